@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an op is: its schema (read from the body's signature), its torch counterparts, its samples.
+
+The registry is filled by importing the modules of `linger.ops`; nothing else needs to be told of a new op.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+from linger.errors import UnsupportedError, UsageError, listing
+
+DOMAIN = "thinker"
+DOMAIN_VERSION = 1
+PLATFORM_QUANT = "luna_quant"
+
+AttributeKind = Literal["float", "int", "ints", "str"]
+_KINDS: dict[str, AttributeKind] = {"float": "float", "int": "int", "Ints": "ints", "str": "str"}
+
+Binding = Callable[..., "Mapping[str, Any] | Refusal"]
+Limit = Callable[[Iterable[float]], float]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a torch call has no integer form; it stays float and the coverage report says so."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One attribute of an op, from a keyword-only parameter of its body."""
+
+    name: str
+    kind: AttributeKind
+    default: Any = None
+    is_required: bool = True
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Input for the contract test: integer (or real) arrays as nested lists or generator names, attributes."""
+
+    name: str
+    inputs: tuple[Any, ...]
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Random integers for a sample: shape, width, and whether the extremes are forced in."""
+
+    shape: tuple[int, ...]
+    bits: int = 8
+    low: int | None = None
+    high: int | None = None
+
+
+@dataclass(frozen=True)
+class DrawReal:
+    """Random float32 values for a sample, with exact ties among them."""
+
+    shape: tuple[int, ...]
+    spread: float = 4.0
+
+
+@dataclass
+class Op:
+    """One op of the dialect.
+
+    `limit` bounds the output scale from the input scales (`math.prod` for products: the device shifts right
+    only); None means the op keeps the scale of its first input. `is_scale_free` ops compare and move numbers
+    without looking at the scale, so they run on real values too.
+    """
+
+    name: str
+    body: Callable[..., Any]
+    inputs: tuple[str, ...]
+    optional_inputs: frozenset[str]
+    is_variadic: bool
+    attributes: tuple[Attribute, ...]
+    limit: Limit | None
+    is_scale_free: bool
+    output_bits: str | None
+    state_name: str | None
+    has_integer_output: bool
+    standard_name: str | None
+    module: str
+    layers: dict[str, Binding] = field(default_factory=dict)
+    functions: dict[str, Binding] = field(default_factory=dict)
+    samples: tuple[Sample, ...] = ()
+
+    def layer(self, *names: str) -> Callable[[Binding], Binding]:
+        """Declare how a torch module's settings become this op's attributes."""
+        return self._declare(self.layers, names)
+
+    def function(self, *names: str) -> Callable[[Binding], Binding]:
+        """Declare how a torch function's arguments become this op's attributes."""
+        return self._declare(self.functions, names)
+
+    @staticmethod
+    def _declare(table: dict[str, Binding], names: Sequence[str]) -> Callable[[Binding], Binding]:
+        def keep(binding: Binding) -> Binding:
+            table.update(dict.fromkeys(names, binding))
+            return binding
+
+        return keep
+
+    def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """Attributes in schema order with defaults filled in; complains about all that is missing or unknown."""
+        known = {a.name: a for a in self.attributes}
+        missing = [a.name for a in self.attributes if a.is_required and a.name not in attributes]
+        unknown = [n for n in attributes if n not in known and not self.is_variadic_attribute(n)]
+        if missing or unknown:
+            parts = []
+            if missing:
+                parts.append(f"lacks {listing(missing)}")
+            if unknown:
+                parts.append(f"does not know {listing(unknown)}")
+            raise UsageError(f"{self.name}: the node {' and '.join(parts)}. Expected: {listing(known)}.")
+        extra = {n: attributes[n] for n in attributes if n not in known}
+        return {a.name: attributes.get(a.name, a.default) for a in self.attributes} | extra
+
+    def is_variadic_attribute(self, name: str) -> bool:
+        """Whether `name` is one of scale_x_0, scale_x_1 … of a variadic op."""
+        stem, _, index = name.rpartition("_")
+        return self.is_variadic and stem == "scale_x" and index.isdigit()
+
+
+_registry: dict[str, Op] = {}
+
+
+def op(
+    name: str,
+    *,
+    limit: Limit | None = None,
+    is_scale_free: bool = False,
+    output_bits: str | None = "o_bits",
+    state_name: str | None = None,
+    has_integer_output: bool = True,
+    standard_name: str | None = None,
+) -> Callable[[Callable[..., Any]], Op]:
+    """Turn a body into an op: positional parameters are tensors, keyword-only parameters attributes.
+
+    Args:
+        name: The op type in the file.
+        limit: Bound of the output scale, a function of the input scales; None keeps the input's scale.
+        is_scale_free: The body works on real values as well as on integers.
+        output_bits: The attribute that holds the output's width; None: the width of the first input.
+        state_name: Part of the state_dict key of the functional form (`iqadd__default_index`).
+        has_integer_output: False for Dequant alone.
+        standard_name: The op of the standard domain that bare files use for it on integers.
+    """
+
+    def register(body: Callable[..., Any]) -> Op:
+        made = _read_signature(
+            body,
+            name=name,
+            limit=limit,
+            is_scale_free=is_scale_free,
+            output_bits=output_bits,
+            state_name=state_name,
+            has_integer_output=has_integer_output,
+            standard_name=standard_name,
+        )
+        if name in _registry and _registry[name].module != made.module:
+            raise UsageError(
+                f"{made.module}: op {name!r} is already defined in {_registry[name].module}. Give it a name of its own."
+            )
+        _registry[name] = made
+        return made
+
+    return register
+
+
+def _read_signature(body: Callable[..., Any], *, name: str, **properties: Any) -> Op:
+    parameters = list(inspect.signature(body).parameters.values())[1:]  # the first is the kernel
+    inputs = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    attributes = tuple(
+        Attribute(
+            name=p.name,
+            kind=_KINDS[str(p.annotation)],
+            default=None if p.default is p.empty else p.default,
+            is_required=p.default is p.empty,
+        )
+        for p in parameters
+        if p.kind is p.KEYWORD_ONLY
+    )
+    return Op(
+        name=name,
+        body=body,
+        inputs=tuple(p.name for p in inputs),
+        optional_inputs=frozenset(p.name for p in inputs if p.default is None),
+        is_variadic=any(p.kind is p.VAR_POSITIONAL for p in inputs),
+        attributes=attributes,
+        module=body.__module__,
+        **properties,
+    )
+
+
+@cache
+def _discover() -> None:
+    package = importlib.import_module("linger.ops")
+    for found in pkgutil.iter_modules(package.__path__):
+        if not found.name.endswith("_torch"):
+            importlib.import_module(f"linger.ops.{found.name}")
+
+
+def ops() -> Mapping[str, Op]:
+    """Every op, by its name in the file."""
+    _discover()
+    return dict(sorted(_registry.items()))
+
+
+def find_op(name: str) -> Op:
+    """The op with this name.
+
+    Raises:
+        UnsupportedError: There is none.
+    """
+    _discover()
+    if name not in _registry:
+        raise UnsupportedError(f"{name}: linger has no op of this name. Known ops: {listing(sorted(_registry), limit=99)}.")
+    return _registry[name]

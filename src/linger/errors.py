@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors linger raises.
+
+LingerError
+├── UsageError         the call is wrong: an argument, an order, a missing step (also a ValueError)
+├── UnsupportedError   the call is right, but linger has no integer form for what it found
+├── GraphError         an ONNX file or graph is damaged or contradicts itself
+└── VerificationError  two computations that must agree do not
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class LingerError(Exception):
+    """Base of every error that linger raises on purpose."""
+
+
+class UsageError(LingerError, ValueError):
+    """The caller asked for something that cannot be meant."""
+
+
+class UnsupportedError(LingerError):
+    """The request makes sense, but there is no integer form for it."""
+
+
+class GraphError(LingerError):
+    """An ONNX model is damaged, incomplete or inconsistent."""
+
+
+class VerificationError(LingerError):
+    """Two computations that must be equal are not."""
+
+
+def listing(items: Iterable[str], *, limit: int = 20) -> str:
+    """Join offenders for a message; a very long list is cut and the rest counted.
+
+    >>> listing(["conv1", "fc"])
+    'conv1, fc'
+    >>> listing(["a", "b", "c"], limit=2)
+    'a, b and 1 more'
+    """
+    names = list(items)
+    shown = ", ".join(names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading a dialect node: which op it is, what its attributes are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import onnx_ir as ir
+
+from linger.dialect import DOMAIN, Op, find_op, ops
+from linger.errors import GraphError, UnsupportedError, UsageError, listing
+
+
+def is_dialect(node: ir.Node) -> bool:
+    """Whether a node belongs to the dialect, in its plain domain or in a sub-domain of a function variant."""
+    return node.domain == DOMAIN or node.domain.startswith(f"{DOMAIN}.")
+
+
+def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Every node of the main graph and of the graphs inside it (not of functions), outer ones first."""
+    return ir.traversal.RecursiveGraphIterator(model.graph)
+
+
+def describe(node: ir.Node) -> str:
+    """A node for an error message: its name and type."""
+    return f"{node.name or (node.outputs[0].name if node.outputs else '?')} ({node.op_type})"
+
+
+def attributes_of(node: ir.Node, op: Op) -> dict[str, Any]:
+    """The op's attributes as Python values, defaults filled in; attributes the schema does not know are left out.
+
+    Raises:
+        GraphError: A required attribute is missing.
+    """
+    known = {a.name for a in op.attributes}
+    given = {
+        name: tuple(attr.value) if isinstance(attr.value, (list, tuple)) else attr.value
+        for name, attr in node.attributes.items()
+        if name in known or op.is_variadic_attribute(name)
+    }
+    try:
+        return op.complete(given)
+    except UsageError as error:
+        raise GraphError(f"{describe(node)}: {error}") from error
+
+
+def require_known_ops(model: ir.Model) -> None:
+    """Refuse a model with dialect nodes that linger has no op for, naming all of them."""
+    known = ops()
+    unknown = [n for n in all_nodes(model) if is_dialect(n) and n.op_type not in known]
+    if unknown:
+        raise UnsupportedError(
+            f"linger has no op for {listing(sorted({n.op_type for n in unknown}))} "
+            f"(nodes {listing(describe(n) for n in unknown)}). Known ops: {listing(known, limit=99)}. "
+            "Update linger, or keep these layers in float."
+        )
+
+
+def opset_of(model: ir.Model) -> int:
+    """Version of the standard opset a model is written for."""
+    version = model.graph.opset_imports.get("")
+    if version is None:
+        raise GraphError("the model imports no standard opset. Add an opset_import for the domain ''.")
+    return version
+
+
+__all__ = ["all_nodes", "attributes_of", "describe", "find_op", "is_dialect", "opset_of", "require_known_ops"]

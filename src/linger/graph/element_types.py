@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which element type every tensor has, found by walking the graph once."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from linger.dialect import find_op
+from linger.graph.dialect_node import attributes_of, is_dialect
+from linger.numeric.onnx_kernel import integer_type
+
+INTEGERS = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32})
+"""Types that quantised tensors have."""
+
+_FIXED = {
+    **dict.fromkeys(("Shape", "Size", "NonZero", "ArgMax", "ArgMin", "NonMaxSuppression"), ir.DataType.INT64),
+    **dict.fromkeys(
+        ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"),
+        ir.DataType.BOOL,
+    ),
+    **dict.fromkeys(("ConvInteger", "MatMulInteger"), ir.DataType.INT32),
+    "DequantizeLinear": ir.DataType.FLOAT,
+}
+
+
+def infer_element_types(graph: ir.Graph) -> None:
+    """Give every value of a sorted graph (and of the graphs inside it) its element type where it can be known."""
+    for node in graph:
+        inner = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+        for subgraph in inner:
+            infer_element_types(subgraph)
+        found = _output_type(node, inner)
+        for output in node.outputs:
+            if found is not None and (output.dtype is None or is_dialect(node)):
+                output.dtype = found
+
+
+def _output_type(node: ir.Node, inner: list[ir.Graph]) -> ir.DataType | None:
+    if is_dialect(node):
+        return _dialect_output_type(node)
+    if node.op_type in _FIXED:
+        return _FIXED[node.op_type]
+    if node.op_type == "Cast":
+        return ir.DataType(node.attributes["to"].as_int())
+    if node.op_type in ("Constant", "ConstantOfShape"):
+        return _constant_type(node)
+    if node.op_type == "QuantizeLinear":
+        return _dtype(node, 2) or ir.DataType.UINT8
+    if inner:
+        return inner[0].outputs[0].dtype if node.op_type == "If" else None
+    return _dtype(node, 1 if node.op_type == "Where" else 0)
+
+
+def _dtype(node: ir.Node, index: int) -> ir.DataType | None:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return None if value is None else value.dtype
+
+
+def _constant_type(node: ir.Node) -> ir.DataType:
+    for name, attribute in node.attributes.items():
+        if name == "value":
+            return attribute.as_tensor().dtype
+        if name.startswith("value_int"):
+            return ir.DataType.INT64
+        if name.startswith("value_string"):
+            return ir.DataType.STRING
+    return ir.DataType.FLOAT
+
+
+def _dialect_output_type(node: ir.Node) -> ir.DataType | None:
+    op = find_op(node.op_type)
+    if not op.has_integer_output:
+        return ir.DataType.FLOAT
+    if op.output_bits is None:
+        return _dtype(node, 0)
+    return integer_type(attributes_of(node, op)[op.output_bits])

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replace every dialect node by the standard nodes that compute it."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from linger.dialect import DOMAIN, find_op
+from linger.graph.changes import Changes
+from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, opset_of, require_known_ops
+from linger.graph.element_types import infer_element_types
+from linger.graph.passes.attach_functions import adopt_standard_integer_ops, element_bits_of
+from linger.numeric.onnx_kernel import OnnxKernel, OnnxValue
+
+
+def expand_dialect(model: ir.Model) -> Changes:
+    """Interpret each dialect node's body in place, with its attributes and weights known.
+
+    Leaves: only standard nodes, no functions, and no `If` where the weights are initializers. Names of tensors
+    that dialect nodes produced are kept.
+    """
+    changes = Changes()
+    require_known_ops(model)
+    model.graph.sort()
+    infer_element_types(model.graph)
+    adopt_standard_integer_ops(model, changes)
+    for node in [n for n in all_nodes(model) if is_dialect(n)]:
+        _expand(node, opset_of(model))
+        changes.note(describe(node), "expanded into standard nodes")
+    model.functions.clear()
+    for domain in [d for d in model.graph.opset_imports if d == DOMAIN or d.startswith(f"{DOMAIN}.")]:
+        del model.graph.opset_imports[domain]
+    return changes
+
+
+def _expand(node: ir.Node, opset: int) -> None:
+    op = find_op(node.op_type)
+    output = node.outputs[0]
+    kernel = OnnxKernel(opset=opset, element_bits=element_bits_of(node), prefix=f"{output.name}/")
+    arguments = [None if value is None else _argument(value) for value in node.inputs]
+    result = op.body(kernel, *arguments, **attributes_of(node, op))
+    made = kernel.materialise(result)
+    for index, new in enumerate(kernel.nodes):
+        new.name = f"{node.name}/{new.op_type}_{index}"
+    graph = node.graph
+    assert graph is not None  # the node came from a graph
+    made.shape = output.shape
+    ir.convenience.replace_nodes_and_values(graph, node, [node], kernel.nodes, [output], [made])
+
+
+def _argument(value: ir.Value) -> OnnxValue:
+    known = value.const_value.numpy() if value.const_value is not None else None
+    return OnnxValue(value.dtype or ir.DataType.FLOAT, value, known)

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic that bodies share: rounding, saturation and requantisation exist here and nowhere else."""
+
+from __future__ import annotations
+
+from linger.numeric.kernel import Kernel, T
+
+
+def round_half_up(k: Kernel[T], x: T) -> T:
+    """⌊x + ½⌋ in the precision of x: ties go towards +∞."""
+    return k.floor(k.add(x, k.like(0.5, x)))
+
+
+def saturate(k: Kernel[T], x: T, bits: int) -> T:
+    """X limited to −2^(bits−1) … 2^(bits−1)−1."""
+    half_range = k.pow2(k.sub(k.scalar(bits), k.scalar(1.0)))
+    return k.clip(x, k.sub(k.scalar(0.0), half_range), k.sub(half_range, k.scalar(1.0)))
+
+
+def rescale(k: Kernel[T], x: T, *, source: T, target: T) -> T:
+    """Whole numbers at scale `source`, rounded to scale `target` (not yet saturated)."""
+    return round_half_up(k, k.mul(x, k.div(target, source)))
+
+
+def requantize(k: Kernel[T], x: T, *, source: T, target: T, bits: int) -> T:
+    """sat(⌊x·target/source + ½⌋): the rounding right shift with saturation that every layer ends with."""
+    return k.store(saturate(k, rescale(k, x, source=source, target=target), bits), bits)

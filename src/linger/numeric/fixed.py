@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about fixed-point numbers in plain Python: ranges, power-of-two scales, reciprocals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+BIAS_BITS = 32
+"""Width of every bias: int32 at scale sx·sw."""
+
+FLOAT32_EXACT = 2**24
+"""Below this magnitude float32 holds every integer, so sums of integers are exact in any order."""
+
+MAX_EXPONENT = 30
+"""Largest exponent a scale may have: tensors of (nearly) zeros must not ask for endless precision."""
+
+
+def limits(bits: int) -> tuple[int, int]:
+    """Smallest and largest integer of a signed type.
+
+    >>> limits(8)
+    (-128, 127)
+    """
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+def storage_bits(bits: int) -> int:
+    """Width of the integer type that stores a value of `bits` bits (4 bits travel in int8).
+
+    >>> [storage_bits(b) for b in (4, 8, 12, 16, 32)]
+    [8, 8, 16, 16, 32]
+    """
+    return 8 if bits <= 8 else 16 if bits <= 16 else 32
+
+
+def round_half_up(value: Fraction | int) -> int:
+    """Nearest integer, ties towards +∞: floor(value + ½), in exact arithmetic.
+
+    >>> [round_half_up(Fraction(n, 2)) for n in (-3, -1, 1, 3)]
+    [-1, 0, 1, 2]
+    """
+    return math.floor(value + Fraction(1, 2))
+
+
+def is_power_of_two(scale: float) -> bool:
+    """Whether a scale is 2^n for a whole n (also negative n).
+
+    >>> is_power_of_two(0.25), is_power_of_two(3.0), is_power_of_two(0.0)
+    (True, False, False)
+    """
+    return scale > 0 and math.isfinite(scale) and math.frexp(scale)[0] == 0.5
+
+
+def scale_for(max_abs: float, bits: int) -> float:
+    """Largest power-of-two scale at which `max_abs` still fits: 2^⌊log2(B/max)⌋, B = 2^(bits−1)−1.
+
+    One rule for weights and activations, in training, evaluation and export. `frexp` gives the
+    exponent exactly, where log2 may round across a whole number.
+
+    >>> scale_for(1.0, 8), scale_for(0.9921875, 8), scale_for(0.9921876, 8), scale_for(200.0, 8)
+    (64.0, 128.0, 64.0, 0.5)
+    """
+    top = limits(bits)[1]
+    if max_abs <= 0:
+        return 2.0**MAX_EXPONENT
+    exponent = math.frexp(top / max_abs)[1] - 1
+    return 2.0 ** min(exponent, MAX_EXPONENT)
+
+
+def window_reciprocal(kernel_shape: Sequence[int]) -> float:
+    """The factor that average pooling multiplies a window's sum with.
+
+    1/k where the area k is a power of two. Otherwise the engine's fixed-point reciprocal: with
+    d = k/2^n in [½, 1), r0 = rhu(2^29·32/⌊32·d⌋), then three Newton steps t = rhu(2^31 − r·k/2^(n−1)),
+    r = rhu(r·t/2^30), and the factor is r/2^(29+n). It differs from 1/k only where sum/k is a tie.
+    At most 31 significant bits, so the product with a sum below 2^22 is exact in float64.
+
+    >>> window_reciprocal((2, 2))
+    0.25
+    >>> window_reciprocal((2, 3)) == 1 / 6
+    False
+    """
+    area = math.prod(kernel_shape)
+    if area & (area - 1) == 0:
+        return 1.0 / area
+    n = area.bit_length()
+    r = round_half_up(Fraction(2**29 * 32, (32 * area) >> n))
+    for _ in range(3):
+        t = round_half_up(2**31 - Fraction(r * area, 2 ** (n - 1)))
+        r = round_half_up(Fraction(r * t, 2**30))
+    return math.ldexp(r, -(29 + n))

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vocabulary in which op bodies are written.
+
+A body is interpreted three times: by `NumpyKernel` (the reference), `TorchKernel` (training and exact
+simulation) and `OnnxKernel` (the function body that ONNX Runtime executes). A body never looks at the
+value of an attribute: in a function body attributes are names, not numbers.
+
+Precision is part of the vocabulary. *Integer* tensors are what an op takes and returns. `wide` turns one
+into a carrier in which sums, products and power-of-two scalings of integers are exact; `store` turns a
+carrier that holds whole numbers back into an integer tensor. Reals (float32) exist at the edges only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+Ints = tuple[int, ...]
+
+
+class Kernel(Protocol[T]):
+    """What a body may do. Every method is exact on the carriers named in its docstring."""
+
+    # -- numbers ------------------------------------------------------------------------------
+    def scalar(self, value: float) -> T:
+        """An attribute or a number, as a wide scalar."""
+
+    def single(self, value: float) -> T:
+        """An attribute or a number, as a float32 scalar."""
+
+    def like(self, value: float, reference: T) -> T:
+        """A number in the precision of `reference`."""
+
+    def pow2(self, exponent: T) -> T:
+        """2^exponent of a wide scalar that holds a small whole number."""
+
+    def derive(self, name: str, compute: Callable[..., float], *attributes: Any) -> T:
+        """A wide scalar that Python computes from attributes and ONNX cannot.
+
+        In a file it travels as two float32 attributes `name` and `name_low`, whose sum it is.
+        """
+
+    # -- carriers -----------------------------------------------------------------------------
+    def wide(self, x: T) -> T:
+        """Integers in a carrier that is exact for everything a body does."""
+
+    def store(self, x: T, bits: int) -> T:
+        """Whole numbers that fit in `bits` bits, as an integer tensor."""
+
+    def real(self, x: T) -> T:
+        """A float32 tensor, rounded once."""
+
+    # -- arithmetic ---------------------------------------------------------------------------
+    def add(self, a: T, b: T) -> T:
+        """a + b."""
+
+    def sub(self, a: T, b: T) -> T:
+        """a − b."""
+
+    def mul(self, a: T, b: T) -> T:
+        """a · b."""
+
+    def div(self, a: T, b: T) -> T:
+        """a / b, exact when b is a power of two."""
+
+    def floor(self, x: T) -> T:
+        """⌊x⌋; its gradient is taken as 1."""
+
+    def clip(self, x: T, low: T, high: T) -> T:
+        """x limited to low … high; no gradient where it was limited."""
+
+    def where_less(self, a: T, b: T, then: T, other: T) -> T:
+        """`then` where a < b, else `other`."""
+
+    def lookup(self, table: Sequence[float], index: T) -> T:
+        """Wide table entries at wide whole-number indices."""
+
+    # -- products (wide results) ---------------------------------------------------------------
+    def linear(self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int) -> T:
+        """x·wᵀ + b over the last axis; x, w, b integer tensors."""
+
+    def conv2d(
+        self,
+        x: T,
+        w: T,
+        b: T | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        strides: Ints,
+        pads: Ints,
+        dilations: Ints,
+        group: int,
+    ) -> T:
+        """Convolution of integer tensors; pads are (top, left, bottom, right)."""
+
+    def conv_transpose2d(
+        self,
+        x: T,
+        w: T,
+        b: T | None,
+        *,
+        strides: Ints,
+        pads: Ints,
+        output_padding: Ints,
+        dilations: Ints,
+        group: int,
+    ) -> T:
+        """Transposed convolution of integer tensors, w of shape [in, out/group, kh, kw]."""
+
+    # -- windows -------------------------------------------------------------------------------
+    def window_sum(self, x: T, *, kernel_shape: Ints, strides: Ints, pads: Ints) -> T:
+        """Sum over each window of an integer tensor, zeros outside; wide."""
+
+    def max_pool2d(
+        self, x: T, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int
+    ) -> T:
+        """Largest element of each window; the type stays."""
+
+    # -- integers that stay what they are ------------------------------------------------------
+    def relu(self, x: T) -> T:
+        """max(x, 0); the type stays."""
+
+    def clamp(self, x: T, low: T, high: T) -> T:
+        """x limited to low … high, integer scalars of x's type; the type stays."""
+
+    def concat(self, xs: Sequence[T], axis: int) -> T:
+        """Join along an axis."""
+
+    def split(self, x: T, parts: int, axis: int) -> tuple[T, ...]:
+        """Equal parts along a known axis (parts and axis are literals of the body)."""
+
+    # -- time ----------------------------------------------------------------------------------
+    def scan(self, step: Callable[[T, T], T], state: T, sequence: T) -> T:
+        """Stack of states: state = step(state, sequence[t]) over the first axis."""

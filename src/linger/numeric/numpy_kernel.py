@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference interpreter: numpy integers, float64 as the wide carrier.
+
+float64 holds every integer below 2^53; the largest accumulator here (32-bit data, 16-bit weights) stays below
+that for up to 64 products, and the common ones (8-bit) for 2^39. Nothing is rounded but by `floor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from linger.numeric.fixed import storage_bits
+from linger.numeric.kernel import Ints
+
+Array = NDArray[Any]
+
+
+def integer_dtype(bits: int) -> np.dtype[Any]:
+    """The numpy type that stores integers of this width."""
+    return np.dtype(f"int{storage_bits(bits)}")
+
+
+class NumpyKernel:
+    """Interprets bodies on numpy arrays."""
+
+    def scalar(self, value: float) -> Array:
+        return np.asarray(value, dtype=np.float64)
+
+    def single(self, value: float) -> Array:
+        return np.asarray(value, dtype=np.float32)
+
+    def like(self, value: float, reference: Array) -> Array:
+        return np.asarray(value, dtype=reference.dtype)
+
+    def pow2(self, exponent: Array) -> Array:
+        return np.asarray(np.exp2(exponent))
+
+    def derive(self, name: str, compute: Callable[..., float], *attributes: Any) -> Array:
+        return self.scalar(compute(*attributes))
+
+    def wide(self, x: Array) -> Array:
+        return x.astype(np.float64)
+
+    def store(self, x: Array, bits: int) -> Array:
+        return x.astype(integer_dtype(bits))
+
+    def real(self, x: Array) -> Array:
+        return x.astype(np.float32)
+
+    def add(self, a: Array, b: Array) -> Array:
+        return np.asarray(a + b)
+
+    def sub(self, a: Array, b: Array) -> Array:
+        return np.asarray(a - b)
+
+    def mul(self, a: Array, b: Array) -> Array:
+        return np.asarray(a * b)
+
+    def div(self, a: Array, b: Array) -> Array:
+        return np.asarray(a / b)
+
+    def floor(self, x: Array) -> Array:
+        return np.asarray(np.floor(x))
+
+    def clip(self, x: Array, low: Array, high: Array) -> Array:
+        return np.asarray(np.minimum(np.maximum(x, low), high))
+
+    def where_less(self, a: Array, b: Array, then: Array, other: Array) -> Array:
+        return np.where(a < b, then, other)
+
+    def lookup(self, table: Sequence[float], index: Array) -> Array:
+        return np.asarray(table, dtype=np.float64)[index.astype(np.int64)]
+
+    def linear(self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int) -> Array:
+        product = np.matmul(x.astype(np.float64), w.astype(np.float64).T)
+        return product if b is None else product + b
+
+    def conv2d(
+        self,
+        x: Array,
+        w: Array,
+        b: Array | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        strides: Ints,
+        pads: Ints,
+        dilations: Ints,
+        group: int,
+    ) -> Array:
+        windows = _windows(_pad(x, pads).astype(np.float64), w.shape[2:], strides, dilations)
+        batch, _, height, width = windows.shape[:4]
+        inside, outside = w.shape[1], w.shape[0] // group
+        parts = []
+        for g in range(group):
+            columns = windows[:, g * inside : (g + 1) * inside].transpose(0, 2, 3, 1, 4, 5)
+            matrix = w[g * outside : (g + 1) * outside].reshape(outside, -1).astype(np.float64)
+            product = columns.reshape(batch * height * width, matrix.shape[1]) @ matrix.T
+            parts.append(product.reshape(batch, height, width, outside).transpose(0, 3, 1, 2))
+        result = np.concatenate(parts, axis=1)
+        return result if b is None else result + b.reshape(1, -1, 1, 1)
+
+    def conv_transpose2d(
+        self,
+        x: Array,
+        w: Array,
+        b: Array | None,
+        *,
+        strides: Ints,
+        pads: Ints,
+        output_padding: Ints,
+        dilations: Ints,
+        group: int,
+    ) -> Array:
+        batch, _, height, width = x.shape
+        inside, outside = w.shape[0] // group, w.shape[1]
+        spread = [
+            (n - 1) * s + d * (k - 1) + 1
+            for n, s, d, k in zip((height, width), strides, dilations, w.shape[2:], strict=True)
+        ]
+        full = np.zeros((batch, outside * group, spread[0] + output_padding[0], spread[1] + output_padding[1]))
+        for row in range(w.shape[2]):
+            for column in range(w.shape[3]):
+                top, left = row * dilations[0], column * dilations[1]
+                rows = slice(top, top + (height - 1) * strides[0] + 1, strides[0])
+                columns = slice(left, left + (width - 1) * strides[1] + 1, strides[1])
+                for g in range(group):
+                    source = x[:, g * inside : (g + 1) * inside].astype(np.float64)
+                    taps = w[g * inside : (g + 1) * inside, :, row, column].astype(np.float64)
+                    target = full[:, g * outside : (g + 1) * outside, rows, columns]
+                    target += np.einsum("nihw,io->nohw", source, taps)
+        result = full[:, :, pads[0] : full.shape[2] - pads[2], pads[1] : full.shape[3] - pads[3]]
+        return result if b is None else result + b.reshape(1, -1, 1, 1)
+
+    def window_sum(self, x: Array, *, kernel_shape: Ints, strides: Ints, pads: Ints) -> Array:
+        windows = _windows(_pad(x, pads).astype(np.float64), kernel_shape, strides, (1, 1))
+        return np.asarray(windows.sum(axis=(-2, -1)))
+
+    def max_pool2d(
+        self, x: Array, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int
+    ) -> Array:
+        smallest = np.iinfo(x.dtype).min
+        if ceil_mode:
+            pads = _ceil_pads(x.shape[2:], kernel_shape, strides, pads, dilations)
+        windows = _windows(_pad(x, pads, fill=smallest), kernel_shape, strides, dilations)
+        return np.asarray(windows.max(axis=(-2, -1)))
+
+    def relu(self, x: Array) -> Array:
+        return np.maximum(x, np.zeros((), x.dtype))
+
+    def clamp(self, x: Array, low: Array, high: Array) -> Array:
+        return np.asarray(np.minimum(np.maximum(x, low), high))
+
+    def concat(self, xs: Sequence[Array], axis: int) -> Array:
+        return np.concatenate(xs, axis=axis)
+
+    def split(self, x: Array, parts: int, axis: int) -> tuple[Array, ...]:
+        return tuple(np.split(x, parts, axis=axis))
+
+    def scan(self, step: Callable[[Array, Array], Array], state: Array, sequence: Array) -> Array:
+        states = []
+        for item in sequence:
+            state = step(state, item)
+            states.append(state)
+        return np.stack(states)
+
+
+def _pad(x: Array, pads: Ints, *, fill: int = 0) -> Array:
+    top, left, bottom, right = pads
+    return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=fill)
+
+
+def _windows(x: Array, kernel: Sequence[int], strides: Ints, dilations: Ints) -> Array:
+    reach = [d * (n - 1) + 1 for n, d in zip(kernel, dilations, strict=True)]
+    views = sliding_window_view(x, reach, axis=(2, 3))
+    return views[:, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]]
+
+
+def _ceil_pads(size: Sequence[int], kernel: Ints, strides: Ints, pads: Ints, dilations: Ints) -> Ints:
+    """Pads that make room for the last, overhanging window; a window that starts in the end padding is dropped."""
+    ends = []
+    for axis in (0, 1):
+        reach = dilations[axis] * (kernel[axis] - 1) + 1
+        padded = size[axis] + pads[axis] + pads[axis + 2]
+        count = -(-(padded - reach) // strides[axis]) + 1
+        if (count - 1) * strides[axis] >= size[axis] + pads[axis]:
+            count -= 1
+        ends.append(max(pads[axis + 2], (count - 1) * strides[axis] + reach - size[axis] - pads[axis]))
+    return (pads[0], pads[1], ends[0], ends[1])

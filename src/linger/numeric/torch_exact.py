@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of integers in torch, exact and fast.
+
+float32 adds integers exactly, in any order, while every partial sum stays below 2^24. The bound
+2^(bits−1)·max Σ|w| + max|b| is static, so it proves the whole layer. Where it fails the input channels are
+split until each part meets it; the parts are added in float64. What still fails runs in float64.
+
+The same holds for real carriers q/scale: scaling by powers of two changes no rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from linger.numeric.fixed import FLOAT32_EXACT
+
+MAX_PARTS = 8
+"""More parts than this cost more than one float64 product."""
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """How a product stays exact: 0 parts = float64, 1 = plain float32, more = input channels split."""
+
+    parts: int
+    is_bias_apart: bool = False
+
+
+def plan_product(weight: Tensor, bias: Tensor | None, bits: int) -> SplitPlan:
+    """Choose the cheapest exact form for integer weights [out, in/group, …] and inputs of `bits` bits."""
+    if weight.numel() == 0:
+        return SplitPlan(1)
+    reach = 2.0 ** (bits - 1)
+    per_channel = weight.detach().double().abs().reshape(weight.shape[0], weight.shape[1], -1).sum(-1) * reach
+    offset = 0.0 if bias is None or bias.numel() == 0 else float(bias.detach().double().abs().max())
+    total = float(per_channel.sum(1).max())
+    if total + offset < FLOAT32_EXACT:
+        return SplitPlan(1)
+    if total < FLOAT32_EXACT:
+        return SplitPlan(1, is_bias_apart=True)
+    for parts in range(2, min(MAX_PARTS, weight.shape[1]) + 1):
+        worst = max(float(c.sum(1).max()) for c in per_channel.chunk(parts, dim=1))
+        if worst < FLOAT32_EXACT:
+            return SplitPlan(parts, is_bias_apart=True)
+    return SplitPlan(0)
+
+
+Product = Callable[[Tensor, Tensor, "Tensor | None"], Tensor]
+
+
+def run_product(
+    product: Product, x: Tensor, weight: Tensor, bias: Tensor | None, plan: SplitPlan, *, group: int, axis: int
+) -> Tensor:
+    """Run `product(x, weight, bias)` as the plan says; `axis` is the channel axis of x.
+
+    Returns float32 for the plain plan, float64 otherwise. The bias is 1-D over the output channels.
+    """
+    if plan.parts == 1 and not plan.is_bias_apart:
+        return product(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+    if plan.parts == 0:
+        return product(x.double(), weight.double(), None if bias is None else bias.double())
+    total: Tensor | None = None
+    channels = weight.shape[1]
+    for chosen in torch.arange(channels, device=weight.device).chunk(plan.parts):
+        first, last = int(chosen[0]), int(chosen[-1]) + 1
+        if group == 1:
+            piece = x.narrow(axis, first, last - first)
+        else:
+            picked = torch.cat([chosen + g * channels for g in range(group)])
+            piece = x.index_select(axis, picked)
+        part = product(piece, weight[:, first:last], None).double()
+        total = part if total is None else total + part
+    assert total is not None  # a plan has at least one part
+    if bias is None:
+        return total
+    trailing = total.dim() - 1 - (axis % total.dim())
+    return total + bias.double().reshape(-1, *([1] * trailing))

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training and simulation interpreter: floats that carry integers, with straight-through gradients.
+
+`TorchKernel(is_exact=True)` gives the reference's integers (float64 carriers, proven products);
+`is_exact=False` is for training: float32 throughout, the same formulas, the same gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor
+
+from linger.numeric.fixed import storage_bits
+from linger.numeric.kernel import Ints
+from linger.numeric.torch_exact import plan_product, run_product
+
+INTEGER_TYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32}
+
+
+def carrier(bits: int) -> torch.dtype:
+    """The float type that holds every integer of this width."""
+    return torch.float32 if bits <= 24 else torch.float64
+
+
+def integer_type(bits: int) -> torch.dtype:
+    """The torch type that stores integers of this width."""
+    return INTEGER_TYPES[storage_bits(bits)]
+
+
+class _StraightFloor(torch.autograd.Function):
+    """⌊x⌋ whose gradient is 1."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.floor()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+class TorchKernel:
+    """Interprets bodies on float tensors that carry integers."""
+
+    def __init__(self, *, is_exact: bool = True) -> None:
+        self.is_exact = is_exact
+        self._wide = torch.float64 if is_exact else torch.float32
+
+    def scalar(self, value: float) -> Tensor:
+        return torch.as_tensor(value, dtype=self._wide)
+
+    def single(self, value: float) -> Tensor:
+        return torch.as_tensor(value, dtype=torch.float32)
+
+    def like(self, value: float, reference: Tensor) -> Tensor:
+        return torch.as_tensor(value, dtype=reference.dtype)
+
+    def pow2(self, exponent: Tensor) -> Tensor:
+        return torch.exp2(exponent)
+
+    def derive(self, name: str, compute: Callable[..., float], *attributes: Any) -> Tensor:
+        return torch.as_tensor(compute(*attributes), dtype=torch.float64)
+
+    def wide(self, x: Tensor) -> Tensor:
+        return x.to(self._wide)
+
+    def store(self, x: Tensor, bits: int) -> Tensor:
+        return x.to(carrier(bits))
+
+    def real(self, x: Tensor) -> Tensor:
+        return x.to(torch.float32)
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+    def sub(self, a: Tensor, b: Tensor) -> Tensor:
+        return a - b
+
+    def mul(self, a: Tensor, b: Tensor) -> Tensor:
+        return a * b
+
+    def div(self, a: Tensor, b: Tensor) -> Tensor:
+        return a / b
+
+    def floor(self, x: Tensor) -> Tensor:
+        result: Tensor = _StraightFloor.apply(x)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
+        return result
+
+    def clip(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        return x.clamp(low, high)
+
+    def where_less(self, a: Tensor, b: Tensor, then: Tensor, other: Tensor) -> Tensor:
+        return torch.where(a < b, then, other)
+
+    def lookup(self, table: Sequence[float], index: Tensor) -> Tensor:
+        return torch.as_tensor(table, dtype=self._wide)[index.long()]
+
+    def linear(self, x: Tensor, w: Tensor, b: Tensor | None, *, x_bits: int, w_bits: int) -> Tensor:
+        if not self.is_exact:
+            return F.linear(x, w, b)
+        return run_product(F.linear, x, w, b, plan_product(w, b, x_bits), group=1, axis=-1).double()
+
+    def conv2d(
+        self,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        strides: Ints,
+        pads: Ints,
+        dilations: Ints,
+        group: int,
+    ) -> Tensor:
+        def product(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+            return conv2d(x, w, b, strides=strides, pads=pads, dilations=dilations, group=group)
+
+        if not self.is_exact:
+            return product(x, w, b)
+        return run_product(product, x, w, b, plan_product(w, b, x_bits), group=group, axis=1).double()
+
+    def conv_transpose2d(
+        self,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        *,
+        strides: Ints,
+        pads: Ints,
+        output_padding: Ints,
+        dilations: Ints,
+        group: int,
+    ) -> Tensor:
+        if pads[:2] != pads[2:]:
+            full = F.conv_transpose2d(self.wide(x), self.wide(w), None, strides, 0, output_padding, group, dilations)
+            full = full[:, :, pads[0] : full.shape[2] - pads[2], pads[1] : full.shape[3] - pads[3]]
+        else:
+            full = F.conv_transpose2d(
+                self.wide(x), self.wide(w), None, strides, pads[:2], output_padding, group, dilations
+            )
+        return full if b is None else full + self.wide(b).reshape(1, -1, 1, 1)
+
+    def window_sum(self, x: Tensor, *, kernel_shape: Ints, strides: Ints, pads: Ints) -> Tensor:
+        padded = _pad(self.wide(x), pads)
+        # divisor_override=1 makes the average a sum
+        return F.avg_pool2d(padded, kernel_shape, strides, divisor_override=1)
+
+    def max_pool2d(
+        self, x: Tensor, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int
+    ) -> Tensor:
+        if pads[:2] == pads[2:]:
+            return F.max_pool2d(x, kernel_shape, strides, pads[:2], dilations, bool(ceil_mode))
+        padded = _pad(x, pads, fill=float("-inf"))
+        return F.max_pool2d(padded, kernel_shape, strides, 0, dilations, bool(ceil_mode))
+
+    def relu(self, x: Tensor) -> Tensor:
+        return torch.relu(x)
+
+    def clamp(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        return x.clamp(low, high)
+
+    def concat(self, xs: Sequence[Tensor], axis: int) -> Tensor:
+        return torch.cat(list(xs), dim=axis)
+
+    def split(self, x: Tensor, parts: int, axis: int) -> tuple[Tensor, ...]:
+        return x.chunk(parts, dim=axis)
+
+    def scan(self, step: Callable[[Tensor, Tensor], Tensor], state: Tensor, sequence: Tensor) -> Tensor:
+        states = []
+        for item in sequence.unbind(0):
+            state = step(state, item)
+            states.append(state)
+        return torch.stack(states)
+
+
+def conv2d(
+    x: Tensor, w: Tensor, b: Tensor | None, *, strides: Ints, pads: Ints, dilations: Ints, group: int
+) -> Tensor:
+    """torch's convolution with separate padding at each edge."""
+    if pads[:2] == pads[2:]:
+        return F.conv2d(x, w, b, strides, pads[:2], dilations, group)
+    return F.conv2d(_pad(x, pads), w, b, strides, 0, dilations, group)
+
+
+def _pad(x: Tensor, pads: Ints, *, fill: float = 0.0) -> Tensor:
+    top, left, bottom, right = pads
+    return F.pad(x, (left, right, top, bottom), value=fill) if any(pads) else x

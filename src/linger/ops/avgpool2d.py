@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AvgPool2dInt: average pooling with the device's reciprocal; padding counts as zeros in the area."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.numeric import blocks, fixed
+from linger.numeric.kernel import Ints, Kernel, T
+
+
+@op("AvgPool2dInt")
+def avgpool2d_int(
+    k: Kernel[T],
+    x: T,
+    *,
+    kernel_shape: Ints,
+    strides: Ints,
+    pads: Ints,
+    ceil_mode: int = 0,
+    data_bits: int,
+    o_bits: int,
+    scale_x: float,
+    scale_o: float,
+    platform_quant: str = PLATFORM_QUANT,
+) -> T:
+    """Y = sat(⌊Σ·r·scale_o/scale_x + ½⌋), r the reciprocal of the area (`fixed.window_reciprocal`).
+
+    ceil_mode windows that hang over the edge have no agreed divisor; linger keeps such a layer float.
+    """
+    total = k.window_sum(x, kernel_shape=kernel_shape, strides=strides, pads=pads)
+    mean = k.mul(total, k.derive("window_reciprocal", fixed.window_reciprocal, kernel_shape))
+    return blocks.requantize(k, mean, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else tuple(value)
+
+
+def _overhangs(size: int, kernel: int, stride: int, pad: int) -> bool:
+    return (size + 2 * pad - kernel) % stride != 0
+
+
+@avgpool2d_int.function("torch.nn.functional.avg_pool2d")
+def from_avg_pool2d(
+    x: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Mapping[str, Any] | Refusal:
+    """The window of F.avg_pool2d; refuses what the device's fixed divisor cannot express."""
+    kernel, pads = _pair(kernel_size), _pair(padding)
+    strides = kernel if stride is None or stride == [] else _pair(stride)
+    if not count_include_pad and any(pads):
+        return Refusal("count_include_pad=False with padding has no fixed divisor; use count_include_pad=True")
+    if divisor_override not in (None, kernel[0] * kernel[1]):
+        return Refusal("divisor_override differs from the window's area")
+    if ceil_mode and any(map(_overhangs, x.shape[-2:], kernel, strides, pads)):
+        return Refusal("ceil_mode windows hang over the edge; choose a size that divides evenly")
+    return {"kernel_shape": kernel, "strides": strides, "pads": pads * 2, "ceil_mode": 0}
+
+
+@avgpool2d_int.function("torch.nn.functional.adaptive_avg_pool2d")
+def from_adaptive_avg_pool2d(x: Any, output_size: Any) -> Mapping[str, Any] | Refusal:
+    """A global pool is one window over the whole picture."""
+    height, width = (int(n) for n in x.shape[-2:])
+    if _pair(output_size) not in ((1, 1), (height, width)):
+        return Refusal(f"AdaptiveAvgPool2d to {output_size} has uneven windows; only the size 1 is supported")
+    kernel = (1, 1) if _pair(output_size) == (height, width) else (height, width)
+    return {"kernel_shape": kernel, "strides": kernel, "pads": (0, 0, 0, 0), "ceil_mode": 0}
+
+
+@avgpool2d_int.layer("torch.nn.AvgPool2d")
+def from_avgpool_layer(layer: Any) -> Mapping[str, Any] | Refusal:
+    """A layer is a call of the function; its window is bound when the input's size is known."""
+    return {
+        "call": "torch.nn.functional.avg_pool2d",
+        "arguments": (
+            layer.kernel_size,
+            layer.stride,
+            layer.padding,
+            layer.ceil_mode,
+            layer.count_include_pad,
+            layer.divisor_override,
+        ),
+    }
+
+
+@avgpool2d_int.layer("torch.nn.AdaptiveAvgPool2d")
+def from_adaptive_layer(layer: Any) -> Mapping[str, Any] | Refusal:
+    """As for AvgPool2d."""
+    return {"call": "torch.nn.functional.adaptive_avg_pool2d", "arguments": (layer.output_size,)}
+
+
+def _sample(name: str, x: Draw, kernel: Ints, *, bits: int = 8, o_shift: int = 0, **geometry: Any) -> Sample:
+    attributes = {
+        "kernel_shape": kernel,
+        "strides": kernel,
+        "pads": (0, 0, 0, 0),
+        "data_bits": bits,
+        "o_bits": bits,
+        "scale_x": 16.0,
+        "scale_o": 16.0 * 2.0**-o_shift,
+    }
+    return Sample(name, (x,), attributes | geometry)
+
+
+avgpool2d_int.samples = (
+    _sample("2×2", Draw((2, 3, 6, 6)), (2, 2)),
+    _sample("2×3, ties both ways", Draw((2, 3, 8, 9)), (2, 3)),
+    _sample("3×3 padded, strided", Draw((1, 2, 7, 7)), (3, 3), strides=(2, 2), pads=(1, 1, 1, 1)),
+    _sample("uneven pads", Draw((1, 2, 6, 5)), (2, 2), pads=(0, 1, 0, 0)),
+    _sample("global 7×7", Draw((2, 4, 7, 7)), (7, 7)),
+    _sample("global 8×8 of extremes", Draw((1, 2, 8, 8), low=-128, high=-120), (8, 8)),
+    _sample("coarser output", Draw((1, 2, 6, 6)), (3, 2), o_shift=2),
+    _sample("4 bits", Draw((1, 2, 4, 4), 4), (2, 2), bits=4),
+    _sample("16 bits", Draw((1, 2, 6, 6), 16), (3, 3), bits=16),
+    _sample("empty batch", Draw((0, 2, 4, 4)), (2, 2)),
+    _sample("one element", Draw((1, 1, 1, 1)), (1, 1)),
+)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clip: integers limited to two thresholds (ReLU6); scale and width stay.
+
+The thresholds are integer scalars: for ReLU6, 0 and min(2^(bits−1)−1, 6·scale_x). 6·scale_x is whole for every
+scale from ½ up; at a coarser scale it is rounded half up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from linger.dialect import Draw, Refusal, Sample, op
+from linger.numeric.kernel import Kernel, T
+
+
+@op("Clip", output_bits=None, standard_name="Clip")
+def clip(k: Kernel[T], x: T, low: T, high: T) -> T:
+    """Y = min(max(q, low), high)."""
+    return k.clamp(x, low, high)
+
+
+def thresholds(low: float, high: float, *, scale: float, bits: int) -> tuple[int, int]:
+    """Integer thresholds for real ones.
+
+    >>> thresholds(0.0, 6.0, scale=16.0, bits=8)
+    (0, 96)
+    >>> thresholds(0.0, 6.0, scale=64.0, bits=8)
+    (0, 127)
+    """
+    smallest, largest = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    ends = (max(smallest, min(largest, math.floor(end * scale + 0.5))) for end in (low, high))
+    return next(ends), next(ends)
+
+
+@clip.function("torch.nn.functional.relu6")
+def from_relu6(x: Any, inplace: bool = False) -> Mapping[str, Any]:
+    """ReLU6 limits to 0 … 6."""
+    return {"low": 0.0, "high": 6.0}
+
+
+@clip.function("torch.nn.functional.hardtanh")
+def from_hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Mapping[str, Any] | Refusal:
+    """torch's ReLU6 layer calls hardtanh."""
+    return {"low": float(min_val), "high": float(max_val)}
+
+
+@clip.layer("torch.nn.ReLU6")
+def from_relu6_layer(layer: Any) -> Mapping[str, Any]:
+    """The layer is a call of hardtanh with 0 … 6."""
+    return {"call": "torch.nn.functional.hardtanh", "arguments": (0.0, 6.0)}
+
+
+def _thresholds(bits: int) -> tuple[Draw, Draw]:
+    return Draw((), bits, low=0, high=0), Draw((), bits, low=5, high=5)
+
+
+clip.samples = tuple(
+    Sample(f"{bits} bits", (Draw((2, 3, 4), bits), *_thresholds(bits)), {}) for bits in (4, 8, 16, 32)
+) + (Sample("one element", (Draw((1,)), *_thresholds(8)), {}),)

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dequant: integers to float32."""
+
+from __future__ import annotations
+
+from linger.dialect import Draw, Sample, op
+from linger.numeric.kernel import Kernel, T
+
+
+@op("Dequant", output_bits=None, has_integer_output=False)
+def dequant(k: Kernel[T], x: T, *, scale_o: float) -> T:
+    """Y = q / scale_o, rounded once to float32."""
+    return k.real(k.div(k.wide(x), k.scalar(scale_o)))
+
+
+dequant.samples = tuple(
+    Sample(f"{bits} bits", (Draw((2, 3), bits),), {"scale_o": scale})
+    for bits, scale in ((8, 16.0), (8, 0.25), (16, 1024.0), (32, 65536.0))
+)

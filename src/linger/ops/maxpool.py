@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MaxPool: the largest integer of each window; scale and width stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from linger.dialect import Draw, Refusal, Sample, op
+from linger.numeric.kernel import Ints, Kernel, T
+
+
+@op("MaxPool", is_scale_free=True, output_bits=None, standard_name="MaxPool")
+def maxpool(
+    k: Kernel[T],
+    x: T,
+    *,
+    kernel_shape: Ints,
+    strides: Ints = (1, 1),
+    pads: Ints = (0, 0, 0, 0),
+    dilations: Ints = (1, 1),
+    ceil_mode: int = 0,
+) -> T:
+    """Y = max over the window; positions outside the picture do not take part."""
+    return k.max_pool2d(
+        x, kernel_shape=kernel_shape, strides=strides, pads=pads, dilations=dilations, ceil_mode=ceil_mode
+    )
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else tuple(value)
+
+
+@maxpool.function("torch.nn.functional.max_pool2d", "torch.max_pool2d")
+def from_max_pool2d(
+    x: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Mapping[str, Any] | Refusal:
+    """The window of F.max_pool2d."""
+    if return_indices:
+        return Refusal("return_indices=True has no integer form")
+    kernel = _pair(kernel_size)
+    return {
+        "kernel_shape": kernel,
+        "strides": kernel if stride is None or stride == [] else _pair(stride),
+        "pads": _pair(padding) * 2,
+        "dilations": _pair(dilation),
+        "ceil_mode": int(ceil_mode),
+    }
+
+
+maxpool.samples = (
+    Sample("2×2", (Draw((2, 3, 6, 6)),), {"kernel_shape": (2, 2), "strides": (2, 2)}),
+    Sample("3×3 padded", (Draw((1, 2, 7, 7)),), {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}),
+    Sample("all negative at the edge", (Draw((1, 1, 4, 4), low=-128, high=-100),), {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+    Sample("ceil mode", (Draw((1, 2, 6, 6)),), {"kernel_shape": (3, 3), "strides": (2, 2), "ceil_mode": 1}),
+    Sample("dilated", (Draw((1, 2, 7, 7)),), {"kernel_shape": (2, 2), "dilations": (2, 2)}),
+    Sample("4 bits", (Draw((1, 2, 4, 4), 4),), {"kernel_shape": (2, 2)}),
+    Sample("16 bits", (Draw((1, 2, 4, 4), 16),), {"kernel_shape": (2, 2)}),
+    Sample("32 bits", (Draw((1, 2, 4, 4), 32),), {"kernel_shape": (2, 2)}),
+    Sample("empty batch", (Draw((0, 2, 4, 4)),), {"kernel_shape": (2, 2)}),
+    Sample("one element", (Draw((1, 1, 1, 1)),), {"kernel_shape": (1, 1)}),
+)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""iqMul: the product of two quantised tensors, or of one and an integer scalar."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.numeric import blocks
+from linger.numeric.kernel import Kernel, T
+
+
+@op("iqMul", limit=math.prod, state_name="iqmul__default_index")
+def iq_mul(
+    k: Kernel[T],
+    x: T,
+    y: T,
+    *,
+    scale_x: float,
+    scale_y: float,
+    scale_o: float,
+    o_bits: int = 8,
+    platform_quant: str = PLATFORM_QUANT,
+) -> T:
+    """O = sat(⌊x·y·scale_o/(scale_x·scale_y) + ½⌋)."""
+    product = k.mul(k.wide(x), k.wide(y))
+    source = k.mul(k.scalar(scale_x), k.scalar(scale_y))
+    return blocks.requantize(k, product, source=source, target=k.scalar(scale_o), bits=o_bits)
+
+
+@iq_mul.function(
+    "torch.mul",
+    "torch.multiply",
+    "torch.Tensor.mul",
+    "torch.Tensor.mul_",
+    "torch.Tensor.__mul__",
+    "torch.Tensor.__rmul__",
+    "torch.Tensor.__imul__",
+)
+def from_mul(x: Any, other: Any) -> Mapping[str, Any]:
+    """torch.mul has no settings."""
+    return {}
+
+
+def _sample(name: str, x: Draw, y: Draw, scales: tuple[float, float, float], bits: int = 8) -> Sample:
+    attributes: dict[str, Any] = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True))
+    return Sample(name, (x, y), attributes if bits == 8 else attributes | {"o_bits": bits})
+
+
+iq_mul.samples = (
+    _sample("plain", Draw((2, 3, 4)), Draw((2, 3, 4)), (16.0, 32.0, 8.0)),
+    _sample("channel broadcast", Draw((2, 3, 4, 4)), Draw((3, 1, 1)), (16.0, 128.0, 16.0)),
+    _sample("scalar operand", Draw((2, 3)), Draw(()), (16.0, 64.0, 16.0)),
+    _sample("no shift saturates", Draw((4, 4)), Draw((4, 4)), (4.0, 4.0, 16.0)),
+    _sample("16 bits", Draw((2, 3), 16), Draw((2, 3), 16), (1024.0, 256.0, 64.0), 16),
+    _sample("empty", Draw((0, 3)), Draw((0, 3)), (16.0, 16.0, 8.0)),
+    _sample("one element", Draw((1,)), Draw((1,)), (16.0, 32.0, 8.0)),
+)

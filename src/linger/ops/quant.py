@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quant: float32 to integers.
+
+q = sat(⌊f32(f32(x·scale_x) + ½)⌋). The sum is rounded to float32 before the floor, as on the device:
+0.49999997·1 + ½ becomes 1.
+"""
+
+from __future__ import annotations
+
+from linger.dialect import PLATFORM_QUANT, DrawReal, Sample, op
+from linger.numeric import blocks
+from linger.numeric.kernel import Kernel, T
+
+
+@op("Quant", output_bits="data_bits", state_name="iq_tensor_quant")
+def quant(
+    k: Kernel[T], x: T, *, data_bits: int, scale_x: float, platform_quant: str = PLATFORM_QUANT
+) -> T:
+    """Q = sat(⌊x·scale_x + ½⌋), the product and the sum in float32."""
+    rounded = blocks.round_half_up(k, k.mul(x, k.single(scale_x)))
+    return k.store(blocks.saturate(k, k.wide(rounded), data_bits), data_bits)
+
+
+quant.samples = tuple(
+    Sample(f"{bits} bits, scale {scale}", (DrawReal((2, 3, 4), spread),), {"data_bits": bits, "scale_x": scale})
+    for bits, scale, spread in ((4, 2.0, 6.0), (8, 16.0, 6.0), (8, 0.5, 400.0), (16, 4096.0, 6.0), (32, 65536.0, 6.0))
+) + (Sample("one element", (DrawReal((1,)),), {"data_bits": 8, "scale_x": 32.0}),)

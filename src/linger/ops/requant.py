@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requant: integers of one width and scale to another."""
+
+from __future__ import annotations
+
+from linger.dialect import Draw, Sample, op
+from linger.numeric import blocks
+from linger.numeric.kernel import Kernel, T
+
+
+@op("Requant")
+def requant(k: Kernel[T], x: T, *, data_bits: int, o_bits: int, scale_x: float, scale_o: float) -> T:
+    """Y = sat(⌊q·scale_o/scale_x + ½⌋)."""
+    return blocks.requantize(k, k.wide(x), source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits)
+
+
+requant.samples = tuple(
+    Sample(
+        f"{data_bits} to {o_bits} bits, shift {shift}",
+        (Draw((3, 5), data_bits),),
+        {"data_bits": data_bits, "o_bits": o_bits, "scale_x": 32.0, "scale_o": 32.0 * 2.0**shift},
+    )
+    for data_bits, o_bits, shift in ((8, 16, 8), (16, 8, -8), (8, 32, 24), (8, 8, -3), (8, 8, 2), (16, 4, -12), (8, 8, 0))
+)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The numpy reference: every dialect node by NumpyKernel, every standard node by onnx's own reference ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+from linger.dialect import DOMAIN, Op, ops
+from linger.graph.changes import Changes
+from linger.graph.dialect_node import all_nodes, attributes_of, is_dialect, require_known_ops
+from linger.graph.element_types import infer_element_types
+from linger.graph.model_io import ModelLike, load
+from linger.graph.passes.attach_functions import adopt_standard_integer_ops
+from linger.numeric.kernel import Kernel
+from linger.numeric.numpy_kernel import NumpyKernel
+from linger.runtime.session import Feeds
+
+
+class Reference:
+    """Interprets a dialect file with integers in numpy and keeps every tensor."""
+
+    def __init__(self, model: ModelLike, *, kernel: Kernel[Any] | None = None) -> None:
+        copy = load(ir.to_proto(load(model)))
+        require_known_ops(copy)
+        copy.graph.sort()
+        for node in all_nodes(copy):
+            if is_dialect(node):
+                node.domain = DOMAIN
+        copy.functions.clear()
+        infer_element_types(copy.graph)
+        adopt_standard_integer_ops(copy, Changes())
+        used = copy.graph.opset_imports
+        for domain in [d for d in used if d.startswith(f"{DOMAIN}.")]:
+            del used[domain]
+        used.setdefault(DOMAIN, 1)
+        run_ops = [_operator(op, kernel or NumpyKernel()) for op in ops().values()]
+        self._evaluator = ReferenceEvaluator(ir.to_proto(copy), new_ops=run_ops)
+        self._outputs = [o.name for o in copy.graph.outputs]
+
+    def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
+        """The model's outputs by name."""
+        everything = self.intermediates(feeds)
+        return {name: everything[name] for name in self._outputs if name is not None}
+
+    def intermediates(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
+        """Every tensor of the main graph by name."""
+        found = self._evaluator.run(None, dict(feeds), intermediate=True)
+        assert isinstance(found, dict)  # intermediate=True returns all results
+        return {name: value for name, value in found.items() if name and isinstance(value, np.ndarray)}
+
+
+def _operator(op: Op, kernel: Kernel[Any]) -> type[OpRun]:
+    """An onnx reference op whose work is the op's body on the numpy kernel."""
+
+    class DialectOperator(OpRun):
+        op_domain = DOMAIN
+
+        def _run(self, *inputs: Any, **_: Any) -> tuple[Any]:
+            node = self.onnx_node
+            attributes = attributes_of(_as_node(node), op)
+            arrays = [None if x is None else np.asarray(x) for x in inputs]
+            return (op.body(kernel, *arrays, **attributes),)
+
+    DialectOperator.__name__ = op.name
+    return DialectOperator
+
+
+def _as_node(proto: onnx.NodeProto) -> ir.Node:
+    """The attributes of a NodeProto through the same reader as everywhere else."""
+    attributes = [ir.from_proto(a) for a in proto.attribute]
+    return ir.Node(proto.domain, proto.op_type, [], attributes=attributes, num_outputs=len(proto.output), name=proto.name)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A dialect file in stock ONNX Runtime, with the calls of onnxruntime.InferenceSession."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from linger.errors import GraphError, UsageError, listing
+from linger.graph.dialect_node import all_nodes, is_dialect
+from linger.graph.model_io import ModelLike, load
+from linger.graph.passes.attach_functions import attach_functions
+
+Feeds = Mapping[str, NDArray[Any]]
+
+
+class Session:
+    """Runs an ONNX model; a bare dialect file gets its function bodies on load.
+
+    Offers what `onnxruntime.InferenceSession` offers (`run`, `get_inputs`, `get_outputs`, …) and `intermediates`,
+    which returns every tensor of the main graph.
+
+    >>> import numpy as np
+    >>> text = '''<ir_version: 8, opset_import: ["": 12, "thinker": 1]>
+    ... g (float[n] x) => (float[n] y) {
+    ...   q = thinker.Quant <data_bits: int = 8, scale_x: float = 16.0> (x)
+    ...   y = thinker.Dequant <scale_o: float = 16.0> (q)
+    ... }'''
+    >>> session = Session(ir.to_proto(ir.from_onnx_text(text)))
+    >>> session.run(None, {"x": np.array([0.5, 1.03, 9.0], np.float32)})[0].tolist()
+    [0.5, 1.0, 7.9375]
+    """
+
+    def __init__(
+        self,
+        model: ModelLike,
+        sess_options: ort.SessionOptions | None = None,
+        providers: Sequence[str] | None = None,
+        **options: Any,
+    ) -> None:
+        loaded = load(model)
+        self._model = loaded if loaded is not model else load(ir.to_proto(loaded))
+        attach_functions(self._model)
+        self._arguments: dict[str, Any] = {
+            "sess_options": sess_options,
+            "providers": list(providers) if providers else ["CPUExecutionProvider"],
+            **options,
+        }
+        self._inner = self._open(self._model)
+        self._watching: ort.InferenceSession | None = None
+
+    def _open(self, model: ir.Model) -> ort.InferenceSession:
+        try:
+            return ort.InferenceSession(ir.to_proto(model).SerializeToString(), **self._arguments)
+        except (ort.capi.onnxruntime_pybind11_state.Fail, RuntimeError, ValueError) as error:
+            raise GraphError(f"ONNX Runtime cannot load the model: {error}") from error
+        except ort.capi.onnxruntime_pybind11_state.InvalidGraph as error:
+            raise GraphError(f"ONNX Runtime refuses the graph: {error}") from error
+
+    @property
+    def model(self) -> ir.Model:
+        """The model that runs, function bodies attached."""
+        return self._model
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Feeds, run_options: Any = None) -> list[Any]:
+        """The named outputs (None: all), as onnxruntime returns them."""
+        self._check_feeds(input_feed)
+        result: list[Any] = self._inner.run(output_names, dict(input_feed), run_options)
+        return result
+
+    def intermediates(self, input_feed: Feeds) -> dict[str, NDArray[Any]]:
+        """Every tensor that a node of the main graph produces, by name."""
+        self._check_feeds(input_feed)
+        if self._watching is None:
+            self._watching = self._open(_with_every_output(self._model))
+        names = [o.name for o in self._watching.get_outputs()]
+        return dict(zip(names, self._watching.run(names, dict(input_feed)), strict=True))
+
+    def integer_tensors(self) -> list[str]:
+        """Names of the quantised tensors: outputs of dialect nodes of integer type."""
+        return [
+            output.name
+            for node in all_nodes(self._model)
+            if is_dialect(node)
+            for output in node.outputs
+            if output.name and output.dtype is not None and output.dtype.is_integer()
+        ]
+
+    def _check_feeds(self, feeds: Feeds) -> None:
+        expected = [i.name for i in self._inner.get_inputs()]
+        missing = [n for n in expected if n not in feeds]
+        unknown = [n for n in feeds if n not in expected]
+        if missing or unknown:
+            wrong = (f"lacks {listing(missing)}" if missing else "") + (" and " if missing and unknown else "")
+            wrong += f"has unknown {listing(unknown)}" if unknown else ""
+            raise UsageError(f"the feed {wrong}. The model's inputs are {listing(expected)}.")
+
+    def __getattr__(self, name: str) -> Any:
+        # what Session does not define itself is the wrapped session's
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+def _with_every_output(model: ir.Model) -> ir.Model:
+    copy = load(ir.to_proto(model))
+    present = {o.name for o in copy.graph.outputs}
+    for node in copy.graph:
+        for output in node.outputs:
+            if output.name and output.name not in present:
+                # ONNX Runtime infers the type itself; a wrong shape would only be in the way
+                output.shape = None
+                copy.graph.outputs.append(output)
+                present.add(output.name)
+    return copy
+
+

@@ -1,0 +1,89 @@
+"""Every op × sample: numpy = torch = ONNX Runtime bit for bit, finite gradients, documented, checkable.
+
+Agreement is not correctness: the numbers themselves are held to golden vectors in test_golden.py and to arithmetic
+by hand in each op's own test.
+"""
+
+import inspect
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+
+from linger.dialect import DOMAIN, ops
+from linger.numeric.torch_kernel import TorchKernel
+from tests.support.samples import (
+    OPSETS,
+    arrays,
+    check,
+    every_sample,
+    run_expanded,
+    run_function,
+    run_numpy,
+    run_torch,
+    single_node_model,
+)
+
+
+def assert_same(actual, expected):
+    assert actual.shape == expected.shape
+    np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize(("op", "sample"), **every_sample())
+def test_torch_equals_numpy(op, sample):
+    inputs = arrays(sample)
+    assert_same(run_torch(op, inputs, sample.attributes), run_numpy(op, inputs, sample.attributes))
+
+
+@pytest.mark.parametrize(("op", "sample"), **every_sample())
+def test_onnx_runtime_equals_numpy(op, sample):
+    inputs = arrays(sample)
+    expected = run_numpy(op, inputs, sample.attributes)
+    for opset in (11, 12, 18):
+        result = run_function(op, inputs, sample.attributes, opset=opset)
+        assert result.dtype == expected.dtype
+        assert_same(result, expected)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("op", ops().values(), ids=lambda op: op.name)
+def test_function_passes_the_checker_at_every_opset(op, opset):
+    from linger.graph.passes.attach_functions import attach_functions
+
+    sample = op.samples[0]
+    inputs = arrays(sample)
+    model = single_node_model(op, inputs, sample.attributes, opset=opset)
+    attach_functions(model)
+    check(model)
+    assert_same(run_function(op, inputs, sample.attributes, opset=opset), run_numpy(op, inputs, sample.attributes))
+
+
+@pytest.mark.parametrize(("op", "sample"), **every_sample())
+def test_expansion_equals_numpy_at_every_optimisation_level(op, sample):
+    inputs = arrays(sample)
+    expected = run_numpy(op, inputs, sample.attributes)
+    for level in (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL):
+        assert_same(run_expanded(op, inputs, sample.attributes, opset=12, level=level), expected)
+
+
+@pytest.mark.parametrize(("op", "sample"), **every_sample())
+def test_gradients_are_finite(op, sample):
+    inputs = [
+        None if x is None else torch.from_numpy(np.array(x, dtype=np.float32)).requires_grad_() for x in arrays(sample)
+    ]
+    result = op.body(TorchKernel(is_exact=False), *inputs, **op.complete(sample.attributes))
+    result.sum().backward()
+    for x in inputs:
+        assert x is None or x.grad is None or torch.isfinite(x.grad).all()
+    assert inputs[0].grad is not None
+
+
+@pytest.mark.parametrize("op", ops().values(), ids=lambda op: op.name)
+def test_op_is_documented_and_sampled(op):
+    assert op.samples
+    assert inspect.getdoc(op.body)
+    assert inspect.getmodule(op.body).__doc__
+    assert op.module.startswith("linger.ops.")
+    assert DOMAIN == "thinker"

@@ -1,0 +1,124 @@
+"""Op samples as arrays, and the four ways to compute an op."""
+
+import zlib
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import torch
+
+from linger.dialect import DOMAIN, Draw, DrawReal, Op, Sample, ops
+from linger.graph.passes.attach_functions import attach_functions
+from linger.graph.passes.expand_dialect import expand_dialect
+from linger.numeric.fixed import limits, storage_bits
+from linger.numeric.numpy_kernel import NumpyKernel
+from linger.numeric.onnx_kernel import make_attribute
+from linger.numeric.torch_kernel import TorchKernel, carrier
+
+OPSETS = (11, 12, 13, 15, 17, 18, 20)
+
+
+def every_sample():
+    """(op, sample) of the whole dialect, with readable ids for parametrize."""
+    pairs = [(op, sample) for op in ops().values() for sample in op.samples]
+    return {"argvalues": pairs, "ids": [f"{op.name}: {sample.name}" for op, sample in pairs]}
+
+
+def arrays(sample: Sample) -> list[np.ndarray | None]:
+    """The sample's inputs; the first elements are the extremes, so that saturation is never left to chance."""
+    generator = np.random.default_rng(zlib.crc32(sample.name.encode()))
+    return [None if x is None else _array(x, generator) for x in sample.inputs]
+
+
+def _array(x, generator):
+    if isinstance(x, DrawReal):
+        real = generator.normal(0, x.spread, x.shape).astype(np.float32)
+        flat = real.reshape(-1)
+        ties = np.round(flat[::2] * 16) / 16 + np.float32(1 / 32)  # halves at scale 16
+        flat[::2] = ties
+        return real
+    assert isinstance(x, Draw)
+    low, high = limits(x.bits)
+    low, high = (low if x.low is None else x.low), (high if x.high is None else x.high)
+    made = generator.integers(low, high + 1, x.shape)
+    flat = made.reshape(-1)
+    if flat.size > 2:
+        flat[0], flat[-1] = low, high
+    return made.astype(f"int{storage_bits(x.bits)}")
+
+
+def run_numpy(op: Op, inputs, attributes, kernel=None):
+    """The reference."""
+    return op.body(kernel or NumpyKernel(), *inputs, **op.complete(attributes))
+
+
+def run_torch(op: Op, inputs, attributes, kernel=None):
+    """The body on float carriers, back as integers."""
+    carriers = [None if x is None else _carried(x) for x in inputs]
+    result = op.body(kernel or TorchKernel(is_exact=True), *carriers, **op.complete(attributes))
+    return result.detach().numpy()
+
+
+def _carried(x):
+    tensor = torch.from_numpy(np.array(x))
+    return tensor if tensor.is_floating_point() else tensor.to(carrier(8 * x.itemsize))
+
+
+def single_node_model(op: Op, inputs, attributes, *, opset: int, constants=frozenset({1, 2})) -> ir.Model:
+    """A model of one dialect node; weights and biases are initializers."""
+    names = [f"in{i}" for i in range(len(inputs))]
+    values = [None if x is None else ir.Value(name=n) for n, x in zip(names, inputs, strict=True)]
+    while values and values[-1] is None:
+        values.pop()
+    for value, x in zip(values, inputs, strict=False):
+        value.type, value.shape = ir.TensorType(ir.tensor(x).dtype), ir.Shape(x.shape)
+    is_constant = {i for i in constants if i < len(values) and op.inputs and not op.is_variadic}
+    for i in is_constant:
+        values[i].const_value = ir.tensor(inputs[i], name=names[i])
+    attrs = [make_attribute(n, v) for n, v in attributes.items()]
+    node = ir.Node(DOMAIN, op.name, values, attributes=attrs, num_outputs=1, name="node")
+    node.outputs[0].name = "out"
+    expected = run_numpy(op, inputs, attributes)
+    node.outputs[0].type, node.outputs[0].shape = ir.TensorType(ir.tensor(expected).dtype), ir.Shape(expected.shape)
+    graph = ir.Graph(
+        [v for i, v in enumerate(values) if i not in is_constant],
+        node.outputs,
+        nodes=[node],
+        initializers=[values[i] for i in sorted(is_constant)],
+        opset_imports={"": opset, DOMAIN: 1},
+        name="g",
+    )
+    return ir.Model(graph, ir_version=8)
+
+
+def run_model(model: ir.Model, inputs, *, level=ort.GraphOptimizationLevel.ORT_ENABLE_ALL):
+    """Stock ONNX Runtime."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = level
+    options.log_severity_level = 3
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    feeds = {i.name: inputs[int(i.name[2:])] for i in session.get_inputs()}
+    return session.run(None, feeds)[0]
+
+
+def run_function(op: Op, inputs, attributes, *, opset: int, **options):
+    """The node with its function body, in stock ONNX Runtime."""
+    model = single_node_model(op, inputs, attributes, opset=opset)
+    attach_functions(model)
+    return run_model(model, inputs, **options)
+
+
+def run_expanded(op: Op, inputs, attributes, *, opset: int, **options):
+    """The node expanded into standard ONNX, in stock ONNX Runtime."""
+    model = single_node_model(op, inputs, attributes, opset=opset)
+    expand_dialect(model)
+    assert all(node.domain == "" for node in ir.traversal.RecursiveGraphIterator(model.graph))
+    return run_model(model, inputs, **options)
+
+
+def check(model: ir.Model) -> onnx.ModelProto:
+    """The model after onnx's own full check."""
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
