@@ -1,2 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linger."""
+"""linger: from a PyTorch model to fixed-point hardware, proven bit for bit on the way.
+
+Names in the order of the pipeline; each is loaded on first use, so importing linger imports nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from linger import graph as graph
+    from linger import onnx as onnx
+    from linger.constraint.conv_bn import EmptyBatchNorm as EmptyBatchNorm
+    from linger.constraint.tracing import trace_layers as trace_layers
+    from linger.errors import GraphError as GraphError
+    from linger.errors import LingerError as LingerError
+    from linger.errors import UnsupportedError as UnsupportedError
+    from linger.errors import UsageError as UsageError
+    from linger.errors import VerificationError as VerificationError
+    from linger.pipeline import verify as verify
+    from linger.quantization.calibrate import calibration as calibration
+    from linger.quantization.coverage import coverage as coverage
+    from linger.quantization.initialize import init as init
+    from linger.quantization.marks import QuantMode as QuantMode
+    from linger.quantization.marks import disable_quant as disable_quant
+    from linger.quantization.marks import quant_module as quant_module
+    from linger.quantization.qtensor import QTensor as QTensor
+    from linger.runtime.session import Session as Session
+
+__version__ = "0.1.0"
+
+_PACKAGES = frozenset({"graph", "onnx"})
+_HOME = {
+    "trace_layers": "linger.constraint.tracing",
+    "EmptyBatchNorm": "linger.constraint.conv_bn",
+    "disable_quant": "linger.quantization.marks",
+    "quant_module": "linger.quantization.marks",
+    "QuantMode": "linger.quantization.marks",
+    "init": "linger.quantization.initialize",
+    "calibration": "linger.quantization.calibrate",
+    "coverage": "linger.quantization.coverage",
+    "QTensor": "linger.quantization.qtensor",
+    "Session": "linger.runtime.session",
+    "verify": "linger.pipeline",
+    "LingerError": "linger.errors",
+    "UsageError": "linger.errors",
+    "UnsupportedError": "linger.errors",
+    "GraphError": "linger.errors",
+    "VerificationError": "linger.errors",
+}
+
+__all__ = [*sorted(_HOME), "__version__", *sorted(_PACKAGES)]  # noqa: PLE0604 - the names are strings
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"linger.{name}")
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'linger' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

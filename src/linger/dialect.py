@@ -71,7 +71,7 @@ class DrawReal:
     spread: float = 4.0
 
 
-@dataclass
+@dataclass(eq=False)
 class Op:
     """One op of the dialect.
 
@@ -96,6 +96,20 @@ class Op:
     layers: dict[str, Binding] = field(default_factory=dict)
     functions: dict[str, Binding] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
+    constant_names: tuple[str, ...] = ()
+    make_constants: Callable[..., tuple[int, ...]] | None = None
+
+    def constants(self, *names: str) -> Callable[[Callable[..., tuple[int, ...]]], Callable[..., tuple[int, ...]]]:
+        """Declare how a binding's settings become integer inputs once the scale and width of x are known.
+
+        `names` are the buffers (and initializers) that hold them.
+        """
+
+        def keep(make: Callable[..., tuple[int, ...]]) -> Callable[..., tuple[int, ...]]:
+            self.constant_names, self.make_constants = names, make
+            return make
+
+        return keep
 
     def layer(self, *names: str) -> Callable[[Binding], Binding]:
         """Declare how a torch module's settings become this op's attributes."""

@@ -14,7 +14,11 @@ FLOAT32_EXACT = 2**24
 """Below this magnitude float32 holds every integer, so sums of integers are exact in any order."""
 
 MAX_EXPONENT = 30
-"""Largest exponent a scale may have: tensors of (nearly) zeros must not ask for endless precision."""
+"""Largest exponent a scale may have: a tensor of tiny numbers must not ask for endless precision."""
+
+
+NEGLIGIBLE = 2.0**-120
+"""A range below this is that of a tensor of zeros; it gets the scale of the range ±1."""
 
 
 def limits(bits: int) -> tuple[int, int]:
@@ -61,10 +65,12 @@ def scale_for(max_abs: float, bits: int) -> float:
 
     >>> scale_for(1.0, 8), scale_for(0.9921875, 8), scale_for(0.9921876, 8), scale_for(200.0, 8)
     (64.0, 128.0, 64.0, 0.5)
+    >>> scale_for(0.0, 8)
+    128.0
     """
     top = limits(bits)[1]
-    if max_abs <= 0:
-        return 2.0**MAX_EXPONENT
+    if max_abs < NEGLIGIBLE:
+        return 2.0 ** (bits - 1)
     exponent = math.frexp(top / max_abs)[1] - 1
     return 2.0 ** min(exponent, MAX_EXPONENT)
 

@@ -21,12 +21,13 @@ def clip(k: Kernel[T], x: T, low: T, high: T) -> T:
     return k.clamp(x, low, high)
 
 
-def thresholds(low: float, high: float, *, scale: float, bits: int) -> tuple[int, int]:
+@clip.constants("min_thresh", "max_thresh")
+def thresholds(*, low: float, high: float, scale: float, bits: int) -> tuple[int, int]:
     """Integer thresholds for real ones.
 
-    >>> thresholds(0.0, 6.0, scale=16.0, bits=8)
+    >>> thresholds(low=0.0, high=6.0, scale=16.0, bits=8)
     (0, 96)
-    >>> thresholds(0.0, 6.0, scale=64.0, bits=8)
+    >>> thresholds(low=0.0, high=6.0, scale=64.0, bits=8)
     (0, 127)
     """
     smallest, largest = -(1 << (bits - 1)), (1 << (bits - 1)) - 1

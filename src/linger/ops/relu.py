@@ -16,7 +16,7 @@ def relu(k: Kernel[T], x: T) -> T:
     return k.relu(x)
 
 
-@relu.function("torch.relu", "torch.Tensor.relu")
+@relu.function("torch.relu", "torch.relu_", "torch.Tensor.relu", "torch.Tensor.relu_")
 def from_relu(x: Any) -> Mapping[str, Any]:
     """torch.relu has no settings."""
     return {}

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look at the float model: which layers feed which."""

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers feed which: one watched forward pass.
+
+Hooks tell which tensor a layer returned, a TorchFunctionMode tells which function used it. A tensor counts as
+used by every call that receives it, and by being part of the model's output, so "its only consumer" is exact for
+the path that ran.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from linger.errors import UsageError
+
+_RELU = frozenset(
+    {torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_, nn.functional.relu, nn.functional.relu_}
+)
+_BATCH_NORM = frozenset({nn.functional.batch_norm, torch.batch_norm})
+
+
+@dataclass
+class _Use:
+    function: Any
+    module: nn.Module | None
+    is_in_place: bool
+
+
+@dataclass
+class Wiring:
+    """What the watched pass saw: outputs of each layer call, uses of each tensor."""
+
+    results: dict[nn.Module, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+    inputs: dict[nn.Module, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    uses: dict[int, list[_Use]] = field(default_factory=lambda: defaultdict(list))
+    returned: set[int] = field(default_factory=set)
+    kept: list[Any] = field(default_factory=list)  # ids are unique only while the tensors live
+
+    def sole_consumer(self, tensor: Tensor) -> _Use | None:
+        """The one use of a tensor, or None if it has none, several, or leaves the model."""
+        found = self.uses[id(tensor)]
+        return found[0] if len(found) == 1 and id(tensor) not in self.returned else None
+
+    def feeds_only_relu(self, tensor: Tensor) -> bool:
+        """Whether ReLU is all that ever sees this tensor; after an in-place ReLU everybody sees its result."""
+        uses = self.uses[id(tensor)]
+        if uses and uses[0].is_in_place:
+            return uses[0].function in _RELU
+        use = self.sole_consumer(tensor)
+        return use is not None and use.function in _RELU
+
+    def feeds_only_batch_norm(self, tensor: Tensor) -> nn.Module | None:
+        """The batch-norm layer that alone sees this tensor."""
+        use = self.sole_consumer(tensor)
+        return use.module if use is not None and use.function in _BATCH_NORM else None
+
+
+class _Watch(TorchFunctionMode):
+    def __init__(self, wiring: Wiring, running: list[nn.Module]) -> None:
+        super().__init__()
+        self._wiring, self._running = wiring, running
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        is_look = getattr(func, "__name__", "") in ("__get__", "size", "dim", "numel", "is_floating_point")
+        if not is_look:
+            for leaf in tree_leaves((args, kwargs)):
+                if isinstance(leaf, Tensor):
+                    module = self._running[-1] if self._running else None
+                    self._wiring.uses[id(leaf)].append(_Use(func, module, _is_in_place(func, args, kwargs)))
+        return func(*args, **kwargs)
+
+
+def _is_in_place(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    if func is nn.functional.relu:
+        return bool(kwargs.get("inplace", args[1] if len(args) > 1 else False))
+    return getattr(func, "__name__", "").endswith("_") and not getattr(func, "__name__", "").endswith("__")
+
+
+def watch(model: nn.Module, arguments: Sequence[Any]) -> Wiring:
+    """Run `model(*arguments)` once, in evaluation mode, and note who used what.
+
+    The model's mode, statistics and the random state are as before afterwards.
+    """
+    wiring = Wiring()
+    running: list[nn.Module] = []
+
+    def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
+        running.append(module)
+        wiring.inputs[module].append(args[0] if args else None)
+        wiring.kept.append(args)
+
+    def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 - a hook's signature
+        running.pop()
+        if isinstance(output, Tensor):
+            wiring.results[module].append(output)
+        wiring.kept.append(output)
+
+    with ExitStack() as stack:
+        stack.enter_context(evaluating(model))
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        for module in model.modules():
+            stack.callback(module.register_forward_pre_hook(enter).remove)
+            stack.callback(module.register_forward_hook(leave).remove)
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_Watch(wiring, running))
+        output = _call(model, arguments)
+    wiring.returned = {id(leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor)}
+    return wiring
+
+
+def _call(model: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    try:
+        return model(*arguments)
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
+        shapes = [tuple(a.shape) if isinstance(a, Tensor) else type(a).__name__ for a in arguments]
+        raise UsageError(
+            f"{type(model).__name__}: the forward pass fails on the example input {shapes}: {error}. "
+            "Give an input that the model accepts."
+        ) from error
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; each module's own mode is restored."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""trace_layers: find conv → bn (→ relu) by running the model once, and join them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from linger.analysis.matcher import Wiring, watch
+from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
+from linger.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+_FUSABLE = ((nn.Conv2d, nn.BatchNorm2d), (nn.Conv1d, nn.BatchNorm1d))
+_BN_KEYS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+AHEAD_RELU = "_linger_ahead_relu"
+"""Attribute of a layer whose output only ReLU sees: its scale need not cover the negative part."""
+
+
+def trace_layers(
+    root_model: nn.Module,
+    *args: Any,
+    fuse_bn: bool = True,
+    ahead_conv_relu: bool = True,
+    ahead_bn_relu: bool = True,
+    ahead_linear_relu: bool = True,
+    ahead_conv_sigmoid: bool = True,  # noqa: ARG001 - accepted as documented; it never changed a number
+    ahead_linear_sigmoid: bool = True,  # noqa: ARG001
+) -> nn.Module:
+    """Fuse conv+bn and mark what ReLU follows, keeping every weight.
+
+    `trace_layers(root, target, *inputs)` runs `target` (a part of root, or root itself);
+    `trace_layers(model, *inputs)` is the newer spelling.
+
+    A pair is fused when the batch norm is the only consumer of the convolution, in every call of both. A float
+    checkpoint loads afterwards as before, strictly.
+
+    Raises:
+        UsageError: The target is no part of the root, or fails on the example input.
+    """
+    target: nn.Module = root_model
+    if args and isinstance(args[0], nn.Module):
+        target, args = args[0], args[1:]
+    paths = {module: name for name, module in root_model.named_modules()}
+    if target not in paths:
+        raise UsageError(
+            f"trace_layers: the target ({type(target).__name__}) is no part of the root ({type(root_model).__name__}). "
+            "Pass the root model and one of its sub-modules, or the root twice."
+        )
+    if not args:
+        raise UsageError("trace_layers: an example input is missing. Call trace_layers(root, target, example_input).")
+    wiring = watch(target, args)
+    pairs = _pairs(target, wiring) if fuse_bn else []
+    _mark_relu(target, wiring, dict(pairs), conv=ahead_conv_relu, bn=ahead_bn_relu, linear=ahead_linear_relu)
+    for conv, bn in pairs:
+        _fuse(root_model, paths[conv], paths[bn], conv, bn)
+    logger.info("trace_layers: fused %d conv+bn pairs", len(pairs))
+    return root_model
+
+
+def _pairs(target: nn.Module, wiring: Wiring) -> list[tuple[nn.Module, nn.Module]]:
+    """(conv, bn) where every result of conv goes into bn alone and every input of bn comes from conv."""
+    found = []
+    for conv in target.modules():
+        results = wiring.results.get(conv, [])
+        consumers = {wiring.feeds_only_batch_norm(r) for r in results}
+        bn = consumers.pop() if len(consumers) == 1 else None
+        if bn is None or not any(isinstance(conv, c) and isinstance(bn, b) for c, b in _FUSABLE):
+            continue
+        has_other_source = {id(x) for x in wiring.inputs[bn]} != {id(r) for r in results}
+        if has_other_source or bn.running_mean is None or conv.padding_mode != "zeros":
+            continue
+        found.append((conv, bn))
+    return found
+
+
+def _mark_relu(
+    target: nn.Module, wiring: Wiring, pairs: dict[nn.Module, nn.Module], *, conv: bool, bn: bool, linear: bool
+) -> None:
+    wanted = {nn.Conv1d: conv, nn.Conv2d: conv, nn.Linear: linear, nn.BatchNorm2d: bn}
+    for layer in target.modules():
+        if not any(isinstance(layer, kind) and is_wanted for kind, is_wanted in wanted.items()):
+            continue
+        last = pairs.get(layer, layer)
+        results = wiring.results.get(last, [])
+        if results and all(wiring.feeds_only_relu(r) for r in results):
+            setattr(layer, AHEAD_RELU, True)
+
+
+def _fuse(root: nn.Module, conv_path: str, bn_path: str, conv: nn.Module, bn: nn.Module) -> None:
+    fused, empty = ConvBN(conv, bn), EmptyBatchNorm()
+    fused.train(conv.training)
+    empty.train(bn.training)
+    setattr(fused, AHEAD_RELU, getattr(conv, AHEAD_RELU, False))
+    replace_everywhere(root, {conv: fused, bn: empty})
+    shared = _common_ancestors(conv_path, bn_path)
+    for ancestor in shared:
+        skip = len(ancestor) + 1 if ancestor else 0
+        root.get_submodule(ancestor).register_load_state_dict_pre_hook(
+            partial(_move_bn_keys, conv_path[skip:], bn_path[skip:])
+        )
+
+
+def replace_everywhere(root: nn.Module, replacements: dict[nn.Module, nn.Module]) -> None:
+    """Replace modules under every name they have: a shared module stays shared."""
+    for parent in list(root.modules()):
+        for name, child in list(parent._modules.items()):  # noqa: SLF001 - named_children would hide a second name
+            if child in replacements:
+                parent._modules[name] = replacements[child]  # noqa: SLF001
+
+
+def _common_ancestors(first: str, second: str) -> list[str]:
+    """Paths of the modules that hold both, the root ('') first."""
+    ancestors = [""]
+    for a, b in zip(first.split(".")[:-1], second.split(".")[:-1], strict=False):
+        if a != b:
+            break
+        ancestors.append(f"{ancestors[-1]}.{a}".lstrip("."))
+    return ancestors
+
+
+def _move_bn_keys(
+    conv_path: str, bn_path: str, module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Sequence[Any]
+) -> None:  # a pickled model must find this hook again, so it is a module-level function
+    """A checkpoint of the float model has the statistics under the batch norm's own name."""
+    del module, rest
+    for key in _BN_KEYS:
+        old = f"{prefix}{bn_path}.{key}"
+        if old in state_dict:
+            state_dict[f"{prefix}{conv_path}.bn.{key}"] = state_dict.pop(old)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a torch function on a QTensor goes: moved through, computed as integers, or computed in float and noted."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from functools import cache, reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from linger.dialect import Binding, Op, Refusal, ops
+from linger.errors import UnsupportedError
+from linger.quantization import passthrough
+from linger.quantization.functional import as_operand, run_functional
+from linger.quantization.qtensor import QTensor, unwrap
+from linger.quantization.runtime import OpRecord
+
+_QUERIES = frozenset(
+    "size dim numel nelement stride is_floating_point is_complex is_contiguous element_size ndimension storage_offset "
+    "__len__ get_device is_signed requires_grad_ backward register_hook retain_grad item tolist numpy __array__ "
+    "__repr__ __format__ __str__ __hash__ __bool__ __float__ __int__ type is_pinned data_ptr is_same_size "
+    "__get__ __set__ __delete__".split()
+)
+
+
+_IN_PLACE_OPERATORS = frozenset(
+    f"__i{name}__" for name in "add sub mul truediv floordiv pow mod and or xor lshift rshift".split()
+) | {"__setitem__"}
+
+
+@cache
+def bindings() -> dict[Any, tuple[Op, Binding]]:
+    """Every torch function an op stands for, with the binding of its arguments."""
+    table = {}
+    for op in ops().values():
+        for path, binding in op.functions.items():
+            parts = path.split(".")[1:]
+            if path.startswith("torch."):
+                table[reduce(getattr, parts, torch)] = (op, binding)
+    return table
+
+
+@cache
+def bindings_by_path() -> dict[str, Binding]:
+    """The same bindings by the torch function's dotted name."""
+    return {path: binding for op in ops().values() for path, binding in op.functions.items()}
+
+
+def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a torch function some of whose arguments are QTensors."""
+    x = args[0] if args else None
+    if isinstance(x, QTensor) and x.scale is not None:
+        rest = args[1:]
+        if func in passthrough.MOVES:
+            return passthrough.move(func, x, unwrap_indices(rest), kwargs)
+        if func in passthrough.TRANSPOSES:
+            return x.like(func(x.inner))
+        if func in passthrough.DROPOUTS:
+            return passthrough.drop(func, x, rest, kwargs)
+        if func in passthrough.CONVERSIONS:
+            return passthrough.convert(func, x, rest, kwargs)
+        if func in passthrough.IN_PLACE_VIEWS:
+            raise UnsupportedError(
+                f"{x.runtime.path or 'model'}: {func.__name__} changes the shape of a quantised tensor in place. "
+                f"Write x = x.{func.__name__.rstrip('_')}(…) instead."
+            )
+    if func in bindings():
+        return _as_integers(func, args, kwargs)
+    return _in_float(func, args, kwargs, reason="linger has no integer form for this function")
+
+
+def unwrap_indices(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Other arguments of a moving function (x.view_as(y), x[mask]) as ordinary tensors."""
+    result: tuple[Any, ...] = tree_map(lambda a: a.inner if isinstance(a, QTensor) else a, args)
+    return result
+
+
+def _as_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    op, binding = bindings()[func]
+    bound = inspect.signature(binding).bind(*args, **{k: v for k, v in kwargs.items() if k != "out"})
+    bound.apply_defaults()
+    given = list(bound.arguments.values())
+    settings = binding(*args, **kwargs)
+    runtime = _runtime(args)
+    if runtime.frame is None:
+        return _in_float(func, args, kwargs, reason="outside the model")
+    tensors = list(given[0]) if op.is_variadic else given[: len(op.inputs) - len(op.constant_names)]
+    operands = [as_operand(t, runtime) for t in tensors]
+    reason = settings.reason if isinstance(settings, Refusal) else ""
+    if not reason and ("out" in kwargs or None in operands):
+        reason = "an operand is a float tensor; quantise it with linger.quant_tensor or produce it by a quantised layer"
+    if reason:
+        return _in_float(func, args, kwargs, reason=reason)
+    assert isinstance(settings, Mapping)  # a Refusal has a reason
+    result = run_functional(op, [o for o in operands if o is not None], settings, runtime)
+    if isinstance(args[0], QTensor) and _is_in_place(func, args, kwargs):
+        return args[0].overwrite(result)
+    return result
+
+
+def _in_float(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, reason: str) -> Any:
+    """The function on real values. In place, it works on a copy and the QTensor becomes an ordinary tensor."""
+    name = getattr(func, "__name__", str(func))
+    if name in _QUERIES:
+        return func(*unwrap(args), **unwrap(kwargs))
+    x = args[0] if args else None
+    if isinstance(x, QTensor) and _is_in_place(func, args, kwargs):
+        copy = x.real().clone()
+        func(copy, *unwrap(args[1:]), **unwrap(kwargs))
+        _note(name, args, kwargs, reason)
+        return x.overwrite(copy)
+    result = func(*unwrap(args), **unwrap(kwargs))
+    if any(isinstance(r, Tensor) and r.is_floating_point() for r in tree_leaves(result)):
+        _note(name, args, kwargs, reason)
+    return result
+
+
+def _note(name: str, args: Any, kwargs: Any, reason: str) -> None:
+    runtime = _runtime((args, kwargs))
+    runtime.note(OpRecord(runtime.path, name, is_integer=False, reason=reason))
+
+
+def _is_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    name = getattr(func, "__name__", "")
+    if name in _IN_PLACE_OPERATORS or (name.endswith("_") and not name.endswith("__")):
+        return True
+    if not inspect.isfunction(func):
+        return False
+    try:
+        bound = inspect.signature(func).bind(*args, **kwargs)
+    except TypeError:  # the call itself will say what is wrong
+        return False
+    return bool(bound.arguments.get("inplace", False))
+
+
+def _runtime(tree: Any) -> Any:
+    """The runtime of the first QTensor among the arguments."""
+    return next(leaf.runtime for leaf in tree_leaves(tree) if isinstance(leaf, QTensor))

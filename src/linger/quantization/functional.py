@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops on quantised tensors that no layer stands for: x + y, cat, relu, pooling."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linger.dialect import Op, find_op
+from linger.errors import UsageError
+from linger.numeric.fixed import limits, round_half_up, scale_for
+from linger.numeric.torch_kernel import TorchKernel, carrier, integer_type
+from linger.numeric.torch_quantize import fake_quantize
+from linger.quantization.qtensor import QTensor, to_carrier
+from linger.quantization.runtime import Frame, OpRecord, Runtime
+from linger.quantization.statistics import QuantizedBase
+
+KEY_PREFIX = "_linger_round_tensor_"
+"""State_dict name of every functional layer begins with this."""
+
+_SCALAR_BITS = 8
+
+
+class FunctionalLayer(QuantizedBase):
+    """Range and scale of one functional op's output, kept as a child of the module whose forward uses it."""
+
+    def __init__(self) -> None:
+        super().__init__(("o",))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        # older checkpoints of products also hold the last scalar operand and the input's range
+        for name in ("y", "running_x", "scale_x", "scale_local_o"):
+            state_dict.pop(prefix + name, None)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def as_operand(value: Any, runtime: Runtime) -> QTensor | None:
+    """A QTensor as it is, a Python number as a constant of 8 bits, None for anything else."""
+    if isinstance(value, QTensor):
+        return value if value.scale is not None else None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return _constant(float(value), runtime)
+    return None
+
+
+def _constant(value: float, runtime: Runtime) -> QTensor:
+    """The number at the finest scale that holds it; constants cannot saturate."""
+    scale = scale_for(abs(value), _SCALAR_BITS)
+    low, high = limits(_SCALAR_BITS)
+    integer = min(max(round_half_up(Fraction(value) * Fraction(scale)), low), high)
+    if runtime.emitter is not None:
+        return QTensor(torch.tensor(integer, dtype=integer_type(_SCALAR_BITS)), scale, _SCALAR_BITS, runtime)
+    return QTensor(torch.tensor(integer / scale, dtype=torch.float32), scale, _SCALAR_BITS, runtime)
+
+
+def run_functional(
+    op: Op, operands: Sequence[QTensor], settings: Mapping[str, Any], runtime: Runtime, layer: QuantizedBase | None = None
+) -> QTensor:
+    """Compute an op on quantised operands: observe, simulate or emit, as the pass demands.
+
+    `layer` holds the output's range; without one, the current module's next functional layer does.
+    """
+    frame = runtime.frame
+    assert frame is not None  # outside a model nothing is quantised
+    bits = max(o.bits for o in operands)
+    if op.limit is None:
+        return _keep_scale(op, operands[0], settings, runtime)
+    index, frame.next_index = frame.next_index, frame.next_index + 1
+    name = runtime.unique_name(frame.path, op.name)
+    if layer is None:
+        layer = functional_layer(frame, f"{op.state_name}_{index}", name)
+    if layer.is_observing:
+        _observe(layer, op, operands, settings, name)
+    scales = [o.scale or 0.0 for o in operands]
+    scale_o = layer.scale_of("o", bits, name, at_most=op.limit(scales))
+    attributes = dict(settings) | _scale_attributes(op, scales) | {"scale_o": scale_o}
+    if bits != _SCALAR_BITS:
+        attributes["o_bits"] = bits
+    return compute(op, operands, attributes, scale_o, bits, runtime, name)
+
+
+def functional_layer(frame: Frame, key: str, where: str) -> FunctionalLayer:
+    """The module's functional layer of this name, made on first use in a pass that may change the model."""
+    child = KEY_PREFIX + key
+    found = frame.module._modules.get(child)  # noqa: SLF001 - getattr would hide an AttributeError of the module
+    if isinstance(found, FunctionalLayer):
+        return found
+    made = FunctionalLayer().train(frame.module.training)
+    if not made.is_observing:
+        raise UsageError(made.missing_scale(where))
+    frame.module.add_module(child, made)
+    return made
+
+
+def _observe(layer: QuantizedBase, op: Op, operands: Sequence[QTensor], settings: Mapping[str, Any], name: str) -> None:
+    """The range of the exact result on the rounded operands; a joined tensor has the widest range of its parts."""
+    values = [o.inner.detach() for o in operands]
+    if op.name == "iqAdd":
+        layer.observe("o", values[0] + values[1], name)
+    elif op.name == "iqMul":
+        layer.observe("o", values[0] * values[1], name)
+    else:
+        del settings
+        layer.observe("o", torch.cat([v.reshape(-1) for v in values]), name)
+
+
+def _scale_attributes(op: Op, scales: Sequence[float]) -> dict[str, float]:
+    names = [f"scale_x_{i}" for i in range(len(scales))] if op.is_variadic else ["scale_x", "scale_y"]
+    return dict(zip(names, scales, strict=False))
+
+
+def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime) -> QTensor:
+    """Ops whose output has the scale and width of the input: Relu, MaxPool, Clip, AvgPool2dInt."""
+    if op.name == "Relu" and x.is_nonnegative and not x.is_integer and runtime.recorder is None:
+        return x  # a fused layer has already done it
+    assert x.scale is not None
+    name = runtime.unique_name(runtime.path, op.name)
+    operands = [x]
+    attributes = dict(settings)
+    if op.make_constants is not None:
+        integers = op.make_constants(scale=x.scale, bits=x.bits, **settings)
+        operands += [_integer_constant(i, x) for i in integers]
+        attributes = {}
+    elif not op.is_scale_free:
+        attributes |= {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
+    return compute(op, operands, attributes, x.scale, x.bits, runtime, name)
+
+
+def _integer_constant(value: int, x: QTensor) -> QTensor:
+    assert x.scale is not None
+    if x.is_integer:
+        return x.like(torch.tensor(value, dtype=x.inner.dtype))
+    return x.like(torch.tensor(value / x.scale, dtype=x.inner.dtype))
+
+
+def compute(
+    op: Op,
+    operands: Sequence[QTensor],
+    attributes: Mapping[str, Any],
+    scale_o: float,
+    bits: int,
+    runtime: Runtime,
+    name: str,
+) -> QTensor:
+    """One op on operands of known scale: emitted as a node, or simulated."""
+    full = op.complete(attributes)
+    runtime.note(OpRecord(name.rpartition(".")[0], op.name, is_integer=True))
+    if runtime.emitter is not None:
+        return QTensor(runtime.emit(op, [o.inner for o in operands], attributes, name), scale_o, bits, runtime)
+    is_training = runtime.frame is not None and runtime.frame.module.training
+    values = simulate(op, operands, full, scale_o, is_exact=not is_training)
+    result = QTensor(to_carrier(values, bits), scale_o, bits, runtime)
+    runtime.record(name, result)
+    return result
+
+
+def simulate(
+    op: Op, operands: Sequence[QTensor], attributes: Mapping[str, Any], scale_o: float, *, is_exact: bool
+) -> Tensor:
+    """The op on real carriers: by its fast twin, directly where scales do not matter, else through integers."""
+    fast = twin(op)
+    if fast is not None and hasattr(fast, "evaluate"):
+        values: Tensor = fast.evaluate([o.inner for o in operands], dict(attributes))
+        return values
+    kernel = TorchKernel(is_exact=is_exact)
+    if op.is_scale_free:
+        values = op.body(kernel, *(o.inner for o in operands), **attributes)
+        return values
+    integers = [o.inner * (o.scale or 1.0) for o in operands]
+    values = op.body(kernel, *integers, **attributes) / scale_o
+    return values
+
+
+@cache
+def twin(op_: Op) -> ModuleType | None:
+    """The fast implementation beside an op's file, if there is one."""
+    name = f"{op_.module}_torch"
+    return importlib.import_module(name) if importlib.util.find_spec(name) is not None else None
+
+
+def requantize_to(x: QTensor, bits: int, runtime: Runtime, path: str) -> QTensor:
+    """A tensor of another width: the scale moves by the same number of bits."""
+    if x.bits == bits:
+        return x
+    assert x.scale is not None
+    op = find_op("Requant")
+    scale_o = x.scale * 2.0 ** (bits - x.bits)
+    attributes = {"data_bits": x.bits, "o_bits": bits, "scale_x": x.scale, "scale_o": scale_o}
+    return compute(op, [x], attributes, scale_o, bits, runtime, runtime.unique_name(path, op.name))
+
+
+def quantize_input(
+    x: Tensor, layer: QuantizedBase, bits: int, runtime: Runtime, path: str, *, key: str = "x"
+) -> QTensor:
+    """A float tensor as integers, with the layer's range `key`."""
+    op = find_op("Quant")
+    name = runtime.unique_name(path, op.name)
+    if not x.is_floating_point():
+        raise UsageError(f"{name}: the input has type {x.dtype}; a quantised layer needs a float tensor. Convert it with .float().")
+    x = x.float()
+    seen = layer.observe(key, x, name) if layer.is_observing else None
+    scale = layer.scale_of(key, bits, name)
+    attributes = {"data_bits": bits, "scale_x": scale}
+    runtime.note(OpRecord(path, op.name, is_integer=True))
+    if runtime.emitter is not None:
+        return QTensor(runtime.emit(op, [x], attributes, name), scale, bits, runtime)
+    if carrier(bits) == torch.float32:
+        can_saturate = seen is None or seen * scale > limits(bits)[1]
+        values = fake_quantize(x, scale, bits, can_saturate=can_saturate)
+    else:
+        values = op.body(TorchKernel(), x, **op.complete(attributes)) / scale
+    result = QTensor(values, scale, bits, runtime)
+    runtime.record(name, result)
+    return result

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""init: replace the layers of a model by quantised ones, weights kept."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import nn
+
+from linger.constraint.conv_bn import ConvBN
+from linger.constraint.tracing import AHEAD_RELU, replace_everywhere
+from linger.dialect import Refusal
+from linger.errors import UsageError
+from linger.quantization.functional import KEY_PREFIX, FunctionalLayer
+from linger.quantization.layer import QuantLayer, Widths
+from linger.quantization.marks import QuantMode, checked_types, checked_widths, mark_of
+from linger.quantization.runtime import Runtime, Scope
+from linger.quantization.supported import op_for
+
+logger = logging.getLogger(__name__)
+
+_RUNTIME = "_linger_runtime"
+
+
+def init(
+    model: nn.Module,
+    config_file: Any = None,
+    disable_module: Iterable[type[nn.Module]] | None = None,
+    disable_submodel: Iterable[str] | None = None,
+    *,
+    quant_modules: Sequence[type[nn.Module]] | None = None,
+    parameter_bits: int = 8,
+    mode: QuantMode = QuantMode.QValue,
+) -> nn.Module:
+    """Replace every supported layer by its quantised form, keeping the weights, and return the model.
+
+    Args:
+        model: The float model, or one that `trace_layers` has fused. Changed in place.
+        config_file: Reserved for settings files; must be None.
+        disable_module: Layer types that stay float.
+        disable_submodel: Dotted names of parts that stay float, with everything inside; `*` at the end matches any.
+        quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for.
+        parameter_bits: Width of the weights.
+        mode: `QuantMode.QValue`: scales are powers of two.
+
+    Raises:
+        UsageError: An unsupported type, a width that does not exist, a name that matches nothing, a second init.
+    """
+    if config_file is not None:
+        raise UsageError("init: configuration files are not supported yet. Pass quant_modules and parameter_bits instead.")
+    if mode is not QuantMode.QValue:
+        raise UsageError(f"init: unknown mode {mode!r}. Use QuantMode.QValue.")
+    if runtime_of(model) is not None:
+        raise UsageError("init: this model is quantised already. Call init once, on the float model.")
+    types = checked_types(quant_modules)
+    widths = checked_widths(8, parameter_bits, 8)
+    excluded = tuple(disable_module or ())
+    float_paths = _float_paths(model, disable_submodel)
+    runtime = Runtime()
+    replacements: dict[nn.Module, nn.Module] = {}
+    for path, module in model.named_modules():
+        if not isinstance(module, excluded) and not _is_inside(path, float_paths):
+            made = _quantized(module, path, types, widths, runtime)
+            if made is not None:
+                replacements[module] = made
+    root = replacements.get(model, model)
+    replace_everywhere(root, replacements)
+    _attach(root, runtime)
+    logger.info("init: %d layers quantised", len(replacements))
+    return root
+
+
+def runtime_of(model: nn.Module) -> Runtime | None:
+    """The runtime of a quantised model; None for a float one."""
+    found: Runtime | None = model.__dict__.get(_RUNTIME)
+    return found
+
+
+def quantized_layers(model: nn.Module) -> dict[str, QuantLayer]:
+    """The quantised layers by their path."""
+    return {path: m for path, m in model.named_modules() if isinstance(m, QuantLayer)}
+
+
+def _float_paths(model: nn.Module, patterns: Iterable[str] | None) -> list[str]:
+    known = [name for name, _ in model.named_modules()]
+    wanted = [p.removesuffix("*").removesuffix(".") for p in patterns or ()]
+    unknown = [p for p in wanted if not any(_is_inside(name, [p]) for name in known)]
+    if unknown:
+        raise UsageError(f"init: disable_submodel names {', '.join(unknown)}, which the model does not have.")
+    return wanted
+
+
+def _is_inside(path: str, parents: Iterable[str]) -> bool:
+    return any(path == parent or path.startswith(f"{parent}.") for parent in parents)
+
+
+def _quantized(
+    module: nn.Module, path: str, types: tuple[type[nn.Module], ...], widths: Widths, runtime: Runtime
+) -> QuantLayer | None:
+    """The quantised form of a module; None if it stays what it is."""
+    mark = mark_of(module)
+    layer = module.conv if isinstance(module, ConvBN) else module
+    if mark is not None and mark.is_disabled:
+        return None
+    found = op_for(layer) if isinstance(layer, types) else None
+    if found is None:
+        return None
+    mark = mark or mark_of(layer)
+    op, binding = found
+    geometry = binding(layer)
+    if isinstance(geometry, Refusal):
+        logger.warning("%s (%s) stays float: %s", path, type(layer).__name__, geometry.reason)
+        return None
+    chosen = mark.widths if mark is not None and mark.widths is not None else widths
+    made = QuantLayer(op, layer, geometry, chosen, runtime)
+    made.path = path
+    made.is_ahead_of_relu = bool(getattr(module, AHEAD_RELU, False))
+    if isinstance(module, ConvBN):
+        made.take_batch_norm(module.bn)
+        made.train(module.training)
+    return made
+
+
+def _attach(root: nn.Module, runtime: Runtime) -> None:
+    """Hooks that name the module at work, and that make functional layers when a checkpoint has them."""
+    root.__dict__[_RUNTIME] = runtime
+    for path, module in root.named_modules():
+        if isinstance(module, QuantLayer):
+            runtime.layers.append(module)
+        scope = Scope(runtime, path)
+        module.register_forward_pre_hook(scope.enter)
+        module.register_forward_hook(scope.leave, always_call=True)
+        module.register_load_state_dict_pre_hook(_make_functional_layers)
+
+
+def _make_functional_layers(module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+    del rest
+    pattern = re.compile(re.escape(prefix + KEY_PREFIX) + r"([^.]+)\.")
+    names = {match.group(1) for key in state_dict if (match := pattern.match(key))}
+    for name in names:
+        child = KEY_PREFIX + name
+        if child not in module._modules:  # noqa: SLF001 - hasattr would also find attributes that are no modules
+            module.add_module(child, FunctionalLayer().train(module.training))

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QTensor: a tensor of fixed-point numbers that torch functions recognise.
+
+It wraps the real values q/scale (exact in float32), so an op that linger does not know computes the right float
+result from it. While a model is exported it wraps the integers themselves and its real value is a Dequant node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from linger.numeric.torch_kernel import carrier, integer_type
+
+if TYPE_CHECKING:
+    from linger.quantization.runtime import Runtime
+
+
+class QTensor(Tensor):
+    """Real values that are multiples of 1/scale, with their scale and width.
+
+    `scale` is None once an in-place float op has written over the tensor: from then on it is an ordinary one.
+    """
+
+    _inner: Tensor
+    scale: float | None
+    bits: int
+    runtime: Runtime
+    is_nonnegative: bool
+    _real: Tensor | None
+
+    @staticmethod
+    def __new__(cls, inner: Tensor, *_: Any, **__: Any) -> QTensor:
+        """A wrapper without storage of its own."""
+        made: QTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]  # noqa: SLF001
+            cls, inner.shape, dtype=torch.float32, device=inner.device
+        )
+        return made
+
+    def __init__(
+        self, inner: Tensor, scale: float, bits: int, runtime: Runtime, *, is_nonnegative: bool = False
+    ) -> None:
+        super().__init__()
+        self._inner = inner
+        self.scale = scale
+        self.bits = bits
+        self.runtime = runtime
+        self.is_nonnegative = is_nonnegative
+        self._real = None
+
+    @property
+    def inner(self) -> Tensor:
+        """Real values in a simulation, integers in an export."""
+        return self._inner
+
+    @property
+    def scale_data(self) -> float | None:
+        """The scale, under its documented name."""
+        return self.scale
+
+    @property
+    def zero_point(self) -> int:
+        """Always 0: the formats are symmetric."""
+        return 0
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the content is integers (export) and not real values."""
+        return self.scale is not None and not self._inner.is_floating_point()
+
+    def real(self) -> Tensor:
+        """The values as an ordinary float32 tensor, in the autograd graph."""
+        if self.scale is None:
+            return self._inner
+        if self.is_integer:
+            if self._real is None:
+                self._real = self.runtime.dequantize(self)
+            return self._real
+        return self._inner if self._inner.dtype == torch.float32 else self._inner.float()
+
+    def integers(self) -> Tensor:
+        """The integers q = value·scale, in the narrowest integer type that holds them."""
+        if self.scale is None:
+            raise TypeError("this tensor was overwritten by a float op and holds no integers")
+        if self.is_integer:
+            return self._inner
+        return (self._inner.detach() * self.scale).to(integer_type(self.bits))
+
+    def like(self, inner: Tensor) -> QTensor:
+        """Other content at the same scale and width."""
+        assert self.scale is not None  # callers handle overwritten tensors first
+        return QTensor(inner, self.scale, self.bits, self.runtime, is_nonnegative=self.is_nonnegative)
+
+    def overwrite(self, other: Tensor) -> QTensor:
+        """Become `other`, as an in-place op demands."""
+        self._real = None
+        if isinstance(other, QTensor):
+            self._inner, self.scale, self.bits = other._inner, other.scale, other.bits
+            self.is_nonnegative = other.is_nonnegative
+        else:
+            self._inner, self.scale, self.is_nonnegative = other, None, False
+        return self
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # noqa: ARG002 - torch's signature
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - torch has no public name for it
+            return f"QTensor(scale={self.scale}, bits={self.bits}, {self._inner!r})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Saved as an ordinary tensor: a file outlives the model that made it."""
+        return self.real().detach().__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return self.real().detach().clone()
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Every torch function that receives a QTensor comes here."""
+        from linger.quantization.dispatch import dispatch  # the table there needs QTensor
+
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+            return dispatch(func, args, dict(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Calls that bypass torch functions see the real values."""
+        return func(*unwrap(args), **unwrap(dict(kwargs or {})))
+
+
+def unwrap(tree: Any) -> Any:
+    """Arguments with every QTensor replaced by its real values."""
+    return tree_map(lambda leaf: leaf.real() if isinstance(leaf, QTensor) else leaf, tree)
+
+
+def to_carrier(values: Tensor, bits: int) -> Tensor:
+    """Values in the float type that holds integers of this width."""
+    return values.to(carrier(bits))

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a quantised model knows while it runs: which module is at work, how calls are named, who is watching.
+
+One `Runtime` belongs to one model (it is made by `init`) and is reached from its layers and from the tensors they
+make. Nothing here is global.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor, nn
+
+from linger.dialect import Op, find_op
+
+if TYPE_CHECKING:
+    from linger.quantization.qtensor import QTensor
+
+
+@dataclass
+class Frame:
+    """One module call in progress."""
+
+    path: str
+    module: nn.Module
+    next_index: int = 0
+
+
+@dataclass(frozen=True)
+class OpRecord:
+    """One op of the last forward pass, for the coverage report."""
+
+    where: str
+    op: str
+    is_integer: bool
+    reason: str = ""
+    macs: int = 0
+
+
+class Emitter(Protocol):
+    """Writes dialect nodes instead of simulating them (implemented by the exporter)."""
+
+    def call(self, op: Op, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any], name: str) -> Tensor:
+        """Emit one node; tensors and result hold integers."""
+
+
+Recorder = Callable[[str, Tensor], None]
+"""Receives the name and the integers of every tensor the simulation computes."""
+
+
+@dataclass
+class Runtime:
+    """State of one model's forward passes."""
+
+    frames: list[Frame] = field(default_factory=list)
+    emitter: Emitter | None = None
+    recorder: Recorder | None = None
+    ops: list[OpRecord] = field(default_factory=list)
+    layers: list[Any] = field(default_factory=list)
+    _pending: list[OpRecord] = field(default_factory=list)
+    _names: Counter[str] = field(default_factory=Counter)
+
+    def enter(self, path: str, module: nn.Module) -> None:
+        """A module's forward begins; the outermost one starts a new pass."""
+        if not self.frames:
+            self._pending = []
+            self._names.clear()
+        self.frames.append(Frame(path, module))
+
+    def leave(self, module: nn.Module) -> None:
+        """A module's forward ends, normally or by an exception."""
+        while self.frames and self.frames.pop().module is not module:
+            pass
+        if not self.frames:
+            self.ops = self._pending
+
+    @property
+    def frame(self) -> Frame | None:
+        """The innermost module at work; None outside the model."""
+        return self.frames[-1] if self.frames else None
+
+    @property
+    def path(self) -> str:
+        """Path of the innermost module at work."""
+        return self.frames[-1].path if self.frames else ""
+
+    def unique_name(self, path: str, op_name: str) -> str:
+        """`path.Op`, with a number from the second call in this pass on: the same in every pass of one model."""
+        stem = f"{path}.{op_name}" if path else op_name
+        count = self._names[stem]
+        self._names[stem] += 1
+        return stem if count == 0 else f"{stem}_{count}"
+
+    def record(self, name: str, x: QTensor) -> None:
+        """Show a computed tensor to whoever records."""
+        if self.recorder is not None:
+            self.recorder(name, x.integers())
+
+    def emit(self, op: Op, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any], name: str) -> Tensor:
+        """Write one node of the file being exported."""
+        assert self.emitter is not None  # callers ask first
+        return self.emitter.call(op, tensors, attributes, name)
+
+    def dequantize(self, x: QTensor) -> Tensor:
+        """The real values of integers in an export: one Dequant node."""
+        return self.emit(find_op("Dequant"), [x.inner], {"scale_o": x.scale}, self.unique_name(self.path, "Dequant"))
+
+    def note(self, record: OpRecord) -> None:
+        """Remember an op of this pass."""
+        if self.frames:
+            self._pending.append(record)
+
+
+class Scope:
+    """The hooks of one module: they tell the runtime when its forward begins and ends."""
+
+    def __init__(self, runtime: Runtime, path: str) -> None:
+        self.runtime, self.path = runtime, path
+
+    def enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002 - a hook's signature
+        """Forward pre-hook."""
+        self.runtime.enter(self.path, module)
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002
+        """Forward hook, called after an exception too."""
+        self.runtime.leave(module)

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which torch layers have an integer form, read from the ops."""
+
+from __future__ import annotations
+
+from functools import cache, reduce
+
+import torch
+from torch import nn
+
+from linger.dialect import Binding, Op, ops
+
+
+@cache
+def supported_types() -> dict[type[nn.Module], tuple[Op, Binding]]:
+    """Layer type → op and the binding of its settings."""
+    table: dict[type[nn.Module], tuple[Op, Binding]] = {}
+    for op in ops().values():
+        for path, binding in op.layers.items():
+            table[reduce(getattr, path.split(".")[1:], torch)] = (op, binding)  # type: ignore[arg-type, index]  # getattr walks modules
+    return table
+
+
+def op_for(layer: nn.Module) -> tuple[Op, Binding] | None:
+    """The op of a layer's type or of its nearest supported ancestor."""
+    table = supported_types()
+    return next((table[kind] for kind in type(layer).__mro__ if kind in table), None)
