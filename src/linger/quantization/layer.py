@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from linger.constraint.conv_bn import fold, fold_factor, normalize_folded
 from linger.dialect import Op, Refusal
+from linger.errors import listing
 from linger.numeric.fixed import BIAS_BITS, limits, scale_for
 from linger.numeric.torch_exact import SplitPlan, plan_product, run_product
 from linger.numeric.torch_kernel import carrier, integer_type
@@ -86,6 +87,21 @@ class QuantLayer(QuantizedBase):
         """The op and its widths."""
         widths = f"{self.widths.data}/{self.widths.parameter}/{self.widths.output} bits"
         return f"{self.op_name}, {widths}" + (", before relu" if self.is_ahead_of_relu else "")
+
+    def missing_scale(self, where: str) -> str:
+        """Names every layer of the model that has no scale, not only the one that met it first."""
+        missing = [layer.path for layer in self.runtime.layers if layer.lacks_scale]
+        if len(missing) <= 1:
+            return super().missing_scale(where)
+        return (
+            f"{listing(missing, limit=99)} have no scale yet. "
+            "Run data through the model inside `with linger.calibration():`, or train it."
+        )
+
+    @property
+    def lacks_scale(self) -> bool:
+        """Whether a range of this layer was never seen."""
+        return any(self.read(name) == 0.0 for name in ("running_x", "running_o") if name in self._buffers)
 
     # -- forward ----------------------------------------------------------------------------------
     def forward(self, x: Any) -> Any:

@@ -63,7 +63,12 @@ def attach_functions(model: ir.Model) -> Changes:
 
 
 def adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
-    """Move integer Relu, MaxPool and Clip into the dialect: no runtime has them for every opset and width."""
+    """Move integer Relu, MaxPool and Clip into the dialect: no runtime has them for every opset and width.
+
+    A file without any dialect node is somebody else's business and stays as it is.
+    """
+    if not any(is_dialect(node) for node in all_nodes(model)):
+        return
     standard = {op.standard_name: op for op in ops().values() if op.standard_name}
     for node in all_nodes(model):
         x = node.inputs[0] if node.inputs else None
@@ -88,7 +93,7 @@ def _refuse_overhang(node: ir.Node, ceil_mode: int) -> None:
 def element_bits_of(node: ir.Node) -> int:
     """Widest integer among data and weights; the bias (int32) does not count."""
     types = [v.dtype for v in node.inputs[:2] if v is not None and v.dtype in INTEGERS]
-    return max((t.itemsize * 8 for t in types if t is not None), default=8)
+    return int(max((t.itemsize * 8 for t in types if t is not None), default=8))
 
 
 def _complete_inputs(model: ir.Model, node: ir.Node, op: Op) -> None:
@@ -113,7 +118,7 @@ def _neutral_input(model: ir.Model, node: ir.Node, name: str) -> ir.Value:
             raise UnsupportedError(f"{describe(node)}: the weight's shape is not known, so no zero bias can be added. Give the node a bias.")
         return _initializer(model, f"linger.zero_bias_{channels}", np.zeros(channels, np.int32))
     if name in ("low", "high") and first is not None and first.dtype is not None:
-        bits = first.dtype.itemsize * 8
+        bits = int(first.dtype.itemsize * 8)
         end = limits(bits)[name == "high"]
         return _initializer(model, f"linger.{name}_{bits}", np.asarray(end, first.dtype.numpy()))
     raise UnsupportedError(f"{describe(node)}: input {name!r} is missing.")

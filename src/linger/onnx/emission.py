@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dialect nodes in torch's tracing exporter: one torch op that computes the integers and becomes the node.
+
+The op is registered with torch on the first export, not on import.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.onnx import register_custom_op_symbolic, symbolic_helper
+
+from linger.dialect import DOMAIN, Op, find_op
+from linger.numeric.torch_kernel import TorchKernel, carrier, integer_type
+
+NAME_ATTRIBUTE = "linger_name"
+"""Carries the node's name through the exporter, which would make up its own."""
+
+_SUFFIX = {"float": "f", "int": "i", "ints": "i", "str": "s"}
+_STORED_BITS = {torch.int8: 8, torch.int16: 16, torch.int32: 32}
+
+
+class TraceEmitter:
+    """Emits dialect nodes into a torch trace."""
+
+    def __init__(self, *, is_dynamic: bool) -> None:
+        self._is_dynamic = is_dynamic
+        register()
+
+    def call(self, op: Op, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any], name: str) -> Tensor:
+        """One node; trailing optional inputs that are None are left out."""
+        given = list(tensors)
+        while given and given[-1] is None:
+            given.pop()
+        description = json.dumps(
+            {"op": op.name, "attributes": dict(attributes), "name": name, "is_dynamic": self._is_dynamic}
+        )
+        result: Tensor = torch.ops.linger.call(given, description)
+        return result
+
+
+@cache
+def register() -> torch.library.Library:
+    """Define torch.ops.linger.call and how the tracing exporter writes it; once per process."""
+    library = torch.library.Library("linger", "DEF")
+    library.define("call(Tensor[] tensors, str description) -> Tensor")
+    library.impl("call", _compute, "CompositeExplicitAutograd")
+    torch.library.register_fake("linger::call", _shape_only, lib=library)
+    register_custom_op_symbolic("linger::call", _write_node, 9)
+    return library
+
+
+def _compute(tensors: Sequence[Tensor], description: str) -> Tensor:
+    """The op's exact integers."""
+    return _run(tensors, description, is_exact=True)
+
+
+def _shape_only(tensors: Sequence[Tensor], description: str) -> Tensor:
+    """The result's shape and type, without looking at values."""
+    return _run(tensors, description, is_exact=False)
+
+
+def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> Tensor:
+    call = json.loads(description)
+    op = find_op(call["op"])
+    attributes = op.complete(_tuples(call["attributes"]))
+    carriers = [t if t.is_floating_point() else t.to(carrier(_STORED_BITS[t.dtype])) for t in tensors]
+    with torch.no_grad():
+        result: Tensor = op.body(TorchKernel(is_exact=is_exact), *carriers, **attributes)
+    if not op.has_integer_output:
+        return result
+    bits = attributes[op.output_bits] if op.output_bits else _STORED_BITS[tensors[0].dtype]
+    return result.to(integer_type(bits))
+
+
+def _tuples(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in attributes.items()}
+
+
+def _write_node(g: Any, tensors: Any, description: Any) -> Any:
+    """Symbolic function of linger::call."""
+    call = json.loads(symbolic_helper._maybe_get_const(description, "s"))  # noqa: SLF001 - torch offers no public reader
+    op = find_op(call["op"])
+    kinds = {a.name: a.kind for a in op.attributes}
+    written = call["attributes"] | _fixed_attributes(op)
+    attributes = {f"{name}_{_SUFFIX[kinds.get(name, 'float')]}": value for name, value in written.items()}
+    attributes[f"{NAME_ATTRIBUTE}_s"] = call["name"]
+    node = g.op(f"{DOMAIN}::{op.name}", *symbolic_helper._unpack_list(tensors), **attributes)  # noqa: SLF001
+    kind = g.original_node.output().type()
+    # a size fixed here would be baked into every Reshape that asks for it
+    node.setType(kind.with_sizes([None] * len(kind.sizes())) if call["is_dynamic"] else kind)
+    return node
+
+
+def _fixed_attributes(op: Op) -> dict[str, Any]:
+    """Attributes with one value that the format wants on every node (platform_quant, castor_mode, mode)."""
+    return {a.name: a.default for a in op.attributes if a.kind == "str" and not a.is_required}

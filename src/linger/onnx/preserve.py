@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model as it was: what an export or a recording changes while it runs is put back, also after an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from linger.analysis.matcher import evaluating
+from linger.quantization.initialize import runtime_of
+from linger.quantization.runtime import Runtime
+from linger.quantization.statistics import QuantizedBase
+
+
+@contextmanager
+def preserved(model: nn.Module) -> Iterator[Runtime | None]:
+    """Evaluation mode without gradients; mode, buffers, random state and watchers are restored on exit."""
+    runtime = runtime_of(model)
+    buffers = [
+        (module, name, buffer.clone())
+        for module in model.modules()
+        if isinstance(module, QuantizedBase)
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+    before = None if runtime is None else (runtime.emitter, runtime.recorder, runtime.ops)
+    try:
+        with evaluating(model), torch.random.fork_rng(), torch.no_grad():
+            yield runtime
+    finally:
+        for module, name, content in buffers:
+            current = getattr(module, name)
+            if not torch.equal(current, content):
+                current.copy_(content)
+        if runtime is not None and before is not None:
+            runtime.frames.clear()
+            runtime.emitter, runtime.recorder, runtime.ops = before

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A progress bar on a terminal, nothing anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import track
+
+Item = TypeVar("Item")
+
+
+def progress(items: Iterable[Item], description: str) -> Iterator[Item]:
+    """The items, with a bar on standard error while they are taken."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield from items
+        return
+    total = len(items) if hasattr(items, "__len__") else None
+    yield from track(items, description=description, console=console, total=total, transient=True)

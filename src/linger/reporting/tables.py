@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results as rich tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from linger.verification.result import Verification
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """A table of plain values; numbers to the right."""
+    made = Table(title=title, title_justify="left")
+    content = [list(row) for row in rows]
+    for i, column in enumerate(columns):
+        is_number = all(isinstance(row[i], (int, float)) for row in content)
+        made.add_column(column, justify="right" if is_number and content else "left")
+    for row in content:
+        made.add_row(*(str(cell) for cell in row))
+    return made
+
+
+def verification_table(result: Verification) -> Table:
+    """Every tensor of a verification."""
+    rows = [(r.name, r.dtype, r.values, r.distinct, r.saturated, r.differing) for r in result.rows]
+    return table(result.summary(), ("tensor", "type", "values", "distinct", "saturated", "differ"), rows)
