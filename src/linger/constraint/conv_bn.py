@@ -31,17 +31,17 @@ def fold_factor(bn: Any) -> Tensor:
     return _affine(bn)[0].detach()
 
 
-def normalize_folded(z: Tensor, bias: Tensor | None, bn: Any, factor: Tensor) -> Tensor:
-    """Batch norm of z = conv(x, w·factor), as if it had been conv(x, w): one convolution, true batch statistics.
+def normalize_folded(z: Tensor, bias: Tensor | None, bn: Any, factor: Tensor, gain: float = 1.0) -> Tensor:
+    """Batch norm of z = gain·conv(x, w·factor), as if it had been conv(x, w): one convolution, true batch statistics.
 
-    With u = z/factor, BN(u) = |γ|·(z − mean z)/std z + β; the running statistics learn mean u and var u. eps acts
-    on z's variance instead of u's, which matters only for channels whose variance is near eps.
+    With u = z/(factor·gain), BN(u) = |γ|·(z − mean z)/std z + β; the running statistics learn mean u and var u.
+    eps acts on the folded variance instead of u's, which matters only for channels whose variance is near eps.
     """
     batch_mean, batch_var = torch.zeros_like(bn.running_mean), torch.zeros_like(bn.running_var)
     gamma = None if bn.weight is None else bn.weight.abs()
-    y = F.batch_norm(z, batch_mean, batch_var, gamma, bn.bias, training=True, momentum=1.0, eps=bn.eps)
+    y = F.batch_norm(z, batch_mean, batch_var, gamma, bn.bias, training=True, momentum=1.0, eps=bn.eps * gain * gain)
     with torch.no_grad():
-        _learn_statistics(bn, batch_mean, batch_var, factor, bias)
+        _learn_statistics(bn, batch_mean / gain, batch_var / (gain * gain), factor, bias)
     return y
 
 

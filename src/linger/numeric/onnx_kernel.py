@@ -357,20 +357,31 @@ class OnnxKernel:
         dilations: Ints,
         group: int,
     ) -> OnnxValue:
-        """Two float32 products on the nibbles of w: each sum is below 2^24 for up to 8192 taps of 8-bit inputs."""
-        wide = self.wide(w)
-        high = self.floor(self.div(wide, self.scalar(16.0)))
-        low = self.sub(wide, self.mul(high, self.scalar(16.0)))
-        geometry = {
+        """float32 products of a byte of x and a nibble of w: each sum stays below 2^24 for up to 4096 taps."""
+        geometry: dict[str, Any] = {
             "strides": strides, "pads": pads, "output_padding": output_padding, "dilations": dilations, "group": group
         }  # fmt: skip
-        signal = self.cast(x, FLOAT)
-        upper, lower = (
-            self.wide(self.emit("ConvTranspose", [signal, self.cast(part, FLOAT)], FLOAT, **geometry))
-            for part in (high, low)
-        )
-        total = self.add(self.mul(upper, self.scalar(16.0)), lower)
+        total: OnnxValue | None = None
+        for signal, signal_weight in self._digits(x, 8):
+            for taps, tap_weight in self._digits(w, 4):
+                factors = [self.cast(signal, FLOAT), self.cast(taps, FLOAT)]
+                part = self.wide(self.emit("ConvTranspose", factors, FLOAT, **geometry))
+                weight = signal_weight * tap_weight
+                part = part if weight == 1 else self.mul(part, self.scalar(weight))
+                total = part if total is None else self.add(total, part)
+        assert total is not None  # there is at least one digit
         return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, 1, 1]))
+
+    def _digits(self, x: OnnxValue, width: int) -> list[tuple[OnnxValue, int]]:
+        """(digit, weight) in base 2^width, lowest first; all but the highest are unsigned."""
+        digits: list[tuple[OnnxValue, int]] = []
+        rest, weight = x, 1
+        for _ in range(self.element_bits // width - 1):
+            rest = self.wide(rest)
+            high = self.floor(self.div(rest, self.scalar(2.0**width)))
+            digits.append((self.sub(rest, self.mul(high, self.scalar(2.0**width))), weight))
+            rest, weight = high, weight << width
+        return [*digits, (rest, weight)]
 
     # -- windows -------------------------------------------------------------------------------------------
     def window_sum(self, x: OnnxValue, *, kernel_shape: Ints, strides: Ints, pads: Ints) -> OnnxValue:

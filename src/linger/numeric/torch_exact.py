@@ -30,20 +30,30 @@ class SplitPlan:
     is_bias_apart: bool = False
 
 
-def plan_product(weight: Tensor, bias: Tensor | None, bits: int) -> SplitPlan:
-    """Choose the cheapest exact form for integer weights [out, in/group, …] and inputs of `bits` bits."""
+def plan_product(
+    weight: Tensor, bias: Tensor | None, bits: int, *, is_nonnegative: bool = False, headroom: float = 0.0
+) -> SplitPlan:
+    """Choose the cheapest exact form for integer weights [out, in/group, …] and inputs of `bits` bits.
+
+    `headroom` is added to the bias's magnitude, for a rounding constant that the caller folds into it. After ReLU every partial sum, in whatever order, lies between −max·Σw⁻ and max·Σw⁺, so the larger of the two
+    sums takes the place of Σ|w|.
+    """
     if weight.numel() == 0:
         return SplitPlan(1)
     reach = 2.0 ** (bits - 1)
-    per_channel = weight.detach().double().abs().reshape(weight.shape[0], weight.shape[1], -1).sum(-1) * reach
-    offset = 0.0 if bias is None or bias.numel() == 0 else float(bias.detach().double().abs().max())
-    total = float(per_channel.sum(1).max())
+    wide = weight.detach().double().reshape(weight.shape[0], weight.shape[1], -1)
+    signs = [wide.clamp(min=0), -wide.clamp(max=0)] if is_nonnegative else [wide.abs()]
+    per_channel = torch.stack([s.sum(-1) for s in signs]) * reach
+    offset = headroom
+    if bias is not None and bias.numel():
+        offset += float(bias.detach().double().abs().max())
+    total = float(per_channel.sum(-1).max())
     if total + offset < FLOAT32_EXACT:
         return SplitPlan(1)
     if total < FLOAT32_EXACT:
         return SplitPlan(1, is_bias_apart=True)
     for parts in range(2, min(MAX_PARTS, weight.shape[1]) + 1):
-        worst = max(float(c.sum(1).max()) for c in per_channel.chunk(parts, dim=1))
+        worst = max(float(c.sum(-1).max()) for c in per_channel.chunk(parts, dim=-1))
         if worst < FLOAT32_EXACT:
             return SplitPlan(parts, is_bias_apart=True)
     return SplitPlan(0)

@@ -8,6 +8,7 @@ something may be limited, so an unsaturated tensor costs no memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,32 +17,51 @@ from torch import Tensor
 from linger.numeric.fixed import limits
 
 
+def _round_to_grid(x: Tensor, scale: float, low: int | None, high: int | None, *, is_owned: bool) -> Tensor:
+    """⌊x·scale + ½⌋ limited and divided by the scale; written over x where the caller owns it."""
+    half = torch.tensor(0.5, dtype=x.dtype, device=x.device)
+    result = torch.add(half, x, alpha=scale, out=x) if is_owned else torch.add(half, x, alpha=scale)
+    result.floor_()
+    if high is not None:
+        result.clamp_(low, high)
+    return result.mul_(1.0 / scale)
+
+
 class _FakeQuantize(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, scale: float, low: int, high: int, is_relu: bool, can_saturate: bool
+        ctx: Any, x: Tensor, scale: float, low: int, high: int, is_relu: bool, can_saturate: bool, is_owned: bool
     ) -> Tensor:
-        half = torch.tensor(0.5, dtype=x.dtype, device=x.device)
-        result = torch.add(half, x, alpha=scale)
-        result.floor_().clamp_(0 if is_relu else low, high).mul_(1.0 / scale)
         ctx.is_relu, ctx.can_saturate = is_relu, can_saturate
         ctx.edges = (0.0 if is_relu else (low - 0.5) / scale, (high + 0.5) / scale)
         if is_relu or can_saturate:
             ctx.save_for_backward(x)
-        return result
+            is_owned = False
+        elif is_owned:
+            ctx.mark_dirty(x)
+        needs_limit = is_relu or can_saturate
+        return _round_to_grid(
+            x, scale, 0 if is_relu else low, high if needs_limit else None, is_owned=is_owned
+        )
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         gradient = gradients[0]
         if ctx.can_saturate:
             gradient = torch.ops.aten.hardtanh_backward(gradient, ctx.saved_tensors[0], *ctx.edges)
         elif ctx.is_relu:
             gradient = torch.ops.aten.threshold_backward(gradient, ctx.saved_tensors[0], 0.0)
-        return gradient, None, None, None, None, None
+        return gradient, None, None, None, None, None, None
 
 
 def fake_quantize(
-    x: Tensor, scale: float, bits: int, *, is_relu: bool = False, can_saturate: bool = True
+    x: Tensor,
+    scale: float,
+    bits: int,
+    *,
+    is_relu: bool = False,
+    can_saturate: bool = True,
+    is_owned: bool = False,
 ) -> Tensor:
     """sat(⌊x·scale + ½⌋)/scale, with ReLU fused on request.
 
@@ -51,9 +71,48 @@ def fake_quantize(
         bits: Width of the integers.
         is_relu: Limit to 0 … max instead; the gradient is ReLU's, taken at the input, not at the rounded output.
         can_saturate: False where the caller knows that nothing is limited, which makes the gradient the identity.
+        is_owned: Nobody else needs x: it may be written over.
     """
     low, high = limits(bits)
-    result: Tensor = _FakeQuantize.apply(x, scale, low, high, is_relu, can_saturate)
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        needs_limit = is_relu or can_saturate
+        return _round_to_grid(
+            x, scale, 0 if is_relu else low, high if needs_limit else None, is_owned=is_owned and not x.requires_grad
+        )
+    result: Tensor = _FakeQuantize.apply(x, scale, low, high, is_relu, can_saturate, is_owned)
+    return result
+
+
+class _RoundWeight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, factor: Tensor | None, choose_scale: Callable[[float], float]) -> Any:
+        ctx.save_for_backward(factor)
+        result = weight.clone() if factor is None else weight * factor
+        scale = choose_scale(max_abs(result))
+        half = torch.tensor(0.5, dtype=result.dtype, device=result.device)
+        torch.add(half, result, alpha=scale, out=result).floor_()
+        ctx.scale = scale
+        return result, scale
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (factor,) = ctx.saved_tensors
+        # in place: the gradient comes fresh from the product's backward and nobody else sees it
+        gradient = gradients[0].mul_(ctx.scale if factor is None else factor * ctx.scale)
+        return gradient, None, None
+
+
+def round_weight(
+    weight: Tensor, factor: Tensor | None, choose_scale: Callable[[float], float]
+) -> tuple[Tensor, float]:
+    """The integers ⌊w·factor·scale + ½⌋ (in a float tensor) and the scale.
+
+    Args:
+        weight: Output channels first.
+        factor: Folds a batch norm in the same pass (one number per output channel, broadcastable); no gradient.
+        choose_scale: From the largest |w·factor| to a scale that holds it, so that nothing saturates.
+    """
+    result: tuple[Tensor, float] = _RoundWeight.apply(weight, factor, choose_scale)
     return result
 
 

@@ -81,25 +81,31 @@ def unwrap_indices(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _as_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     op, binding = bindings()[func]
-    bound = inspect.signature(binding).bind(*args, **{k: v for k, v in kwargs.items() if k != "out"})
-    bound.apply_defaults()
-    given = list(bound.arguments.values())
-    settings = binding(*args, **kwargs)
-    runtime = _runtime(args)
+    runtime = _runtime((args, kwargs))
     if runtime.frame is None:
         return _in_float(func, args, kwargs, reason="outside the model")
-    tensors = list(given[0]) if op.is_variadic else given[: len(op.inputs) - len(op.constant_names)]
-    operands = [as_operand(t, runtime) for t in tensors]
+    settings = binding(*args, **{k: v for k, v in kwargs.items() if k != "out"})
+    operands = [as_operand(t, runtime) for t in _operands(op, binding, args, kwargs)]
     reason = settings.reason if isinstance(settings, Refusal) else ""
-    if not reason and ("out" in kwargs or None in operands):
-        reason = "an operand is a float tensor; quantise it with linger.quant_tensor or produce it by a quantised layer"
+    if not reason and ("out" in kwargs or any(o is None for o in operands)):
+        reason = "an operand is a float tensor; let a quantised layer produce it"
     if reason:
         return _in_float(func, args, kwargs, reason=reason)
     assert isinstance(settings, Mapping)  # a Refusal has a reason
-    result = run_functional(op, [o for o in operands if o is not None], settings, runtime)
-    if isinstance(args[0], QTensor) and _is_in_place(func, args, kwargs):
-        return args[0].overwrite(result)
-    return result
+    is_in_place = isinstance(args[0], QTensor) and _is_in_place(func, args, kwargs)
+    known = [o for o in operands if o is not None]
+    result = run_functional(op, known, settings, runtime, is_in_place=is_in_place)
+    return args[0].overwrite(result) if is_in_place else result
+
+
+def _operands(op: Op, binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The tensor arguments of a call, by position or by name."""
+    count = 1 if op.is_variadic else len(op.inputs) - len(op.constant_names)
+    given = list(args[:count])
+    if len(given) < count:
+        names = list(inspect.signature(binding).parameters)[len(given) : count]
+        given += [kwargs[name] for name in names]
+    return list(given[0]) if op.is_variadic else given
 
 
 def _in_float(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, reason: str) -> Any:
@@ -128,13 +134,19 @@ def _is_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
     name = getattr(func, "__name__", "")
     if name in _IN_PLACE_OPERATORS or (name.endswith("_") and not name.endswith("__")):
         return True
+    if "inplace" in kwargs:
+        return bool(kwargs["inplace"])
+    position = _position_of_inplace(func)
+    return position is not None and position < len(args) and bool(args[position])
+
+
+@cache
+def _position_of_inplace(func: Any) -> int | None:
+    """Where a function takes `inplace`; looking at signatures is slow, so it is done once."""
     if not inspect.isfunction(func):
-        return False
-    try:
-        bound = inspect.signature(func).bind(*args, **kwargs)
-    except TypeError:  # the call itself will say what is wrong
-        return False
-    return bool(bound.arguments.get("inplace", False))
+        return None
+    names = list(inspect.signature(func).parameters)
+    return names.index("inplace") if "inplace" in names else None
 
 
 def _runtime(tree: Any) -> Any:

@@ -62,7 +62,13 @@ def _constant(value: float, runtime: Runtime) -> QTensor:
 
 
 def run_functional(
-    op: Op, operands: Sequence[QTensor], settings: Mapping[str, Any], runtime: Runtime, layer: QuantizedBase | None = None
+    op: Op,
+    operands: Sequence[QTensor],
+    settings: Mapping[str, Any],
+    runtime: Runtime,
+    *,
+    layer: QuantizedBase | None = None,
+    is_in_place: bool = False,
 ) -> QTensor:
     """Compute an op on quantised operands: observe, simulate or emit, as the pass demands.
 
@@ -72,19 +78,34 @@ def run_functional(
     assert frame is not None  # outside a model nothing is quantised
     bits = max(o.bits for o in operands)
     if op.limit is None:
-        return _keep_scale(op, operands[0], settings, runtime)
+        return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place)
     index, frame.next_index = frame.next_index, frame.next_index + 1
     name = runtime.unique_name(frame.path, op.name)
     if layer is None:
         layer = functional_layer(frame, f"{op.state_name}_{index}", name)
-    if layer.is_observing:
-        _observe(layer, op, operands, settings, name)
     scales = [o.scale or 0.0 for o in operands]
+    fast = twin(op) if runtime.emitter is None else None
+    total = None if fast is None else fast.real_result([o.inner for o in operands], scales, [o.bits for o in operands])
+    seen = None
+    if layer.is_observing and runtime.emitter is None:
+        # without a twin the op only moves its operands: the result's range is the widest of theirs
+        seen = layer.observe("o", _all_values(operands) if total is None else total, name)
     scale_o = layer.scale_of("o", bits, name, at_most=op.limit(scales))
     attributes = dict(settings) | _scale_attributes(op, scales) | {"scale_o": scale_o}
     if bits != _SCALAR_BITS:
         attributes["o_bits"] = bits
-    return compute(op, operands, attributes, scale_o, bits, runtime, name)
+    if fast is None:
+        return compute(op, operands, attributes, scale_o, bits, runtime, name)
+    can_saturate = seen is None or seen * scale_o > limits(bits)[1]
+    runtime.note(OpRecord(frame.path, op.name, is_integer=True))
+    values = fast.evaluate(total, [o.inner for o in operands], op.complete(attributes), can_saturate=can_saturate)
+    result = QTensor(values, scale_o, bits, runtime)
+    runtime.record(name, result)
+    return result
+
+
+def _all_values(operands: Sequence[QTensor]) -> Tensor:
+    return torch.cat([o.inner.detach().reshape(-1) for o in operands])
 
 
 def functional_layer(frame: Frame, key: str, where: str) -> FunctionalLayer:
@@ -100,26 +121,17 @@ def functional_layer(frame: Frame, key: str, where: str) -> FunctionalLayer:
     return made
 
 
-def _observe(layer: QuantizedBase, op: Op, operands: Sequence[QTensor], settings: Mapping[str, Any], name: str) -> None:
-    """The range of the exact result on the rounded operands; a joined tensor has the widest range of its parts."""
-    values = [o.inner.detach() for o in operands]
-    if op.name == "iqAdd":
-        layer.observe("o", values[0] + values[1], name)
-    elif op.name == "iqMul":
-        layer.observe("o", values[0] * values[1], name)
-    else:
-        del settings
-        layer.observe("o", torch.cat([v.reshape(-1) for v in values]), name)
-
-
 def _scale_attributes(op: Op, scales: Sequence[float]) -> dict[str, float]:
     names = [f"scale_x_{i}" for i in range(len(scales))] if op.is_variadic else ["scale_x", "scale_y"]
     return dict(zip(names, scales, strict=False))
 
 
-def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime) -> QTensor:
+def _keep_scale(
+    op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime, *, is_in_place: bool
+) -> QTensor:
     """Ops whose output has the scale and width of the input: Relu, MaxPool, Clip, AvgPool2dInt."""
     if op.name == "Relu" and x.is_nonnegative and not x.is_integer and runtime.recorder is None:
+        runtime.note(OpRecord(runtime.path, op.name, is_integer=True))
         return x  # a fused layer has already done it
     assert x.scale is not None
     name = runtime.unique_name(runtime.path, op.name)
@@ -131,7 +143,14 @@ def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtim
         attributes = {}
     elif not op.is_scale_free:
         attributes |= {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
-    return compute(op, operands, attributes, x.scale, x.bits, runtime, name)
+    if op.name == "Relu" and is_in_place and not x.is_integer:
+        runtime.note(OpRecord(runtime.path, op.name, is_integer=True))
+        result = x.like(torch.relu_(x.inner))
+        runtime.record(name, result)
+    else:
+        result = compute(op, operands, attributes, x.scale, x.bits, runtime, name)
+    result.is_nonnegative = x.is_nonnegative or op.name == "Relu"
+    return result
 
 
 def _integer_constant(value: int, x: QTensor) -> QTensor:
@@ -165,14 +184,10 @@ def compute(
 def simulate(
     op: Op, operands: Sequence[QTensor], attributes: Mapping[str, Any], scale_o: float, *, is_exact: bool
 ) -> Tensor:
-    """The op on real carriers: by its fast twin, directly where scales do not matter, else through integers."""
-    fast = twin(op)
-    if fast is not None and hasattr(fast, "evaluate"):
-        values: Tensor = fast.evaluate([o.inner for o in operands], dict(attributes))
-        return values
+    """The op on real carriers: directly where scales do not matter, else through integers."""
     kernel = TorchKernel(is_exact=is_exact)
     if op.is_scale_free:
-        values = op.body(kernel, *(o.inner for o in operands), **attributes)
+        values: Tensor = op.body(kernel, *(o.inner for o in operands), **attributes)
         return values
     integers = [o.inner * (o.scale or 1.0) for o in operands]
     values = op.body(kernel, *integers, **attributes) / scale_o
@@ -180,9 +195,9 @@ def simulate(
 
 
 @cache
-def twin(op_: Op) -> ModuleType | None:
+def twin(op: Op) -> ModuleType | None:
     """The fast implementation beside an op's file, if there is one."""
-    name = f"{op_.module}_torch"
+    name = f"{op.module}_torch"
     return importlib.import_module(name) if importlib.util.find_spec(name) is not None else None
 
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from linger.constraint.conv_bn import fold, fold_factor, normalize_folded
 from linger.dialect import Op, Refusal
-from linger.errors import listing
+from linger.errors import UsageError, listing
 from linger.numeric.fixed import BIAS_BITS, limits, scale_for
 from linger.numeric.torch_exact import SplitPlan, plan_product, run_product
 from linger.numeric.torch_kernel import carrier, integer_type
-from linger.numeric.torch_quantize import fake_quantize, max_abs
+from linger.numeric.torch_quantize import fake_quantize, max_abs, round_weight
 from linger.quantization.dispatch import bindings_by_path
 from linger.quantization.functional import quantize_input, requantize_to, run_functional, twin
 from linger.quantization.qtensor import QTensor, to_carrier, unwrap
@@ -43,7 +43,20 @@ class _Frozen:
     weight_integers: Tensor
     bias_integers: Tensor | None
     scale_w: float
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """Parameters as the simulation multiplies them.
+
+    `is_rounding_folded`: the product delivers y·scale_o + ½, so that rounding is a floor. Exact while the bound of
+    `torch_exact` also holds with the ½ (2^(shift−1) in units of the accumulator) added.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
     plan: SplitPlan
+    is_rounding_folded: bool
 
 
 class QuantLayer(QuantizedBase):
@@ -64,6 +77,7 @@ class QuantLayer(QuantizedBase):
         self.path = ""
         self.is_ahead_of_relu = False
         self._frozen: dict[tuple[Any, ...], _Frozen] = {}
+        self._simulation: dict[tuple[Any, ...], _Ready] = {}
         self._frozen_for: tuple[Any, ...] = ()
         self.bn: nn.Module | None = None
         for name in getattr(source, "__constants__", ()):
@@ -159,25 +173,25 @@ class QuantLayer(QuantizedBase):
         """The layer on rounded operands, its output rounded to the observed range."""
         assert q.scale is not None
         is_learning_bn = self.bn is not None and self.bn.training and self.training
+        factor, bias = (fold_factor(self.bn), None) if is_learning_bn else self._fold_parts()
+        integers, scale_w = self._round_weight(factor, bias, q.scale)
         if is_learning_bn:
-            factor = fold_factor(self.bn)
-            weight = self.weight * factor.reshape(-1, *([1] * (self.weight.dim() - 1)))
-            bias = None
+            # batch norm cancels a common gain, so the integers need not be scaled back
+            assert factor is not None
+            y = self._product(q.inner, integers, None, geometry)
+            y = normalize_folded(y, self.bias, self.bn, factor, gain=scale_w)
         else:
-            weight, bias = self._folded()
-        scale_w = self._weight_scale(weight.detach(), None if bias is None else bias.detach(), q.scale)
-        weight_q = fake_quantize(weight, scale_w, self.widths.parameter, can_saturate=False)
-        bias_q = None if bias is None else _round_bias(bias, q.scale * scale_w)
-        y = self._product(q.inner, weight_q, bias_q, geometry)
-        if is_learning_bn:
-            y = normalize_folded(y, self.bias, self.bn, factor)
+            bias_q = None if bias is None else _round_bias(bias, q.scale * scale_w)
+            y = self._product(q.inner, integers * (1.0 / scale_w), bias_q, geometry)
         is_relu = self.is_ahead_of_relu
         seen = self.observe("o", y, name, is_relu=is_relu)
         bits = self.widths.output
         scale_o = self.scale_of("o", bits, name, at_most=q.scale * scale_w)
         is_fused = is_relu and self.training
         can_saturate = seen * scale_o > limits(bits)[1] or (is_relu and not is_fused)
-        values = fake_quantize(to_carrier(y, bits), scale_o, bits, is_relu=is_fused, can_saturate=can_saturate)
+        values = fake_quantize(
+            to_carrier(y, bits), scale_o, bits, is_relu=is_fused, can_saturate=can_saturate, is_owned=True
+        )
         self._note(name, q, y)
         return QTensor(values, scale_o, bits, self.runtime, is_nonnegative=is_fused)
 
@@ -187,20 +201,27 @@ class QuantLayer(QuantizedBase):
         result: Tensor = fast.accumulate(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype), geometry)
         return result
 
-    def _folded(self) -> tuple[Tensor, Tensor | None]:
+    def _fold_parts(self) -> tuple[Tensor | None, Tensor | None]:
+        """The factor on the weights and the bias, with the running statistics of a batch norm folded in."""
         if self.bn is None:
-            return self.weight, self.bias
-        return fold(self.weight, self.bias, self.bn)
+            return None, self.bias
+        return fold_factor(self.bn), fold(self.weight.new_zeros(self.weight.shape[0], 1), self.bias, self.bn)[1]
 
-    def _weight_scale(self, weight: Tensor, bias: Tensor | None, scale_x: float) -> float:
-        """The weights' own scale, lowered where the int32 bias at scale_x·scale_w would not fit."""
-        largest = max_abs(weight)
-        self.write("running_w", largest)
-        scale = scale_for(largest, self.widths.parameter)
-        if bias is not None and bias.numel():
-            scale = min(scale, scale_for(max_abs(bias) * scale_x, BIAS_BITS))
-        self.write("scale_w", scale)
-        return scale
+    def _round_weight(self, factor: Tensor | None, bias: Tensor | None, scale_x: float) -> tuple[Tensor, float]:
+        """Integer weights and their scale, lowered where the int32 bias at scale_x·scale_w would not fit."""
+
+        def choose_scale(largest: float) -> float:
+            if not math.isfinite(largest):
+                raise UsageError(f"{self.path}: the weights hold NaN or infinity, so no scale can be chosen.")
+            scale = scale_for(largest, self.widths.parameter)
+            if bias is not None and bias.numel():
+                scale = min(scale, scale_for(max_abs(bias) * scale_x, BIAS_BITS))
+            self.write("running_w", largest)
+            self.write("scale_w", scale)
+            return scale
+
+        wide = None if factor is None else factor.reshape(-1, *([1] * (self.weight.dim() - 1)))
+        return round_weight(self.weight, wide, choose_scale)
 
     # -- evaluation and export ------------------------------------------------------------------------
     def _deploy(self, q: QTensor, geometry: Mapping[str, Any], name: str) -> QTensor:
@@ -221,38 +242,70 @@ class QuantLayer(QuantizedBase):
             tensors = [q.inner, frozen.weight_integers, frozen.bias_integers]
             self._note(name, q, None)
             return QTensor(self.runtime.emit(self._op, tensors, attributes, name), scale_o, bits, self.runtime)
-        y = self._exact_product(q.inner, frozen, geometry)
-        if math.log2(q.scale * frozen.scale_w / scale_o) > 24:  # noqa: PLR2004 - float32 holds v + ½ exactly up to this shift
-            y = y.double()
-        values = fake_quantize(y, scale_o, bits).to(carrier(bits)) if bits <= 24 else _saturate_wide(y, scale_o, bits)  # noqa: PLR2004
-        result = QTensor(values, scale_o, bits, self.runtime)
+        ready = self._ready(frozen, q.scale, scale_o, is_nonnegative=q.is_nonnegative)
+        is_relu = self.is_ahead_of_relu and self.runtime.recorder is None
+        y = self._exact_product(q.inner, ready, geometry)
         self._note(name, q, y)
+        values = self._round_output(y, ready, scale_o, is_relu=is_relu)
+        result = QTensor(values, scale_o, bits, self.runtime, is_nonnegative=is_relu)
         self.runtime.record(name, result)
         return result
 
-    def _exact_product(self, x: Tensor, frozen: _Frozen, geometry: Mapping[str, Any]) -> Tensor:
+    def _round_output(self, y: Tensor, ready: _Ready, scale_o: float, *, is_relu: bool) -> Tensor:
+        bits = self.widths.output
+        if ready.is_rounding_folded:
+            low, high = limits(bits)
+            return y.floor_().clamp_(0 if is_relu else low, high).mul_(1.0 / scale_o)
+        if carrier(bits) == torch.float64:
+            y = y.double()
+        return fake_quantize(y, scale_o, bits, is_relu=is_relu, is_owned=True).to(carrier(bits))
+
+    def _ready(self, frozen: _Frozen, scale_x: float, scale_o: float, *, is_nonnegative: bool) -> _Ready:
+        """The frozen parameters in the cheapest exact form for this output scale; kept as long as they are."""
+        key = (scale_x, scale_o, is_nonnegative, self.widths)
+        has_gradient = frozen.weight.requires_grad
+        if not has_gradient and key in self._simulation:
+            return self._simulation[key]
+        made = self._make_ready(frozen, scale_x, scale_o, is_nonnegative=is_nonnegative)
+        if not has_gradient:
+            self._simulation[key] = made
+        return made
+
+    def _make_ready(self, frozen: _Frozen, scale_x: float, scale_o: float, *, is_nonnegative: bool) -> _Ready:
+        source = scale_x * frozen.scale_w
+        half = 0.5 * source / scale_o
+        arguments = (frozen.weight_integers, frozen.bias_integers, self.widths.data)
+        can_fold = half >= 1 and self.widths.output <= 16 and not frozen.weight.requires_grad  # noqa: PLR2004 - float32 output
+        if can_fold:
+            plan = plan_product(*arguments, is_nonnegative=is_nonnegative, headroom=half)
+            if plan == SplitPlan(1):
+                weight = frozen.weight * scale_o
+                zero = torch.zeros(weight.shape[0], device=weight.device)
+                bias = (zero if frozen.bias is None else frozen.bias.float() * scale_o) + 0.5
+                return _Ready(weight, bias, plan, is_rounding_folded=True)
+        plan = plan_product(*arguments, is_nonnegative=is_nonnegative)
+        # beyond a shift of 24 float32 cannot hold v + ½
+        if math.log2(source / scale_o) > 24:  # noqa: PLR2004
+            plan = SplitPlan(0)
+        return _Ready(frozen.weight, frozen.bias, plan, is_rounding_folded=False)
+
+    def _exact_product(self, x: Tensor, ready: _Ready, geometry: Mapping[str, Any]) -> Tensor:
         fast = twin(self._op)
-        assert fast is not None
+        assert fast is not None  # ops with weights have one
 
         def product(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
             result: Tensor = fast.accumulate(x, w, b, geometry)
             return result
 
-        return run_product(
-            product,
-            x,
-            frozen.weight,
-            frozen.bias,
-            frozen.plan,
-            group=geometry.get("group", 1),
-            axis=fast.CHANNEL_AXIS,
-        )
+        group, axis = geometry.get("group", 1), fast.CHANNEL_AXIS
+        return run_product(product, x, ready.weight, ready.bias, ready.plan, group=group, axis=axis)
 
     def freeze(self, scale_x: float) -> _Frozen:
         """The parameters as integers for this input scale, kept until a parameter changes."""
         state = self._fingerprint()
         if state != self._frozen_for:
             self._frozen.clear()
+            self._simulation.clear()
             self._frozen_for = state
         key = (scale_x, self.widths)
         if key not in self._frozen:
@@ -264,18 +317,16 @@ class QuantLayer(QuantizedBase):
         return self._frozen[key]
 
     def _make_frozen(self, scale_x: float) -> _Frozen:
-        weight, bias = self._folded()
-        weight = weight.float()
-        scale_w = self._weight_scale(weight.detach(), None if bias is None else bias.detach(), scale_x)
+        factor, bias = self._fold_parts()
+        integers, scale_w = self._round_weight(factor, bias, scale_x)
         bits = self.widths.parameter
-        rounded = fake_quantize(weight, scale_w, bits, can_saturate=False)
+        rounded = integers * (1.0 / scale_w)
         rounded_bias = None if bias is None else _round_bias(bias, scale_x * scale_w)
-        weight_integers = (rounded.detach() * scale_w).to(integer_type(bits))
+        weight_integers = integers.detach().to(integer_type(bits))
         bias_integers = None
         if rounded_bias is not None:
             bias_integers = (rounded_bias.detach() * (scale_x * scale_w)).to(integer_type(BIAS_BITS))
-        plan = plan_product(weight_integers, bias_integers, self.widths.data)
-        return _Frozen(rounded, rounded_bias, weight_integers, bias_integers, scale_w, plan)
+        return _Frozen(rounded, rounded_bias, weight_integers, bias_integers, scale_w)
 
     def _fingerprint(self) -> tuple[Any, ...]:
         """Changes whenever a parameter does, also through `.data`, which torch does not count."""
@@ -304,6 +355,7 @@ class QuantLayer(QuantizedBase):
         for name in self._op.constant_names:
             state_dict.setdefault(prefix + name, self._buffers[name])
         self._frozen.clear()
+        self._simulation.clear()
         self._frozen_for = ()
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
@@ -322,7 +374,3 @@ def _round_bias(bias: Tensor, scale: float) -> Tensor:
     """The bias at int32 precision, saturated; float64, because float32 cannot hold 32 bits."""
     return fake_quantize(bias.double(), scale, BIAS_BITS, can_saturate=True)
 
-
-def _saturate_wide(y: Tensor, scale: float, bits: int) -> Tensor:
-    """Requantisation to 32 bits needs float64 throughout."""
-    return fake_quantize(y.double(), scale, bits)
