@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from linger.quantization.marks import quant_module as quant_module
     from linger.quantization.qtensor import QTensor as QTensor
     from linger.runtime.session import Session as Session
+    from linger.verification.result import Verification as Verification
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ _HOME = {
     "QTensor": "linger.quantization.qtensor",
     "Session": "linger.runtime.session",
     "verify": "linger.pipeline",
+    "Verification": "linger.verification.result",
     "LingerError": "linger.errors",
     "UsageError": "linger.errors",
     "UnsupportedError": "linger.errors",

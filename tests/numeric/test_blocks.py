@@ -1,0 +1,83 @@
+"""Rounding, saturation and requantisation against exact fractions."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from linger.numeric import blocks
+from tests.support.onnx_body import assert_kernels_give, interpret_numpy, interpret_torch
+
+WAYS = {"numpy": interpret_numpy, "torch": interpret_torch}
+INT32 = st.integers(-(2**31), 2**31 - 1)
+SHIFTS = st.integers(-8, 30)
+BITS = st.sampled_from([4, 8, 16, 32])
+
+
+def exact_requantized(value: int, ratio: Fraction, bits: int) -> int:
+    rounded = math.floor(value * ratio + Fraction(1, 2))
+    return max(-(2 ** (bits - 1)), min(2 ** (bits - 1) - 1, rounded))
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+@settings(deadline=None)  # the machine may be busy
+@given(numerators=st.lists(INT32, min_size=1, max_size=20), shift=st.integers(0, 20))
+def test_round_half_up_equals_the_fraction(way, numerators, shift):
+    # n/2^shift with |n| < 2^31 and the sum with ½ are exact in float64
+    values = np.array([n / 2**shift for n in numerators])
+    expected = [math.floor(Fraction(n, 2**shift) + Fraction(1, 2)) for n in numerators]
+    assert way(blocks.round_half_up, [values]).tolist() == expected
+
+
+def test_round_half_up_works_in_the_precision_of_its_input():
+    below = np.nextafter(np.float32(0.5), np.float32(0))
+    for way in WAYS.values():
+        assert way(blocks.round_half_up, [np.array([below], np.float32)]).tolist() == [1.0]
+        assert way(blocks.round_half_up, [np.array([below], np.float64)]).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+@settings(deadline=None)  # the machine may be busy
+@given(values=st.lists(st.integers(-(2**40), 2**40), min_size=1, max_size=20), bits=BITS)
+def test_saturate_limits_to_the_range(way, values, bits):
+    expected = [max(-(2 ** (bits - 1)), min(2 ** (bits - 1) - 1, v)) for v in values]
+    assert way(lambda k, x: blocks.saturate(k, x, bits), [np.array(values, np.float64)]).tolist() == expected
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+@settings(deadline=None)  # the machine may be busy
+@given(values=st.lists(INT32, min_size=1, max_size=20), shift=SHIFTS)
+def test_rescale_equals_the_fraction(way, values, shift):
+    def body(k, x):
+        return blocks.rescale(k, k.wide(x), source=k.scalar(2.0**shift), target=k.scalar(1.0))
+
+    expected = [math.floor(Fraction(v) / Fraction(2.0**shift) + Fraction(1, 2)) for v in values]
+    assert way(body, [np.array(values, np.int32)]).tolist() == expected
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+@settings(deadline=None)  # the machine may be busy
+@given(values=st.lists(INT32, min_size=1, max_size=20), shift=SHIFTS, bits=BITS)
+def test_requantize_equals_the_fraction(way, values, shift, bits):
+    def body(k, x):
+        return blocks.requantize(k, k.wide(x), source=k.scalar(2.0**shift), target=k.scalar(1.0), bits=bits)
+
+    expected = [exact_requantized(v, 1 / Fraction(2.0**shift), bits) for v in values]
+    assert way(body, [np.array(values, np.int32)]).tolist() == expected
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+@pytest.mark.parametrize("shift", [-3, 0, 1, 7, 16, 22])
+def test_requantize_in_onnxruntime_equals_the_fraction(shift, bits):
+    step, half = Fraction(2.0**shift), Fraction(2.0 ** (shift - 1))
+    edges = [n * step + half + d for n in (-129, -128, -3, -1, 0, 1, 126, 127) for d in (-1, 0, 1)]
+    values = [int(edge) for edge in edges if edge.denominator == 1] + [-(2**31), 2**31 - 1, 0, 1, -1]
+    expected = [exact_requantized(v, 1 / step, bits) for v in values]
+
+    def body(k, x):
+        return blocks.requantize(k, k.wide(x), source=k.scalar(2.0**shift), target=k.scalar(1.0), bits=bits)
+
+    assert_kernels_give(body, [np.array(values, np.int32)], np.array(expected, f"int{bits}"), element_bits=32)

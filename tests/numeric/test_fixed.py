@@ -1,0 +1,130 @@
+"""Ranges, power-of-two scales, reciprocals."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from linger.numeric.fixed import (
+    MAX_EXPONENT,
+    is_power_of_two,
+    limits,
+    round_half_up,
+    scale_for,
+    storage_bits,
+    window_reciprocal,
+)
+
+
+@pytest.mark.parametrize(
+    ("bits", "expected"), [(4, (-8, 7)), (8, (-128, 127)), (16, (-32768, 32767)), (32, (-(2**31), 2**31 - 1))]
+)
+def test_limits(bits, expected):
+    assert limits(bits) == expected
+
+
+@pytest.mark.parametrize(("bits", "expected"), [(2, 8), (4, 8), (8, 8), (9, 16), (16, 16), (17, 32), (32, 32)])
+def test_storage_is_the_next_wider_type(bits, expected):
+    assert storage_bits(bits) == expected
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(st.integers(-(10**6), 10**6), st.integers(1, 1000))
+def test_round_half_up_is_nearest_and_ties_go_up(numerator, denominator):
+    value = Fraction(numerator, denominator)
+    distance = round_half_up(value) - value
+    assert -Fraction(1, 2) < distance <= Fraction(1, 2)
+
+
+@pytest.mark.parametrize("exponent", [-149, -30, -1, 0, 1, 30, 127])
+def test_powers_of_two_are_recognised(exponent):
+    assert is_power_of_two(2.0**exponent)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, -2.0, 3.0, 0.3, 127.0, math.inf, math.nan, math.nextafter(2.0, 3.0)])
+def test_anything_else_is_not_a_power_of_two(scale):
+    assert not is_power_of_two(scale)
+
+
+@pytest.mark.parametrize(
+    ("max_abs", "bits", "expected"),
+    [
+        # 127/1 = 127 → 2^6; 127/(127/128) = 128 exactly → 2^7, the smallest step more → 2^6
+        (1.0, 8, 64.0),
+        (127 / 128, 8, 128.0),
+        (math.nextafter(127 / 128, 1), 8, 64.0),
+        (127.0, 8, 1.0),
+        (math.nextafter(127.0, 128), 8, 0.5),
+        (7.0, 4, 1.0),
+        (1.0, 16, 16384.0),
+        (1e-12, 8, 2.0**MAX_EXPONENT),
+    ],
+)
+def test_scale_is_the_largest_that_fits(max_abs, bits, expected):
+    assert scale_for(max_abs, bits) == expected
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16])
+def test_zeros_get_the_scale_of_the_range_of_one(bits):
+    assert scale_for(0.0, bits) == 2.0 ** (bits - 1)
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(st.floats(1e-6, 1e30), st.sampled_from([4, 8, 16, 32]))
+def test_scaled_maximum_fits_and_twice_the_scale_would_not(max_abs, bits):
+    scale, top = scale_for(max_abs, bits), limits(bits)[1]
+    assert is_power_of_two(scale)
+    assert Fraction(max_abs) * Fraction(scale) <= top
+    assert Fraction(max_abs) * Fraction(2 * scale) > top or scale == 2.0**MAX_EXPONENT
+
+
+@pytest.mark.parametrize("area", [1, 2, 4, 8, 16, 64, 256])
+def test_reciprocal_of_a_power_of_two_is_exact(area):
+    assert window_reciprocal((1, area)) == 1 / area
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reciprocal"),
+    [
+        # area 6: n = 3, d = ¾, ⌊32·d⌋ = 24, r0 = rhu(2^34/24) = 715827883; t = rhu(2^31 − 1073741824.5) = 2^30, so r stays
+        ((2, 3), 715827883 / 2**32),
+        # area 10: n = 4, d = ⅝, ⌊32·d⌋ = 20, r0 = rhu(858993459.2) = 858993459; t = rhu(2^31 − 1073741823.75) = 2^30
+        ((2, 5), 858993459 / 2**33),
+    ],
+)
+def test_reciprocal_worked_by_hand(kernel, reciprocal):
+    assert window_reciprocal(kernel) == reciprocal
+
+
+def rounded_products(area):
+    """⌊sum·r + ½⌋ for every sum of `area` int8 values, in integers; also the sums themselves."""
+    sums = np.arange(-128 * area, 127 * area + 1, dtype=np.int64)
+    numerator, denominator = window_reciprocal((1, area)).as_integer_ratio()
+    return sums, (2 * sums * numerator + denominator) // (2 * denominator)
+
+
+@pytest.mark.parametrize("area", [a for a in range(3, 128) if a & (a - 1)])
+def test_reciprocal_differs_from_division_at_ties_only(area):
+    sums, found = rounded_products(area)
+    exact = (2 * sums + area) // (2 * area)
+    is_tie = (2 * sums) % (2 * area) == area
+    np.testing.assert_array_equal(found[~is_tie], exact[~is_tie])
+
+
+@pytest.mark.parametrize("area", [6, 12, 18, 22, 36, 42, 100, 110, 126])
+def test_negative_ties_go_down_where_the_reciprocal_is_too_large(area):
+    sums, found = rounded_products(area)
+    is_tie = (2 * sums) % (2 * area) == area
+    away = np.sign(sums) * ((np.abs(sums) + area // 2) // area)  # from zero, both ways
+    np.testing.assert_array_equal(found[is_tie], away[is_tie])
+
+
+@pytest.mark.parametrize("area", [10, 14, 20, 28, 30])
+def test_positive_ties_go_down_where_the_reciprocal_is_too_small(area):
+    sums, found = rounded_products(area)
+    is_tie = (2 * sums) % (2 * area) == area
+    towards = np.sign(sums) * ((np.abs(sums) - area // 2) // area)  # to zero, both ways
+    np.testing.assert_array_equal(found[is_tie], towards[is_tie])

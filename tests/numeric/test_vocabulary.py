@@ -1,0 +1,185 @@
+"""The vocabulary suffices for hard cases: bodies of recurrent cells, piecewise-linear functions, products of all kinds.
+
+Each body is interpreted by all kernels (ONNX Runtime at opsets 11, 12 and 18) and held against Python's integers or
+against vectors recorded from the engine.
+"""
+
+import itertools
+
+import numpy as np
+import onnx
+import pytest
+
+from linger.numeric import blocks
+from linger.numeric.fixed import limits
+from tests.support.big_int import convolved, convolved_transposed, multiplied, requantized_array
+from tests.support.onnx_body import assert_kernels_give
+from tests.support.paper_bodies import (
+    VENUS_SIGMOID,
+    VENUS_TANH,
+    Scales,
+    gru_body,
+    gru_exact,
+    lstm_body,
+    sigmoid_q7,
+    sigmoid_q7_body,
+    tanh_q7,
+    tanh_q7_body,
+)
+
+EVERY_INT16 = np.arange(-32768, 32768, dtype=np.int32).astype(np.int16)
+
+CURVES = {
+    # the largest errors over all inputs, as measured on the device, in units of the output
+    "sigmoid": (VENUS_SIGMOID, lambda x: 1 / (1 + np.exp(-x)), 6.3e-4),
+    "tanh": (VENUS_TANH, np.tanh, 1.32e-3),
+}
+
+
+def segments_body(segments):
+    return lambda k, x: k.store(blocks.saturate(k, segments.body(k, k.wide(x)), 32), 32)
+
+
+@pytest.mark.parametrize("segments", [VENUS_SIGMOID, VENUS_TANH], ids=["sigmoid", "tanh"])
+def test_sixteen_segments_on_every_int16(segments):
+    expected = np.array([segments.exact(x) for x in EVERY_INT16.tolist()], np.int32)
+    assert_kernels_give(segments_body(segments), [EVERY_INT16], expected, element_bits=16)
+
+
+@pytest.mark.parametrize(("segments", "curve", "bound"), CURVES.values(), ids=CURVES.keys())
+def test_segments_stay_near_the_curve(segments, curve, bound):
+    found = np.array([segments.exact(x) for x in EVERY_INT16.tolist()]) / 2**15
+    error = np.abs(found - curve(EVERY_INT16 / 2**11)).max()
+    # the bound is stated to two or three digits: half a digit more, and not a better curve than the device's
+    assert 0.98 * bound < error < 1.01 * bound
+
+
+def test_sigmoid_is_monotone_and_half_at_zero():
+    found = [VENUS_SIGMOID.exact(x) for x in EVERY_INT16.tolist()]
+    assert all(a <= b for a, b in itertools.pairwise(found))
+    assert VENUS_SIGMOID.exact(0) == 16384
+
+
+@pytest.mark.parametrize(
+    ("case", "exact"), [("iqsigmoid_int16_a", sigmoid_q7), ("iqtanh_int16_a", tanh_q7)], ids=["sigmoid", "tanh"]
+)
+def test_segments_give_the_recorded_vectors(shared, case, exact):
+    # a LinearInt at shift 0 builds a quarter of all int16 values in Q11: x·1 + b
+    model = onnx.load(shared / "golden" / "ops" / f"{case}.onnx")
+    w, b = (onnx.numpy_helper.to_array(t) for t in model.graph.initializer)
+    with np.load(shared / "golden" / "ops" / f"{case}.npz") as vectors:
+        x, expected = np.floor(vectors["input"] * 4 + 0.5).astype(np.int64), vectors["output"] * 128
+    inputs = multiplied(x, w, b)
+    assert len(np.unique(inputs)) == 16384
+    found = [[exact(v) for v in row] for row in inputs.tolist()]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("body", "exact"), [(sigmoid_q7_body, sigmoid_q7), (tanh_q7_body, tanh_q7)], ids=["by segments", "by table"]
+)
+def test_q7_functions_saturate_their_input(body, exact):
+    x = np.array([-(2**20), -32769, -32768, -2048, -1, 0, 1, 2048, 32767, 32768, 2**20], np.int32)
+    expected = np.array([exact(v) for v in x.tolist()], np.int8)
+    assert_kernels_give(lambda k, x: k.store(body(k, k.wide(x)), 8), [x], expected, element_bits=32)
+
+
+WEIGHTS = {"known weights": frozenset({2, 3, 4, 5}), "open weights": frozenset()}
+SCALES = {
+    "fine state": Scales(i=5, iw=7, h=7, hw=7),
+    "coarse state": Scales(i=4, iw=6, h=5, hw=8),
+    "saturating state": Scales(i=3, iw=5, h=8, hw=6),
+}
+
+
+@pytest.mark.parametrize("constants", WEIGHTS.values(), ids=WEIGHTS.keys())
+@pytest.mark.parametrize("scales", SCALES.values(), ids=SCALES.keys())
+def test_gru_over_time(scales, constants, draw):
+    x, h = draw.integers(-128, 128, (6, 2, 5)), draw.integers(-128, 128, (2, 4))
+    w_i, w_h = draw.integers(-128, 128, (12, 5)), draw.integers(-128, 128, (12, 4))
+    b_i, b_h = draw.integers(-3000, 3000, 12), draw.integers(-3000, 3000, 12)
+    exact = gru_exact(*(v.tolist() for v in (x, h, w_i, w_h, b_i, b_h)), scales=scales)
+    assert len(np.unique(exact)) > 10
+    inputs = [*(v.astype(np.int8) for v in (x, h, w_i, w_h)), *(v.astype(np.int32) for v in (b_i, b_h))]
+    assert_kernels_give(gru_body(scales), inputs, np.array(exact, np.int8), constants=constants)
+
+
+@pytest.mark.parametrize(
+    ("case", "scales"), [("lstm_fwd", Scales(i=5, iw=7, h=7, hw=7)), ("lstm_h24", Scales(i=4, iw=7, h=7, hw=7))]
+)
+def test_lstm_gives_the_recorded_vectors(shared, case, scales):
+    model = onnx.load(shared / "golden" / "ops" / f"{case}.onnx")
+    weights = [onnx.numpy_helper.to_array(t) for t in model.graph.initializer]
+    with np.load(shared / "golden" / "ops" / f"{case}.npz") as vectors:
+        x, y = vectors["input"], vectors["output"]
+    quantised = np.clip(np.floor(x * 2**scales.i + np.float32(0.5)), -128, 127).astype(np.int8)
+    sequence = quantised.swapaxes(0, 1).copy()  # batch first in the file
+    state = np.zeros((x.shape[0], 2 * weights[1].shape[1]), np.int16)
+    expected = (y.swapaxes(0, 1) * 2**scales.h).astype(np.int16)
+    assert_kernels_give(lstm_body(scales), [sequence, state, *weights], expected, constants=frozenset({2, 3, 4, 5}))
+
+
+GROUPED = {
+    "depthwise": {"group": 4, "pads": (1, 1, 1, 1)},
+    "two groups, strided, uneven pads": {"group": 2, "strides": (2, 1), "pads": (0, 1, 2, 0)},
+    "two groups, dilated": {"group": 2, "dilations": (1, 2)},
+}
+
+
+@pytest.mark.parametrize("x_bits", [8, 16])
+@pytest.mark.parametrize("geometry", GROUPED.values(), ids=GROUPED.keys())
+def test_grouped_convolution_to_sixteen_bits(geometry, x_bits, draw):
+    full = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)} | geometry
+    low, high = limits(x_bits)
+    x = draw.integers(low, high, (1, 4, 5, 6), endpoint=True).astype(f"int{x_bits}")
+    w = draw.integers(-128, 128, (8, 4 // full["group"], 3, 2)).astype(np.int8)
+    b = draw.integers(-(2**26), 2**26, 8).astype(np.int32)
+    shift = x_bits + 2
+
+    def body(k, x, w, b):
+        total = k.conv2d(x, w, b, x_bits=x_bits, w_bits=8, **full)
+        return blocks.requantize(k, total, source=k.scalar(2.0**shift), target=k.scalar(1.0), bits=16)
+
+    expected = requantized_array(convolved(x, w, b, **full), shift, 16)
+    assert_kernels_give(body, [x, w, b], expected, element_bits=x_bits)
+
+
+TRANSPOSED = {
+    "plain": {},
+    "strided, padded": {"strides": (2, 2), "pads": (1, 1, 1, 1), "output_padding": (1, 1)},
+    "two groups": {"group": 2, "strides": (2, 3), "output_padding": (0, 2)},
+    "uneven pads, dilated": {"pads": (0, 1, 2, 0), "dilations": (2, 1)},
+}
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("geometry", TRANSPOSED.values(), ids=TRANSPOSED.keys())
+def test_transposed_convolution_to_sixteen_bits(geometry, bits, draw):
+    full = {
+        "strides": (1, 1),
+        "pads": (0, 0, 0, 0),
+        "output_padding": (0, 0),
+        "dilations": (1, 1),
+        "group": 1,
+    } | geometry
+    low, high = limits(bits)
+    x = draw.integers(low, high, (1, 4, 3, 4), endpoint=True).astype(f"int{bits}")
+    w = draw.integers(low, high, (4, 3, 3, 2), endpoint=True).astype(f"int{bits}")
+    b = draw.integers(-(2**26), 2**26, 3 * full["group"]).astype(np.int32)
+    shift = 2 * bits - 9
+
+    def body(k, x, w, b):
+        total = k.conv_transpose2d(x, w, b, **full)
+        return blocks.requantize(k, total, source=k.scalar(2.0**shift), target=k.scalar(1.0), bits=16)
+
+    expected = requantized_array(convolved_transposed(x, w, b, **full), shift, 16)
+    assert_kernels_give(body, [x, w, b], expected, element_bits=bits)
+
+
+def test_transposed_convolution_of_sixteen_bit_extremes():
+    # 48 products of −32768·−32768 and one of −32767·−32767: every bit of the sum counts
+    x, w = (np.full(shape, -32768, np.int16) for shape in ((1, 49, 1, 1), (49, 1, 1, 1)))
+    x[0, 0, 0, 0] = w[0, 0, 0, 0] = -32767
+    geometry = {"strides": (1, 1), "pads": (0, 0, 0, 0), "output_padding": (0, 0), "dilations": (1, 1), "group": 1}
+    expected = np.array(48 * 2**30 + 32767**2, np.float64).reshape(1, 1, 1, 1)
+    assert_kernels_give(lambda k, x, w: k.conv_transpose2d(x, w, None, **geometry), [x, w], expected, element_bits=16)

@@ -1,0 +1,119 @@
+"""Tests of the tests: a mistake in any kernel, or in what all kernels share, does not go unnoticed.
+
+The checks are those of the real tests: `contract_mismatches` compares kernel with kernel on the ops' samples,
+`golden_mismatches` compares with the recorded vectors. Each is run without a fault too, and then reports nothing.
+"""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from linger.dialect import find_op, ops
+from tests.support.comparison import contract_mismatches
+from tests.support.faults import FAULTS, KERNELS, plant, plant_in_blocks, plant_in_op
+from tests.support.golden import case_names, golden_mismatches, run_reference, run_session
+from tests.support.hand_worked import WAYS, assert_gives
+from tests.support.samples import run_function, run_numpy, run_torch
+
+BIASED = ("Conv2dInt", "LinearInt")
+SHIFTED = ("AvgPool2dInt", "Conv2dInt", "LinearInt", "Requant", "iqAdd", "iqCat", "iqMul")
+VISIBLE_IN = {
+    "half-even": ("Quant", *SHIFTED),
+    "wrap": ("Quant", *(name for name in SHIFTED if name != "AvgPool2dInt")),  # an average stays in the range
+    "shift + 1": ("Dequant", *SHIFTED),
+    "shift − 1": ("Dequant", *SHIFTED),
+    "no bias": BIASED,
+}
+FAULT_AND_OP = [(fault, name) for fault in FAULTS for name in VISIBLE_IN[fault]]
+
+each_kernel = pytest.mark.parametrize("kernel", KERNELS)
+each_fault = pytest.mark.parametrize("fault", FAULTS)
+
+
+def samples_of(*names):
+    return [(op, sample) for op in ops().values() if op.name in names or not names for sample in op.samples]
+
+
+def caught(mismatches):
+    """Whether wrong numbers were found; a wrong type or shape would be a mistake of the fault itself."""
+    return any("differ, first at" in found for found in mismatches)
+
+
+def disagreements(kernel, compute, pairs):
+    """The kernel against the reference; the reference against torch."""
+    first, second = (run_torch, compute) if kernel == "numpy" else (compute, run_numpy)
+    return contract_mismatches(pairs, first, second)
+
+
+@each_kernel
+def test_contract_check_is_silent_without_a_fault(kernel, monkeypatch):
+    compute, _ = plant(monkeypatch, kernel, None)
+    assert list(disagreements(kernel, compute, samples_of())) == []
+
+
+@each_kernel
+def test_golden_check_is_silent_without_a_fault(kernel, monkeypatch):
+    _, run = plant(monkeypatch, kernel, None)
+    assert list(golden_mismatches(case_names(), run)) == []
+
+
+@each_kernel
+@pytest.mark.parametrize(("fault", "name"), FAULT_AND_OP)
+def test_contract_check_catches_a_fault_of_one_kernel(kernel, fault, name, monkeypatch):
+    compute, _ = plant(monkeypatch, kernel, fault)
+    assert caught(disagreements(kernel, compute, samples_of(name)))
+
+
+@each_kernel
+@each_fault
+def test_golden_check_catches_a_fault_of_one_kernel(kernel, fault, monkeypatch):
+    _, run = plant(monkeypatch, kernel, fault)
+    assert caught(golden_mismatches(case_names(), run))
+
+
+@pytest.mark.parametrize(("fault", "name"), FAULT_AND_OP)
+def test_vectors_of_an_op_catch_a_fault_in_it_alone(fault, name, monkeypatch):
+    cases = case_names(name) or case_names()  # Dequant ends every case and has none of its own
+    plant_in_op(monkeypatch, find_op(name), fault)
+    assert caught(golden_mismatches(cases, run_reference))
+
+
+SHARED_BY = {"numpy and torch": run_torch, "numpy and onnxruntime": partial(run_function, opset=12)}
+FILE_RUNS = {"numpy": run_reference, "onnxruntime": run_session}
+
+
+@pytest.mark.parametrize("compute", SHARED_BY.values(), ids=SHARED_BY.keys())
+@each_fault
+def test_contract_check_cannot_see_a_fault_that_all_kernels_share(fault, compute, monkeypatch):
+    """Why agreement is not correctness: this is what the vectors are for."""
+    plant_in_blocks(monkeypatch, fault, [find_op(name) for name in BIASED])
+    assert list(contract_mismatches(samples_of(), compute, run_numpy)) == []
+
+
+@pytest.mark.parametrize("run", FILE_RUNS.values(), ids=FILE_RUNS.keys())
+@each_fault
+def test_golden_check_catches_a_fault_that_all_kernels_share(fault, run, monkeypatch):
+    plant_in_blocks(monkeypatch, fault, [find_op(name) for name in BIASED])
+    assert caught(golden_mismatches(case_names(), run))
+
+
+def worked_by_hand():
+    """LinearInt, one product per line: ties of both signs, both ends, a bias that decides."""
+    x, w = np.array([[1]], np.int8), np.array([[20], [-20], [127], [-128], [0]], np.int8)
+    b = np.array([0, 0, 16000, -16000, 12], np.int32)
+    attributes = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": 8.0, "scale_w": 8.0, "scale_o": 8.0}
+    # /8: 20 → 2½ → 3; −20 → −2½ → −2; 16127 → 2015.9 → 127; −16128 → −2016 → −128; 12 → 1½ → 2
+    return find_op("LinearInt"), [x, w, b], attributes, np.array([[3, -2, 127, -128, 2]], np.int8)
+
+
+def test_hand_worked_numbers_come_out_without_a_fault():
+    assert_gives(*worked_by_hand())
+
+
+@each_fault
+def test_hand_worked_numbers_catch_a_fault_that_all_kernels_share(fault, monkeypatch):
+    plant_in_blocks(monkeypatch, fault, [find_op(name) for name in BIASED])
+    with pytest.raises(AssertionError) as failure:
+        assert_gives(*worked_by_hand())
+    assert all(way in str(failure.value) for way in WAYS)  # none of them is right
