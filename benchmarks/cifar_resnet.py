@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 
@@ -42,7 +44,7 @@ class ResNet18(nn.Module):
         self.stages = nn.Sequential(
             *(
                 nn.Sequential(BasicBlock(a, b, 1 if i == 0 else 2), BasicBlock(b, b, 1))
-                for i, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True))
+                for i, (a, b) in enumerate(itertools.pairwise(sizes))
             )
         )
         self.pool = nn.AdaptiveAvgPool2d(1)

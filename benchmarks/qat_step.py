@@ -61,7 +61,9 @@ def main() -> None:
     for name, times in (("training step", trained), ("exact evaluation", evaluated)):
         ratio = times["integers"] / times["float"]
         verdict = "within" if ratio <= BAR else "ABOVE"
-        print(f"{name}: float {times['float'] * 1e3:.0f} ms, integers {times['integers'] * 1e3:.0f} ms, ratio {ratio:.3f} ({verdict} the bar {BAR})")
+        print(
+            f"{name}: float {times['float'] * 1e3:.0f} ms, integers {times['integers'] * 1e3:.0f} ms, ratio {ratio:.3f} ({verdict} the bar {BAR})"
+        )
 
 
 if __name__ == "__main__":

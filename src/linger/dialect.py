@@ -241,5 +241,7 @@ def find_op(name: str) -> Op:
     """
     _discover()
     if name not in _registry:
-        raise UnsupportedError(f"{name}: linger has no op of this name. Known ops: {listing(sorted(_registry), limit=99)}.")
+        raise UnsupportedError(
+            f"{name}: linger has no op of this name. Known ops: {listing(sorted(_registry), limit=99)}."
+        )
     return _registry[name]

@@ -13,6 +13,7 @@ import torch
 
 from linger.dialect import DOMAIN, ops
 from linger.numeric.torch_kernel import TorchKernel
+from tests.support.comparison import assert_same
 from tests.support.samples import (
     OPSETS,
     arrays,
@@ -24,11 +25,6 @@ from tests.support.samples import (
     run_torch,
     single_node_model,
 )
-
-
-def assert_same(actual, expected):
-    assert actual.shape == expected.shape
-    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize(("op", "sample"), **every_sample())

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
@@ -67,11 +67,9 @@ class ConvBN(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The same function as bn(conv(x))."""
         if self.training:
-            result: Tensor = self.bn(self.conv(x))
-            return result
+            return cast(Tensor, self.bn(self.conv(x)))
         weight, bias = fold(self.conv.weight, self.conv.bias, self.bn)
-        result = self.conv._conv_forward(x, weight, bias)  # noqa: SLF001 - torch's hook for other weights
-        return result
+        return cast(Tensor, self.conv._conv_forward(x, weight, bias))  # noqa: SLF001 - torch's hook for other weights
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # a checkpoint of the float model knows no .conv

@@ -41,7 +41,9 @@ def build_function(op: Op, *, opset: int, arity: int, element_bits: int) -> Dial
     references = {a.name: AttributeRef(a.name, a.kind) for a in op.attributes}
     if op.is_variadic:
         references |= {f"scale_x_{i}": AttributeRef(f"scale_x_{i}", "float") for i in range(arity)}
-    arguments = [OnnxValue(_input_type(op, name, element_bits), value) for name, value in zip(names, inputs, strict=True)]
+    arguments = [
+        OnnxValue(_input_type(op, name, element_bits), value) for name, value in zip(names, inputs, strict=True)
+    ]
     result = op.body(kernel, *arguments, **references)
     graph = ir.Graph(inputs, [kernel.materialise(result)], nodes=kernel.nodes, opset_imports={"": opset})
     derived = {name: AttributeRef(name, d.kind) for name, d in kernel.derived.items()}

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import Union
 
-import google.protobuf.message
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import DecodeError
 
 from linger.errors import GraphError, UsageError
 
@@ -44,7 +44,7 @@ def _parse(content: bytes, where: str) -> onnx.ModelProto:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(content)
-    except google.protobuf.message.DecodeError as error:
+    except DecodeError as error:
         raise GraphError(
             f"{where}: this is not a complete ONNX model ({len(content)} bytes: {error}). Export it again, or copy it again whole."
         ) from error
@@ -73,7 +73,9 @@ def write_atomically(target: Path, content: bytes) -> None:
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     except OSError as error:
-        raise UsageError(f"{target}: the folder cannot be written to ({error.strerror}). Choose another one.") from error
+        raise UsageError(
+            f"{target}: the folder cannot be written to ({error.strerror}). Choose another one."
+        ) from error
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

@@ -97,3 +97,22 @@ def window_reciprocal(kernel_shape: Sequence[int]) -> float:
         t = round_half_up(2**31 - Fraction(r * area, 2 ** (n - 1)))
         r = round_half_up(Fraction(r * t, 2**30))
     return math.ldexp(r, -(29 + n))
+
+
+def ceil_pads(
+    size: Sequence[int], kernel: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
+) -> tuple[int, int, int, int]:
+    """Pads that make room for the last, overhanging window; a window that starts in the end padding is dropped.
+
+    >>> ceil_pads((6, 6), (3, 3), (2, 2), (0, 0, 0, 0), (1, 1))
+    (0, 0, 1, 1)
+    """
+    ends = []
+    for axis in (0, 1):
+        reach = dilations[axis] * (kernel[axis] - 1) + 1
+        padded = size[axis] + pads[axis] + pads[axis + 2]
+        count = -(-(padded - reach) // strides[axis]) + 1
+        if (count - 1) * strides[axis] >= size[axis] + pads[axis]:
+            count -= 1
+        ends.append(max(pads[axis + 2], (count - 1) * strides[axis] + reach - size[axis] - pads[axis]))
+    return pads[0], pads[1], ends[0], ends[1]

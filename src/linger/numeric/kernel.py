@@ -113,9 +113,7 @@ class Kernel(Protocol[T]):
     def window_sum(self, x: T, *, kernel_shape: Ints, strides: Ints, pads: Ints) -> T:
         """Sum over each window of an integer tensor, zeros outside; wide."""
 
-    def max_pool2d(
-        self, x: T, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int
-    ) -> T:
+    def max_pool2d(self, x: T, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int) -> T:
         """Largest element of each window; the type stays."""
 
     # -- integers that stay what they are ------------------------------------------------------

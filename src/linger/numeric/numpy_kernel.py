@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from linger.numeric.fixed import storage_bits
+from linger.numeric.fixed import ceil_pads, storage_bits
 from linger.numeric.kernel import Ints
 
 Array = NDArray[Any]
@@ -77,7 +77,7 @@ class NumpyKernel:
         return np.asarray(table, dtype=np.float64)[index.astype(np.int64)]
 
     def linear(self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int) -> Array:
-        product = np.matmul(x.astype(np.float64), w.astype(np.float64).T)
+        product: Array = np.matmul(x.astype(np.float64), w.astype(np.float64).T)
         return product if b is None else product + b
 
     def conv2d(
@@ -146,7 +146,7 @@ class NumpyKernel:
     ) -> Array:
         smallest = np.iinfo(x.dtype).min
         if ceil_mode:
-            pads = _ceil_pads(x.shape[2:], kernel_shape, strides, pads, dilations)
+            pads = ceil_pads(x.shape[2:], kernel_shape, strides, pads, dilations)
         windows = _windows(_pad(x, pads, fill=smallest), kernel_shape, strides, dilations)
         return np.asarray(windows.max(axis=(-2, -1)))
 
@@ -179,16 +179,3 @@ def _windows(x: Array, kernel: Sequence[int], strides: Ints, dilations: Ints) ->
     reach = [d * (n - 1) + 1 for n, d in zip(kernel, dilations, strict=True)]
     views = sliding_window_view(x, reach, axis=(2, 3))
     return views[:, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]]
-
-
-def _ceil_pads(size: Sequence[int], kernel: Ints, strides: Ints, pads: Ints, dilations: Ints) -> Ints:
-    """Pads that make room for the last, overhanging window; a window that starts in the end padding is dropped."""
-    ends = []
-    for axis in (0, 1):
-        reach = dilations[axis] * (kernel[axis] - 1) + 1
-        padded = size[axis] + pads[axis] + pads[axis + 2]
-        count = -(-(padded - reach) // strides[axis]) + 1
-        if (count - 1) * strides[axis] >= size[axis] + pads[axis]:
-            count -= 1
-        ends.append(max(pads[axis + 2], (count - 1) * strides[axis] + reach - size[axis] - pads[axis]))
-    return (pads[0], pads[1], ends[0], ends[1])

@@ -117,7 +117,14 @@ class OnnxKernel:
         return self.emit_many(op_type, inputs, dtype, outputs=outputs, **attributes)[0]
 
     def emit_many(
-        self, op_type: str, inputs: Sequence[OnnxValue | None], dtype: ir.DataType, /, *, outputs: int, **attributes: Any
+        self,
+        op_type: str,
+        inputs: Sequence[OnnxValue | None],
+        dtype: ir.DataType,
+        /,
+        *,
+        outputs: int,
+        **attributes: Any,
     ) -> tuple[OnnxValue, ...]:
         """Add one node and return all its outputs."""
         values = [None if v is None else self.materialise(v) for v in inputs]
@@ -283,9 +290,7 @@ class OnnxKernel:
             bound = self.add(bound, self._reduce("ReduceMax", self.emit("Abs", [self.wide(b)], DOUBLE), None))
         return self.emit("Less", [bound, self.scalar(FLOAT32_EXACT)], BOOL)
 
-    def linear(
-        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int
-    ) -> OnnxValue:
+    def linear(self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int) -> OnnxValue:
         def product(dtype: ir.DataType) -> OnnxValue:
             transposed = self.emit("Transpose", [self.cast(w, dtype)], dtype, perm=(1, 0))
             result = self.emit("MatMul", [self.cast(x, dtype), transposed], dtype)
@@ -306,7 +311,7 @@ class OnnxKernel:
         dilations: Ints,
         group: int,
     ) -> OnnxValue:
-        geometry = {"strides": strides, "pads": pads, "dilations": dilations, "group": group}
+        geometry: dict[str, Any] = {"strides": strides, "pads": pads, "dilations": dilations, "group": group}
 
         def in_float() -> OnnxValue:
             inputs = [self.cast(x, FLOAT), self.cast(w, FLOAT)] + ([] if b is None else [self.cast(b, FLOAT)])

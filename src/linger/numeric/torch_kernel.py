@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
-from linger.numeric.fixed import storage_bits
+from linger.numeric.fixed import ceil_pads, storage_bits
 from linger.numeric.kernel import Ints
 from linger.numeric.torch_exact import plan_product, run_product
 
@@ -35,11 +35,11 @@ class _StraightFloor(torch.autograd.Function):
     """⌊x⌋ whose gradient is 1."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004 - torch's signature
         return x.floor()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:  # noqa: ARG004
         return gradients[0]
 
 
@@ -87,7 +87,7 @@ class TorchKernel:
         return a / b
 
     def floor(self, x: Tensor) -> Tensor:
-        result: Tensor = _StraightFloor.apply(x)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
+        result: Tensor = _StraightFloor.apply(x)
         return result
 
     def clip(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -153,10 +153,11 @@ class TorchKernel:
     def max_pool2d(
         self, x: Tensor, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int
     ) -> Tensor:
-        if pads[:2] == pads[2:]:
-            return F.max_pool2d(x, kernel_shape, strides, pads[:2], dilations, bool(ceil_mode))
+        # torch pads evenly, by at most half the window, and has its own idea of ceil_mode: padding first has none
+        if ceil_mode:
+            pads = ceil_pads(x.shape[2:], kernel_shape, strides, pads, dilations)
         padded = _pad(x, pads, fill=float("-inf"))
-        return F.max_pool2d(padded, kernel_shape, strides, 0, dilations, bool(ceil_mode))
+        return F.max_pool2d(padded, kernel_shape, strides, 0, dilations)
 
     def relu(self, x: Tensor) -> Tensor:
         return torch.relu(x)
@@ -178,9 +179,7 @@ class TorchKernel:
         return torch.stack(states)
 
 
-def conv2d(
-    x: Tensor, w: Tensor, b: Tensor | None, *, strides: Ints, pads: Ints, dilations: Ints, group: int
-) -> Tensor:
+def conv2d(x: Tensor, w: Tensor, b: Tensor | None, *, strides: Ints, pads: Ints, dilations: Ints, group: int) -> Tensor:
     """torch's convolution with separate padding at each edge."""
     if pads[:2] == pads[2:]:
         return F.conv2d(x, w, b, strides, pads[:2], dilations, group)

@@ -29,8 +29,15 @@ def _round_to_grid(x: Tensor, scale: float, low: int | None, high: int | None, *
 
 class _FakeQuantize(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, scale: float, low: int, high: int, is_relu: bool, can_saturate: bool, is_owned: bool
+    def forward(  # torch's apply takes positional arguments only
+        ctx: Any,
+        x: Tensor,
+        scale: float,
+        low: int,
+        high: int,
+        is_relu: bool,  # noqa: FBT001
+        can_saturate: bool,  # noqa: FBT001
+        is_owned: bool,  # noqa: FBT001
     ) -> Tensor:
         ctx.is_relu, ctx.can_saturate = is_relu, can_saturate
         ctx.edges = (0.0 if is_relu else (low - 0.5) / scale, (high + 0.5) / scale)
@@ -40,9 +47,7 @@ class _FakeQuantize(torch.autograd.Function):
         elif is_owned:
             ctx.mark_dirty(x)
         needs_limit = is_relu or can_saturate
-        return _round_to_grid(
-            x, scale, 0 if is_relu else low, high if needs_limit else None, is_owned=is_owned
-        )
+        return _round_to_grid(x, scale, 0 if is_relu else low, high if needs_limit else None, is_owned=is_owned)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -102,9 +107,7 @@ class _RoundWeight(torch.autograd.Function):
         return gradient, None, None
 
 
-def round_weight(
-    weight: Tensor, factor: Tensor | None, choose_scale: Callable[[float], float]
-) -> tuple[Tensor, float]:
+def round_weight(weight: Tensor, factor: Tensor | None, choose_scale: Callable[[float], float]) -> tuple[Tensor, float]:
     """The integers ⌊w·factor·scale + ½⌋ (in a float tensor) and the scale.
 
     Args:

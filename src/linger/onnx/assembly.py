@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-import linger
 from linger.dialect import DOMAIN, find_op, ops
 from linger.errors import GraphError
 from linger.graph.dialect_node import all_nodes, is_dialect
@@ -29,7 +29,7 @@ def assemble(content: bytes, *, form: str, dynamic_axes: Mapping[str, Any] | Non
     _store_parameters(model)
     _forget_shapes(model)
     infer_element_types(model.graph)
-    model.producer_name, model.producer_version = "linger", linger.__version__
+    model.producer_name, model.producer_version = "linger", version("linger")
     if form == "standard":
         expand_dialect(model)
         return _finished(model, dynamic_axes)
@@ -78,7 +78,9 @@ def _initializer(model: ir.Model, name: str, tensor: ir.TensorProtocol) -> ir.Va
         count += 1
         name = f"{stem}_{count}"
     stored = ir.tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
-    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape), const_value=stored)
+    value = ir.Value(
+        name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(stored.numpy().shape), const_value=stored
+    )
     model.graph.register_initializer(value)
     return value
 
@@ -111,9 +113,7 @@ def _finished(model: ir.Model, dynamic_axes: Mapping[str, Any] | None) -> onnx.M
 
 def _open_outputs(proto: onnx.ModelProto, dynamic_axes: Mapping[str, Any]) -> None:
     """Names that the exporter made up for open sizes of outputs are dropped; the user's stay."""
-    wanted = {
-        name: set(axes.values()) if isinstance(axes, Mapping) else set() for name, axes in dynamic_axes.items()
-    }
+    wanted = {name: set(axes.values()) if isinstance(axes, Mapping) else set() for name, axes in dynamic_axes.items()}
     named = set().union(*wanted.values()) if wanted else set()
     for output in proto.graph.output:
         for dim in output.type.tensor_type.shape.dim:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.onnx import register_custom_op_symbolic, symbolic_helper
+from torch.onnx import symbolic_helper
 
 from linger.dialect import DOMAIN, Op, find_op
 from linger.numeric.torch_kernel import TorchKernel, carrier, integer_type
@@ -51,7 +51,7 @@ def register() -> torch.library.Library:
     library.define("call(Tensor[] tensors, str description) -> Tensor")
     library.impl("call", _compute, "CompositeExplicitAutograd")
     torch.library.register_fake("linger::call", _shape_only, lib=library)
-    register_custom_op_symbolic("linger::call", _write_node, 9)
+    torch.onnx.utils.register_custom_op_symbolic("linger::call", _write_node, 9)
     return library
 
 

@@ -8,10 +8,11 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.jit._trace import TracerWarning
 from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.errors import LingerError, UsageError
@@ -82,7 +83,9 @@ def _check(form: str, opset: int, *, is_quantized: bool) -> None:
     allowed = _INTEGER_OPSETS if is_quantized else _FLOAT_OPSETS
     if opset not in allowed:
         kind = "quantised" if is_quantized else "float"
-        raise UsageError(f"export: opset {opset} is not available for a {kind} model. Use {allowed.start} to {allowed.stop - 1}.")
+        raise UsageError(
+            f"export: opset {opset} is not available for a {kind} model. Use {allowed.start} to {allowed.stop - 1}."
+        )
 
 
 def run_once(model: nn.Module, arguments: Sequence[Any]) -> Any:
@@ -106,8 +109,8 @@ def _trace(model: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
         with warnings.catch_warnings():
             # the tracing exporter announces its own retirement on every call, and traces Python numbers on purpose
             warnings.simplefilter("ignore", DeprecationWarning)
-            warnings.simplefilter("ignore", torch.jit.TracerWarning)
-            torch.onnx.export(model, arguments, buffer, dynamo=False, **options)
+            warnings.simplefilter("ignore", TracerWarning)
+            torch.onnx.export(model, arguments, cast(Any, buffer), dynamo=False, **options)  # a file object is allowed
     except (RuntimeError, TypeError, ValueError, torch.onnx.OnnxExporterError) as error:
         raise UsageError(f"{type(model).__name__}: torch cannot export the model: {error}") from error
     finally:
@@ -117,4 +120,4 @@ def _trace(model: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
 
 def _real_outputs(module: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG001 - a hook's signature
     """Outputs of a file are real values: each integer output gets its Dequant."""
-    return tree_map(lambda leaf: leaf.real() if isinstance(leaf, QTensor) else leaf, output)
+    return tree_map(lambda leaf: leaf.dequantize() if isinstance(leaf, QTensor) else leaf, output)

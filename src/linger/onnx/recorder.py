@@ -51,5 +51,5 @@ def as_batches(inputs: Any) -> Iterable[tuple[Any, ...]]:
 
 
 def _as_array(t: Tensor) -> NDArray[Any]:
-    plain = t.real() if isinstance(t, QTensor) else t
+    plain = t.dequantize() if isinstance(t, QTensor) else t
     return np.asarray(plain.detach().cpu().numpy())

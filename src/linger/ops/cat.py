@@ -36,7 +36,9 @@ def from_cat(tensors: Any, dim: int = 0) -> Mapping[str, Any]:
     return {"dim": dim}
 
 
-def _sample(name: str, xs: tuple[Draw, ...], scales: tuple[float, ...], scale_o: float, dim: int, bits: int = 8) -> Sample:
+def _sample(
+    name: str, xs: tuple[Draw, ...], scales: tuple[float, ...], scale_o: float, dim: int, bits: int = 8
+) -> Sample:
     attributes: dict[str, Any] = {f"scale_x_{i}": s for i, s in enumerate(scales)} | {"scale_o": scale_o, "dim": dim}
     return Sample(name, xs, attributes if bits == 8 else attributes | {"o_bits": bits})
 

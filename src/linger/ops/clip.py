@@ -42,7 +42,9 @@ def from_relu6(x: Any, inplace: bool = False) -> Mapping[str, Any]:
 
 
 @clip.function("torch.nn.functional.hardtanh")
-def from_hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Mapping[str, Any] | Refusal:
+def from_hardtanh(
+    x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Mapping[str, Any] | Refusal:
     """torch's ReLU6 layer calls hardtanh."""
     return {"low": float(min_val), "high": float(max_val)}
 
@@ -57,6 +59,7 @@ def _thresholds(bits: int) -> tuple[Draw, Draw]:
     return Draw((), bits, low=0, high=0), Draw((), bits, low=5, high=5)
 
 
-clip.samples = tuple(
-    Sample(f"{bits} bits", (Draw((2, 3, 4), bits), *_thresholds(bits)), {}) for bits in (4, 8, 16, 32)
-) + (Sample("one element", (Draw((1,)), *_thresholds(8)), {}),)
+clip.samples = (
+    *tuple(Sample(f"{bits} bits", (Draw((2, 3, 4), bits), *_thresholds(bits)), {}) for bits in (4, 8, 16, 32)),
+    Sample("one element", (Draw((1,)), *_thresholds(8)), {}),
+)

@@ -73,7 +73,14 @@ def from_conv2d(layer: Any) -> Mapping[str, Any] | Refusal:
 
 
 def _sample(
-    name: str, x: Draw, w: Draw, b: Draw | None, *, shift: int = 7, bits: tuple[int, int, int] = (8, 8, 8), **geometry: Any
+    name: str,
+    x: Draw,
+    w: Draw,
+    b: Draw | None,
+    *,
+    shift: int = 7,
+    bits: tuple[int, int, int] = (8, 8, 8),
+    **geometry: Any,
 ) -> Sample:
     attributes = {
         "data_bits": bits[0],

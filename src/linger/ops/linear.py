@@ -39,7 +39,9 @@ def from_linear(layer: Any) -> Mapping[str, Any]:
     return {}
 
 
-def _sample(name: str, x: Draw, w: Draw, b: Draw | None, *, shift: int, bits: tuple[int, int, int] = (8, 8, 8)) -> Sample:
+def _sample(
+    name: str, x: Draw, w: Draw, b: Draw | None, *, shift: int, bits: tuple[int, int, int] = (8, 8, 8)
+) -> Sample:
     return Sample(
         name,
         (x, w, b),

@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 
-def accumulate(x: Tensor, w: Tensor, b: Tensor | None, attributes: dict[str, Any]) -> Tensor:  # noqa: ARG001
+def accumulate(x: Tensor, w: Tensor, b: Tensor | None, attributes: dict[str, Any]) -> Tensor:
     """X·wᵀ + b; a Linear layer has no geometry."""
     return F.linear(x, w, b)
 

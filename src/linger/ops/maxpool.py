@@ -57,7 +57,11 @@ def from_max_pool2d(
 maxpool.samples = (
     Sample("2×2", (Draw((2, 3, 6, 6)),), {"kernel_shape": (2, 2), "strides": (2, 2)}),
     Sample("3×3 padded", (Draw((1, 2, 7, 7)),), {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}),
-    Sample("all negative at the edge", (Draw((1, 1, 4, 4), low=-128, high=-100),), {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+    Sample(
+        "all negative at the edge",
+        (Draw((1, 1, 4, 4), low=-128, high=-100),),
+        {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)},
+    ),
     Sample("ceil mode", (Draw((1, 2, 6, 6)),), {"kernel_shape": (3, 3), "strides": (2, 2), "ceil_mode": 1}),
     Sample("dilated", (Draw((1, 2, 7, 7)),), {"kernel_shape": (2, 2), "dilations": (2, 2)}),
     Sample("4 bits", (Draw((1, 2, 4, 4), 4),), {"kernel_shape": (2, 2)}),

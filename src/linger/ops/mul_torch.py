@@ -14,13 +14,13 @@ from linger.numeric.torch_quantize import fake_quantize
 _SIGNIFICAND = 24  # bits that a float32 product holds exactly
 
 
-def real_result(operands: Sequence[Tensor], scales: Sequence[float], bits: Sequence[int]) -> Tensor:  # noqa: ARG001
+def real_result(operands: Sequence[Tensor], scales: Sequence[float], bits: Sequence[int]) -> Tensor:
     """The exact product of the real values."""
     x, y = operands
     return x * y if sum(bits) <= _SIGNIFICAND else x.double() * y.double()
 
 
-def evaluate(product: Tensor, operands: Sequence[Tensor], attributes: dict[str, Any], *, can_saturate: bool) -> Tensor:  # noqa: ARG001
+def evaluate(product: Tensor, operands: Sequence[Tensor], attributes: dict[str, Any], *, can_saturate: bool) -> Tensor:
     """The product at scale_o, limited to o_bits."""
     scale, bits = attributes["scale_o"], attributes["o_bits"]
     return fake_quantize(product, scale, bits, can_saturate=can_saturate, is_owned=True).to(carrier(bits))

@@ -13,15 +13,22 @@ from linger.numeric.kernel import Kernel, T
 
 
 @op("Quant", output_bits="data_bits", state_name="iq_tensor_quant")
-def quant(
-    k: Kernel[T], x: T, *, data_bits: int, scale_x: float, platform_quant: str = PLATFORM_QUANT
-) -> T:
+def quant(k: Kernel[T], x: T, *, data_bits: int, scale_x: float, platform_quant: str = PLATFORM_QUANT) -> T:
     """Q = sat(⌊x·scale_x + ½⌋), the product and the sum in float32."""
     rounded = blocks.round_half_up(k, k.mul(x, k.single(scale_x)))
     return k.store(blocks.saturate(k, k.wide(rounded), data_bits), data_bits)
 
 
-quant.samples = tuple(
-    Sample(f"{bits} bits, scale {scale}", (DrawReal((2, 3, 4), spread),), {"data_bits": bits, "scale_x": scale})
-    for bits, scale, spread in ((4, 2.0, 6.0), (8, 16.0, 6.0), (8, 0.5, 400.0), (16, 4096.0, 6.0), (32, 65536.0, 6.0))
-) + (Sample("one element", (DrawReal((1,)),), {"data_bits": 8, "scale_x": 32.0}),)
+quant.samples = (
+    *tuple(
+        Sample(f"{bits} bits, scale {scale}", (DrawReal((2, 3, 4), spread),), {"data_bits": bits, "scale_x": scale})
+        for bits, scale, spread in (
+            (4, 2.0, 6.0),
+            (8, 16.0, 6.0),
+            (8, 0.5, 400.0),
+            (16, 4096.0, 6.0),
+            (32, 65536.0, 6.0),
+        )
+    ),
+    Sample("one element", (DrawReal((1,)),), {"data_bits": 8, "scale_x": 32.0}),
+)

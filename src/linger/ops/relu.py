@@ -28,7 +28,8 @@ def from_functional_relu(x: Any, inplace: bool = False) -> Mapping[str, Any]:
     return {}
 
 
-relu.samples = tuple(Sample(f"{bits} bits", (Draw((2, 3, 5), bits),), {}) for bits in (4, 8, 16, 32)) + (
+relu.samples = (
+    *tuple(Sample(f"{bits} bits", (Draw((2, 3, 5), bits),), {}) for bits in (4, 8, 16, 32)),
     Sample("empty", (Draw((0, 3)),), {}),
     Sample("one element", (Draw((1,)),), {}),
 )

@@ -20,5 +20,13 @@ requant.samples = tuple(
         (Draw((3, 5), data_bits),),
         {"data_bits": data_bits, "o_bits": o_bits, "scale_x": 32.0, "scale_o": 32.0 * 2.0**shift},
     )
-    for data_bits, o_bits, shift in ((8, 16, 8), (16, 8, -8), (8, 32, 24), (8, 8, -3), (8, 8, 2), (16, 4, -12), (8, 8, 0))
+    for data_bits, o_bits, shift in (
+        (8, 16, 8),
+        (16, 8, -8),
+        (8, 32, 24),
+        (8, 8, -3),
+        (8, 8, 2),
+        (16, 4, -12),
+        (8, 8, 0),
+    )
 )

@@ -20,15 +20,50 @@ from linger.quantization.qtensor import QTensor, unwrap
 from linger.quantization.runtime import OpRecord
 
 _QUERIES = frozenset(
-    "size dim numel nelement stride is_floating_point is_complex is_contiguous element_size ndimension storage_offset "
-    "__len__ get_device is_signed requires_grad_ backward register_hook retain_grad item tolist numpy __array__ "
-    "__repr__ __format__ __str__ __hash__ __bool__ __float__ __int__ type is_pinned data_ptr is_same_size "
-    "__get__ __set__ __delete__".split()
+    [
+        "size",
+        "dim",
+        "numel",
+        "nelement",
+        "stride",
+        "is_floating_point",
+        "is_complex",
+        "is_contiguous",
+        "element_size",
+        "ndimension",
+        "storage_offset",
+        "__len__",
+        "get_device",
+        "is_signed",
+        "requires_grad_",
+        "backward",
+        "register_hook",
+        "retain_grad",
+        "item",
+        "tolist",
+        "numpy",
+        "__array__",
+        "__repr__",
+        "__format__",
+        "__str__",
+        "__hash__",
+        "__bool__",
+        "__float__",
+        "__int__",
+        "type",
+        "is_pinned",
+        "data_ptr",
+        "is_same_size",
+        "__get__",
+        "__set__",
+        "__delete__",
+    ]
 )
 
 
 _IN_PLACE_OPERATORS = frozenset(
-    f"__i{name}__" for name in "add sub mul truediv floordiv pow mod and or xor lshift rshift".split()
+    f"__i{name}__"
+    for name in ["add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor", "lshift", "rshift"]
 ) | {"__setitem__"}
 
 
@@ -58,7 +93,7 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in passthrough.MOVES:
             return passthrough.move(func, x, unwrap_indices(rest), kwargs)
         if func in passthrough.TRANSPOSES:
-            return x.like(func(x.inner))
+            return x.like(func(x.content))
         if func in passthrough.DROPOUTS:
             return passthrough.drop(func, x, rest, kwargs)
         if func in passthrough.CONVERSIONS:
@@ -75,7 +110,7 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def unwrap_indices(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Other arguments of a moving function (x.view_as(y), x[mask]) as ordinary tensors."""
-    result: tuple[Any, ...] = tree_map(lambda a: a.inner if isinstance(a, QTensor) else a, args)
+    result: tuple[Any, ...] = tree_map(lambda a: a.content if isinstance(a, QTensor) else a, args)
     return result
 
 
@@ -115,7 +150,7 @@ def _in_float(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, reaso
         return func(*unwrap(args), **unwrap(kwargs))
     x = args[0] if args else None
     if isinstance(x, QTensor) and _is_in_place(func, args, kwargs):
-        copy = x.real().clone()
+        copy = x.dequantize().clone()
         func(copy, *unwrap(args[1:]), **unwrap(kwargs))
         _note(name, args, kwargs, reason)
         return x.overwrite(copy)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -85,7 +85,9 @@ def run_functional(
         layer = functional_layer(frame, f"{op.state_name}_{index}", name)
     scales = [o.scale or 0.0 for o in operands]
     fast = twin(op) if runtime.emitter is None else None
-    total = None if fast is None else fast.real_result([o.inner for o in operands], scales, [o.bits for o in operands])
+    total = (
+        None if fast is None else fast.real_result([o.content for o in operands], scales, [o.bits for o in operands])
+    )
     seen = None
     if layer.is_observing and runtime.emitter is None:
         # without a twin the op only moves its operands: the result's range is the widest of theirs
@@ -98,14 +100,14 @@ def run_functional(
         return compute(op, operands, attributes, scale_o, bits, runtime, name)
     can_saturate = seen is None or seen * scale_o > limits(bits)[1]
     runtime.note(OpRecord(frame.path, op.name, is_integer=True))
-    values = fast.evaluate(total, [o.inner for o in operands], op.complete(attributes), can_saturate=can_saturate)
+    values = fast.evaluate(total, [o.content for o in operands], op.complete(attributes), can_saturate=can_saturate)
     result = QTensor(values, scale_o, bits, runtime)
     runtime.record(name, result)
     return result
 
 
 def _all_values(operands: Sequence[QTensor]) -> Tensor:
-    return torch.cat([o.inner.detach().reshape(-1) for o in operands])
+    return torch.cat([o.content.detach().reshape(-1) for o in operands])
 
 
 def functional_layer(frame: Frame, key: str, where: str) -> FunctionalLayer:
@@ -126,9 +128,7 @@ def _scale_attributes(op: Op, scales: Sequence[float]) -> dict[str, float]:
     return dict(zip(names, scales, strict=False))
 
 
-def _keep_scale(
-    op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime, *, is_in_place: bool
-) -> QTensor:
+def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime, *, is_in_place: bool) -> QTensor:
     """Ops whose output has the scale and width of the input: Relu, MaxPool, Clip, AvgPool2dInt."""
     if op.name == "Relu" and x.is_nonnegative and not x.is_integer and runtime.recorder is None:
         runtime.note(OpRecord(runtime.path, op.name, is_integer=True))
@@ -145,7 +145,7 @@ def _keep_scale(
         attributes |= {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
     if op.name == "Relu" and is_in_place and not x.is_integer:
         runtime.note(OpRecord(runtime.path, op.name, is_integer=True))
-        result = x.like(torch.relu_(x.inner))
+        result = x.like(torch.relu_(x.content))
         runtime.record(name, result)
     else:
         result = compute(op, operands, attributes, x.scale, x.bits, runtime, name)
@@ -156,8 +156,8 @@ def _keep_scale(
 def _integer_constant(value: int, x: QTensor) -> QTensor:
     assert x.scale is not None
     if x.is_integer:
-        return x.like(torch.tensor(value, dtype=x.inner.dtype))
-    return x.like(torch.tensor(value / x.scale, dtype=x.inner.dtype))
+        return x.like(torch.tensor(value, dtype=x.content.dtype))
+    return x.like(torch.tensor(value / x.scale, dtype=x.content.dtype))
 
 
 def compute(
@@ -173,7 +173,7 @@ def compute(
     full = op.complete(attributes)
     runtime.note(OpRecord(name.rpartition(".")[0], op.name, is_integer=True))
     if runtime.emitter is not None:
-        return QTensor(runtime.emit(op, [o.inner for o in operands], attributes, name), scale_o, bits, runtime)
+        return QTensor(runtime.emit(op, [o.content for o in operands], attributes, name), scale_o, bits, runtime)
     is_training = runtime.frame is not None and runtime.frame.module.training
     values = simulate(op, operands, full, scale_o, is_exact=not is_training)
     result = QTensor(to_carrier(values, bits), scale_o, bits, runtime)
@@ -187,11 +187,9 @@ def simulate(
     """The op on real carriers: directly where scales do not matter, else through integers."""
     kernel = TorchKernel(is_exact=is_exact)
     if op.is_scale_free:
-        values: Tensor = op.body(kernel, *(o.inner for o in operands), **attributes)
-        return values
-    integers = [o.inner * (o.scale or 1.0) for o in operands]
-    values = op.body(kernel, *integers, **attributes) / scale_o
-    return values
+        return cast(Tensor, op.body(kernel, *(o.content for o in operands), **attributes))
+    integers = [o.content * (o.scale or 1.0) for o in operands]
+    return cast(Tensor, op.body(kernel, *integers, **attributes) / scale_o)
 
 
 @cache
@@ -219,7 +217,9 @@ def quantize_input(
     op = find_op("Quant")
     name = runtime.unique_name(path, op.name)
     if not x.is_floating_point():
-        raise UsageError(f"{name}: the input has type {x.dtype}; a quantised layer needs a float tensor. Convert it with .float().")
+        raise UsageError(
+            f"{name}: the input has type {x.dtype}; a quantised layer needs a float tensor. Convert it with .float()."
+        )
     x = x.float()
     seen = layer.observe(key, x, name) if layer.is_observing else None
     scale = layer.scale_of(key, bits, name)

@@ -50,7 +50,9 @@ def init(
         UsageError: An unsupported type, a width that does not exist, a name that matches nothing, a second init.
     """
     if config_file is not None:
-        raise UsageError("init: configuration files are not supported yet. Pass quant_modules and parameter_bits instead.")
+        raise UsageError(
+            "init: configuration files are not supported yet. Pass quant_modules and parameter_bits instead."
+        )
     if mode is not QuantMode.QValue:
         raise UsageError(f"init: unknown mode {mode!r}. Use QuantMode.QValue.")
     if runtime_of(model) is not None:

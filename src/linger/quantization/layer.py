@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -66,9 +66,17 @@ class QuantLayer(QuantizedBase):
     one convolution and still learns. Evaluation: the integers of the device, exactly.
     """
 
-    def __init__(self, op: Op, source: nn.Module, geometry: Mapping[str, Any], widths: Widths, runtime: Runtime) -> None:
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    bn: nn.Module | None
+
+    def __init__(
+        self, op: Op, source: nn.Module, geometry: Mapping[str, Any], widths: Widths, runtime: Runtime
+    ) -> None:
         has_weight = "w" in op.inputs
-        super().__init__(("x", "w", "o") if has_weight else ("x", "o") if op.limit or op.name == "AvgPool2dInt" else ("x",))
+        super().__init__(
+            ("x", "w", "o") if has_weight else ("x", "o") if op.limit or op.name == "AvgPool2dInt" else ("x",)
+        )
         self.op_name = op.name
         self._op = op
         self.geometry = dict(geometry)
@@ -79,13 +87,13 @@ class QuantLayer(QuantizedBase):
         self._frozen: dict[tuple[Any, ...], _Frozen] = {}
         self._simulation: dict[tuple[Any, ...], _Ready] = {}
         self._frozen_for: tuple[Any, ...] = ()
-        self.bn: nn.Module | None = None
+        self.bn = None
         for name in getattr(source, "__constants__", ()):
             if hasattr(source, name) and name not in ("bias", "weight"):
                 setattr(self, name, getattr(source, name))
         if has_weight:
-            self.weight = source.weight
-            self.bias = source.bias
+            self.weight = cast(nn.Parameter, source.weight)
+            self.bias = cast("nn.Parameter | None", source.bias)
         for name in op.constant_names:
             self.register_buffer(name, torch.zeros((), dtype=integer_type(widths.data)))
         self.train(source.training)
@@ -178,11 +186,11 @@ class QuantLayer(QuantizedBase):
         if is_learning_bn:
             # batch norm cancels a common gain, so the integers need not be scaled back
             assert factor is not None
-            y = self._product(q.inner, integers, None, geometry)
+            y = self._product(q.content, integers, None, geometry)
             y = normalize_folded(y, self.bias, self.bn, factor, gain=scale_w)
         else:
             bias_q = None if bias is None else _round_bias(bias, q.scale * scale_w)
-            y = self._product(q.inner, integers * (1.0 / scale_w), bias_q, geometry)
+            y = self._product(q.content, integers * (1.0 / scale_w), bias_q, geometry)
         is_relu = self.is_ahead_of_relu
         seen = self.observe("o", y, name, is_relu=is_relu)
         bits = self.widths.output
@@ -239,12 +247,12 @@ class QuantLayer(QuantizedBase):
             "scale_o": scale_o,
         }
         if self.runtime.emitter is not None:
-            tensors = [q.inner, frozen.weight_integers, frozen.bias_integers]
+            tensors = [q.content, frozen.weight_integers, frozen.bias_integers]
             self._note(name, q, None)
             return QTensor(self.runtime.emit(self._op, tensors, attributes, name), scale_o, bits, self.runtime)
         ready = self._ready(frozen, q.scale, scale_o, is_nonnegative=q.is_nonnegative)
         is_relu = self.is_ahead_of_relu and self.runtime.recorder is None
-        y = self._exact_product(q.inner, ready, geometry)
+        y = self._exact_product(q.content, ready, geometry)
         self._note(name, q, y)
         values = self._round_output(y, ready, scale_o, is_relu=is_relu)
         result = QTensor(values, scale_o, bits, self.runtime, is_nonnegative=is_relu)
@@ -275,7 +283,7 @@ class QuantLayer(QuantizedBase):
         source = scale_x * frozen.scale_w
         half = 0.5 * source / scale_o
         arguments = (frozen.weight_integers, frozen.bias_integers, self.widths.data)
-        can_fold = half >= 1 and self.widths.output <= 16 and not frozen.weight.requires_grad  # noqa: PLR2004 - float32 output
+        can_fold = half >= 1 and self.widths.output <= 16 and not frozen.weight.requires_grad
         if can_fold:
             plan = plan_product(*arguments, is_nonnegative=is_nonnegative, headroom=half)
             if plan == SplitPlan(1):
@@ -285,7 +293,7 @@ class QuantLayer(QuantizedBase):
                 return _Ready(weight, bias, plan, is_rounding_folded=True)
         plan = plan_product(*arguments, is_nonnegative=is_nonnegative)
         # beyond a shift of 24 float32 cannot hold v + ½
-        if math.log2(source / scale_o) > 24:  # noqa: PLR2004
+        if math.log2(source / scale_o) > 24:
             plan = SplitPlan(0)
         return _Ready(frozen.weight, frozen.bias, plan, is_rounding_folded=False)
 
@@ -307,13 +315,11 @@ class QuantLayer(QuantizedBase):
             self._frozen.clear()
             self._simulation.clear()
             self._frozen_for = state
+        if torch.is_grad_enabled() and self.weight.requires_grad:
+            return self._make_frozen(scale_x)  # backward in evaluation mode: the graph belongs to one pass
         key = (scale_x, self.widths)
         if key not in self._frozen:
-            # with gradients (backward in evaluation mode) nothing is kept: the graph belongs to one pass
-            frozen = self._make_frozen(scale_x)
-            if torch.is_grad_enabled() and frozen.weight.requires_grad:
-                return frozen
-            self._frozen[key] = frozen
+            self._frozen[key] = self._make_frozen(scale_x)
         return self._frozen[key]
 
     def _make_frozen(self, scale_x: float) -> _Frozen:
@@ -338,7 +344,7 @@ class QuantLayer(QuantizedBase):
                 (t.data_ptr(), t._version, float(t.sum()))  # noqa: SLF001 - torch has no public version counter
                 for t in tensors
                 if t is not None
-            ) + (torch.is_grad_enabled(),)
+            )
 
     def _note(self, name: str, q: QTensor, y: Tensor | None) -> None:
         macs = 0 if y is None else int(y.numel() * self.weight.shape[1:].numel())
@@ -373,4 +379,3 @@ class QuantLayer(QuantizedBase):
 def _round_bias(bias: Tensor, scale: float) -> Tensor:
     """The bias at int32 precision, saturated; float64, because float32 cannot hold 32 bits."""
     return fake_quantize(bias.double(), scale, BIAS_BITS, can_saturate=True)
-

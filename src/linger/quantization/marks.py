@@ -71,7 +71,7 @@ def quant_module(
         The module.
     """
     parameter_bits = newer.pop("weight_bits", parameter_bits)
-    if newer.pop("bias_bits", 32) != 32:  # noqa: PLR2004 - the only width a bias has
+    if newer.pop("bias_bits", 32) != 32:
         raise UsageError("quant_module: a bias always has 32 bits. Leave bias_bits out.")
     if newer:
         raise UsageError(f"quant_module: unknown argument {', '.join(newer)}.")

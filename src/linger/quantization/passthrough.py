@@ -12,13 +12,45 @@ from torch import Tensor
 from linger.numeric.torch_quantize import fake_quantize
 from linger.quantization.qtensor import QTensor
 
-_NAMES = (
-    "reshape reshape_as view view_as flatten unflatten ravel transpose permute movedim moveaxis swapaxes swapdims t "
-    "squeeze unsqueeze narrow select split split_with_sizes tensor_split chunk unbind contiguous clone detach expand "
-    "expand_as repeat tile flip roll index_select broadcast_to adjoint"
-).split()
+_NAMES = [
+    "reshape",
+    "reshape_as",
+    "view",
+    "view_as",
+    "flatten",
+    "unflatten",
+    "ravel",
+    "transpose",
+    "permute",
+    "movedim",
+    "moveaxis",
+    "swapaxes",
+    "swapdims",
+    "t",
+    "squeeze",
+    "unsqueeze",
+    "narrow",
+    "select",
+    "split",
+    "split_with_sizes",
+    "tensor_split",
+    "chunk",
+    "unbind",
+    "contiguous",
+    "clone",
+    "detach",
+    "expand",
+    "expand_as",
+    "repeat",
+    "tile",
+    "flip",
+    "roll",
+    "index_select",
+    "broadcast_to",
+    "adjoint",
+]
 
-_IN_PLACE_VIEWS = "squeeze_ unsqueeze_ transpose_ t_ resize_ swapaxes_ swapdims_".split()
+_IN_PLACE_VIEWS = ["squeeze_", "unsqueeze_", "transpose_", "t_", "resize_", "swapaxes_", "swapdims_"]
 
 
 def _collect(names: list[str]) -> frozenset[Any]:
@@ -38,7 +70,7 @@ CONVERSIONS = frozenset({Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.float, Tenso
 
 def move(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Apply a moving function to the content."""
-    result = func(x.inner, *args, **kwargs)
+    result = func(x.content, *args, **kwargs)
     if isinstance(result, Tensor):
         return x.like(result)
     return type(result)(x.like(part) for part in result)
@@ -46,10 +78,10 @@ def move(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 def convert(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """.to(device) and .float() leave the numbers as they are; another type asks for real values."""
-    result = func(x.real(), *args, **kwargs)
+    result = func(x.dequantize(), *args, **kwargs)
     if x.is_integer:
         return x if result.dtype == torch.float32 else result
-    return x.like(result) if result.dtype == x.inner.dtype else result
+    return x.like(result) if result.dtype == x.content.dtype else result
 
 
 def drop(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> QTensor:
@@ -58,7 +90,7 @@ def drop(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if x.is_integer:
         return x
     assert x.scale is not None  # dispatch handles overwritten tensors
-    dropped = func(x.inner, *args, **kwargs)
-    if dropped is x.inner:
+    dropped = func(x.content, *args, **kwargs)
+    if dropped is x.content:
         return x
     return x.like(fake_quantize(dropped, x.scale, x.bits))

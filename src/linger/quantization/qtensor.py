@@ -26,7 +26,7 @@ class QTensor(Tensor):
     `scale` is None once an in-place float op has written over the tensor: from then on it is an ordinary one.
     """
 
-    _inner: Tensor
+    _content: Tensor
     scale: float | None
     bits: int
     runtime: Runtime
@@ -34,18 +34,18 @@ class QTensor(Tensor):
     _real: Tensor | None
 
     @staticmethod
-    def __new__(cls, inner: Tensor, *_: Any, **__: Any) -> QTensor:
+    def __new__(cls, content: Tensor, *_: Any, **__: Any) -> QTensor:
         """A wrapper without storage of its own."""
-        made: QTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]  # noqa: SLF001
-            cls, inner.shape, dtype=torch.float32, device=inner.device
+        made: QTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - torch has no public name for it
+            cls, content.shape, dtype=torch.float32, device=content.device
         )
         return made
 
     def __init__(
-        self, inner: Tensor, scale: float, bits: int, runtime: Runtime, *, is_nonnegative: bool = False
+        self, content: Tensor, scale: float, bits: int, runtime: Runtime, *, is_nonnegative: bool = False
     ) -> None:
         super().__init__()
-        self._inner = inner
+        self._content = content
         self.scale = scale
         self.bits = bits
         self.runtime = runtime
@@ -53,9 +53,9 @@ class QTensor(Tensor):
         self._real = None
 
     @property
-    def inner(self) -> Tensor:
+    def content(self) -> Tensor:
         """Real values in a simulation, integers in an export."""
-        return self._inner
+        return self._content
 
     @property
     def scale_data(self) -> float | None:
@@ -70,51 +70,51 @@ class QTensor(Tensor):
     @property
     def is_integer(self) -> bool:
         """Whether the content is integers (export) and not real values."""
-        return self.scale is not None and not self._inner.is_floating_point()
+        return self.scale is not None and not self._content.is_floating_point()
 
-    def real(self) -> Tensor:
+    def dequantize(self) -> Tensor:
         """The values as an ordinary float32 tensor, in the autograd graph."""
         if self.scale is None:
-            return self._inner
+            return self._content
         if self.is_integer:
             if self._real is None:
                 self._real = self.runtime.dequantize(self)
             return self._real
-        return self._inner if self._inner.dtype == torch.float32 else self._inner.float()
+        return self._content if self._content.dtype == torch.float32 else self._content.float()
 
     def integers(self) -> Tensor:
         """The integers q = value·scale, in the narrowest integer type that holds them."""
         if self.scale is None:
             raise TypeError("this tensor was overwritten by a float op and holds no integers")
         if self.is_integer:
-            return self._inner
-        return (self._inner.detach() * self.scale).to(integer_type(self.bits))
+            return self._content
+        return (self._content.detach() * self.scale).to(integer_type(self.bits))
 
-    def like(self, inner: Tensor) -> QTensor:
+    def like(self, content: Tensor) -> QTensor:
         """Other content at the same scale and width."""
         assert self.scale is not None  # callers handle overwritten tensors first
-        return QTensor(inner, self.scale, self.bits, self.runtime, is_nonnegative=self.is_nonnegative)
+        return QTensor(content, self.scale, self.bits, self.runtime, is_nonnegative=self.is_nonnegative)
 
     def overwrite(self, other: Tensor) -> QTensor:
         """Become `other`, as an in-place op demands."""
         self._real = None
         if isinstance(other, QTensor):
-            self._inner, self.scale, self.bits = other._inner, other.scale, other.bits
+            self._content, self.scale, self.bits = other.content, other.scale, other.bits
             self.is_nonnegative = other.is_nonnegative
         else:
-            self._inner, self.scale, self.is_nonnegative = other, None, False
+            self._content, self.scale, self.is_nonnegative = other, None, False
         return self
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # noqa: ARG002 - torch's signature
-        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - torch has no public name for it
-            return f"QTensor(scale={self.scale}, bits={self.bits}, {self._inner!r})"
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # torch leaves it open
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+            return f"QTensor(scale={self.scale}, bits={self.bits}, {self._content!r})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Saved as an ordinary tensor: a file outlives the model that made it."""
-        return self.real().detach().__reduce_ex__(protocol)
+        return self.dequantize().detach().__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        return self.real().detach().clone()
+        return self.dequantize().detach().clone()
 
     @classmethod
     def __torch_function__(
@@ -127,7 +127,7 @@ class QTensor(Tensor):
             return dispatch(func, args, dict(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]  # torch's stub has no func
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Calls that bypass torch functions see the real values."""
@@ -136,7 +136,7 @@ class QTensor(Tensor):
 
 def unwrap(tree: Any) -> Any:
     """Arguments with every QTensor replaced by its real values."""
-    return tree_map(lambda leaf: leaf.real() if isinstance(leaf, QTensor) else leaf, tree)
+    return tree_map(lambda leaf: leaf.dequantize() if isinstance(leaf, QTensor) else leaf, tree)
 
 
 def to_carrier(values: Tensor, bits: int) -> Tensor:

@@ -106,7 +106,7 @@ class Runtime:
 
     def dequantize(self, x: QTensor) -> Tensor:
         """The real values of integers in an export: one Dequant node."""
-        return self.emit(find_op("Dequant"), [x.inner], {"scale_o": x.scale}, self.unique_name(self.path, "Dequant"))
+        return self.emit(find_op("Dequant"), [x.content], {"scale_o": x.scale}, self.unique_name(self.path, "Dequant"))
 
     def note(self, record: OpRecord) -> None:
         """Remember an op of this pass."""

@@ -61,7 +61,9 @@ class QuantizedBase(nn.Module):
         """
         seen = _over_all_processes(max_abs(x, is_relu=is_relu), x)
         if not math.isfinite(seen):
-            raise UsageError(f"{where}: the tensor holds NaN or infinity, so no scale can be chosen. Check the input and the weights.")
+            raise UsageError(
+                f"{where}: the tensor holds NaN or infinity, so no scale can be chosen. Check the input and the weights."
+            )
         before = self.read(f"running_{name}")
         if x.numel() == 0:
             return seen

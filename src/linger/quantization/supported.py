@@ -17,7 +17,7 @@ def supported_types() -> dict[type[nn.Module], tuple[Op, Binding]]:
     table: dict[type[nn.Module], tuple[Op, Binding]] = {}
     for op in ops().values():
         for path, binding in op.layers.items():
-            table[reduce(getattr, path.split(".")[1:], torch)] = (op, binding)  # type: ignore[arg-type, index]  # getattr walks modules
+            table[reduce(getattr, path.split(".")[1:], torch)] = (op, binding)  # type: ignore[index]  # getattr walks modules
     return table
 
 

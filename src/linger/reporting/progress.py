@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
 from rich.console import Console
@@ -18,5 +18,5 @@ def progress(items: Iterable[Item], description: str) -> Iterator[Item]:
     if not console.is_terminal:
         yield from items
         return
-    total = len(items) if hasattr(items, "__len__") else None
+    total = len(items) if isinstance(items, Sized) else None
     yield from track(items, description=description, console=console, total=total, transient=True)

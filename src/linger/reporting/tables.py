@@ -7,19 +7,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from linger.verification.result import Verification
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     """A table of plain values; numbers to the right."""
-    made = Table(title=title, title_justify="left")
+    made = Table(title=Text(title), title_justify="left")
     content = [list(row) for row in rows]
     for i, column in enumerate(columns):
         is_number = all(isinstance(row[i], (int, float)) for row in content)
         made.add_column(column, justify="right" if is_number and content else "left")
     for row in content:
-        made.add_row(*(str(cell) for cell in row))
+        made.add_row(*(Text(str(cell)) for cell in row))  # plain: a name may look like markup
     return made
 
 

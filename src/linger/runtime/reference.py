@@ -13,11 +13,9 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from linger.dialect import DOMAIN, Op, ops
-from linger.graph.changes import Changes
-from linger.graph.dialect_node import all_nodes, attributes_of, is_dialect, require_known_ops
-from linger.graph.element_types import infer_element_types
+from linger.graph.dialect_node import all_nodes, attributes_of, is_dialect
 from linger.graph.model_io import ModelLike, load
-from linger.graph.passes.attach_functions import adopt_standard_integer_ops
+from linger.graph.normal_form import bring_to_normal_form
 from linger.numeric.kernel import Kernel
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime.session import Feeds
@@ -28,14 +26,11 @@ class Reference:
 
     def __init__(self, model: ModelLike, *, kernel: Kernel[Any] | None = None) -> None:
         copy = load(ir.to_proto(load(model)))
-        require_known_ops(copy)
-        copy.graph.sort()
+        bring_to_normal_form(copy)
         for node in all_nodes(copy):
             if is_dialect(node):
                 node.domain = DOMAIN
         copy.functions.clear()
-        infer_element_types(copy.graph)
-        adopt_standard_integer_ops(copy, Changes())
         used = copy.graph.opset_imports
         for domain in [d for d in used if d.startswith(f"{DOMAIN}.")]:
             del used[domain]
@@ -75,4 +70,6 @@ def _operator(op: Op, kernel: Kernel[Any]) -> type[OpRun]:
 def _as_node(proto: onnx.NodeProto) -> ir.Node:
     """The attributes of a NodeProto through the same reader as everywhere else."""
     attributes = [ir.from_proto(a) for a in proto.attribute]
-    return ir.Node(proto.domain, proto.op_type, [], attributes=attributes, num_outputs=len(proto.output), name=proto.name)
+    return ir.Node(
+        proto.domain, proto.op_type, [], attributes=attributes, num_outputs=len(proto.output), name=proto.name
+    )

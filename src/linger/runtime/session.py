@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import onnxruntime as ort
 import onnx_ir as ir
+import onnxruntime as ort
 from numpy.typing import NDArray
 
 from linger.errors import GraphError, UsageError, listing
@@ -118,5 +117,3 @@ def _with_every_output(model: ir.Model) -> ir.Model:
                 copy.graph.outputs.append(output)
                 present.add(output.name)
     return copy
-
-

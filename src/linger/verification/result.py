@@ -93,7 +93,9 @@ class Verification:
 
     def summary(self) -> str:
         """The verdict in one or two sentences."""
-        text = f"{self.differing} of {self.integers} integers differ ({len(self.rows)} tensors, {self.batches} batches)."
+        text = (
+            f"{self.differing} of {self.integers} integers differ ({len(self.rows)} tensors, {self.batches} batches)."
+        )
         if self.missing:
             text += f" Only one side has {', '.join(self.missing)}."
         if self.output_differences:

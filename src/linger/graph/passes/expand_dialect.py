@@ -7,9 +7,8 @@ import onnx_ir as ir
 
 from linger.dialect import DOMAIN, find_op
 from linger.graph.changes import Changes
-from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, opset_of, require_known_ops
-from linger.graph.element_types import infer_element_types
-from linger.graph.passes.attach_functions import adopt_standard_integer_ops, element_bits_of
+from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, opset_of
+from linger.graph.normal_form import bring_to_normal_form, element_bits_of
 from linger.numeric.onnx_kernel import OnnxKernel, OnnxValue
 
 
@@ -19,11 +18,7 @@ def expand_dialect(model: ir.Model) -> Changes:
     Leaves: only standard nodes, no functions, and no `If` where the weights are initializers. Names of tensors
     that dialect nodes produced are kept.
     """
-    changes = Changes()
-    require_known_ops(model)
-    model.graph.sort()
-    infer_element_types(model.graph)
-    adopt_standard_integer_ops(model, changes)
+    changes = bring_to_normal_form(model)
     for node in [n for n in all_nodes(model) if is_dialect(n)]:
         _expand(node, opset_of(model))
         changes.note(describe(node), "expanded into standard nodes")

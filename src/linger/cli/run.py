@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger run: a file in stock ONNX Runtime."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from linger.cli.arrays import random_feeds, read_feeds
+from linger.graph.model_io import write_atomically
+from linger.reporting.tables import table
+from linger.runtime.session import Session
+
+
+def run(
+    model: Annotated[Path, typer.Argument(help="An ONNX file: dialect, bare or standard.")],
+    inputs: Annotated[Path | None, typer.Option(help="An .npz file with the inputs; random ones without it.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the outputs to this .npz file.")] = None,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Every intermediate tensor, not only the outputs.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+) -> None:
+    """Run a model and show (or save) what it computes."""
+    session = Session(model)
+    feeds = random_feeds(session, seed) if inputs is None else read_feeds(inputs, session)
+    names = [o.name for o in session.get_outputs()]
+    results = session.intermediates(feeds) if every else dict(zip(names, session.run(None, feeds), strict=True))
+    if output is not None:
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **results)
+        write_atomically(output, buffer.getvalue())
+    rows = [
+        (
+            name,
+            str(a.dtype),
+            "×".join(map(str, a.shape)),
+            f"{a.min():g}" if a.size else "",
+            f"{a.max():g}" if a.size else "",
+        )
+        for name, a in results.items()
+    ]
+    Console().print(table(str(model), ("tensor", "type", "shape", "min", "max"), rows))

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The form in which bodies can be applied: sorted, typed, integer standard ops adopted, nothing left out.
+
+Attaching functions, expanding and interpreting all begin here, so that what one of them refuses all refuse.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from linger.dialect import DOMAIN, Op, find_op, ops
+from linger.errors import UnsupportedError
+from linger.graph.changes import Changes
+from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, require_known_ops
+from linger.graph.element_types import INTEGERS, infer_element_types
+from linger.numeric.fixed import limits
+
+_NEUTRAL = {"auto_pad": "NOTSET", "storage_order": 0}
+_WINDOW_RANK = 2
+_WIDEST_WINDOW_DATA = 16
+_LIMITED_TO_16_BITS = frozenset({"Conv2dInt", "AvgPool2dInt"})
+
+
+def bring_to_normal_form(model: ir.Model) -> Changes:
+    """Sort, type, adopt integer Relu, MaxPool and Clip of the standard domain, complete inputs.
+
+    Raises:
+        UnsupportedError: Nodes without an op, or with settings that have no agreed meaning.
+    """
+    changes = Changes()
+    require_known_ops(model)
+    model.graph.sort()
+    infer_element_types(model.graph)
+    _adopt_standard_integer_ops(model, changes)
+    for node in [n for n in all_nodes(model) if is_dialect(n)]:
+        op = find_op(node.op_type)
+        _refuse(node, attributes_of(node, op))
+        _complete_inputs(model, node, op, changes)
+    return changes
+
+
+def element_bits_of(node: ir.Node) -> int:
+    """Widest integer among data and weights; the bias (int32) does not count."""
+    types = [v.dtype for v in node.inputs[:2] if v is not None and v.dtype in INTEGERS]
+    return int(max((t.itemsize * 8 for t in types if t is not None), default=8))
+
+
+def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
+    """No runtime has integer Relu, MaxPool and Clip for every opset and width, so they become dialect nodes.
+
+    A file without any dialect node is somebody else's business and stays as it is.
+    """
+    if not any(is_dialect(node) for node in all_nodes(model)):
+        return
+    standard = {op.standard_name: op for op in ops().values() if op.standard_name}
+    for node in all_nodes(model):
+        x = node.inputs[0] if node.inputs else None
+        if node.domain or node.op_type not in standard or x is None or x.dtype not in INTEGERS:
+            continue
+        op = standard[node.op_type]
+        known = {a.name for a in op.attributes}
+        strange = {n: a.value for n, a in node.attributes.items() if n not in known and a.value != _NEUTRAL.get(n)}
+        if strange or len(node.outputs) > 1:
+            raise UnsupportedError(
+                f"{describe(node)}: on integers, {strange or 'a second output'} has no meaning in the dialect. Remove it."
+            )
+        for name in [n for n in node.attributes if n not in known]:
+            del node.attributes[name]
+        node.domain = DOMAIN
+        changes.note(describe(node), "moved into the dialect")
+
+
+def _refuse(node: ir.Node, attributes: dict[str, Any]) -> None:
+    """Settings that cannot be computed exactly, or that have no agreed meaning."""
+    window = attributes.get("kernel_shape")
+    if window is not None and len(window) != _WINDOW_RANK:
+        raise UnsupportedError(
+            f"{describe(node)}: a window of {len(window)} axes; only 2 are supported. Add an axis of size 1."
+        )
+    if node.op_type == "AvgPool2dInt" and attributes["ceil_mode"]:
+        raise UnsupportedError(
+            f"{describe(node)}: ceil_mode=1 has no agreed divisor. Export with ceil_mode=0 and explicit pads."
+        )
+    if node.op_type in _LIMITED_TO_16_BITS and element_bits_of(node) > _WIDEST_WINDOW_DATA:
+        raise UnsupportedError(
+            f"{describe(node)}: its input has 32 bits; at most 16 are supported. Add a Requant before it."
+        )
+
+
+def _complete_inputs(model: ir.Model, node: ir.Node, op: Op, changes: Changes) -> None:
+    """Supply what was left out: a zero bias, the open end of a Clip."""
+    if op.is_variadic:
+        return
+    present = [*node.inputs, *[None] * (len(op.inputs) - len(node.inputs))]
+    if all(value is not None for value in present):
+        return
+    node.resize_inputs(len(op.inputs))
+    for index, (name, value) in enumerate(zip(op.inputs, present, strict=True)):
+        if value is None:
+            node.replace_input_with(index, _neutral_input(model, node, name))
+            changes.note(describe(node), f"input {name!r} completed")
+
+
+def _neutral_input(model: ir.Model, node: ir.Node, name: str) -> ir.Value:
+    first = node.inputs[0]
+    if name == "b":
+        weight = node.inputs[1]
+        channels = weight.shape[0] if weight is not None and weight.shape is not None else None
+        if not isinstance(channels, int):
+            raise UnsupportedError(
+                f"{describe(node)}: the weight's shape is not known, so no zero bias can be added. Give the node a bias."
+            )
+        return _initializer(model, f"linger.zero_bias_{channels}", np.zeros(channels, np.int32))
+    if name in ("low", "high") and first is not None and first.dtype is not None:
+        bits = int(first.dtype.itemsize * 8)
+        end = limits(bits)[name == "high"]
+        return _initializer(model, f"linger.{name}_{bits}", np.asarray(end, first.dtype.numpy()))
+    raise UnsupportedError(f"{describe(node)}: input {name!r} is missing. Connect it.")
+
+
+def _initializer(model: ir.Model, name: str, content: NDArray[Any]) -> ir.Value:
+    if name not in model.graph.initializers:
+        tensor = ir.tensor(content, name=name)
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(content.shape), const_value=tensor)
+        model.graph.register_initializer(value)
+    return model.graph.initializers[name]

@@ -1,0 +1,144 @@
+"""linger.verify: the proof itself must be able to fail."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+import linger
+from linger.errors import UsageError
+from tests.support.models import SmallNet, Traced, quantised, small_net
+
+
+@pytest.fixture
+def exported(tmp_path):
+    model, x = small_net()
+    path = tmp_path / "net.onnx"
+    axes = {"x": {0: "n"}, "y": {0: "n"}}
+    linger.onnx.export(model, (x,), path, input_names=["x"], output_names=["y"], dynamic_axes=axes)
+    return model, x, path
+
+
+def test_every_integer_of_every_batch_is_compared(exported):
+    model, x, path = exported
+    result = linger.verify(model, path, [x, x * 3, x[:1]])
+    assert result.ok
+    assert result.batches == 3
+    assert result.differing == 0
+    names = [r.name for r in result.rows]
+    assert {"stem.Quant", "stem.Conv2dInt", "block.iqAdd", "relu6.Clip", "iqCat", "gap.AvgPool2dInt", "fc.LinearInt"} <= set(names)
+    assert result.integers == sum(r.values for r in result.rows) > 20_000
+    assert "0 of" in result.summary()
+
+
+def damage(path, change):
+    proto = onnx.load(path)
+    change(proto)
+    onnx.save(proto, path)
+
+
+def weight_off_by_one(proto):
+    tensor = next(i for i in proto.graph.initializer if i.name == "block.conv2.weight")
+    array = onnx.numpy_helper.to_array(tensor).copy()
+    array[0, 0, 0, 0] += 1 if array[0, 0, 0, 0] < 127 else -1
+    tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+
+
+def shift_off_by_one(proto):
+    node = next(n for n in proto.graph.node if n.name == "block.conv2.Conv2dInt")
+    attribute = next(a for a in node.attribute if a.name == "scale_o")
+    attribute.f *= 2
+
+
+def bias_dropped(proto):
+    tensor = next(i for i in proto.graph.initializer if i.name == "block.conv2.bias")
+    array = np.zeros_like(onnx.numpy_helper.to_array(tensor))
+    tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+
+
+@pytest.mark.parametrize("change", [weight_off_by_one, shift_off_by_one, bias_dropped])
+def test_a_wrong_file_is_caught_at_its_first_wrong_layer(exported, change):
+    model, x, path = exported
+    damage(path, change)
+    result = linger.verify(model, path, (x,))
+    assert not result.ok
+    assert result.differing > 0
+    assert result.first.tensor == "block.conv2.Conv2dInt"
+    assert result.first.expected_by == "torch"
+    assert len(result.first.index) == 4
+    assert result.first.expected != result.first.found
+    assert "block.conv2.Conv2dInt" in result.summary()
+
+
+def test_function_body_that_rounds_differently_is_caught(exported):
+    model, x, path = exported
+
+    def round_to_even(proto):
+        for function in proto.functions:
+            for node in function.node:
+                if node.op_type == "Floor" and function.name == "iqAdd":
+                    node.op_type = "Round"
+
+    damage(path, round_to_even)
+    result = linger.verify(model, path, (x,))
+    assert not result.ok
+    assert (result.first.tensor, result.first.found_by) == ("block.iqAdd", "ONNX Runtime")
+
+
+def test_tensor_missing_from_the_file_is_reported(exported):
+    model, x, path = exported
+
+    def rename(proto):
+        for node in proto.graph.node:
+            for names in (node.input, node.output):
+                for i, name in enumerate(names):
+                    if name == "stem.Conv2dInt":
+                        names[i] = "other"
+
+    damage(path, rename)
+    result = linger.verify(model, path, (x,))
+    assert not result.ok
+    assert set(result.missing) == {"stem.Conv2dInt", "other"}
+
+
+def test_tensor_of_few_values_is_listed(tmp_path):
+    model = quantised(SmallNet(), torch.zeros(2, 1, 8, 8))
+    linger.onnx.export(model, (torch.zeros(2, 1, 8, 8),), tmp_path / "net.onnx")
+    result = linger.verify(model, tmp_path / "net.onnx", (torch.zeros(2, 1, 8, 8),))
+    assert result.ok
+    assert "stem.Quant" in [r.name for r in result.narrow]
+
+
+def test_float_island_is_reported_but_not_judged(tmp_path):
+    class EndsInFloat(Traced):
+        def forward(self, x):
+            return torch.softmax(self.first(x), dim=1)
+
+    x = torch.randn(5, 6)
+    model = quantised(EndsInFloat(), x)
+    linger.onnx.export(model, (x,), tmp_path / "net.onnx")
+    result = linger.verify(model, tmp_path / "net.onnx", (x,))
+    assert result.ok
+    assert 0 <= result.float_error < 1e-6
+
+
+def test_float_model_and_wrong_inputs_are_refused(exported):
+    model, x, path = exported
+    with pytest.raises(UsageError, match="not quantised"):
+        linger.verify(SmallNet(), path, (x,))
+    with pytest.raises(UsageError, match="the forward pass fails"):
+        linger.verify(model, path, (x, x))
+
+
+def test_nothing_compared_is_not_a_proof(exported):
+    model, _, path = exported
+    assert not linger.verify(model, path, []).ok
+
+
+def test_verification_leaves_the_model_as_it_was(exported):
+    model, x, path = exported
+    model.train()
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    linger.verify(model, path, (x,))
+    assert model.training
+    assert all(torch.equal(v, model.state_dict()[k]) for k, v in state.items())
