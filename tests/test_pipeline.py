@@ -26,7 +26,15 @@ def test_every_integer_of_every_batch_is_compared(exported):
     assert result.batches == 3
     assert result.differing == 0
     names = [r.name for r in result.rows]
-    assert {"stem.Quant", "stem.Conv2dInt", "block.iqAdd", "relu6.Clip", "iqCat", "gap.AvgPool2dInt", "fc.LinearInt"} <= set(names)
+    assert {
+        "stem.Quant",
+        "stem.Conv2dInt",
+        "block.iqAdd",
+        "relu6.Clip",
+        "iqCat",
+        "gap.AvgPool2dInt",
+        "fc.LinearInt",
+    } <= set(names)
     assert result.integers == sum(r.values for r in result.rows) > 20_000
     assert "0 of" in result.summary()
 

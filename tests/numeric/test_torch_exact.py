@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own convention
+import torch.nn.functional as F
 
 from linger.numeric.fixed import FLOAT32_EXACT
 from linger.numeric.torch_exact import MAX_PARTS, SplitPlan, plan_product, run_product

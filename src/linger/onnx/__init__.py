@@ -7,16 +7,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from linger.onnx.export import export as export
+    from linger.onnx.exporter import export as export
 
-_HOME = {"export": "linger.onnx.export"}
+_HOME = {"export": "linger.onnx.exporter"}
 __all__ = ["export"]
 
 
 def __getattr__(name: str) -> Any:
-    # the module `export` and its function share a name: the function is the public one
     if name in _HOME:
-        found = getattr(importlib.import_module(_HOME[name]), name)
-        globals()[name] = found
-        return found
+        return getattr(importlib.import_module(_HOME[name]), name)
     raise AttributeError(f"module 'linger.onnx' has no attribute {name!r}")

@@ -35,5 +35,5 @@ def preserved(model: nn.Module) -> Iterator[Runtime | None]:
             if not torch.equal(current, content):
                 current.copy_(content)
         if runtime is not None and before is not None:
-            runtime.frames.clear()
+            runtime.abandon()
             runtime.emitter, runtime.recorder, runtime.ops = before

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from linger.errors import UsageError
 from linger.graph.recording import Recording
-from linger.onnx.export import run_once
+from linger.onnx.exporter import run_once
 from linger.onnx.preserve import preserved
 from linger.quantization.qtensor import QTensor
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from linger.numeric.fixed import limits
@@ -28,15 +29,29 @@ def real_result(operands: Sequence[Tensor], scales: Sequence[float], bits: Seque
     return x + y if max(bits) + spread < _SIGNIFICAND else x.double() + y.double()
 
 
-def evaluate(total: Tensor, operands: Sequence[Tensor], attributes: dict[str, Any], *, can_saturate: bool) -> Tensor:
-    """The sum of both operands, each rounded to scale_o, limited to o_bits."""
+def evaluate(
+    total: Tensor | None, operands: Sequence[Tensor], attributes: dict[str, Any], *, can_saturate: bool
+) -> Tensor:
+    """The sum of both operands, each rounded to scale_o, limited to o_bits; `total` is their exact sum, if known."""
     scale, bits = attributes["scale_o"], attributes["o_bits"]
-    is_finer = [source > scale for source in (attributes["scale_x"], attributes["scale_y"])]
+    scales = (attributes["scale_x"], attributes["scale_y"])
+    is_finer = [source > scale for source in scales]
+    if all(is_finer):
+        return _round_both(operands, scale, bits)
+    if total is None:
+        total = real_result(operands, scales, (bits, bits))
     if not any(is_finer):
         low, high = limits(bits)
         return (total.clamp(low / scale, high / scale) if can_saturate else total).to(carrier(bits))
-    if all(is_finer):
-        x, y = operands
-        total = fake_quantize(x.to(total.dtype), scale, _UNLIMITED, can_saturate=False) + y
-        can_saturate = True  # two roundings may go one step beyond the sum that was seen
     return fake_quantize(total, scale, bits, can_saturate=can_saturate, is_owned=True).to(carrier(bits))
+
+
+def _round_both(operands: Sequence[Tensor], scale: float, bits: int) -> Tensor:
+    """Both operands are finer than the output: each is rounded to whole steps, then they are added."""
+    x, y = (o.to(carrier(bits)) for o in operands)
+    if x.requires_grad or y.requires_grad:
+        rounded = fake_quantize(x, scale, _UNLIMITED, can_saturate=False)
+        return fake_quantize(rounded + y, scale, bits, is_owned=True)
+    steps_x, steps_y = (torch.add(x.new_tensor(0.5), o, alpha=scale).floor_() for o in (x, y))
+    steps = steps_x + steps_y if steps_x.shape != torch.broadcast_shapes(x.shape, y.shape) else steps_x.add_(steps_y)
+    return steps.clamp_(*limits(bits)).mul_(1.0 / scale)

@@ -20,7 +20,11 @@ def real_result(operands: Sequence[Tensor], scales: Sequence[float], bits: Seque
     return x * y if sum(bits) <= _SIGNIFICAND else x.double() * y.double()
 
 
-def evaluate(product: Tensor, operands: Sequence[Tensor], attributes: dict[str, Any], *, can_saturate: bool) -> Tensor:
-    """The product at scale_o, limited to o_bits."""
+def evaluate(
+    product: Tensor | None, operands: Sequence[Tensor], attributes: dict[str, Any], *, can_saturate: bool
+) -> Tensor:
+    """The product at scale_o, limited to o_bits; `product` is the exact one, if known."""
     scale, bits = attributes["scale_o"], attributes["o_bits"]
+    if product is None:
+        product = real_result(operands, (), (bits, bits))
     return fake_quantize(product, scale, bits, can_saturate=can_saturate, is_owned=True).to(carrier(bits))

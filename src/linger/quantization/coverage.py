@@ -14,7 +14,7 @@ from linger.quantization.runtime import OpRecord
 
 @dataclass(frozen=True)
 class Coverage:
-    """The ops of the last forward pass."""
+    """The ops of one forward pass, in the order of execution."""
 
     ops: tuple[OpRecord, ...]
 
@@ -39,7 +39,10 @@ class Coverage:
 
 
 def coverage(model: nn.Module) -> Coverage:
-    """What the last forward pass of a quantised model computed as integers, and what it did not.
+    """What a quantised model computes as integers, and what it does not, with the reasons.
+
+    Tells of the last calibration pass, which sees every op; of the last forward pass, if the model was never
+    calibrated (then float ops that no quantised tensor reaches are not seen).
 
     Raises:
         UsageError: The model is not quantised, or has not run yet.

@@ -17,7 +17,6 @@ from linger.errors import UnsupportedError
 from linger.quantization import passthrough
 from linger.quantization.functional import as_operand, run_functional
 from linger.quantization.qtensor import QTensor, unwrap
-from linger.quantization.runtime import OpRecord
 
 _QUERIES = frozenset(
     [
@@ -161,8 +160,7 @@ def _in_float(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, reaso
 
 
 def _note(name: str, args: Any, kwargs: Any, reason: str) -> None:
-    runtime = _runtime((args, kwargs))
-    runtime.note(OpRecord(runtime.path, name, is_integer=False, reason=reason))
+    _runtime((args, kwargs)).note_float(name, reason)
 
 
 def _is_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

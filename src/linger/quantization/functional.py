@@ -85,12 +85,11 @@ def run_functional(
         layer = functional_layer(frame, f"{op.state_name}_{index}", name)
     scales = [o.scale or 0.0 for o in operands]
     fast = twin(op) if runtime.emitter is None else None
-    total = (
-        None if fast is None else fast.real_result([o.content for o in operands], scales, [o.bits for o in operands])
-    )
-    seen = None
+    total = seen = None
     if layer.is_observing and runtime.emitter is None:
         # without a twin the op only moves its operands: the result's range is the widest of theirs
+        values = [o.content for o in operands]
+        total = None if fast is None else fast.real_result(values, scales, [o.bits for o in operands])
         seen = layer.observe("o", _all_values(operands) if total is None else total, name)
     scale_o = layer.scale_of("o", bits, name, at_most=op.limit(scales))
     attributes = dict(settings) | _scale_attributes(op, scales) | {"scale_o": scale_o}

@@ -19,6 +19,7 @@ from linger.quantization.layer import QuantLayer, Widths
 from linger.quantization.marks import QuantMode, checked_types, checked_widths, mark_of
 from linger.quantization.runtime import Runtime, Scope
 from linger.quantization.supported import op_for
+from linger.quantization.watch import FloatWatch
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ def init(
     widths = checked_widths(8, parameter_bits, 8)
     excluded = tuple(disable_module or ())
     float_paths = _float_paths(model, disable_submodel)
-    runtime = Runtime()
+    runtime = Runtime(make_watch=FloatWatch)
     replacements: dict[nn.Module, nn.Module] = {}
     for path, module in model.named_modules():
         if not isinstance(module, excluded) and not _is_inside(path, float_paths):

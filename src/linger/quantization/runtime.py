@@ -12,12 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from linger.dialect import Op, find_op
+from linger.quantization.calibrate import is_calibrating
+from linger.quantization.qtensor import unwrap
 
 if TYPE_CHECKING:
     from linger.quantization.qtensor import QTensor
+
+RUN_FIRST = "torch.export needs the scales and integer weights of a pass before it. Run model.eval() once under torch.no_grad() first."
+"""What to do when a trace, which sees no values, asks for one that no earlier pass has left."""
 
 
 @dataclass
@@ -60,14 +66,22 @@ class Runtime:
     recorder: Recorder | None = None
     ops: list[OpRecord] = field(default_factory=list)
     layers: list[Any] = field(default_factory=list)
+    make_watch: Callable[[Runtime], Any] | None = None
+    is_watched: bool = False
+    _watch: Any = None
     _pending: list[OpRecord] = field(default_factory=list)
     _names: Counter[str] = field(default_factory=Counter)
 
     def enter(self, path: str, module: nn.Module) -> None:
         """A module's forward begins; the outermost one starts a new pass."""
+        if not path:
+            self.abandon()  # the root never runs inside itself: an interrupted pass is still here
         if not self.frames:
             self._pending = []
             self._names.clear()
+            if self.make_watch is not None and is_calibrating():
+                self._watch = self.make_watch(self)
+                self._watch.__enter__()
         self.frames.append(Frame(path, module))
 
     def leave(self, module: nn.Module) -> None:
@@ -75,7 +89,24 @@ class Runtime:
         while self.frames and self.frames.pop().module is not module:
             pass
         if not self.frames:
+            self._finish()
+
+    def _finish(self) -> None:
+        """A pass is over. What a watched pass saw is complete, so a later, unwatched one does not replace it."""
+        if self._watch is not None:
+            self._watch.__exit__(None, None, None)
+            self._watch = None
+            self.is_watched = True
             self.ops = self._pending
+        elif not self.is_watched:
+            self.ops = self._pending
+
+    def abandon(self) -> None:
+        """Forget a pass that did not end."""
+        self.frames.clear()
+        if self._watch is not None:
+            self._watch.__exit__(None, None, None)
+            self._watch = None
 
     @property
     def frame(self) -> Frame | None:
@@ -113,6 +144,10 @@ class Runtime:
         if self.frames:
             self._pending.append(record)
 
+    def note_float(self, op_name: str, reason: str) -> None:
+        """Remember an op of this pass that stays float."""
+        self.note(OpRecord(self.path, op_name, is_integer=False, reason=reason))
+
 
 class Scope:
     """The hooks of one module: they tell the runtime when its forward begins and ends."""
@@ -124,6 +159,12 @@ class Scope:
         """Forward pre-hook."""
         self.runtime.enter(self.path, module)
 
-    def leave(self, module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002
-        """Forward hook, called after an exception too."""
+    def leave(self, module: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG002
+        """Forward hook, called after an exception too. A program of torch.export returns ordinary tensors."""
         self.runtime.leave(module)
+        return unwrap(output) if is_exporting() and not self.runtime.frames else None
+
+
+def is_exporting() -> bool:
+    """Whether torch.export is tracing: tensors have no values then."""
+    return torch.compiler.is_exporting()

@@ -13,6 +13,7 @@ from linger.errors import UsageError
 from linger.numeric.fixed import scale_for
 from linger.numeric.torch_quantize import max_abs
 from linger.quantization.calibrate import is_calibrating
+from linger.quantization.runtime import RUN_FIRST, is_exporting
 
 _ZEROS = 2.0**-126
 """Range of a tensor that held nothing but zeros: seen, but negligible."""
@@ -27,15 +28,20 @@ class QuantizedBase(nn.Module):
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__()
         self._known: dict[str, tuple[int, float]] = {}
-        for name in names:
-            self.register_buffer(f"running_{name}", torch.zeros(1))
-            self.register_buffer(f"scale_{name}", torch.zeros(1))
+        with torch.inference_mode(mode=False):  # a layer made in an inference pass can be trained later
+            for name in names:
+                self.register_buffer(f"running_{name}", torch.zeros(1))
+                self.register_buffer(f"scale_{name}", torch.zeros(1))
 
     def read(self, name: str) -> float:
         """A buffer's value; the version counter tells when the tensor was written by someone else."""
         buffer = self._buffers[name]
         assert buffer is not None  # buffers of this class are never None
         known = self._known.get(name)
+        if is_exporting():
+            if known is None:
+                raise UsageError(RUN_FIRST)
+            return known[1]  # a traced buffer has no value
         if known is None or known[0] != buffer._version:  # noqa: SLF001 - torch's public name is missing
             known = (buffer._version, float(buffer))  # noqa: SLF001
             self._known[name] = known
@@ -48,6 +54,7 @@ class QuantizedBase(nn.Module):
         if self.read(name) != value:
             with torch.no_grad():
                 buffer.fill_(value)
+            self.read(name)
 
     @property
     def is_observing(self) -> bool:
@@ -67,7 +74,7 @@ class QuantizedBase(nn.Module):
         before = self.read(f"running_{name}")
         if x.numel() == 0:
             return seen
-        if before == 0.0:
+        if before <= _ZEROS:  # nothing but zeros so far: the first real batch sets the range
             after = seen
         elif is_calibrating():
             after = max(before, seen)

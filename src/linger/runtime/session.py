@@ -15,6 +15,13 @@ from linger.graph.dialect_node import all_nodes, is_dialect
 from linger.graph.model_io import ModelLike, load
 from linger.graph.passes.attach_functions import attach_functions
 
+# every error class of ONNX Runtime's binding; they share no base of their own
+_ORT_ERRORS = tuple(
+    value
+    for value in vars(ort.capi.onnxruntime_pybind11_state).values()
+    if isinstance(value, type) and issubclass(value, Exception)
+)
+
 Feeds = Mapping[str, NDArray[Any]]
 
 
@@ -56,10 +63,8 @@ class Session:
     def _open(self, model: ir.Model) -> ort.InferenceSession:
         try:
             return ort.InferenceSession(ir.to_proto(model).SerializeToString(), **self._arguments)
-        except (ort.capi.onnxruntime_pybind11_state.Fail, RuntimeError, ValueError) as error:
+        except _ORT_ERRORS as error:
             raise GraphError(f"ONNX Runtime cannot load the model: {error}") from error
-        except ort.capi.onnxruntime_pybind11_state.InvalidGraph as error:
-            raise GraphError(f"ONNX Runtime refuses the graph: {error}") from error
 
     @property
     def model(self) -> ir.Model:

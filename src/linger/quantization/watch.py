@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Float ops that no quantised tensor takes part in: seen by a TorchFunctionMode while a model is calibrated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from linger.quantization import passthrough
+from linger.quantization.qtensor import QTensor
+from linger.quantization.statistics import QuantizedBase
+
+if TYPE_CHECKING:
+    from linger.quantization.runtime import Runtime
+
+
+class FloatWatch(TorchFunctionMode):
+    """Notes every computation on ordinary float tensors inside a quantised model."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__()
+        self._runtime = runtime
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the function; note it if it computed floats from floats."""
+        result = func(*args, **(kwargs or {}))
+        frame = self._runtime.frame
+        if frame is None or isinstance(frame.module, QuantizedBase) or func in passthrough.MOVES:
+            return result
+        leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        is_plain = bool(leaves) and not any(isinstance(leaf, QTensor) for leaf in leaves)
+        results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        name = getattr(func, "__name__", str(func))
+        if is_plain and not name.startswith("__get") and any(r.is_floating_point() for r in results):
+            self._runtime.note_float(name, "its inputs are float tensors")
+        return result

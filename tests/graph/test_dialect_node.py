@@ -1,0 +1,46 @@
+"""Reading dialect nodes."""
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from linger.dialect import find_op
+from linger.errors import GraphError, UnsupportedError
+from linger.graph.dialect_node import all_nodes, attributes_of, is_dialect, opset_of, require_known_ops
+
+
+def model(body, domains='"": 12, "thinker": 1'):
+    text = f"<ir_version: 8, opset_import: [{domains}]> g (float[n] x) => (float[n] y) {{ {body} }}"
+    return ir.from_proto(onnx.parser.parse_model(text))
+
+
+def test_sub_domains_belong_to_the_dialect():
+    nodes = list(all_nodes(model("a = thinker.Foo(x) b = thinker.i16.Bar(a) y = other.Foo(b)")))
+    assert [is_dialect(n) for n in nodes] == [True, True, False]
+
+
+def test_attributes_get_defaults_and_lose_strangers():
+    node = next(all_nodes(model("y = thinker.iqAdd<scale_x=1.0, scale_y=2.0, scale_o=1.0, o_dtype=3>(x, x)")))
+    found = attributes_of(node, find_op("iqAdd"))
+    assert found["o_bits"] == 8
+    assert found["scale_y"] == 2.0
+    assert "o_dtype" not in found
+
+
+def test_missing_attribute_names_the_node():
+    node = next(all_nodes(model("[conv7] y = thinker.Requant<data_bits=8>(x)")))
+    with pytest.raises(GraphError, match=r"conv7 \(Requant\).*lacks o_bits, scale_x, scale_o"):
+        attributes_of(node, find_op("Requant"))
+
+
+def test_all_unknown_ops_are_named():
+    with pytest.raises(
+        UnsupportedError, match=r"no op for iqBar, iqFoo \(nodes p \(iqFoo\), q \(iqBar\)\).*Update linger"
+    ):
+        require_known_ops(model("[p] a = thinker.iqFoo(x) [q] y = thinker.iqBar(a)"))
+
+
+def test_opset_is_required():
+    assert opset_of(model("y = Relu(x)")) == 12
+    with pytest.raises(GraphError, match="no standard opset"):
+        opset_of(model("y = thinker.Relu(x)", domains='"thinker": 1'))

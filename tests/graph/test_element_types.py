@@ -1,0 +1,55 @@
+"""Element types, found by walking."""
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from linger.graph.element_types import infer_element_types
+
+T = ir.DataType
+BODY = """
+  q = thinker.Quant<data_bits=8, scale_x=16.0>(x)
+  wide = thinker.Requant<data_bits=8, o_bits=16, scale_x=16.0, scale_o=4096.0>(q)
+  moved = Transpose<perm=[1, 0]>(wide)
+  relu = thinker.Relu(moved)
+  shape = Shape(relu)
+  one = Constant<value = int8[1] {1}>()
+  f = Constant<value_float = 1.0>()
+  i = Constant<value_int = 1>()
+  c = Cast<to=11>(q)
+  less = Less(x, x)
+  chosen = Where(less, q, q)
+  acc = MatMulInteger(q, q)
+  filled = ConstantOfShape(shape)
+  quantised = QuantizeLinear(x, f)
+  y = thinker.Dequant<scale_o=4096.0>(relu)
+"""
+EXPECTED = {
+    "q": T.INT8, "wide": T.INT16, "moved": T.INT16, "relu": T.INT16, "shape": T.INT64, "one": T.INT8, "f": T.FLOAT,
+    "i": T.INT64, "c": T.DOUBLE, "less": T.BOOL, "chosen": T.INT8, "acc": T.INT32, "filled": T.FLOAT,
+    "quantised": T.UINT8, "y": T.FLOAT,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def types():
+    text = f'<ir_version: 8, opset_import: ["": 12, "thinker": 1]> g (float[2,2] x) => (float[2,2] y) {{ {BODY} }}'
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    infer_element_types(model.graph)
+    return {o.name: o.dtype for node in model.graph for o in node.outputs}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_type_of(types, name):
+    assert types[name] == EXPECTED[name]
+
+
+def test_branches_are_walked_and_type_the_if():
+    text = """<ir_version: 8, opset_import: ["": 12, "thinker": 1]> g (float[2] x, bool c) => (float[2] y) {
+      q = thinker.Quant<data_bits=8, scale_x=16.0>(x)
+      r = If(c) <then_branch = t () => (a) { a = Identity(q) }, else_branch = e () => (b) { b = thinker.Relu(q) }>
+      y = thinker.Dequant<scale_o=16.0>(r)
+    }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    infer_element_types(model.graph)
+    assert model.graph[1].outputs[0].dtype == T.INT8

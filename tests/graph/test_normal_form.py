@@ -1,0 +1,99 @@
+"""The form in which bodies can be applied."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from linger.errors import UnsupportedError
+from linger.graph.normal_form import bring_to_normal_form, element_bits_of
+from linger.graph.passes.expand_dialect import expand_dialect
+from linger.runtime.reference import Reference
+from linger.runtime.session import Session
+
+QUANT = "q = thinker.Quant<data_bits=8, scale_x=16.0>(x)"
+END = "y = thinker.Dequant<scale_o=16.0>(r)"
+
+
+def model(middle, shape="1,1,4,4", extra=""):
+    text = f"""<ir_version: 8, opset_import: ["": 12, "thinker": 1]>
+    g (float[{shape}] x) => (float[a,b,c,d] y) {extra} {{ {QUANT} {middle} {END} }}"""
+    return ir.from_proto(onnx.parser.parse_model(text))
+
+
+def test_integer_standard_ops_are_adopted_and_float_ones_are_not():
+    text = """<ir_version: 8, opset_import: ["": 12, "thinker": 1]> g (float[2] x) => (float[2] y) {
+      f = Relu(x)  q = thinker.Quant<data_bits=8, scale_x=16.0>(f)  r = Relu(q)  y = thinker.Dequant<scale_o=16.0>(r) }"""
+    made = ir.from_proto(onnx.parser.parse_model(text))
+    bring_to_normal_form(made)
+    assert [n.domain for n in made.graph if n.op_type == "Relu"] == ["", "thinker"]
+    assert len(bring_to_normal_form(made)) == 0  # idempotent
+
+
+def test_file_without_dialect_nodes_is_left_alone():
+    text = """<ir_version: 8, opset_import: ["": 12]> g (int8[2] x) => (int8[2] y) { y = Relu(x) }"""
+    made = ir.from_proto(onnx.parser.parse_model(text))
+    bring_to_normal_form(made)
+    assert made.graph[0].domain == ""
+
+
+def test_unsorted_nodes_are_sorted():
+    made = model("r = Relu(q)")
+    made.graph.append(made.graph[0])  # moves Quant behind its consumers
+    bring_to_normal_form(made)
+    assert [n.op_type for n in made.graph] == ["Quant", "Relu", "Dequant"]
+
+
+@pytest.mark.parametrize(
+    ("middle", "expected"),
+    [
+        ("low = Constant<value = int8 {-3}>() r = Clip(q, low)", [-3, 5, 20]),
+        ('high = Constant<value = int8 {7}>() r = Clip(q, "", high)', [-20, 5, 7]),
+        ("r = Clip(q)", [-20, 5, 20]),
+    ],
+    ids=["low only", "high only", "neither"],
+)
+def test_one_sided_clip_runs_everywhere(middle, expected):
+    made = model(middle, shape="1,1,1,3")
+    feeds = {"x": np.array([-20, 5, 20], np.float32).reshape(1, 1, 1, 3) / 16}
+    assert (Session(made).run(None, feeds)[0].reshape(-1) * 16).tolist() == expected
+    assert (Reference(made).run(feeds)["y"].reshape(-1) * 16).tolist() == expected
+    expand_dialect(made)
+    assert (Session(made).run(None, feeds)[0].reshape(-1) * 16).tolist() == expected
+
+
+AVERAGE = "r = thinker.AvgPool2dInt<kernel_shape=[2,2], strides=[2,2], pads=[0,0,0,0], data_bits=8, o_bits=8, "
+
+
+@pytest.mark.parametrize(
+    ("middle", "message"),
+    [
+        (AVERAGE + "scale_x=16.0, scale_o=16.0, ceil_mode=1>(q)", "ceil_mode=1 has no agreed divisor"),
+        ("r = MaxPool<kernel_shape=[2]>(q)", "a window of 1 axes"),
+        ('r = MaxPool<kernel_shape=[2,2], auto_pad="SAME_UPPER">(q)', "auto_pad"),
+        ("r, i = MaxPool<kernel_shape=[2,2]>(q)", "a second output"),
+        (
+            "w = thinker.Requant<data_bits=8, o_bits=32, scale_x=16.0, scale_o=16.0>(q) "
+            + AVERAGE.replace("data_bits=8", "data_bits=32")
+            + "scale_x=16.0, scale_o=16.0>(w)",
+            "at most 16 are supported",
+        ),
+    ],
+    ids=["ceil mode", "one axis", "auto_pad", "indices", "32-bit window"],
+)
+@pytest.mark.parametrize("use", [Session, Reference, expand_dialect], ids=["session", "reference", "expand"])
+def test_what_has_no_meaning_is_refused_by_everyone(use, middle, message):
+    with pytest.raises(UnsupportedError, match=message):
+        use(model(middle))
+
+
+def test_zero_bias_is_shared():
+    extra = "<int8[2,1,1,1] w = {1, 2}>"
+    conv = (
+        "{} = thinker.Conv2dInt<data_bits=8, parameter_bits=8, o_bits=8, scale_x=16.0, scale_w=1.0, scale_o=16.0, "
+        "dilations=[1,1], group=1, kernel_shape=[1,1], pads=[0,0,0,0], strides=[1,1]>(q, w)"
+    )
+    made = model(conv.format("p") + conv.format("r"), extra=extra)
+    bring_to_normal_form(made)
+    assert list(made.graph.initializers) == ["w", "linger.zero_bias_2"]
+    assert element_bits_of(made.graph[1]) == 8

@@ -1,0 +1,29 @@
+"""The torch op that becomes a dialect node."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from linger.onnx.emission import TraceEmitter
+from tests.support.samples import arrays, every_sample, run_numpy
+
+
+@pytest.mark.parametrize(("op", "sample"), **every_sample())
+def test_op_computes_the_reference_integers(op, sample):
+    inputs = [None if x is None else torch.from_numpy(np.array(x)) for x in arrays(sample)]
+    result = TraceEmitter(is_dynamic=False).call(op, inputs, sample.attributes, "node")
+    expected = run_numpy(op, arrays(sample), sample.attributes)
+    assert result.numpy().dtype == expected.dtype
+    np.testing.assert_array_equal(result.numpy(), expected)
+
+
+def test_fake_tensors_get_shape_and_type_without_values():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    TraceEmitter(is_dynamic=False)
+    call = {"op": "Quant", "attributes": {"data_bits": 16, "scale_x": 8.0}, "name": "q", "is_dynamic": False}
+    with FakeTensorMode():
+        result = torch.ops.linger.call([torch.randn(2, 3)], json.dumps(call))
+    assert (result.shape, result.dtype) == ((2, 3), torch.int16)

@@ -1,0 +1,38 @@
+"""The numpy reference keeps every tensor."""
+
+import numpy as np
+import onnx
+import pytest
+
+from linger.numeric.numpy_kernel import NumpyKernel
+from linger.runtime.reference import Reference
+from tests.runtime.test_session import TEXT
+
+
+class Doubling(NumpyKernel):
+    def relu(self, x):
+        return super().relu(x) * 2
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"), [(None, [1.0, 0.0]), (Doubling(), [2.0, 0.0])], ids=["reference", "other"]
+)
+def test_dialect_nodes_run_on_the_given_kernel(kernel, expected):
+    reference = Reference(onnx.parser.parse_model(TEXT), kernel=kernel)
+    feeds = {"x": np.array([[1.0, -1.0]], np.float32)}
+    assert reference.run(feeds)["y"].tolist() == [expected]
+    found = reference.intermediates(feeds)
+    assert found["q"].dtype == np.int8
+    assert set(found) >= {"q", "r", "y"}
+
+
+def test_standard_nodes_and_branches_run_too():
+    text = """<ir_version: 8, opset_import: ["": 12, "thinker": 1]> g (float[2] x, bool c) => (float[2] y) {
+      q = thinker.Quant<data_bits=8, scale_x=16.0>(x)
+      r = If(c) <then_branch = t () => (a) { a = Identity(q) }, else_branch = e () => (b) { b = thinker.Relu(q) }>
+      y = thinker.Dequant<scale_o=16.0>(r)
+    }"""
+    reference = Reference(onnx.parser.parse_model(text))
+    x = np.array([1.0, -1.0], np.float32)
+    assert reference.run({"x": x, "c": np.array(True)})["y"].tolist() == [1.0, -1.0]
+    assert reference.run({"x": x, "c": np.array(False)})["y"].tolist() == [1.0, 0.0]

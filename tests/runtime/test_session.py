@@ -1,0 +1,96 @@
+"""A dialect file in stock ONNX Runtime."""
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import linger
+from linger.errors import GraphError, UnsupportedError, UsageError
+from linger.runtime.session import Session
+from tests.support.models import small_net
+
+TEXT = """<ir_version: 6, opset_import: ["": 11, "thinker": 1]>
+g (float[n,3] x) => (float[n,3] y) {
+  q = thinker.Quant<data_bits=8, scale_x=16.0>(x)
+  r = Relu(q)
+  y = thinker.Dequant<scale_o=16.0>(r)
+}"""
+
+
+@pytest.fixture
+def proto():
+    return onnx.parser.parse_model(TEXT)
+
+
+def test_bare_file_gets_its_functions_on_load_and_stays_unchanged(tmp_path, proto):
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path)
+    before = path.read_bytes()
+    y = Session(path).run(None, {"x": np.array([[1.0, -1.0, 0.03]], np.float32)})[0]
+    assert y.tolist() == [[1.0, 0.0, 0.0]]
+    assert path.read_bytes() == before
+
+
+def test_given_models_are_not_edited(proto):
+    import onnx_ir as ir
+
+    model = ir.from_proto(proto)
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    Session(model)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+def test_it_offers_the_calls_of_an_inference_session(proto):
+    session = Session(proto)
+    assert [i.name for i in session.get_inputs()] == ["x"]
+    assert [o.name for o in session.get_outputs()] == ["y"]
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    assert isinstance(session.get_modelmeta(), ort.ModelMetadata)
+    feeds = {"x": np.ones((2, 3), np.float32)}
+    assert len(session.run(["y"], feeds)) == 1
+
+
+def test_intermediates_are_every_tensor(proto):
+    found = Session(proto).intermediates({"x": np.full((1, 3), -0.5, np.float32)})
+    assert {n: (a.dtype.name, a.tolist()) for n, a in found.items()} == {
+        "q": ("int8", [[-8, -8, -8]]),
+        "r": ("int8", [[0, 0, 0]]),
+        "y": ("float32", [[0.0, 0.0, 0.0]]),
+    }
+
+
+def test_all_three_forms_load(tmp_path):
+    model, x = small_net()
+    results = []
+    for form in ("dialect", "bare", "standard"):
+        linger.onnx.export(model, (x,), tmp_path / f"{form}.onnx", form=form, input_names=["x"])
+        results.append(Session(tmp_path / f"{form}.onnx").run(None, {"x": x.numpy()})[0])
+    assert np.array_equal(results[0], results[1])
+    assert np.array_equal(results[0], results[2])
+
+
+def test_wrong_feed_names_what_is_missing_and_what_is_known(proto):
+    with pytest.raises(UsageError, match=r"lacks x and has unknown z\. The model's inputs are x"):
+        Session(proto).run(None, {"z": np.ones((1, 3), np.float32)})
+
+
+def test_unknown_op_is_one_sentence(proto):
+    proto.graph.node[1].domain = "thinker"
+    proto.graph.node[1].op_type = "iqWarp"
+    with pytest.raises(UnsupportedError, match="no op for iqWarp"):
+        Session(proto)
+
+
+def test_missing_and_truncated_files_are_one_sentence(tmp_path, proto):
+    with pytest.raises(UsageError, match="no such file"):
+        Session(tmp_path / "none.onnx")
+    (tmp_path / "cut.onnx").write_bytes(proto.SerializeToString()[:60])
+    with pytest.raises(GraphError, match=r"cut\.onnx"):
+        Session(tmp_path / "cut.onnx")
+
+
+def test_graph_that_onnx_runtime_refuses_is_a_graph_error(proto):
+    proto.graph.node[2].input[0] = "nowhere"
+    with pytest.raises(GraphError):
+        Session(proto)

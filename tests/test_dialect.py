@@ -1,0 +1,62 @@
+"""An op's schema is its signature."""
+
+import pytest
+
+from linger import dialect
+from linger.dialect import find_op, op, ops
+from linger.errors import UnsupportedError, UsageError
+
+FIRST_OPS = {
+    "Quant",
+    "Dequant",
+    "Requant",
+    "Conv2dInt",
+    "LinearInt",
+    "AvgPool2dInt",
+    "MaxPool",
+    "Relu",
+    "Clip",
+    "iqAdd",
+    "iqMul",
+    "iqCat",
+}
+
+
+def test_first_ops_are_discovered():
+    assert set(ops()) >= FIRST_OPS
+
+
+def test_schema_of_a_convolution_is_read_from_its_body():
+    conv = find_op("Conv2dInt")
+    assert conv.inputs == ("x", "w", "b")
+    assert conv.optional_inputs == {"b"}
+    kinds = {a.name: a.kind for a in conv.attributes}
+    assert (kinds["pads"], kinds["scale_x"], kinds["group"], kinds["castor_mode"]) == ("ints", "float", "int", "str")
+
+
+def test_cat_takes_any_number_of_inputs_and_scales():
+    cat = find_op("iqCat")
+    assert cat.is_variadic
+    assert cat.complete({"scale_o": 1.0, "dim": 1, "scale_x_0": 2.0, "scale_x_1": 4.0})["scale_x_1"] == 4.0
+    assert not find_op("iqAdd").is_variadic_attribute("scale_x_0")
+
+
+def test_all_missing_and_unknown_attributes_are_named():
+    with pytest.raises(UsageError, match="lacks o_bits, scale_x, scale_o and does not know colour"):
+        find_op("Requant").complete({"data_bits": 8, "colour": 1})
+
+
+def test_unknown_op_lists_the_known_ones():
+    with pytest.raises(UnsupportedError, match=r"iqFoo: .*Conv2dInt"):
+        find_op("iqFoo")
+
+
+def test_two_files_cannot_define_one_op():
+    def impostor(k, x):
+        return x
+
+    impostor.__module__ = "elsewhere"
+    before = dict(dialect._registry)
+    with pytest.raises(UsageError, match=r"already defined in linger\.ops\.relu"):
+        op("Relu")(impostor)
+    assert dialect._registry == before

@@ -1,0 +1,21 @@
+"""The error tree."""
+
+import pytest
+
+from linger import errors
+
+
+@pytest.mark.parametrize("name", ["UsageError", "UnsupportedError", "GraphError", "VerificationError"])
+def test_every_error_is_a_linger_error(name):
+    assert issubclass(getattr(errors, name), errors.LingerError)
+    assert name in errors.__doc__
+
+
+def test_usage_error_is_a_value_error():
+    with pytest.raises(ValueError, match="wrong"):
+        raise errors.UsageError("wrong")
+
+
+def test_listing_cuts_and_counts():
+    assert errors.listing(str(i) for i in range(5)) == "0, 1, 2, 3, 4"
+    assert errors.listing((str(i) for i in range(5)), limit=3) == "0, 1, 2 and 2 more"

@@ -1,0 +1,120 @@
+"""What no linter knows: sizes, names, mirrored tests, and what an import may do."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import linger
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+SOURCE = REPOSITORY / "src" / "linger"
+FILES = sorted(SOURCE.rglob("*.py"))
+IDS = [str(f.relative_to(SOURCE)) for f in FILES]
+LIMIT = 400
+
+
+@pytest.mark.parametrize("file", FILES, ids=IDS)
+def test_file_is_small_documented_and_licensed(file):
+    text = file.read_text()
+    assert len(text.splitlines()) <= LIMIT or file.name == "onnx_kernel.py", "one idea per file"
+    assert ast.get_docstring(ast.parse(text))
+    assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n")
+
+
+def test_the_one_long_file_holds_one_class_of_the_vocabulary():
+    tree = ast.parse((SOURCE / "numeric" / "onnx_kernel.py").read_text())
+    assert len((SOURCE / "numeric" / "onnx_kernel.py").read_text().splitlines()) <= 560
+    assert sum(isinstance(n, ast.ClassDef) and n.name.endswith("Kernel") for n in tree.body) == 1
+
+
+@pytest.mark.parametrize(
+    "file", [f for f in FILES if f.name != "__init__.py"], ids=lambda f: str(f.relative_to(SOURCE))
+)
+def test_file_has_a_mirrored_test(file):
+    relative = file.relative_to(SOURCE)
+    expected = REPOSITORY / "tests" / relative.parent / f"test_{relative.name}"
+    tested_through_others = {"numeric/kernel.py": "a protocol, held by test_vocabulary"}
+    assert expected.exists() or str(relative) in tested_through_others, f"missing {expected.relative_to(REPOSITORY)}"
+
+
+def test_no_file_is_named_for_nothing():
+    names = {p.stem for p in REPOSITORY.rglob("*.py") if ".venv" not in p.parts}
+    assert not names & {"utils", "util", "helpers", "common", "misc"}
+
+
+def test_no_print_and_no_todo_in_the_library():
+    for file in FILES:
+        text = file.read_text()
+        assert not re.search(r"\b(TODO|FIXME|XXX)\b", text), file
+        assert not re.search(r"^\s*print\(", text, re.MULTILINE), file
+
+
+def test_public_names_load_and_match_the_type_checkers_view():
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    guarded = next(n for n in tree.body if isinstance(n, ast.If))
+    typed = {alias.asname for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert typed | {"__version__"} == set(linger.__all__)
+    for name in linger.__all__:
+        assert getattr(linger, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        linger.nothing  # noqa: B018
+
+
+def run_isolated(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "linger.runtime.session",
+        "linger.runtime.reference",
+        "linger.graph.passes.attach_functions",
+        "linger.graph",
+        "linger.verification.verify",
+        "linger.reporting.tables",
+        "linger.cli.verify",
+        "linger.cli.run",
+        "linger.cli.ops",
+    ],
+)
+def test_deployment_side_leaves_torch_unimported(module):
+    assert run_isolated(f"import sys, {module}; print('torch' in sys.modules)") == "False"
+
+
+def test_importing_linger_has_no_side_effects():
+    code = """
+import logging, os, sys, warnings
+before = (dict(os.environ), list(logging.root.handlers), list(warnings.filters), set(sys.modules))
+import linger
+after = (dict(os.environ), list(logging.root.handlers), list(warnings.filters))
+assert before[:3] == after
+extra = {m.split('.')[0] for m in set(sys.modules) - before[3]}
+print(sorted(extra & {'torch', 'numpy', 'onnx', 'onnxruntime', 'onnx_ir'}))
+"""
+    assert run_isolated(code) == "[]"
+
+
+def test_torch_is_not_patched_by_init():
+    code = """
+import torch, torch.nn.functional as F
+import linger
+places = (torch, torch.Tensor, F, torch.onnx)
+before = [dict(vars(place)) for place in places]
+linger.init(torch.nn.Sequential(torch.nn.Linear(2, 2)))
+changed = [k for old, place in zip(before, places) for k, v in vars(place).items() if k in old and old[k] is not v]
+print(changed)
+"""
+    assert run_isolated(code) == "[]"
+
+
+def test_every_module_imports_on_its_own():
+    for file in FILES:
+        parts = file.relative_to(SOURCE.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        importlib.import_module(name)
