@@ -32,3 +32,11 @@ def _seed_torch() -> None:
     import torch
 
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _give_torch_its_export_back():
+    yield
+    import linger
+
+    linger.restore()

@@ -100,17 +100,20 @@ print(sorted(extra & {'torch', 'numpy', 'onnx', 'onnxruntime', 'onnx_ir'}))
     assert run_isolated(code) == "[]"
 
 
-def test_torch_is_not_patched_by_init():
+def test_init_redirects_torchs_export_and_nothing_else():
     code = """
 import torch, torch.nn.functional as F
 import linger
 places = (torch, torch.Tensor, F, torch.onnx)
 before = [dict(vars(place)) for place in places]
 linger.init(torch.nn.Sequential(torch.nn.Linear(2, 2)))
-changed = [k for old, place in zip(before, places) for k, v in vars(place).items() if k in old and old[k] is not v]
-print(changed)
+def changed():
+    return [k for old, place in zip(before, places) for k, v in vars(place).items() if k in old and old[k] is not v]
+print(changed())
+linger.restore()
+print(changed())
 """
-    assert run_isolated(code) == "[]"
+    assert run_isolated(code).splitlines() == ["['export']", "[]"]
 
 
 def test_every_module_imports_on_its_own():

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from linger.errors import UnsupportedError as UnsupportedError
     from linger.errors import UsageError as UsageError
     from linger.errors import VerificationError as VerificationError
+    from linger.onnx.redirect import redirect as redirect
+    from linger.onnx.redirect import restore as restore
+    from linger.pipeline import init as init
     from linger.pipeline import verify as verify
     from linger.quantization.calibrate import calibration as calibration
     from linger.quantization.coverage import coverage as coverage
-    from linger.quantization.initialize import init as init
     from linger.quantization.marks import QuantMode as QuantMode
     from linger.quantization.marks import disable_quant as disable_quant
     from linger.quantization.marks import quant_module as quant_module
@@ -39,11 +41,13 @@ _HOME = {
     "disable_quant": "linger.quantization.marks",
     "quant_module": "linger.quantization.marks",
     "QuantMode": "linger.quantization.marks",
-    "init": "linger.quantization.initialize",
+    "init": "linger.pipeline",
     "calibration": "linger.quantization.calibrate",
     "coverage": "linger.quantization.coverage",
     "QTensor": "linger.quantization.qtensor",
     "Session": "linger.runtime.session",
+    "redirect": "linger.onnx.redirect",
+    "restore": "linger.onnx.redirect",
     "verify": "linger.pipeline",
     "Verification": "linger.verification.result",
     "LingerError": "linger.errors",

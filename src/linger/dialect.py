@@ -142,6 +142,10 @@ class Op:
         extra = {n: attributes[n] for n in attributes if n not in known}
         return {a.name: attributes.get(a.name, a.default) for a in self.attributes} | extra
 
+    def __reduce__(self) -> tuple[Callable[[str], Op], tuple[str]]:
+        """An op is itself wherever it is copied or unpickled."""
+        return find_op, (self.name,)
+
     def is_variadic_attribute(self, name: str) -> bool:
         """Whether `name` is one of scale_x_0, scale_x_1 … of a variadic op."""
         stem, _, index = name.rpartition("_")

@@ -3,10 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from torch import nn
+
+from linger.errors import VerificationError
 from linger.graph.model_io import ModelLike
+from linger.onnx.call import Call
 from linger.onnx.recorder import as_batches, record
+from linger.onnx.redirect import redirect
+from linger.quantization import initialize
+from linger.quantization.initialize import runtime_of
+from linger.quantization.marks import QuantMode
 from linger.reporting.progress import progress
 from linger.verification.result import Verification
 from linger.verification.verify import verify_file
@@ -19,7 +28,7 @@ def verify(model: Any, path: ModelLike, inputs: Any) -> Verification:
 
     Args:
         model: The quantised model; it stays as it was.
-        path: The exported file (any form that names dialect tensors: dialect or bare).
+        path: The exported file, in any form.
         inputs: A tuple like the export's args, a tensor, or an iterable of either.
 
     Returns:
@@ -28,3 +37,55 @@ def verify(model: Any, path: ModelLike, inputs: Any) -> Verification:
     batches = as_batches(inputs)
     recordings = (made for batch in progress(batches, "verify") for made in record(model, batch))
     return verify_file(path, recordings)
+
+
+def init(
+    model: nn.Module,
+    config_file: Any = None,
+    disable_module: Iterable[type[nn.Module]] | None = None,
+    disable_submodel: Iterable[str] | None = None,
+    *,
+    quant_modules: Sequence[type[nn.Module]] | None = None,
+    parameter_bits: int = 8,
+    mode: QuantMode = QuantMode.QValue,
+) -> nn.Module:
+    """Replace every supported layer by its quantised form, keeping the weights, and return the model.
+
+    As documented, `torch.onnx.export` is `linger.onnx.export` from then on; `linger.restore()` undoes that.
+
+    Args:
+        model: The float model, or one that `trace_layers` has fused. Changed in place.
+        config_file: Reserved for settings files; must be None.
+        disable_module: Layer types that stay float.
+        disable_submodel: Dotted names of parts that stay float, with everything inside; `*` at the end matches any.
+        quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for.
+        parameter_bits: Width of the weights.
+        mode: `QuantMode.QValue`: scales are powers of two.
+
+    Raises:
+        UsageError: An unsupported type, a width that does not exist, a name that matches nothing, a second init.
+    """
+    made = initialize.init(
+        model,
+        config_file,
+        disable_module,
+        disable_submodel,
+        quant_modules=quant_modules,
+        parameter_bits=parameter_bits,
+        mode=mode,
+    )
+    redirect()
+    return made
+
+
+def require_equal(model: Any, path: Any, call: Call) -> None:
+    """Prove a file that was just written, or say where it differs.
+
+    Raises:
+        VerificationError: The file computes something else.
+    """
+    if runtime_of(model) is None or call.kwargs:
+        return
+    result = verify(model, path, call.args)
+    if not result.ok:
+        raise VerificationError(f"{path}: {result.summary()}")

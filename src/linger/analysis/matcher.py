@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from linger.errors import UsageError
+from linger.errors import LingerError, UsageError
 
 _RELU = frozenset(
     {torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_, nn.functional.relu, nn.functional.relu_}
@@ -120,12 +120,22 @@ def watch(model: nn.Module, arguments: Sequence[Any]) -> Wiring:
 def _call(model: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     try:
         return model(*arguments)
-    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
+    except LingerError:
+        raise
+    except Exception as error:
         shapes = [tuple(a.shape) if isinstance(a, Tensor) else type(a).__name__ for a in arguments]
+        reason = str(error).partition("\n")[0].rstrip(".")  # torch explains at length
         raise UsageError(
-            f"{type(model).__name__}: the forward pass fails on the example input {shapes}: {error}. "
+            f"{type(model).__name__}: the forward pass fails on the example input {shapes}: {reason}. "
             "Give an input that the model accepts."
         ) from error
+
+
+def computes_like(layer: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a layer computes what its torch ancestor does; False for a subclass with a forward of its own."""
+    methods = ("forward", "_conv_forward")
+    is_overridden = any(getattr(type(layer), name, None) is not getattr(kind, name, None) for name in methods)
+    return not is_overridden and "forward" not in layer.__dict__
 
 
 @contextmanager

@@ -26,19 +26,28 @@ def _affine(bn: Any) -> tuple[Tensor, Tensor, Tensor]:
     return gamma * torch.rsqrt(bn.running_var + bn.eps), bn.running_mean, beta
 
 
-def fold_factor(bn: Any) -> Tensor:
-    """γ/σ of the running statistics, without gradient: batch norm makes the output independent of it."""
-    return _affine(bn)[0].detach()
+def learning_factor(bn: Any) -> Tensor:
+    """γ/σ of the running statistics, without gradient: batch norm makes the output independent of it.
+
+    A channel with γ ≈ 0 takes the largest factor of the others (1 if there is none): folded away it could neither
+    show its statistics nor give γ a gradient.
+    """
+    factor = _affine(bn)[0].detach()
+    is_visible = factor.abs() > _NEGLIGIBLE_GAMMA
+    if bool(is_visible.all()):
+        return factor
+    largest = factor.abs().max() if bool(is_visible.any()) else torch.ones_like(factor[0])
+    return torch.where(is_visible, factor, largest)
 
 
 def normalize_folded(z: Tensor, bias: Tensor | None, bn: Any, factor: Tensor, gain: float = 1.0) -> Tensor:
     """Batch norm of z = gain·conv(x, w·factor), as if it had been conv(x, w): one convolution, true batch statistics.
 
-    With u = z/(factor·gain), BN(u) = |γ|·(z − mean z)/std z + β; the running statistics learn mean u and var u.
+    With u = z/(factor·gain), BN(u) = γ·sign(factor)·(z − mean z)/std z + β; the running statistics learn mean u and var u.
     eps acts on the folded variance instead of u's, which matters only for channels whose variance is near eps.
     """
     batch_mean, batch_var = torch.zeros_like(bn.running_mean), torch.zeros_like(bn.running_var)
-    gamma = None if bn.weight is None else bn.weight.abs()
+    gamma = None if bn.weight is None else bn.weight * factor.sign()
     y = F.batch_norm(z, batch_mean, batch_var, gamma, bn.bias, training=True, momentum=1.0, eps=bn.eps * gain * gain)
     with torch.no_grad():
         _learn_statistics(bn, batch_mean / gain, batch_var / (gain * gain), factor, bias)
@@ -48,12 +57,9 @@ def normalize_folded(z: Tensor, bias: Tensor | None, bn: Any, factor: Tensor, ga
 def _learn_statistics(bn: Any, mean: Tensor, var: Tensor, factor: Tensor, bias: Tensor | None) -> None:
     bn.num_batches_tracked += 1
     momentum = 1.0 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum
-    is_visible = factor.abs() > _NEGLIGIBLE_GAMMA
-    safe = torch.where(is_visible, factor, torch.ones_like(factor))
-    mean_u = mean / safe if bias is None else mean / safe + bias
-    var_u = var / (safe * safe)
-    bn.running_mean.copy_(torch.where(is_visible, torch.lerp(bn.running_mean, mean_u, momentum), bn.running_mean))
-    bn.running_var.copy_(torch.where(is_visible, torch.lerp(bn.running_var, var_u, momentum), bn.running_var))
+    mean_u = mean / factor if bias is None else mean / factor + bias
+    bn.running_mean.lerp_(mean_u, momentum)
+    bn.running_var.lerp_(var / (factor * factor), momentum)
 
 
 class ConvBN(nn.Module):

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from linger.analysis.matcher import Wiring, watch
+from linger.analysis.matcher import Wiring, computes_like, watch
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
 from linger.errors import UsageError
 
@@ -70,13 +70,18 @@ def _pairs(target: nn.Module, wiring: Wiring) -> list[tuple[nn.Module, nn.Module
         results = wiring.results.get(conv, [])
         consumers = {wiring.feeds_only_batch_norm(r) for r in results}
         bn = consumers.pop() if len(consumers) == 1 else None
-        if bn is None or not any(isinstance(conv, c) and isinstance(bn, b) for c, b in _FUSABLE):
+        if bn is None or not _is_fusable(conv, bn):
             continue
         has_other_source = {id(x) for x in wiring.inputs[bn]} != {id(r) for r in results}
         if has_other_source or bn.running_mean is None or conv.padding_mode != "zeros":
             continue
         found.append((conv, bn))
     return found
+
+
+def _is_fusable(conv: nn.Module, bn: nn.Module) -> bool:
+    kinds = next(((c, b) for c, b in _FUSABLE if isinstance(conv, c) and isinstance(bn, b)), None)
+    return kinds is not None and computes_like(conv, kinds[0]) and computes_like(bn, kinds[1])
 
 
 def _mark_relu(
@@ -94,8 +99,7 @@ def _mark_relu(
 
 def _fuse(root: nn.Module, conv_path: str, bn_path: str, conv: nn.Module, bn: nn.Module) -> None:
     fused, empty = ConvBN(conv, bn), EmptyBatchNorm()
-    fused.train(conv.training)
-    empty.train(bn.training)
+    fused.training, empty.training = conv.training, bn.training  # not train(): a frozen batch norm stays frozen
     setattr(fused, AHEAD_RELU, getattr(conv, AHEAD_RELU, False))
     replace_everywhere(root, {conv: fused, bn: empty})
     shared = _common_ancestors(conv_path, bn_path)

@@ -4,40 +4,74 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Union
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 
 from linger.errors import GraphError, UsageError
+from linger.graph.atomic import write_atomically, write_together
+from linger.graph.external_data import (
+    embedded_bytes,
+    exchange,
+    exchanged,
+    external_tensors,
+    in_memory,
+    plan_data_file,
+    resolve_external_data,
+)
+
+__all__ = ["ModelLike", "load", "read_proto", "save", "write_atomically"]
 
 ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
+
+_LARGEST_FILE = 2**31 - 1
+_LARGEST_TENSORS = _LARGEST_FILE - 2**26
+"""A protobuf file ends at 2 GB; 64 MB are left for nodes, names and shapes."""
 
 
 def load(source: ModelLike) -> ir.Model:
     """An ONNX model from a path, bytes, a ModelProto or an onnx_ir model (which is returned as it is).
 
+    Weights in a file of their own are found beside the model and read when they are needed.
+
+    Raises:
+        UsageError: There is no such file.
+        GraphError: The content is not a complete ONNX model, or its external data is missing or outside its folder.
+    """
+    if isinstance(source, ir.Model):
+        return source
+    folder = None
+    if isinstance(source, onnx.ModelProto):
+        proto, where = _complete(source, "the given ModelProto"), "the given ModelProto"
+    elif isinstance(source, bytes):
+        proto, where = _complete(_parse(source, "the given bytes"), "the given bytes"), "the given bytes"
+    else:
+        proto, where, folder = read_proto(source), str(Path(source)), Path(source).parent
+    model = _from_proto(proto, where)
+    resolve_external_data(model, folder, where)
+    return model
+
+
+def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """The content of a model file as it is; weights in other files are not touched.
+
     Raises:
         UsageError: There is no such file.
         GraphError: The content is not a complete ONNX model.
     """
-    if isinstance(source, ir.Model):
-        return source
-    if isinstance(source, onnx.ModelProto):
-        return _from_proto(source, "the given ModelProto")
-    if isinstance(source, bytes):
-        return _from_proto(_parse(source, "the given bytes"), "the given bytes")
-    path = Path(source)
+    path = Path(path)
     if not path.exists():
         raise UsageError(f"{path}: there is no such file. Give the path of an ONNX model.")
     if path.is_dir():
         raise UsageError(f"{path}: this is a folder. Give the path of an ONNX model inside it.")
-    model = _from_proto(_parse(path.read_bytes(), str(path)), str(path))
-    ir.external_data.set_base_dir(model.graph, path.parent)
-    return model
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: the file cannot be read ({error.strerror or error}).") from error
+    return _complete(_parse(content, str(path)), str(path))
 
 
 def _parse(content: bytes, where: str) -> onnx.ModelProto:
@@ -51,45 +85,78 @@ def _parse(content: bytes, where: str) -> onnx.ModelProto:
     return proto
 
 
-def _from_proto(proto: onnx.ModelProto, where: str) -> ir.Model:
+def _complete(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
     if not proto.HasField("graph") or not proto.opset_import:
         raise GraphError(f"{where}: this is no ONNX model: it has no graph or no opset. Export it again.")
+    return proto
+
+
+def _from_proto(proto: onnx.ModelProto, where: str) -> ir.Model:
     try:
         return ir.from_proto(proto)
-    except (ValueError, KeyError, TypeError) as error:
-        raise GraphError(f"{where}: the graph cannot be read: {error}. Export it again.") from error
+    except (ValueError, KeyError, TypeError, ir.serde.SerdeError) as error:
+        raise GraphError(f"{where}: the graph cannot be read: {_root(error)}. Export it again.") from error
 
 
-def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
-    """Write a model so that `path` holds either the whole new file or what it held before."""
-    target = Path(path)
-    write_atomically(target, ir.to_proto(model).SerializeToString())
+def _root(error: BaseException) -> str:
+    """What went wrong at the bottom: onnx_ir wraps each error once per level of the model."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).rstrip(".")
 
 
-def write_atomically(target: Path, content: bytes) -> None:
-    """Write beside the target, then move into place."""
-    if not target.parent.is_dir():
-        raise UsageError(f"{target}: the folder {str(target.parent)!r} does not exist. Create it first.")
-    try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    except OSError as error:
+def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool | None = None) -> None:
+    """Write a model so that `path` holds either the whole new file or what it held before.
+
+    Args:
+        model: The model. It is not changed; weights that it reads from a file which is overwritten are read from the
+            new one afterwards.
+        path: The file. It does not depend on any other file but its own data file.
+        external_data: Whether weights go into a data file, `<name of the file>.data`, that is moved into place together
+            with the model. None: only where the model would not fit into the 2 GB of one file.
+
+    Raises:
+        UsageError: The file cannot be written, or the model is too large for one file.
+        GraphError: The model cannot be written, or the weights it refers to are gone.
+    """
+    target, size = Path(path), embedded_bytes(model)
+    if external_data is None:
+        external_data = size > _LARGEST_TENSORS
+    if external_data:
+        _save_with_data(model, target)
+        return
+    if size > _LARGEST_FILE:
         raise UsageError(
-            f"{target}: the folder cannot be written to ({error.strerror}). Choose another one."
-        ) from error
+            f"{target}: the model's tensors have {size} bytes, and one file can hold {_LARGEST_FILE}. "
+            "Save with external_data=True."
+        )
+    with exchanged(model, in_memory(model)):
+        content = _serialize(model, target)
+    write_atomically(target, content)
+
+
+def _save_with_data(model: ir.Model, target: Path) -> None:
+    data_target = target.with_name(f"{target.name}.data")
+    near = in_memory(model)
+    data = plan_data_file(model, data_target)
+    with exchanged(model, near | dict(data.placed)):
+        content = _serialize(model, target)
+    # what this model itself reads from the file that is about to be overwritten
+    own = [id(t) for t in external_tensors(model) if Path(t.path).resolve() == data_target.resolve()]
+    kept = {key: data.placed.get(key) or ir.Tensor(near[key].numpy().copy()) for key in own}
+    files = {data_target: data.write} if data.tensors else {}
+    write_together(files | {target: lambda file: file.write(content)})
+    if data.tensors:
+        exchange(model, kept)
+
+
+def _serialize(model: ir.Model, target: Path) -> bytes:
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(target)
-    except OSError as error:
-        raise UsageError(f"{target}: the file cannot be written ({error.strerror}).") from error
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+        return ir.to_proto(model).SerializeToString()
+    except (ir.serde.SerdeError, ValueError, TypeError) as error:
+        raise GraphError(f"{target}: the model cannot be written: {_root(error)}.") from error
+    except EncodeError as error:
+        raise UsageError(
+            f"{target}: without its large initializers the model is still larger than the 2 GB of one file ({error}). "
+            "Make initializers of its constants and save with external_data=True."
+        ) from error

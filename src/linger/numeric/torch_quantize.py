@@ -40,7 +40,9 @@ class _FakeQuantize(torch.autograd.Function):
         is_owned: bool,  # noqa: FBT001
     ) -> Tensor:
         ctx.is_relu, ctx.can_saturate = is_relu, can_saturate
-        ctx.edges = (0.0 if is_relu else (low - 0.5) / scale, (high + 0.5) / scale)
+        # open ends, as hardtanh_backward takes them: low − ½ rounds up to low, so the edge lies one step below it
+        below = (low - 0.5) / scale * (1 + torch.finfo(x.dtype).eps)
+        ctx.edges = (0.0 if is_relu else below, (high + 0.5) / scale)
         if is_relu or can_saturate:
             ctx.save_for_backward(x)
             is_owned = False

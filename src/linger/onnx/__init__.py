@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from linger.onnx.exporter import export as export
+    from linger.onnx.exporter import export_debug as export_debug
 
-_HOME = {"export": "linger.onnx.exporter"}
-__all__ = ["export"]
+_HOME = {"export": "linger.onnx.exporter", "export_debug": "linger.onnx.exporter"}
+__all__ = ["export", "export_debug"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,86 +3,96 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from linger.dialect import DOMAIN, find_op, ops
+from linger.dialect import DOMAIN, ops
 from linger.errors import GraphError
-from linger.graph.dialect_node import all_nodes, is_dialect
+from linger.graph.dialect_node import all_nodes
 from linger.graph.element_types import infer_element_types
+from linger.graph.model_io import write_atomically
 from linger.graph.passes.attach_functions import attach_functions
 from linger.graph.passes.expand_dialect import expand_dialect
-from linger.onnx.emission import NAME_ATTRIBUTE
+from linger.onnx.boundary import keep_integers_at_the_ends, remove_dequants
+from linger.onnx.naming import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names
+from linger.onnx.options import ExportOptions
 
-FORMS = ("dialect", "bare", "standard")
-_PARAMETER_NAMES = {"w": "weight", "b": "bias"}
+
+@dataclass
+class Stages:
+    """What the file looked like on the way, for a user who debugs an export."""
+
+    folder: Path | None
+    notes: list[str] = field(default_factory=list)
+
+    def keep(self, name: str, model: ir.Model | onnx.ModelProto, what: str) -> None:
+        """Save one numbered stage."""
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = f"{len(self.notes) + 1}_{name}.onnx"
+        proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
+        write_atomically(self.folder / file, proto.SerializeToString())
+        self.notes.append(f"{file}: {what}")
+        write_atomically(self.folder / "stages.txt", ("\n".join(self.notes) + "\n").encode())
 
 
-def assemble(content: bytes, *, form: str, dynamic_axes: Mapping[str, Any] | None) -> onnx.ModelProto:
+def assemble(content: bytes, options: ExportOptions, *, is_wrapped: bool = False) -> onnx.ModelProto:
     """The finished model of a form, checked by onnx."""
+    stages = Stages(options.debug_folder)
     model = ir.from_proto(onnx.load_from_string(content))
-    _name_nodes(model)
-    _store_parameters(model)
+    stages.keep("traced", model, "what torch's exporter wrote; node names travel in the attribute linger_name")
+    name_nodes(model)
+    store_parameters(model)
+    if is_wrapped:
+        unwrap_names(model)
     _forget_shapes(model)
     infer_element_types(model.graph)
     model.producer_name, model.producer_version = "linger", version("linger")
-    if form == "standard":
+    stages.keep("named", model, "nodes and integer parameters carry the names of modules and checkpoint keys")
+    if options.is_input_quant:
+        keep_integers_at_the_ends(model)
+        stages.keep("integer_ends", model, "Quant at inputs and Dequant at outputs removed (is_input_quant)")
+    if not options.is_update_dequant:
+        count = remove_dequants(model)
+        warnings.warn(
+            f"export: is_update_dequant=False leaves out {count} Dequant nodes; the file is not checked and will not run.",
+            UserWarning,
+            stacklevel=4,
+        )
+        options = replace(options, enable_onnx_checker=False, form="bare")
+    proto = _in_form(model, options)
+    stages.keep(options.form, proto, f"the form {options.form!r}: the finished file")
+    return proto
+
+
+def _in_form(model: ir.Model, options: ExportOptions) -> onnx.ModelProto:
+    if options.form in ("standard", "qdq"):
         expand_dialect(model)
-        return _finished(model, dynamic_axes)
-    bare = None if form == "dialect" else ir.to_proto(model)
+        _name(model, options)
+        return _finished(model, options)
+    _name(model, options)
+    bare = None if options.form == "dialect" else ir.to_proto(model)
+    if not options.is_update_dequant:
+        assert bare is not None  # assemble chose the form
+        return _bare(ir.from_proto(bare), None, options)
     attach_functions(model)
-    finished = _finished(model, dynamic_axes)
-    return finished if bare is None else _bare(ir.from_proto(bare), finished)
+    finished = _finished(model, options)
+    return finished if bare is None else _bare(ir.from_proto(bare), finished, options)
 
 
-def _name_nodes(model: ir.Model) -> None:
-    """Give dialect nodes and the tensors they make the names that the simulation uses."""
-    kept = {id(value) for value in model.graph.outputs}
-    for node in all_nodes(model):
-        attribute = node.attributes.pop(NAME_ATTRIBUTE, None)
-        if attribute is not None:
-            node.name = attribute.as_string()
-            if id(node.outputs[0]) not in kept:
-                node.outputs[0].name = node.name
-
-
-def _store_parameters(model: ir.Model) -> None:
-    """Weights, biases and thresholds become initializers named by state_dict key; other constants stay nodes."""
-    for node in [n for n in all_nodes(model) if is_dialect(n)]:
-        op = find_op(node.op_type)
-        scope = (node.name or "").rpartition(".")[0]
-        constants = dict(zip(op.inputs[1:], op.constant_names, strict=False)) if op.constant_names else {}
-        for index, role in enumerate(() if op.is_variadic else op.inputs):
-            key = _PARAMETER_NAMES.get(role) or constants.get(role)
-            value = node.inputs[index] if index < len(node.inputs) else None
-            producer = None if value is None else value.producer()
-            if key is None or producer is None or producer.op_type != "Constant":
-                continue
-            tensor = producer.attributes["value"].as_tensor()
-            node.replace_input_with(index, _initializer(model, f"{scope}.{key}".lstrip("."), tensor))
-            if not producer.outputs[0].uses() and producer.graph is not None:
-                producer.graph.remove(producer, safe=True)
-
-
-def _initializer(model: ir.Model, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-    """The initializer of this name and content; other content under the same name gets a number."""
-    stem, count = name, 0
-    while name in model.graph.initializers:
-        present = model.graph.initializers[name].const_value
-        if present is not None and present.dtype == tensor.dtype and present.tobytes() == tensor.tobytes():
-            return model.graph.initializers[name]
-        count += 1
-        name = f"{stem}_{count}"
-    stored = ir.tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
-    value = ir.Value(
-        name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(stored.numpy().shape), const_value=stored
-    )
-    model.graph.register_initializer(value)
-    return value
+def _name(model: ir.Model, options: ExportOptions) -> None:
+    if options.is_scoped_info:
+        follow_modules(model)
+    else:
+        number_nodes(model)
 
 
 def _forget_shapes(model: ir.Model) -> None:
@@ -95,15 +105,17 @@ def _forget_shapes(model: ir.Model) -> None:
                 value.type = None
 
 
-def _finished(model: ir.Model, dynamic_axes: Mapping[str, Any] | None) -> onnx.ModelProto:
+def _finished(model: ir.Model, options: ExportOptions) -> onnx.ModelProto:
     """Shapes inferred, checked."""
     proto = ir.to_proto(model)
-    if dynamic_axes:
-        _open_outputs(proto, dynamic_axes)
+    if options.dynamic_axes:
+        _open_outputs(proto, options.dynamic_axes)
     # values that only have a type would not pass the checker
     del proto.graph.value_info[:]
     proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     _drop_untyped(proto)
+    if not options.enable_onnx_checker:
+        return proto
     try:
         onnx.checker.check_model(proto, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -117,7 +129,8 @@ def _open_outputs(proto: onnx.ModelProto, dynamic_axes: Mapping[str, Any]) -> No
     named = set().union(*wanted.values()) if wanted else set()
     for output in proto.graph.output:
         for dim in output.type.tensor_type.shape.dim:
-            if dim.HasField("dim_param") and dim.dim_param not in named:
+            is_users = dim.dim_param in named or "_dynamic_axes_" in dim.dim_param
+            if dim.HasField("dim_param") and not is_users:
                 dim.ClearField("dim_param")
 
 
@@ -127,17 +140,18 @@ def _drop_untyped(proto: onnx.ModelProto) -> None:
     proto.graph.value_info.extend(kept)
 
 
-def _bare(model: ir.Model, finished: onnx.ModelProto) -> onnx.ModelProto:
+def _bare(model: ir.Model, finished: onnx.ModelProto | None, options: ExportOptions) -> onnx.ModelProto:
     """The nodes without functions, integer Relu and the like in the standard domain, shapes from the full form."""
     standard = {op.name: op.standard_name for op in ops().values() if op.standard_name}
     for node in all_nodes(model):
         if node.domain == DOMAIN and node.op_type in standard:
             node.domain, node.op_type = "", standard[node.op_type] or node.op_type
     proto = ir.to_proto(model)
-    proto.producer_name, proto.producer_version = finished.producer_name, finished.producer_version
     del proto.graph.value_info[:]
-    proto.graph.value_info.extend(finished.graph.value_info)
-    del proto.graph.output[:]
-    proto.graph.output.extend(finished.graph.output)
-    onnx.checker.check_model(proto)
+    if finished is not None:
+        proto.graph.value_info.extend(finished.graph.value_info)
+        del proto.graph.output[:]
+        proto.graph.output.extend(finished.graph.output)
+    if options.enable_onnx_checker:
+        onnx.checker.check_model(proto)
     return proto

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.onnx import symbolic_helper
 
-from linger.dialect import DOMAIN, Op, find_op
+from linger.dialect import DOMAIN, DOMAIN_VERSION, Op, find_op
 from linger.numeric.torch_kernel import TorchKernel, carrier, integer_type
 
 NAME_ATTRIBUTE = "linger_name"
@@ -44,6 +45,26 @@ class TraceEmitter:
         return result
 
 
+class SymbolicEmitter:
+    """Emits dialect nodes into torch's newer exporter, which has an op for nodes of any domain."""
+
+    def call(self, op: Op, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any], name: str) -> Tensor:
+        """One node; its shape comes from the body, run on the exporter's shape-only tensors."""
+        given = [t for t in tensors if t is not None]
+        description = json.dumps({"op": op.name, "attributes": dict(attributes)})
+        with disable_proxy_modes_tracing():  # the shape is asked for, not recorded
+            shape = _shape_only(given, description)
+        written = {**attributes, **_fixed_attributes(op), NAME_ATTRIBUTE: name}
+        return torch.onnx.ops.symbolic(
+            f"{DOMAIN}::{op.name}",
+            given,
+            {key: list(value) if isinstance(value, tuple) else value for key, value in written.items()},
+            dtype=shape.dtype,
+            shape=shape.shape,
+            version=DOMAIN_VERSION,
+        )
+
+
 @cache
 def register() -> torch.library.Library:
     """Define torch.ops.linger.call and how the tracing exporter writes it; once per process."""
@@ -69,7 +90,8 @@ def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> Tens
     call = json.loads(description)
     op = find_op(call["op"])
     attributes = op.complete(_tuples(call["attributes"]))
-    carriers = [t if t.is_floating_point() else t.to(carrier(_STORED_BITS[t.dtype])) for t in tensors]
+    exact = [t if t.is_floating_point() else t.to(carrier(_STORED_BITS[t.dtype])) for t in tensors]
+    carriers = exact if is_exact else [t.float() for t in exact]
     with torch.no_grad():
         result: Tensor = op.body(TorchKernel(is_exact=is_exact), *carriers, **attributes)
     if not op.has_integer_output:

@@ -3,121 +3,258 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
-import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
-import torch
-from torch import Tensor, nn
-from torch.jit._trace import TracerWarning
-from torch.utils._pytree import tree_leaves, tree_map
+import onnx
+import onnx_ir as ir
+from torch import Tensor
+from torch.onnx import TrainingMode
+from torch.utils._pytree import tree_leaves
 
-from linger.errors import LingerError, UsageError
-from linger.graph.model_io import write_atomically
-from linger.onnx.assembly import FORMS, assemble
-from linger.onnx.emission import TraceEmitter
+from linger.dialect import DOMAIN, DOMAIN_VERSION
+from linger.graph.model_io import save, write_atomically
+from linger.onnx.assembly import assemble
+from linger.onnx.call import Call, FlatModel, default_names, read_call, run_once
+from linger.onnx.emission import SymbolicEmitter, TraceEmitter
+from linger.onnx.naming import unwrap_names
+from linger.onnx.options import ExportOptions, check_keywords, check_names, check_options, warn_about_removed
 from linger.onnx.preserve import preserved
-from linger.quantization.qtensor import QTensor
+from linger.onnx.tracing import axes_from_shapes, trace, trace_dynamo
 
-_FLOAT_OPSETS = range(9, 21)
-_INTEGER_OPSETS = range(11, 21)
+Target = str | os.PathLike[str] | IO[bytes]
 
 
 def export(
-    model: nn.Module,
+    model: Any,
     args: Any,
-    f: str | os.PathLike[str] | IO[bytes],
-    *,
+    f: Target,
+    export_params: bool = True,  # noqa: FBT001, FBT002
+    verbose: bool = False,  # noqa: FBT001, FBT002
+    training: Any = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
-    opset_version: int = 12,
+    aten: bool = False,  # noqa: FBT001, FBT002
+    export_raw_ir: bool = False,  # noqa: FBT001, FBT002
+    operator_export_type: Any = None,
+    opset_version: int | None = None,
+    _retain_param_name: bool = True,  # noqa: FBT001, FBT002
+    do_constant_folding: bool = True,  # noqa: FBT001, FBT002
+    example_outputs: Any = None,
+    strip_doc_string: bool = True,  # noqa: FBT001, FBT002
     dynamic_axes: Mapping[str, Any] | None = None,
+    keep_initializers_as_inputs: bool | None = None,  # noqa: FBT001
+    custom_opsets: Mapping[str, int] | None = None,
+    enable_onnx_checker: bool = True,  # noqa: FBT001, FBT002
+    use_external_data_format: bool = False,  # noqa: FBT001, FBT002
+    is_update_dequant: bool = True,  # noqa: FBT001, FBT002
+    is_input_quant: bool = False,  # noqa: FBT001, FBT002
+    is_scoped_info: bool = True,  # noqa: FBT001, FBT002
+    debug_dump: bool | str | os.PathLike[str] = False,  # noqa: FBT001, FBT002
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamo: bool = False,
+    dynamic_shapes: Any = None,
+    external_data: bool | None = None,
+    report: bool = False,
+    verify: bool = False,
     form: str = "dialect",
+    simplify: bool = False,
+    **torch_keywords: Any,
 ) -> None:
-    """Write a model as ONNX.
+    """Write a model as ONNX; every argument of the old and of today's torch.onnx.export is understood.
 
-    A quantised model becomes nodes of the `thinker` dialect with integer weights, a Dequant wherever a float op or
-    an output needs real values. A float model gives the graph of torch's own tracing exporter.
+    A quantised model becomes nodes of the `thinker` dialect with integer weights, a Dequant wherever a float op or an
+    output needs real values. A float model gives the graph of torch's own tracing exporter at the opset asked for.
 
     Args:
-        model: Quantised (and calibrated or trained) or float. It is not changed.
-        args: Example input: a tensor or a tuple of arguments.
+        model: Quantised (and calibrated or trained), float, scripted or traced. It is not changed.
+        args: Example input: a tensor, a tuple of arguments (the last may be a dict of keywords), a dict.
         f: Path or binary file object. A path is written whole or not at all.
+        export_params: False: weights become typed inputs of the graph.
+        verbose: Print a listing of the exported graph.
+        training: torch's TrainingMode for a float model; a quantised model is exported in evaluation form.
         input_names: Names of the graph's inputs.
         output_names: Names of the graph's outputs.
-        opset_version: 11 to 20 for a quantised model, 9 to 20 for a float one.
-        dynamic_axes: Axes whose size stays open, as in torch.onnx.export.
-        form: "dialect" (nodes and function bodies), "bare" (nodes only), "standard" (standard ONNX only).
+        aten: Removed from torch; ignored with a DeprecationWarning.
+        export_raw_ir: As `aten`.
+        operator_export_type: torch's OperatorExportTypes, e.g. ONNX_ATEN_FALLBACK.
+        opset_version: 11 to 20 for a quantised model, 9 to 20 for a float one; 12 if not given.
+        _retain_param_name: As `aten`.
+        do_constant_folding: Let torch fold constants (and batch norms) of float parts.
+        example_outputs: As `aten`.
+        strip_doc_string: False keeps torch's source locations in the nodes.
+        dynamic_axes: Axes whose size stays open: {name: [axes]} or {name: {axis: label}}.
+        keep_initializers_as_inputs: List the weights among the graph's inputs too.
+        custom_opsets: Versions of custom domains.
+        enable_onnx_checker: False: do not check the result.
+        use_external_data_format: The older name of `external_data`.
+        is_update_dequant: False: leave the Dequant nodes out (a file to look at), with a warning.
+        is_input_quant: Integer inputs and outputs: no Quant after an input, no Dequant before an output.
+        is_scoped_info: Node names follow module paths.
+        debug_dump: True or a folder: keep every stage of the export there.
+        kwargs: Keyword arguments of the example call.
+        dynamo: Use torch's newer exporter (opset 18 and up): the same nodes, the same integers.
+        dynamic_shapes: The newer spelling of `dynamic_axes`.
+        external_data: Weights in a file of their own; None: where the model would pass 2 GB.
+        report: Let torch's newer exporter write its report.
+        verify: Compare the written file with the model, every integer; raises where they differ.
+        form: "dialect", "bare", "standard" or "qdq".
+        simplify: Simplify the result (extra `simplify`).
+        torch_keywords: Further arguments of today's torch.onnx.export.
 
     Raises:
         UsageError: An argument is wrong, a layer has no scale, the model fails on the example input.
     """
-    arguments = args if isinstance(args, tuple) else (args,)
+    given = {
+        "aten": aten,
+        "export_raw_ir": export_raw_ir,
+        "_retain_param_name": _retain_param_name,
+        "example_outputs": example_outputs,
+    }
+    warn_about_removed(given)
+    check_keywords(torch_keywords)
+    options = ExportOptions(
+        export_params=export_params,
+        verbose=verbose,
+        training=training,
+        input_names=tuple(input_names or ()),
+        output_names=tuple(output_names or ()),
+        operator_export_type=operator_export_type,
+        opset=_default_opset(opset_version, is_dynamo=dynamo),
+        do_constant_folding=do_constant_folding,
+        strip_doc_string=strip_doc_string,
+        dynamic_axes=dynamic_axes or None,
+        keep_initializers_as_inputs=keep_initializers_as_inputs,
+        custom_opsets=custom_opsets,
+        enable_onnx_checker=enable_onnx_checker,
+        external_data=True if use_external_data_format else external_data,
+        is_update_dequant=is_update_dequant,
+        is_input_quant=is_input_quant,
+        is_scoped_info=is_scoped_info,
+        debug_folder=_debug_folder(debug_dump, f),
+        dynamo=dynamo,
+        dynamic_shapes=dynamic_shapes,
+        report=report,
+        form=form,
+        simplify=simplify,
+        torch_keywords=torch_keywords,
+    )
+    call = read_call(model, args, kwargs)
+    _write(f, _convert(model, call, options), options)
+    if verify:
+        _prove(model, call, f)
+
+
+def export_debug(model: Any, args: Any, f: Target, *positional: Any, **options: Any) -> None:
+    """`export` under the name the documents use for debugging: the same arguments, the same defaults."""
+    export(model, args, f, *positional, **options)
+
+
+def _convert(model: Any, call: Call, options: ExportOptions) -> bytes | ir.Model:
+    """The finished file's content; the model is as before afterwards."""
+    was_training = bool(getattr(model, "training", False))
     with preserved(model) as runtime:
-        _check(form, opset_version, is_quantized=runtime is not None)
-        run_once(model, arguments)
-        options = {
-            "input_names": input_names,
-            "output_names": output_names,
-            "opset_version": opset_version,
-            "dynamic_axes": dynamic_axes,
-        }
+        check_options(options, is_quantized=runtime is not None)
+        output = run_once(model, call)
+        is_wrapped = not call.is_plain
+        if not options.input_names and (is_wrapped or options.is_dynamic):
+            options = replace(options, input_names=default_names(model, call))
+        if options.dynamic_shapes and not options.dynamo:
+            axes = axes_from_shapes(options.dynamic_shapes, options.input_names)
+            options = replace(options, dynamic_axes=axes, dynamic_shapes=None)
+        tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
+        check_names(options, [t.dim() for t in call.tensors()], [t.dim() for t in tensors])
+        subject = FlatModel(model, call) if is_wrapped else model
         if runtime is None:
-            content = _trace(model, arguments, options)
-        else:
-            runtime.emitter = TraceEmitter(is_dynamic=bool(dynamic_axes))
-            traced = _trace(model, arguments, options | {"custom_opsets": {"thinker": 1}})
-            content = assemble(traced, form=form, dynamic_axes=dynamic_axes).SerializeToString()
-    if isinstance(f, (str, os.PathLike)):
-        write_atomically(Path(f), content)
-    else:
-        f.write(content)
+            options = replace(options, training=_training_mode(options.training, was_training=was_training))
+            return _float(subject, call, options, is_wrapped=is_wrapped)
+        emitter = SymbolicEmitter() if options.dynamo else TraceEmitter(is_dynamic=options.is_dynamic)
+        runtime.emitter = emitter
+        opsets = {**(options.custom_opsets or {}), DOMAIN: DOMAIN_VERSION}
+        traced = replace(options, export_params=True, training=None, custom_opsets=opsets)
+        content = _run(subject, call, traced)
+    proto = assemble(content, options, is_wrapped=is_wrapped)
+    return _adjust(ir.from_proto(proto), options, content=proto.SerializeToString())
 
 
-def _check(form: str, opset: int, *, is_quantized: bool) -> None:
-    if form not in FORMS:
-        raise UsageError(f"export: there is no form {form!r}. Choose one of {', '.join(FORMS)}.")
-    allowed = _INTEGER_OPSETS if is_quantized else _FLOAT_OPSETS
-    if opset not in allowed:
-        kind = "quantised" if is_quantized else "float"
-        raise UsageError(
-            f"export: opset {opset} is not available for a {kind} model. Use {allowed.start} to {allowed.stop - 1}."
-        )
-
-
-def run_once(model: nn.Module, arguments: Sequence[Any]) -> Any:
-    """A forward pass whose failure says what to do."""
-    try:
-        return model(*arguments)
-    except LingerError:
-        raise
-    except Exception as error:
-        shapes = [tuple(a.shape) if isinstance(a, Tensor) else type(a).__name__ for a in tree_leaves(list(arguments))]
-        raise UsageError(
-            f"{type(model).__name__}: the forward pass fails on the example input {shapes}: "
-            f"{type(error).__name__}: {error}. Give an input that the model accepts."
-        ) from error
-
-
-def _trace(model: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> bytes:
+def _run(subject: Any, call: Call, options: ExportOptions) -> bytes:
+    if options.dynamo:
+        return trace_dynamo(subject, call, options)
     buffer = io.BytesIO()
-    handle = model.register_forward_hook(_real_outputs)
-    try:
-        with warnings.catch_warnings():
-            # the tracing exporter announces its own retirement on every call, and traces Python numbers on purpose
-            warnings.simplefilter("ignore", DeprecationWarning)
-            warnings.simplefilter("ignore", TracerWarning)
-            torch.onnx.export(model, arguments, cast(Any, buffer), dynamo=False, **options)  # a file object is allowed
-    except (RuntimeError, TypeError, ValueError, torch.onnx.OnnxExporterError) as error:
-        raise UsageError(f"{type(model).__name__}: torch cannot export the model: {error}") from error
-    finally:
-        handle.remove()
+    trace(subject, call, options, buffer)
     return buffer.getvalue()
 
 
-def _real_outputs(module: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG001 - a hook's signature
-    """Outputs of a file are real values: each integer output gets its Dequant."""
-    return tree_map(lambda leaf: leaf.dequantize() if isinstance(leaf, QTensor) else leaf, output)
+def _float(subject: Any, call: Call, options: ExportOptions, *, is_wrapped: bool) -> bytes | ir.Model:
+    content = _run(subject, call, options)
+    if not is_wrapped:
+        return _adjust(None, options, content=content)
+    model = ir.from_proto(onnx.load_from_string(content))
+    unwrap_names(model)
+    return _adjust(model, options, content=ir.to_proto(model).SerializeToString())
+
+
+def _adjust(model: ir.Model | None, options: ExportOptions, *, content: bytes) -> bytes | ir.Model:
+    """Last wishes: weights as inputs, a listing."""
+    is_quantized = model is not None and any(node.domain for node in model.graph)
+    if model is not None and is_quantized and not options.export_params:
+        parameters_to_inputs(model)
+        content = ir.to_proto(model).SerializeToString()
+    if options.verbose:
+        show = importlib.import_module("linger.reporting.listing").print_listing  # joined late: reporting is above
+        show(onnx.load_from_string(content))
+    return content
+
+
+def parameters_to_inputs(model: ir.Model) -> None:
+    """Every initializer becomes a typed input of the graph, in the order of the weights."""
+    for value in list(model.graph.initializers.values()):
+        assert value.name is not None  # initializers have names
+        value.const_value = None
+        del model.graph.initializers[value.name]
+        model.graph.inputs.append(value)
+
+
+def _write(f: Target, content: bytes | ir.Model, options: ExportOptions) -> None:
+    if not isinstance(f, (str, os.PathLike)):
+        f.write(content if isinstance(content, bytes) else ir.to_proto(content).SerializeToString())
+    elif options.external_data:
+        model = content if isinstance(content, ir.Model) else ir.from_proto(onnx.load_from_string(content))
+        save(model, f, external_data=True)
+    else:
+        write_atomically(Path(f), content if isinstance(content, bytes) else ir.to_proto(content).SerializeToString())
+
+
+def _prove(model: Any, call: Call, f: Target) -> None:
+    """Joined late: verification is above this package, which it must not import."""
+    importlib.import_module("linger.pipeline").require_equal(model, f, call)
+
+
+def _training_mode(training: Any, *, was_training: bool) -> Any:
+    if training in (None, False, TrainingMode.EVAL):
+        return TrainingMode.EVAL
+    if training is TrainingMode.PRESERVE:
+        return TrainingMode.TRAINING if was_training else TrainingMode.EVAL
+    return TrainingMode.TRAINING
+
+
+def _default_opset(opset: int | None, *, is_dynamo: bool) -> int:
+    return opset if opset is not None else 18 if is_dynamo else 12
+
+
+def _debug_folder(debug_dump: bool | str | os.PathLike[str], f: Target) -> Path | None:  # noqa: FBT001
+    if debug_dump is False or debug_dump is None:
+        return None
+    if debug_dump is not True:
+        return Path(debug_dump)
+    return (
+        Path(f).with_suffix("").with_name(f"{Path(f).stem}_debug")
+        if isinstance(f, (str, os.PathLike))
+        else Path("linger_debug")
+    )

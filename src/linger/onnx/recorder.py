@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from linger.errors import UsageError
 from linger.graph.recording import Recording
-from linger.onnx.exporter import run_once
+from linger.onnx.call import Call, run_once
 from linger.onnx.preserve import preserved
 from linger.quantization.qtensor import QTensor
 
@@ -35,7 +35,7 @@ def record(model: nn.Module, inputs: Any) -> Iterator[Recording]:
             if runtime is None:
                 raise UsageError("verify: this model is not quantised. Call linger.init(model) first.")
             runtime.recorder = keep
-            output = run_once(model, arguments)
+            output = run_once(model, Call(arguments, {}))
             made.inputs = [t.detach().cpu().numpy() for t in tree_leaves(list(arguments)) if isinstance(t, Tensor)]
             made.outputs = [_as_array(t) for t in tree_leaves(output) if isinstance(t, Tensor)]
         yield made

@@ -37,7 +37,7 @@ def evaluate(
     scales = (attributes["scale_x"], attributes["scale_y"])
     is_finer = [source > scale for source in scales]
     if all(is_finer):
-        return _round_both(operands, scale, bits)
+        return _round_both(operands, scales, scale, bits)
     if total is None:
         total = real_result(operands, scales, (bits, bits))
     if not any(is_finer):
@@ -46,12 +46,13 @@ def evaluate(
     return fake_quantize(total, scale, bits, can_saturate=can_saturate, is_owned=True).to(carrier(bits))
 
 
-def _round_both(operands: Sequence[Tensor], scale: float, bits: int) -> Tensor:
+def _round_both(operands: Sequence[Tensor], scales: Sequence[float], scale: float, bits: int) -> Tensor:
     """Both operands are finer than the output: each is rounded to whole steps, then they are added."""
     x, y = (o.to(carrier(bits)) for o in operands)
     if x.requires_grad or y.requires_grad:
         rounded = fake_quantize(x, scale, _UNLIMITED, can_saturate=False)
+        if bits + math.log2(scales[1] / scale) >= _SIGNIFICAND:  # beside large steps float32 would lose y's last bits
+            y = fake_quantize(y, scale, _UNLIMITED, can_saturate=False)
         return fake_quantize(rounded + y, scale, bits, is_owned=True)
     steps_x, steps_y = (torch.add(x.new_tensor(0.5), o, alpha=scale).floor_() for o in (x, y))
-    steps = steps_x + steps_y if steps_x.shape != torch.broadcast_shapes(x.shape, y.shape) else steps_x.add_(steps_y)
-    return steps.clamp_(*limits(bits)).mul_(1.0 / scale)
+    return (steps_x + steps_y).clamp_(*limits(bits)).mul_(1.0 / scale)

@@ -23,4 +23,4 @@ def accumulate(x: Tensor, w: Tensor, b: Tensor | None, attributes: dict[str, Any
     )
 
 
-CHANNEL_AXIS = 1
+CHANNEL_AXIS = -3  # a picture without a batch has its channels first

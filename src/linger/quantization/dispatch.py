@@ -13,11 +13,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.dialect import Binding, Op, Refusal, ops
-from linger.errors import UnsupportedError
+from linger.errors import UnsupportedError, UsageError
 from linger.quantization import passthrough
 from linger.quantization.functional import as_operand, run_functional
 from linger.quantization.qtensor import QTensor, unwrap
 
+_SHAPE_QUERIES = frozenset({"size", "dim", "numel", "nelement", "ndimension", "__len__", "is_same_size"})
+_SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "device", "is_cuda", "is_cpu", "layout", "is_meta"})
 _QUERIES = frozenset(
     [
         "size",
@@ -66,6 +68,10 @@ _IN_PLACE_OPERATORS = frozenset(
 ) | {"__setitem__"}
 
 
+_NUMPY_SPELLINGS = {"axis": "dim"}
+"""Names that torch's own functions take besides their documented ones."""
+
+
 @cache
 def bindings() -> dict[Any, tuple[Op, Binding]]:
     """Every torch function an op stands for, with the binding of its arguments."""
@@ -86,6 +92,9 @@ def bindings_by_path() -> dict[str, Binding]:
 
 def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a torch function some of whose arguments are QTensors."""
+    if not args and "input" in kwargs and (func in bindings() or func in passthrough.ALL):
+        kwargs = dict(kwargs)
+        args = (kwargs.pop("input"),)
     x = args[0] if args else None
     if isinstance(x, QTensor) and x.scale is not None:
         rest = args[1:]
@@ -94,7 +103,8 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in passthrough.TRANSPOSES:
             return x.like(func(x.content))
         if func in passthrough.DROPOUTS:
-            return passthrough.drop(func, x, rest, kwargs)
+            dropped = passthrough.drop(func, x, rest, kwargs)
+            return x.overwrite(dropped) if _is_in_place(func, args, kwargs) else dropped
         if func in passthrough.CONVERSIONS:
             return passthrough.convert(func, x, rest, kwargs)
         if func in passthrough.IN_PLACE_VIEWS:
@@ -118,8 +128,9 @@ def _as_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     runtime = _runtime((args, kwargs))
     if runtime.frame is None:
         return _in_float(func, args, kwargs, reason="outside the model")
-    settings = binding(*args, **{k: v for k, v in kwargs.items() if k != "out"})
-    operands = [as_operand(t, runtime) for t in _operands(op, binding, args, kwargs)]
+    spelled = {_NUMPY_SPELLINGS.get(k, k): v for k, v in kwargs.items() if k != "out"}
+    settings = binding(*args, **spelled)
+    operands = [as_operand(t, runtime) for t in _operands(op, binding, args, spelled)]
     reason = settings.reason if isinstance(settings, Refusal) else ""
     if not reason and ("out" in kwargs or any(o is None for o in operands)):
         reason = "an operand is a float tensor; let a quantised layer produce it"
@@ -129,7 +140,14 @@ def _as_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     is_in_place = isinstance(args[0], QTensor) and _is_in_place(func, args, kwargs)
     known = [o for o in operands if o is not None]
     result = run_functional(op, known, settings, runtime, is_in_place=is_in_place)
-    return args[0].overwrite(result) if is_in_place else result
+    if not is_in_place:
+        return result
+    if result.content.shape != args[0].content.shape:
+        raise UsageError(
+            f"{runtime.path or 'model'}: {func.__name__} in place would change the shape {tuple(args[0].content.shape)} "
+            f"to {tuple(result.content.shape)}. Write x = x + y instead of x += y."
+        )
+    return args[0].overwrite(result)
 
 
 def _operands(op: Op, binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -146,7 +164,9 @@ def _in_float(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, reaso
     """The function on real values. In place, it works on a copy and the QTensor becomes an ordinary tensor."""
     name = getattr(func, "__name__", str(func))
     if name in _QUERIES:
-        return func(*unwrap(args), **unwrap(kwargs))
+        is_about_shape = name in _SHAPE_QUERIES or _attribute_name(func) in _SHAPE_ATTRIBUTES
+        seen = unwrap_indices if is_about_shape else unwrap  # a question about the shape needs no Dequant
+        return func(*seen(args), **unwrap(kwargs))
     x = args[0] if args else None
     if isinstance(x, QTensor) and _is_in_place(func, args, kwargs):
         copy = x.dequantize().clone()
@@ -154,9 +174,15 @@ def _in_float(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, reaso
         _note(name, args, kwargs, reason)
         return x.overwrite(copy)
     result = func(*unwrap(args), **unwrap(kwargs))
-    if any(isinstance(r, Tensor) and r.is_floating_point() for r in tree_leaves(result)):
+    # a function without result has written into a float tensor
+    if result is None or any(isinstance(r, Tensor) and r.is_floating_point() for r in tree_leaves(result)):
         _note(name, args, kwargs, reason)
     return result
+
+
+def _attribute_name(func: Any) -> str:
+    """`shape` for the getter of Tensor.shape."""
+    return getattr(getattr(func, "__self__", None), "__name__", "")
 
 
 def _note(name: str, args: Any, kwargs: Any, reason: str) -> None:

@@ -131,7 +131,8 @@ def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtim
     """Ops whose output has the scale and width of the input: Relu, MaxPool, Clip, AvgPool2dInt."""
     if op.name == "Relu" and x.is_nonnegative and not x.is_integer and runtime.recorder is None:
         runtime.note(OpRecord(runtime.path, op.name, is_integer=True))
-        return x  # a fused layer has already done it
+        # a fused layer has already done it; out of place the result is a tensor of its own
+        return x if is_in_place else QTensor(x.content, x.scale or 1.0, x.bits, runtime, is_nonnegative=True)
     assert x.scale is not None
     name = runtime.unique_name(runtime.path, op.name)
     operands = [x]
@@ -219,7 +220,8 @@ def quantize_input(
         raise UsageError(
             f"{name}: the input has type {x.dtype}; a quantised layer needs a float tensor. Convert it with .float()."
         )
-    x = x.float()
+    if x.dtype != torch.float32:
+        x = x.float()  # asked for only where needed: a trace would write a Cast
     seen = layer.observe(key, x, name) if layer.is_observing else None
     scale = layer.scale_of(key, bits, name)
     attributes = {"data_bits": bits, "scale_x": scale}

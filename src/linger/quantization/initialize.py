@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -18,7 +18,7 @@ from linger.quantization.functional import KEY_PREFIX, FunctionalLayer
 from linger.quantization.layer import QuantLayer, Widths
 from linger.quantization.marks import QuantMode, checked_types, checked_widths, mark_of
 from linger.quantization.runtime import Runtime, Scope
-from linger.quantization.supported import op_for
+from linger.quantization.supported import has_own_forward, op_for
 from linger.quantization.watch import FloatWatch
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def init(
     runtime = Runtime(make_watch=FloatWatch)
     replacements: dict[nn.Module, nn.Module] = {}
     for path, module in model.named_modules():
-        if not isinstance(module, excluded) and not _is_inside(path, float_paths):
+        if not isinstance(_layer_of(module), excluded) and not _is_inside(path, float_paths):
             made = _quantized(module, path, types, widths, runtime)
             if made is not None:
                 replacements[module] = made
@@ -104,16 +104,15 @@ def _quantized(
     module: nn.Module, path: str, types: tuple[type[nn.Module], ...], widths: Widths, runtime: Runtime
 ) -> QuantLayer | None:
     """The quantised form of a module; None if it stays what it is."""
-    mark = mark_of(module)
-    layer = module.conv if isinstance(module, ConvBN) else module
+    layer = _layer_of(module)
+    mark = mark_of(module) or mark_of(layer)  # a wish for a convolution holds after trace_layers too
     if mark is not None and mark.is_disabled:
         return None
     found = op_for(layer) if isinstance(layer, types) else None
     if found is None:
         return None
-    mark = mark or mark_of(layer)
     op, binding = found
-    geometry = binding(layer)
+    geometry = Refusal("it overrides forward") if has_own_forward(layer) else binding(layer)
     if isinstance(geometry, Refusal):
         logger.warning("%s (%s) stays float: %s", path, type(layer).__name__, geometry.reason)
         return None
@@ -123,8 +122,12 @@ def _quantized(
     made.is_ahead_of_relu = bool(getattr(module, AHEAD_RELU, False))
     if isinstance(module, ConvBN):
         made.take_batch_norm(module.bn)
-        made.train(module.training)
+        made.training = module.training  # not train(): a frozen batch norm stays frozen
     return made
+
+
+def _layer_of(module: nn.Module) -> nn.Module:
+    return cast(nn.Module, module.conv) if isinstance(module, ConvBN) else module
 
 
 def _attach(root: nn.Module, runtime: Runtime) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from linger.constraint.conv_bn import fold, fold_factor, normalize_folded
+from linger.constraint.conv_bn import fold, learning_factor, normalize_folded
 from linger.dialect import Op, Refusal
 from linger.errors import UsageError, listing
 from linger.numeric.fixed import BIAS_BITS, limits, scale_for
@@ -19,9 +19,10 @@ from linger.numeric.torch_exact import SplitPlan, plan_product, run_product
 from linger.numeric.torch_kernel import carrier, integer_type
 from linger.numeric.torch_quantize import fake_quantize, max_abs, round_weight
 from linger.quantization.dispatch import bindings_by_path
+from linger.quantization.frozen import Frozen, Ready, kept, round_bias
 from linger.quantization.functional import quantize_input, requantize_to, run_functional, twin
 from linger.quantization.qtensor import QTensor, to_carrier, unwrap
-from linger.quantization.runtime import OpRecord, Runtime
+from linger.quantization.runtime import RUN_FIRST, OpRecord, Runtime, is_exporting
 from linger.quantization.statistics import QuantizedBase
 
 
@@ -32,31 +33,6 @@ class Widths:
     data: int = 8
     parameter: int = 8
     output: int = 8
-
-
-@dataclass(frozen=True)
-class _Frozen:
-    """A layer's parameters as integers for one input scale: as real carriers and as the file stores them."""
-
-    weight: Tensor
-    bias: Tensor | None
-    weight_integers: Tensor
-    bias_integers: Tensor | None
-    scale_w: float
-
-
-@dataclass(frozen=True)
-class _Ready:
-    """Parameters as the simulation multiplies them.
-
-    `is_rounding_folded`: the product delivers y·scale_o + ½, so that rounding is a floor. Exact while the bound of
-    `torch_exact` also holds with the ½ (2^(shift−1) in units of the accumulator) added.
-    """
-
-    weight: Tensor
-    bias: Tensor | None
-    plan: SplitPlan
-    is_rounding_folded: bool
 
 
 class QuantLayer(QuantizedBase):
@@ -84,9 +60,11 @@ class QuantLayer(QuantizedBase):
         self.runtime = runtime
         self.path = ""
         self.is_ahead_of_relu = False
-        self._frozen: dict[tuple[Any, ...], _Frozen] = {}
-        self._simulation: dict[tuple[Any, ...], _Ready] = {}
-        self._frozen_for: tuple[Any, ...] = ()
+        self._input_range = ""
+        self._frozen: dict[tuple[Any, ...], Frozen] = {}
+        self._simulation: dict[tuple[Any, ...], Ready] = {}
+        self._frozen_for: tuple[Tensor, ...] = ()
+        self._frozen_state: tuple[Any, ...] = ()
         self.bn = None
         for name in getattr(source, "__constants__", ()):
             if hasattr(source, name) and name not in ("bias", "weight"):
@@ -97,6 +75,10 @@ class QuantLayer(QuantizedBase):
         for name in op.constant_names:
             self.register_buffer(name, torch.zeros((), dtype=integer_type(widths.data)))
         self.train(source.training)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a file holds: not what can be computed again."""
+        return self.__dict__ | {"_frozen": {}, "_simulation": {}, "_frozen_for": (), "_frozen_state": ()}
 
     def take_batch_norm(self, bn: nn.Module) -> None:
         """Fold a batch norm that goes on learning. The bias key exists in every checkpoint of this stage."""
@@ -133,12 +115,13 @@ class QuantLayer(QuantizedBase):
         if isinstance(geometry, Refusal):
             return self._in_float(x, geometry.reason)
         if not isinstance(x, QTensor) or x.scale is None:
+            self._own_input_range()
             q = quantize_input(unwrap(x), self, self.widths.data, runtime, self.path)
         else:
             q = requantize_to(x, self.widths.data, runtime, self.path)
             self._adopt_input_range(q)
         if "w" not in self._op.inputs:
-            if self._op.constant_names and runtime.emitter is None:
+            if self._op.constant_names and runtime.emitter is None and not is_exporting():
                 self._keep_constants(geometry, q)
             result = run_functional(self._op, [q], geometry, runtime, layer=self)
             if "running_o" in self._buffers and runtime.emitter is None:
@@ -164,24 +147,37 @@ class QuantLayer(QuantizedBase):
         return function(unwrap(x), *self.geometry["arguments"])
 
     def _adopt_input_range(self, q: QTensor) -> None:
-        """The range of a quantised input follows from its scale: nothing is observed."""
-        if self.runtime.emitter is None:
+        """The range of a quantised input follows from its scale: nothing is observed.
+
+        Unless the layer also gets float inputs, whose range it keeps (a layer may be called twice).
+        """
+        if self.is_observing and self.runtime.emitter is None and self._input_range != "own":
             assert q.scale is not None
+            self._input_range = "adopted"
             self.write("running_x", limits(q.bits)[1] / q.scale)
             self.write("scale_x", q.scale)
+
+    def _own_input_range(self) -> None:
+        if self.is_observing and self._input_range == "adopted":
+            self.write("running_x", 0.0)
+        self._input_range = "own"
 
     def _keep_constants(self, geometry: Mapping[str, Any], q: QTensor) -> None:
         make = self._op.make_constants
         assert make is not None
         for name, value in zip(self._op.constant_names, make(scale=q.scale, bits=q.bits, **geometry), strict=True):
-            self._buffers[name].fill_(value)  # type: ignore[union-attr]  # registered in __init__
+            buffer = self._buffers[name]
+            assert buffer is not None  # registered in __init__
+            self._buffers[name] = buffer.to(integer_type(q.bits)).fill_(
+                value
+            )  # quant_module may have changed the width
 
     # -- training -----------------------------------------------------------------------------------
     def _learn(self, q: QTensor, geometry: Mapping[str, Any], name: str) -> QTensor:
         """The layer on rounded operands, its output rounded to the observed range."""
         assert q.scale is not None
         is_learning_bn = self.bn is not None and self.bn.training and self.training
-        factor, bias = (fold_factor(self.bn), None) if is_learning_bn else self._fold_parts()
+        factor, bias = (learning_factor(self.bn), None) if is_learning_bn else self._fold_parts()
         integers, scale_w = self._round_weight(factor, bias, q.scale)
         if is_learning_bn:
             # batch norm cancels a common gain, so the integers need not be scaled back
@@ -189,7 +185,7 @@ class QuantLayer(QuantizedBase):
             y = self._product(q.content, integers, None, geometry)
             y = normalize_folded(y, self.bias, self.bn, factor, gain=scale_w)
         else:
-            bias_q = None if bias is None else _round_bias(bias, q.scale * scale_w)
+            bias_q = None if bias is None else round_bias(bias, q.scale * scale_w)
             y = self._product(q.content, integers * (1.0 / scale_w), bias_q, geometry)
         is_relu = self.is_ahead_of_relu
         seen = self.observe("o", y, name, is_relu=is_relu)
@@ -213,7 +209,8 @@ class QuantLayer(QuantizedBase):
         """The factor on the weights and the bias, with the running statistics of a batch norm folded in."""
         if self.bn is None:
             return None, self.bias
-        return fold_factor(self.bn), fold(self.weight.new_zeros(self.weight.shape[0], 1), self.bias, self.bn)[1]
+        factor, bias = fold(self.weight.new_ones(self.weight.shape[0], 1), self.bias, self.bn)
+        return factor.squeeze(1), bias
 
     def _round_weight(self, factor: Tensor | None, bias: Tensor | None, scale_x: float) -> tuple[Tensor, float]:
         """Integer weights and their scale, lowered where the int32 bias at scale_x·scale_w would not fit."""
@@ -229,6 +226,8 @@ class QuantLayer(QuantizedBase):
             return scale
 
         wide = None if factor is None else factor.reshape(-1, *([1] * (self.weight.dim() - 1)))
+        if wide is not None and wide.requires_grad:  # a frozen batch norm, whose gamma still learns
+            return round_weight(self.weight * wide, None, choose_scale)
         return round_weight(self.weight, wide, choose_scale)
 
     # -- evaluation and export ------------------------------------------------------------------------
@@ -250,7 +249,9 @@ class QuantLayer(QuantizedBase):
             tensors = [q.content, frozen.weight_integers, frozen.bias_integers]
             self._note(name, q, None)
             return QTensor(self.runtime.emit(self._op, tensors, attributes, name), scale_o, bits, self.runtime)
-        ready = self._ready(frozen, q.scale, scale_o, is_nonnegative=q.is_nonnegative)
+        is_differentiable = torch.is_grad_enabled() and not is_exporting()
+        has_gradient = is_differentiable and (q.content.requires_grad or self._is_trainable)
+        ready = self._ready(frozen, q, scale_o, has_gradient=has_gradient)
         is_relu = self.is_ahead_of_relu and self.runtime.recorder is None
         y = self._exact_product(q.content, ready, geometry)
         self._note(name, q, y)
@@ -259,7 +260,7 @@ class QuantLayer(QuantizedBase):
         self.runtime.record(name, result)
         return result
 
-    def _round_output(self, y: Tensor, ready: _Ready, scale_o: float, *, is_relu: bool) -> Tensor:
+    def _round_output(self, y: Tensor, ready: Ready, scale_o: float, *, is_relu: bool) -> Tensor:
         bits = self.widths.output
         if ready.is_rounding_folded:
             low, high = limits(bits)
@@ -268,36 +269,39 @@ class QuantLayer(QuantizedBase):
             y = y.double()
         return fake_quantize(y, scale_o, bits, is_relu=is_relu, is_owned=True).to(carrier(bits))
 
-    def _ready(self, frozen: _Frozen, scale_x: float, scale_o: float, *, is_nonnegative: bool) -> _Ready:
+    def _ready(self, frozen: Frozen, q: QTensor, scale_o: float, *, has_gradient: bool) -> Ready:
         """The frozen parameters in the cheapest exact form for this output scale; kept as long as they are."""
-        key = (scale_x, scale_o, is_nonnegative, self.widths)
-        has_gradient = frozen.weight.requires_grad
-        if not has_gradient and key in self._simulation:
-            return self._simulation[key]
-        made = self._make_ready(frozen, scale_x, scale_o, is_nonnegative=is_nonnegative)
-        if not has_gradient:
-            self._simulation[key] = made
-        return made
+        assert q.scale is not None
+        if has_gradient:
+            return self._make_ready(frozen, q.scale, scale_o, is_nonnegative=q.is_nonnegative, can_fold=False)
+        key = (q.scale, scale_o, q.is_nonnegative, self.widths)
+        if key not in self._simulation:
+            with kept():
+                self._simulation[key] = self._make_ready(frozen, q.scale, scale_o, is_nonnegative=q.is_nonnegative)
+        return self._simulation[key]
 
-    def _make_ready(self, frozen: _Frozen, scale_x: float, scale_o: float, *, is_nonnegative: bool) -> _Ready:
+    def _make_ready(
+        self, frozen: Frozen, scale_x: float, scale_o: float, *, is_nonnegative: bool, can_fold: bool = True
+    ) -> Ready:
+        if is_exporting():
+            raise UsageError(RUN_FIRST)
         source = scale_x * frozen.scale_w
         half = 0.5 * source / scale_o
         arguments = (frozen.weight_integers, frozen.bias_integers, self.widths.data)
-        can_fold = half >= 1 and self.widths.output <= 16 and not frozen.weight.requires_grad
-        if can_fold:
+        if can_fold and half >= 1 and self.widths.output <= 16:
             plan = plan_product(*arguments, is_nonnegative=is_nonnegative, headroom=half)
             if plan == SplitPlan(1):
                 weight = frozen.weight * scale_o
                 zero = torch.zeros(weight.shape[0], device=weight.device)
                 bias = (zero if frozen.bias is None else frozen.bias.float() * scale_o) + 0.5
-                return _Ready(weight, bias, plan, is_rounding_folded=True)
+                return Ready(weight, bias, plan, is_rounding_folded=True)
         plan = plan_product(*arguments, is_nonnegative=is_nonnegative)
         # beyond a shift of 24 float32 cannot hold v + ½
         if math.log2(source / scale_o) > 24:
             plan = SplitPlan(0)
-        return _Ready(frozen.weight, frozen.bias, plan, is_rounding_folded=False)
+        return Ready(frozen.weight, frozen.bias, plan, is_rounding_folded=False)
 
-    def _exact_product(self, x: Tensor, ready: _Ready, geometry: Mapping[str, Any]) -> Tensor:
+    def _exact_product(self, x: Tensor, ready: Ready, geometry: Mapping[str, Any]) -> Tensor:
         fast = twin(self._op)
         assert fast is not None  # ops with weights have one
 
@@ -308,43 +312,49 @@ class QuantLayer(QuantizedBase):
         group, axis = geometry.get("group", 1), fast.CHANNEL_AXIS
         return run_product(product, x, ready.weight, ready.bias, ready.plan, group=group, axis=axis)
 
-    def freeze(self, scale_x: float) -> _Frozen:
+    def freeze(self, scale_x: float) -> Frozen:
         """The parameters as integers for this input scale, kept until a parameter changes."""
-        state = self._fingerprint()
-        if state != self._frozen_for:
-            self._frozen.clear()
-            self._simulation.clear()
-            self._frozen_for = state
-        if torch.is_grad_enabled() and self.weight.requires_grad:
-            return self._make_frozen(scale_x)  # backward in evaluation mode: the graph belongs to one pass
         key = (scale_x, self.widths)
+        if is_exporting():
+            if key not in self._frozen:
+                raise UsageError(RUN_FIRST)
+            return self._frozen[key]
+        self._forget_if_changed()
+        if torch.is_grad_enabled() and self._is_trainable:
+            return self._make_frozen(scale_x)  # backward in evaluation mode: the graph belongs to one pass
         if key not in self._frozen:
-            self._frozen[key] = self._make_frozen(scale_x)
+            with kept():
+                self._frozen[key] = self._make_frozen(scale_x)
         return self._frozen[key]
 
-    def _make_frozen(self, scale_x: float) -> _Frozen:
+    @property
+    def _is_trainable(self) -> bool:
+        return any(p.requires_grad for p in self.parameters())
+
+    def _make_frozen(self, scale_x: float) -> Frozen:
         factor, bias = self._fold_parts()
         integers, scale_w = self._round_weight(factor, bias, scale_x)
         bits = self.widths.parameter
         rounded = integers * (1.0 / scale_w)
-        rounded_bias = None if bias is None else _round_bias(bias, scale_x * scale_w)
+        rounded_bias = None if bias is None else round_bias(bias, scale_x * scale_w)
         weight_integers = integers.detach().to(integer_type(bits))
         bias_integers = None
         if rounded_bias is not None:
             bias_integers = (rounded_bias.detach() * (scale_x * scale_w)).to(integer_type(BIAS_BITS))
-        return _Frozen(rounded, rounded_bias, weight_integers, bias_integers, scale_w)
+        return Frozen(rounded, rounded_bias, weight_integers, bias_integers, scale_w)
 
-    def _fingerprint(self) -> tuple[Any, ...]:
-        """Changes whenever a parameter does, also through `.data`, which torch does not count."""
+    def _forget_if_changed(self) -> None:
+        """Drop what was frozen when a parameter has changed, also through `.data`, which torch does not count."""
         if self.runtime.emitter is not None:
-            return self._frozen_for  # the pass before the export has filled the cache; a trace must not see these sums
-        tensors = [self.weight, self.bias, *(self.bn.state_dict().values() if self.bn is not None else ())]
-        with torch.no_grad():
-            return tuple(
-                (t.data_ptr(), t._version, float(t.sum()))  # noqa: SLF001 - torch has no public version counter
-                for t in tensors
-                if t is not None
-            )
+            return  # the pass before the export has filled the cache; a trace must not see the comparison
+        candidates = [self.weight, self.bias, *(self.bn.state_dict().values() if self.bn is not None else ())]
+        tensors = [t.detach() for t in candidates if t is not None]
+        state = tuple((t.data_ptr(), t._version) for t in tensors)  # noqa: SLF001 - torch has no public version counter
+        if state == self._frozen_state and all(map(torch.equal, tensors, self._frozen_for)):
+            return
+        self._frozen.clear()
+        self._simulation.clear()
+        self._frozen_state, self._frozen_for = state, tuple(t.clone() for t in tensors)
 
     def _note(self, name: str, q: QTensor, y: Tensor | None) -> None:
         macs = 0 if y is None else int(y.numel() * self.weight.shape[1:].numel())
@@ -362,7 +372,7 @@ class QuantLayer(QuantizedBase):
             state_dict.setdefault(prefix + name, self._buffers[name])
         self._frozen.clear()
         self._simulation.clear()
-        self._frozen_for = ()
+        self._frozen_state = ()
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _load_batch_norm(self, state_dict: dict[str, Any], prefix: str) -> None:
@@ -371,11 +381,6 @@ class QuantLayer(QuantizedBase):
         if not has_bn and f"{prefix}weight" in state_dict and f"{prefix}bias" in state_dict:
             # a checkpoint whose batch norm is already folded into the weights
             self.bn = None
-            self.bias.requires_grad_(mode=True)
+            self.bias.requires_grad_()
         else:
             state_dict.setdefault(f"{prefix}bias", torch.zeros_like(self.bias))
-
-
-def _round_bias(bias: Tensor, scale: float) -> Tensor:
-    """The bias at int32 precision, saturated; float64, because float32 cannot hold 32 bits."""
-    return fake_quantize(bias.double(), scale, BIAS_BITS, can_saturate=True)

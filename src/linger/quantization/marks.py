@@ -12,9 +12,11 @@ from torch import nn
 
 from linger.errors import UsageError
 from linger.quantization.layer import QuantLayer, Widths
+from linger.quantization.runtime import MARK
 from linger.quantization.supported import supported_types
 
-_MARK = "_linger_quant_mark"
+THROUGH_FUNCTIONS = (nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Flatten, nn.Identity)
+"""Layers that need no replacement: the functions they call work on quantised tensors."""
 
 
 class QuantMode(Enum):
@@ -33,7 +35,7 @@ class Mark:
 
 def mark_of(module: nn.Module) -> Mark | None:
     """The wish for a module, if there is one."""
-    found: Mark | None = module.__dict__.get(_MARK)
+    found: Mark | None = module.__dict__.get(MARK)
     return found
 
 
@@ -43,7 +45,7 @@ def disable_quant(module: nn.Module) -> nn.Module:
     Returns the module, so that it can be used inline.
     """
     for part in module.modules():
-        part.__dict__[_MARK] = Mark(is_disabled=True)
+        part.__dict__[MARK] = Mark(is_disabled=True)
     return module
 
 
@@ -83,7 +85,7 @@ def quant_module(
         if isinstance(part, QuantLayer):
             part.widths = widths
         elif isinstance(part, types):
-            part.__dict__[_MARK] = Mark(widths=widths)
+            part.__dict__[MARK] = Mark(widths=widths)
     return module
 
 
@@ -109,7 +111,8 @@ def checked_types(types: Iterable[Any] | None) -> tuple[type[nn.Module], ...]:
     if types is None:
         return tuple(supported)
     wanted = tuple(types) if isinstance(types, Iterable) else (types,)
-    wrong = [t for t in wanted if not (isinstance(t, type) and issubclass(t, tuple(supported)))]
+    accepted = (*supported, *THROUGH_FUNCTIONS)
+    wrong = [t for t in wanted if not (isinstance(t, type) and issubclass(t, accepted))]
     if wrong:
         names = ", ".join(getattr(t, "__name__", repr(t)) for t in wrong)
         known = ", ".join(t.__name__ for t in supported)

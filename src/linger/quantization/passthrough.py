@@ -66,6 +66,7 @@ DROPOUTS = frozenset(
     | {torch.feature_dropout, torch.alpha_dropout}
 )
 CONVERSIONS = frozenset({Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.float, Tensor.type_as, Tensor.pin_memory})
+ALL = MOVES | DROPOUTS | CONVERSIONS
 
 
 def move(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -93,4 +94,4 @@ def drop(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     dropped = func(x.content, *args, **kwargs)
     if dropped is x.content:
         return x
-    return x.like(fake_quantize(dropped, x.scale, x.bits))
+    return QTensor(fake_quantize(dropped, x.scale, x.bits), x.scale, x.bits, x.runtime)  # alpha dropout goes negative

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from linger.errors import UnsupportedError
 from linger.numeric.torch_kernel import carrier, integer_type
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class QTensor(Tensor):
     runtime: Runtime
     is_nonnegative: bool
     _real: Tensor | None
+    _writes: list[int]
+    _writes_known: int
 
     @staticmethod
     def __new__(cls, content: Tensor, *_: Any, **__: Any) -> QTensor:
@@ -51,10 +54,21 @@ class QTensor(Tensor):
         self.runtime = runtime
         self.is_nonnegative = is_nonnegative
         self._real = None
+        # counts in-place writes; tensors that share memory share the list, so that none is read when it is stale
+        self._writes, self._writes_known = [0], 0
 
     @property
     def content(self) -> Tensor:
-        """Real values in a simulation, integers in an export."""
+        """Real values in a simulation, integers in an export.
+
+        Raises:
+            UnsupportedError: A view of this tensor, or the tensor it is a view of, was changed in place since.
+        """
+        if self._writes_known != self._writes[0]:
+            raise UnsupportedError(
+                f"{self.runtime.path or 'model'}: a quantised tensor is used after another one that shares its memory "
+                "(a view or slice) was changed in place. Write x = x + y instead of x += y, or clone() first."
+            )
         return self._content
 
     @property
@@ -74,30 +88,37 @@ class QTensor(Tensor):
 
     def dequantize(self) -> Tensor:
         """The values as an ordinary float32 tensor, in the autograd graph."""
+        content = self.content
         if self.scale is None:
-            return self._content
+            return content
         if self.is_integer:
             if self._real is None:
                 self._real = self.runtime.dequantize(self)
             return self._real
-        return self._content if self._content.dtype == torch.float32 else self._content.float()
+        return content if content.dtype == torch.float32 else content.float()
 
     def integers(self) -> Tensor:
         """The integers q = value·scale, in the narrowest integer type that holds them."""
         if self.scale is None:
             raise TypeError("this tensor was overwritten by a float op and holds no integers")
         if self.is_integer:
-            return self._content
-        return (self._content.detach() * self.scale).to(integer_type(self.bits))
+            return self.content
+        return (self.content.detach() * self.scale).to(integer_type(self.bits))
 
     def like(self, content: Tensor) -> QTensor:
         """Other content at the same scale and width."""
         assert self.scale is not None  # callers handle overwritten tensors first
-        return QTensor(content, self.scale, self.bits, self.runtime, is_nonnegative=self.is_nonnegative)
+        made = QTensor(content, self.scale, self.bits, self.runtime, is_nonnegative=self.is_nonnegative)
+        if _share_memory(content, self._content):
+            made._writes, made._writes_known = self._writes, self._writes_known
+        return made
 
     def overwrite(self, other: Tensor) -> QTensor:
         """Become `other`, as an in-place op demands."""
         self._real = None
+        if not (isinstance(other, QTensor) and other.content is self._content):  # else the memory itself was written
+            self._writes[0] += 1
+            self._writes, self._writes_known = [0], 0
         if isinstance(other, QTensor):
             self._content, self.scale, self.bits = other.content, other.scale, other.bits
             self.is_nonnegative = other.is_nonnegative
@@ -137,6 +158,10 @@ class QTensor(Tensor):
 def unwrap(tree: Any) -> Any:
     """Arguments with every QTensor replaced by its real values."""
     return tree_map(lambda leaf: leaf.dequantize() if isinstance(leaf, QTensor) else leaf, tree)
+
+
+def _share_memory(a: Tensor, b: Tensor) -> bool:
+    return a is b or a.untyped_storage()._cdata == b.untyped_storage()._cdata  # noqa: SLF001 - a storage's identity
 
 
 def to_carrier(values: Tensor, bits: int) -> Tensor:

@@ -26,6 +26,10 @@ RUN_FIRST = "torch.export needs the scales and integer weights of a pass before 
 """What to do when a trace, which sees no values, asks for one that no earlier pass has left."""
 
 
+MARK = "_linger_quant_mark"
+"""Attribute of a module that a user has a wish for (`linger.quantization.marks`)."""
+
+
 @dataclass
 class Frame:
     """One module call in progress."""
@@ -146,6 +150,8 @@ class Runtime:
 
     def note_float(self, op_name: str, reason: str) -> None:
         """Remember an op of this pass that stays float."""
+        is_by_wish = any(getattr(f.module.__dict__.get(MARK), "is_disabled", False) for f in self.frames)
+        reason = "kept float by linger.disable_quant" if is_by_wish else reason
         self.note(OpRecord(self.path, op_name, is_integer=False, reason=reason))
 
 

@@ -8,6 +8,7 @@ from functools import cache, reduce
 import torch
 from torch import nn
 
+from linger.analysis.matcher import computes_like
 from linger.dialect import Binding, Op, ops
 
 
@@ -25,3 +26,8 @@ def op_for(layer: nn.Module) -> tuple[Op, Binding] | None:
     """The op of a layer's type or of its nearest supported ancestor."""
     table = supported_types()
     return next((table[kind] for kind in type(layer).__mro__ if kind in table), None)
+
+
+def has_own_forward(layer: nn.Module) -> bool:
+    """Whether a subclass computes something else than the supported layer it derives from."""
+    return not any(computes_like(layer, kind) for kind in type(layer).__mro__ if kind in supported_types())

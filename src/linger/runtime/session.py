@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
@@ -74,7 +75,7 @@ class Session:
     def run(self, output_names: Sequence[str] | None, input_feed: Feeds, run_options: Any = None) -> list[Any]:
         """The named outputs (None: all), as onnxruntime returns them."""
         self._check_feeds(input_feed)
-        result: list[Any] = self._inner.run(output_names, dict(input_feed), run_options)
+        result: list[Any] = self._run(self._inner, output_names, input_feed, run_options)
         return result
 
     def intermediates(self, input_feed: Feeds) -> dict[str, NDArray[Any]]:
@@ -83,7 +84,16 @@ class Session:
         if self._watching is None:
             self._watching = self._open(_with_every_output(self._model))
         names = [o.name for o in self._watching.get_outputs()]
-        return dict(zip(names, self._watching.run(names, dict(input_feed)), strict=True))
+        return dict(zip(names, self._run(self._watching, names, input_feed), strict=True))
+
+    @staticmethod
+    def _run(inner: ort.InferenceSession, names: Sequence[str] | None, feeds: Feeds, options: Any = None) -> Any:
+        try:
+            return inner.run(names, dict(feeds), options)
+        except _ORT_ERRORS as error:
+            given = ", ".join(f"{name} {np.asarray(a).dtype}{list(np.shape(a))}" for name, a in feeds.items())
+            expected = ", ".join(f"{i.name} {i.type}{i.shape}" for i in inner.get_inputs())
+            raise UsageError(f"the model cannot run on {given}; it expects {expected}. {error}") from error
 
     def integer_tensors(self) -> list[str]:
         """Names of the quantised tensors: outputs of dialect nodes of integer type."""

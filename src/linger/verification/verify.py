@@ -49,7 +49,8 @@ class _Comparison:
 
     def add(self, recording: Recording) -> None:
         feeds = self._feeds(recording)
-        computed = {"numpy": self._reference.intermediates(feeds), "ONNX Runtime": self._session.intermediates(feeds)}
+        in_runtime = self._session.intermediates(feeds)  # first: it says what is wrong with unfit inputs
+        computed = {"numpy": self._reference.intermediates(feeds), "ONNX Runtime": in_runtime}
         integers = _integers(computed["ONNX Runtime"])
         if recording.integers:
             self._missing |= dict.fromkeys(n for n in recording.integers if n not in integers)

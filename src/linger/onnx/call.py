@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An example call of a model: tensors, scalars, dicts and keyword arguments, flattened to graph inputs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten_with_path, tree_unflatten
+
+from linger.errors import LingerError, UsageError
+
+WRAPPED = "model"
+"""Name of the model inside the wrapper; removed again from every name of the file."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """Positional and keyword arguments of one forward pass."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a trace can take it as it is: positional tensors and nothing else."""
+        return not self.kwargs and all(isinstance(a, Tensor) for a in self.args)
+
+    def leaves(self) -> list[tuple[str, Any]]:
+        """(name, value) of every leaf, in the order of the graph's inputs."""
+        return _leaves(self.args, self.kwargs)[0]
+
+    def tensors(self) -> list[Tensor]:
+        """What becomes a graph input: tensors, and numbers as 0-d tensors."""
+        return [_as_tensor(value) for _, value in self.leaves() if _is_input(value)]
+
+
+def read_call(model: Any, args: Any, kwargs: Mapping[str, Any] | None) -> Call:
+    """The call a user means by `args`: a tensor, a tuple, a dict, or a tuple that ends in a dict of keywords.
+
+    A dict is keyword arguments where its keys are parameters of forward, else an argument.
+    """
+    positional = args if isinstance(args, tuple) else (args,)
+    keywords = dict(kwargs or {})
+    if positional and isinstance(positional[-1], dict):
+        names = _parameter_names(model)
+        if all(key in names for key in positional[-1]):
+            keywords = {**positional[-1], **keywords}
+            positional = positional[:-1]
+    return Call(tuple(positional), keywords)
+
+
+def run_once(model: Any, call: Call) -> Any:
+    """A forward pass whose failure says what to do."""
+    try:
+        return model(*call.args, **call.kwargs)
+    except LingerError:
+        raise
+    except Exception as error:
+        shapes = [tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for _, v in call.leaves()]
+        raise UsageError(
+            f"{type(model).__name__}: the forward pass fails on the example input {shapes}: "
+            f"{type(error).__name__}: {error}. Give an input that the model accepts."
+        ) from error
+
+
+class FlatModel(nn.Module):
+    """A model that takes the leaves of a call as positional tensors."""
+
+    def __init__(self, model: nn.Module, call: Call) -> None:
+        super().__init__()
+        setattr(self, WRAPPED, model)
+        leaves, self._spec = _leaves(call.args, call.kwargs)
+        self._fixed = [None if _is_input(value) else value for _, value in leaves]
+        self._is_input = [_is_input(value) for _, value in leaves]
+        self.training = model.training
+
+    def forward(self, *tensors: Tensor) -> Any:
+        """Rebuild the call around the tensors."""
+        given = iter(tensors)
+        leaves = [
+            next(given) if is_input else fixed for is_input, fixed in zip(self._is_input, self._fixed, strict=True)
+        ]
+        args, kwargs = tree_unflatten(leaves, self._spec)
+        return getattr(self, WRAPPED)(*args, **kwargs)
+
+
+def default_names(model: Any, call: Call) -> tuple[str, ...]:
+    """Names of the graph inputs from forward's parameters and the keys of dicts."""
+    names = _parameter_names(model)
+    result = []
+    for path, value in call.leaves():
+        if _is_input(value):
+            head, _, rest = path.partition(".")
+            if head.isdigit() and int(head) < len(names):
+                head = names[int(head)]
+            result.append(f"{head}.{rest}" if rest else head)
+    return tuple(result)
+
+
+def _leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[tuple[str, Any]], Any]:
+    found, spec = tree_flatten_with_path((tuple(args), dict(kwargs)))
+    return [(".".join(_key(k) for k in path[1:]), value) for path, value in found], spec
+
+
+def _key(entry: Any) -> str:
+    return str(getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry))))
+
+
+def _is_input(value: Any) -> bool:
+    return isinstance(value, Tensor) or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def _as_tensor(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.tensor(value)
+
+
+def _parameter_names(model: Any) -> list[str]:
+    if isinstance(model, torch.jit.ScriptModule):
+        schema: Any = model.forward.schema  # type: ignore[attr-defined]  # a scripted method has one
+        return [argument.name for argument in schema.arguments[1:]]
+    forward = getattr(model, "forward", model)
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_ONLY)
+    return [name for name, p in inspect.signature(forward).parameters.items() if p.kind in kinds]

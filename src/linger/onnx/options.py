@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of an export, old and new, brought into one frozen object and checked before anything runs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from linger.errors import UsageError, listing
+
+FORMS = ("dialect", "bare", "standard", "qdq")
+DEFAULT_OPSET = 12
+FLOAT_OPSETS = range(9, 21)
+INTEGER_OPSETS = range(11, 21)
+DYNAMO_OPSETS = range(18, 21)
+
+REMOVED = {"aten": False, "export_raw_ir": False, "_retain_param_name": True, "example_outputs": None}
+"""Arguments that torch removed and that have no meaning left, with the defaults they had."""
+
+TORCH_KEYWORDS = frozenset(
+    [
+        "autograd_inlining",
+        "custom_translation_table",
+        "optimize",
+        "fallback",
+        "profile",
+        "dump_exported_program",
+        "artifacts_dir",
+        "export_modules_as_functions",
+    ]
+)
+"""Arguments of today's torch.onnx.export that are handed on as they are."""
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What was asked for."""
+
+    export_params: bool = True
+    verbose: bool = False
+    training: Any = None
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    operator_export_type: Any = None
+    opset: int = DEFAULT_OPSET
+    do_constant_folding: bool = True
+    strip_doc_string: bool = True
+    dynamic_axes: Mapping[str, Any] | None = None
+    keep_initializers_as_inputs: bool | None = None
+    custom_opsets: Mapping[str, int] | None = None
+    enable_onnx_checker: bool = True
+    external_data: bool | None = None
+    is_update_dequant: bool = True
+    is_input_quant: bool = False
+    is_scoped_info: bool = True
+    debug_folder: Path | None = None
+    dynamo: bool = False
+    dynamic_shapes: Any = None
+    report: bool = False
+    form: str = "dialect"
+    simplify: bool = False
+    torch_keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether some size stays open."""
+        return bool(self.dynamic_axes) or bool(self.dynamic_shapes)
+
+
+def warn_about_removed(given: Mapping[str, Any]) -> None:
+    """One DeprecationWarning per removed argument that the caller really used."""
+    for name, value in given.items():
+        if name in REMOVED and value != REMOVED[name]:
+            warnings.warn(
+                f"linger.onnx.export: the argument {name!r} has no meaning in today's torch and is ignored.",
+                DeprecationWarning,
+                stacklevel=4,
+            )
+
+
+def check_keywords(given: Mapping[str, Any]) -> None:
+    """Refuse arguments that neither linger nor torch knows, all at once."""
+    unknown = [name for name in given if name not in TORCH_KEYWORDS]
+    if unknown:
+        raise UsageError(
+            f"export: unknown argument {listing(unknown)}. Known besides linger's own: {listing(sorted(TORCH_KEYWORDS))}."
+        )
+
+
+def check_options(options: ExportOptions, *, is_quantized: bool) -> None:
+    """Refuse combinations that cannot be had, naming the one that can."""
+    if options.form not in FORMS:
+        raise UsageError(f"export: there is no form {options.form!r}. Choose one of {', '.join(FORMS)}.")
+    kind = "quantised" if is_quantized else "float"
+    allowed = DYNAMO_OPSETS if options.dynamo else INTEGER_OPSETS if is_quantized else FLOAT_OPSETS
+    if options.opset not in allowed:
+        how = " with dynamo=True" if options.dynamo else ""
+        hint = (
+            f" Opset {options.opset} exists with dynamo=False."
+            if options.dynamo and options.opset in FLOAT_OPSETS
+            else ""
+        )
+        raise UsageError(
+            f"export: opset {options.opset} is not available for a {kind} model{how}. "
+            f"Use {allowed.start} to {allowed.stop - 1}.{hint}"
+        )
+    if options.dynamic_axes and options.dynamic_shapes:
+        raise UsageError("export: dynamic_axes and dynamic_shapes say the same thing. Give one of them.")
+
+
+def check_names(options: ExportOptions, ranks: Sequence[int], output_ranks: Sequence[int]) -> None:
+    """Refuse names and axes that do not fit the example input and what the model made of it."""
+    wrong = []
+    for what, names, found in (("input", options.input_names, ranks), ("output", options.output_names, output_ranks)):
+        if len(names) > len(found):
+            wrong.append(f"{len(names)} {what} names ({listing(names)}) for {len(found)} {what} tensors")
+        if len(set(names)) != len(names):
+            wrong.append(f"{what} names that repeat ({listing(names)})")
+    ranks_by_name = dict(zip(options.input_names, ranks, strict=False)) | dict(
+        zip(options.output_names, output_ranks, strict=False)
+    )
+    for name, axes in (options.dynamic_axes or {}).items():
+        if name not in ranks_by_name:
+            wrong.append(f"dynamic_axes for {name!r}, which is no input or output name")
+            continue
+        rank = ranks_by_name[name]
+        outside = [axis for axis in axes if not -rank <= int(axis) < rank]
+        if outside:
+            wrong.append(f"dynamic axis {listing(map(str, outside))} of {name!r}, which has {rank} axes")
+    if wrong:
+        raise UsageError(f"export: {'; '.join(wrong)}. Match names and axes to the model's inputs and outputs.")
