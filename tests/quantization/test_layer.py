@@ -240,7 +240,7 @@ def test_backward_in_evaluation_mode_does_not_depend_on_what_ran_before():
 def test_input_of_a_frozen_model_has_a_gradient_in_evaluation_mode():
     model = after(lambda h: h)
     for parameter in model.parameters():
-        parameter.requires_grad_(mode=False)
+        parameter.requires_grad_(requires_grad=False)
     evaluate(model, picture())
     x = picture().requires_grad_()
     model(x).sum().backward()
@@ -253,7 +253,7 @@ def test_input_of_a_frozen_model_has_a_gradient_in_evaluation_mode():
 
 def test_trainable_bias_of_a_frozen_weight_has_a_gradient_in_evaluation_mode():
     model = after(lambda h: h)
-    model.conv.weight.requires_grad_(mode=False)
+    model.conv.weight.requires_grad_(requires_grad=False)
     evaluate(model, picture())
     model(picture()).sum().backward()
     assert model.conv.bias.grad.tolist() == [2 * 36.0] * 4  # every output is one bias plus something

@@ -69,18 +69,18 @@ def _move_into_place(staged: Mapping[Path, Path]) -> None:
     last = list(staged)[-1]
     moved: list[Path] = []
     kept: dict[Path, Path] = {}
-    for target, temporary in staged.items():
-        try:
+    try:
+        for target, temporary in staged.items():
             if target is not last and target.exists():
                 kept[target] = target.replace(temporary.with_suffix(".old"))
             temporary.replace(target)
             moved.append(target)
-        except OSError as error:
-            for done in moved:
-                done.unlink()
-            for place, old in kept.items():
-                old.replace(place)
-            raise _unwritable(target, error) from error
+    except OSError as error:
+        for done in moved:
+            done.unlink()
+        for place, old in kept.items():
+            old.replace(place)
+        raise _unwritable(last, error) from error
     for old in kept.values():
         old.unlink()
 

@@ -107,7 +107,7 @@ def embedded_bytes(model: ir.Model) -> int:
 
 def _embedded_bytes(tensor: ir.TensorProtocol) -> int:
     if isinstance(tensor, ir.serde.TensorProtoTensor):
-        return tensor.raw.ByteSize()  # written as it was read, which need not be the densest way
+        return int(tensor.raw.ByteSize())  # written as it was read, which need not be the densest way
     if tensor.dtype == ir.DataType.STRING:
         return sum(len(item) for item in tensor.numpy().reshape(-1))
     return tensor.nbytes

@@ -152,7 +152,7 @@ def _save_with_data(model: ir.Model, target: Path) -> None:
 
 def _serialize(model: ir.Model, target: Path) -> bytes:
     try:
-        return ir.to_proto(model).SerializeToString()
+        content: bytes = ir.to_proto(model).SerializeToString()
     except (ir.serde.SerdeError, ValueError, TypeError) as error:
         raise GraphError(f"{target}: the model cannot be written: {_root(error)}.") from error
     except EncodeError as error:
@@ -160,3 +160,4 @@ def _serialize(model: ir.Model, target: Path) -> bytes:
             f"{target}: without its large initializers the model is still larger than the 2 GB of one file ({error}). "
             "Make initializers of its constants and save with external_data=True."
         ) from error
+    return content

@@ -25,8 +25,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.numeric.fixed import limits, window_reciprocal
-from linger.numeric.onnx_kernel import make_attribute
+from linger.graph.qdq_writer import QdqWriter, Written
+from linger.numeric.fixed import FLOAT32_EXACT, window_reciprocal
 
 LARGEST_ERROR = 255
 """In LSB: the whole range of int8."""

@@ -14,6 +14,7 @@ Dims = Sequence[int | str | None]
 
 ELEMENT_TYPES = {t.name.lower(): t for t in ir.DataType if t is not ir.DataType.UNDEFINED}
 _TYPE = re.compile(r"(?P<element>[a-z][a-z0-9_]*)\s*(?:\[(?P<dims>[^\[\]]*)\])?")
+_SIZE = re.compile(r"\?|[0-9]+|[A-Za-z_][^\s,]*")
 _OPEN = "?"
 
 
@@ -39,28 +40,10 @@ def parse_type(text: str) -> tuple[ir.TensorType, ir.Shape | None]:
     Raises:
         UsageError: The text is no tensor type.
     """
-    found = _TYPE.fullmatch(text.strip())
-    if found is None:
-        raise UsageError(f"{text!r} is no tensor type. Write an element type and the sizes, as in 'float[n,3]'.")
-    element = ELEMENT_TYPES.get(found["element"])
-    if element is None:
-        raise UsageError(
-            f"{text!r}: there is no element type {found['element']!r}. Known are {listing(ELEMENT_TYPES, limit=99)}."
-        )
-    return ir.TensorType(element), _shape(text, found["dims"])
-
-
-def _shape(text: str, dims: str | None) -> ir.Shape | None:
-    if dims is None:
-        return ir.Shape([])
-    if not dims.strip():
-        return None
-    sizes: list[int | str | None] = []
-    for size in (d.strip() for d in dims.split(",")):
-        if not size or size.startswith("-"):
-            raise UsageError(f"{text!r}: {size!r} is no size. Write a number, a name, or '?' for any size.")
-        sizes.append(None if size == _OPEN else int(size) if size.isdecimal() else size)
-    return ir.Shape(sizes)
+    parsed = _parse(text)
+    if isinstance(parsed, str):
+        raise UsageError(parsed)
+    return parsed
 
 
 def parse_types(texts: Mapping[str, str]) -> dict[str, tuple[ir.TensorType, ir.Shape | None]]:
@@ -69,15 +52,30 @@ def parse_types(texts: Mapping[str, str]) -> dict[str, tuple[ir.TensorType, ir.S
     Raises:
         UsageError: Some texts are no tensor types; all of them are named.
     """
-    parsed, wrong = {}, []
-    for name, text in texts.items():
-        try:
-            parsed[name] = parse_type(text)
-        except UsageError as error:
-            wrong.append(f"{name}: {error}")
+    parsed = {name: _parse(text) for name, text in texts.items()}
+    wrong = [f"{name}: {problem}" for name, problem in parsed.items() if isinstance(problem, str)]
     if wrong:
         raise UsageError(" ".join(wrong))
-    return parsed
+    return {name: found for name, found in parsed.items() if not isinstance(found, str)}
+
+
+def _parse(text: str) -> tuple[ir.TensorType, ir.Shape | None] | str:
+    """The type, or a sentence on why the text is none."""
+    found = _TYPE.fullmatch(text.strip())
+    if found is None:
+        return f"{text!r} is no tensor type. Write an element type and the sizes, as in 'float[n,3]'."
+    element = ELEMENT_TYPES.get(found["element"])
+    if element is None:
+        return f"{text!r}: there is no element type {found['element']!r}. Known are {listing(ELEMENT_TYPES, limit=99)}."
+    if found["dims"] is None:
+        return ir.TensorType(element), ir.Shape([])
+    if not found["dims"].strip():
+        return ir.TensorType(element), None
+    sizes = [d.strip() for d in found["dims"].split(",")]
+    wrong = [repr(d) for d in sizes if not _SIZE.fullmatch(d)]
+    if wrong:
+        return f"{text!r}: {listing(wrong)} is no size. Write a number, a name, or '?' for any size."
+    return ir.TensorType(element), ir.Shape([None if d == _OPEN else int(d) if d.isdecimal() else d for d in sizes])
 
 
 def type_of(value: ir.Value) -> str:

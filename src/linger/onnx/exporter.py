@@ -25,6 +25,7 @@ from linger.onnx.emission import SymbolicEmitter, TraceEmitter
 from linger.onnx.naming import unwrap_names
 from linger.onnx.options import ExportOptions, check_keywords, check_names, check_options, warn_about_removed
 from linger.onnx.preserve import preserved
+from linger.onnx.simplification import simplify as simplify_model
 from linger.onnx.tracing import axes_from_shapes, trace, trace_dynamo
 
 Target = str | os.PathLike[str] | IO[bytes]
@@ -156,7 +157,7 @@ def export_debug(model: Any, args: Any, f: Target, *positional: Any, **options: 
     export(model, args, f, *positional, **options)
 
 
-def _convert(model: Any, call: Call, options: ExportOptions) -> bytes | ir.Model:
+def _convert(model: Any, call: Call, options: ExportOptions) -> bytes:
     """The finished file's content; the model is as before afterwards."""
     was_training = bool(getattr(model, "training", False))
     with preserved(model) as runtime:
@@ -180,7 +181,7 @@ def _convert(model: Any, call: Call, options: ExportOptions) -> bytes | ir.Model
         traced = replace(options, export_params=True, training=None, custom_opsets=opsets)
         content = _run(subject, call, traced)
     proto = assemble(content, options, is_wrapped=is_wrapped)
-    return _adjust(ir.from_proto(proto), options, content=proto.SerializeToString())
+    return _adjust(proto, call, options, is_quantized=True)
 
 
 def _run(subject: Any, call: Call, options: ExportOptions) -> bytes:
@@ -191,25 +192,30 @@ def _run(subject: Any, call: Call, options: ExportOptions) -> bytes:
     return buffer.getvalue()
 
 
-def _float(subject: Any, call: Call, options: ExportOptions, *, is_wrapped: bool) -> bytes | ir.Model:
+def _float(subject: Any, call: Call, options: ExportOptions, *, is_wrapped: bool) -> bytes:
     content = _run(subject, call, options)
-    if not is_wrapped:
-        return _adjust(None, options, content=content)
-    model = ir.from_proto(onnx.load_from_string(content))
-    unwrap_names(model)
-    return _adjust(model, options, content=ir.to_proto(model).SerializeToString())
+    if not is_wrapped and not options.simplify and not options.verbose:
+        return content
+    proto = onnx.load_from_string(content)
+    if is_wrapped:
+        model = ir.from_proto(proto)
+        unwrap_names(model)
+        proto = ir.to_proto(model)
+    return _adjust(proto, call, options, is_quantized=False)
 
 
-def _adjust(model: ir.Model | None, options: ExportOptions, *, content: bytes) -> bytes | ir.Model:
-    """Last wishes: weights as inputs, a listing."""
-    is_quantized = model is not None and any(node.domain for node in model.graph)
-    if model is not None and is_quantized and not options.export_params:
+def _adjust(proto: onnx.ModelProto, call: Call, options: ExportOptions, *, is_quantized: bool) -> bytes:
+    """Last wishes: a simpler graph, weights as inputs, a listing."""
+    if options.simplify:
+        proto = simplify_model(proto, [t.detach().cpu().numpy() for t in call.tensors()])
+    if is_quantized and not options.export_params:
+        model = ir.from_proto(proto)
         parameters_to_inputs(model)
-        content = ir.to_proto(model).SerializeToString()
+        proto = ir.to_proto(model)
     if options.verbose:
-        show = importlib.import_module("linger.reporting.listing").print_listing  # joined late: reporting is above
-        show(onnx.load_from_string(content))
-    return content
+        # joined late: reporting is above this package
+        importlib.import_module("linger.reporting.listing").print_listing(proto)
+    return bytes(proto.SerializeToString())
 
 
 def parameters_to_inputs(model: ir.Model) -> None:
@@ -221,14 +227,13 @@ def parameters_to_inputs(model: ir.Model) -> None:
         model.graph.inputs.append(value)
 
 
-def _write(f: Target, content: bytes | ir.Model, options: ExportOptions) -> None:
+def _write(f: Target, content: bytes, options: ExportOptions) -> None:
     if not isinstance(f, (str, os.PathLike)):
-        f.write(content if isinstance(content, bytes) else ir.to_proto(content).SerializeToString())
+        f.write(content)
     elif options.external_data:
-        model = content if isinstance(content, ir.Model) else ir.from_proto(onnx.load_from_string(content))
-        save(model, f, external_data=True)
+        save(ir.from_proto(onnx.load_from_string(content)), f, external_data=True)
     else:
-        write_atomically(Path(f), content if isinstance(content, bytes) else ir.to_proto(content).SerializeToString())
+        write_atomically(Path(f), content)
 
 
 def _prove(model: Any, call: Call, f: Target) -> None:

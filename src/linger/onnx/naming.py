@@ -69,6 +69,20 @@ def _initializer(model: ir.Model, name: str, tensor: ir.TensorProtocol) -> ir.Va
     return value
 
 
+def keep_scalars_as_nodes(model: ir.Model) -> None:
+    """Scalar operands that a tool made initializers become Constant nodes again: device packers want them so."""
+    for node in [n for n in all_nodes(model) if is_dialect(n)]:
+        op = find_op(node.op_type)
+        for index, role in enumerate(() if op.is_variadic or op.constant_names else op.inputs):
+            value = node.inputs[index] if index < len(node.inputs) else None
+            is_scalar = value is not None and value.const_value is not None and len(value.const_value.shape) == 0
+            if role in _PARAMETER_NAMES or not is_scalar or value is None or value.producer() is not None:
+                continue
+            assert value.const_value is not None
+            node.replace_input_with(index, _constant_node(node, f"{node.name}.{role}", value.const_value))
+            _drop_unused(model, value)
+
+
 def _content(value: ir.Value) -> ir.TensorProtocol | None:
     """The tensor behind a value: the tracing exporter writes Constant nodes, the other one initializers."""
     producer = value.producer()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,8 +17,12 @@ from linger.quantization.statistics import QuantizedBase
 
 
 @contextmanager
-def preserved(model: nn.Module) -> Iterator[Runtime | None]:
+def preserved(model: Any) -> Iterator[Runtime | None]:
     """Evaluation mode without gradients; mode, buffers, random state and watchers are restored on exit."""
+    if not isinstance(model, nn.Module):  # a scripted function has no mode and no state
+        with torch.random.fork_rng(), torch.no_grad():
+            yield None
+        return
     runtime = runtime_of(model)
     buffers = [
         (module, name, buffer.clone())

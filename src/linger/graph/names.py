@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names that are still free: a tensor in a sub-graph must not be called like one around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Names:
+    """Names in use, and new ones derived from a wish."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._taken
+
+    def claim(self, name: str) -> None:
+        """Use a name exactly as it is."""
+        self._taken.add(name)
+
+    def choose(self, wish: str) -> str:
+        """The wish itself, or the wish with the first number that is free; it is then taken.
+
+        >>> names = Names(["x"])
+        >>> names.choose("x"), names.choose("x"), names.choose("y")
+        ('x_1', 'x_2', 'y')
+        """
+        name, count = wish, 0
+        while name in self._taken:
+            count += 1
+            name = f"{wish}_{count}"
+        self._taken.add(name)
+        return name
