@@ -63,9 +63,10 @@ def find_blocks(text: str, page: str = "page") -> list[Block]:
         fence = _FENCE.match(line)
         if fence is None:
             continue
+        info = fence["info"].strip()
         if language is None:
-            language, start = fence["info"].strip(), number + 1
-        else:
+            language, start = info, number + 1
+        elif not info:
             content = "".join(f"{kept}\n" for kept in lines[start - 1 : number - 1])
             found.append(Block(page, start, language, content))
             language = None

@@ -14,9 +14,12 @@ from onnx.defs import OpSchema
 
 from linger.errors import UsageError, listing
 from linger.graph.search import inner_graphs
+from linger.graph.tensor_text import type_of
 
 _LARGEST_KNOWN = 1024
 """Constants up to this size are shown to shape inference; larger ones never decide a shape."""
+
+_STANDARD_DOMAINS = frozenset({"", "ai.onnx.ml"})
 
 _KINDS = {
     OpSchema.AttrType.FLOAT: ir.AttributeType.FLOAT,
@@ -33,13 +36,12 @@ def find_schema(op_type: str, domain: str, opset: int | None) -> OpSchema | None
     Raises:
         UsageError: The domain is ONNX's own, but this opset has no such op.
     """
-    known = [s for s in onnx.defs.get_all_schemas() if s.domain == domain]
-    if opset is None or not known:
+    if opset is None or domain not in _STANDARD_DOMAINS:
         return None
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError as error:
-        names = sorted({s.name for s in known})
+        names = sorted({s.name for s in onnx.defs.get_all_schemas() if s.domain == domain})
         near = get_close_matches(op_type, names, n=3)
         hint = f"Is {' or '.join(near)} meant?" if near else "Give the domain of an op that is not standard."
         raise UsageError(f"{op_type}: standard ONNX has no such op in opset {opset}. {hint}") from error
@@ -134,17 +136,23 @@ def check_node(node: ir.Node, schema: OpSchema) -> None:
     missing = [n for n, a in schema.attributes.items() if a.required and n not in node.attributes]
     if missing:
         wrong.append(f"it needs the attributes {listing(missing)}")
-    types: dict[str, dict[str, str]] = {}
-    for index, value in enumerate(node.inputs):
-        parameter = _parameter(schema, index)
-        if value is not None and value.dtype is not None and parameter is not None and "(" not in parameter:
-            if not schema.inputs or schema.inputs[min(index, len(schema.inputs) - 1)].is_homogeneous:
-                types.setdefault(parameter, {})[value.name or "?"] = value.dtype.name.lower()
-    for used in types.values():
+    for used in _types_by_parameter(node, schema).values():
         if len(set(used.values())) > 1:
-            wrong.append(f"its inputs must have one type, but {listing(f'{n} is {t}' for n, t in used.items())}")
+            wrong += [f"its inputs must have one type, but {listing(f'{n} is {t}' for n, t in used.items())}"]
     if wrong:
         raise UsageError(f"{node.op_type}: {'; '.join(wrong)}.")
+
+
+def _types_by_parameter(node: ir.Node, schema: OpSchema) -> dict[str, dict[str, str]]:
+    """For every type parameter of the op, the element types of the inputs it stands for."""
+    types: dict[str, dict[str, str]] = {}
+    for index, value in enumerate(node.inputs):
+        if value is None or value.dtype is None or not schema.inputs:
+            continue
+        formal = schema.inputs[min(index, len(schema.inputs) - 1)]
+        if formal.is_homogeneous:
+            types.setdefault(str(formal.type_str), {})[value.name or "?"] = value.dtype.name.lower()
+    return types
 
 
 def _range(low: int, high: int) -> str:
@@ -184,6 +192,4 @@ def _small_constant(value: ir.Value) -> ir.TensorProtocol | None:
 
 
 def _described(values: Sequence[ir.Value]) -> str:
-    from linger.graph.tensor_text import type_of
-
     return listing(f"{v.name} {type_of(v)}" for v in values)

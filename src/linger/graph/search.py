@@ -29,11 +29,11 @@ def find(
     """The nodes that fit everything asked for, in the order of the graph.
 
     >>> model = ir.from_onnx_text('<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) '
-    ...                           '{ [a.relu] h = Relu(x)  [a.abs] y = Abs(h) }')
-    >>> [node.op_type for node in find(model, name="a.*")]
+    ...                           '{ [a_relu] h = Relu(x)  [a_abs] y = Abs(h) }')
+    >>> [node.op_type for node in find(model, name="a_*")]
     ['Relu', 'Abs']
     >>> [node.name for node in find(model, "Relu")]
-    ['a.relu']
+    ['a_relu']
 
     Args:
         model: The model; the bodies of its functions are not searched.

@@ -7,11 +7,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from linger.onnx.comparison import compare as compare
     from linger.onnx.exporter import export as export
     from linger.onnx.exporter import export_debug as export_debug
+    from linger.onnx.operators import operator as operator
 
-_HOME = {"export": "linger.onnx.exporter", "export_debug": "linger.onnx.exporter"}
-__all__ = ["export", "export_debug"]
+_HOME = {
+    "compare": "linger.onnx.comparison",
+    "export": "linger.onnx.exporter",
+    "export_debug": "linger.onnx.exporter",
+    "operator": "linger.onnx.operators",
+}
+__all__ = ["compare", "export", "export_debug", "operator"]
 
 
 def __getattr__(name: str) -> Any:

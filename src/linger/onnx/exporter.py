@@ -18,10 +18,12 @@ from torch.onnx import TrainingMode
 from torch.utils._pytree import tree_leaves
 
 from linger.dialect import DOMAIN, DOMAIN_VERSION
+from linger.errors import UsageError
 from linger.graph.model_io import save, write_atomically
 from linger.onnx.assembly import assemble
 from linger.onnx.call import Call, FlatModel, default_names, read_call, run_once
 from linger.onnx.emission import SymbolicEmitter, TraceEmitter
+from linger.onnx.large import export_large, is_large
 from linger.onnx.naming import unwrap_names
 from linger.onnx.options import ExportOptions, check_keywords, check_names, check_options, warn_about_removed
 from linger.onnx.preserve import preserved
@@ -147,7 +149,9 @@ def export(
         torch_keywords=torch_keywords,
     )
     call = read_call(model, args, kwargs)
-    _write(f, _convert(model, call, options), options)
+    content = _convert(model, call, options, f)
+    if content is not None:
+        _write(f, content, options)
     if verify:
         _prove(model, call, f)
 
@@ -157,8 +161,8 @@ def export_debug(model: Any, args: Any, f: Target, *positional: Any, **options: 
     export(model, args, f, *positional, **options)
 
 
-def _convert(model: Any, call: Call, options: ExportOptions) -> bytes:
-    """The finished file's content; the model is as before afterwards."""
+def _convert(model: Any, call: Call, options: ExportOptions, f: Target) -> bytes | None:
+    """The finished file's content (None: too large for memory, already written); the model is as before afterwards."""
     was_training = bool(getattr(model, "training", False))
     with preserved(model) as runtime:
         check_options(options, is_quantized=runtime is not None)
@@ -174,6 +178,11 @@ def _convert(model: Any, call: Call, options: ExportOptions) -> bytes:
         subject = FlatModel(model, call) if is_wrapped else model
         if runtime is None:
             options = replace(options, training=_training_mode(options.training, was_training=was_training))
+            if is_large(model) and options.export_params and not options.dynamo:
+                if not isinstance(f, (str, os.PathLike)):
+                    raise UsageError("export: the model is larger than 2 GB, which needs a data file. Give a path.")
+                export_large(subject, call, options, Path(f))
+                return None
             return _float(subject, call, options, is_wrapped=is_wrapped)
         emitter = SymbolicEmitter() if options.dynamo else TraceEmitter(is_dynamic=options.is_dynamic)
         runtime.emitter = emitter

@@ -137,7 +137,7 @@ def _as_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if reason:
         return _in_float(func, args, kwargs, reason=reason)
     assert isinstance(settings, Mapping)  # a Refusal has a reason
-    is_in_place = isinstance(args[0], QTensor) and _is_in_place(func, args, kwargs)
+    is_in_place = bool(args) and isinstance(args[0], QTensor) and _is_in_place(func, args, kwargs)
     known = [o for o in operands if o is not None]
     result = run_functional(op, known, settings, runtime, is_in_place=is_in_place)
     if not is_in_place:

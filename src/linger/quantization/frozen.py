@@ -50,3 +50,10 @@ def kept() -> Iterator[None]:
 def round_bias(bias: Tensor, scale: float) -> Tensor:
     """The bias at int32 precision, saturated; float64, because float32 cannot hold 32 bits."""
     return fake_quantize(bias.double(), scale, BIAS_BITS, can_saturate=True)
+
+
+def checksum(t: Tensor) -> int:
+    """A number that changes when any element does: the sum of the bits, in one pass and without rounding."""
+    flat = t.detach().contiguous().reshape(-1)
+    is_aligned = (flat.numel() * flat.element_size()) % 8 == 0 and flat.storage_offset() * flat.element_size() % 8 == 0
+    return int(flat.view(torch.int64 if is_aligned else torch.uint8).sum())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cache
@@ -46,7 +47,7 @@ def as_operand(value: Any, runtime: Runtime) -> QTensor | None:
     """A QTensor as it is, a Python number as a constant of 8 bits, None for anything else."""
     if isinstance(value, QTensor):
         return value if value.scale is not None else None
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return _constant(float(value), runtime)
     return None
 

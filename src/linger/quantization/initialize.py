@@ -89,7 +89,7 @@ def quantized_layers(model: nn.Module) -> dict[str, QuantLayer]:
 
 def _float_paths(model: nn.Module, patterns: Iterable[str] | None) -> list[str]:
     known = [name for name, _ in model.named_modules()]
-    wanted = [p.removesuffix("*").removesuffix(".") for p in patterns or ()]
+    wanted = list(patterns or ())
     unknown = [p for p in wanted if not any(_is_inside(name, [p]) for name in known)]
     if unknown:
         raise UsageError(f"init: disable_submodel names {', '.join(unknown)}, which the model does not have.")
@@ -97,7 +97,11 @@ def _float_paths(model: nn.Module, patterns: Iterable[str] | None) -> list[str]:
 
 
 def _is_inside(path: str, parents: Iterable[str]) -> bool:
-    return any(path == parent or path.startswith(f"{parent}.") for parent in parents)
+    """Whether a path is one of the parents or inside it; a trailing * stands for any rest of the name."""
+    return any(
+        path == p or path.startswith(f"{p}.") or (p.endswith("*") and path.startswith(p.removesuffix("*")))
+        for p in parents
+    )
 
 
 def _quantized(
@@ -145,7 +149,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
 def _make_functional_layers(module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
     del rest
     pattern = re.compile(re.escape(prefix + KEY_PREFIX) + r"([^.]+)\.")
-    names = {match.group(1) for key in state_dict if (match := pattern.match(key))}
+    names = dict.fromkeys(match.group(1) for key in state_dict if (match := pattern.match(key)))  # in their order
     for name in names:
         child = KEY_PREFIX + name
         if child not in module._modules:  # noqa: SLF001 - hasattr would also find attributes that are no modules

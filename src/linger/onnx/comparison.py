@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger.onnx.compare: torch and ONNX Runtime side by side on the same inputs, output by output."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from linger.errors import UsageError, listing
+from linger.graph.model_io import ModelLike
+from linger.onnx.call import Call, default_names, read_call, run_once
+from linger.onnx.preserve import preserved
+from linger.onnx.tolerance import count_roundings, rounding_tolerance
+from linger.quantization.qtensor import QTensor
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """One output over all inputs: the largest errors, the tolerance they were judged by, and what else is wrong.
+
+    `max_abs` is the largest |torch − file|, `max_rel` the largest |torch − file| / max(|torch|, |file|). An element is within
+    the tolerance if |torch − file| ≤ atol + rtol·|torch|.
+    """
+
+    name: str
+    dtype: str
+    shapes: tuple[tuple[int, ...], ...]
+    max_abs: float
+    max_rel: float
+    atol: float
+    rtol: float
+    is_within: bool
+    note: str = ""
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as text."""
+        shapes = ", ".join("×".join(map(str, shape)) or "scalar" for shape in self.shapes)
+        limits = [f"{self.atol:.2g}"] if not self.rtol else [f"{self.atol:.2g} + {self.rtol:.2g}·|torch|"]
+        verdict = "ok" if self.is_within else "FAILS"
+        errors = [f"{error:.2g}" for error in (self.max_abs, self.max_rel)]
+        return (self.name, self.dtype, shapes, *errors, *limits, f"{verdict}: {self.note}" if self.note else verdict)
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """What `linger.onnx.compare` found; shown as a table."""
+
+    outputs: tuple[OutputComparison, ...]
+    runs: int
+
+    COLUMNS = ("output", "type", "shape", "max abs", "max rel", "tolerance", "")
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is something to compare and all of it is within its tolerance."""
+        return bool(self.outputs) and self.runs > 0 and all(output.is_within for output in self.outputs)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """One row of text per output, in the order of `COLUMNS`."""
+        return [output.cells() for output in self.outputs]
+
+    def __str__(self) -> str:
+        failing = sum(not output.is_within for output in self.outputs)
+        verdict = "all within tolerance" if self.ok else f"{failing} not within tolerance"
+        lines = [f"{len(self.outputs)} outputs on {self.runs} inputs, {verdict}"]
+        table = [self.COLUMNS, *self.rows()]
+        widths = [max(len(row[i]) for row in table) for i in range(len(self.COLUMNS))]
+        lines += [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
+        ]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def compare(
+    model: nn.Module,
+    path: ModelLike,
+    inputs: Any,
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+) -> Comparison:
+    """Run a model in torch and its file in ONNX Runtime on the same inputs.
+
+    Outputs are matched in order, nested ones flattened (a dict in the order of its keys). NaN equals NaN.
+
+    Args:
+        model: The torch model, run in evaluation mode without gradients; it stays as it was.
+        path: The exported file, in any form.
+        inputs: What was given to the export (a tensor, a tuple, a dict of keywords), or a list of such inputs.
+        atol: Absolute tolerance. If neither is given: 0 for integers and for outputs that a quantised model computes as
+            integers, else what rounding explains for a graph of this size (`linger.onnx.tolerance`).
+        rtol: Relative tolerance; if only one of the two is given, the other is 0.
+
+    Returns:
+        A row per output; print it for a table, ask `.ok` for the verdict.
+
+    Raises:
+        UsageError: The inputs do not fit the model or the file.
+    """
+    # joined late: the runtime does not know torch, and this package must not import it
+    session = importlib.import_module("linger.runtime.session").Session(path)
+    roundings = count_roundings(session.model)
+    names = [output.name for output in session.get_outputs()]
+    found: dict[str, OutputComparison] = {}
+    runs = 0
+    for given in _batches(inputs):
+        call = read_call(model, given, None)
+        expected = _run_torch(model, call)
+        in_file = session.run(None, _feeds(session, model, call))
+        for row in _rows(names, expected, in_file, _Limits(atol, rtol, roundings)):
+            found[row.name] = _joined(found[row.name], row) if row.name in found else row
+        runs += 1
+    return Comparison(tuple(found.values()), runs)
+
+
+@dataclass(frozen=True)
+class _Limits:
+    atol: float | None
+    rtol: float | None
+    roundings: int
+
+    def for_output(self, expected: Array, *, is_exact: bool) -> tuple[float, float]:
+        """(atol, rtol) of one output."""
+        if self.atol is not None or self.rtol is not None:
+            return self.atol or 0.0, self.rtol or 0.0
+        if is_exact or expected.dtype.kind != "f":
+            return 0.0, 0.0
+        finite = np.abs(expected[np.isfinite(expected)])
+        return rounding_tolerance(self.roundings, expected.dtype) * float(finite.max(initial=0.0)), 0.0
+
+
+@dataclass(frozen=True)
+class _Expected:
+    array: Array
+    is_exact: bool
+
+
+def _batches(inputs: Any) -> Iterable[Any]:
+    return [inputs] if isinstance(inputs, (tuple, dict, Tensor)) else inputs
+
+
+def _run_torch(model: nn.Module, call: Call) -> list[_Expected]:
+    with preserved(model):
+        leaves = [leaf for leaf in tree_leaves(run_once(model, call)) if isinstance(leaf, Tensor)]
+        return [_Expected(_as_array(leaf), isinstance(leaf, QTensor)) for leaf in leaves]
+
+
+def _as_array(tensor: Tensor) -> Array:
+    plain = tensor.dequantize() if isinstance(tensor, QTensor) else tensor
+    plain = plain.detach().cpu()
+    return np.asarray((plain.float() if plain.dtype == torch.bfloat16 else plain).numpy())
+
+
+def _feeds(session: Any, model: nn.Module, call: Call) -> dict[str, Array]:
+    """The call's tensors under the names of the file's inputs: in order, by name where the file has fewer."""
+    wanted = [i.name for i in session.get_inputs()]
+    everything = call.tensors()
+    tensors = [value for _, value in call.leaves() if isinstance(value, Tensor)]
+    for candidates in (everything, tensors):
+        if len(candidates) == len(wanted):
+            return {name: _as_array(value) for name, value in zip(wanted, candidates, strict=True)}
+    named = dict(zip(default_names(model, call), everything, strict=True))
+    if all(name in named for name in wanted):
+        return {name: _as_array(named[name]) for name in wanted}
+    raise UsageError(
+        f"compare: the file has {len(wanted)} inputs ({listing(wanted)}), the call gives {len(everything)} "
+        f"({listing(named)}). Pass what was given to the export."
+    )
+
+
+def _rows(
+    names: Sequence[str], expected: Sequence[_Expected], in_file: Sequence[Any], limits: _Limits
+) -> list[OutputComparison]:
+    rows = []
+    for index in range(max(len(expected), len(in_file))):
+        if index >= len(in_file):
+            rows.append(_only(f"torch output {index}", expected[index].array, "the file has no such output"))
+        elif index >= len(expected):
+            rows.append(_only(names[index], np.asarray(in_file[index]), "torch has no such output"))
+        else:
+            want, have = expected[index], np.asarray(in_file[index])
+            rows.append(_judge(names[index], want.array, have, limits.for_output(want.array, is_exact=want.is_exact)))
+    return rows
+
+
+def _only(name: str, array: Array, note: str) -> OutputComparison:
+    return OutputComparison(
+        name, str(array.dtype), (array.shape,), np.nan, np.nan, 0.0, 0.0, is_within=False, note=note
+    )
+
+
+def _judge(name: str, want: Array, have: Array, limits: tuple[float, float]) -> OutputComparison:
+    if want.shape != have.shape:
+        return _only(name, want, f"torch has shape {list(want.shape)}, the file {list(have.shape)}")
+    atol, rtol = limits
+    a, b = (x.astype(np.float64) for x in (want, have))
+    only_one_nan = np.isnan(a) != np.isnan(b)
+    is_equal = (want == have) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        error = np.where(is_equal | only_one_nan, 0.0, np.abs(a - b))
+        relative = error / np.maximum(np.maximum(np.abs(a), np.abs(b)), np.finfo(np.float64).tiny)
+        is_within = is_equal | (np.isfinite(error) & ~only_one_nan & (error <= atol + rtol * np.abs(a)))
+    notes = []
+    if want.dtype != have.dtype:
+        notes.append(f"torch has {want.dtype}, the file {have.dtype}")
+    if only_one_nan.any():
+        notes.append(f"{np.count_nonzero(only_one_nan)} values are NaN on one side only")
+    relative = np.where(np.isnan(relative), np.inf, relative)
+    return OutputComparison(
+        name=name,
+        dtype=str(want.dtype),
+        shapes=(want.shape,),
+        max_abs=float(error.max(initial=0.0)),
+        max_rel=float(relative.max(initial=0.0)),
+        atol=atol,
+        rtol=rtol,
+        is_within=bool(is_within.all()) and want.dtype == have.dtype,
+        note="; ".join(notes),
+    )
+
+
+def _joined(first: OutputComparison, second: OutputComparison) -> OutputComparison:
+    """One output on two inputs: the larger errors, the tolerance of the one that comes nearer to it."""
+    nearer = max(
+        first, second, key=lambda row: (not row.is_within, row.max_abs / row.atol if row.atol else row.max_abs)
+    )
+    return replace(
+        nearer,
+        shapes=tuple(dict.fromkeys((*first.shapes, *second.shapes))),
+        max_abs=float(np.fmax(first.max_abs, second.max_abs)),
+        max_rel=float(np.fmax(first.max_rel, second.max_rel)),
+        is_within=first.is_within and second.is_within,
+        note="; ".join(dict.fromkeys(note for note in (first.note, second.note) if note)),
+    )
