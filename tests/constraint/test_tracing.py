@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-import linger
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
 from linger.constraint.tracing import AHEAD_RELU, replace_everywhere, trace_layers
 from linger.errors import UsageError

@@ -23,7 +23,9 @@ def refuses(edit, model, error, message):
             assert value is None or any(use.node is node for use in value.uses())
     known = {id(n) for n in ir.traversal.RecursiveGraphIterator(model.graph)}
     values = [*model.graph.inputs, *model.graph.initializers.values(), *(o for n in model.graph for o in n.outputs)]
-    assert all(id(use.node) in known for value in values for use in value.uses()), "a node that was given up is still a user"
+    assert all(id(use.node) in known for value in values for use in value.uses()), (
+        "a node that was given up is still a user"
+    )
 
 
 # --- insert
@@ -194,7 +196,9 @@ def test_missing_inputs_come_as_none():
 
 
 def test_unused_outputs_need_no_replacement():
-    model = parse("y, unused = MaxPool<kernel_shape=[2], strides=[2]>(x)", inputs="float[1,1,4] x", outputs="float[1,1,2] y")
+    model = parse(
+        "y, unused = MaxPool<kernel_shape=[2], strides=[2]>(x)", inputs="float[1,1,4] x", outputs="float[1,1,2] y"
+    )
     replace(model, model.graph[0], lambda g, x: g.AveragePool(x, kernel_shape=[2], strides=[2]))
     assert run(model, x=X.reshape(1, 1, 4))[0].tolist() == [[[-1.25, 0.5]]]
 
@@ -305,7 +309,9 @@ def test_a_failure_at_the_second_place_undoes_the_first():
         calls.append(x)
         return g.Add(x, np.float32(1)) if len(calls) == 1 else g.Conv(x)
 
-    refuses(lambda m: replace(m, lambda g, x: g.Exp(x), second_fails), model, UsageError, "Conv: it takes 2 to 3 inputs")
+    refuses(
+        lambda m: replace(m, lambda g, x: g.Exp(x), second_fails), model, UsageError, "Conv: it takes 2 to 3 inputs"
+    )
     assert len(calls) == 2
 
 
@@ -433,7 +439,7 @@ def test_edits_of_a_real_dialect_file_leave_its_integers_alone(shared):
     path = shared / "golden" / "resnet18-12-regular.onnx"
     model = load(path)
     name = model.graph.inputs[0].name
-    feed = {name: np.random.default_rng(0).normal(size=(1, 3, 224, 224)).astype(np.float32)}
+    feed = {name: np.random.default_rng(0).normal(size=(1, 3, 32, 32)).astype(np.float32)}
     relus = len(find(model, "Relu"))
     assert relus > 10
     assert len(replace(model, lambda g, x: g.Relu(x), lambda g, x: g.Relu(g.Relu(x)))) == relus

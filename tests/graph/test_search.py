@@ -65,7 +65,9 @@ def test_scopes_know_what_a_branch_may_use():
 
 def test_all_unknown_tensors_are_named_with_what_may_be_meant():
     scopes = Scopes.of(parse("encoder_out = Relu(x) y = Abs(encoder_out)"))
-    message = r"encoder_ou: there is no tensor.*Is encoder_out meant\?.*zz: there is no tensor.*Known are encoder_out, x, y"
+    message = (
+        r"encoder_ou: there is no tensor.*Is encoder_out meant\?.*zz: there is no tensor.*Known are encoder_out, x, y"
+    )
     with pytest.raises(UsageError, match=message):
         scopes.tensors(["encoder_ou", "y", "zz"])
 

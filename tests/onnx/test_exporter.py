@@ -297,3 +297,23 @@ def test_module_called_twice_has_two_nodes_and_one_weight(tmp_path):
     assert [n.name for n in calls] == ["fc.LinearInt", "fc.LinearInt_1"]
     assert {n.input[1] for n in calls} == {"fc.weight"}
     assert linger.verify(model, tmp_path / "net.onnx", (x,)).ok
+
+
+@pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"])
+@pytest.mark.parametrize("form", ["standard", "qdq"])
+def test_standard_and_qdq_files_are_exact_at_every_optimisation_level(tmp_path, form, level):
+    model, x = small_net()
+    linger.onnx.export(model, (x,), tmp_path / "net.onnx", form=form, opset_version=13, **NAMES)
+    proto = onnx.load(tmp_path / "net.onnx")
+    assert {n.domain for n in proto.graph.node} == {""}
+    options = ort.SessionOptions()
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+    options.log_severity_level = 3
+    session = ort.InferenceSession(tmp_path / "net.onnx", options, providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session.run(None, {"image": x.numpy()})[0], simulate(model, x))
+
+
+def test_qdq_says_what_is_not_exact_everywhere(tmp_path, caplog):
+    model, x = small_net()
+    linger.onnx.export(model, (x,), tmp_path / "net.onnx", form="qdq", qdq_symmetric=True, opset_version=13)
+    assert "stem.Conv2dInt" in caplog.text

@@ -16,7 +16,7 @@ from torch.onnx import register_custom_op_symbolic, unregister_custom_op_symboli
 from torch.onnx.symbolic_helper import parse_args
 
 import linger
-from linger.errors import UsageError
+from linger.errors import UnsupportedError, UsageError
 from linger.onnx.operators import attach_bodies, translation_table, with_bodies
 from tests.conftest import REPOSITORY
 from tests.support import deform_conv2d
@@ -232,7 +232,7 @@ class TestBody:
     def test_tensor_that_is_none_without_such_a_body_is_refused(self, tmp_path, scale_op):
         with (
             linger.onnx.operator("mylib::scale", to="custom::scale", body=SCALE_BODY),
-            pytest.raises(UsageError, match=r"custom::scale: shift of mylib::scale is None in this call"),
+            pytest.raises(UnsupportedError, match=r"custom::scale: shift of mylib::scale is None in this call"),
         ):
             linger_export(Scaled(), (whole(1, 1, 4, 4),), tmp_path / "scale.onnx")
         assert not list(tmp_path.iterdir())
@@ -247,12 +247,11 @@ class TestBody:
             np.testing.assert_array_equal(run_stock(path, x=x), model(x).detach().numpy())
 
     @both_exporters
-    def test_onnxscript_body_brings_the_functions_it_calls(self, tmp_path, export, scale_op):
+    def test_onnxscript_body_may_call_functions(self, tmp_path, export, scale_op):
         path, model, x = tmp_path / "scale.onnx", Scaled(3.0, factor=2.0, power=3), whole(2, 1, 4, 4)
         with linger.onnx.operator("mylib::scale", to="custom::scale", body=scripted_scale):
             export(model, (x,), path, opset_version=17, **NAMES)
-            path.write_bytes(with_bodies(path.read_bytes()))
-        assert set(functions(path)) == {("custom", "scale"), ("my.functions", "raised")}
+        assert functions(path) == [("custom", "scale")]
         onnx.checker.check_model(onnx.load(path), full_check=True)
         np.testing.assert_array_equal(run_elsewhere(path, x), model(x).detach().numpy())
 
@@ -287,7 +286,7 @@ class TestBody:
     def test_body_for_a_later_opset_is_refused_and_no_file_is_left(self, tmp_path, scale_op):
         late = f'<domain: "custom", opset_import: ["": 15]>{SCALE_BODY}'
         with linger.onnx.operator("mylib::scale", to="custom::scale", body=late, opset=9):
-            with pytest.raises(UsageError, match="not supported|opset"):
+            with pytest.raises(UsageError, match=r"opset version 12 is not supported\. .*added in version 15"):
                 linger_export(Scaled(1.0), (whole(1, 1, 4, 4),), tmp_path / "scale.onnx", opset_version=12)
             linger_export(Scaled(1.0), (whole(1, 1, 4, 4),), tmp_path / "later.onnx", opset_version=17)
         assert [p.name for p in tmp_path.iterdir()] == ["later.onnx"]
@@ -311,14 +310,15 @@ class TestBody:
         np.testing.assert_array_equal(run_elsewhere(tmp_path / "net.onnx", x), model(x).dequantize().detach().numpy())
 
 
+CASES = {
+    "masked": {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "offset_groups": 1},
+    "grouped": {"stride": (2, 1), "padding": (0, 2), "dilation": (1, 2), "groups": 2, "offset_groups": 2},
+    "many_offsets": {"stride": (1, 2), "padding": (2, 0), "dilation": (2, 1), "groups": 1, "offset_groups": 4},
+}
+
+
 class TestDeformableConvolution:
     """A real operator with 14 arguments and a body of 146 nodes."""
-
-    CASES = {
-        "masked": {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "offset_groups": 1},
-        "grouped": {"stride": (2, 1), "padding": (0, 2), "dilation": (1, 2), "groups": 2, "offset_groups": 2},
-        "many_offsets": {"stride": (1, 2), "padding": (2, 0), "dilation": (2, 1), "groups": 1, "offset_groups": 4},
-    }
 
     def declared(self):
         return linger.onnx.operator(
@@ -331,9 +331,9 @@ class TestDeformableConvolution:
 
     @pytest.mark.parametrize("case", CASES)
     def test_torch_op_is_the_definition(self, case, deform_op):
-        model, x = Deforming(channels=4, is_masked=case != "grouped", **self.CASES[case]), torch.randn(2, 4, 6, 7)
+        model, x = Deforming(channels=4, is_masked=case != "grouped", **CASES[case]), torch.randn(2, 4, 6, 7)
         offset, mask = model.places(x)
-        geometry = [self.CASES[case][name] for name in ("stride", "padding", "dilation", "groups", "offset_groups")]
+        geometry = [CASES[case][name] for name in ("stride", "padding", "dilation", "groups", "offset_groups")]
         used = mask if model.is_masked else None
         with torch.no_grad():
             expected = deform_conv2d.by_hand(x, model.weight, offset, used, model.bias, *geometry)
@@ -348,13 +348,13 @@ class TestDeformableConvolution:
         both axes. All of it relative to the sum of |weight|·max|x|, in units of 2^-24.
         """
         taps = model.weight[0].numel()
-        return (taps + 12 + 4 * 16) * 2.0**-24 * float(model.weight.abs().sum((1, 2, 3)).max() * x.abs().max())
+        return (taps + 12 + 4 * 16) * 2.0**-24 * float(model.weight.detach().abs().sum((1, 2, 3)).max() * x.abs().max())
 
     @pytest.mark.parametrize("opset", [12, 13, 17, 20])
     @pytest.mark.parametrize("case", CASES)
     def test_stock_onnx_runtime_computes_what_torch_computes(self, tmp_path, case, opset, deform_op):
         path, x = tmp_path / "deform.onnx", torch.randn(2, 4, 6, 7)
-        model = Deforming(channels=4, is_masked=case != "grouped", **self.CASES[case])
+        model = Deforming(channels=4, is_masked=case != "grouped", **CASES[case])
         axes = {"x": {0: "n", 2: "h", 3: "w"}}
         with self.declared():
             linger_export(model, (x,), path, opset_version=opset, dynamic_axes=axes, **NAMES)
@@ -460,7 +460,7 @@ class TestAttaching:
         then_branch = a () => (float[2] p) { p = custom.twice (x) },
         else_branch = b () => (float[2] q) { q = other.thing (x) }>
     }"""
-    TWICE = 'twice (x) => (y) { z = custom.sum (x, x)  y = Identity (z) }'
+    TWICE = "twice (x) => (y) { z = custom.sum (x, x)  y = Identity (z) }"
     SUM = "sum (a, b) => (c) { c = Add (a, b) }"
 
     def test_functions_behind_branches_and_functions_are_found(self):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from linger.quantization.frozen import kept, round_bias
-from tests.support.wired import after, picture
+from tests.support.wired import after
 
 
 def test_kept_tensors_have_no_graph_and_can_be_saved_for_backward():

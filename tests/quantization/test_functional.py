@@ -135,7 +135,15 @@ def test_different_widths_meet_at_the_wider(mode):
 
 @pytest.mark.parametrize(
     ("value", "integer", "scale"),
-    [(1.0, 64, 64.0), (0.5, 64, 128.0), (-3, -96, 32.0), (127.0, 127, 1.0), (128, 64, 0.5), (0, 0, 128.0), (0.1, 102, 1024.0)],
+    [
+        (1.0, 64, 64.0),
+        (0.5, 64, 128.0),
+        (-3, -96, 32.0),
+        (127.0, 127, 1.0),
+        (128, 64, 0.5),
+        (0, 0, 128.0),
+        (0.1, 102, 1024.0),
+    ],
 )
 def test_a_number_takes_the_finest_scale_that_holds_it(value, integer, scale):
     made = as_operand(value, Runtime())

@@ -39,7 +39,9 @@ def calibrated(model, x):
 
 
 @pytest.mark.parametrize(
-    ("make", "shape"), [(Net, (2, 3, 6, 6)), (lambda: settle(SmallNet()), (3, 1, 8, 8))], ids=["small", "every first op"]
+    ("make", "shape"),
+    [(Net, (2, 3, 6, 6)), (lambda: settle(SmallNet()), (3, 1, 8, 8))],
+    ids=["small", "every first op"],
 )
 def test_exported_program_gives_the_same_numbers(make, shape):
     torch.manual_seed(3)

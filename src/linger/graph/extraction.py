@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from linger.errors import GraphError, LingerError, UsageError, listing
+from linger.graph.dialect_node import all_nodes, is_dialect
 from linger.graph.passes.attach_functions import attach_functions
 from linger.graph.rewiring import needed_by
 from linger.graph.search import Scopes, TensorLike
@@ -141,8 +142,9 @@ def _complete_types(model: ir.Model, part: ir.Model) -> None:
     whole = model.clone()
     for value in Scopes.of(whole).values():
         value.type = copy.copy(value.type)
-    with suppress(LingerError):  # a dialect file without functions shows its types with them
-        attach_functions(whole)
+    if any(is_dialect(node) for node in all_nodes(whole)):
+        with suppress(LingerError):  # a dialect file without functions shows its types with them
+            attach_functions(whole)
     known = {v.name: v for v in Scopes({_inferred(whole): None}).values()}
     for value in boundary:
         found = known.get(value.name)

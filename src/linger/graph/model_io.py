@@ -100,8 +100,8 @@ def _from_proto(proto: onnx.ModelProto, where: str) -> ir.Model:
 
 def _root(error: BaseException) -> str:
     """What went wrong at the bottom: onnx_ir wraps each error once per level of the model."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
     return str(error).rstrip(".")
 
 

@@ -209,7 +209,10 @@ def _constant_of(value: ir.Value) -> NDArray[Any] | None:
     if producer is None or (producer.domain, producer.op_type) != ("", "Constant"):
         return None
     content = next(iter(producer.attributes.values())).value
-    return content.numpy() if isinstance(content, ir.TensorProtocol) else np.asarray(content)
+    if isinstance(content, ir.TensorProtocol):
+        return content.numpy()
+    known = np.asarray(content)
+    return known.astype(np.float32) if known.dtype.kind == "f" else known
 
 
 def _fits(wanted: Mapping[str, Any], node: ir.Node, model: ir.Model) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,9 +21,12 @@ from linger.graph.element_types import infer_element_types
 from linger.graph.model_io import write_atomically
 from linger.graph.passes.attach_functions import attach_functions
 from linger.graph.passes.expand_dialect import expand_dialect
+from linger.graph.passes.to_qdq import to_qdq
 from linger.onnx.boundary import keep_integers_at_the_ends, remove_dequants
 from linger.onnx.naming import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names
 from linger.onnx.options import ExportOptions
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -74,6 +78,8 @@ def assemble(content: bytes, options: ExportOptions, *, is_wrapped: bool = False
 
 
 def _in_form(model: ir.Model, options: ExportOptions) -> onnx.ModelProto:
+    if options.form == "qdq":
+        model = _with_qdq(model, options)
     if options.form in ("standard", "qdq"):
         expand_dialect(model)
         _name(model, options)
@@ -86,6 +92,16 @@ def _in_form(model: ir.Model, options: ExportOptions) -> onnx.ModelProto:
     attach_functions(model)
     finished = _finished(model, options)
     return finished if bare is None else _bare(ir.from_proto(bare), finished, options)
+
+
+def _with_qdq(model: ir.Model, options: ExportOptions) -> ir.Model:
+    """Quantise/dequantise pairs where they are possible; what is not exact everywhere is said once."""
+    attach_functions(model)  # shapes are inferred through the bodies, and a Gemm needs to know its rank
+    shaped = ir.from_proto(_finished(model, options))
+    summary = to_qdq(shaped, is_symmetric=options.is_qdq_symmetric).summary()
+    if summary:
+        logger.warning("export, form 'qdq': %s", summary)
+    return shaped
 
 
 def _name(model: ir.Model, options: ExportOptions) -> None:

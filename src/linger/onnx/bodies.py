@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import onnx
 import onnx.parser
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
 
 from linger.errors import UsageError, listing
 
@@ -40,18 +42,14 @@ BodyLike = str | onnx.FunctionProto | Scripted
 
 @dataclass(frozen=True)
 class Body:
-    """One function and the functions it calls.
-
-    `written_for` is the opset it names; None means that it names none and is taken as it is at every opset.
-    """
+    """What an op computes, as one function. `name` is for messages."""
 
     name: str
     function: onnx.FunctionProto
-    helpers: tuple[onnx.FunctionProto, ...] = ()
 
     @property
     def written_for(self) -> int | None:
-        """The opset the body was written for."""
+        """The opset the body names; None: it names none, and is taken as it is at every opset."""
         return next((i.version for i in self.function.opset_import if i.domain in _STANDARD), None)
 
     @property
@@ -69,10 +67,10 @@ class Body:
         function = onnx.FunctionProto()
         function.CopyFrom(self.function)
         function.domain, function.name = domain, name
-        return Body(self.name, function, self.helpers)
+        return Body(self.name, function)
 
-    def at(self, opset: int) -> list[onnx.FunctionProto]:
-        """The function and its helpers, checked for an opset: onnx wants functions and model to name the same one.
+    def at(self, opset: int) -> onnx.FunctionProto:
+        """The function for a model of this opset: onnx wants both to name the same one.
 
         Raises:
             UsageError: The body needs a later opset, or means something else at this one.
@@ -83,13 +81,13 @@ class Body:
                 f"{self.name}: the body is written for opset {first} and the model has opset {opset}. "
                 f"Export with opset_version={first} or later, or give a body for opset {opset}."
             )
-        changed = [] if first is None else _changed_between(first, opset, (self.function, *self.helpers))
+        changed = [] if first is None else _changed_between(first, opset, self.function)
         if changed:
             raise UsageError(
                 f"{self.name}: the body is written for opset {first}, and {listing(changed)} computes something else at "
                 f"opset {opset}. Give a body written for opset {opset}."
             )
-        fitted = [_at_opset(function, opset) for function in (self.function, *self.helpers)]
+        fitted = _at_opset(self.function, opset)
         _check(self.name, fitted, opset)
         return fitted
 
@@ -123,8 +121,26 @@ def _read(source: Any, name: str) -> Body:
         )
     description: Any = getattr(source, "function_ir", None)
     called = {} if description is None else description.get_called_functions()
-    helpers = tuple(f.to_function_proto() for f in called.values())
-    return Body(name, source.to_function_proto(), helpers)
+    helpers = [f.to_function_proto() for f in called.values()]
+    return Body(name, _with_inlined(source.to_function_proto(), helpers, name))
+
+
+def _with_inlined(function: onnx.FunctionProto, helpers: Sequence[onnx.FunctionProto], name: str) -> onnx.FunctionProto:
+    """The function with the nodes of the functions it calls in place of the calls."""
+    if not helpers:
+        return function
+    opsets = sorted({i.version for f in (function, *helpers) for i in f.opset_import if i.domain in _STANDARD})
+    if len(opsets) != 1:
+        raise UsageError(f"{name}: the body and the functions it calls are written for opsets {opsets}. Use one opset.")
+    model = ir.from_proto(_model_of([_at_opset(f, opsets[0]) for f in (function, *helpers)]))
+    identifier = (function.domain, function.name, "")
+    InlinePass(criteria=lambda candidate: candidate.identifier() != identifier)(model)
+    inlined: onnx.FunctionProto = ir.to_proto(model.functions[identifier])
+    used = {node.domain for node in _all_nodes(inlined.node)}
+    kept = [i for i in inlined.opset_import if i.domain in used or i.domain in _STANDARD]
+    del inlined.opset_import[:]
+    inlined.opset_import.extend(kept)
+    return inlined
 
 
 def _parse(text: str, name: str) -> onnx.FunctionProto:
@@ -149,8 +165,8 @@ def _at_opset(function: onnx.FunctionProto, opset: int) -> onnx.FunctionProto:
     return fitted
 
 
-def _changed_between(first: int, opset: int, functions: Iterable[onnx.FunctionProto]) -> list[str]:
-    used = {node.op_type for f in functions for node in _all_nodes(f.node) if node.domain in _STANDARD}
+def _changed_between(first: int, opset: int, function: onnx.FunctionProto) -> list[str]:
+    used = {node.op_type for node in _all_nodes(function.node) if node.domain in _STANDARD}
     return sorted(op for op in used if first < CHANGED_MEANING.get(op, 0) <= opset)
 
 
@@ -162,18 +178,20 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
                 yield from _all_nodes(attribute.g.node)
 
 
-def _check(name: str, functions: Sequence[onnx.FunctionProto], opset: int) -> None:
-    """Let onnx check the functions inside an otherwise empty model."""
-    model = onnx.ModelProto(ir_version=8, functions=functions, graph=onnx.GraphProto(name="empty"))
-    domains = {i.domain: i.version for f in functions for i in f.opset_import}
-    for domain, version in domains.items():
-        model.opset_import.add(domain=domain, version=version)
-    for domain in sorted({f.domain for f in functions} - set(domains)):
-        model.opset_import.add(domain=domain, version=1)
+def _check(name: str, function: onnx.FunctionProto, opset: int) -> None:
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(_model_of([function]))
     except onnx.checker.ValidationError as error:
         raise UsageError(f"{name}: the body is not valid at opset {opset}: {_first_lines(error)}") from error
+
+
+def _model_of(functions: Sequence[onnx.FunctionProto]) -> onnx.ModelProto:
+    """A model that holds functions and nothing else."""
+    model = onnx.ModelProto(ir_version=8, functions=functions, graph=onnx.GraphProto(name="empty"))
+    domains = {f.domain: 1 for f in functions} | {i.domain: i.version for f in functions for i in f.opset_import}
+    for domain, version in domains.items():
+        model.opset_import.add(domain=domain, version=version)
+    return model
 
 
 def _first_lines(error: Exception) -> str:

@@ -54,8 +54,8 @@ class RegistryPlace:
             _registry().unregister(self.kind, opset)
         self.write({opset: function for opset, function in (before or {}).items() if opset in freed})
         group = _registry().get_function_group(self.kind)
-        if before is None and group is not None and not group._functions:  # noqa: SLF001
-            # an entry without a function makes later exports fail with "min() arg is an empty sequence"
+        if group is not None and not group._functions:  # noqa: SLF001
+            # torch keeps an entry without functions, and a later export fails on it: "min() arg is an empty sequence"
             del _registry()._registry[self.kind]  # noqa: SLF001
 
 

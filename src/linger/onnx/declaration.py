@@ -62,9 +62,9 @@ class Declaration:
         """How torch can call the op; looked up each time, because the op may be loaded later."""
         return signatures_of(self.source) if isinstance(self.source, str) else [signature_of_function(self.source)]
 
-    def functions(self, domain: str, opset: int) -> list[onnx.FunctionProto]:
-        """The functions behind a node of this domain, fitted to an opset; none if the op has no body."""
-        return select(self.bodies[domain], opset).at(opset) if domain in self.bodies else []
+    def function(self, domain: str, opset: int) -> onnx.FunctionProto | None:
+        """What a node of this domain computes in a model of this opset; None without a body."""
+        return select(self.bodies[domain], opset).at(opset) if domain in self.bodies else None
 
     def output_count(self, signature: Signature) -> int:
         """How many outputs the node has."""

@@ -67,6 +67,7 @@ def export(
     report: bool = False,
     verify: bool = False,
     form: str = "dialect",
+    qdq_symmetric: bool = False,
     simplify: bool = False,
     **torch_keywords: Any,
 ) -> None:
@@ -108,6 +109,7 @@ def export(
         report: Let torch's newer exporter write its report.
         verify: Compare the written file with the model, every integer; raises where they differ.
         form: "dialect", "bare", "standard" or "qdq".
+        qdq_symmetric: With form "qdq": zero points of 0 and real biases only, as TensorRT demands.
         simplify: Simplify the result (extra `simplify`).
         torch_keywords: Further arguments of today's torch.onnx.export.
 
@@ -145,6 +147,7 @@ def export(
         dynamic_shapes=dynamic_shapes,
         report=report,
         form=form,
+        is_qdq_symmetric=qdq_symmetric,
         simplify=simplify,
         torch_keywords=torch_keywords,
     )

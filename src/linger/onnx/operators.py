@@ -136,19 +136,18 @@ def with_bodies(content: bytes, *, form: str = "dialect") -> bytes:
 
 
 def _attach(model: ir.Model, changes: Changes) -> set[ir.OperatorIdentifier]:
-    """Attach the functions of every node in use, and the functions these call."""
+    """Attach the function of every declared node in use, and of those inside these functions."""
     attached: set[ir.OperatorIdentifier] = set()
     waiting = list(_calls(model))
     while waiting:
         identifier = waiting.pop()
-        functions = [] if identifier in attached else _functions_of(identifier, opset_of(model))
-        for proto in functions:
+        proto = None if identifier in attached else _function_of(identifier, opset_of(model))
+        if proto is not None:
             function = ir.serde.deserialize_function(proto)
-            model.functions[function.identifier()] = function
+            model.functions[identifier] = function
             model.graph.opset_imports.setdefault(function.domain, 1)
-            attached.add(function.identifier())
+            attached.add(identifier)
             waiting += [node.op_identifier() for node in function.all_nodes()]
-        if functions:
             changes.note("::".join(identifier[:2]), "runs as a function of the file")
     if attached:
         model.ir_version = max(model.ir_version, FUNCTION_IR_VERSION)
@@ -161,12 +160,12 @@ def _calls(model: ir.Model) -> Iterable[ir.OperatorIdentifier]:
     )
 
 
-def _functions_of(identifier: ir.OperatorIdentifier, opset: int) -> list[onnx.FunctionProto]:
+def _function_of(identifier: ir.OperatorIdentifier, opset: int) -> onnx.FunctionProto | None:
     domain, name, _ = identifier
     for held in reversed(_registered):
         if held.declaration.name == name and domain in held.declaration.bodies:
-            return held.declaration.functions(domain, opset)
-    return []
+            return held.declaration.function(domain, opset)
+    return None
 
 
 def _drop_unused_domains(model: ir.Model, domains: set[str]) -> None:

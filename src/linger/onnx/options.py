@@ -61,6 +61,7 @@ class ExportOptions:
     dynamic_shapes: Any = None
     report: bool = False
     form: str = "dialect"
+    is_qdq_symmetric: bool = False
     simplify: bool = False
     torch_keywords: Mapping[str, Any] = field(default_factory=dict)
 

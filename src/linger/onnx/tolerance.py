@@ -4,7 +4,7 @@
 Two runtimes that add the same numbers in another order round differently. With N roundings behind a value, each by at
 most the unit roundoff u, the error of one runtime stays below λ·√N·u with a probability of at least 1 − 2N·exp(−λ²/2)
 (Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput. 41, 2019); λ = 8 makes the
-exception rarer than one in 10¹³·/N. Both runtimes err, so the bound is twice that, relative to the largest magnitude of
+exception rarer than N in 10¹³. Both runtimes err, so the bound is twice that, relative to the largest magnitude of
 the output. It does not cover a network that amplifies errors: give a tolerance of your own there.
 """
 
@@ -43,15 +43,17 @@ def _terms(node: ir.Node, model: ir.Model) -> int:
     function = model.functions.get(node.op_identifier())
     if function is not None:
         return sum(_terms(inner, model) for inner in function.all_nodes())
-    if node.op_type in _PRODUCTS and len(node.inputs) > 1 and node.inputs[1] is not None:
-        return max(1, _product_terms(node, _sizes(node.inputs[1])))
-    before = _sizes(node.inputs[0]) if node.inputs and node.inputs[0] is not None else []
-    after = _sizes(node.outputs[0])
-    # a reduction (mean, pooling, softmax keeps its size) adds what it makes disappear
-    return max(1, math.prod(before) // math.prod(after)) if math.prod(before) and math.prod(after) else 1
+    sizes = [_sizes(value) for value in (*node.inputs[:2], *node.outputs[:1])]
+    if node.op_type in _PRODUCTS:
+        return _product_terms(node, sizes[1])
+    before, after = sizes[0], sizes[-1]
+    if not node.inputs or before is None or after is None or not math.prod(after):
+        return 1
+    # a reduction (a mean, a pooling) adds what it makes disappear
+    return max(1, math.prod(before) // math.prod(after))
 
 
-def _product_terms(node: ir.Node, weight: list[int]) -> int:
+def _product_terms(node: ir.Node, weight: tuple[int, ...] | None) -> int:
     if not weight:
         return 1
     if node.op_type == "Conv":
@@ -62,7 +64,8 @@ def _product_terms(node: ir.Node, weight: list[int]) -> int:
     return weight[-1] if is_turned or len(weight) == 1 else weight[-2]
 
 
-def _sizes(value: ir.Value) -> list[int]:
-    """The shape where it is fully known, else nothing."""
-    shape = list(value.shape) if value.shape is not None else []
-    return [size for size in shape if isinstance(size, int)] if all(isinstance(s, int) for s in shape) else []
+def _sizes(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape if all of it is known."""
+    if value is None or value.shape is None or not value.shape.is_static():
+        return None
+    return value.shape.numpy()

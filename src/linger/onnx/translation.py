@@ -35,7 +35,7 @@ class Symbolic:
         signature = choose(declaration.torch_name, declaration.signatures(), len(values))
         given = {n: None if _is_none(v) else v for n, v in zip(signature.kinds, values, strict=True)}
         call = declaration.translate(signature, given, read=_constant, is_value=_is_value)
-        declaration.functions(call.domain, g.opset)  # what is wrong with the body is said before anything is written
+        declaration.function(call.domain, g.opset)  # what is wrong with the body is said before anything is written
         return _write(g, call, declaration.output_count(signature))
 
 
@@ -51,9 +51,11 @@ class Carrier:
 
     def to_function_proto(self) -> onnx.FunctionProto:
         """The body, fitted to the export under way."""
-        opset = self._symbolic.opset
-        assert opset is not None  # the node was written by the symbolic function
-        return self._symbolic.declaration.functions(self._domain, opset)[0]
+        symbolic = self._symbolic
+        assert symbolic.opset is not None  # the node was written by the symbolic function
+        function = symbolic.declaration.function(self._domain, symbolic.opset)
+        assert function is not None  # a carrier exists only for a body
+        return function
 
 
 def table_entries(declaration: Declaration) -> dict[Any, Callable[..., Any]]:

@@ -22,7 +22,8 @@ LAYERS = """<ir_version: 8, opset_import: ["": 13, "thinker": 1]>
 g (float[2,3] x) => (float[2,2] y)
 <int8[2,3] w = {100, -100, 1, -64, 2, 127}, int32[2] b = {7, -9}> {
   q = thinker.Quant<data_bits=8, scale_x=16.0>(x)
-  r = Relu(q)
+  f = Flatten(q)
+  r = Relu(f)
   c = thinker.LinearInt<data_bits=8, parameter_bits=8, o_bits=8, scale_x=16.0, scale_w=64.0, scale_o=8.0>(r, w, b)
   z = Relu(c)
   y = thinker.Dequant<scale_o=8.0>(z)
@@ -65,6 +66,9 @@ def test_a_layer_is_written_as_worked_out_by_hand(style):
         assert constant(proto, node_making(proto, bias).input[0]).tolist() == [16391, 16375]
         assert inputs_of(proto, bias) == [1 / 1024, 0]
         assert inputs_of(proto, "c") == [(1 - 2**-23) / 8, -128]
+    # ops without a scale of their own have that of their data
+    assert inputs_of(proto, "r") == [1 / 16, 0]
+    assert inputs_of(proto, "z") == [1 / 8, 0]
     assert "b" not in {i.name for i in proto.graph.initializer}
     assert {name for name, *_ in report.rows()} == {"q (Quant)", "r (Relu)", "c (LinearInt)", "z (Relu)", "y (Dequant)"}
 
@@ -229,6 +233,21 @@ def test_a_network_with_nodes_listed_still_runs_in_every_mode(network, mode):
     made = session(proto, mode)
     (found,) = made.run(None, feeds)
     assert found.shape == expected[made.get_outputs()[0].name].shape
+
+
+def test_a_file_with_functions_and_an_open_batch_is_written_as_well():
+    model, x = small_net()
+    buffer = io.BytesIO()
+    axes = {"dynamic_axes": {"in0": {0: "n"}, "out": {0: "n"}}}
+    linger.onnx.export(model, (x,), buffer, input_names=["in0"], output_names=["out"], **axes)
+    loaded = load(buffer.getvalue())
+    assert loaded.functions
+    proto, report = written(loaded)
+    assert not proto.functions
+    assert not report.explicit
+    feeds = {"in0": x.numpy()[:2]}
+    outputs_of(proto, Reference(buffer.getvalue()).run(feeds), ("ENABLE_ALL", "default"), feeds)
+    assert "Gemm" in {n.op_type for n in proto.graph.node}
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -36,7 +36,7 @@ def _expand(node: ir.Node, opset: int) -> None:
     result = op.body(kernel, *arguments, **attributes_of(node, op))
     made = kernel.materialise(result)
     for index, new in enumerate(kernel.nodes):
-        new.name = f"{node.name}/{new.op_type}_{index}"
+        new.name = f"{node.name or output.name}/{new.op_type}_{index}"
     graph = node.graph
     assert graph is not None  # the node came from a graph
     made.shape = output.shape

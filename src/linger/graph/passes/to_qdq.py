@@ -10,7 +10,7 @@ dialect for `expand_dialect`, which writes it as explicit nodes and exactly.
 An error is counted in LSB of the node's output, its inputs being right, in one of three ways to run the file:
 
 - `error`: node by node as written: ONNX Runtime with ORT_DISABLE_ALL or with `session.disable_quant_qdq=1`;
-- `error_fused`: pattern by pattern in integer kernels, the default of ONNX Runtime;
+- `error_fused`: pattern by pattern in integer kernels; ONNX Runtime's default fuses what it can, so all three bound it;
 - `error_saturated`: the same where a kernel adds two products u8×s8 in 16 bits, as ONNX Runtime does with weights
   beyond ±64 on x64 CPUs without VNNI, because it turns int8 data into uint8 unless `session.qdqisint8allowed=1`.
 

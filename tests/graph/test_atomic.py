@@ -1,0 +1,91 @@
+"""Files written all or nothing."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from linger.errors import UsageError
+from linger.graph.atomic import write_atomically, write_together
+
+
+def files(folder):
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+
+
+def writer(content):
+    return lambda file: file.write(content)
+
+
+def full_disk(file):
+    file.write(b"half")
+    raise OSError(28, "No space left on device")
+
+
+def test_a_file_is_replaced_and_readable_by_others(tmp_path):
+    target = tmp_path / "m"
+    target.write_bytes(b"old")
+    write_atomically(target, b"new")
+    assert files(tmp_path) == {"m": b"new"}
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~umask
+
+
+@pytest.mark.parametrize("first_fails", [True, False], ids=["data", "model"])
+@pytest.mark.parametrize("present", [{}, {"a": b"old a", "b": b"old b"}], ids=["new", "over old ones"])
+def test_a_full_disk_leaves_what_was_there(tmp_path, present, first_fails):
+    for name, content in present.items():
+        (tmp_path / name).write_bytes(content)
+    first, second = (full_disk, writer(b"b")) if first_fails else (writer(b"a"), full_disk)
+    with pytest.raises(UsageError, match=r"cannot be written \(No space left on device\)"):
+        write_together({tmp_path / "a": first, tmp_path / "b": second})
+    assert files(tmp_path) == present
+
+
+@pytest.mark.parametrize("present", [{}, {"a": b"old a", "b": b"old b"}], ids=["new", "over old ones"])
+def test_a_move_that_fails_takes_back_the_one_before(tmp_path, monkeypatch, present):
+    for name, content in present.items():
+        (tmp_path / name).write_bytes(content)
+    move = Path.replace
+
+    def refuse(self, target):
+        if Path(target).name == "b":
+            raise PermissionError(1, "Operation not permitted")
+        return move(self, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(UsageError, match="b: the file cannot be written"):
+        write_together({tmp_path / "a": writer(b"a"), tmp_path / "b": writer(b"b")})
+    assert files(tmp_path) == present
+
+
+def test_both_are_replaced_and_nothing_else_is_left(tmp_path):
+    for content in (b"1", b"2"):
+        write_together({tmp_path / "a": writer(content), tmp_path / "b": writer(content)})
+        assert files(tmp_path) == {"a": content, "b": content}
+
+
+def test_an_error_of_the_writer_itself_goes_through(tmp_path):
+    def fails(file):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        write_together({tmp_path / "a": fails})
+    assert files(tmp_path) == {}
+
+
+def test_folders_are_no_files(tmp_path):
+    with pytest.raises(UsageError, match=r"does not exist\. Create it first"):
+        write_atomically(tmp_path / "no" / "m", b"")
+    (tmp_path / "m").mkdir()
+    with pytest.raises(UsageError, match="this is a folder"):
+        write_atomically(tmp_path / "m", b"")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may write anywhere")
+def test_a_folder_that_cannot_be_written_to(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(UsageError, match="cannot be written to"):
+        write_atomically(tmp_path / "m", b"")
