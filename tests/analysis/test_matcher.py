@@ -104,6 +104,13 @@ def refuse(message):
     raise AssertionError(message)
 
 
+def test_a_model_that_draws_random_numbers_leaves_the_random_state():
+    model = Wired(lambda m, x: m.conv(x + torch.rand(1)))
+    before = torch.get_rng_state()
+    watch(model, (X,))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize(
     ("forward", "arguments", "match"),
     [

@@ -90,7 +90,8 @@ def test_statistics_follow_torch_over_several_batches(affine, momentum):
     assert bn.num_batches_tracked == reference.num_batches_tracked == 4
 
 
-def test_eps_acts_on_the_folded_variance():
+@pytest.mark.parametrize("gain", [1.0, 64.0])
+def test_eps_acts_on_the_folded_variance(gain):
     # BN(u) has eps/factor² where torch has eps: y/y_torch = √((v + eps)/(v + eps/factor²)), v the variance of u
     bn = batch_norm([1.0, 0.5, 0.1, 0.05, 2.0], eps=1e-3)
     with torch.no_grad():
@@ -100,7 +101,7 @@ def test_eps_acts_on_the_folded_variance():
     factor = learning_factor(bn)
     variance = F.conv2d(x, weight, padding=1).var((0, 2, 3), unbiased=False)
     ratio = torch.sqrt((variance + 1e-3) / (variance + 1e-3 / factor**2)).reshape(1, -1, 1, 1)
-    torch.testing.assert_close(folded(bn, x, weight, None), unfused(reference, x, weight, None) * ratio)
+    torch.testing.assert_close(folded(bn, x, weight, None, gain), unfused(reference, x, weight, None) * ratio)
 
 
 def test_factor_of_a_vanished_channel_is_the_largest_of_the_others():

@@ -164,7 +164,7 @@ def test_the_ir_version_is_that_of_the_opset(opset, version):
         (({"x": "float[n]"}, ["y"], lambda g, x: g.relu(x)), "op types begin with a capital"),
         (({"x": "float[n]"}, ["y"], lambda g, x: g.Relu(g.Relu(x, _outputs=["y"]))), "y: another tensor has this name"),
         (({"x": "float[n]"}, {"y": "int8[n]"}, lambda g, x: g.Relu(x)), "it is declared as int8, but has type float"),
-        (({"x": "float[2]"}, ["y"], lambda g, x: g.MatMul(x, np.ones((3, 1), np.float32))), "MatMul: the inputs x float.2."),
+        (({"x": "float[2]"}, ["y"], lambda g, x: g.MatMul(x, np.ones((3, 1), np.float32))), "MatMul: it does not take the inputs x float.2."),
         (({"x": "float[n]"}, ["y"], lambda g, x: g.constant(1, "x")), "tensor 'x': the name is in use"),
         (({"x": "float[n]"}, ["y"], lambda g, x: g.Relu(x, _version=3)), "imports version 17 of domain '', not 3"),
     ],

@@ -82,5 +82,11 @@ def test_nothing_follows_from_an_input_without_a_type():
 
 def test_inputs_that_cannot_go_together_are_named():
     made, schema = node("MatMul", value("a", "float[2,3]"), value("b", "float[4,5]"))
-    with pytest.raises(UsageError, match=r"the inputs a float\[2,3\], b float\[4,5\] cannot go together"):
+    with pytest.raises(UsageError, match=r"MatMul: it does not take the inputs a float\[2,3\], b float\[4,5\]"):
+        infer_outputs(made, schema, {"": 17})
+
+
+def test_a_type_that_the_op_does_not_know_is_named():
+    made, schema = node("Neg", value("mask", "bool[2]"))
+    with pytest.raises(UsageError, match=r"Neg: it does not take the inputs mask bool\[2\].*unsupported type"):
         infer_outputs(made, schema, {"": 17})

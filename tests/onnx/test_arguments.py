@@ -1,5 +1,6 @@
 """Arguments of torch ops as inputs and attributes."""
 
+import onnx_ir as ir
 import pytest
 import torch
 
@@ -18,6 +19,14 @@ def scale():
 
 def same(value):
     return value
+
+
+def written(wanted, signature, given):
+    """The attributes by name: numbers, strings, lists."""
+    return {
+        a.name: list(a.value) if isinstance(a.value, tuple) else a.value
+        for a in wanted.attributes_of(signature, given, same)
+    }
 
 
 def test_schema_tells_what_each_argument_holds(scale):
@@ -93,7 +102,7 @@ def test_default_map_takes_tensors_as_inputs_and_the_rest_as_attributes(scale):
 
 def test_attributes_are_numbers_strings_and_lists(scale):
     given = {"factor": 3, "power": 2, "is_odd": True, "sizes": (4, 5), "levels": [1, 2.5], "mode": "m", "axis": None}
-    found = ArgumentMap(None, None).attributes_of(scale, given, same)
+    found = written(ArgumentMap(None, None), scale, given)
     assert found == {"factor": 3.0, "power": 2, "is_odd": 1, "sizes": [4, 5], "levels": [1.0, 2.5], "mode": "m"}
     assert isinstance(found["factor"], float)
     assert isinstance(found["is_odd"], int)
@@ -113,7 +122,7 @@ def test_attribute_may_be_renamed_joined_or_constant(scale):
     wanted = ArgumentMap(("x",), sources)
     assert wanted.named() == ["x", "factor", "power", "axis"]
     given = {"factor": 2.0, "power": 3, "axis": 1}
-    assert wanted.attributes_of(scale, given, same) == {
+    assert written(wanted, scale, given) == {
         "gain": 2.0,
         "pair": [3, 1],
         "alpha": 0.5,
@@ -122,7 +131,7 @@ def test_attribute_may_be_renamed_joined_or_constant(scale):
         "flag": 1,
         "none": [],
     }
-    assert "pair" not in wanted.attributes_of(scale, given | {"axis": None}, same)
+    assert "pair" not in written(wanted, scale, given | {"axis": None})
 
 
 def test_attribute_that_is_computed_is_refused(scale):
@@ -135,13 +144,20 @@ def test_attribute_that_is_computed_is_refused(scale):
 
 @pytest.mark.parametrize("value", [[[1], [2]], {"a": 1}, torch.float32], ids=["nested", "dict", "dtype"])
 def test_what_onnx_has_no_attribute_for_is_refused(scale, value):
-    with pytest.raises(UsageError, match=r"attribute 'power': .* An attribute is a number, a string or a list"):
+    with pytest.raises(
+        UsageError, match=r"attribute 'power' cannot be .* An attribute is a number, a string or a list"
+    ):
         ArgumentMap(None, {"power": "power"}).attributes_of(scale, {"power": value}, same)
 
 
 def test_tensor_becomes_a_list(scale):
-    found = ArgumentMap(None, {"power": "power"}).attributes_of(scale, {"power": torch.tensor([1, 2])}, same)
-    assert found == {"power": [1, 2]}
+    assert written(ArgumentMap(None, {"power": "power"}), scale, {"power": torch.tensor([1, 2])}) == {"power": [1, 2]}
+
+
+def test_empty_list_has_the_kind_of_its_argument(scale):
+    wanted = ArgumentMap(None, {"levels": "levels", "sizes": "sizes"})
+    levels, sizes = wanted.attributes_of(scale, {"levels": [], "sizes": []}, same)
+    assert (levels.type, sizes.type) == (ir.AttributeType.FLOATS, ir.AttributeType.INTS)
 
 
 def test_signature_is_chosen_by_the_number_of_arguments():

@@ -59,6 +59,26 @@ def test_function_proto_and_onnxscript_are_read():
     assert [(i.domain, i.version) for i in function.opset_import] == [("", 18)]
 
 
+def test_functions_inside_functions_keep_their_values_apart():
+    helper_domain = Opset("my.helpers", 1)
+
+    @script(helper_domain, default_opset=op)
+    def inner(x: FLOAT, y: FLOAT):
+        return (x + y) * (x - y) + (x + x)
+
+    @script(helper_domain, default_opset=op)
+    def middle(x: FLOAT, y: FLOAT):
+        return inner(x + y, x - y) * inner(x * y, y * y)
+
+    @script(helper_domain, default_opset=op)
+    def outer(x: FLOAT, y: FLOAT):
+        return middle(x, y) + middle(y, x) + (x + y)
+
+    (body,) = read_bodies(outer, "custom::op")
+    made = [name for node in body.at(15).node for name in node.output]
+    assert len(set(made)) == len(made)
+
+
 def test_functions_written_for_different_opsets_do_not_mix():
     helper_domain = Opset("my.helpers", 1)
 

@@ -260,7 +260,7 @@ def test_table_shows_in_the_interpreter_and_nothing_is_printed(tmp_path, capsys)
     assert capsys.readouterr() == ("", "")
     assert repr(found) == str(found)
     heading, columns, row = str(found).splitlines()
-    assert heading == "1 outputs on 1 inputs, all within tolerance"
+    assert heading == "1 output on 1 input, all within tolerance"
     assert columns.split() == ["output", "type", "shape", "max", "abs", "max", "rel", "tolerance"]
     assert row.split()[:5] == ["y", "float32", "3", "0", "0"]
     assert row.endswith("ok")

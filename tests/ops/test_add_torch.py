@@ -30,6 +30,8 @@ SCALES = {
     "far apart": (2.0**20, 2.0, 2.0),
     "both finer, far apart": (2.0**20, 2.0, 1.0),
     "both finer, far apart, mirrored": (2.0, 2.0**20, 1.0),
+    "one finer, its ties beside large steps": (2.0, 2.0**12, 2.0),
+    "one finer, mirrored": (2.0**12, 2.0, 2.0),
     "ties of twelve bits beside large steps": (2.0, 2.0**12, 1.0),
     "the same, mirrored": (2.0**12, 2.0, 1.0),
     "very far apart": (2.0**30, 2.0**-10, 2.0**-10),
@@ -44,8 +46,9 @@ def all_pairs(bits, draw):
         chosen = np.arange(low, high + 1)
     else:
         edges = [low, low + 1, -2, -1, 0, 1, 2, high - 1, high]
-        # 2048 is a tie after a shift by twelve
-        ties = [sign * 2048 + step for sign in (-3, -1, 1, 3) for step in (-1, 0, 1)] if bits == 16 else []
+        # 1024 and 2048 are ties after a shift by eleven and twelve
+        ties = [odd * tie + step for tie in (1024, 2048) for odd in (-3, -1, 1, 3) for step in (-1, 0, 1)]
+        ties = ties if bits == 16 else []
         chosen = np.concatenate([edges, ties, draw.integers(low, high + 1, 80)])
     x, y = np.meshgrid(chosen, chosen)
     kind = np.int16 if bits == 16 else np.int8

@@ -37,7 +37,7 @@ scale <factor, power> (x) => (y) {
 
 def register_scale():
     """mylib::scale: x·factor^power + shift, every kind of argument in its schema."""
-    library = torch.library.Library("mylib", "DEF")
+    library = torch.library.Library("mylib", "FRAGMENT")
     library.define(
         "scale(Tensor x, Tensor? shift=None, *, float factor=2.0, int power=1, bool is_odd=False, int[] sizes=[1, 2], "
         "float[] levels=[], str mode='plain', int? axis=None, ScalarType? dtype=None) -> Tensor"

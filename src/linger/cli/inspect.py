@@ -15,6 +15,7 @@ from linger.graph.summary_reading import summarize
 from linger.reporting.tree import model_tree
 
 _SHOWN_ITEMS = 50
+_UNBROKEN = 100_000
 
 
 def inspect(
@@ -31,7 +32,10 @@ def inspect(
     """Show the tree of a model: graph, inputs, outputs, initializers, nodes, attributes, functions, with sizes."""
     whole = summarize(model)
     if as_json:
-        typer.echo(json.dumps(limited(whole, depth=depth, items=nodes).as_dict(), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(limited(whole, depth=depth, items=nodes).as_dict(), indent=2))
         return
     shown = limited(whole, depth=depth, items=_SHOWN_ITEMS if nodes is None else nodes)
-    Console().print(model_tree(shown), no_wrap=True, overflow="ignore", crop=False)
+    console = Console()
+    if not console.is_terminal:
+        console.width = _UNBROKEN  # one line each, for grep and diff
+    console.print(model_tree(shown))

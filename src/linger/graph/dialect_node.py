@@ -14,7 +14,12 @@ from linger.errors import GraphError, UnsupportedError, UsageError, listing
 
 def is_dialect(node: ir.Node) -> bool:
     """Whether a node belongs to the dialect, in its plain domain or in a sub-domain of a function variant."""
-    return node.domain == DOMAIN or node.domain.startswith(f"{DOMAIN}.")
+    return is_dialect_domain(node.domain)
+
+
+def is_dialect_domain(domain: str) -> bool:
+    """Whether a domain is the dialect's or one of its sub-domains."""
+    return domain == DOMAIN or domain.startswith(f"{DOMAIN}.")
 
 
 def all_nodes(model: ir.Model) -> Iterator[ir.Node]:

@@ -213,8 +213,8 @@ def remove(model: ir.Model, nodes: NodeLike | Iterable[NodeLike], *, prune: bool
             used, source = needed_by(node), node.inputs[0] if node.inputs else None
             what = "removed"
             if source is not None and _is_used(node.outputs[0]):
-                hand_over(edit, node.outputs[0], source)
                 what += f", {source.name} used instead"
+                hand_over(edit, node.outputs[0], source)
             changes.note(describe(node), what)
             edit.remove(node)
             for dead in drop_unused(edit, used, constants_only=False) if prune else ():

@@ -165,7 +165,7 @@ def infer_outputs(node: ir.Node, schema: OpSchema, opsets: Mapping[str, int]) ->
     """Give the outputs of a node their types and shapes, where they follow from its inputs.
 
     Raises:
-        UsageError: The inputs cannot go together.
+        UsageError: The op does not take these inputs.
     """
     inputs = [v for v in node.inputs if v is not None]
     if any(v.type is None for v in inputs):
@@ -178,8 +178,8 @@ def infer_outputs(node: ir.Node, schema: OpSchema, opsets: Mapping[str, int]) ->
         inferred = onnx.shape_inference.infer_node_outputs(
             schema, ir.serde.serialize_node(node), types, known, opset_imports=imports
         )
-    except onnx.shape_inference.InferenceError as error:
-        raise UsageError(f"{node.op_type}: the inputs {_described(inputs)} cannot go together: {error}") from error
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+        raise UsageError(f"{node.op_type}: it does not take the inputs {_described(inputs)}: {error}") from error
     for output in node.outputs:
         if (found := inferred.get(output.name or "")) is not None and found.WhichOneof("value") is not None:
             output.type = ir.serde.deserialize_type_proto_for_type(found)

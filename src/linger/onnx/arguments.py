@@ -8,12 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch import Tensor
 
 from linger.errors import UnsupportedError, UsageError, listing
 
 _KINDS = {"Tensor": "tensor", "int": "int", "float": "float", "bool": "bool", "str": "str", "number": "number"}
+_KIND_OF: dict[type, tuple[str, Callable[[Any], Any]]] = {
+    int: ("INT", int),
+    float: ("FLOAT", float),
+    str: ("STRING", str),
+}
 UNKNOWN = "unknown"
 """Kind of an argument whose type is only seen when it is given (autograd functions)."""
 
@@ -74,21 +80,22 @@ class ArgumentMap:
 
     def attributes_of(
         self, signature: Signature, given: Mapping[str, Any], read: Callable[[Any], Any]
-    ) -> dict[str, Any]:
-        """The node's attributes as numbers, strings or lists of them; an argument that is None gives none.
+    ) -> list[ir.Attr]:
+        """The node's attributes: numbers, strings or lists of them; an argument that is None gives none.
 
         Args:
             signature: How the op was called.
             given: Every argument by name.
             read: Turns an argument into a Python value; raises UnsupportedError if it is not constant.
         """
-        found = {}
+        found = []
         for name, source in self.attribute_sources(signature).items():
             arguments = _arguments_of(source)
             values = [_read_one(signature, a, given[a], read) for a in arguments]
             value = _literal(source) if not arguments else values[0] if isinstance(source, str) else values
-            if value is not None and None not in values:
-                found[name] = _as_attribute(f"{signature.name}: attribute {name!r}", value)
+            if value is not None and all(v is not None for v in values):
+                is_float = any(signature.kinds[a] == "float" for a in arguments)
+                found.append(_as_attribute(name, value, is_float=is_float, where=signature.name))
         return found
 
 
@@ -172,26 +179,20 @@ def _read_one(signature: Signature, argument: str, value: Any, read: Callable[[A
             f"{signature.name}: argument {argument!r} is computed while the model runs, and an attribute must be "
             f"constant. Make it one of the inputs."
         ) from error
-    if signature.kinds[argument] == "float" and found is not None:
-        return [float(v) for v in found] if isinstance(found, (list, tuple)) else float(found)
-    return found
+    return found.tolist() if isinstance(found, Tensor) else found
 
 
-def _as_attribute(where: str, value: Any) -> Any:
+def _as_attribute(name: str, value: Any, *, is_float: bool, where: str) -> ir.Attr:
     """A number, a string or a list of one kind; truth values are the numbers 0 and 1."""
-    if isinstance(value, Tensor):
-        value = value.tolist()
+    elements = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not all(isinstance(e, (int, float, str)) for e in elements):
+        raise UsageError(
+            f"{where}: attribute {name!r} cannot be {value!r}. An attribute is a number, a string or a list of them."
+        )
+    kind, convert = _KIND_OF[next((t for t in (float, str) if any(isinstance(e, t) for e in elements)), int)]
+    if is_float:
+        kind, convert = _KIND_OF[float]
+    content = [convert(e) for e in elements]
     if isinstance(value, (list, tuple)):
-        elements = [_as_attribute(where, v) for v in value]
-        if any(isinstance(e, list) for e in elements):
-            raise UsageError(
-                f"{where}: {value!r} is a list of lists. An attribute is a number, a string or a list of them."
-            )
-        return [float(e) for e in elements] if any(isinstance(e, float) for e in elements) else elements
-    if isinstance(value, bool):
-        return int(value)
-    if isinstance(value, (int, float, str)):
-        return value
-    raise UsageError(
-        f"{where}: {value!r} is a {type(value).__name__}. An attribute is a number, a string or a list of them."
-    )
+        return ir.Attr(name, ir.AttributeType[f"{kind}S"], content)
+    return ir.Attr(name, ir.AttributeType[kind], content[0])

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import onnx
 import onnx.parser
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
+from onnx_ir.passes.common import InlinePass, NameFixPass
 
 from linger.errors import UsageError, listing
 
@@ -102,6 +102,13 @@ def read_bodies(source: BodyLike | Sequence[BodyLike], name: str) -> list[Body]:
     return [_read(one, name) for one in found]
 
 
+def expand_functions(model: ir.Model, is_chosen: Callable[[ir.Function], bool]) -> None:
+    """Put the nodes of the chosen functions in place of their calls, in the graph and in the other functions."""
+    InlinePass(criteria=is_chosen)(model)
+    # of functions inside functions, InlinePass may give two values one name
+    NameFixPass()(model)
+
+
 def select(bodies: Sequence[Body], opset: int) -> Body:
     """The body for an opset: of those that name no later one, the one that names the latest."""
     fitting = [b for b in bodies if (b.written_for or 0) <= opset]
@@ -134,7 +141,7 @@ def _with_inlined(function: onnx.FunctionProto, helpers: Sequence[onnx.FunctionP
         raise UsageError(f"{name}: the body and the functions it calls are written for opsets {opsets}. Use one opset.")
     model = ir.from_proto(_model_of([_at_opset(f, opsets[0]) for f in (function, *helpers)]))
     identifier = (function.domain, function.name, "")
-    InlinePass(criteria=lambda candidate: candidate.identifier() != identifier)(model)
+    expand_functions(model, lambda candidate: candidate.identifier() != identifier)
     inlined: onnx.FunctionProto = ir.to_proto(model.functions[identifier])
     used = {node.domain for node in _all_nodes(inlined.node)}
     kept = [i for i in inlined.opset_import if i.domain in used or i.domain in _STANDARD]

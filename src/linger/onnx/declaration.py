@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 import torch
 
 from linger.dialect import DOMAIN
@@ -34,7 +35,7 @@ class NodeCall:
     domain: str
     name: str
     inputs: list[Any]
-    attributes: dict[str, Any]
+    attributes: list[ir.Attr]
 
 
 @dataclass(frozen=True)

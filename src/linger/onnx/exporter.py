@@ -25,6 +25,7 @@ from linger.onnx.call import Call, FlatModel, default_names, read_call, run_once
 from linger.onnx.emission import SymbolicEmitter, TraceEmitter
 from linger.onnx.large import export_large, is_large
 from linger.onnx.naming import unwrap_names
+from linger.onnx.operators import translation_table, with_bodies
 from linger.onnx.options import ExportOptions, check_keywords, check_names, check_options, warn_about_removed
 from linger.onnx.preserve import preserved
 from linger.onnx.simplification import simplify as simplify_model
@@ -198,10 +199,14 @@ def _convert(model: Any, call: Call, options: ExportOptions, f: Target) -> bytes
 
 def _run(subject: Any, call: Call, options: ExportOptions) -> bytes:
     if options.dynamo:
-        return trace_dynamo(subject, call, options)
-    buffer = io.BytesIO()
-    trace(subject, call, options, buffer)
-    return buffer.getvalue()
+        table = {**translation_table(), **(options.torch_keywords.get("custom_translation_table") or {})}
+        keywords = {**options.torch_keywords, "custom_translation_table": table}
+        content = trace_dynamo(subject, call, replace(options, torch_keywords=keywords))
+    else:
+        buffer = io.BytesIO()
+        trace(subject, call, options, buffer)
+        content = buffer.getvalue()
+    return with_bodies(content, form=options.form)
 
 
 def _float(subject: Any, call: Call, options: ExportOptions, *, is_wrapped: bool) -> bytes:

@@ -16,6 +16,7 @@ from torch import nn
 from linger.graph.model_io import save
 from linger.onnx.call import WRAPPED, Call
 from linger.onnx.naming import unwrap_names
+from linger.onnx.operators import attach_bodies
 from linger.onnx.options import ExportOptions
 from linger.onnx.tracing import trace
 
@@ -46,4 +47,5 @@ def export_large(subject: nn.Module, call: Call, options: ExportOptions, target:
             model.graph.register_initializer(value)
     if any(name.startswith(f"{WRAPPED}.") for name in model.graph.initializers):
         unwrap_names(model)
+    attach_bodies(model, form=options.form)
     save(model, target, external_data=True)

@@ -9,18 +9,18 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
 from linger.errors import UsageError
 from linger.graph.changes import Changes
 from linger.graph.dialect_node import opset_of
 from linger.graph.passes.attach_functions import FUNCTION_IR_VERSION
 from linger.onnx.arguments import ArgumentMap
-from linger.onnx.bodies import BodyLike
+from linger.onnx.bodies import BodyLike, expand_functions
 from linger.onnx.claims import Claims, Place, RegistryPlace, SymbolicMethod
 from linger.onnx.declaration import FIRST_OPSET, Declaration, declare
 from linger.onnx.translation import Carrier, Symbolic, table_entries
 
+# the registry of declared operators, as global as torch's own, which it follows
 _claims = Claims()
 _registered: list[Operator] = []
 
@@ -116,8 +116,10 @@ def attach_bodies(model: ir.Model, *, form: str = "dialect") -> Changes:
     attached = _attach(model, changes)
     if not attached:
         return changes
-    if form in ("standard", "qdq"):
-        InlinePass(criteria=lambda function: function.identifier() in attached)(model)
+    if form == "dialect":
+        model.ir_version = max(model.ir_version, FUNCTION_IR_VERSION)
+    elif form in ("standard", "qdq"):
+        expand_functions(model, lambda function: function.identifier() in attached)
     if form != "dialect":
         for identifier in attached:
             model.functions.pop(identifier, None)
@@ -149,8 +151,6 @@ def _attach(model: ir.Model, changes: Changes) -> set[ir.OperatorIdentifier]:
             attached.add(identifier)
             waiting += [node.op_identifier() for node in function.all_nodes()]
             changes.note("::".join(identifier[:2]), "runs as a function of the file")
-    if attached:
-        model.ir_version = max(model.ir_version, FUNCTION_IR_VERSION)
     return attached
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 import onnxscript
 import torch
 from onnxscript import evaluator
@@ -72,13 +73,13 @@ def _translator(declaration: Declaration, signature: Signature) -> Callable[...,
         given |= {**dict(zip(signature.kinds, args, strict=False)), **kwargs}
         call = declaration.translate(signature, given, read=_known, is_value=_is_recorded)
         flat = [one for value in call.inputs for one in (value if isinstance(value, (list, tuple)) else [value])]
+        attributes = {attribute.name: attribute for attribute in call.attributes}
         if not call.domain:
             recorder: Any = evaluator.default()  # torch's, which knows the opset of the export
-            return getattr(recorder.opset, call.name)(*flat, **call.attributes)
+            return getattr(recorder.opset, call.name)(*flat, **attributes)
         schema = _schema(call, len(flat), declaration.output_count(signature))
-        return onnxscript.values.Op(onnxscript.values.Opset(call.domain, 1), call.name, schema)(
-            *flat, **call.attributes
-        )
+        node = onnxscript.values.Op(onnxscript.values.Opset(call.domain, 1), call.name, schema)
+        return node(*flat, **attributes)
 
     translate.__name__ = declaration.name
     return translate
@@ -90,16 +91,11 @@ def _schema(call: NodeCall, input_count: int, output_count: int) -> onnx.defs.Op
     inputs = [parameter(f"input_{i}", f"I{i}") for i in range(input_count)]
     outputs = [parameter(f"output_{i}", f"O{i}") for i in range(output_count)]
     types = [(p.type_str, _ANY_TENSOR, "") for p in (*inputs, *outputs)]
-    attributes = [_schema_attribute(name, value) for name, value in call.attributes.items()]
+    kinds = onnx.defs.OpSchema.AttrType
+    attributes = [onnx.defs.OpSchema.Attribute(a.name, getattr(kinds, a.type.name)) for a in call.attributes]
     return onnx.defs.OpSchema(
         call.name, call.domain, 1, inputs=inputs, outputs=outputs, type_constraints=types, attributes=attributes
     )
-
-
-def _schema_attribute(name: str, value: Any) -> Any:
-    kinds, single = onnx.defs.OpSchema.AttrType, value[0] if isinstance(value, list) and value else value
-    kind = {int: "INT", float: "FLOAT", str: "STRING"}.get(type(single), "INT")
-    return onnx.defs.OpSchema.Attribute(name, getattr(kinds, f"{kind}S" if isinstance(value, list) else kind))
 
 
 def _known(value: Any) -> Any:
@@ -137,7 +133,8 @@ def _constant(value: Any) -> Any:
 
 def _write(g: Any, call: NodeCall, output_count: int) -> Any:
     inputs = [one for value in call.inputs for one in _elements(g, value)]
-    attributes = {f"{name}_{_suffix(value)}": value for name, value in call.attributes.items()}
+    # torch wants the kind in the name: alpha_f, pads_i, mode_s
+    attributes = {f"{a.name}_{a.type.name[0].lower()}": _content(a) for a in call.attributes}
     made = g.op(
         f"{call.domain}::{call.name}" if call.domain else call.name, *inputs, outputs=output_count, **attributes
     )
@@ -155,9 +152,8 @@ def _elements(g: Any, value: Any) -> list[Any]:
     return [value]
 
 
-def _suffix(value: Any) -> str:
-    single = value[0] if isinstance(value, list) and value else value
-    return "f" if isinstance(single, float) else "s" if isinstance(single, str) else "i"
+def _content(attribute: ir.Attr) -> Any:
+    return list(attribute.value) if attribute.type.name.endswith("S") else attribute.value
 
 
 def _set_types(g: Any, outputs: Iterable[Any]) -> None:

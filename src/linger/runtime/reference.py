@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from linger.dialect import DOMAIN, Op, ops
-from linger.graph.dialect_node import all_nodes, attributes_of, is_dialect
+from linger.graph.dialect_node import all_nodes, attributes_of, is_dialect, is_dialect_domain
 from linger.graph.model_io import ModelLike, load
 from linger.graph.normal_form import bring_to_normal_form
 from linger.numeric.kernel import Kernel
@@ -30,7 +30,8 @@ class Reference:
         for node in all_nodes(copy):
             if is_dialect(node):
                 node.domain = DOMAIN
-        copy.functions.clear()
+        for identifier in [i for i in copy.functions if is_dialect_domain(i[0])]:
+            del copy.functions[identifier]  # other functions are the user's and run as they are
         used = copy.graph.opset_imports
         for domain in [d for d in used if d.startswith(f"{DOMAIN}.")]:
             del used[domain]

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from linger.dialect import DOMAIN, find_op
+from linger.dialect import find_op
 from linger.graph.changes import Changes
-from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, opset_of
+from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, is_dialect_domain, opset_of
 from linger.graph.normal_form import bring_to_normal_form, element_bits_of
 from linger.numeric.onnx_kernel import OnnxKernel, OnnxValue
 
@@ -22,8 +22,9 @@ def expand_dialect(model: ir.Model) -> Changes:
     for node in [n for n in all_nodes(model) if is_dialect(n)]:
         _expand(node, opset_of(model))
         changes.note(describe(node), "expanded into standard nodes")
-    model.functions.clear()
-    for domain in [d for d in model.graph.opset_imports if d == DOMAIN or d.startswith(f"{DOMAIN}.")]:
+    for identifier in [i for i in model.functions if is_dialect_domain(i[0])]:
+        del model.functions[identifier]
+    for domain in [d for d in model.graph.opset_imports if is_dialect_domain(d)]:
         del model.graph.opset_imports[domain]
     return changes
 
