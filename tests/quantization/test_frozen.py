@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from linger.quantization.frozen import kept, round_bias
+from linger.quantization.frozen import checksum, kept, round_bias
 from tests.support.wired import after
 
 
@@ -57,3 +57,23 @@ def test_frozen_parameters_are_the_file_s_integers():
     assert torch.equal(frozen.weight * frozen.scale_w, frozen.weight_integers.float())
     scale = model.conv.read("scale_x") * frozen.scale_w
     assert torch.equal(frozen.bias * scale, frozen.bias_integers.double())
+
+
+@pytest.mark.parametrize("count", [1, 7, 8], ids=["one", "odd", "even"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.float16], ids=str)
+def test_checksum_changes_with_any_single_element(dtype, count):
+    t = torch.arange(count).to(dtype) + 1
+    before = checksum(t)
+    assert checksum(t.clone()) == before
+    for i in range(count):
+        changed = t.clone()
+        changed[i] += 1 if dtype == torch.int64 else torch.finfo(dtype).eps * t[i]
+        assert not torch.equal(changed, t)
+        assert checksum(changed) != before
+
+
+def test_checksum_reads_what_a_view_shows():
+    t = torch.randn(4, 6)
+    assert checksum(t[1:, 1::2]) == checksum(t[1:, 1::2].clone())
+    assert checksum(t.T) == checksum(t.T.contiguous())
+    assert checksum(torch.zeros(0)) == 0

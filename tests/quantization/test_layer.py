@@ -298,6 +298,24 @@ def test_fused_relu_learns_below_half_a_step():
     assert model.conv.bias.grad.tolist() == [72.0, 72.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("mode", ["calibration", "training"])
+def test_range_ahead_of_relu_is_that_of_the_positive_part(mode):
+    model = Wired(lambda m, x: F.relu(m.conv(x)))
+    trace_layers(model, picture())
+    with torch.no_grad():
+        model.conv.weight.zero_()
+        model.conv.bias.copy_(torch.tensor([1.5, -9.0, 0.5, -3.0]))
+    model = init(model).train(mode == "training")
+    if mode == "training":
+        result = model(picture())
+    else:
+        with linger.calibration():
+            result = model(picture())
+    assert model.conv.read("running_o") == 1.5
+    assert model.conv.read("scale_o") == 64.0
+    assert result.dequantize().amax((0, 2, 3)).tolist() == [1.5, 0, 0.5, 0]
+
+
 # -- training with a live batch norm ---------------------------------------------------------------------
 
 

@@ -168,18 +168,22 @@ COPIES = {
 }
 
 
+CHANGES = {"integers": lambda t: t.add_(1.0), "floats": lambda t: t.sub_(1.0), "elements": lambda t: t.fill_(3.0)}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 @pytest.mark.parametrize("make", COPIES.values(), ids=COPIES.keys())
-def test_a_copy_and_its_source_are_independent(make):
+def test_a_copy_and_its_source_are_independent(make, change):
     def change_copy(h):
         source = F.relu(h)
         copy = make(source)
-        copy += 1.0
+        change(copy)
         return source
 
     def change_source(h):
         source = F.relu(h)
         copy = make(source)
-        source += 1.0
+        change(source)
         return copy
 
     for forward, expected in ((change_copy, F.relu), (change_source, lambda h: make(F.relu(h)))):

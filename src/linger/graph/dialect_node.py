@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from linger.dialect import DOMAIN, Op, find_op, ops
+from linger.dialect import DOMAIN, Op, ops
 from linger.errors import GraphError, UnsupportedError, UsageError, listing
 
 
@@ -68,6 +68,3 @@ def opset_of(model: ir.Model) -> int:
     if version is None:
         raise GraphError("the model imports no standard opset. Add an opset_import for the domain ''.")
     return version
-
-
-__all__ = ["all_nodes", "attributes_of", "describe", "find_op", "is_dialect", "opset_of", "require_known_ops"]
