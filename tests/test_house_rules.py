@@ -81,6 +81,7 @@ def run_isolated(code):
         "linger.cli.verify",
         "linger.cli.run",
         "linger.cli.ops",
+        "linger.cli.inspect",
     ],
 )
 def test_deployment_side_leaves_torch_unimported(module):

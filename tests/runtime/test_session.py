@@ -4,11 +4,12 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+import torch
 
 import linger
 from linger.errors import GraphError, UnsupportedError, UsageError
 from linger.runtime.session import Session
-from tests.support.models import small_net
+from tests.support.models import SmallNet, quantised, settle, small_net
 
 TEXT = """<ir_version: 6, opset_import: ["": 11, "thinker": 1]>
 g (float[n,3] x) => (float[n,3] y) {
@@ -94,3 +95,15 @@ def test_graph_that_onnx_runtime_refuses_is_a_graph_error(proto):
     proto.graph.node[2].input[0] = "nowhere"
     with pytest.raises(GraphError):
         Session(proto)
+
+
+def test_model_with_a_data_file_runs(tmp_path):
+    x = torch.randn(2, 1, 8, 8)
+    model = quantised(settle(SmallNet(32)), x)
+    linger.onnx.export(model, (x,), tmp_path / "net.onnx", external_data=True, input_names=["x"])
+    linger.onnx.export(model, (x,), tmp_path / "whole.onnx", input_names=["x"])
+    assert (tmp_path / "net.onnx.data").exists()
+    feeds = {"x": x.numpy()}
+    session = Session(tmp_path / "net.onnx")
+    np.testing.assert_array_equal(session.run(None, feeds)[0], Session(tmp_path / "whole.onnx").run(None, feeds)[0])
+    assert "stem.Conv2dInt" in session.intermediates(feeds)

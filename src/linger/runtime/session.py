@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from linger.errors import GraphError, UsageError, listing
 from linger.graph.dialect_node import all_nodes, is_dialect
+from linger.graph.external_data import external_tensors
 from linger.graph.model_io import ModelLike, load
 from linger.graph.passes.attach_functions import attach_functions
 
@@ -51,6 +52,7 @@ class Session:
         **options: Any,
     ) -> None:
         loaded = load(model)
+        self._data_folder = next((str(t.base_dir) for t in external_tensors(loaded)), None)
         self._model = loaded if loaded is not model else load(ir.to_proto(loaded))
         attach_functions(self._model)
         self._arguments: dict[str, Any] = {
@@ -63,9 +65,17 @@ class Session:
 
     def _open(self, model: ir.Model) -> ort.InferenceSession:
         try:
-            return ort.InferenceSession(ir.to_proto(model).SerializeToString(), **self._arguments)
+            return ort.InferenceSession(ir.to_proto(model).SerializeToString(), **self._session_arguments())
         except _ORT_ERRORS as error:
             raise GraphError(f"ONNX Runtime cannot load the model: {error}") from error
+
+    def _session_arguments(self) -> dict[str, Any]:
+        """The user's arguments; a model with a data file also says where that is, since it is loaded from memory."""
+        if self._data_folder is None:
+            return self._arguments
+        options = self._arguments["sess_options"] or ort.SessionOptions()
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._data_folder)
+        return {**self._arguments, "sess_options": options}
 
     @property
     def model(self) -> ir.Model:
