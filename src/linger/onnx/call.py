@@ -64,7 +64,7 @@ def run_once(model: Any, call: Call) -> Any:
         shapes = [tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for _, v in call.leaves()]
         raise UsageError(
             f"{type(model).__name__}: the forward pass fails on the example input {shapes}: "
-            f"{type(error).__name__}: {error}. Give an input that the model accepts."
+            f"{type(error).__name__}: {' '.join(str(error).split())}. Give an input that the model accepts."
         ) from error
 
 

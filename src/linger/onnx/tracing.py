@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map
 
 from linger.errors import UsageError
 from linger.onnx.call import Call
+from linger.onnx.culprit import callers_of
 from linger.onnx.options import ExportOptions
 from linger.quantization.qtensor import QTensor
 
@@ -45,7 +46,7 @@ def trace(model: Any, call: Call, options: ExportOptions, target: io.BytesIO | P
         arguments["training"] = options.training
     if not options.strip_doc_string:
         arguments["verbose"] = True  # torch writes doc strings only when it also prints
-    with _quietly(model):
+    with _quietly(model, call):
         torch_export(model, tuple(call.tensors()), target, dynamo=False, **arguments)
 
 
@@ -55,7 +56,7 @@ def trace_dynamo(model: Any, call: Call, options: ExportOptions) -> bytes:
     shapes = options.dynamic_shapes
     if options.dynamic_axes:
         shapes = _shapes_from_axes(options)
-    with _quietly(model):
+    with _quietly(model, call):
         program = torch_export(
             model,
             tuple(call.tensors()),
@@ -73,7 +74,7 @@ def trace_dynamo(model: Any, call: Call, options: ExportOptions) -> bytes:
 
 
 @contextlib.contextmanager
-def _quietly(model: Any) -> Iterator[None]:
+def _quietly(model: Any, call: Call) -> Iterator[None]:
     """No deprecation notices, no tracer warnings, no listing; errors of torch become one of ours."""
     handle = None
     if isinstance(model, nn.Module) and not isinstance(model, torch.jit.ScriptModule):
@@ -90,7 +91,9 @@ def _quietly(model: Any) -> Iterator[None]:
             warnings.simplefilter("ignore", TracerWarning)
             yield
     except (RuntimeError, TypeError, ValueError, torch.onnx.OnnxExporterError) as error:
-        raise UsageError(f"{type(model).__name__}: torch cannot export the model: {error}") from error
+        reason = " ".join(str(error).split())
+        where = callers_of(model, call, reason)
+        raise UsageError(f"{where}: torch cannot export the model: {reason}") from error
     finally:
         exporter_log.setLevel(level)
         if handle is not None:

@@ -16,8 +16,8 @@ _is_calibrating: ContextVar[bool] = ContextVar("linger_calibrating", default=Fal
 def calibration() -> Iterator[None]:
     """Forward passes inside this block set the scales of every quantised layer they reach.
 
-    Any number of batches; a range is the largest magnitude seen in all of them, whatever their order. Gradients
-    are off. A second block widens what the first one found.
+    Any number of batches; a range is the largest magnitude seen in all of them (activations are rounded at the scale
+    known so far, so a deep range may differ in its last digits with the order of the batches). Gradients are off. A second block widens what the first one found.
 
     >>> import linger, torch
     >>> model = linger.init(torch.nn.Sequential(torch.nn.Linear(4, 2)))
