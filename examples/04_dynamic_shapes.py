@@ -9,8 +9,6 @@ that were not exported:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import onnx
 import onnxruntime
@@ -48,7 +46,7 @@ def shape_in_file(path: str) -> str:
     return "[" + ", ".join(str(dim.dim_param or dim.dim_value) for dim in dims) + "]"
 
 
-def count_equal(model: Callable[[Tensor], Tensor], path: str) -> int:
+def count_equal(model: nn.Module, path: str) -> int:
     """At how many of the sizes the file gives exactly torch's numbers."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     equal = 0

@@ -2,8 +2,7 @@
 """An ONNX file is a protobuf message: walk it from the model down to the attributes, with nothing but `onnx`.
 
 Exports a small quantised model and prints what the file holds, level by level: model (versions, domains), graph
-(inputs, outputs, open sizes), tensors (weights as integers), nodes with their attributes, functions (the bodies that
-let stock ONNX Runtime run the dialect):
+(inputs, outputs, open sizes), tensors (integer weights), nodes with their attributes, functions (the nodes' bodies):
 
     node   thinker::Conv2dInt  0.Quant, 0.weight, 0.bias -> 0.Conv2dInt
       scale_o = 64.0

@@ -359,7 +359,8 @@ class QuantLayer(QuantizedBase):
 
     def train(self, mode: bool = True) -> QuantLayer:  # noqa: FBT001, FBT002 - torch's signature
         """Switch the mode; what was frozen is made anew, so that no edit can hide behind an equal checksum for long."""
-        self._frozen_state = ()
+        if mode != self.training:
+            self._frozen_state = ()
         return super().train(mode)
 
     def _note(self, name: str, q: QTensor, y: Tensor | None) -> None:

@@ -1,0 +1,101 @@
+"""Every example runs from an empty folder, warns of nothing, and prints what its docstring promises."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+EXAMPLES = sorted(path.name for path in (REPOSITORY / "examples").glob("[0-9][0-9]_*.py"))
+SLOW = ("01_digits.py", "11_super_resolution.py")
+SECONDS = 300
+"""Many times what the slowest example takes on an idle machine."""
+
+ARGUMENTS = {"01_digits.py": ["--seeds", "1", "--epochs", "2", "--folder", "digits"]}
+LINES = {
+    "01_digits.py": [r"seed 0: 0 of \d+ integers differ"],
+    "02_linear.py": [
+        r"^float      Gemm .*torch \[-7.0, 12.0, -14.5\]  ONNX Runtime \[-7.0, 12.0, -14.5\]$",
+        r"^quantised  Quant LinearInt Dequant ",
+        r"^0 of 12 integers differ",
+    ],
+    "03_two_heads.py": [
+        r"^float: 2 outputs on 1 input, all within tolerance$",
+        r"^quantised: 2 outputs on 1 input, all within tolerance$",
+        r"^one head alone: where \(1, 4\)$",
+    ],
+    "04_dynamic_shapes.py": [rf"^{kind} .* 3 of 3" for kind in ("list", "names", "mixed", "shapes", "quantised")],
+    "05_conv_bn_activation.py": [
+        r"^model      Conv2d BatchNorm2d ReLU$",
+        r"^float      Conv Relu$",
+        r"^quantised  Quant Conv2dInt Relu Dequant$",
+        r" 0 of \d+ integers differ",
+    ],
+    "06_flatten_and_simplify.py": [
+        r"^float      simplified   Conv Reshape$",
+        r"^float      the same numbers$",
+        r"^quantised  simplified   Quant Conv2dInt Reshape Dequant$",
+        r"^quantised  the same numbers$",
+    ],
+    "09_trace_and_script.py": [
+        r"^traced with 3  Conv Conv Conv +asked for 2: repeats 3   asked for 5: repeats 3$",
+        r"^scripted       Loop\(Conv\) +asked for 2: repeats 2   asked for 5: repeats 5$",
+    ],
+    "10_read_the_protobuf.py": [
+        r"^model  .*opsets: ai.onnx 12, thinker 1",
+        r"^  inputs   picture: float\[batch, 1, 6, 6\]$",
+        r"^tensor 0.weight: int8\[2, 1, 3, 3\], ",
+        r"^node   thinker::Conv2dInt  0.Quant, 0.weight, 0.bias -> ",
+        r"^  strides = \[1, 1\]$",
+        r"^function thinker::LinearInt: ",
+    ],
+    "11_super_resolution.py": [r"^3x: bicubic ", r"^5x: bicubic "],
+}
+
+
+def run(example, folder):
+    command = [sys.executable, "-W", "error::UserWarning", REPOSITORY / "examples" / example]
+    return subprocess.run(
+        [*command, *ARGUMENTS.get(example, [])],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def marked(example):
+    return pytest.param(example, marks=[pytest.mark.slow] if example in SLOW else [])
+
+
+@pytest.mark.parametrize("example", [marked(example) for example in EXAMPLES])
+def test_example_runs_and_prints_what_it_says(example, tmp_path):
+    done = run(example, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    missing = [line for line in LINES.get(example, []) if not re.search(line, done.stdout, re.MULTILINE)]
+    assert missing == [], done.stdout
+    if example == "11_super_resolution.py":
+        beats_bicubic(done.stdout)
+        assert (tmp_path / "enlarged.png").read_bytes().startswith(b"\x89PNG")
+
+
+def beats_bicubic(text):
+    """On a photograph it has not seen, at both factors, by more than the last digit printed."""
+    figures = re.findall(r"bicubic ([\d.]+), network ([\d.]+)", text)
+    assert len(figures) == 2
+    assert [pair for pair in figures if float(pair[1]) < float(pair[0]) + 0.05] == []
+
+
+def test_every_expected_line_belongs_to_an_example():
+    assert [name for name in (*LINES, *ARGUMENTS, *SLOW) if name not in EXAMPLES] == []
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_says_what_it_shows(example):
+    text = (REPOSITORY / "examples" / example).read_text(encoding="utf-8")
+    assert text.startswith('# SPDX-License-Identifier: Apache-2.0\n"""')
+    assert "print" in text
