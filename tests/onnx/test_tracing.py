@@ -258,3 +258,9 @@ def test_defaults_are_the_documented_ones():
     assert options.is_scoped_info
     assert options.debug_folder is None
     assert options.opset == 12
+
+
+def test_aten_fallback_of_a_float_model_keeps_its_weights_inside(tmp_path):
+    fallback = torch.onnx.OperatorExportTypes.ONNX_ATEN_FALLBACK
+    linger.onnx.export(nn.Linear(3, 2), (torch.ones(1, 3),), tmp_path / "a.onnx", operator_export_type=fallback)
+    assert len(onnx.load(tmp_path / "a.onnx").graph.input) == 1

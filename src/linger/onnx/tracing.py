@@ -36,7 +36,7 @@ def trace(model: Any, call: Call, options: ExportOptions, target: io.BytesIO | P
         "opset_version": options.opset,
         "do_constant_folding": options.do_constant_folding,
         "dynamic_axes": _plain_axes(options.dynamic_axes),
-        "keep_initializers_as_inputs": options.keep_initializers_as_inputs,
+        "keep_initializers_as_inputs": bool(options.keep_initializers_as_inputs),
         "custom_opsets": dict(options.custom_opsets or {}) or None,
         **options.torch_keywords,
     }
