@@ -3,8 +3,31 @@
 import pytest
 import torch
 
-from linger.quantization.frozen import checksum, kept, round_bias
+from linger.quantization.frozen import PARTS, Watchman, checksum, kept, round_bias
 from tests.support.wired import after
+
+
+def everything(t):
+    """The checksums of all parts of a tensor."""
+    return tuple(checksum(t, part) for part in range(PARTS))
+
+
+def test_one_pass_in_four_sees_an_edit_behind_torchs_back():
+    weight = torch.randn(8, 4096)
+    watchman = Watchman()
+    assert watchman.has_changed([weight], is_thorough=False)
+    assert not any(watchman.has_changed([weight], is_thorough=False) for _ in range(8))
+    weight.data[3, 5] += 1e-3
+    assert sum(watchman.has_changed([weight], is_thorough=False) for _ in range(PARTS)) == 1
+    weight.data[3, 4000] += 1e-3
+    assert watchman.has_changed([weight], is_thorough=True)
+    weight.data.mul_(2)
+    assert watchman.has_changed([weight], is_thorough=False)
+    with torch.no_grad():
+        weight[0, 0] = 7.0
+    assert watchman.has_changed([weight], is_thorough=False)
+    watchman.forget()
+    assert watchman.has_changed([weight], is_thorough=False)
 
 
 def test_kept_tensors_have_no_graph_and_can_be_saved_for_backward():
@@ -63,17 +86,17 @@ def test_frozen_parameters_are_the_file_s_integers():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.float16], ids=str)
 def test_checksum_changes_with_any_single_element(dtype, count):
     t = torch.arange(count).to(dtype) + 1
-    before = checksum(t)
-    assert checksum(t.clone()) == before
+    before = everything(t)
+    assert everything(t.clone()) == before
     for i in range(count):
         changed = t.clone()
         changed[i] += 1 if dtype == torch.int64 else torch.finfo(dtype).eps * t[i]
         assert not torch.equal(changed, t)
-        assert checksum(changed) != before
+        assert everything(changed) != before
 
 
 def test_checksum_reads_what_a_view_shows():
     t = torch.randn(4, 6)
-    assert checksum(t[1:, 1::2]) == checksum(t[1:, 1::2].clone())
-    assert checksum(t.T) == checksum(t.T.contiguous())
-    assert checksum(torch.zeros(0)) == 0
+    assert everything(t[1:, 1::2]) == everything(t[1:, 1::2].clone())
+    assert everything(t.T) == everything(t.T.contiguous())
+    assert everything(torch.zeros(0)) == everything(torch.zeros(0))

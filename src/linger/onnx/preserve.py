@@ -31,6 +31,8 @@ def preserved(model: Any) -> Iterator[Runtime | None]:
         for name, buffer in module.named_buffers(recurse=False)
     ]
     before = None if runtime is None else (runtime.emitter, runtime.recorder, runtime.ops)
+    if runtime is not None:
+        runtime.is_thorough = True  # nothing that was edited behind torch's back may get into a file or a proof
     try:
         with evaluating(model), torch.random.fork_rng(), torch.no_grad():
             yield runtime
@@ -41,4 +43,5 @@ def preserved(model: Any) -> Iterator[Runtime | None]:
                 current.copy_(content)
         if runtime is not None and before is not None:
             runtime.abandon()
+            runtime.is_thorough = False
             runtime.emitter, runtime.recorder, runtime.ops = before

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,15 +56,50 @@ def round_bias(bias: Tensor, scale: float) -> Tensor:
     return fake_quantize(bias.double(), scale, BIAS_BITS, can_saturate=True)
 
 
-def checksum(t: Tensor) -> int:
-    """A number that changes when any element does, or when output channels change places.
+PARTS = 4
+"""Into how many parts a large tensor is cut; an evaluation pass looks at one of them."""
 
-    Exact for small tensors; for large ones the sum of each channel's bits, in one pass and without rounding. (Two
-    elements of one channel that change places through `.data` are noticed at the next change of mode.)
+
+def checksum(t: Tensor, part: int) -> int:
+    """A number that changes when any element of this part of a tensor does, or when output channels change places.
+
+    Exact for small tensors, which are one part; for large ones the sum of each channel's bits, without rounding.
     """
     rows = t.detach().contiguous().reshape(t.shape[0] if t.dim() > 1 else 1, -1)
-    size = rows.element_size()
     if rows.numel() <= _SMALL:
         return hash(rows.view(torch.uint8).cpu().numpy().tobytes())
-    is_aligned = rows.shape[1] * size % 8 == 0 and rows.storage_offset() * size % 8 == 0
-    return hash(rows.view(torch.int64 if is_aligned else torch.uint8).sum(1).cpu().numpy().tobytes())
+    columns = rows.shape[1]
+    block = rows[:, columns * part // PARTS : columns * (part + 1) // PARTS]
+    size = block.element_size()
+    is_aligned = columns % 2 == 0 and block.shape[1] * size % 8 == 0 and block.storage_offset() * size % 8 == 0
+    return hash(block.view(torch.int64 if is_aligned else torch.int32).sum(1).cpu().numpy().tobytes())
+
+
+@dataclass
+class Watchman:
+    """Notices when parameters change.
+
+    Everything that torch counts is noticed at once, and so is what changes a tensor as a whole through `.data` (which
+    torch does not count). An edit of a few elements through `.data` is noticed by the next thorough look: before an
+    export or a recording and after a change of mode; else within four passes.
+    """
+
+    known: tuple[Any, ...] = ()
+    passes: int = 0
+
+    def has_changed(self, tensors: Sequence[Tensor], *, is_thorough: bool) -> bool:
+        """Whether a tensor differs from the last time; remembers the present state."""
+        counted = tuple((t.data_ptr(), t._version) for t in tensors)  # noqa: SLF001 - torch has no public version counter
+        self.passes += 1
+        parts = range(PARTS) if is_thorough or not self.known or self.known[0] != counted else (self.passes % PARTS,)
+        seen = {part: tuple(checksum(t, part) for t in tensors) for part in parts}
+        if self.known and self.known[0] == counted and all(self.known[1][part] == sums for part, sums in seen.items()):
+            return False
+        if len(seen) < PARTS:
+            seen = {part: tuple(checksum(t, part) for t in tensors) for part in range(PARTS)}
+        self.known = (counted, seen)
+        return True
+
+    def forget(self) -> None:
+        """Take the next look for a change."""
+        self.known = ()

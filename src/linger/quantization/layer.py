@@ -19,7 +19,7 @@ from linger.numeric.torch_exact import SplitPlan, plan_product, run_product
 from linger.numeric.torch_kernel import carrier, integer_type
 from linger.numeric.torch_quantize import fake_quantize, max_abs, round_weight
 from linger.quantization.dispatch import bindings_by_path
-from linger.quantization.frozen import Frozen, Ready, checksum, kept, round_bias
+from linger.quantization.frozen import Frozen, Ready, Watchman, kept, round_bias
 from linger.quantization.functional import quantize_input, requantize_to, run_functional, twin
 from linger.quantization.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.runtime import RUN_FIRST, OpRecord, Runtime, is_exporting
@@ -63,7 +63,7 @@ class QuantLayer(QuantizedBase):
         self._input_range = ""
         self._frozen: dict[tuple[Any, ...], Frozen] = {}
         self._simulation: dict[tuple[Any, ...], Ready] = {}
-        self._frozen_state: tuple[Any, ...] = ()
+        self._watchman = Watchman()
         self.bn = None
         for name in getattr(source, "__constants__", ()):
             if hasattr(source, name) and name not in ("bias", "weight"):
@@ -77,7 +77,7 @@ class QuantLayer(QuantizedBase):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a file holds: not what can be computed again."""
-        return self.__dict__ | {"_frozen": {}, "_simulation": {}, "_frozen_state": ()}
+        return self.__dict__ | {"_frozen": {}, "_simulation": {}, "_watchman": Watchman()}
 
     def take_batch_norm(self, bn: nn.Module) -> None:
         """Fold a batch norm that goes on learning. The bias key exists in every checkpoint of this stage."""
@@ -348,19 +348,14 @@ class QuantLayer(QuantizedBase):
             return  # the pass before the export has filled the cache; a trace must not see the comparison
         candidates = [self.weight, self.bias, *(self.bn.state_dict().values() if self.bn is not None else ())]
         tensors = [t.detach() for t in candidates if t is not None]
-        state = tuple(
-            (t.data_ptr(), t._version, checksum(t))  # noqa: SLF001 - torch has no public version counter
-            for t in tensors
-        )
-        if state != self._frozen_state:
+        if self._watchman.has_changed(tensors, is_thorough=self.runtime.is_thorough):
             self._frozen.clear()
             self._simulation.clear()
-            self._frozen_state = state
 
     def train(self, mode: bool = True) -> QuantLayer:  # noqa: FBT001, FBT002 - torch's signature
         """Switch the mode; what was frozen is made anew, so that no edit can hide behind an equal checksum for long."""
         if mode != self.training:
-            self._frozen_state = ()
+            self._watchman.forget()
         return super().train(mode)
 
     def _note(self, name: str, q: QTensor, y: Tensor | None) -> None:
@@ -380,7 +375,7 @@ class QuantLayer(QuantizedBase):
             state_dict.setdefault(prefix + name, self._buffers[name])
         self._frozen.clear()
         self._simulation.clear()
-        self._frozen_state = ()
+        self._watchman.forget()
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _load_batch_norm(self, state_dict: dict[str, Any], prefix: str) -> None:

@@ -70,6 +70,7 @@ class Runtime:
     recorder: Recorder | None = None
     ops: list[OpRecord] = field(default_factory=list)
     layers: list[Any] = field(default_factory=list)
+    is_thorough: bool = False
     make_watch: Callable[[Runtime], Any] | None = None
     is_watched: bool = False
     _watch: Any = None
