@@ -1,11 +1,14 @@
 """A model as it was."""
 
+import onnx
 import pytest
 import torch
 from torch import nn
 
+import linger
 from linger.onnx.preserve import preserved
-from tests.support.models import small_net
+from linger.quantization.frozen import PARTS
+from tests.support.models import quantised, small_net
 
 
 def test_everything_is_restored_after_an_error():
@@ -38,3 +41,18 @@ def test_float_model_has_no_runtime():
         assert runtime is None
         assert not model.training
     assert model.training
+
+
+def test_an_edit_behind_torchs_back_reaches_every_export(tmp_path):
+    x = torch.randn(4, 4096)
+    model = quantised(nn.Sequential(nn.Linear(4096, 8)), x)
+    column = 4096 // PARTS // 2
+    for part in range(PARTS):  # whichever part the next ordinary pass would look at
+        with torch.no_grad():
+            model(x)
+        weight = model[0].weight
+        weight.data[3, part * 4096 // PARTS + column] = float(weight.detach().abs().max())
+        linger.onnx.export(model, (x,), tmp_path / "net.onnx", form="bare")
+        stored = {i.name: onnx.numpy_helper.to_array(i) for i in onnx.load(tmp_path / "net.onnx").graph.initializer}
+        expected = torch.floor(weight.detach() * model[0].read("scale_w") + 0.5)
+        assert torch.equal(torch.from_numpy(stored["0.weight"].astype("float32")), expected)
