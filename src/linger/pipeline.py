@@ -13,10 +13,10 @@ from linger.graph.model_io import ModelLike
 from linger.onnx.call import Call
 from linger.onnx.recorder import as_batches, record
 from linger.onnx.redirect import redirect
+from linger.progress import progress
 from linger.quantization import initialize
 from linger.quantization.initialize import runtime_of
 from linger.quantization.marks import QuantMode
-from linger.reporting.progress import progress
 from linger.verification.result import Verification
 from linger.verification.verify import verify_file
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from linger.cli.arrays import random_feeds, read_feeds
 from linger.errors import VerificationError
 from linger.graph.recording import Recording
-from linger.reporting.progress import progress
+from linger.progress import progress
 from linger.reporting.tables import verification_table
 from linger.runtime.session import Session
 from linger.verification.verify import verify_file

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show it: tables and progress on a terminal. Never imports torch."""
+"""Show it: tables and trees on a terminal. Never imports torch."""

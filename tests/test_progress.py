@@ -1,6 +1,6 @@
 """Progress is for terminals."""
 
-from linger.reporting.progress import progress
+from linger.progress import progress
 
 
 def test_silent_without_a_terminal(capsys):
