@@ -41,6 +41,7 @@ test-slow: $(STAMP)
 bench: $(STAMP)
 	cd benchmarks && ../$(BIN)/python qat_step.py
 	cd benchmarks && ../$(BIN)/python export_time.py
+	cd benchmarks && ../$(BIN)/python wb_analyse.py
 
 clean:
 	rm -rf $(VENV) build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

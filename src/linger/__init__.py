@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from linger import graph as graph
     from linger import onnx as onnx
+    from linger.analysis.result import Analysis as Analysis
+    from linger.analysis.weights import wb_analyse as wb_analyse
     from linger.constraint.conv_bn import EmptyBatchNorm as EmptyBatchNorm
     from linger.constraint.tracing import trace_layers as trace_layers
     from linger.errors import GraphError as GraphError
@@ -36,6 +38,8 @@ __version__ = "0.1.0"
 
 _PACKAGES = frozenset({"graph", "onnx"})
 _HOME = {
+    "wb_analyse": "linger.analysis.weights",
+    "Analysis": "linger.analysis.result",
     "trace_layers": "linger.constraint.tracing",
     "EmptyBatchNorm": "linger.constraint.conv_bn",
     "disable_quant": "linger.quantization.marks",

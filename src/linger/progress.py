@@ -12,11 +12,12 @@ from rich.progress import track
 Item = TypeVar("Item")
 
 
-def progress(items: Iterable[Item], description: str) -> Iterator[Item]:
-    """The items, with a bar on standard error while they are taken."""
+def progress(items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
+    """The items, with a bar on standard error while they are taken; `total` where they cannot be counted."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield from items
         return
-    total = len(items) if isinstance(items, Sized) else None
+    if total is None and isinstance(items, Sized):
+        total = len(items)
     yield from track(items, description=description, console=console, total=total, transient=True)

@@ -6,9 +6,10 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from linger.atomic import write_atomically
 from linger.errors import GraphError, UsageError
 from linger.graph import model_io
-from linger.graph.model_io import load, read_proto, save, write_atomically
+from linger.graph.model_io import load, read_proto, save
 from tests.graph.test_external_data import with_weights
 from tests.support.onnx_text import content, parse
 

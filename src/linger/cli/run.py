@@ -11,8 +11,8 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from linger.atomic import write_atomically
 from linger.cli.arrays import random_feeds, read_feeds
-from linger.graph.model_io import write_atomically
 from linger.reporting.tables import table
 from linger.runtime.session import Session
 

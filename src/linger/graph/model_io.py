@@ -11,8 +11,8 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
+from linger.atomic import write_atomically, write_together
 from linger.errors import GraphError, UsageError
-from linger.graph.atomic import write_atomically, write_together
 from linger.graph.external_data import (
     embedded_bytes,
     exchange,
@@ -23,7 +23,7 @@ from linger.graph.external_data import (
     resolve_external_data,
 )
 
-__all__ = ["ModelLike", "load", "read_proto", "save", "write_atomically"]
+__all__ = ["ModelLike", "load", "read_proto", "save"]
 
 ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
 

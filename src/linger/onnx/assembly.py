@@ -14,11 +14,11 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from linger.atomic import write_atomically
 from linger.dialect import DOMAIN, ops
 from linger.errors import GraphError
 from linger.graph.dialect_node import all_nodes
 from linger.graph.element_types import infer_element_types
-from linger.graph.model_io import write_atomically
 from linger.graph.passes.attach_functions import attach_functions
 from linger.graph.passes.expand_dialect import expand_dialect
 from linger.graph.passes.to_qdq import to_qdq

@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.onnx import TrainingMode
 from torch.utils._pytree import tree_leaves
 
+from linger.atomic import write_atomically
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.errors import UsageError
-from linger.graph.model_io import save, write_atomically
+from linger.graph.model_io import save
 from linger.onnx.assembly import assemble
 from linger.onnx.call import Call, FlatModel, default_names, read_call, run_once
 from linger.onnx.emission import SymbolicEmitter, TraceEmitter

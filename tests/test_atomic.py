@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from linger.atomic import write_atomically, write_together
 from linger.errors import UsageError
-from linger.graph.atomic import write_atomically, write_together
 
 
 def files(folder):

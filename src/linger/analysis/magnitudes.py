@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mean, maximum and the 0.99 order statistic of |x|, exactly and without sorting.
+
+The order statistic at position ⌊0.99·n⌋ − 1 of the sorted magnitudes is the smallest of the m = n − that position
+largest ones, about 1 % of all. A threshold just below it, guessed from a sample, lets one pass collect a little more than
+those; should the guess have been too high, a second pass keeps the m largest seen so far and raises its own threshold.
+Either way the result is the element that sorting would have found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linger.analysis.exact_mean import BLOCK, exact_sum, nearest, single_if_certain
+from linger.analysis.values import Values, is_floating
+
+Array = NDArray[Any]
+
+SHARE = 0.99
+"""The share of values that lie at or below `dynamic`."""
+
+_SAMPLE_PIECES = 64
+_PIECE = 256
+_MARGIN = 0.004
+"""How far below the wanted share the guess aims: five standard deviations of the sample's error."""
+
+_WORTH_GUESSING = 8 * BLOCK
+
+
+@dataclass(frozen=True)
+class Magnitudes:
+    """Statistics of |x| over the finite values of a tensor; the others are counted.
+
+    Attributes:
+        count: Finite values.
+        mean: Their exact mean magnitude, rounded once (to float32; to float64 for float64 tensors). NaN if there are none.
+        maximum: The largest magnitude.
+        dynamic: The magnitude that 99 % do not exceed: element ⌊0.99·n⌋ − 1 of the sorted ones.
+        nans: Values that are no numbers.
+        infinities: Infinite values.
+    """
+
+    count: int
+    mean: float
+    maximum: float
+    dynamic: float
+    nans: int = 0
+    infinities: int = 0
+
+    @property
+    def multiple(self) -> float:
+        """Maximum over mean, as a float32; NaN where all values are zero."""
+        return _ratio(self.maximum, self.mean)
+
+    @property
+    def versu(self) -> float:
+        """Maximum over dynamic, as a float32; infinite where 99 % of the values are zero and one is not."""
+        return _ratio(self.maximum, self.dynamic)
+
+
+def _ratio(a: float, b: float) -> float:
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return float(np.float32(np.float64(a) / np.float64(b)))
+
+
+def rank_from_above(count: int) -> int:
+    """How many of the largest magnitudes reach down to the order statistic.
+
+    >>> [rank_from_above(n) for n in (1, 2, 100, 101, 1000)]
+    [1, 2, 2, 3, 11]
+    """
+    position = int(count * SHARE) - 1
+    return count - position if position >= 0 else 1
+
+
+class _Largest:
+    """The `wanted` largest magnitudes of all blocks seen; more are kept until it is worth dropping them."""
+
+    def __init__(self, wanted: int, threshold: Any = None) -> None:
+        self.wanted = wanted
+        self.threshold = threshold
+        self._kept: list[Array] = []
+        self._count = 0
+
+    def add(self, block: Array) -> None:
+        # a copy in either case: the block's memory is used again
+        kept = block.copy() if self.threshold is None else block[np.flatnonzero(block >= self.threshold)]
+        self._kept.append(kept)
+        self._count += kept.size
+        if self._count > 2 * self.wanted + BLOCK:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        everything = np.concatenate(self._kept)
+        largest = np.partition(everything, everything.size - self.wanted)[-self.wanted :]
+        self._kept, self._count, self.threshold = [largest], largest.size, largest[0]
+
+    def smallest_of(self, rank: int) -> Any:
+        """The `rank`-th largest magnitude; None if so many were not kept."""
+        everything = np.concatenate(self._kept) if self._kept else np.empty(0)
+        if everything.size < rank:
+            return None
+        return np.partition(everything, everything.size - rank)[everything.size - rank]
+
+
+@dataclass
+class _Running:
+    count: int = 0
+    maximum: Any = 0
+    total: float = 0.0
+    nans: int = 0
+    infinities: int = 0
+    is_double: bool = False
+    is_floating: bool = True
+
+
+def measure(values: Values) -> Magnitudes:
+    """The statistics of one tensor; NaN everywhere for one without finite values."""
+    size = values.size + values.implicit_zeros
+    if size == 0:
+        return Magnitudes(0, math.nan, math.nan, math.nan)
+    wanted = rank_from_above(size)
+    running = _Running()
+    largest = _Largest(wanted, _guess(values) if size >= _WORTH_GUESSING else None)
+    sums = []
+    for block in _magnitudes(values, running):
+        sums.append(_note(running, block))
+        largest.add(block)
+    count = running.count + values.implicit_zeros
+    if count == 0:
+        return Magnitudes(0, math.nan, math.nan, math.nan, running.nans, running.infinities)
+    rank = rank_from_above(count)
+    dynamic = largest.smallest_of(rank)
+    if dynamic is None and running.count >= rank:  # the guess was too high
+        dynamic = _again(values, wanted).smallest_of(rank)
+    mean = _mean(values, running, sums, count)
+    top, middle = (
+        running.maximum,
+        0 if dynamic is None else dynamic,
+    )  # fewer stored values than wanted: the rest are zeros
+    convert = float if running.is_floating else int
+    return Magnitudes(count, mean, convert(top), convert(middle), running.nans, running.infinities)
+
+
+def _magnitudes(values: Values, running: _Running | None = None) -> Iterator[Array]:
+    """|x| block by block, without what is not finite (which is counted)."""
+    scratch: dict[Any, Array] = {}
+    for start in range(0, values.size, BLOCK):
+        stop = min(start + BLOCK, values.size)
+        yield _magnitude(values.read(start, stop), scratch, running)
+        values.release(start, stop)
+
+
+def _magnitude(piece: Array, scratch: dict[Any, Array], running: _Running | None) -> Array:
+    if not is_floating(piece):
+        if running is not None:
+            running.is_floating = False
+        # |−2^63| wraps to itself, and is 2^63 as an unsigned number
+        is_signed = np.issubdtype(piece.dtype, np.signedinteger)
+        return np.abs(piece.astype(np.int64)).view(np.uint64) if is_signed else piece.astype(np.uint64)
+    if running is not None:
+        running.is_double = piece.dtype == np.float64
+    room = scratch.setdefault(piece.dtype, np.empty(BLOCK, piece.dtype))[: piece.size]
+    np.abs(piece, out=room)
+    if np.isfinite(room.max()):
+        return room
+    if running is not None:
+        running.nans += int(np.isnan(room).sum())
+        running.infinities += int(np.isinf(room).sum())
+    return room[np.isfinite(room)]
+
+
+def _note(running: _Running, block: Array) -> float:
+    """Count and maximum of a block; returns its float64 sum where that is of use."""
+    running.count += block.size
+    if block.size == 0:
+        return 0.0
+    running.maximum = max(running.maximum, block.max())
+    if running.is_double or not running.is_floating:
+        return 0.0
+    return float(np.add.reduce(block.astype(np.float64)))
+
+
+def _mean(values: Values, running: _Running, sums: list[float], count: int) -> float:
+    kind: type[np.floating[Any]] = np.float64 if running.is_double else np.float32
+    if running.is_floating and not running.is_double:
+        certain = single_if_certain(float(np.add.reduce(np.array(sums))), count)
+        if certain is not None:
+            return certain
+    total = sum((exact_sum(block) for block in _magnitudes(values)), Fraction(0))
+    return nearest(total / count, kind)
+
+
+def _guess(values: Values) -> Any:
+    """A magnitude a little below the order statistic, from pieces spread over the tensor."""
+    step = max(values.size // _SAMPLE_PIECES, 1)
+    starts = range(0, max(values.size - _PIECE, 1), step)
+    scratch: dict[Any, Array] = {}
+    pieces = [_magnitude(values.read(s, min(s + _PIECE, values.size)), scratch, None).copy() for s in starts]
+    values.release(0, values.size)
+    sample = np.concatenate(pieces)
+    if sample.size == 0:
+        return None
+    share = (SHARE - _MARGIN) if values.implicit_zeros == 0 else 0.0
+    position = int(sample.size * share)
+    return np.partition(sample, position)[position]
+
+
+def _again(values: Values, wanted: int) -> _Largest:
+    largest = _Largest(wanted)
+    for block in _magnitudes(values):
+        largest.add(block)
+    return largest

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an analysis found: a row per tensor, as the documented log, as JSON, as CSV and on a terminal. Knows no torch."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from linger.analysis.log_table import ALARM, cell, table_text
+from linger.analysis.magnitudes import Magnitudes
+from linger.atomic import write_atomically
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+ABNORMAL_VERSU = 10.0
+"""Max/Dynamic above this marks an abnormal tensor."""
+
+SHORT_HEADER = ("Layer_name", "Mean", "Max", "Multiple", "Dynamic 0.99", "Versu")
+LONG_HEADER = ("Layer_name", "Mean", "Max", "Multiple(Max/Mean)", "Dynamic 0.99", "Versu(Max/Dynamic)")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Statistics of one tensor's magnitudes.
+
+    Attributes:
+        name: The key in the checkpoint, or `root.` and the layer's path.
+        mean: Mean magnitude.
+        max: Largest magnitude.
+        multiple: max/mean.
+        dynamic: The magnitude that 99 % of the values do not exceed.
+        versu: max/dynamic.
+        count: How many finite values there are.
+        shape: Sizes, `64×3×7×7`.
+        dtype: Element type.
+        call: Which call of the layer in a forward pass, from 0.
+        note: What else there is to say: NaN, infinities, all zero, empty, values that could not be read.
+    """
+
+    name: str
+    mean: float
+    max: float
+    multiple: float
+    dynamic: float
+    versu: float
+    count: int
+    shape: str = ""
+    dtype: str = ""
+    call: int = 0
+    note: str = ""
+    is_abnormal: bool = False
+
+    @classmethod
+    def of(cls, name: str, found: Magnitudes, *, shape: str, dtype: str, call: int = 0, note: str = "") -> Row:
+        """The row of a measured tensor."""
+        notes = [note, _missing(found), _empty_or_zero(found)]
+        is_abnormal = found.versu > ABNORMAL_VERSU or found.nans > 0 or found.infinities > 0
+        return cls(
+            name,
+            found.mean if found.count != 1 else found.maximum,
+            found.maximum,
+            found.multiple,
+            found.dynamic,
+            found.versu,
+            found.count,
+            shape,
+            dtype,
+            call,
+            "; ".join(filter(None, notes)),
+            is_abnormal,
+        )
+
+    def cells(self) -> list[str]:
+        """The row of the log; an empty tensor has no numbers."""
+        numbers = (self.mean, self.max, self.multiple, self.dynamic, self.versu)
+        return [self.name, *(cell(n) if self.count else "-" for n in numbers)]
+
+
+def _missing(found: Magnitudes) -> str:
+    counts = [f"{found.nans} NaN" if found.nans else "", f"{found.infinities} infinite" if found.infinities else ""]
+    said = " and ".join(filter(None, counts))
+    return f"{said}, left out of the statistics" if said else ""
+
+
+def _empty_or_zero(found: Magnitudes) -> str:
+    if found.count == 0:
+        return "no finite values" if found.nans or found.infinities else "empty"
+    return "all zero" if found.maximum == 0 else ""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The rows of an analysis, in the order of the checkpoint or of the calls."""
+
+    rows: tuple[Row, ...]
+    header: tuple[str, ...] = SHORT_HEADER
+    title: str = "magnitudes"
+
+    @property
+    def abnormal(self) -> tuple[Row, ...]:
+        """Rows whose Versu exceeds 10, or that hold NaN or infinities."""
+        return tuple(row for row in self.rows if row.is_abnormal)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the numbers do not say, a sentence per tensor."""
+        return tuple(f"{row.name}: {row.note}" for row in self.rows if row.note)
+
+    def to_log(self) -> str:
+        """The documented table, and the notes below it."""
+        lines: list[list[str]] = []
+        for row in self.rows:
+            lines.append(row.cells())
+            if row.is_abnormal:
+                lines.append([ALARM] * len(self.header))
+        return table_text(self.header, lines) + "".join(f"{note}\n" for note in self.notes)
+
+    def save_log(self, path: str | Path) -> None:
+        """Write the documented table, all or nothing."""
+        write_atomically(Path(path), self.to_log().encode())
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A dictionary per row; numbers that are not finite are None."""
+        return [{key: _plain(value) for key, value in asdict(row).items()} for row in self.rows]
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The rows as JSON text, also written to `path` if one is given. What is not finite is null."""
+        return _kept(json.dumps(self.to_dicts(), indent=2, ensure_ascii=False) + "\n", path)
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """The rows as CSV text, also written to `path` if one is given. What is not finite is left empty."""
+        file = io.StringIO()
+        names = list(Row.__dataclass_fields__)
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.to_dicts())
+        return _kept(file.getvalue(), path)
+
+    def __str__(self) -> str:
+        return self.to_log()
+
+    def __rich__(self) -> Table:
+        from rich.table import Table  # a library that draws is loaded when something is drawn
+        from rich.text import Text
+
+        made = Table(title=Text(self.title), title_justify="left")
+        for i, column in enumerate((*self.header, "note")):
+            made.add_column(column, justify="left" if i in (0, len(self.header)) else "right")
+        for row in self.rows:
+            numbers = [
+                _short(n) if row.count else "-" for n in (row.mean, row.max, row.multiple, row.dynamic, row.versu)
+            ]
+            style = "bold red" if row.is_abnormal else ""
+            made.add_row(*(Text(text) for text in (row.name, *numbers, row.note)), style=style)
+        return made
+
+
+def _short(value: float) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _kept(text: str, path: str | Path | None) -> str:
+    if path is not None:
+        write_atomically(Path(path), text.encode())
+    return text

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The numbers of a tensor as blocks of numpy arrays, whatever the tensor is: any type, any storage."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[Any]
+
+_AS_THEY_ARE = frozenset(
+    {torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool}
+    | {torch.uint16, torch.uint32, torch.uint64}
+)
+
+
+class Values(Protocol):
+    """A flat sequence of numbers that is read in pieces."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are to read."""
+
+    @property
+    def implicit_zeros(self) -> int:
+        """How many zeros there are besides them (sparse tensors store none)."""
+
+    def read(self, start: int, stop: int) -> Array:
+        """Numbers start … stop−1: float32, float64, integers or bools, exactly."""
+
+    def release(self, start: int, stop: int) -> None:
+        """These numbers will not be read again soon: memory that holds them may go."""
+
+
+class TensorValues:
+    """The numbers of a torch tensor. Narrow floats become float32, which holds each of them exactly."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        dense = tensor.detach()
+        self.implicit_zeros = 0
+        if dense.layout is torch.sparse_coo:
+            stored = dense.coalesce().values()  # no public way to read the values of a sparse tensor in pieces
+            self.implicit_zeros, dense = dense.numel() - stored.numel(), stored
+        elif dense.layout is not torch.strided:
+            dense = dense.to_dense()
+        if dense.is_quantized:
+            dense = dense.dequantize()
+        if dense.is_complex():
+            dense = dense.abs()
+        self._flat = dense.cpu().reshape(-1)
+        self.size = self._flat.numel()
+
+    def read(self, start: int, stop: int) -> Array:
+        """Numbers start … stop−1."""
+        piece = self._flat[start:stop]
+        array: Array = (piece if piece.dtype in _AS_THEY_ARE else piece.float()).numpy()
+        return array
+
+    def release(self, start: int, stop: int) -> None:
+        """A tensor's memory is its owner's."""
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """A shape as people write it.
+
+    >>> shape_text((64, 3, 7, 7)), shape_text(())
+    ('64×3×7×7', 'scalar')
+    """
+    return "×".join(str(int(size)) for size in shape) or "scalar"
+
+
+def is_floating(array: Array) -> bool:
+    """Whether an array holds floats (else integers or bools)."""
+    return bool(np.issubdtype(array.dtype, np.floating))
