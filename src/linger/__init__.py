@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from linger import graph as graph
     from linger import onnx as onnx
+    from linger.analysis.advice import Advice as Advice
     from linger.analysis.result import Analysis as Analysis
     from linger.analysis.weights import wb_analyse as wb_analyse
+    from linger.constraint.advising import advise as advise
     from linger.constraint.conv_bn import EmptyBatchNorm as EmptyBatchNorm
     from linger.constraint.tracing import trace_layers as trace_layers
     from linger.errors import GraphError as GraphError
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from linger.onnx.redirect import redirect as redirect
     from linger.onnx.redirect import restore as restore
     from linger.pipeline import init as init
+    from linger.pipeline import plot_layers as plot_layers
+    from linger.pipeline import plot_tensors as plot_tensors
     from linger.pipeline import verify as verify
     from linger.quantization.calibrate import calibration as calibration
     from linger.quantization.coverage import coverage as coverage
@@ -40,6 +44,10 @@ _PACKAGES = frozenset({"graph", "onnx"})
 _HOME = {
     "wb_analyse": "linger.analysis.weights",
     "Analysis": "linger.analysis.result",
+    "advise": "linger.constraint.advising",
+    "Advice": "linger.analysis.advice",
+    "plot_tensors": "linger.pipeline",
+    "plot_layers": "linger.pipeline",
     "trace_layers": "linger.constraint.tracing",
     "EmptyBatchNorm": "linger.constraint.conv_bn",
     "disable_quant": "linger.quantization.marks",

@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from linger.errors import VerificationError
+from linger.analysis.checkpoint import Source
+from linger.analysis.histogram import histogram
+from linger.analysis.weights import in_threads
+from linger.constraint.advising import judge, tensors_of
+from linger.errors import UsageError, VerificationError, listing
 from linger.graph.model_io import ModelLike
 from linger.onnx.call import Call
 from linger.onnx.recorder import as_batches, record
@@ -17,8 +24,13 @@ from linger.progress import progress
 from linger.quantization import initialize
 from linger.quantization.initialize import runtime_of
 from linger.quantization.marks import QuantMode
+from linger.reporting import plots
 from linger.verification.result import Verification
 from linger.verification.verify import verify_file
+
+if TYPE_CHECKING:
+    from linger.quantization.comparison_result import LayerComparison
+    from linger.quantization.sensitivity_result import Sensitivity
 
 
 def verify(model: Any, path: ModelLike, inputs: Any) -> Verification:
@@ -76,6 +88,54 @@ def init(
     )
     redirect()
     return made
+
+
+def plot_tensors(
+    source: Source, folder: str | os.PathLike[str], inputs: Any = None, *, count: int = 10, suffix: str = ".png"
+) -> list[Path]:
+    """Draw the most worrying tensors: a histogram each, with the 8-bit grid, the clip points and the limit advised.
+
+    Args:
+        source: As for `linger.advise`.
+        folder: Where the pictures go; made if it is missing.
+        inputs: As for `linger.advise`: layer outputs are drawn too.
+        count: How many.
+        suffix: `.png` or `.svg`.
+
+    Returns:
+        The files, the most worrying first.
+
+    Raises:
+        UsageError: The source cannot be read, matplotlib (extra `report`) is missing, the suffix is none of the two.
+    """
+    if suffix not in plots.SUFFIXES:
+        raise UsageError(f"plot_tensors: pictures are written as {listing(plots.SUFFIXES)}, not {suffix!r}.")
+    tensors = tensors_of(source, inputs)
+    judged = in_threads(judge, tensors, "advise")
+    worst = sorted(zip(judged, tensors, strict=True), key=lambda pair: pair[0].concern)[:count]
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    files = []
+    for number, (item, tensor) in enumerate(progress(worst, "draw")):
+        files.append(place / plots.file_name(f"{number:02d}_{item.role}_{item.name}", suffix))
+        plots.draw_tensor(item, histogram(tensor.open(), 0.0 if math.isnan(item.max) else item.max), files[-1])
+    return files
+
+
+def plot_layers(result: Sensitivity | LayerComparison, path: str | os.PathLike[str]) -> Path:
+    """Draw the signal to noise of every layer of a sensitivity ranking or of a comparison of layers.
+
+    Raises:
+        UsageError: The result has no rows, matplotlib (extra `report`) is missing, the file is neither .png nor .svg.
+    """
+    names = [_label(row) for row in result.rows]
+    plots.draw_layers(names, [row.sqnr_db for row in result.rows], Path(path), title=result.summary())
+    return Path(path)
+
+
+def _label(row: Any) -> str:
+    call = getattr(row, "call", 0)
+    return f"{row.name} ({call})" if call else str(row.name)
 
 
 def require_equal(model: Any, path: Any, call: Call) -> None:

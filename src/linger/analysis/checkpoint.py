@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,12 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
+from linger.analysis.blocks import Values
 from linger.analysis.safetensors_file import Entry, SafetensorsFile, natural_order
 from linger.analysis.shards import read_index
-from linger.analysis.values import TensorValues, Values, shape_text
+from linger.analysis.values import TensorValues, shape_text
 from linger.errors import UsageError, listing
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | nn.Module
@@ -30,6 +35,9 @@ _STATE_KEYS = ("state_dict", "model_state_dict", "model", "net", "network", "mod
 
 _TRAINING_KEYS = re.compile(r"optim|sched|scaler|rng|ema_(opt|sched)|hyper|config|args", re.IGNORECASE)
 """Parts of a checkpoint that are about the training, not about the model."""
+
+_OPAQUE = re.compile(r"torch\.(bits\w+|u?int[1-7]|float4\w+)")
+"""Element types that torch stores and cannot convert."""
 
 
 @dataclass(frozen=True)
@@ -63,23 +71,43 @@ def stored_tensors(source: Source) -> list[Stored]:
     Raises:
         UsageError: Nothing of the kind, a damaged file, a pickle that would run code, no tensor at all.
     """
-    if isinstance(source, nn.Module):
-        found = list(_from_mapping(source.state_dict()))
-        where = type(source).__name__
-    elif isinstance(source, Mapping):
-        found = list(_from_mapping(_state_dict(source)))
-        where = "the state_dict"
-    elif isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        found = _from_file(path)
-        where = str(path)
-    else:
-        raise UsageError(
-            f"a {type(source).__name__} is no checkpoint. Give a path, a state_dict (also inside a dictionary) or a module."
-        )
+    try:
+        where, found = _found(source)
+    except OSError as error:
+        raise UsageError(f"{source}: it cannot be read ({error.strerror or error}).") from error
+    except RecursionError as error:
+        raise UsageError("the checkpoint contains itself. Give the state_dict of a model.") from error
     if not found:
         raise UsageError(f"{where}: there is no tensor in it. Give a checkpoint that holds the weights of a model.")
     return found
+
+
+def _found(source: Source) -> tuple[str, list[Stored]]:
+    """How messages call the checkpoint, and its tensors."""
+    if isinstance(source, nn.Module):
+        return type(source).__name__, list(_from_mapping(source.state_dict()))
+    if isinstance(source, Mapping):
+        return "the state_dict", list(_from_mapping(_state_dict(source)))
+    if isinstance(source, (str, os.PathLike)):
+        return str(Path(source)), _from_file(Path(source))
+    raise UsageError(
+        f"a {type(source).__name__} is no checkpoint. Give a path, a state_dict (also inside a dictionary) or a module."
+    )
+
+
+def load_state_dict(path: Path) -> dict[str, Tensor]:
+    """The tensors of a checkpoint file as a state_dict."""
+    if path.suffix in (".safetensors", ".json"):
+        files = dict.fromkeys(read_index(path).values()) if path.suffix == ".json" else [path]
+        return {k: v for file in files for k, v in _whole(file).items()}
+    return _whole(path)
+
+
+def _whole(path: Path) -> dict[str, Tensor]:
+    stored_tensors(path)  # complains about everything that is wrong with the file
+    if path.suffix == ".safetensors":
+        return safetensors.torch.load_file(path)
+    return {k: v for k, v in _state_dict(_load(path)).items() if isinstance(v, Tensor)}
 
 
 def _from_file(path: Path) -> list[Stored]:
@@ -94,11 +122,11 @@ def _from_file(path: Path) -> list[Stored]:
         raise UsageError(f"{path}: there is no such file.")
     if path.suffix == ".json":
         shards = read_index(path)
-        by_name = {s.name: s for shard in dict.fromkeys(shards.values()) for s in _from_file(shard)}
-        missing = [name for name in shards if name not in by_name]
+        held = {shard: {s.name: s for s in _from_file(shard)} for shard in dict.fromkeys(shards.values())}
+        missing = [name for name, shard in shards.items() if name not in held[shard]]
         if missing:
             raise UsageError(f"{path}: its files do not hold {listing(missing)}. Copy the checkpoint again.")
-        return [by_name[name] for name in shards]
+        return [held[shard][name] for name, shard in shards.items()]
     if path.suffix == ".safetensors":
         file = SafetensorsFile(path)
         return [_mapped(file, entry) for entry in file.entries.values()]
@@ -115,12 +143,9 @@ def _load(path: Path) -> Any:
     if refusal:
         raise UsageError(f"{path}: {refusal}")
     try:
-        try:
-            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError as error:
-            if "mmap can only be used" not in str(error):
-                raise
-            loaded = torch.load(path, map_location="cpu", weights_only=True)  # the format before torch 1.6
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about torch's own classes, and about pickles that are refused anyway
+            loaded = _load_safely(path)
     except Exception as error:  # torch raises whatever the damage leads to
         raise UsageError(f"{path}: {_why_not(error)}") from error
     if isinstance(loaded, Tensor):
@@ -128,6 +153,15 @@ def _load(path: Path) -> Any:
     if not isinstance(loaded, Mapping):
         raise UsageError(f"{path}: it holds a {type(loaded).__name__}, not a state_dict. Save model.state_dict().")
     return loaded
+
+
+def _load_safely(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except RuntimeError as error:
+        if "mmap can only be used" not in str(error):
+            raise
+    return torch.load(path, map_location="cpu", weights_only=True)  # the format before torch 1.6
 
 
 def _unreadable_archive(path: Path) -> str:
@@ -155,21 +189,20 @@ def _why_not(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "there is not enough memory to load it. Save it as .safetensors, which is read in pieces."
     reason = text.partition("WeightsUnpickler error:")[2] or text  # torch's advice comes first
-    reason = reason.strip().partition("\n")[0][:160].rstrip(".") or type(error).__name__
+    reason = reason.strip().partition("\n")[0][:160].rstrip(".")
+    reason = reason if " " in reason else type(error).__name__  # a lone word or number says nothing
     return f"this is not a whole torch checkpoint ({reason}). Save it again with torch.save, or copy it again."
 
 
 def _state_dict(loaded: Mapping[Any, Any]) -> Mapping[str, Any]:
     """The part of a checkpoint that holds the model's tensors."""
-    if any(_is_tensor(value) for value in loaded.values()):
-        return loaded
     for key in _STATE_KEYS:
         inner = loaded.get(key)
         if isinstance(inner, nn.Module):
             return inner.state_dict()
-        if isinstance(inner, Mapping) and inner:
+        if isinstance(inner, Mapping) and any(_from_mapping(inner)):
             return _state_dict(inner)
-    return {k: v for k, v in loaded.items() if not _TRAINING_KEYS.search(str(k))}
+    return {k: v for k, v in loaded.items() if _is_tensor(v) or not _TRAINING_KEYS.search(str(k))}
 
 
 def _is_tensor(value: Any) -> bool:
@@ -184,18 +217,33 @@ def _from_mapping(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[Stor
         elif isinstance(value, (list, tuple)):
             yield from _from_mapping({str(i): v for i, v in enumerate(value)}, f"{name}.")
         elif isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-            yield _of_tensor(name, torch.from_numpy(np.ascontiguousarray(value)))
+            yield _of_tensor(name, _of_array(value))
         elif isinstance(value, Tensor):
             yield _of_tensor(name, value)
 
 
+def _of_array(array: NDArray[Any]) -> Tensor:
+    """A tensor of an array that may be read-only, in the other byte order, or wider than torch's types."""
+    widest = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}.get(array.dtype.kind, array.dtype)
+    native = min(array.dtype, widest, key=lambda dtype: dtype.itemsize).newbyteorder("=")
+    return torch.from_numpy(np.require(array, native, ["C", "W"]))
+
+
 def _of_tensor(name: str, tensor: Tensor) -> Stored:
-    if tensor.is_meta:
-        empty = torch.empty(0)
-        return Stored(
-            name, tuple(tensor.shape), tensor.dtype, lambda: TensorValues(empty), "a meta tensor has no values"
-        )
+    missing = _no_values(tensor)
+    if missing:
+        shape = (0,) if is_lazy(tensor) else tuple(tensor.shape)
+        return Stored(name, shape, tensor.dtype, lambda: TensorValues(torch.empty(0)), missing)
     return Stored(name, tuple(tensor.shape), tensor.dtype, lambda: TensorValues(tensor), _kind(tensor))
+
+
+def _no_values(tensor: Tensor) -> str:
+    """Why a tensor has no values that could be read; empty if it has."""
+    if is_lazy(tensor):
+        return "no values yet: run the model once"
+    if tensor.is_meta:
+        return "a meta tensor has no values"
+    return "torch cannot read values of this type" if _OPAQUE.fullmatch(str(tensor.dtype)) else ""
 
 
 def _kind(tensor: Tensor) -> str:

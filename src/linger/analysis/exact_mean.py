@@ -60,7 +60,9 @@ def nearest(value: Fraction, kind: type[np.floating[Any]]) -> float:
     """
     guess = kind(float(value))  # within one step: the division is correctly rounded, the conversion nearly
     infinity = kind(np.inf)
-    near = [c for c in (np.nextafter(guess, -infinity), guess, np.nextafter(guess, infinity)) if np.isfinite(c)]
+    with np.errstate(over="ignore"):  # beside the largest number is infinity
+        beside = (np.nextafter(guess, -infinity), guess, np.nextafter(guess, infinity))
+    near = [c for c in beside if np.isfinite(c)]
     bits = np.uint32 if kind is np.float32 else np.uint64
     best = min(near, key=lambda c: (abs(Fraction(float(c)) - value), int(np.asarray(c, kind).view(bits)) & 1))
     return float(best)

@@ -26,7 +26,7 @@ def _number(value: float) -> str:
     if isinstance(value, int):
         return str(value)
     if not math.isfinite(value):
-        return "nan" if math.isnan(value) else "inf"
+        return str(float(value))
     size = abs(value)
     is_plain = size == 0 or _SMALL <= size <= _LARGE
     if value == int(value):

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linger.analysis.blocks import Values, is_floating
 from linger.analysis.exact_mean import BLOCK, exact_sum, nearest, single_if_certain
-from linger.analysis.values import Values, is_floating
 
 Array = NDArray[Any]
 
@@ -128,7 +128,7 @@ def measure(values: Values) -> Magnitudes:
         return Magnitudes(0, math.nan, math.nan, math.nan)
     wanted = rank_from_above(size)
     running = _Running()
-    largest = _Largest(wanted, _guess(values) if size >= _WORTH_GUESSING else None)
+    largest = _Largest(wanted, _guess(values) if values.size >= _WORTH_GUESSING else None)
     sums = []
     for block in _magnitudes(values, running):
         sums.append(_note(running, block))

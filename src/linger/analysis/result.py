@@ -7,7 +7,7 @@ import csv
 import io
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,11 +59,13 @@ class Row:
     @classmethod
     def of(cls, name: str, found: Magnitudes, *, shape: str, dtype: str, call: int = 0, note: str = "") -> Row:
         """The row of a measured tensor."""
+        if found.count == 1:  # as documented: the value itself, which may be an integer that no float32 holds
+            found = replace(found, mean=found.maximum)
         notes = [note, _missing(found), _empty_or_zero(found)]
         is_abnormal = found.versu > ABNORMAL_VERSU or found.nans > 0 or found.infinities > 0
         return cls(
             name,
-            found.mean if found.count != 1 else found.maximum,
+            found.mean,
             found.maximum,
             found.multiple,
             found.dynamic,

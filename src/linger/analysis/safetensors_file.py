@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from linger.analysis.values import TensorValues, Values
+from linger.analysis.blocks import Values
+from linger.analysis.values import TensorValues
 from linger.errors import UsageError
 
 _TYPES: dict[str, torch.dtype] = {

@@ -23,9 +23,10 @@ def read_index(path: Path) -> dict[str, Path]:
     table = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
         raise UsageError(f"{path}: this JSON is no index of a checkpoint: there is no 'weight_map' of names to files.")
-    folder = path.parent.resolve()
+    folder = path.parent
     names = dict.fromkeys(table.values())
-    outside = [name for name in names if not (folder / name).resolve().is_relative_to(folder)]
+    # as written: a link beside the index may point anywhere, as in the hub's cache
+    outside = [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]
     if outside:
         raise UsageError(f"{path}: refused: {listing(outside)} lies outside its folder.")
     nested = [name for name in names if Path(name).suffix == ".json"]
@@ -34,4 +35,4 @@ def read_index(path: Path) -> dict[str, Path]:
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise UsageError(f"{path}: {listing(missing)} is missing beside it. Copy the whole checkpoint.")
-    return {tensor: path.parent / name for tensor, name in table.items()}
+    return {tensor: folder / name for tensor, name in table.items()}

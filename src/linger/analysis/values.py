@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -16,24 +15,6 @@ _AS_THEY_ARE = frozenset(
     {torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool}
     | {torch.uint16, torch.uint32, torch.uint64}
 )
-
-
-class Values(Protocol):
-    """A flat sequence of numbers that is read in pieces."""
-
-    @property
-    def size(self) -> int:
-        """How many numbers there are to read."""
-
-    @property
-    def implicit_zeros(self) -> int:
-        """How many zeros there are besides them (sparse tensors store none)."""
-
-    def read(self, start: int, stop: int) -> Array:
-        """Numbers start … stop−1: float32, float64, integers or bools, exactly."""
-
-    def release(self, start: int, stop: int) -> None:
-        """These numbers will not be read again soon: memory that holds them may go."""
 
 
 class TensorValues:
@@ -51,7 +32,7 @@ class TensorValues:
             dense = dense.dequantize()
         if dense.is_complex():
             dense = dense.abs()
-        self._flat = dense.cpu().reshape(-1)
+        self._flat = dense.cpu().resolve_neg().reshape(-1)
         self.size = self._flat.numel()
 
     def read(self, start: int, stop: int) -> Array:
@@ -71,8 +52,3 @@ def shape_text(shape: tuple[int, ...]) -> str:
     ('64×3×7×7', 'scalar')
     """
     return "×".join(str(int(size)) for size in shape) or "scalar"
-
-
-def is_floating(array: Array) -> bool:
-    """Whether an array holds floats (else integers or bools)."""
-    return bool(np.issubdtype(array.dtype, np.floating))

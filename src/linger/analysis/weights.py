@@ -15,6 +15,7 @@ from linger.analysis.result import Analysis, Row
 from linger.progress import progress
 
 _MOST_THREADS = 8
+Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 
@@ -52,9 +53,9 @@ def is_running_statistic(name: str) -> bool:
     return name.rpartition(".")[2].startswith("running_")
 
 
-def in_threads(work: Callable[[Stored], Made], tensors: Iterable[Stored], title: str) -> list[Made]:
-    """Results for every tensor, in order; numpy leaves Python's lock while it computes."""
-    waiting = list(tensors)
+def in_threads(work: Callable[[Given], Made], items: Iterable[Given], title: str) -> list[Made]:
+    """Results for every item, in order; numpy leaves Python's lock while it computes."""
+    waiting = list(items)
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
         return list(progress(pool.map(work, waiting), title, total=len(waiting)))
 

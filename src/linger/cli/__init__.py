@@ -11,7 +11,7 @@ from rich.console import Console
 
 from linger.errors import LingerError, UsageError
 
-COMMANDS = ("inspect", "ops", "run", "verify")
+COMMANDS = ("analyse", "inspect", "ops", "run", "verify")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,10 +22,14 @@ app = typer.Typer(
 
 
 def load_commands() -> typer.Typer:
-    """The application with every command registered; each command is the function named like its file."""
+    """The application with every command registered; each is the function, or the group, named like its file."""
     if not app.registered_commands:
         for name in COMMANDS:
-            app.command(name)(getattr(importlib.import_module(f"linger.cli.{name}"), name))
+            found = getattr(importlib.import_module(f"linger.cli.{name}"), name)
+            if isinstance(found, typer.Typer):
+                app.add_typer(found, name=name)
+            else:
+                app.command(name)(found)
     return app
 
 

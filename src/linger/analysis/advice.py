@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What fixed point does to each tensor and what to do about it: items in order of concern. Knows no torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from linger.analysis import result_table
+from linger.analysis.fixed_point_loss import USUAL, Loss
+from linger.analysis.magnitudes import Magnitudes
+from linger.analysis.result import ABNORMAL_VERSU
+from linger.analysis.result_table import Column
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+POOR_DB, FAIR_DB = 20.0, 30.0
+"""Signal to noise at 8 bits: a layer below the first is heard at the output, one above the second hardly ever."""
+
+_OUTLIER_BITS = 2.0
+_SPREAD_BITS = 4.0
+_ROOM = 1.5
+"""A limit leaves this much above the magnitude that 99 % do not exceed: a bell-shaped rest is not touched."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a tensor is: whose, in which role, and what a user may paste about it."""
+
+    name: str
+    module: str = ""
+    role: str = "weight"
+    can_limit: bool = True
+    can_widen: bool = True
+    type_name: str = ""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One tensor.
+
+    Attributes:
+        name: The tensor's name, or the layer's path for an output.
+        module: Path of the module that owns it.
+        role: `weight`, `output`, or `other` (biases, batch-norm vectors: kept in 32 bits or folded away).
+        q_format: Best format at 8 bits.
+        rule_format: The format that linger's rule chooses from the largest magnitude.
+        sqnr_4, sqnr_8, sqnr_16: Signal to noise of the rule's formats in dB.
+        best_db: That of the best format at 8 bits.
+        coarser_db, finer_db: At 8 bits, one exponent below and above the rule's.
+        body_db: At 8 bits, that of the values up to the 0.99 order statistic.
+        clipped, zeroed: Shares of the values in the best format.
+        unused_bits: How much of the range the rule leaves free.
+        outlier_bits: log2(max/dynamic).
+        channel_bits: log2 of the largest channel over the median one.
+        limit: The constraint that would help, if one would.
+        needs_width: Whether 16 bits would help.
+        is_broken: Whether it holds NaN or infinities.
+        advice: One sentence.
+        line: What to paste, if anything.
+        alternative: What to paste instead where there is no time to train.
+    """
+
+    name: str
+    module: str
+    role: str
+    max: float
+    dynamic: float
+    versu: float
+    q_format: str = ""
+    rule_format: str = ""
+    sqnr_4: float | None = None
+    sqnr_8: float | None = None
+    sqnr_16: float | None = None
+    best_db: float | None = None
+    coarser_db: float | None = None
+    finer_db: float | None = None
+    body_db: float | None = None
+    clipped: float | None = None
+    zeroed: float | None = None
+    unused_bits: float | None = None
+    outlier_bits: float | None = None
+    channel_bits: float | None = None
+    limit: float | None = None
+    needs_width: bool = False
+    is_broken: bool = False
+    advice: str = ""
+    line: str = ""
+    alternative: str = ""
+    type_name: str = field(default="", repr=False)
+
+    @property
+    def concern(self) -> tuple[float, float]:
+        """Sort key: what is broken first, then the weights and outputs that lose most, then the rest."""
+        if self.body_db is None:
+            return (0.0, 0.0) if self.is_broken else (3.0, 0.0)
+        return (2.0 if self.role == "other" else 1.0, self.body_db)
+
+
+def make_item(subject: Subject, found: Magnitudes, loss: Loss | None) -> Item:
+    """The item of a measured tensor, with its sentence."""
+    facts: dict[str, Any] = {
+        "name": subject.name,
+        "module": subject.module,
+        "role": subject.role,
+        "max": float(found.maximum),
+        "dynamic": float(found.dynamic),
+        "versu": found.versu,
+        "type_name": subject.type_name,
+    }
+    if loss is None or found.nans or found.infinities:
+        return Item(**facts, is_broken=bool(found.nans or found.infinities), advice=_broken_or_empty(found))
+    best, usual = loss.best[USUAL], loss.rule[USUAL]
+    facts |= {
+        "q_format": best.name,
+        "rule_format": usual.name,
+        "sqnr_4": loss.rule[4].sqnr_db,
+        "sqnr_8": usual.sqnr_db,
+        "sqnr_16": loss.rule[16].sqnr_db,
+        "best_db": best.sqnr_db,
+        "coarser_db": loss.neighbours[0].sqnr_db,
+        "finer_db": loss.neighbours[1].sqnr_db,
+        "body_db": loss.body_db,
+        "clipped": best.clipped,
+        "zeroed": best.zeroed,
+        "unused_bits": loss.unused_bits,
+        "outlier_bits": loss.outlier_bits,
+        "channel_bits": loss.channel_bits,
+    }
+    if subject.role == "other":
+        return Item(**facts, advice="kept in 32 bits or folded into a weight: nothing to do.")
+    return _advised(facts, subject, found, loss)
+
+
+def _broken_or_empty(found: Magnitudes) -> str:
+    if found.nans or found.infinities:
+        return f"it holds {found.nans} NaN and {found.infinities} infinite values: no scale can be chosen, repair it first."
+    return "it is all zero: nothing to lose." if found.count else "it is empty."
+
+
+def _advised(facts: dict[str, Any], subject: Subject, found: Magnitudes, loss: Loss) -> Item:
+    usual = loss.rule[USUAL]
+    has_outliers = found.dynamic > 0 and (
+        found.versu > ABNORMAL_VERSU or (loss.body_db < FAIR_DB and loss.outlier_bits >= _OUTLIER_BITS)
+    )
+    if found.dynamic == 0:
+        text = f"more than 99 % of it is zero; the rest keeps {usual.sqnr_db:.0f} dB at 8 bits."
+        return Item(**facts, advice=text)
+    if has_outliers:
+        return _limited(facts, subject, found, loss)
+    if loss.body_db < POOR_DB:
+        why = _why_poor(loss)
+        text = f"{usual.sqnr_db:.0f} dB at 8 bits, {loss.rule[16].sqnr_db:.0f} at 16{why}: give it 16 bits."
+        line = width_line(subject.module, {subject.role}) if subject.can_widen else ""
+        return Item(**facts, needs_width=True, advice=text, line=line)
+    if loss.body_db < FAIR_DB:
+        return Item(**facts, advice=f"{usual.sqnr_db:.0f} dB at 8 bits: watch it; 16 bits if the accuracy asks for it.")
+    return Item(**facts, advice=f"8 bits suffice ({usual.sqnr_db:.0f} dB).")
+
+
+def _limited(facts: dict[str, Any], subject: Subject, found: Magnitudes, loss: Loss) -> Item:
+    usual = loss.rule[USUAL]
+    limit = 2.0 ** math.ceil(math.log2(found.dynamic * _ROOM))
+    what_to_do = f"limit it to ±{limit:g} and train on" if subject.can_limit else "limit the layer that produces it"
+    text = (
+        f"the 1 % beyond {found.dynamic:.3g} stretch the range to {found.maximum:.3g} and cost {loss.outlier_bits:.1f} "
+        f"of 8 bits ({usual.zeroed:.0%} of the values become zero): {what_to_do}; "
+        f"without training, 16 bits keep {loss.rule[16].sqnr_db:.0f} dB."
+    )
+    line = limit_line(subject.module, {subject.role: limit}, subject.type_name) if subject.can_limit else ""
+    alternative = width_line(subject.module, {subject.role}) if subject.can_widen else ""
+    return Item(**facts, limit=limit, advice=text, line=line, alternative=alternative)
+
+
+def _why_poor(loss: Loss) -> str:
+    if loss.channel_bits is not None and loss.channel_bits >= _SPREAD_BITS:
+        return f", its channels differ by {loss.channel_bits:.0f} bits in size"
+    return ""
+
+
+def limit_line(module: str, limits: dict[str, float], type_name: str = "") -> str:
+    """The call that constrains a module; what is not named stays free."""
+    kinds = f"type_modules=({type_name},), " if type_name else ""
+    weight, output = limits.get("weight"), limits.get("output")
+    return (
+        f"linger.normalize_module({_submodule(module)}, {kinds}normalize_weight_value={_value(weight)}, "
+        f"normalize_bias_value=None, normalize_output_value={_value(output)})"
+    )
+
+
+def width_line(module: str, roles: set[str]) -> str:
+    """The call that gives a module's weights or outputs 16 bits."""
+    wide = [text for role, text in (("weight", "parameter_bits=16"), ("output", "out_bits=16")) if role in roles]
+    return f"linger.quant_module({_submodule(module)}, {', '.join(wide)})"
+
+
+def _submodule(path: str) -> str:
+    return f'model.get_submodule("{path}")' if path else "model"
+
+
+def _value(limit: float | None) -> str:
+    return "None" if limit is None else f"{limit:g}"
+
+
+_COLUMNS = (
+    Column("name", "tensor"),
+    Column("role", "role"),
+    Column("max", "max", "{:.3g}"),
+    Column("q_format", "best"),
+    Column("sqnr_4", "4 bits", "{:.1f} dB"),
+    Column("sqnr_8", "8 bits", "{:.1f} dB"),
+    Column("sqnr_16", "16 bits", "{:.1f} dB"),
+    Column("body_db", "99 %", "{:.1f} dB"),
+    Column("clipped", "clipped", "{:.2%}"),
+    Column("zeroed", "to zero", "{:.1%}"),
+    Column("channel_bits", "channels", "{:.1f} bits"),
+    Column("advice", "advice"),
+)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Every tensor with its loss and a sentence, the most worrying first."""
+
+    items: tuple[Item, ...]
+
+    @classmethod
+    def of(cls, items: list[Item]) -> Advice:
+        """The items in order of concern; equal ones keep their order."""
+        return cls(tuple(sorted(items, key=lambda item: item.concern)))
+
+    def worst(self, count: int = 10) -> Advice:
+        """The first items only."""
+        return Advice(self.items[:count])
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What to paste, one call per module: a second call for the same module would replace the first."""
+        return (*_limit_lines(self.items), *_width_lines(self.items))
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Items and lines as JSON text, also written to `path` if one is given."""
+        return result_table.to_json({"lines": list(self.lines)}, self.items, path)
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """Items as CSV text, also written to `path` if one is given."""
+        return result_table.to_csv(Item, self.items, path)
+
+    def __str__(self) -> str:
+        return "\n".join([result_table.to_text(_COLUMNS, self.items), *self.lines])
+
+    def __rich__(self) -> Table:
+        return result_table.to_rich("fixed point, most worrying first", _COLUMNS, self.items)
+
+
+def _limit_lines(items: tuple[Item, ...]) -> list[str]:
+    lines = []
+    for module in dict.fromkeys(i.module for i in items if i.line and i.limit is not None):
+        limits: dict[str, float] = {}
+        types = set()
+        for item in items:
+            if item.module != module or item.role == "other":
+                continue
+            if item.limit is not None and item.line:
+                limits[item.role] = max(limits.get(item.role, 0.0), item.limit)
+                types.add(item.type_name)
+        for item in items:  # a limit holds for every weight of the module: it must not cut the healthy ones
+            if item.module == module and item.role in limits and item.limit is None and item.max > limits[item.role]:
+                limits[item.role] = 2.0 ** math.ceil(math.log2(item.max))
+        lines.append(limit_line(module, limits, types.pop() if types else ""))
+    return lines
+
+
+def _width_lines(items: tuple[Item, ...]) -> list[str]:
+    modules = dict.fromkeys(i.module for i in items if i.line and i.needs_width)
+    return [width_line(m, {i.role for i in items if i.module == m and i.needs_width}) for m in modules]

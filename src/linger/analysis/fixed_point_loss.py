@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a tensor loses as fixed-point numbers: noise at several widths and exponents, clipping, zeros, channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linger.analysis.blocks import Values
+from linger.analysis.exact_mean import BLOCK
+from linger.analysis.magnitudes import Magnitudes
+from linger.numeric.fixed import limits, scale_for
+
+Array = NDArray[Any]
+
+WIDTHS = (4, 8, 16)
+USUAL = 8
+"""The width that advice is about."""
+
+_FINER = 6
+"""How many exponents above the rule's are tried: clipping six bits' worth of range never pays."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """One way to write a tensor: width, fraction bits, and what that costs."""
+
+    bits: int
+    fraction_bits: int
+    sqnr_db: float
+    clipped: float
+    zeroed: float
+
+    @property
+    def name(self) -> str:
+        """Q integer.fraction.
+
+        >>> Format(8, 6, 40.0, 0.0, 0.0).name
+        'Q1.6'
+        """
+        return f"Q{self.bits - 1 - self.fraction_bits}.{self.fraction_bits}"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What fixed point does to one tensor.
+
+    Attributes:
+        rule: Per width, the format of linger's own rule: the finest that holds the largest magnitude.
+        best: Per width, the format with the least noise.
+        neighbours: At 8 bits, the formats one exponent below and one above the rule's.
+        body_db: At 8 bits and the rule's format, signal to noise of the 99 % of the values up to Dynamic: outliers own
+            the power of a tensor and hide what happens to the rest.
+        unused_bits: At 8 bits, how much of the range the largest magnitude leaves free.
+        outlier_bits: log2(max/dynamic): what the last 1 % of the values costs everyone.
+        channel_bits: log2 of the largest channel's maximum over the median one's; None for vectors.
+    """
+
+    rule: dict[int, Format]
+    best: dict[int, Format]
+    neighbours: tuple[Format, Format]
+    body_db: float
+    unused_bits: float
+    outlier_bits: float
+    channel_bits: float | None = None
+
+
+@dataclass
+class _Noise:
+    scale: float
+    low: int
+    high: int
+    power: float = 0.0
+    body_power: float = 0.0
+    clipped: int = 0
+    zeroed: int = 0
+
+
+@dataclass
+class _Sums:
+    signal: float = 0.0
+    body_signal: float = 0.0
+    nonzero: int = 0
+    count: int = 0
+    noises: dict[tuple[int, int], _Noise] = field(default_factory=dict)
+
+
+def measure_loss(values: Values, found: Magnitudes, channels: int | None = None) -> Loss | None:
+    """The loss of a tensor whose magnitudes are known; None where there is nothing to lose (no values, all zero).
+
+    Args:
+        values: The numbers; floats.
+        found: Their magnitudes.
+        channels: How many equal parts the numbers consist of, one after the other (the output channels of a weight).
+    """
+    if not found.count or found.maximum == 0:
+        return None
+    rule = {bits: _exponent(scale_for(found.maximum, bits)) for bits in WIDTHS}
+    sums = _Sums()
+    for bits in WIDTHS:
+        finest = _FINER if bits <= USUAL else 1
+        for exponent in range(rule[bits] - 1, rule[bits] + finest + 1):
+            low, high = limits(bits)
+            sums.noises[bits, exponent] = _Noise(math.ldexp(1.0, exponent), low, high)
+    for block in _finite_blocks(values):
+        _add(sums, block, found.dynamic, (USUAL, rule[USUAL]))
+    formats = {key: _format(key, noise, sums) for key, noise in sums.noises.items()}
+    usual = rule[USUAL]
+    body = sums.noises[USUAL, usual].body_power
+    return Loss(
+        rule={bits: formats[bits, rule[bits]] for bits in WIDTHS},
+        best={bits: max((f for f in formats.values() if f.bits == bits), key=_quality) for bits in WIDTHS},
+        neighbours=(formats[USUAL, usual - 1], formats[USUAL, usual + 1]),
+        body_db=decibel(sums.body_signal, body) if sums.body_signal else decibel(sums.signal, body),
+        unused_bits=math.log2(limits(USUAL)[1] / (found.maximum * math.ldexp(1.0, usual))),
+        outlier_bits=math.log2(found.maximum / found.dynamic) if found.dynamic else math.inf,
+        channel_bits=_channel_bits(values, channels),
+    )
+
+
+def decibel(signal: float, noise: float) -> float:
+    """10·log10(signal/noise); infinite without noise."""
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def _quality(found: Format) -> tuple[float, int]:
+    return found.sqnr_db, -found.fraction_bits  # at equal noise the wider range
+
+
+def _exponent(scale: float) -> int:
+    return math.frexp(scale)[1] - 1
+
+
+def _finite_blocks(values: Values) -> Iterator[Array]:
+    for start in range(0, values.size, BLOCK):
+        stop = min(start + BLOCK, values.size)
+        block = values.read(start, stop)
+        block = block.astype(np.float64) if block.dtype != np.float32 else block
+        is_finite = np.isfinite(block)
+        yield block if is_finite.all() else block[is_finite]
+        values.release(start, stop)
+
+
+def _add(sums: _Sums, x: Array, dynamic: float, usual: tuple[int, int]) -> None:
+    if x.size == 0:
+        return
+    size = np.abs(x)
+    largest = float(size.max())
+    is_body = size <= dynamic
+    sums.signal += _power(x, largest)
+    sums.body_signal += _power(x[is_body], largest)
+    sums.nonzero += int(np.count_nonzero(x != 0))  # counting floats is slow, comparing them is not
+    sums.count += x.size
+    q = np.empty_like(x)
+    for key, noise in sums.noises.items():
+        # a power of two: the product and the floor are exact, so the difference in units of 1/scale is the true error
+        error = np.multiply(x, x.dtype.type(noise.scale))
+        np.add(error, x.dtype.type(0.5), out=q)
+        np.floor(q, out=q)
+        if largest * noise.scale > noise.high:
+            noise.clipped += int(np.count_nonzero(q > noise.high) + np.count_nonzero(q < noise.low))
+            np.clip(q, noise.low, noise.high, out=q)
+        noise.zeroed += int(np.count_nonzero(q == 0))
+        np.subtract(error, q, out=error)
+        noise.power += _squares(error) / noise.scale**2
+        if key == usual:
+            noise.body_power += _squares(error[is_body]) / noise.scale**2
+
+
+def _power(x: Array, largest: float) -> float:
+    """Σx², with the numbers brought near 1 first: the square of a tiny float32 would be zero."""
+    if x.size == 0 or largest == 0:
+        return 0.0
+    unit = math.ldexp(1.0, math.frexp(largest)[1])
+    return _squares(x.astype(np.float64) / unit) * unit**2
+
+
+def _squares(x: Array) -> float:
+    return float(np.einsum("i,i", x, x))  # not dot, which wakes threads for every block
+
+
+def _format(key: tuple[int, int], noise: _Noise, sums: _Sums) -> Format:
+    bits, exponent = key
+    zeroed = noise.zeroed - (sums.count - sums.nonzero)  # zeros stay what they were
+    return Format(
+        bits,
+        exponent,
+        decibel(sums.signal, noise.power),
+        noise.clipped / sums.count,
+        zeroed / sums.nonzero if sums.nonzero else 0.0,
+    )
+
+
+def _channel_bits(values: Values, channels: int | None) -> float | None:
+    if channels is None or channels < 2 or values.size == 0:
+        return None
+    maxima = channel_maxima(values, channels)
+    middle = float(np.median(maxima[maxima > 0])) if (maxima > 0).any() else 0.0
+    return math.log2(float(maxima.max()) / middle) if middle else None
+
+
+def channel_maxima(values: Values, channels: int) -> Array:
+    """The largest finite magnitude of each of the equal parts of a tensor."""
+    size = values.size // channels
+    per_read = max(BLOCK // max(size, 1), 1) * size
+    found = []
+    for start in range(0, values.size, per_read):
+        stop = min(start + per_read, values.size)
+        block = np.abs(values.read(start, stop).astype(np.float64))
+        found.append(np.where(np.isfinite(block), block, 0.0).reshape(-1, size).max(axis=1))
+        values.release(start, stop)
+    return np.concatenate(found)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a result as JSON, CSV, plain text and a rich table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from linger.atomic import write_atomically
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+NOTHING = "-"
+"""What a table shows where a row has no value."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One field of a row: how it is called above the table, and how it is shown. Numbers are aligned right."""
+
+    name: str
+    heading: str
+    form: str = "{}"
+
+    def show(self, row: Any) -> str:
+        """The field of this row as people read it."""
+        value = getattr(row, self.name)
+        return NOTHING if value is None else self.form.format(value)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the field is shown as it is."""
+        return self.form == "{}"
+
+
+def to_json(facts: Mapping[str, Any], rows: Iterable[Any], path: str | Path | None) -> str:
+    """Facts and rows (dataclasses) as JSON text, also written to `path` if one is given.
+
+    JSON has no infinity: it is the text "inf" or "-inf", which Python's float() reads.
+    """
+    content = {**facts, "rows": [asdict(row) for row in rows]}
+    return written(json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n", path)
+
+
+def to_csv(row_type: type[Any], rows: Iterable[Any], path: str | Path | None) -> str:
+    """Rows as CSV text with every field, also written to `path` if one is given. What is None is left empty."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(row_type.__dataclass_fields__), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return written(file.getvalue(), path)
+
+
+def to_text(columns: Sequence[Column], rows: Sequence[Any]) -> str:
+    """An aligned table in plain text, without a line break at its end."""
+    cells = [[column.heading for column in columns], *([column.show(row) for column in columns] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    lines = (
+        "  ".join(
+            text.ljust(width) if column.is_text else text.rjust(width)
+            for text, width, column in zip(line, widths, columns, strict=True)
+        ).rstrip()
+        for line in cells
+    )
+    return "\n".join(lines)
+
+
+def to_rich(title: str, columns: Sequence[Column], rows: Iterable[Any]) -> Table:
+    """The rows as a rich table."""
+    from rich.table import Table  # a library that draws is loaded when something is drawn
+    from rich.text import Text
+
+    made = Table(title=Text(title), title_justify="left")
+    for column in columns:
+        made.add_column(column.heading, justify="left" if column.is_text else "right")
+    for row in rows:
+        made.add_row(*(Text(column.show(row)) for column in columns))  # plain: a name may look like markup
+    return made
+
+
+def written(text: str, path: str | Path | None) -> str:
+    """The text, after it was written to a file, all or nothing, if one is given."""
+    if path is not None:
+        write_atomically(Path(path), text.encode())
+    return text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value

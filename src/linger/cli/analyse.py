@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger analyse: where a checkpoint or a model will lose precision, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from linger.errors import UsageError
+
+if TYPE_CHECKING:
+    from linger.analysis.advice import Advice
+    from linger.analysis.result import Analysis
+
+analyse = typer.Typer(no_args_is_help=True, help="See what fixed point will cost: weights, or the outputs of layers.")
+
+_Json = Annotated[bool, typer.Option("--json", help="Rows and advice as JSON.")]
+_Csv = Annotated[bool, typer.Option("--csv", help="The rows as CSV.")]
+_Log = Annotated[Path | None, typer.Option(help="Also write the documented log to this file.")]
+_Plots = Annotated[Path | None, typer.Option(help="Draw the most worrying tensors into this folder.")]
+_Worst = Annotated[int, typer.Option(min=0, help="How many tensors to advise on.")]
+_UNBROKEN = 100_000
+
+
+@analyse.command()
+def weights(
+    checkpoint: Annotated[Path, typer.Argument(help="A .pt, .pth or .safetensors file, or the .index.json of shards.")],
+    log: _Log = None,
+    plots: _Plots = None,
+    worst: _Worst = 10,
+    *,
+    as_json: _Json = False,
+    as_csv: _Csv = False,
+) -> None:
+    """Mean, maximum and order statistics of every tensor of a checkpoint, and advice on the worst."""
+    from linger.analysis.weights import wb_analyse  # torch takes its time: not for --help
+    from linger.constraint.advising import advise
+
+    _check(as_json=as_json, as_csv=as_csv)
+    found = wb_analyse(checkpoint, log)
+    _show(found, advise(checkpoint), worst, as_json=as_json, as_csv=as_csv)
+    if plots is not None:
+        _draw(checkpoint, plots, None, worst)
+
+
+@analyse.command()
+def layers(
+    model: Annotated[str, typer.Argument(help="package.module:name, file.py:name, or a .pt2 file of torch.export.")],
+    inputs: Annotated[Path | None, typer.Option(help="A typical input: .npz (arguments in order) or .npy.")] = None,
+    shape: Annotated[str, typer.Option(help="Without --inputs: a random input of these sizes, 1x3x224x224.")] = "",
+    checkpoint: Annotated[Path | None, typer.Option(help="Weights to load into the model.")] = None,
+    match: Annotated[str, typer.Option(help="Only layers whose root.path matches this expression.")] = ".*",
+    log: _Log = None,
+    plots: _Plots = None,
+    worst: _Worst = 10,
+    *,
+    as_json: _Json = False,
+    as_csv: _Csv = False,
+) -> None:
+    """Statistics of every layer's output on a typical input, and advice on the worst weights and outputs."""
+    from linger.analysis.batches import run_batch
+    from linger.cli.model_argument import load_inputs, load_model, random_input
+    from linger.constraint.advising import advise
+    from linger.quantization.dumper import Dumper
+
+    _check(as_json=as_json, as_csv=as_csv)
+    if (inputs is None) == (not shape):
+        raise UsageError(
+            "analyse layers: give --inputs with typical data, or --shape for a random tensor; one of the two."
+        )
+    arguments = load_inputs(inputs) if inputs is not None else random_input(shape)
+    loaded = load_model(model, checkpoint)
+    import torch
+
+    with Dumper() as dumper, torch.no_grad():
+        dumper.analyse_layer_output(loaded, match_pattern=match)
+        run_batch(loaded, arguments)
+        found = dumper.result
+    if log is not None:
+        found.save_log(log)
+    _show(found, advise(loaded, arguments), worst, as_json=as_json, as_csv=as_csv)
+    if plots is not None:
+        _draw(loaded, plots, arguments, worst)
+
+
+def _check(*, as_json: bool, as_csv: bool) -> None:
+    if as_json and as_csv:
+        raise UsageError("--json and --csv: choose one of the two.")
+
+
+def _show(found: Analysis, advice: Advice, worst: int, *, as_json: bool, as_csv: bool) -> None:
+    if as_csv:
+        typer.echo(found.to_csv(), nl=False)
+        return
+    if as_json:
+        content = {"rows": json.loads(found.to_json()), "advice": json.loads(advice.to_json())}
+        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        return
+    console = Console()
+    if not console.is_terminal:
+        console.width = _UNBROKEN  # one line each, for grep and diff
+    console.print(found)
+    shown = advice.worst(worst)
+    if worst:
+        console.print(shown)
+    for line in shown.lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _draw(source: Any, folder: Path, inputs: Any, worst: int) -> None:
+    from linger.pipeline import plot_tensors
+
+    for path in plot_tensors(source, folder, inputs, count=worst):
+        Console(stderr=True, soft_wrap=True).print(f"drawn: {path}", markup=False, highlight=False)

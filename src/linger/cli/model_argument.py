@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A torch model named on the command line, and the inputs to run it on."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from linger.errors import LingerError, UsageError, listing
+
+_HOW = "Name it as package.module:name or path/to/file.py:name, where name is a model or a callable that makes one"
+
+
+def load_model(text: str, checkpoint: Path | None = None) -> nn.Module:
+    """The model that `text` names: `package.module:name`, `file.py:name`, or a program saved by torch.export (`.pt2`).
+
+    Naming code is what allows running it: nothing else here executes what a file holds.
+
+    Raises:
+        UsageError: There is no such thing, it is no model, or the checkpoint does not fit it.
+    """
+    if text.endswith(".pt2"):
+        model = _exported_program(Path(text))
+    else:
+        place, separator, name = text.rpartition(":")
+        if not separator or not place:
+            raise UsageError(f"{text}: this names no model. {_HOW}, or give a .pt2 file.")
+        model = _made(_attribute(_module(place), place, name), text)
+    if checkpoint is not None:
+        _load_weights(model, checkpoint)
+    return model.eval()
+
+
+def _module(place: str) -> ModuleType:
+    try:
+        if place.endswith(".py"):
+            path = Path(place)
+            if not path.is_file():
+                raise UsageError(f"{place}: there is no such file.")
+            spec = importlib.util.spec_from_file_location(path.stem, path)
+            assert spec is not None  # a .py file always has a loader
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules.setdefault(path.stem, module)  # dataclasses and pickles look their module up
+            spec.loader.exec_module(module)
+            return module
+        sys.path.insert(0, "")  # as `python -m` does: modules of the current folder
+        return importlib.import_module(place)
+    except LingerError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        raise UsageError(f"{place}: it cannot be imported ({type(error).__name__}: {error}).") from error
+
+
+def _attribute(module: ModuleType, place: str, name: str) -> Any:
+    if not hasattr(module, name):
+        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise UsageError(f"{place}: there is no {name!r} in it. It has {listing(known, limit=8) or 'nothing to call'}.")
+    return getattr(module, name)
+
+
+def _made(found: Any, text: str) -> nn.Module:
+    if not isinstance(found, nn.Module) and callable(found):
+        try:
+            found = found()
+        except Exception as error:
+            raise UsageError(
+                f"{text}: calling it without arguments fails ({type(error).__name__}: {error}). "
+                "Name a callable that needs none."
+            ) from error
+    if not isinstance(found, nn.Module):
+        raise UsageError(f"{text}: this is a {type(found).__name__}, not a torch module. {_HOW}.")
+    return found
+
+
+def _exported_program(path: Path) -> nn.Module:
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such file.")
+    try:
+        return torch.export.unflatten(torch.export.load(path))
+    except Exception as error:
+        raise UsageError(
+            f"{path}: this is not a program that torch.export.save wrote ({type(error).__name__})."
+        ) from error
+
+
+def _load_weights(model: nn.Module, checkpoint: Path) -> None:
+    from linger.analysis.checkpoint import load_state_dict
+
+    state = load_state_dict(checkpoint)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()[1:]]
+        raise UsageError(f"{checkpoint}: it does not fit the model. {' '.join(lines)[:400]}") from error
+
+
+def load_inputs(path: Path) -> tuple[torch.Tensor, ...]:
+    """The arguments of one forward pass from an .npz file, in its order; from an .npy file, the one argument.
+
+    Raises:
+        UsageError: No such file, or not arrays.
+    """
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such file. Give an .npz or .npy file with a typical input.")
+    try:
+        found = np.load(path, allow_pickle=False)
+        arrays = [found[name] for name in found.files] if isinstance(found, np.lib.npyio.NpzFile) else [found]
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(f"{path}: this is not a readable .npz or .npy file ({error}).") from error
+    if not arrays:
+        raise UsageError(f"{path}: there is no array in it.")
+    return tuple(torch.from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array) for array in arrays)
+
+
+def random_input(text: str) -> tuple[torch.Tensor]:
+    """A standard normal tensor of the sizes in `1x3x224x224`.
+
+    Raises:
+        UsageError: Not such a text.
+    """
+    try:
+        sizes = [int(part) for part in text.replace("×", "x").replace(",", "x").split("x")]
+        return (torch.randn(sizes, generator=torch.Generator().manual_seed(0)),)
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(f"--shape {text}: sizes look like 1x3x224x224.") from error

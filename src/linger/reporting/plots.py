@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures: how a tensor lies on its grid, and what each layer loses. Needs the extra `report`."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from linger.analysis.histogram import Histogram
+from linger.atomic import write_atomically
+from linger.errors import UsageError, listing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from linger.analysis.advice import Item
+
+SUFFIXES = (".png", ".svg")
+_CEILING_DB = 100.0
+"""Bars of layers without any noise end here."""
+
+_BLUE, _RED, _GREY = "#33658a", "#c1292e", "#8d99ae"
+_MOST_GRID_LINES = 64
+
+
+def draw_tensor(item: Item, values: Histogram, path: Path) -> None:
+    """The histogram of a tensor with the 8-bit grid of linger's rule, the points where it clips and the limit advised.
+
+    Raises:
+        UsageError: matplotlib is missing, or the file is neither .png nor .svg.
+    """
+    figure = _figure(path, 8, 4)
+    axes = figure.add_subplot()
+    widths = np.diff(values.edges)
+    axes.bar(values.edges[:-1], np.maximum(values.counts, 0), widths, align="edge", color=_BLUE, linewidth=0)
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set_xlabel("value")
+    axes.set_ylabel("count")
+    _draw_grid(axes, item)
+    if item.limit is not None:
+        for edge in (-item.limit, item.limit):
+            axes.axvline(edge, color="black", linestyle="--", linewidth=1, label="limit advised" if edge > 0 else None)
+    axes.set_title(f"{item.name}  ({item.role})", loc="left", fontsize=10)
+    axes.text(0.0, -0.25, item.advice, transform=axes.transAxes, fontsize=8, va="top", wrap=True)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper right", fontsize=8, frameon=False)
+    _save(figure, path)
+
+
+def _draw_grid(axes: Axes, item: Item) -> None:
+    if not item.rule_format:
+        return
+    fraction = int(item.rule_format.rpartition(".")[2])
+    step, top = math.ldexp(1.0, -fraction), math.ldexp(127.0, -fraction)
+    for edge in (-128 * step, top):
+        axes.axvline(edge, color=_RED, linewidth=1.2, label=f"clips ({item.rule_format})" if edge > 0 else None)
+    shown = math.ceil(256 / _MOST_GRID_LINES)  # 256 lines would be a grey field
+    for i in range(-128, 128, shown):
+        axes.axvline(i * step, color=_GREY, linewidth=0.3, alpha=0.6, zorder=0)
+    axes.plot([], [], color=_GREY, linewidth=0.8, label=f"every {shown}th step of {step:g}")
+
+
+def draw_layers(names: Sequence[str], decibels: Sequence[float], path: Path, *, title: str) -> None:
+    """Signal to noise, a bar per layer, in the order given; the worst fifth in red.
+
+    Raises:
+        UsageError: Nothing to draw, matplotlib is missing, or the file is neither .png nor .svg.
+    """
+    if not names:
+        raise UsageError(f"{path}: there is no layer to draw.")
+    figure = _figure(path, 9, max(2.5, 0.22 * len(names) + 1))
+    axes = figure.add_subplot()
+    heights = [min(max(d, -_CEILING_DB), _CEILING_DB) for d in decibels]
+    threshold = sorted(heights)[max(len(heights) // 5 - 1, 0)]
+    axes.barh(range(len(names)), heights, color=[_RED if h <= threshold else _BLUE for h in heights])
+    axes.set_yticks(range(len(names)), list(names), fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel("signal to noise, dB")
+    axes.set_title(title, loc="left", fontsize=10)
+    _save(figure, path)
+
+
+def _figure(path: Path, width: float, height: float) -> Figure:
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"{path}: pictures are written as {listing(SUFFIXES)}. Choose one of these endings.")
+    try:
+        from matplotlib.figure import Figure  # pyplot would keep every figure in a list of its own
+    except ImportError as error:
+        raise UsageError("pictures need matplotlib. Install linger with the extra 'report': linger[report].") from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save(figure: Any, path: Path) -> None:
+    content = io.BytesIO()
+    # no date and fixed ids: the same data gives the same file
+    from matplotlib import rc_context
+
+    with rc_context({"svg.hashsalt": "linger"}):
+        figure.savefig(
+            content, format=path.suffix[1:], dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None
+        )
+    write_atomically(path, content.getvalue())
+
+
+def file_name(name: str, suffix: str) -> str:
+    """A name that any file system takes, from that of a tensor.
+
+    >>> file_name("layer1.0/conv:weight", ".png")
+    'layer1.0_conv_weight.png'
+    """
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in name) + suffix
