@@ -49,7 +49,9 @@ def weights(
 
 @analyse.command()
 def layers(
-    model: Annotated[str, typer.Argument(help="package.module:name, file.py:name, or a .pt2 file of torch.export.")],
+    model: Annotated[
+        str, typer.Argument(help="package.module:name or file.py:name: a model, or a callable that makes one.")
+    ],
     inputs: Annotated[Path | None, typer.Option(help="A typical input: .npz (arguments in order) or .npy.")] = None,
     shape: Annotated[str, typer.Option(help="Without --inputs: a random input of these sizes, 1x3x224x224.")] = "",
     checkpoint: Annotated[Path | None, typer.Option(help="Weights to load into the model.")] = None,

@@ -21,20 +21,17 @@ _HOW = "Name it as package.module:name or path/to/file.py:name, where name is a 
 
 
 def load_model(text: str, checkpoint: Path | None = None) -> nn.Module:
-    """The model that `text` names: `package.module:name`, `file.py:name`, or a program saved by torch.export (`.pt2`).
+    """The model that `text` names: `package.module:name` or `file.py:name`.
 
     Naming code is what allows running it: nothing else here executes what a file holds.
 
     Raises:
         UsageError: There is no such thing, it is no model, or the checkpoint does not fit it.
     """
-    if text.endswith(".pt2"):
-        model = _exported_program(Path(text))
-    else:
-        place, separator, name = text.rpartition(":")
-        if not separator or not place:
-            raise UsageError(f"{text}: this names no model. {_HOW}, or give a .pt2 file.")
-        model = _made(_attribute(_module(place), place, name), text)
+    place, separator, name = text.rpartition(":")
+    if not separator or not place:
+        raise UsageError(f"{text}: this names no model. {_HOW}.")
+    model = _made(_attribute(_module(place), place, name), text)
     if checkpoint is not None:
         _load_weights(model, checkpoint)
     return model.eval()
@@ -82,17 +79,6 @@ def _made(found: Any, text: str) -> nn.Module:
     return found
 
 
-def _exported_program(path: Path) -> nn.Module:
-    if not path.is_file():
-        raise UsageError(f"{path}: there is no such file.")
-    try:
-        return torch.export.unflatten(torch.export.load(path))
-    except Exception as error:
-        raise UsageError(
-            f"{path}: this is not a program that torch.export.save wrote ({type(error).__name__})."
-        ) from error
-
-
 def _load_weights(model: nn.Module, checkpoint: Path) -> None:
     from linger.analysis.checkpoint import load_state_dict
 
@@ -113,8 +99,9 @@ def load_inputs(path: Path) -> tuple[torch.Tensor, ...]:
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file. Give an .npz or .npy file with a typical input.")
     try:
-        found = np.load(path, allow_pickle=False)
-        arrays = [found[name] for name in found.files] if isinstance(found, np.lib.npyio.NpzFile) else [found]
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            arrays = [found[name] for name in found.files] if isinstance(found, np.lib.npyio.NpzFile) else [found]
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path}: this is not a readable .npz or .npy file ({error}).") from error
     if not arrays:

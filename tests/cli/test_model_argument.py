@@ -1,0 +1,89 @@
+"""Models and inputs named on the command line."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from linger.cli.model_argument import load_inputs, load_model, random_input
+from linger.errors import UsageError
+
+CODE = """
+import torch
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 2))
+model = net()
+number = 5
+def wants_more(size): ...
+"""
+
+
+@pytest.fixture
+def code(tmp_path):
+    (tmp_path / "my_net_file.py").write_text(CODE)
+    return str(tmp_path / "my_net_file.py")
+
+
+def test_a_file_with_a_callable_or_a_model(code):
+    for name in ("net", "model"):
+        assert isinstance(load_model(f"{code}:{name}"), nn.Sequential)
+    assert not load_model(f"{code}:net").training
+
+
+def test_an_installed_module():
+    assert isinstance(load_model("torch.nn:Identity"), nn.Identity)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_with_weights(code, tmp_path, suffix):
+    state = {"0.weight": torch.full((2, 3), 7.0), "0.bias": torch.ones(2)}
+    path = tmp_path / f"w{suffix}"
+    save_file(state, path) if suffix == ".safetensors" else torch.save({"state_dict": state}, path)
+    assert float(load_model(f"{code}:net", path)[0].weight[0, 0]) == 7.0
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothing", "this names no model"),
+        ("absent_package_xyz:net", "cannot be imported"),
+        ("nowhere.py:net", "no such file"),
+        ("CODE:absent", "there is no 'absent' in it. It has net"),
+        ("CODE:number", "is a int, not a torch module"),
+        ("CODE:wants_more", "calling it without arguments fails"),
+    ],
+)
+def test_what_cannot_be_meant(code, name, message):
+    with pytest.raises(UsageError, match=message):
+        load_model(name.replace("CODE", code))
+
+
+def test_weights_that_do_not_fit(code, tmp_path):
+    torch.save({"other.weight": torch.ones(2)}, tmp_path / "w.pt")
+    with pytest.raises(UsageError, match=r"does not fit the model\..*Missing key"):
+        load_model(f"{code}:net", tmp_path / "w.pt")
+
+
+def test_inputs(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.ones((2, 3)), lengths=np.array([1, 2]))
+    x, lengths = load_inputs(tmp_path / "x.npz")
+    assert (x.dtype, lengths.dtype) == (torch.float32, torch.int64)
+    np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
+    assert load_inputs(tmp_path / "x.npy")[0].shape == (2, 3)
+    assert random_input("1x3x4")[0].shape == (1, 3, 4)
+    assert torch.equal(random_input("2,2")[0], random_input("2×2")[0])
+
+
+def test_wrong_inputs(tmp_path):
+    (tmp_path / "x.npz").write_bytes(b"PK\x03\x04nothing")
+    (tmp_path / "y.npy").write_bytes(b"nothing")
+    np.save(tmp_path / "code.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    for name in ("x.npz", "y.npy", "code.npy"):
+        with pytest.raises(UsageError, match="not a readable"):
+            load_inputs(tmp_path / name)
+    with pytest.raises(UsageError, match="no such file"):
+        load_inputs(tmp_path / "absent.npz")
+    with pytest.raises(UsageError, match="1x3x224x224"):
+        random_input("1xyz")

@@ -1,0 +1,114 @@
+"""advise: checkpoints, modules, folded weights, layer outputs."""
+
+import pytest
+import torch
+from torch import nn
+
+from linger.constraint.advising import advise, tensors_of
+from linger.constraint.tracing import trace_layers
+from linger.errors import UsageError
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.bn = nn.BatchNorm2d(8)
+        self.relu = nn.ReLU()
+        self.lstm = nn.LSTM(8, 5, batch_first=True)
+        self.fc = nn.Linear(5, 2)
+
+    def forward(self, x):
+        x = self.relu(self.bn(self.conv(x))).mean((2, 3))
+        return self.fc(self.lstm(x[:, None])[0][:, 0])
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    return Net()
+
+
+def names(advice, role):
+    return {item.name for item in advice.items if item.role == role}
+
+
+def test_a_module_and_its_checkpoint_tell_the_same_of_the_weights(net, tmp_path):
+    torch.save(net.state_dict(), tmp_path / "net.pt")
+    of_module, of_file = advise(net), advise(tmp_path / "net.pt")
+    assert names(of_module, "weight") == names(of_file, "weight")
+    assert {"conv.weight", "lstm.weight_ih_l0", "fc.weight"} <= names(of_file, "weight")
+    assert "bn.weight" in names(of_file, "other")
+    of_file_db = {i.name: i.sqnr_8 for i in of_file.items}
+    assert all(of_file_db[i.name] == i.sqnr_8 for i in of_module.items if i.sqnr_8 is not None)
+
+
+def test_of_a_traced_module_the_folded_weights_are_judged(net):
+    with torch.no_grad():
+        net.bn.weight[3] = 200.0  # invisible in conv.weight, decisive once it is folded
+    before = next(i for i in advise(net).items if i.name == "conv.weight")
+    trace_layers(net, torch.randn(2, 3, 8, 8))
+    after = next(i for i in advise(net).items if i.name == "conv.weight")
+    assert before.max < 1 < after.max
+    assert after.max == pytest.approx(float((net.conv.conv.weight[3].detach() * 200).abs().max()), rel=1e-4)
+    assert after.channel_bits > 6
+    assert not any(i.name.startswith(("conv.conv", "conv.bn")) for i in advise(net).items)
+
+
+def test_a_traced_checkpoint_names_the_fused_layer(net):
+    trace_layers(net, torch.randn(2, 3, 8, 8))
+    found = next(i for i in advise(net.state_dict()).items if i.name == "conv.conv.weight")
+    assert found.module == "conv"
+
+
+def test_layer_outputs(net):
+    with torch.no_grad():
+        net.conv.bias[0] = 500.0
+    state = {k: v.clone() for k, v in net.state_dict().items()}
+    inputs = [torch.randn(1, 3, 16, 16), torch.randn(1, 3, 16, 16)]
+    random_state = torch.get_rng_state()
+    advice = advise(net.train(), inputs)
+    assert names(advice, "output") == {"conv", "bn", "relu", "lstm", "fc"}
+    found = next(i for i in advice.items if i.name == "conv" and i.role == "output")
+    with torch.no_grad():
+        assert found.max == max(float(net.conv(x).abs().max()) for x in inputs)
+    # relu is no layer that can be limited: its line would do nothing
+    assert next(i for i in advice.items if i.name == "relu").line == ""
+    assert net.training
+    assert all(torch.equal(v, state[k]) for k, v in net.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert not any(m._forward_hooks for m in net.modules())
+
+
+def test_long_outputs_are_thinned_but_keep_their_maximum():
+    layer = nn.Identity()
+    x = torch.randn(1 << 19, generator=torch.Generator().manual_seed(3))
+    x[12345] = -1000.0
+    taken = next(t for t in tensors_of(layer, [x, x]) if t.subject.role == "output").open()
+    assert taken.size <= 1 << 18
+    assert taken.read(0, taken.size).min() == -1000.0
+
+
+def test_a_layer_with_its_own_forward_gets_no_line():
+    class Own(nn.Conv2d):
+        def forward(self, x):
+            return super().forward(x) * 2
+
+    layer = nn.Sequential(Own(1, 4, 3))
+    with torch.no_grad():
+        layer[0].weight[0, 0, 0, 0] = 1000.0
+    assert next(i for i in advise(layer).items if i.role == "weight").line == ""
+
+
+def test_embeddings_name_their_type():
+    model = nn.Sequential(nn.Embedding(300, 8))
+    with torch.no_grad():
+        model[0].weight[0, 0] = 1000.0
+    assert "type_modules=(torch.nn.Embedding,)" in advise(model).lines[0]
+
+
+def test_inputs_need_a_module_and_a_batch(net):
+    with pytest.raises(UsageError, match="Pass the model"):
+        advise(net.state_dict(), torch.ones(1))
+    with pytest.raises(UsageError, match="at least one batch"):
+        advise(net, [])
