@@ -53,6 +53,17 @@ LINES = {
         r"^function thinker::LinearInt: ",
     ],
     "11_super_resolution.py": [r"^3x: bicubic ", r"^5x: bicubic "],
+    "12_tame_outliers.py": [
+        r"^second\.weight \(weight\): the 1 % beyond .* limit it to ±",
+        r"^third \(output\): 1 of 32 channels reaches .* limit it to ±",
+        r'^linger\.normalize_module\(model\.get_submodule\("second"\), normalize_weight_value=',
+    ],
+    "13_ten_worst.py": [
+        r"^efficientnet-lite0, weights and outputs: \d+ tensors$",
+        r"^silero-vad, weights: \d+ tensors$",
+        r"^│ _model\.encoder\.3\.reparam_conv\.weight +│ weight .* limit it to ±",
+        r'^linger\.normalize_module\(model\.get_submodule\("_model\.encoder\.3\.reparam_conv"\), ',
+    ],
 }
 
 
@@ -79,9 +90,21 @@ def test_example_runs_and_prints_what_it_says(example, tmp_path):
     assert "Warning" not in done.stderr
     missing = [line for line in LINES.get(example, []) if not re.search(line, done.stdout, re.MULTILINE)]
     assert missing == [], done.stdout
+    if example == "12_tame_outliers.py":
+        advice_saves_the_accuracy(done.stdout)
+    if example == "13_ten_worst.py":
+        assert len(re.findall(r"^│ \S", done.stdout, re.MULTILINE)) == 2 * 10
     if example == "11_super_resolution.py":
         beats_bicubic(done.stdout)
         assert (tmp_path / "enlarged.png").read_bytes().startswith(b"\x89PNG")
+
+
+def advice_saves_the_accuracy(text):
+    """Within 0.6 points of float with the pasted lines; several points worse without them."""
+    lost = re.search(r"lost: ([\d.]+) points without the advice, ([\d.]+) with it", text)
+    without, with_it = (float(number) for number in lost.groups())
+    assert with_it <= 0.6
+    assert without > with_it + 2
 
 
 def beats_bicubic(text):

@@ -48,7 +48,7 @@ def test_outliers_get_a_limit_that_leaves_the_bell_alone():
     )
     assert found.alternative == 'linger.quant_module(model.get_submodule("a"), parameter_bits=16)'
     assert "limit it to ±4 and train on" in found.advice
-    assert f"cost {math.log2(100 / found.dynamic):.1f} of 8 bits" in found.advice
+    assert f"costs {math.log2(100 / found.dynamic):.1f} of 8 bits" in found.advice
 
 
 def test_an_output_is_limited_as_an_output():
@@ -66,11 +66,23 @@ def test_what_cannot_be_limited_gets_no_line():
 
 def test_channels_of_different_size_get_16_bits():
     weight = bell(6400).reshape(64, 100) * 0.01
-    weight[:2] *= 100  # 3 % of the values: no outliers, but two channels own the range
+    weight[:16] *= 100  # a quarter of the channels: no outliers
     found = item(weight, channels=64)
     assert found.needs_width
     assert "its channels differ by" in found.advice
     assert found.line == 'linger.quant_module(model.get_submodule("a"), parameter_bits=16)'
+
+
+def test_a_few_large_channels_are_outliers_though_they_hold_more_than_1_percent_of_the_values():
+    values = bell(6400).reshape(64, 100)
+    values[:2] += 500
+    found = item(values, role="output", name="a.x", channels=64)
+    assert found.versu < 2, "Dynamic 0.99 does not see them"
+    reach = float(values[2:].abs().max())
+    assert found.limit == 2.0 ** math.ceil(math.log2(1.5 * reach))
+    assert found.advice.startswith(f"2 of 64 channels reach {found.max:.3g}, the others {reach:.3g}, which costs")
+    assert "data_bits=16" in found.advice, "a wide output needs a reader"
+    assert "normalize_output_value=8" in found.line
 
 
 def test_order_of_concern():

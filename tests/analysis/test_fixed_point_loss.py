@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linger.analysis.fixed_point_loss import Format, channel_maxima, decibel, measure_loss
+from linger.analysis.fixed_point_loss import Format, decibel, measure_loss
 from linger.analysis.magnitudes import measure
 from linger.analysis.values import TensorValues
 
@@ -80,19 +80,32 @@ def test_the_body_shows_what_an_outlier_hides():
     assert loss.body_db == pytest.approx(naive(body, 8, loss.rule[8].fraction_bits)[0], abs=TOLERANCE_DB)
 
 
-def test_channels():
+def test_channels_by_hand():
     weight = torch.ones(5, 3)
     weight[4] = 32.0
     weight[0, 1] = float("nan")
-    assert channel_maxima(TensorValues(weight), 5).tolist() == [1.0, 1.0, 1.0, 1.0, 32.0]
-    assert loss_of(weight, 5).channel_bits == 5.0
-    assert loss_of(torch.ones(4)).channel_bits is None
+    found = loss_of(weight, 5).channels
+    # 127/32 → scale 2: ones are exact, so the median channel has no noise at all
+    assert (found.count, found.spread_bits, found.large, found.reach_of_others) == (5, 5.0, 1, 1.0)
+    assert found.median_db == math.inf
+    assert loss_of(torch.ones(4)).channels is None
+
+
+def test_the_median_channel_against_the_naive_evaluation():
+    x = (
+        torch.randn(7, 50, generator=torch.Generator().manual_seed(0))
+        * torch.tensor([1, 1, 2, 3, 5, 8, 100.0])[:, None]
+    )
+    loss = loss_of(x, 7)
+    each = sorted(naive(row.numpy(), 8, loss.rule[8].fraction_bits)[0] for row in x)
+    assert loss.channels.median_db == pytest.approx(each[3], abs=1e-9)
+    assert loss.channels.large == 1
 
 
 def test_channels_larger_than_a_block():
     weight = torch.zeros(3, 70_000)
     weight[:, -1] = torch.tensor([1.0, 2.0, 4.0])
-    assert channel_maxima(TensorValues(weight), 3).tolist() == [1.0, 2.0, 4.0]
+    assert loss_of(weight, 3).channels.spread_bits == 1.0
 
 
 @pytest.mark.parametrize("values", [torch.zeros(4), torch.empty(0), torch.tensor([float("nan")])])

@@ -22,6 +22,9 @@ POOR_DB, FAIR_DB = 20.0, 30.0
 
 _OUTLIER_BITS = 2.0
 _SPREAD_BITS = 4.0
+_FEW = 0.1
+"""Up to this share of the channels may be called outliers."""
+
 _ROOM = 1.5
 """A limit leaves this much above the magnitude that 99 % do not exceed: a bell-shaped rest is not touched."""
 
@@ -56,6 +59,7 @@ class Item:
         unused_bits: How much of the range the rule leaves free.
         outlier_bits: log2(max/dynamic).
         channel_bits: log2 of the largest channel over the median one.
+        channel_db: At 8 bits, signal to noise of the median channel.
         limit: The constraint that would help, if one would.
         needs_width: Whether 16 bits would help.
         is_broken: Whether it holds NaN or infinities.
@@ -84,6 +88,7 @@ class Item:
     unused_bits: float | None = None
     outlier_bits: float | None = None
     channel_bits: float | None = None
+    channel_db: float | None = None
     limit: float | None = None
     needs_width: bool = False
     is_broken: bool = False
@@ -97,7 +102,8 @@ class Item:
         """Sort key: what is broken first, then the weights and outputs that lose most, then the rest."""
         if self.body_db is None:
             return (0.0, 0.0) if self.is_broken else (3.0, 0.0)
-        return (2.0 if self.role == "other" else 1.0, self.body_db)
+        heard = self.body_db if self.channel_db is None else min(self.body_db, self.channel_db)
+        return (2.0 if self.role == "other" else 1.0, heard)
 
 
 def make_item(subject: Subject, found: Magnitudes, loss: Loss | None) -> Item:
@@ -128,7 +134,8 @@ def make_item(subject: Subject, found: Magnitudes, loss: Loss | None) -> Item:
         "zeroed": best.zeroed,
         "unused_bits": loss.unused_bits,
         "outlier_bits": loss.outlier_bits,
-        "channel_bits": loss.channel_bits,
+        "channel_bits": None if loss.channels is None else loss.channels.spread_bits,
+        "channel_db": None if loss.channels is None else loss.channels.median_db,
     }
     if subject.role == "other":
         return Item(**facts, advice="kept in 32 bits or folded into a weight: nothing to do.")
@@ -143,42 +150,58 @@ def _broken_or_empty(found: Magnitudes) -> str:
 
 def _advised(facts: dict[str, Any], subject: Subject, found: Magnitudes, loss: Loss) -> Item:
     usual = loss.rule[USUAL]
-    has_outliers = found.dynamic > 0 and (
-        found.versu > ABNORMAL_VERSU or (loss.body_db < FAIR_DB and loss.outlier_bits >= _OUTLIER_BITS)
-    )
     if found.dynamic == 0:
-        text = f"more than 99 % of it is zero; the rest keeps {usual.sqnr_db:.0f} dB at 8 bits."
-        return Item(**facts, advice=text)
-    if has_outliers:
-        return _limited(facts, subject, found, loss)
-    if loss.body_db < POOR_DB:
-        why = _why_poor(loss)
-        text = f"{usual.sqnr_db:.0f} dB at 8 bits, {loss.rule[16].sqnr_db:.0f} at 16{why}: give it 16 bits."
-        line = width_line(subject.module, {subject.role}) if subject.can_widen else ""
-        return Item(**facts, needs_width=True, advice=text, line=line)
-    if loss.body_db < FAIR_DB:
-        return Item(**facts, advice=f"{usual.sqnr_db:.0f} dB at 8 bits: watch it; 16 bits if the accuracy asks for it.")
-    return Item(**facts, advice=f"8 bits suffice ({usual.sqnr_db:.0f} dB).")
+        return Item(**facts, advice=f"more than 99 % of it is zero; the rest keeps {usual.sqnr_db:.0f} dB at 8 bits.")
+    if found.versu > ABNORMAL_VERSU or (loss.body_db < FAIR_DB and loss.outlier_bits >= _OUTLIER_BITS):
+        why = f"the 1 % beyond {found.dynamic:.3g} stretch the range to {found.maximum:.3g},"
+        return _limited(facts, subject, loss, why, reach=found.dynamic, bits=loss.outlier_bits)
+    heard = loss.body_db if loss.channels is None else min(loss.body_db, loss.channels.median_db)
+    if heard < POOR_DB:
+        return _poor(facts, subject, found, loss)
+    if heard < FAIR_DB:
+        return Item(**facts, advice=f"{heard:.0f} dB at 8 bits: watch it; 16 bits if the accuracy asks for it.")
+    return Item(**facts, advice=f"8 bits suffice ({heard:.0f} dB).")
 
 
-def _limited(facts: dict[str, Any], subject: Subject, found: Magnitudes, loss: Loss) -> Item:
+def _poor(facts: dict[str, Any], subject: Subject, found: Magnitudes, loss: Loss) -> Item:
+    """One scale does not serve the tensor: a few channels own it, or the channels differ throughout."""
+    channels, wide = loss.channels, loss.rule[16].sqnr_db
+    if channels is not None and 0 < channels.large <= max(channels.count * _FEW, 1):
+        verb = "reaches" if channels.large == 1 else "reach"
+        why = (
+            f"{channels.large} of {channels.count} channels {verb} {found.maximum:.3g}, "
+            f"the others {channels.reach_of_others:.3g},"
+        )
+        bits = math.log2(found.maximum / channels.reach_of_others)
+        return _limited(facts, subject, loss, why, reach=channels.reach_of_others, bits=bits)
+    differ = (
+        f", its channels differ by {channels.spread_bits:.0f} bits in size"
+        if channels is not None and channels.spread_bits >= _SPREAD_BITS
+        else ""
+    )
+    heard = loss.body_db if channels is None else min(loss.body_db, channels.median_db)
+    text = f"{heard:.0f} dB at 8 bits, {wide:.0f} at 16{differ}: give it 16 bits{_readers(subject)}."
+    line = width_line(subject.module, {subject.role}) if subject.can_widen else ""
+    return Item(**facts, needs_width=True, advice=text, line=line)
+
+
+def _limited(facts: dict[str, Any], subject: Subject, loss: Loss, why: str, *, reach: float, bits: float) -> Item:
+    """Advice to cut the range back to what nearly all of the values need."""
     usual = loss.rule[USUAL]
-    limit = 2.0 ** math.ceil(math.log2(found.dynamic * _ROOM))
+    limit = 2.0 ** math.ceil(math.log2(reach * _ROOM))
     what_to_do = f"limit it to ±{limit:g} and train on" if subject.can_limit else "limit the layer that produces it"
     text = (
-        f"the 1 % beyond {found.dynamic:.3g} stretch the range to {found.maximum:.3g} and cost {loss.outlier_bits:.1f} "
-        f"of 8 bits ({usual.zeroed:.0%} of the values become zero): {what_to_do}; "
-        f"without training, 16 bits keep {loss.rule[16].sqnr_db:.0f} dB."
+        f"{why} which costs {bits:.1f} of 8 bits ({usual.zeroed:.0%} of the values become zero): {what_to_do}; "
+        f"without training, 16 bits keep {loss.rule[16].sqnr_db:.0f} dB{_readers(subject)}."
     )
     line = limit_line(subject.module, {subject.role: limit}, subject.type_name) if subject.can_limit else ""
     alternative = width_line(subject.module, {subject.role}) if subject.can_widen else ""
     return Item(**facts, limit=limit, advice=text, line=line, alternative=alternative)
 
 
-def _why_poor(loss: Loss) -> str:
-    if loss.channel_bits is not None and loss.channel_bits >= _SPREAD_BITS:
-        return f", its channels differ by {loss.channel_bits:.0f} bits in size"
-    return ""
+def _readers(subject: Subject) -> str:
+    """A wide output helps only layers that read it as such."""
+    return " (and the layers that read it data_bits=16)" if subject.role == "output" else ""
 
 
 def limit_line(module: str, limits: dict[str, float], type_name: str = "") -> str:
@@ -217,6 +240,7 @@ _COLUMNS = (
     Column("clipped", "clipped", "{:.2%}"),
     Column("zeroed", "to zero", "{:.1%}"),
     Column("channel_bits", "channels", "{:.1f} bits"),
+    Column("channel_db", "median", "{:.1f} dB"),
     Column("advice", "advice"),
 )
 

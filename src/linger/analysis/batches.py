@@ -67,5 +67,6 @@ def run_batch(model: nn.Module, arguments: Sequence[Any], keywords: Mapping[str,
         shapes = [tuple(a.shape) if isinstance(a, Tensor) else type(a).__name__ for a in arguments]
         raise UsageError(
             f"{type(model).__name__}: the forward pass fails on the input {shapes}: "
-            f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}. Give inputs that the model accepts."
+            f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}. Give inputs that the model accepts: "
+            "a tuple holds the arguments of one pass, a list holds batches."
         ) from error

@@ -22,6 +22,9 @@ WIDTHS = (4, 8, 16)
 USUAL = 8
 """The width that advice is about."""
 
+_LARGE = 8.0
+"""A channel that reaches so many times as far as the median one takes three bits from it."""
+
 _FINER = 6
 """How many exponents above the rule's are tried: clipping six bits' worth of range never pays."""
 
@@ -47,6 +50,25 @@ class Format:
 
 
 @dataclass(frozen=True)
+class ChannelLoss:
+    """How evenly the channels of a tensor share one scale.
+
+    Attributes:
+        count: Channels.
+        spread_bits: log2 of the largest channel's maximum over the median one's.
+        median_db: At 8 bits and the rule's format, signal to noise of the median channel.
+        large: Channels that reach more than eight times as far as the median one.
+        reach_of_others: The largest magnitude outside those.
+    """
+
+    count: int
+    spread_bits: float
+    median_db: float
+    large: int
+    reach_of_others: float
+
+
+@dataclass(frozen=True)
 class Loss:
     """What fixed point does to one tensor.
 
@@ -58,7 +80,7 @@ class Loss:
             the power of a tensor and hide what happens to the rest.
         unused_bits: At 8 bits, how much of the range the largest magnitude leaves free.
         outlier_bits: log2(max/dynamic): what the last 1 % of the values costs everyone.
-        channel_bits: log2 of the largest channel's maximum over the median one's; None for vectors.
+        channels: How evenly the channels share the scale; None for vectors.
     """
 
     rule: dict[int, Format]
@@ -67,7 +89,7 @@ class Loss:
     body_db: float
     unused_bits: float
     outlier_bits: float
-    channel_bits: float | None = None
+    channels: ChannelLoss | None = None
 
 
 @dataclass
@@ -119,7 +141,7 @@ def measure_loss(values: Values, found: Magnitudes, channels: int | None = None)
         body_db=decibel(sums.body_signal, body) if sums.body_signal else decibel(sums.signal, body),
         unused_bits=math.log2(limits(USUAL)[1] / (found.maximum * math.ldexp(1.0, usual))),
         outlier_bits=math.log2(found.maximum / found.dynamic) if found.dynamic else math.inf,
-        channel_bits=_channel_bits(values, channels),
+        channels=_channel_loss(values, channels, usual),
     )
 
 
@@ -198,22 +220,37 @@ def _format(key: tuple[int, int], noise: _Noise, sums: _Sums) -> Format:
     )
 
 
-def _channel_bits(values: Values, channels: int | None) -> float | None:
-    if channels is None or channels < 2 or values.size == 0:
+def _channel_loss(values: Values, channels: int | None, exponent: int) -> ChannelLoss | None:
+    if channels is None or channels < 2 or values.size < channels:
         return None
-    maxima = channel_maxima(values, channels)
-    middle = float(np.median(maxima[maxima > 0])) if (maxima > 0).any() else 0.0
-    return math.log2(float(maxima.max()) / middle) if middle else None
+    maxima, signal, noise = (
+        np.concatenate(parts) for parts in zip(*_by_channel(values, channels, exponent), strict=True)
+    )
+    is_alive = maxima > 0
+    if not is_alive.any():
+        return None
+    middle = float(np.median(maxima[is_alive]))
+    is_large = maxima > _LARGE * middle
+    heard = [decibel(s, n) for s, n in zip(signal[is_alive], noise[is_alive], strict=True)]
+    return ChannelLoss(
+        count=channels,
+        spread_bits=math.log2(float(maxima.max()) / middle),
+        median_db=float(np.median(heard)) if all(map(math.isfinite, heard)) else sorted(heard)[len(heard) // 2],
+        large=int(is_large.sum()),
+        reach_of_others=float(maxima[~is_large].max()),
+    )
 
 
-def channel_maxima(values: Values, channels: int) -> Array:
-    """The largest finite magnitude of each of the equal parts of a tensor."""
+def _by_channel(values: Values, channels: int, exponent: int) -> Iterator[tuple[Array, Array, Array]]:
+    """Per channel: the largest finite magnitude, the power, and that of the error at 8 bits; some channels at a time."""
     size = values.size // channels
     per_read = max(BLOCK // max(size, 1), 1) * size
-    found = []
+    low, high = limits(USUAL)
     for start in range(0, values.size, per_read):
         stop = min(start + per_read, values.size)
-        block = np.abs(values.read(start, stop).astype(np.float64))
-        found.append(np.where(np.isfinite(block), block, 0.0).reshape(-1, size).max(axis=1))
+        x = values.read(start, stop).astype(np.float64)
+        x = np.where(np.isfinite(x), x, 0.0).reshape(-1, size)
+        scaled = np.ldexp(x, exponent)
+        error = scaled - np.clip(np.floor(scaled + 0.5), low, high)
+        yield np.abs(x).max(axis=1), np.square(x).sum(axis=1), np.ldexp(np.square(error).sum(axis=1), -2 * exponent)
         values.release(start, stop)
-    return np.concatenate(found)

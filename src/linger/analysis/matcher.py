@@ -74,6 +74,7 @@ class _Watch(TorchFunctionMode):
         if not is_look:
             for leaf in tree_leaves((args, kwargs)):
                 if isinstance(leaf, Tensor):
+                    self._wiring.kept.append(leaf)
                     module = self._running[-1] if self._running else None
                     self._wiring.uses[id(leaf)].append(_Use(func, module, _is_in_place(func, args, kwargs)))
         return func(*args, **kwargs)

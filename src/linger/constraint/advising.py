@@ -15,11 +15,11 @@ from torch.utils._pytree import tree_leaves
 
 from linger.analysis.advice import Advice, Item, Subject, make_item
 from linger.analysis.batches import as_batches
+from linger.analysis.blocks import Values
 from linger.analysis.checkpoint import Source, stored_tensors
 from linger.analysis.fixed_point_loss import measure_loss
 from linger.analysis.magnitudes import measure
 from linger.analysis.matcher import computes_like, evaluating
-from linger.analysis.blocks import Values
 from linger.analysis.values import TensorValues
 from linger.analysis.weights import in_threads, is_running_statistic
 from linger.constraint.conv_bn import ConvBN, fold
@@ -140,14 +140,14 @@ def _outputs_of(model: nn.Module, inputs: Any) -> list[Measured]:
     for path, sample in samples.items():
         if sample.kept:
             subject = _subject(path or "model", path, sample.module, "output")
-            found.append(_of_tensor(subject, torch.cat(sample.kept)))
+            found.append(_of_tensor(subject, *sample.joined()))
     if not found:
         raise UsageError("advise: no layer returned a tensor for these inputs. Give at least one batch.")
     return found
 
 
 class _Sample:
-    """Evenly spread values of a layer's output, and always the largest magnitude."""
+    """Evenly spread positions of a layer's output, all channels of each, and always those of the largest magnitude."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -162,14 +162,27 @@ class _Sample:
         first = first.data if isinstance(first, PackedSequence) else first
         for leaf in tree_leaves(first):
             if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.numel():
-                self._add(leaf.detach().reshape(-1))
+                self._add(_channels_first(leaf.detach()).float().cpu())
 
-    def _add(self, flat: Tensor) -> None:
-        largest = flat[flat.abs().argmax()].reshape(1)
-        thinned = flat[:: self._step]
-        self.kept.append(torch.cat([largest, thinned]).float().cpu())
-        self._count += thinned.numel() + 1
-        while self._count > _SAMPLE:
+    def _add(self, rows: Tensor) -> None:
+        """Rows are channels, columns positions."""
+        largest = int(rows.abs().argmax()) % rows.shape[1]
+        self.kept.append(torch.cat([rows[:, largest : largest + 1], rows[:, :: self._step]], 1))
+        self._count += self.kept[-1].numel()
+        while self._count > _SAMPLE and any(k.shape[1] > 2 for k in self.kept):
             self._step *= 2
-            self.kept = [torch.cat([k[:1], k[1::2]]) for k in self.kept]
+            self.kept = [torch.cat([k[:, :1], k[:, 1::2]], 1) for k in self.kept]
             self._count = sum(k.numel() for k in self.kept)
+
+    def joined(self) -> tuple[Tensor, int | None]:
+        """All values, channel after channel, and the number of channels (None where outputs differ in it)."""
+        if len({k.shape[0] for k in self.kept}) == 1:
+            return torch.cat(self.kept, 1), self.kept[0].shape[0]
+        return torch.cat([k.reshape(-1) for k in self.kept]), None
+
+
+def _channels_first(x: Tensor) -> Tensor:
+    """A matrix with a row per channel: axis 1 of pictures, the last axis of anything else."""
+    if x.dim() < 2:
+        return x.reshape(1, -1)
+    return x.movedim(1 if x.dim() > 3 else -1, 0).reshape(x.shape[1 if x.dim() > 3 else -1], -1)
