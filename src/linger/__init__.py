@@ -16,13 +16,29 @@ if TYPE_CHECKING:
     from linger.analysis.result import Analysis as Analysis
     from linger.analysis.weights import wb_analyse as wb_analyse
     from linger.constraint.advising import advise as advise
+    from linger.constraint.batch_norm import NormalizeBatchNorm2d as NormalizeBatchNorm2d
     from linger.constraint.conv_bn import EmptyBatchNorm as EmptyBatchNorm
+    from linger.constraint.conv_bn import NormalizeConvBN1d as NormalizeConvBN1d
+    from linger.constraint.conv_bn import NormalizeConvBN2d as NormalizeConvBN2d
+    from linger.constraint.conv_bn import NormalizeConvTransposeBN2d as NormalizeConvTransposeBN2d
+    from linger.constraint.normalize import disable_normalize as disable_normalize
+    from linger.constraint.normalize import normalize_layers as normalize_layers
+    from linger.constraint.normalize import normalize_module as normalize_module
+    from linger.constraint.normalized import NormalizeConv1d as NormalizeConv1d
+    from linger.constraint.normalized import NormalizeConv2d as NormalizeConv2d
+    from linger.constraint.normalized import NormalizeConvTranspose2d as NormalizeConvTranspose2d
+    from linger.constraint.normalized import NormalizeEmbedding as NormalizeEmbedding
+    from linger.constraint.normalized import NormalizeLayerNorm as NormalizeLayerNorm
+    from linger.constraint.normalized import NormalizeLinear as NormalizeLinear
+    from linger.constraint.recurrent import NormalizeFastGRU as NormalizeFastGRU
+    from linger.constraint.recurrent import NormalizeFastLSTM as NormalizeFastLSTM
     from linger.constraint.tracing import trace_layers as trace_layers
     from linger.errors import GraphError as GraphError
     from linger.errors import LingerError as LingerError
     from linger.errors import UnsupportedError as UnsupportedError
     from linger.errors import UsageError as UsageError
     from linger.errors import VerificationError as VerificationError
+    from linger.numeric.fixed_point import FixedPoint as FixedPoint
     from linger.onnx.redirect import redirect as redirect
     from linger.onnx.redirect import restore as restore
     from linger.pipeline import init as init
@@ -30,11 +46,16 @@ if TYPE_CHECKING:
     from linger.pipeline import plot_tensors as plot_tensors
     from linger.pipeline import verify as verify
     from linger.quantization.calibrate import calibration as calibration
+    from linger.quantization.comparison_result import LayerComparison as LayerComparison
     from linger.quantization.coverage import coverage as coverage
+    from linger.quantization.dumper import Dumper as Dumper
+    from linger.quantization.layer_comparison import compare_layers as compare_layers
     from linger.quantization.marks import QuantMode as QuantMode
     from linger.quantization.marks import disable_quant as disable_quant
     from linger.quantization.marks import quant_module as quant_module
     from linger.quantization.qtensor import QTensor as QTensor
+    from linger.quantization.sensitivity_ranking import sensitivity as sensitivity
+    from linger.quantization.sensitivity_result import Sensitivity as Sensitivity
     from linger.runtime.session import Session as Session
     from linger.verification.result import Verification as Verification
 
@@ -50,12 +71,33 @@ _HOME = {
     "plot_layers": "linger.pipeline",
     "trace_layers": "linger.constraint.tracing",
     "EmptyBatchNorm": "linger.constraint.conv_bn",
+    "NormalizeConv1d": "linger.constraint.normalized",
+    "NormalizeConv2d": "linger.constraint.normalized",
+    "NormalizeConvTranspose2d": "linger.constraint.normalized",
+    "NormalizeLinear": "linger.constraint.normalized",
+    "NormalizeLayerNorm": "linger.constraint.normalized",
+    "NormalizeEmbedding": "linger.constraint.normalized",
+    "NormalizeBatchNorm2d": "linger.constraint.batch_norm",
+    "NormalizeFastLSTM": "linger.constraint.recurrent",
+    "NormalizeFastGRU": "linger.constraint.recurrent",
+    "NormalizeConvBN1d": "linger.constraint.conv_bn",
+    "NormalizeConvBN2d": "linger.constraint.conv_bn",
+    "NormalizeConvTransposeBN2d": "linger.constraint.conv_bn",
+    "normalize_layers": "linger.constraint.normalize",
+    "normalize_module": "linger.constraint.normalize",
+    "disable_normalize": "linger.constraint.normalize",
+    "FixedPoint": "linger.numeric.fixed_point",
     "disable_quant": "linger.quantization.marks",
     "quant_module": "linger.quantization.marks",
     "QuantMode": "linger.quantization.marks",
     "init": "linger.pipeline",
     "calibration": "linger.quantization.calibrate",
     "coverage": "linger.quantization.coverage",
+    "Dumper": "linger.quantization.dumper",
+    "Sensitivity": "linger.quantization.sensitivity_result",
+    "LayerComparison": "linger.quantization.comparison_result",
+    "sensitivity": "linger.quantization.sensitivity_ranking",
+    "compare_layers": "linger.quantization.layer_comparison",
     "QTensor": "linger.quantization.qtensor",
     "Session": "linger.runtime.session",
     "redirect": "linger.onnx.redirect",

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from dataclasses import asdict, dataclass, replace
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from linger.analysis.log_table import ALARM, cell, table_text
 from linger.analysis.magnitudes import Magnitudes
+from linger.analysis.result_table import dicts_to_csv, written
 from linger.atomic import write_atomically
 
 if TYPE_CHECKING:
@@ -133,16 +132,11 @@ class Analysis:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The rows as JSON text, also written to `path` if one is given. What is not finite is null."""
-        return _kept(json.dumps(self.to_dicts(), indent=2, ensure_ascii=False) + "\n", path)
+        return written(json.dumps(self.to_dicts(), indent=2, ensure_ascii=False) + "\n", path)
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """The rows as CSV text, also written to `path` if one is given. What is not finite is left empty."""
-        file = io.StringIO()
-        names = list(Row.__dataclass_fields__)
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.to_dicts())
-        return _kept(file.getvalue(), path)
+        return dicts_to_csv(list(Row.__dataclass_fields__), self.to_dicts(), path)
 
     def __str__(self) -> str:
         return self.to_log()
@@ -169,9 +163,3 @@ def _short(value: float) -> str:
 
 def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _kept(text: str, path: str | Path | None) -> str:
-    if path is not None:
-        write_atomically(Path(path), text.encode())
-    return text

@@ -51,10 +51,15 @@ def to_json(facts: Mapping[str, Any], rows: Iterable[Any], path: str | Path | No
 
 def to_csv(row_type: type[Any], rows: Iterable[Any], path: str | Path | None) -> str:
     """Rows as CSV text with every field, also written to `path` if one is given. What is None is left empty."""
+    return dicts_to_csv(list(row_type.__dataclass_fields__), (asdict(row) for row in rows), path)
+
+
+def dicts_to_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]], path: str | Path | None) -> str:
+    """Dictionaries as CSV text, also written to `path` if one is given."""
     file = io.StringIO()
-    writer = csv.DictWriter(file, list(row_type.__dataclass_fields__), lineterminator="\n")
+    writer = csv.DictWriter(file, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
+    writer.writerows(rows)
     return written(file.getvalue(), path)
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from linger.analysis.batches import as_batches as as_batches  # known under this home, too
 from linger.errors import UsageError
 from linger.graph.recording import Recording
 from linger.onnx.call import Call, run_once
@@ -39,15 +40,6 @@ def record(model: nn.Module, inputs: Any) -> Iterator[Recording]:
             made.inputs = [t.detach().cpu().numpy() for t in tree_leaves(list(arguments)) if isinstance(t, Tensor)]
             made.outputs = [_as_array(t) for t in tree_leaves(output) if isinstance(t, Tensor)]
         yield made
-
-
-def as_batches(inputs: Any) -> Iterable[tuple[Any, ...]]:
-    """One tuple of arguments per batch, from every form a user may give."""
-    if isinstance(inputs, tuple):
-        return [inputs]
-    if isinstance(inputs, Tensor):
-        return [(inputs,)]
-    return (batch if isinstance(batch, tuple) else (batch,) for batch in inputs)
 
 
 def _as_array(t: Tensor) -> NDArray[Any]:

@@ -1,0 +1,86 @@
+"""What inputs may be, and a forward pass on one batch."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+
+from linger.analysis.batches import as_batches, fresh, run_batch
+from linger.errors import UnsupportedError, UsageError
+
+ONE, TWO = torch.ones(1), torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((ONE, TWO), [(ONE, TWO)]),
+        (ONE, [(ONE,)]),
+        ([ONE, (ONE, TWO)], [(ONE,), (ONE, TWO)]),
+        (iter([ONE, TWO]), [(ONE,), (TWO,)]),
+        ([], []),
+        ([{"x": 1}], [({"x": 1},)]),
+    ],
+    ids=["tuple", "tensor", "list", "iterator", "nothing", "another kind of argument"],
+)
+def test_batches_come_in_every_form(given, expected):
+    found = list(as_batches(given))
+    assert [[id(part) if isinstance(part, torch.Tensor) else part for part in batch] for batch in found] == [
+        [id(part) if isinstance(part, torch.Tensor) else part for part in batch] for batch in expected
+    ]
+    assert all(isinstance(batch, tuple) for batch in found)
+
+
+@pytest.mark.parametrize("given", [None, 3, "text", {"x": ONE}], ids=repr)
+def test_what_is_no_batch_is_refused_at_once(given):
+    with pytest.raises(UsageError, match=rf"{type(given).__name__} is no batch\. Give a tensor, a tuple"):
+        as_batches(given)
+
+
+def test_a_fresh_copy_shares_no_memory_and_keeps_everything_else():
+    packed = pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
+    tree = {"a": [ONE, 3, None], "b": packed}
+    made = fresh(tree)
+    made["a"][0].zero_()
+    made["b"].data.zero_()
+    assert ONE.item() == 1.0
+    assert packed.data.min().item() == 1.0
+    assert made["a"][1:] == [3, None]
+    assert type(made["b"]) is type(packed)
+    assert torch.equal(made["b"].batch_sizes, packed.batch_sizes)
+
+
+def test_a_tensor_given_twice_stays_one_tensor():
+    first, (second,) = fresh((ONE, [ONE]))
+    assert first is second is not ONE
+
+
+def test_a_failing_pass_names_model_shapes_and_cause():
+    with pytest.raises(
+        UsageError, match=r"Linear: the forward pass fails on the input \[\(2, 3\)\]: RuntimeError: .*"
+    ) as caught:
+        run_batch(nn.Linear(4, 1), (torch.ones(2, 3),))
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+class Raises(nn.Module):
+    def forward(self, error):
+        raise error
+
+
+@pytest.mark.parametrize("error", [UnsupportedError("no"), KeyboardInterrupt()], ids=["ours", "interrupt"])
+def test_errors_that_say_enough_pass(error):
+    with pytest.raises(type(error)):
+        run_batch(Raises(), (error,))
+
+
+def test_a_tuple_of_batches_is_explained():
+    batches = torch.ones(4, 3).split(2)  # a tuple, which torch means as a list
+    with pytest.raises(
+        UsageError, match=r"\[\(2, 3\), \(2, 3\)\].*a tuple holds the arguments of one pass, a list holds"
+    ):
+        run_batch(nn.Linear(3, 1), batches)
+
+
+def test_keywords_are_given():
+    assert run_batch(nn.Identity(), (), {"input": ONE}) is ONE
