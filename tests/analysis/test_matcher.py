@@ -43,6 +43,20 @@ def test_a_tensor_used_elsewhere_has_no_only_use(forward):
     assert wiring.feeds_only_batch_norm(result) is None
 
 
+class Limited(nn.Conv2d):
+    """Its parameters and its sum are temporary tensors: they die when the layer returns, and their ids come back."""
+
+    def forward(self, x):
+        return F.conv2d(x, self.weight.clamp(-1, 1), self.bias.clamp(-1, 1)).clamp(-1, 1)
+
+
+def test_a_temporary_tensor_is_not_taken_for_a_later_one_at_its_address():
+    pairs = nn.Sequential(*(layer for _ in range(6) for layer in (Limited(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU())))
+    wiring = watch(pairs, (X,))
+    for conv, bn in zip(pairs[::3], pairs[1::3], strict=True):
+        assert wiring.feeds_only_batch_norm(wiring.results[conv][0]) is bn
+
+
 def test_looking_at_a_tensor_is_no_use():
     def forward(m, x):
         h = m.conv(x)

@@ -3,12 +3,14 @@
 import csv
 import io
 import json
+import sys
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from linger.cli import main
 from tests.support.command import run
 
 CODE = """
@@ -34,6 +36,27 @@ def folder(tmp_path):
     return tmp_path
 
 
+class Done:
+    """What a command left behind."""
+
+    def __init__(self, code, captured):
+        self.returncode, self.stdout, self.stderr = code, captured.out, captured.err
+
+
+@pytest.fixture
+def call(folder, monkeypatch, capsys):
+    """`linger …` in this process: importing torch takes longer than all of these commands."""
+
+    def run_here(*arguments):
+        monkeypatch.setattr(sys, "argv", ["linger", *arguments])
+        monkeypatch.chdir(folder)
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return Done(stopped.value.code or 0, capsys.readouterr())
+
+    return run_here
+
+
 def test_weights_as_a_table_with_advice(folder):
     done = run("analyse", "weights", "w.pt", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -43,17 +66,17 @@ def test_weights_as_a_table_with_advice(folder):
     assert sorted(p.name for p in folder.iterdir()) == ["net_file.py", "w.pt", "x.npy"], "nothing is written unasked"
 
 
-def test_weights_as_json_and_csv(folder):
-    content = json.loads(run("analyse", "weights", "w.pt", "--json", cwd=folder).stdout)
+def test_weights_as_json_and_csv(call):
+    content = json.loads(call("analyse", "weights", "w.pt", "--json").stdout)
     assert [row["name"] for row in content["rows"]] == ["0.weight", "0.bias", "1.weight", "1.bias"]
     assert content["advice"]["rows"][0]["name"] == "1.weight"
-    rows = list(csv.DictReader(io.StringIO(run("analyse", "weights", "w.pt", "--csv", cwd=folder).stdout)))
+    rows = list(csv.DictReader(io.StringIO(call("analyse", "weights", "w.pt", "--csv").stdout)))
     assert float(rows[2]["max"]) == 50.0
     assert rows[2]["is_abnormal"] == "True"
 
 
-def test_log_and_plots(folder):
-    done = run("analyse", "weights", "w.pt", "--log", "a.log", "--plots", "pictures", "--worst", "1", cwd=folder)
+def test_log_and_plots(folder, call):
+    done = call("analyse", "weights", "w.pt", "--log", "a.log", "--plots", "pictures", "--worst", "1")
     assert done.returncode == 0, done.stderr
     assert "!!!!!!!!!!!!!!" in (folder / "a.log").read_text()
     assert [p.name for p in (folder / "pictures").iterdir()] == ["00_weight_1.weight.png"]
@@ -61,8 +84,8 @@ def test_log_and_plots(folder):
 
 
 @pytest.mark.parametrize("source", [["--inputs", "x.npy"], ["--shape", "1x3x16x16"]])
-def test_layers(folder, source):
-    done = run("analyse", "layers", "net_file.py:net", *source, "--json", cwd=folder)
+def test_layers(call, source):
+    done = call("analyse", "layers", "net_file.py:net", *source, "--json")
     assert done.returncode == 0, done.stderr
     content = json.loads(done.stdout)
     assert [row["name"] for row in content["rows"]] == ["root.0", "root.1", "root.2"]
@@ -70,12 +93,12 @@ def test_layers(folder, source):
     assert (worst["name"], worst["role"]) == ("2.weight", "weight")
 
 
-def test_layers_matched_with_weights_log_and_plots(folder):
+def test_layers_matched_with_weights_log_and_plots(folder, call):
     torch.manual_seed(2)
     state = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)).state_dict()
     torch.save(state, folder / "other.pt")
     options = ("--inputs", "x.npy", "--checkpoint", "other.pt", "--match", "root.0", "--log", "l.log", "--plots", "p")
-    done = run("analyse", "layers", "net_file.py:net", *options, cwd=folder)
+    done = call("analyse", "layers", "net_file.py:net", *options)
     assert done.returncode == 0, done.stderr
     log = (folder / "l.log").read_text()
     assert "root.0" in log
@@ -97,9 +120,9 @@ def test_layers_matched_with_weights_log_and_plots(folder):
         (("layers", "net_file.py:net", "--inputs", "x.npy", "--match", "nothing"), "nothing"),
     ],
 )
-def test_errors_are_one_sentence(folder, arguments, message):
+def test_errors_are_one_sentence(folder, call, arguments, message):
     before = sorted(p.name for p in folder.iterdir())
-    done = run("analyse", *arguments, cwd=folder)
+    done = call("analyse", *arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
