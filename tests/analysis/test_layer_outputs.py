@@ -106,6 +106,13 @@ def test_what_cannot_be_called_is_no_leaf():
     assert list(leaves(Net(None, **parts))) == ["root.d.0"]
 
 
+def test_scripted_parts_are_left_out():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        model = nn.Sequential(torch.jit.script(nn.Sequential(nn.ReLU())), nn.Tanh())
+    assert list(leaves(model)) == ["root.1"]
+
+
 # -- patterns ---------------------------------------------------------------------------------------------------
 
 

@@ -104,7 +104,7 @@ def test_notes_say_what_the_numbers_do_not():
         "b: 3 NaN, left out of the statistics",
         "c: 2 infinite, left out of the statistics",
         "d: 1 NaN, left out of the statistics; no finite values",
-        "e: a meta tensor has no values; empty",
+        "e: a meta tensor has no values",
         "f: sparse; all zero",
     )
 

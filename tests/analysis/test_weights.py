@@ -3,6 +3,7 @@
 import json
 import os
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -190,7 +191,7 @@ def test_every_kind_of_tensor_has_its_row_and_its_note():
         "coo": (real.to_sparse(), ["tensor(0.8750)", "tensor(3.)"], "sparse_coo; its zeros count too"),
         "csr": (real.to_sparse_csr(), ["tensor(0.8750)", "tensor(3.)"], "sparse_csr; its zeros count too"),
         "complex": (torch.tensor([3 + 4j, 3]), ["tensor(4.)", "tensor(5.)"], "complex; absolute values"),
-        "meta": (real.to("meta"), nothing, "a meta tensor has no values; empty"),
+        "meta": (real.to("meta"), nothing, "a meta tensor has no values"),
         "quantised": (
             torch.quantize_per_tensor(real, 0.5, 0, torch.qint8),
             ["tensor(0.8750)", "tensor(3.)"],
@@ -295,3 +296,26 @@ def test_full_disk_keeps_the_older_log(tmp_path, monkeypatch):
 def test_nothing_is_printed_without_a_terminal(capsys):
     wb_analyse({"w": torch.ones(3)}, None)
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_log_never_replaces_the_checkpoint(tmp_path):
+    path = tmp_path / "w.pt"
+    torch.save({"w": torch.ones(3)}, path)
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="the log would replace the checkpoint"):
+        wb_analyse(path, tmp_path / "." / "w.pt")
+    assert path.read_bytes() == before
+
+
+def test_numpy_numbers_beside_the_weights(tmp_path):
+    content = {
+        "state_dict": {"w": torch.ones(3)},
+        "best": np.float64(0.98),
+        "curve": np.arange(4.0),
+        "epoch": np.int64(3),
+    }
+    torch.save(content, tmp_path / "w.pt")
+    assert [row.name for row in wb_analyse(tmp_path / "w.pt", None).rows] == ["w"]
+    torch.save({"w": torch.ones(3), "hook": np.array([print], dtype=object)}, tmp_path / "code.pt")
+    with pytest.raises(UsageError, match="ObjectDType"):
+        wb_analyse(tmp_path / "code.pt", None)

@@ -156,12 +156,21 @@ def _load(path: Path) -> Any:
 
 
 def _load_safely(path: Path) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except RuntimeError as error:
-        if "mmap can only be used" not in str(error):
-            raise
-    return torch.load(path, map_location="cpu", weights_only=True)  # the format before torch 1.6
+    with torch.serialization.safe_globals(_harmless()):
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError as error:
+            if "mmap can only be used" not in str(error):
+                raise
+        return torch.load(path, map_location="cpu", weights_only=True)  # the format before torch 1.6
+
+
+def _harmless() -> list[Any]:
+    """What numpy's numbers and arrays are pickled as: an accuracy beside the weights is often one. They only hold data."""
+    array = np.zeros(1)
+    made_by = [array.__reduce__()[0], array[0].__reduce__()[0]]
+    dtypes = [type(np.dtype(code)) for code in np.typecodes["AllInteger"] + np.typecodes["Float"] + "?"]
+    return [np.ndarray, np.dtype, *made_by, *dict.fromkeys(dtypes)]
 
 
 def _unreadable_archive(path: Path) -> str:

@@ -28,8 +28,8 @@ def histogram(values: Values, largest: float, bins: int = 256) -> Histogram:
     counts = np.zeros(bins, np.int64)
     for start in range(0, values.size, BLOCK):
         stop = min(start + BLOCK, values.size)
-        block = values.read(start, stop).astype(np.float64)
-        counts += np.histogram(block[np.isfinite(block)], edges)[0]
+        block = values.read(start, stop)
+        counts += np.histogram(block[np.isfinite(block)].astype(np.float64), edges)[0]
         values.release(start, stop)
     counts[bins // 2] += values.implicit_zeros
     return Histogram(edges, counts)

@@ -49,7 +49,8 @@ def leaf_layers(model: nn.Module, *, is_whole: Predicate, is_helper: Predicate) 
     """The layers that a model consists of, by `root.<path>`; a shared one has several names.
 
     A leaf has no parts, or `is_whole` says that its parts are its own business (so it is with torch's attention and with
-    the parts of a parametrisation). `is_helper` names parts that are no layers.
+    the parts of a parametrisation). `is_helper` names parts that are no layers. Scripted parts take no hooks, so none of
+    them is a leaf.
     """
     found: dict[str, nn.Module] = {}
     closed: str | None = None  # the path whose inside is skipped; a parent comes before its parts
@@ -57,7 +58,7 @@ def leaf_layers(model: nn.Module, *, is_whole: Predicate, is_helper: Predicate) 
         if closed is not None and (not closed or path.startswith(f"{closed}.")):
             continue
         closed = None
-        if is_helper(module) or isinstance(module, ParametrizationList):
+        if is_helper(module) or isinstance(module, (ParametrizationList, torch.jit.ScriptModule)):
             closed = path
         elif is_whole(module) or isinstance(module, nn.MultiheadAttention) or not _has_parts(module, is_helper):
             closed = path

@@ -60,7 +60,7 @@ class Row:
         """The row of a measured tensor."""
         if found.count == 1:  # as documented: the value itself, which may be an integer that no float32 holds
             found = replace(found, mean=found.maximum)
-        notes = [note, _missing(found), _empty_or_zero(found)]
+        notes = [note, _missing(found), "" if note and not found.count else _empty_or_zero(found)]
         is_abnormal = found.versu > ABNORMAL_VERSU or found.nans > 0 or found.infinities > 0
         return cls(
             name,

@@ -12,6 +12,7 @@ from typing import TypeVar
 from linger.analysis.checkpoint import Source, Stored, stored_tensors
 from linger.analysis.magnitudes import measure
 from linger.analysis.result import Analysis, Row
+from linger.errors import UsageError
 from linger.progress import progress
 
 _MOST_THREADS = 8
@@ -38,6 +39,9 @@ def wb_analyse(checkpoint: Source, save_log_path: str | os.PathLike[str] | None 
         UsageError: The checkpoint cannot be read, would run code, or holds no tensor; the log cannot be written.
     """
     tensors = [t for t in stored_tensors(checkpoint) if not is_running_statistic(t.name)]
+    is_file = isinstance(checkpoint, (str, os.PathLike)) and save_log_path is not None
+    if is_file and Path(checkpoint).resolve() == Path(save_log_path).resolve():  # type: ignore[arg-type]  # just asked
+        raise UsageError(f"{checkpoint}: the log would replace the checkpoint. Choose another save_log_path.")
     made = Analysis(tuple(in_threads(_row, tensors, "analyse")), title="weights and biases")
     if save_log_path is not None:
         made.save_log(Path(save_log_path))
