@@ -106,8 +106,8 @@ def test_the_smallest_and_largest_float32_add_up_exactly():
     extremes = torch.tensor([2.0**-149, 3.4028234663852886e38, 2.0**-126, 1.0])
     tensors = [extremes, extremes.flip(0), -extremes]
     assert_describes(accumulated(*tensors), tensors)
-    huge = [torch.full((5000,), 3.4028234663852886e38)] * 3
-    assert accumulated(*huge).mean == 3.4028234663852886e38
+    for value in (3.4028234663852886e38, 2.0**-126, 2.0**-140):
+        assert accumulated(*[torch.full((5000,), value)] * 3).mean == value
 
 
 def test_double_precision_keeps_its_range_and_precision():
@@ -126,6 +126,7 @@ def test_passes_of_different_precision_are_one_row():
         pytest.param([torch.arange(-128, 128, dtype=torch.int8)] * 2, id="int8"),
         pytest.param([torch.arange(70_000), -torch.arange(5)], id="int64"),
         pytest.param([torch.tensor([-(2**63), 2**63 - 1, 2**53 + 1]), torch.tensor([2**62 + 1] * 300)], id="huge"),
+        pytest.param([torch.tensor([2**62 - 1] * 300), torch.tensor([2**63 - 1])], id="below a power of two"),
         pytest.param([torch.tensor([True, False]), torch.tensor([True] * 9)], id="bool"),
     ],
 )

@@ -8,7 +8,15 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
+from linger.constraint.conv_bn import (
+    ConvBN,
+    EmptyBatchNorm,
+    NormalizeConvBN1d,
+    NormalizeConvBN2d,
+    NormalizeConvTransposeBN2d,
+)
+from linger.constraint.limits import limits_of
+from linger.constraint.normalize import normalize_layers
 from linger.constraint.tracing import AHEAD_RELU, replace_everywhere, trace_layers
 from linger.errors import UsageError
 from linger.quantization.initialize import init
@@ -88,6 +96,92 @@ def test_one_dimensional_pair_is_fused():
     before = model.eval()(x)
     assert fused(trace_layers(model, model, x)) == {"0"}
     torch.testing.assert_close(model(x), before, rtol=0, atol=1e-11)  # as above
+
+
+TRANSPOSED = {
+    "plain": {},
+    "two groups": {"groups": 2},
+    "padded and dilated": {"stride": 2, "padding": 1, "output_padding": 1, "dilation": 2, "groups": 2, "bias": False},
+}
+
+
+@pytest.mark.parametrize("options", TRANSPOSED.values(), ids=TRANSPOSED.keys())
+def test_a_transposed_pair_is_fused(options):
+    model = nn.Sequential(nn.ConvTranspose2d(4, 6, 3, **options), settle(nn.BatchNorm2d(6))).double().eval()
+    x = torch.randn(2, 4, 5, 6).double()
+    before = model(x)
+    trace_layers(model, x)
+    assert type(model[0]) is NormalizeConvTransposeBN2d
+    torch.testing.assert_close(model(x), before, rtol=0, atol=1e-11)  # as above
+
+
+def test_a_transposed_pair_that_is_given_an_output_size():
+    model = Wired(lambda m, x: m.bn(m.conv(x, output_size=[14, 13])))
+    model.conv = nn.ConvTranspose2d(3, 4, 3, stride=2)
+    settle(model).double().eval()
+    x = picture().double()
+    before = model(x)
+    assert fused(trace_layers(model, x)) == {"conv"}
+    torch.testing.assert_close(model(x), before, rtol=0, atol=1e-11)  # as above
+    assert model.train()(x).shape == before.shape == (2, 4, 14, 13)
+
+
+def test_kinds_of_pairs():
+    one = trace_layers(nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4)), torch.randn(2, 3, 9))
+    two = trace_layers(Wired(chain), picture())
+    assert type(one[0]) is NormalizeConvBN1d
+    assert type(two.conv) is NormalizeConvBN2d
+
+
+NORMALIZED = {
+    "1d": (lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), nn.ReLU()), torch.randn(2, 3, 9)),
+    "2d": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), picture()),
+    "transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), picture()),
+}
+
+
+@pytest.mark.parametrize(("make", "x"), NORMALIZED.values(), ids=NORMALIZED.keys())
+@pytest.mark.parametrize("kinds", [None, [nn.BatchNorm1d, nn.BatchNorm2d]], ids=["both", "batch norm only"])
+def test_layers_within_limits_are_fused_and_marked_too(make, x, kinds):
+    model = normalize_layers(make(), normalize_modules=kinds, normalize_weight_value=0.5, normalize_output_value=0.25)
+    assert any(limits_of(m).is_any for m in model)
+    trace_layers(model, x)
+    assert fused(model) == {"0"}
+    assert isinstance(model[1], EmptyBatchNorm)
+    assert limits_of(model[0]).output == 0.25
+    assert ahead_of_relu(model) == {"0"}
+    assert model(x).max() <= 0.25
+
+
+@pytest.mark.parametrize(
+    ("forward", "expected"),
+    [
+        (lambda m, x: F.relu(m.conv(x)), {"conv"}),
+        (lambda m, x: F.relu(m.fc(x[:, :1, :4, :4])), {"fc"}),
+        (lambda m, x: F.relu(m.bn(F.relu6(m.conv(x)))), {"bn"}),
+    ],
+    ids=["convolution", "linear", "batch norm"],
+)
+def test_relu_after_layers_within_limits_is_seen(forward, expected):
+    model = normalize_layers(Wired(forward))
+    trace_layers(model, picture())
+    assert ahead_of_relu(model) == expected
+
+
+class DoubledWithinLimits(Doubled):
+    """A subclass of a subclass."""
+
+
+@pytest.mark.parametrize("kind", [Doubled, DoubledWithinLimits])
+def test_a_forward_of_its_own_is_not_fused_after_normalize_layers_either(kind):
+    model = normalize_layers(with_conv(kind(3, 4, 3), chain))
+    assert fused(trace_layers(model, picture())) == set()
+
+
+def test_relu_after_a_pair_made_by_hand_is_seen():
+    model = nn.Sequential(NormalizeConvBN2d(3, 4, 3), nn.ReLU())
+    assert ahead_of_relu(trace_layers(model, picture())) == {"0"}
+    assert fused(model) == {"0"}
 
 
 def test_fusion_can_be_switched_off():

@@ -71,6 +71,22 @@ def test_abandoning_clears_the_frames():
     assert runtime.frame is None
 
 
+def test_observers_see_every_op_with_its_operands_until_the_model_is_copied():
+    model, seen = quantise(Wired(lambda m, x: F.relu(m.conv(x)) + 1.0), picture()), []
+    runtime = runtime_of(model)
+    assert not runtime.is_recorded
+    runtime.observers.append(lambda name, op, operands, attributes, result: seen.append((name, op.name, len(operands))))
+    assert runtime.is_recorded
+    model(picture())
+    expected = [("conv.Quant", 1), ("conv.Conv2dInt", 2), ("Relu", 1), ("iqAdd", 2)]
+    assert [(name, count) for name, _, count in seen] == expected
+    assert [op for _, op, _ in seen] == ["Quant", "Conv2dInt", "Relu", "iqAdd"]
+    other = copy.deepcopy(model)
+    other(picture())
+    assert not runtime_of(other).is_recorded
+    assert len(seen) == len(expected)
+
+
 def test_hooks_tell_the_runtime():
     runtime, module = Runtime(), nn.Identity()
     scope = Scope(runtime, "here")

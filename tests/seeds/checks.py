@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,48 @@ def debug_file(stage: Stage) -> None:
     expected = [n.op_type for n in onnx.load(finished).graph.node]
     assert "Dequant" in expected
     assert [n.op_type for n in nodes] == [name for name in expected if name != "Dequant"]
+
+
+def log_at_the_given_place(stage: Stage) -> None:
+    assert not Path("wb_analyse.log").exists()
+    assert_logs("data.ignore/wb_anylse.log", torch.load("data.ignore/tool_test.pt"))
+
+
+def log_at_the_default_place(stage: Stage) -> None:
+    assert list(stage["checkpoint"]) == ["conv.weight", "conv.bias"]
+    assert_logs("wb_analyse.log", stage["checkpoint"])
+
+
+def assert_logs(path: str, state: dict[str, torch.Tensor]) -> None:
+    """The documented columns, and a row per tensor with what sorting finds, as torch prints it."""
+    rows = [line.split("|")[1:-1] for line in Path(path).read_text().splitlines() if line.startswith("|")]
+    header, *found = [[text.strip() for text in row] for row in rows if set(row[0].strip()) != {"!"}]
+    assert header == ["Layer_name", "Mean", "Max", "Multiple", "Dynamic 0.99", "Versu"]
+    expected = []
+    for name, tensor in state.items():
+        ordered = tensor.abs().flatten().sort().values
+        mean = ordered.double().mean().float()  # the sum of whole numbers is exact
+        top, dynamic = ordered[-1], ordered[int(len(ordered) * 0.99) - 1]
+        expected.append([name, *map(str, (mean, top, top / mean, dynamic, top / dynamic))])
+    assert found == expected
+
+
+def log_of_layer_outputs(stage: Stage) -> None:
+    """The columns and the first rows of the printed log, in its order; numbers of the first layer as torch prints them."""
+    found = rows_of(Path("Analyse_layer_output.log").read_text())
+    printed = rows_of(next(block.text for block in stage.blocks if "root.layer1.0.conv1" in block.text))
+    assert found[0] == printed[0]
+    assert [row[0] for row in found[1 : len(printed)]] == [row[0] for row in printed[1:]]
+    output = stage["model"].conv1(stage["typical_input"]).detach()
+    ordered = output.abs().flatten().sort().values
+    mean, top, dynamic = ordered.double().mean().float(), ordered[-1], ordered[int(len(ordered) * 0.99) - 1]
+    assert found[1] == ["root.conv1", *map(str, (mean, top, top / mean, dynamic, top / dynamic))]
+
+
+def rows_of(log: str) -> list[list[str]]:
+    """The cells of a log, header first, without the rows of alarms."""
+    rows = [line.split("|")[1:-1] for line in log.splitlines() if line.startswith("|")]
+    return [[text.strip() for text in row] for row in rows if set(row[0].strip()) != {"!"}]
 
 
 def resizes_at_run_time(stage: Stage) -> None:

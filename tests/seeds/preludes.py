@@ -19,6 +19,7 @@ from torch.onnx.symbolic_helper import parse_args
 
 import linger
 from tests.seeds.stage import Stage
+from tests.support.resnet50 import resnet50
 
 LINEAR_WEIGHTS = torch.tensor([[1.0, 2, 3, 4], [2, 3, 4, 5], [3, 4, 5, 6]])
 SRCNN_WIDTHS = ((64, 3, 9), (32, 64, 1), (3, 32, 5))
@@ -106,9 +107,9 @@ def checkpoint_files(stage: Stage) -> None:
 
 
 def network_on_a_card(stage: Stage) -> None:
-    """A network under the name of the missing torchvision's, its checkpoint, and a card."""
+    """The network of the missing torchvision, its checkpoint, and a card."""
     stage.give_cuda()
-    stage.give(torch=torch, linger=linger, resnet50=Picture, checkpoint=Picture().state_dict())
+    stage.give(torch=torch, linger=linger, resnet50=resnet50, checkpoint=resnet50().state_dict())
 
 
 def super_resolution(stage: Stage) -> None:

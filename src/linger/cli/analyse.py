@@ -81,9 +81,7 @@ def layers(
     with Dumper() as dumper, torch.no_grad():
         dumper.analyse_layer_output(loaded, match_pattern=match)
         run_batch(loaded, arguments)
-        found = dumper.result
-    if log is not None:
-        found.save_log(log)
+        found = dumper.result if log is None else dumper.save_out_analyse_log(str(log))
     _show(found, advise(loaded, arguments), worst, as_json=as_json, as_csv=as_csv)
     if plots is not None:
         _draw(loaded, plots, arguments, worst)

@@ -3,27 +3,60 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 
+from linger.constraint.batch_norm import batch_statistics
+from linger.constraint.limits import Limits, Normalized, clamp, exceeds, limits_of
+from linger.constraint.normalized import convolve
+
+_Pair = TypeVar("_Pair", bound="ConvBN")
+
 _NEGLIGIBLE_GAMMA = 1e-8
 """Below this a channel's statistics cannot be read back from the folded convolution."""
 
 
-def fold(weight: Tensor, bias: Tensor | None, bn: nn.Module) -> tuple[Tensor, Tensor]:
-    """w' = w·γ/σ and b' = (b − μ)·γ/σ + β with the running statistics."""
-    factor, mean, beta = _affine(bn)
+def fold(
+    weight: Tensor,
+    bias: Tensor | None,
+    bn: nn.Module,
+    *,
+    statistics: tuple[Tensor, Tensor] | None = None,
+    transposed_groups: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """w' = w·γ/σ and b' = (b − μ)·γ/σ + β.
+
+    Args:
+        weight: Output channels first; [in, out/groups, …] for a transposed convolution.
+        bias: One number per output channel.
+        bn: The batch norm.
+        statistics: μ and σ² per output channel; None: the running ones.
+        transposed_groups: Groups of a transposed convolution; None for any other layer.
+    """
+    factor, mean, beta = _affine(bn, statistics)
     offset = -mean if bias is None else bias - mean
-    return weight * factor.reshape(-1, *([1] * (weight.dim() - 1))), offset * factor + beta
+    return weight * per_weight(factor, weight, transposed_groups), offset * factor + beta
 
 
-def _affine(bn: Any) -> tuple[Tensor, Tensor, Tensor]:
-    gamma = torch.ones_like(bn.running_var) if bn.weight is None else bn.weight
-    beta = torch.zeros_like(bn.running_mean) if bn.bias is None else bn.bias
-    return gamma * torch.rsqrt(bn.running_var + bn.eps), bn.running_mean, beta
+def per_weight(factor: Tensor, weight: Tensor, transposed_groups: int | None = None) -> Tensor:
+    """One number per output channel, in the shape that multiplies the weight."""
+    trailing = [1] * (weight.dim() - 2)
+    if transposed_groups is None:
+        return factor.reshape(-1, 1, *trailing)
+    # input channel i belongs to group i // (in/groups); its row holds the out/groups outputs of that group
+    rows = factor.reshape(transposed_groups, -1)
+    return rows.repeat_interleave(weight.shape[0] // transposed_groups, dim=0).reshape(*weight.shape[:2], *trailing)
+
+
+def _affine(bn: Any, statistics: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """γ/σ, μ and β."""
+    mean, var = (bn.running_mean, bn.running_var) if statistics is None else statistics
+    gamma = torch.ones_like(var) if bn.weight is None else bn.weight
+    beta = torch.zeros_like(mean) if bn.bias is None else bn.bias
+    return gamma * torch.rsqrt(var + bn.eps), mean, beta
 
 
 def learning_factor(bn: Any) -> Tensor:
@@ -62,20 +95,52 @@ def _learn_statistics(bn: Any, mean: Tensor, var: Tensor, factor: Tensor, bias: 
     bn.running_var.lerp_(var / (factor * factor), momentum)
 
 
-class ConvBN(nn.Module):
-    """conv then bn in training (one convolution, statistics learned), the folded convolution in evaluation."""
+class ConvBN(Normalized):
+    """conv then bn in training (one convolution, statistics learned), the folded convolution in evaluation.
 
-    def __init__(self, conv: Any, bn: nn.Module) -> None:
-        super().__init__()
+    Limits act on the folded weight and bias, in training with the batch's statistics. What the batch norm learns are
+    always the statistics of the unlimited convolution.
+    """
+
+    def __init__(self, conv: Any, bn: Any, **extras: Any) -> None:
+        super().__init__(**extras)
         self.conv = conv
         self.bn = bn
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The same function as bn(conv(x))."""
-        if self.training:
-            return cast(Tensor, self.bn(self.conv(x)))
-        weight, bias = fold(self.conv.weight, self.conv.bias, self.bn)
-        return cast(Tensor, self.conv._conv_forward(x, weight, bias))  # noqa: SLF001 - torch's hook for other weights
+    @classmethod
+    def join(cls: type[_Pair], conv: nn.Module, bn: nn.Module) -> _Pair:
+        """The pair as one layer of this class. The parts' own limits become the pair's, see `joined_limits`."""
+        pair = cls.__new__(cls)
+        ConvBN.__init__(pair, conv, bn)
+        pair.limit_to(joined_limits(limits_of(conv), limits_of(bn)))
+        for part in (conv, bn):
+            if isinstance(part, Normalized):
+                part.limit_to(Limits())
+        return pair
+
+    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:  # noqa: A002 - the name that conv's callers may write
+        """The same function as bn(conv(input)) while nothing exceeds its limit."""
+        conv, bn = self.conv, self.bn
+        if not self.training and bn.running_mean is not None:
+            y = self._convolve_folded(input, *self.folded(), output_size)
+            return clamp(y, self.normalize_data)
+        u = conv(input) if output_size is None else conv(input, output_size)
+        y = bn(u)
+        if self.normalize_weight is not None or self.normalize_bias is not None:
+            is_by_batch = bn.training or bn.running_mean is None
+            weight, bias = self.folded(batch_statistics(u) if is_by_batch else None)
+            if exceeds(weight, self.normalize_weight) or exceeds(bias, self.normalize_bias):
+                y = self._convolve_folded(input, weight, bias, output_size)
+        return clamp(y, self.normalize_data)
+
+    def folded(self, statistics: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the one convolution that the pair is, by the running or other statistics; not limited."""
+        groups = self.conv.groups if isinstance(self.conv, nn.ConvTranspose2d) else None
+        return fold(self.conv.weight, self.conv.bias, self.bn, statistics=statistics, transposed_groups=groups)
+
+    def _convolve_folded(self, x: Tensor, weight: Tensor, bias: Tensor, output_size: Any) -> Tensor:
+        weight, bias = clamp(weight, self.normalize_weight), clamp(bias, self.normalize_bias)
+        return convolve(self.conv, x, weight, bias, output_size)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # a checkpoint of the float model knows no .conv
@@ -83,6 +148,52 @@ class ConvBN(nn.Module):
             if prefix + name in state_dict:
                 state_dict[f"{prefix}conv.{name}"] = state_dict.pop(prefix + name)
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def joined_limits(conv: Limits, bn: Limits) -> Limits:
+    """Limits of a fused pair: weight and bias as the convolution's, the output as the batch norm's if that has one."""
+    return Limits(conv.weight, conv.bias, conv.output if bn.output is None else bn.output)
+
+
+class _BuiltPair(ConvBN):
+    """A pair made from numbers: the arguments of the convolution, and by keyword those of the batch norm and limits."""
+
+    _parts: ClassVar[tuple[Any, Any]]
+
+    def __init__(
+        self,
+        *arguments: Any,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        **options: Any,
+    ) -> None:
+        extras = {name: options.pop(name) for name in list(options) if name.startswith(("normalize_", "ahead_"))}
+        make_conv, make_bn = self._parts
+        conv = make_conv(*arguments, **options)
+        where = {"device": conv.weight.device, "dtype": conv.weight.dtype}
+        super().__init__(
+            conv, make_bn(conv.out_channels, eps, momentum, affine, track_running_stats, **where), **extras
+        )
+
+
+class NormalizeConvBN1d(_BuiltPair):
+    """Conv1d and BatchNorm1d as one layer."""
+
+    _parts = (nn.Conv1d, nn.BatchNorm1d)
+
+
+class NormalizeConvBN2d(_BuiltPair):
+    """Conv2d and BatchNorm2d as one layer."""
+
+    _parts = (nn.Conv2d, nn.BatchNorm2d)
+
+
+class NormalizeConvTransposeBN2d(_BuiltPair):
+    """ConvTranspose2d and BatchNorm2d as one layer."""
+
+    _parts = (nn.ConvTranspose2d, nn.BatchNorm2d)
 
 
 class EmptyBatchNorm(nn.Module):

@@ -11,15 +11,33 @@ from typing import Any
 from torch import nn
 
 from linger.analysis.matcher import Wiring, computes_like, watch
-from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
+from linger.constraint.batch_norm import NormalizeBatchNorm1d, NormalizeBatchNorm2d
+from linger.constraint.conv_bn import (
+    ConvBN,
+    EmptyBatchNorm,
+    NormalizeConvBN1d,
+    NormalizeConvBN2d,
+    NormalizeConvTransposeBN2d,
+)
+from linger.constraint.limits import AHEAD_RELU
+from linger.constraint.normalized import NormalizeConv1d, NormalizeConv2d, NormalizeConvTranspose2d
+from linger.constraint.wishes import refuse_quantized
 from linger.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
-_FUSABLE = ((nn.Conv2d, nn.BatchNorm2d), (nn.Conv1d, nn.BatchNorm1d))
+_Kinds = tuple[type[nn.Module], ...]
+_FUSABLE: tuple[tuple[_Kinds, _Kinds, type[ConvBN]], ...] = (
+    ((nn.Conv1d, NormalizeConv1d), (nn.BatchNorm1d, NormalizeBatchNorm1d), NormalizeConvBN1d),
+    ((nn.Conv2d, NormalizeConv2d), (nn.BatchNorm2d, NormalizeBatchNorm2d), NormalizeConvBN2d),
+    (
+        (nn.ConvTranspose2d, NormalizeConvTranspose2d),
+        (nn.BatchNorm2d, NormalizeBatchNorm2d),
+        NormalizeConvTransposeBN2d,
+    ),
+)
+"""Kinds of convolution, kinds of batch norm that may follow, and what both become."""
 _BN_KEYS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-AHEAD_RELU = "_linger_ahead_relu"
-"""Attribute of a layer whose output only ReLU sees: its scale need not cover the negative part."""
 
 
 def trace_layers(
@@ -38,11 +56,12 @@ def trace_layers(
     `trace_layers(model, *inputs)` is the newer spelling.
 
     A pair is fused when the batch norm is the only consumer of the convolution, in every call of both. A float
-    checkpoint loads afterwards as before, strictly.
+    checkpoint loads afterwards as before, strictly. Limits that `normalize_layers` set before carry over to the pair.
 
     Raises:
-        UsageError: The target is no part of the root, or fails on the example input.
+        UsageError: The target is no part of the root, or fails on the example input; the model is quantised already.
     """
+    refuse_quantized(root_model, "trace_layers")
     target: nn.Module = root_model
     if args and isinstance(args[0], nn.Module):
         target, args = args[0], args[1:]
@@ -70,7 +89,7 @@ def _pairs(target: nn.Module, wiring: Wiring) -> list[tuple[nn.Module, nn.Module
         results = wiring.results.get(conv, [])
         consumers = {wiring.feeds_only_batch_norm(r) for r in results}
         bn = consumers.pop() if len(consumers) == 1 else None
-        if bn is None or not _is_fusable(conv, bn):
+        if bn is None or _kind_of_pair(conv, bn) is None:
             continue
         has_other_source = {id(x) for x in wiring.inputs[bn]} != {id(r) for r in results}
         if has_other_source or bn.running_mean is None or conv.padding_mode != "zeros":
@@ -79,15 +98,20 @@ def _pairs(target: nn.Module, wiring: Wiring) -> list[tuple[nn.Module, nn.Module
     return found
 
 
-def _is_fusable(conv: nn.Module, bn: nn.Module) -> bool:
-    kinds = next(((c, b) for c, b in _FUSABLE if isinstance(conv, c) and isinstance(bn, b)), None)
-    return kinds is not None and computes_like(conv, kinds[0]) and computes_like(bn, kinds[1])
+def _kind_of_pair(conv: nn.Module, bn: nn.Module) -> type[ConvBN] | None:
+    """What a convolution and a batch norm become; None where one of them computes something else."""
+    kinds = next((k for k in _FUSABLE if isinstance(conv, k[0]) and isinstance(bn, k[1])), None)
+    if kinds is None:
+        return None
+    is_known = all(any(computes_like(layer, k) for k in of) for layer, of in zip((conv, bn), kinds[:2], strict=True))
+    return kinds[2] if is_known else None
 
 
 def _mark_relu(
     target: nn.Module, wiring: Wiring, pairs: dict[nn.Module, nn.Module], *, conv: bool, bn: bool, linear: bool
 ) -> None:
-    wanted = {nn.Conv1d: conv, nn.Conv2d: conv, nn.Linear: linear, nn.BatchNorm2d: bn}
+    convolutions = {nn.Conv1d: conv, nn.Conv2d: conv, nn.ConvTranspose2d: conv, ConvBN: conv}
+    wanted: dict[type[nn.Module], bool] = convolutions | {nn.Linear: linear, nn.BatchNorm2d: bn}
     for layer in target.modules():
         if not any(isinstance(layer, kind) and is_wanted for kind, is_wanted in wanted.items()):
             continue
@@ -98,7 +122,9 @@ def _mark_relu(
 
 
 def _fuse(root: nn.Module, conv_path: str, bn_path: str, conv: nn.Module, bn: nn.Module) -> None:
-    fused, empty = ConvBN(conv, bn), EmptyBatchNorm()
+    kind = _kind_of_pair(conv, bn)
+    assert kind is not None  # _pairs found only such
+    fused, empty = kind.join(conv, bn), EmptyBatchNorm()
     fused.training, empty.training = conv.training, bn.training  # not train(): a frozen batch norm stays frozen
     setattr(fused, AHEAD_RELU, getattr(conv, AHEAD_RELU, False))
     replace_everywhere(root, {conv: fused, bn: empty})

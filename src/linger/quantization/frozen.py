@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linger.numeric.fixed import BIAS_BITS
-from linger.numeric.torch_exact import SplitPlan
+from linger.numeric.fixed import BIAS_BITS, limits
+from linger.numeric.torch_exact import SplitPlan, plan_product
+from linger.numeric.torch_kernel import carrier
 from linger.numeric.torch_quantize import fake_quantize
 
 _SMALL = 4096
@@ -42,6 +44,47 @@ class Ready:
     bias: Tensor | None
     plan: SplitPlan
     is_rounding_folded: bool
+
+
+def make_ready(
+    frozen: Frozen,
+    scale_x: float,
+    scale_o: float,
+    data_bits: int,
+    output_bits: int,
+    *,
+    is_nonnegative: bool,
+    can_fold: bool = True,
+) -> Ready:
+    """The cheapest exact form of frozen parameters for an input and an output scale.
+
+    `is_nonnegative`: the input comes from ReLU. `can_fold`: rounding may become part of the bias.
+    """
+    source = scale_x * frozen.scale_w
+    half = 0.5 * source / scale_o
+    arguments = (frozen.weight_integers, frozen.bias_integers, data_bits)
+    if can_fold and half >= 1 and output_bits <= 16:
+        plan = plan_product(*arguments, is_nonnegative=is_nonnegative, headroom=half)
+        if plan == SplitPlan(1):
+            weight = frozen.weight * scale_o
+            zero = torch.zeros(weight.shape[0], device=weight.device)
+            bias = (zero if frozen.bias is None else frozen.bias.float() * scale_o) + 0.5
+            return Ready(weight, bias, plan, is_rounding_folded=True)
+    plan = plan_product(*arguments, is_nonnegative=is_nonnegative)
+    # beyond a shift of 24 float32 cannot hold v + ½
+    if math.log2(source / scale_o) > 24:
+        plan = SplitPlan(0)
+    return Ready(frozen.weight, frozen.bias, plan, is_rounding_folded=False)
+
+
+def round_output(y: Tensor, scale_o: float, bits: int, *, is_rounding_folded: bool, is_relu: bool) -> Tensor:
+    """A product that nobody else needs, as values of the output's integers."""
+    if is_rounding_folded:
+        low, high = limits(bits)
+        return y.floor_().clamp_(0 if is_relu else low, high).mul_(1.0 / scale_o)
+    if carrier(bits) == torch.float64:
+        y = y.double()
+    return fake_quantize(y, scale_o, bits, is_relu=is_relu, is_owned=True).to(carrier(bits))
 
 
 @contextmanager

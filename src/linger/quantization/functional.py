@@ -102,7 +102,7 @@ def run_functional(
     runtime.note(OpRecord(frame.path, op.name, is_integer=True))
     values = fast.evaluate(total, [o.content for o in operands], op.complete(attributes), can_saturate=can_saturate)
     result = QTensor(values, scale_o, bits, runtime)
-    runtime.record(name, result)
+    runtime.record(name, result, op, operands, attributes)
     return result
 
 
@@ -130,7 +130,7 @@ def _scale_attributes(op: Op, scales: Sequence[float]) -> dict[str, float]:
 
 def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime, *, is_in_place: bool) -> QTensor:
     """Ops whose output has the scale and width of the input: Relu, MaxPool, Clip, AvgPool2dInt."""
-    if op.name == "Relu" and x.is_nonnegative and not x.is_integer and runtime.recorder is None:
+    if op.name == "Relu" and x.is_nonnegative and not x.is_integer and not runtime.is_recorded:
         runtime.note(OpRecord(runtime.path, op.name, is_integer=True))
         # a fused layer has already done it; out of place the result is a tensor of its own
         return x if is_in_place else QTensor(x.content, x.scale or 1.0, x.bits, runtime, is_nonnegative=True)
@@ -146,8 +146,9 @@ def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtim
         attributes |= {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
     if op.name == "Relu" and is_in_place and not x.is_integer:
         runtime.note(OpRecord(runtime.path, op.name, is_integer=True))
+        before = [x.like(x.content.clone())] if runtime.observers else operands  # relu_ writes over its operand
         result = x.like(torch.relu_(x.content))
-        runtime.record(name, result)
+        runtime.record(name, result, op, before, attributes)
     else:
         result = compute(op, operands, attributes, x.scale, x.bits, runtime, name)
     result.is_nonnegative = x.is_nonnegative or op.name == "Relu"
@@ -178,7 +179,7 @@ def compute(
     is_training = runtime.frame is not None and runtime.frame.module.training
     values = simulate(op, operands, full, scale_o, is_exact=not is_training)
     result = QTensor(to_carrier(values, bits), scale_o, bits, runtime)
-    runtime.record(name, result)
+    runtime.record(name, result, op, operands, attributes)
     return result
 
 
@@ -200,15 +201,24 @@ def twin(op: Op) -> ModuleType | None:
     return importlib.import_module(name) if importlib.util.find_spec(name) is not None else None
 
 
-def requantize_to(x: QTensor, bits: int, runtime: Runtime, path: str) -> QTensor:
-    """A tensor of another width: the scale moves by the same number of bits."""
+def requantize_to(x: QTensor, bits: int, runtime: Runtime, path: str, layer: QuantizedBase) -> QTensor:
+    """A tensor of another width.
+
+    Wider, the scale moves by the same number of bits. Narrower, it follows the range `x` of the layer: a sum may be wide
+    and use a few of its bits only, and dropping the low ones by their number would leave nothing.
+    """
     if x.bits == bits:
         return x
     assert x.scale is not None
     op = find_op("Requant")
+    name = runtime.unique_name(path, op.name)
     scale_o = x.scale * 2.0 ** (bits - x.bits)
+    if bits < x.bits:
+        if layer.is_observing and runtime.emitter is None:
+            layer.observe("x", x.content, name)
+        scale_o = layer.scale_of("x", bits, name, at_most=x.scale)
     attributes = {"data_bits": x.bits, "o_bits": bits, "scale_x": x.scale, "scale_o": scale_o}
-    return compute(op, [x], attributes, scale_o, bits, runtime, runtime.unique_name(path, op.name))
+    return compute(op, [x], attributes, scale_o, bits, runtime, name)
 
 
 def quantize_input(
@@ -235,5 +245,5 @@ def quantize_input(
     else:
         values = op.body(TorchKernel(), x, **op.complete(attributes)) / scale
     result = QTensor(values, scale, bits, runtime)
-    runtime.record(name, result)
+    runtime.record(name, result, op, [x], attributes)
     return result

@@ -11,7 +11,9 @@ from typing import Any, cast
 from torch import nn
 
 from linger.constraint.conv_bn import ConvBN
-from linger.constraint.tracing import AHEAD_RELU, replace_everywhere
+from linger.constraint.limits import AHEAD_RELU, limits_of
+from linger.constraint.tracing import replace_everywhere
+from linger.constraint.wishes import QUANTIZED
 from linger.dialect import Refusal
 from linger.errors import UsageError
 from linger.quantization.functional import KEY_PREFIX, FunctionalLayer
@@ -39,11 +41,13 @@ def init(
     """Replace every supported layer by its quantised form, keeping the weights, and return the model.
 
     Args:
-        model: The float model, or one that `trace_layers` has fused. Changed in place.
+        model: The float model, as it is or after `trace_layers` and `normalize_layers`, whose limits the integers
+            keep. Changed in place.
         config_file: Reserved for settings files; must be None.
         disable_module: Layer types that stay float.
         disable_submodel: Dotted names of parts that stay float, with everything inside; `*` at the end matches any.
-        quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for.
+        quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for. A fused
+            pair counts as its convolution too.
         parameter_bits: Width of the weights.
         mode: `QuantMode.QValue`: scales are powers of two.
 
@@ -64,8 +68,11 @@ def init(
     float_paths = _float_paths(model, disable_submodel)
     runtime = Runtime(make_watch=FloatWatch)
     replacements: dict[nn.Module, nn.Module] = {}
+    parts_of_pairs = {part for pair in model.modules() if isinstance(pair, ConvBN) for part in pair.children()}
     for path, module in model.named_modules():
-        if not isinstance(_layer_of(module), excluded) and not _is_inside(path, float_paths):
+        if module in parts_of_pairs:
+            continue
+        if not _counts_as(module, excluded) and not _is_inside(path, float_paths):
             made = _quantized(module, path, types, widths, runtime)
             if made is not None:
                 replacements[module] = made
@@ -112,11 +119,13 @@ def _quantized(
     mark = mark_of(module) or mark_of(layer)  # a wish for a convolution holds after trace_layers too
     if mark is not None and mark.is_disabled:
         return None
-    found = op_for(layer) if isinstance(layer, types) else None
-    if found is None:
+    found = op_for(layer)
+    if found is None and limits_of(module).is_any:
+        logger.warning("%s (%s) stays float, within its limits: it has no integer form", path, type(module).__name__)
+    if found is None or not _counts_as(module, types):
         return None
     op, binding = found
-    geometry = Refusal("it overrides forward") if has_own_forward(layer) else binding(layer)
+    geometry = _refusal(module) or binding(layer)
     if isinstance(geometry, Refusal):
         logger.warning("%s (%s) stays float: %s", path, type(layer).__name__, geometry.reason)
         return None
@@ -124,20 +133,35 @@ def _quantized(
     made = QuantLayer(op, layer, geometry, chosen, runtime)
     made.path = path
     made.is_ahead_of_relu = bool(getattr(module, AHEAD_RELU, False))
+    made.limited_to = limits_of(module)
     if isinstance(module, ConvBN):
         made.take_batch_norm(module.bn)
         made.training = module.training  # not train(): a frozen batch norm stays frozen
     return made
 
 
+def _refusal(module: nn.Module) -> Refusal | None:
+    """Why a layer of a supported type stays float, whatever its settings are."""
+    if has_own_forward(_layer_of(module)):
+        return Refusal("it overrides forward")
+    if isinstance(module, ConvBN) and module.bn.running_mean is None:
+        return Refusal("its batch norm keeps no statistics that could be folded")
+    return None
+
+
 def _layer_of(module: nn.Module) -> nn.Module:
     return cast(nn.Module, module.conv) if isinstance(module, ConvBN) else module
+
+
+def _counts_as(module: nn.Module, types: tuple[type[nn.Module], ...]) -> bool:
+    return isinstance(module, types) or isinstance(_layer_of(module), types)
 
 
 def _attach(root: nn.Module, runtime: Runtime) -> None:
     """Hooks that name the module at work, and that make functional layers when a checkpoint has them."""
     root.__dict__[_RUNTIME] = runtime
     for path, module in root.named_modules():
+        module.__dict__[QUANTIZED] = True
         if isinstance(module, QuantLayer):
             runtime.layers.append(module)
         scope = Scope(runtime, path)

@@ -6,21 +6,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from linger.constraint.conv_bn import fold, learning_factor, normalize_folded
+from linger.constraint.conv_bn import fold, learning_factor, normalize_folded, per_weight
+from linger.constraint.limits import Limits, exceeds
 from linger.dialect import Op, Refusal
 from linger.errors import UsageError, listing
 from linger.numeric.fixed import BIAS_BITS, limits, scale_for
-from linger.numeric.torch_exact import SplitPlan, plan_product, run_product
-from linger.numeric.torch_kernel import carrier, integer_type
+from linger.numeric.torch_exact import run_product
+from linger.numeric.torch_kernel import integer_type
 from linger.numeric.torch_quantize import fake_quantize, max_abs, round_weight
 from linger.quantization.dispatch import bindings_by_path
-from linger.quantization.frozen import Frozen, Ready, Watchman, kept, round_bias
+from linger.quantization.frozen import Frozen, Ready, Watchman, kept, make_ready, round_bias, round_output
 from linger.quantization.functional import quantize_input, requantize_to, run_functional, twin
+from linger.quantization.integer_limits import fold_by_batch, integer_bound, limit_parameters
 from linger.quantization.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.runtime import RUN_FIRST, OpRecord, Runtime, is_exporting
 from linger.quantization.statistics import QuantizedBase
@@ -60,6 +63,7 @@ class QuantLayer(QuantizedBase):
         self.runtime = runtime
         self.path = ""
         self.is_ahead_of_relu = False
+        self.limited_to = Limits()
         self._input_range = ""
         self._frozen: dict[tuple[Any, ...], Frozen] = {}
         self._simulation: dict[tuple[Any, ...], Ready] = {}
@@ -113,11 +117,13 @@ class QuantLayer(QuantizedBase):
         geometry = self._bind(x)
         if isinstance(geometry, Refusal):
             return self._in_float(x, geometry.reason)
-        if not isinstance(x, QTensor) or x.scale is None:
-            self._own_input_range()
+        is_real = not isinstance(x, QTensor) or x.scale is None
+        if is_real or x.bits > self.widths.data:
+            self._own_input_range()  # what is too wide gets a scale that fits its values
+        if is_real:
             q = quantize_input(unwrap(x), self, self.widths.data, runtime, self.path)
         else:
-            q = requantize_to(x, self.widths.data, runtime, self.path)
+            q = requantize_to(x, self.widths.data, runtime, self.path, self)
             self._adopt_input_range(q)
         if "w" not in self._op.inputs:
             if self._op.constant_names and runtime.emitter is None and not is_exporting():
@@ -163,29 +169,21 @@ class QuantLayer(QuantizedBase):
 
     def _keep_constants(self, geometry: Mapping[str, Any], q: QTensor) -> None:
         make = self._op.make_constants
-        assert make is not None
+        assert make is not None  # quant_module may have changed the width of the buffers
         for name, value in zip(self._op.constant_names, make(scale=q.scale, bits=q.bits, **geometry), strict=True):
             buffer = self._buffers[name]
             assert buffer is not None  # registered in __init__
-            self._buffers[name] = buffer.to(integer_type(q.bits)).fill_(
-                value
-            )  # quant_module may have changed the width
+            self._buffers[name] = buffer.to(integer_type(q.bits)).fill_(value)
 
     # -- training -----------------------------------------------------------------------------------
     def _learn(self, q: QTensor, geometry: Mapping[str, Any], name: str) -> QTensor:
         """The layer on rounded operands, its output rounded to the observed range."""
         assert q.scale is not None
         is_learning_bn = self.bn is not None and self.bn.training and self.training
-        factor, bias = (learning_factor(self.bn), None) if is_learning_bn else self._fold_parts()
-        integers, scale_w = self._round_weight(factor, bias, q.scale)
         if is_learning_bn:
-            # batch norm cancels a common gain, so the integers need not be scaled back
-            assert factor is not None
-            y = self._product(q.content, integers, None, geometry)
-            y = normalize_folded(y, self.bias, self.bn, factor, gain=scale_w)
+            y, scale_w = self._learn_batch_norm(q, geometry)
         else:
-            bias_q = None if bias is None else round_bias(bias, q.scale * scale_w)
-            y = self._product(q.content, integers * (1.0 / scale_w), bias_q, geometry)
+            y, scale_w = self._learn_product(q, geometry, *self._limited_parts())
         is_relu = self.is_ahead_of_relu
         seen = self.observe("o", y, name, is_relu=is_relu)
         bits = self.widths.output
@@ -198,20 +196,58 @@ class QuantLayer(QuantizedBase):
         self._note(name, q, y)
         return QTensor(values, scale_o, bits, self.runtime, is_nonnegative=is_fused)
 
+    def _learn_product(
+        self, q: QTensor, geometry: Mapping[str, Any], weight: Tensor, factor: Tensor | None, bias: Tensor | None
+    ) -> tuple[Tensor, float]:
+        """The product with rounded parameters, and the scale of the weights."""
+        assert q.scale is not None
+        integers, scale_w = self._round_weight(weight, factor, bias, q.scale)
+        bias_q = None if bias is None else round_bias(bias, q.scale * scale_w)
+        return self._product(q.content, integers * (1.0 / scale_w), bias_q, geometry), scale_w
+
+    def _learn_batch_norm(self, q: QTensor, geometry: Mapping[str, Any]) -> tuple[Tensor, float]:
+        """Batch norm of one convolution; where a folded parameter is beyond its limit, a second one with limited ones.
+
+        The statistics are always those of the unlimited convolution, so they do not move with the limits.
+        """
+        assert q.scale is not None
+        factor = learning_factor(self.bn)
+        integers, scale_w = self._round_weight(self.weight, factor, None, q.scale)
+        # batch norm cancels a common gain, so the integers need not be scaled back
+        z = self._product(q.content, integers, None, geometry)
+        y = normalize_folded(z, self.bias, self.bn, factor, gain=scale_w)
+        limits_kept, bits = self.limited_to, self.widths.parameter
+        if limits_kept.weight is None and limits_kept.bias is None:
+            return y, scale_w
+        weight, bias = fold_by_batch(self.weight, self.bias, self.bn, z, factor * scale_w)
+        bound = integer_bound(limits_kept.weight, bits)
+        is_wide = bound is not None and self.read("running_w") > bound  # its rounding would be too coarse
+        if is_wide or exceeds(weight, bound) or exceeds(bias, limits_kept.bias):
+            return self._learn_product(q, geometry, *limit_parameters(limits_kept, bits, weight, None, bias))
+        return y, scale_w
+
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Mapping[str, Any]) -> Tensor:
         fast = twin(self._op)
         assert fast is not None  # ops with weights have one
         result: Tensor = fast.accumulate(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype), geometry)
         return result
 
-    def _fold_parts(self) -> tuple[Tensor | None, Tensor | None]:
-        """The factor on the weights and the bias, with the running statistics of a batch norm folded in."""
-        if self.bn is None:
-            return None, self.bias
-        factor, bias = fold(self.weight.new_ones(self.weight.shape[0], 1), self.bias, self.bn)
-        return factor.squeeze(1), bias
+    # -- parameters -------------------------------------------------------------------------------------
+    def largest_range(self, name: str) -> float:
+        """The output's limit: the integers saturate there, so that no op has to."""
+        bound = integer_bound(self.limited_to.output, self.widths.output) if name == "o" else None
+        return math.inf if bound is None else bound
 
-    def _round_weight(self, factor: Tensor | None, bias: Tensor | None, scale_x: float) -> tuple[Tensor, float]:
+    def _limited_parts(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Weight, the factor on it and bias, with the running statistics of a batch norm folded in, within limits."""
+        if self.bn is None:
+            return limit_parameters(self.limited_to, self.widths.parameter, self.weight, None, self.bias)
+        factor, bias = fold(self.weight.new_ones(self.weight.shape[0], 1), self.bias, self.bn)
+        return limit_parameters(self.limited_to, self.widths.parameter, self.weight, factor.squeeze(1), bias)
+
+    def _round_weight(
+        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: float
+    ) -> tuple[Tensor, float]:
         """Integer weights and their scale, lowered where the int32 bias at scale_x·scale_w would not fit."""
 
         def choose_scale(largest: float) -> float:
@@ -224,10 +260,10 @@ class QuantLayer(QuantizedBase):
             self.write("scale_w", scale)
             return scale
 
-        wide = None if factor is None else factor.reshape(-1, *([1] * (self.weight.dim() - 1)))
+        wide = None if factor is None else per_weight(factor, weight)
         if wide is not None and wide.requires_grad:  # a frozen batch norm, whose gamma still learns
-            return round_weight(self.weight * wide, None, choose_scale)
-        return round_weight(self.weight, wide, choose_scale)
+            return round_weight(weight * wide, None, choose_scale)
+        return round_weight(weight, wide, choose_scale)
 
     # -- evaluation and export ------------------------------------------------------------------------
     def _deploy(self, q: QTensor, geometry: Mapping[str, Any], name: str) -> QTensor:
@@ -251,54 +287,29 @@ class QuantLayer(QuantizedBase):
         is_differentiable = torch.is_grad_enabled() and not is_exporting()
         has_gradient = is_differentiable and (q.content.requires_grad or self._is_trainable)
         ready = self._ready(frozen, q, scale_o, has_gradient=has_gradient)
-        is_relu = self.is_ahead_of_relu and self.runtime.recorder is None
+        is_relu = self.is_ahead_of_relu and not self.runtime.is_recorded
         y = self._exact_product(q.content, ready, geometry)
         self._note(name, q, y)
-        values = self._round_output(y, ready, scale_o, is_relu=is_relu)
+        values = round_output(y, scale_o, bits, is_rounding_folded=ready.is_rounding_folded, is_relu=is_relu)
         result = QTensor(values, scale_o, bits, self.runtime, is_nonnegative=is_relu)
-        self.runtime.record(name, result)
+        self.runtime.record(name, result, self._op, (q, frozen), attributes)
         return result
-
-    def _round_output(self, y: Tensor, ready: Ready, scale_o: float, *, is_relu: bool) -> Tensor:
-        bits = self.widths.output
-        if ready.is_rounding_folded:
-            low, high = limits(bits)
-            return y.floor_().clamp_(0 if is_relu else low, high).mul_(1.0 / scale_o)
-        if carrier(bits) == torch.float64:
-            y = y.double()
-        return fake_quantize(y, scale_o, bits, is_relu=is_relu, is_owned=True).to(carrier(bits))
 
     def _ready(self, frozen: Frozen, q: QTensor, scale_o: float, *, has_gradient: bool) -> Ready:
         """The frozen parameters in the cheapest exact form for this output scale; kept as long as they are."""
         assert q.scale is not None
-        if has_gradient:
-            return self._make_ready(frozen, q.scale, scale_o, is_nonnegative=q.is_nonnegative, can_fold=False)
         key = (q.scale, scale_o, q.is_nonnegative, self.widths)
-        if key not in self._simulation:
-            with kept():
-                self._simulation[key] = self._make_ready(frozen, q.scale, scale_o, is_nonnegative=q.is_nonnegative)
-        return self._simulation[key]
-
-    def _make_ready(
-        self, frozen: Frozen, scale_x: float, scale_o: float, *, is_nonnegative: bool, can_fold: bool = True
-    ) -> Ready:
+        if not has_gradient and key in self._simulation:
+            return self._simulation[key]
         if is_exporting():
             raise UsageError(RUN_FIRST)
-        source = scale_x * frozen.scale_w
-        half = 0.5 * source / scale_o
-        arguments = (frozen.weight_integers, frozen.bias_integers, self.widths.data)
-        if can_fold and half >= 1 and self.widths.output <= 16:
-            plan = plan_product(*arguments, is_nonnegative=is_nonnegative, headroom=half)
-            if plan == SplitPlan(1):
-                weight = frozen.weight * scale_o
-                zero = torch.zeros(weight.shape[0], device=weight.device)
-                bias = (zero if frozen.bias is None else frozen.bias.float() * scale_o) + 0.5
-                return Ready(weight, bias, plan, is_rounding_folded=True)
-        plan = plan_product(*arguments, is_nonnegative=is_nonnegative)
-        # beyond a shift of 24 float32 cannot hold v + ½
-        if math.log2(source / scale_o) > 24:
-            plan = SplitPlan(0)
-        return Ready(frozen.weight, frozen.bias, plan, is_rounding_folded=False)
+        widths = (self.widths.data, self.widths.output)
+        make = partial(make_ready, frozen, q.scale, scale_o, *widths, is_nonnegative=q.is_nonnegative)
+        if has_gradient:
+            return make(can_fold=False)
+        with kept():
+            self._simulation[key] = make()
+        return self._simulation[key]
 
     def _exact_product(self, x: Tensor, ready: Ready, geometry: Mapping[str, Any]) -> Tensor:
         fast = twin(self._op)
@@ -331,8 +342,8 @@ class QuantLayer(QuantizedBase):
         return any(p.requires_grad for p in self.parameters())
 
     def _make_frozen(self, scale_x: float) -> Frozen:
-        factor, bias = self._fold_parts()
-        integers, scale_w = self._round_weight(factor, bias, scale_x)
+        weight, factor, bias = self._limited_parts()
+        integers, scale_w = self._round_weight(weight, factor, bias, scale_x)
         bits = self.widths.parameter
         rounded = integers * (1.0 / scale_w)
         rounded_bias = None if bias is None else round_bias(bias, scale_x * scale_w)

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import nn
 
+from linger.constraint.conv_bn import ConvBN
+from linger.constraint.limits import Normalized
 from linger.errors import UsageError
 from linger.quantization.layer import QuantLayer, Widths
 from linger.quantization.runtime import MARK
@@ -84,7 +86,7 @@ def quant_module(
     for part in module.modules():
         if isinstance(part, QuantLayer):
             part.widths = widths
-        elif isinstance(part, types):
+        elif isinstance(part, types) or (isinstance(part, ConvBN) and isinstance(part.conv, types)):
             part.__dict__[MARK] = Mark(widths=widths)
     return module
 
@@ -106,12 +108,15 @@ def checked_widths(data: int, parameter: int, output: int) -> Widths:
 
 
 def checked_types(types: Iterable[Any] | None) -> tuple[type[nn.Module], ...]:
-    """The layer types to quantise; complains about all that linger has no op for."""
+    """The layer types to quantise; complains about all that linger has no op for.
+
+    Normalize* types are all accepted, as the old lists name them; a layer without an op stays float.
+    """
     supported = supported_types()
     if types is None:
         return tuple(supported)
     wanted = tuple(types) if isinstance(types, Iterable) else (types,)
-    accepted = (*supported, *THROUGH_FUNCTIONS)
+    accepted = (*supported, *THROUGH_FUNCTIONS, Normalized)
     wrong = [t for t in wanted if not (isinstance(t, type) and issubclass(t, accepted))]
     if wrong:
         names = ", ".join(getattr(t, "__name__", repr(t)) for t in wrong)

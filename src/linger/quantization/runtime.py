@@ -20,6 +20,7 @@ from linger.quantization.calibrate import is_calibrating
 from linger.quantization.qtensor import unwrap
 
 if TYPE_CHECKING:
+    from linger.quantization.frozen import Frozen
     from linger.quantization.qtensor import QTensor
 
 RUN_FIRST = "torch.export needs the scales and integer weights of a pass before it. Run model.eval() once under torch.no_grad() first."
@@ -60,6 +61,9 @@ class Emitter(Protocol):
 Recorder = Callable[[str, Tensor], None]
 """Receives the name and the integers of every tensor the simulation computes."""
 
+Observer = Callable[[str, Op, "Sequence[Tensor | Frozen]", Mapping[str, Any], "QTensor"], None]
+"""Receives every op that the simulation computes: name, op, operands (a layer's parameters as `Frozen`), attributes, result."""
+
 
 @dataclass
 class Runtime:
@@ -68,6 +72,7 @@ class Runtime:
     frames: list[Frame] = field(default_factory=list)
     emitter: Emitter | None = None
     recorder: Recorder | None = None
+    observers: list[Observer] = field(default_factory=list)
     ops: list[OpRecord] = field(default_factory=list)
     layers: list[Any] = field(default_factory=list)
     is_thorough: bool = False
@@ -76,6 +81,10 @@ class Runtime:
     _watch: Any = None
     _pending: list[OpRecord] = field(default_factory=list)
     _names: Counter[str] = field(default_factory=Counter)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy of the model is not observed."""
+        return self.__dict__ | {"observers": []}
 
     def enter(self, path: str, module: nn.Module) -> None:
         """A module's forward begins; the outermost one starts a new pass."""
@@ -130,10 +139,24 @@ class Runtime:
         self._names[stem] += 1
         return stem if count == 0 else f"{stem}_{count}"
 
-    def record(self, name: str, x: QTensor) -> None:
-        """Show a computed tensor to whoever records."""
+    @property
+    def is_recorded(self) -> bool:
+        """Whether somebody looks at every op: then each one runs on its own, as in the file."""
+        return self.recorder is not None or bool(self.observers)
+
+    def record(
+        self,
+        name: str,
+        x: QTensor,
+        op: Op,
+        operands: Sequence[Tensor | Frozen],
+        attributes: Mapping[str, Any],
+    ) -> None:
+        """Show a computed tensor, and what it was computed from, to whoever records."""
         if self.recorder is not None:
             self.recorder(name, x.integers())
+        for observer in self.observers:
+            observer(name, op, operands, attributes, x)
 
     def emit(self, op: Op, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any], name: str) -> Tensor:
         """Write one node of the file being exported."""

@@ -61,6 +61,10 @@ class QuantizedBase(nn.Module):
         """Whether this pass changes the ranges."""
         return self.training or is_calibrating()
 
+    def largest_range(self, name: str) -> float:  # noqa: ARG002 - for those that override it
+        """What no range goes beyond, whatever is seen: a layer within limits has a finite one."""
+        return math.inf
+
     def observe(self, name: str, x: Tensor, where: str, *, is_relu: bool = False) -> float:
         """Let a tensor widen the range `name`; returns the tensor's own maximum.
 
@@ -74,12 +78,13 @@ class QuantizedBase(nn.Module):
         before = self.read(f"running_{name}")
         if x.numel() == 0:
             return seen
+        kept = min(seen, self.largest_range(name))
         if before <= _ZEROS:  # nothing but zeros so far: the first real batch sets the range
-            after = seen
+            after = kept
         elif is_calibrating():
-            after = max(before, seen)
+            after = max(before, kept)
         else:
-            after = (1 - MOMENTUM) * before + MOMENTUM * seen
+            after = (1 - MOMENTUM) * before + MOMENTUM * kept
         # float32 is what the buffer holds: the scale must not depend on who computed it
         self.write(f"running_{name}", float(torch.tensor(after, dtype=torch.float32)) or _ZEROS)
         return seen
@@ -93,7 +98,8 @@ class QuantizedBase(nn.Module):
         running = self.read(f"running_{name}")
         if running == 0.0:
             raise UsageError(self.missing_scale(where))
-        scale = min(scale_for(running, bits), at_most)
+        # a checkpoint of a model without limits may hold a larger range
+        scale = min(scale_for(min(running, self.largest_range(name)), bits), at_most)
         self.write(f"scale_{name}", scale)
         return scale
 

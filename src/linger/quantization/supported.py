@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from linger.analysis.matcher import computes_like
+from linger.constraint.normalize import NORMALIZED
 from linger.dialect import Binding, Op, ops
 
 
@@ -29,5 +30,6 @@ def op_for(layer: nn.Module) -> tuple[Op, Binding] | None:
 
 
 def has_own_forward(layer: nn.Module) -> bool:
-    """Whether a subclass computes something else than the supported layer it derives from."""
-    return not any(computes_like(layer, kind) for kind in type(layer).__mro__ if kind in supported_types())
+    """Whether a subclass computes something else than the supported layer it derives from, with or without limits."""
+    known = (*supported_types(), *NORMALIZED.values())
+    return not any(computes_like(layer, kind) for kind in type(layer).__mro__ if kind in known)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch norm within limits, which act on what hardware multiplies and adds: y = alpha·x + offset."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor, nn
+
+from linger.constraint.limits import Normalized, clamp
+
+
+def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and (biased) variance per channel, as batch norm takes them; the gradient goes through both."""
+    var, mean = torch.var_mean(x, [axis for axis in range(x.dim()) if axis != 1], correction=0)
+    return mean, var
+
+
+def _limited_affine(bn: Any, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """γ and β that keep alpha = γ/σ and offset = β − μ·alpha within their limits; untouched where they are.
+
+    With them torch's own batch norm does the rest, so a channel inside its limits does not change by a bit.
+    """
+    sigma = torch.sqrt(var + bn.eps)
+    gamma = torch.ones_like(sigma) if bn.weight is None else bn.weight
+    beta = torch.zeros_like(sigma) if bn.bias is None else bn.bias
+    alpha = gamma / sigma
+    offset = beta - mean * alpha
+    limited_alpha, limited_offset = clamp(alpha, bn.normalize_weight), clamp(offset, bn.normalize_bias)
+    is_steep = limited_alpha != alpha
+    is_changed = is_steep | (limited_offset != offset)
+    return (
+        torch.where(is_steep, limited_alpha * sigma, gamma),
+        torch.where(is_changed, limited_offset + mean * limited_alpha, beta),
+    )
+
+
+class _LimitedBatchNorm(Normalized):
+    """The forward of the three kinds of batch norm."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name, as a caller may write it
+        """clamp(alpha)·x + clamp(offset), limited; statistics are learned as torch learns them."""
+        bn = cast(Any, self)
+        if self.normalize_weight is None and self.normalize_bias is None:
+            return clamp(cast(Tensor, super().forward(input)), self.normalize_data)
+        bn._check_input_dim(input)  # noqa: SLF001 - as torch's forward does
+        is_by_batch = self.training or bn.running_mean is None
+        mean, var = batch_statistics(input) if is_by_batch else (bn.running_mean, bn.running_var)
+        gamma, beta = _limited_affine(bn, mean, var)
+        has_buffers = not self.training or bn.track_running_stats
+        y = F.batch_norm(
+            input,
+            bn.running_mean if has_buffers else None,
+            bn.running_var if has_buffers else None,
+            gamma,
+            beta,
+            training=is_by_batch,
+            momentum=_count_batch(bn),
+            eps=bn.eps,
+        )
+        return clamp(y, self.normalize_data)
+
+
+def _count_batch(bn: Any) -> float:
+    """The weight of this batch in the running statistics; a momentum of None is a plain mean over all batches."""
+    if not (bn.training and bn.track_running_stats and bn.num_batches_tracked is not None):
+        return bn.momentum or 0.0
+    bn.num_batches_tracked.add_(1)
+    return 1.0 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum
+
+
+class NormalizeBatchNorm1d(_LimitedBatchNorm, nn.BatchNorm1d):
+    """Batch norm of vectors or sequences within limits."""
+
+
+class NormalizeBatchNorm2d(_LimitedBatchNorm, nn.BatchNorm2d):
+    """Batch norm of pictures within limits."""
+
+
+class NormalizeBatchNorm3d(_LimitedBatchNorm, nn.BatchNorm3d):
+    """Batch norm of volumes within limits."""

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""normalize_layers, normalize_module, disable_normalize: limits for the layers of a float model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import is_parametrized
+
+from linger.analysis.matcher import computes_like
+from linger.constraint.batch_norm import NormalizeBatchNorm1d, NormalizeBatchNorm2d, NormalizeBatchNorm3d
+from linger.constraint.conv_bn import (
+    ConvBN,
+    NormalizeConvBN1d,
+    NormalizeConvBN2d,
+    NormalizeConvTransposeBN2d,
+    joined_limits,
+)
+from linger.constraint.limits import Limits, Normalized, checked_limits, limits_of
+from linger.constraint.normalized import (
+    NormalizeConv1d,
+    NormalizeConv2d,
+    NormalizeConvTranspose2d,
+    NormalizeEmbedding,
+    NormalizeLayerNorm,
+    NormalizeLinear,
+)
+from linger.constraint.recurrent import NormalizeFastGRU, NormalizeFastLSTM
+from linger.constraint.tracing import replace_everywhere
+from linger.constraint.wishes import keep_wish, refuse_quantized, wish_of
+from linger.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+NORMALIZED: dict[type[nn.Module], type[Normalized]] = {
+    nn.Conv1d: NormalizeConv1d,
+    nn.Conv2d: NormalizeConv2d,
+    nn.ConvTranspose2d: NormalizeConvTranspose2d,
+    nn.Linear: NormalizeLinear,
+    nn.BatchNorm1d: NormalizeBatchNorm1d,
+    nn.BatchNorm2d: NormalizeBatchNorm2d,
+    nn.BatchNorm3d: NormalizeBatchNorm3d,
+    nn.LSTM: NormalizeFastLSTM,
+    nn.GRU: NormalizeFastGRU,
+    nn.Embedding: NormalizeEmbedding,
+    nn.LayerNorm: NormalizeLayerNorm,
+}
+"""Torch layer → the same layer within limits."""
+
+_PAIRS = (NormalizeConvBN1d, NormalizeConvBN2d, NormalizeConvTransposeBN2d)
+DEFAULT_TYPES: tuple[type[nn.Module], ...] = (
+    nn.Conv2d,
+    nn.Linear,
+    nn.ConvTranspose2d,
+    nn.Conv1d,
+    nn.BatchNorm2d,
+    nn.GRU,
+    nn.LSTM,
+    *_PAIRS,
+)
+_SUPPORTED = (*NORMALIZED, ConvBN)
+_READING_WEIGHTS_THEMSELVES = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+"""Modules that compute with their children's weights without calling the children."""
+
+
+def normalize_layers(
+    model: nn.Module,
+    *,
+    normalize_modules: Sequence[type[nn.Module]] | None = DEFAULT_TYPES,
+    normalize_weight_value: float | None = 8,
+    normalize_bias_value: float | None = None,
+    normalize_output_value: float | None = 8,
+) -> nn.Module:
+    """Keep weights, biases and outputs of a model's layers within limits, and return the model.
+
+    A layer gets the limits that `normalize_module` or `disable_normalize` asked for, else, if its type is one of
+    `normalize_modules`, the ones given here. Parameters stay the same objects under the same names. A layer that has
+    limits keeps them: a second call reaches only the layers that have none yet.
+
+    Args:
+        model: The float model, before or after `trace_layers`. Changed in place.
+        normalize_modules: Layer types, subclasses included; a fused pair counts as its convolution too.
+        normalize_weight_value: Largest magnitude of a weight (folded, where a batch norm is fused); None: no limit.
+        normalize_bias_value: Largest magnitude of a bias, likewise.
+        normalize_output_value: Largest magnitude of an output.
+
+    Raises:
+        UsageError: A value is no limit, a type is not supported, or the model is quantised already.
+    """
+    where = "normalize_layers"
+    refuse_quantized(model, where)
+    default = checked_limits(
+        where,
+        normalize_weight_value=normalize_weight_value,
+        normalize_bias_value=normalize_bias_value,
+        normalize_output_value=normalize_output_value,
+    )
+    types = _checked_types(f"{where}: normalize_modules", normalize_modules)
+    replacements: dict[nn.Module, nn.Module] = {}
+    parts_of_pairs = {part for pair in model.modules() if isinstance(pair, ConvBN) for part in pair.children()}
+    for path, layer in model.named_modules():
+        wanted = _wanted_limits(layer, types, default)
+        if layer in parts_of_pairs or not wanted.is_any or limits_of(layer).is_any:
+            continue
+        reason = _reason_to_stay(layer, model)
+        if reason:
+            logger.warning("%s (%s) stays without limits: %s", path, type(layer).__name__, reason)
+        elif isinstance(layer, Normalized):
+            layer.limit_to(wanted)
+        else:
+            replacements[layer] = NORMALIZED[_kind(layer)].from_layer(layer, wanted)
+    root = replacements.get(model, model)
+    replace_everywhere(root, replacements)
+    logger.info("normalize_layers: %d layers replaced", len(replacements))
+    return root
+
+
+def normalize_module(
+    module: nn.Module,
+    type_modules: Sequence[type[nn.Module]] | None = DEFAULT_TYPES,
+    normalize_weight_value: float | None = 8,
+    normalize_bias_value: float | None = 8,
+    normalize_output_value: float | None = None,
+) -> nn.Module:
+    """Choose the limits of a module and of what is inside it, for a later `normalize_layers`.
+
+    Layers that have limits already get the new ones at once.
+
+    Args:
+        module: A layer or a whole part of the model.
+        type_modules: Only layers of these types, subclasses included.
+        normalize_weight_value: Largest magnitude of a weight; None: no limit.
+        normalize_bias_value: Largest magnitude of a bias.
+        normalize_output_value: Largest magnitude of an output.
+
+    Returns:
+        The module, so that the call can be used inline.
+
+    Raises:
+        UsageError: A value is no limit, a type is not supported, or the model is quantised already.
+    """
+    where = "normalize_module"
+    refuse_quantized(module, where)
+    wish = checked_limits(
+        where,
+        normalize_weight_value=normalize_weight_value,
+        normalize_bias_value=normalize_bias_value,
+        normalize_output_value=normalize_output_value,
+    )
+    types = _checked_types(f"{where}: type_modules", type_modules)
+    _keep_wish((part for part in module.modules() if _counts_as(part, types)), wish)
+    return module
+
+
+def disable_normalize(module: nn.Module) -> nn.Module:
+    """Leave a module and everything inside it without limits; those that are set already are removed.
+
+    Returns:
+        The module, so that the call can be used inline.
+
+    Raises:
+        UsageError: The model is quantised already.
+    """
+    refuse_quantized(module, "disable_normalize")
+    _keep_wish(module.modules(), Limits())
+    return module
+
+
+def _keep_wish(parts: Iterable[nn.Module], wish: Limits) -> None:
+    for part in parts:
+        keep_wish(part, wish)
+        if isinstance(part, Normalized) and limits_of(part).is_any:
+            part.limit_to(wish)
+
+
+def _counts_as(layer: nn.Module, types: tuple[type[nn.Module], ...]) -> bool:
+    return isinstance(layer, types) or (isinstance(layer, ConvBN) and isinstance(layer.conv, types))
+
+
+def _checked_types(where: str, types: Any) -> tuple[type[nn.Module], ...]:
+    if types is None:
+        return DEFAULT_TYPES
+    wanted = tuple(types) if isinstance(types, Iterable) else (types,)
+    wrong = [t for t in wanted if not (isinstance(t, type) and issubclass(t, _SUPPORTED))]
+    if wrong:
+        names = ", ".join(getattr(t, "__name__", repr(t)) for t in wrong)
+        known = ", ".join(t.__name__ for t in (*NORMALIZED, *_PAIRS))
+        raise UsageError(f"{where}: {names} cannot be normalised. Supported types: {known}.")
+    return wanted
+
+
+def _wanted_limits(layer: nn.Module, types: tuple[type[nn.Module], ...], default: Limits) -> Limits:
+    """The wish for a layer, else the default for its type; a fused pair has what its parts would have had."""
+    own = wish_of(layer)
+    if own is not None:
+        return own
+    if isinstance(layer, ConvBN):
+        of_parts = (*types, type(layer.conv), type(layer.bn)) if isinstance(layer, types) else types
+        conv, bn = (_wanted_limits(part, of_parts, default) for part in (layer.conv, layer.bn))
+        return joined_limits(conv, bn)
+    return default if isinstance(layer, types) else Limits()
+
+
+def _kind(layer: nn.Module) -> type[nn.Module]:
+    """The torch layer that a layer is, or derives from."""
+    return next(kind for kind in type(layer).__mro__ if kind in NORMALIZED)
+
+
+def _reason_to_stay(layer: nn.Module, model: nn.Module) -> str:
+    """Why a layer cannot be kept within limits; empty if it can."""
+    if isinstance(layer, Normalized):
+        return ""
+    if not computes_like(layer, _kind(layer)):
+        return "it overrides forward"
+    if is_parametrized(layer):
+        return "its weight is computed by a parametrization"
+    if any(is_lazy(parameter) for parameter in layer.parameters()):
+        return "its parameters have no shape yet; run the model once first"
+    readers = [m for m in model.modules() if isinstance(m, _READING_WEIGHTS_THEMSELVES)]
+    owner = next((m for m in readers if layer in m.children()), None)
+    return "" if owner is None else f"{type(owner).__name__} reads its weights itself"

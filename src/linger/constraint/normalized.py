@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers whose weight, bias and output stay within limits, in training and in evaluation; gradients end there."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor, nn
+
+from linger.constraint.limits import Limits, Normalized, clamp
+from linger.errors import UsageError
+
+
+def convolve(conv: Any, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: Any = None) -> Tensor:
+    """A convolution's own computation, transposed or not, with other parameters."""
+    if not isinstance(conv, nn.ConvTranspose2d):
+        return cast(Tensor, conv._conv_forward(x, weight, bias))  # noqa: SLF001 - torch's hook for other weights
+    stride, padding, dilation = conv.stride, conv.padding, conv.dilation
+    find_padding: Any = conv._output_padding  # noqa: SLF001 - the only place where torch turns output_size into padding
+    output_padding = find_padding(x, output_size, stride, padding, conv.kernel_size, 2, dilation)
+    return F.conv_transpose2d(x, weight, bias, stride, padding, output_padding, conv.groups, dilation)  # type: ignore[arg-type]  # torch annotates padding with a str
+
+
+class NormalizeConv1d(Normalized, nn.Conv1d):
+    """A one-dimensional convolution within limits."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name, as a caller may write it
+        """Limited output of the convolution with limited parameters."""
+        return _limited_convolution(self, input)
+
+
+class NormalizeConv2d(Normalized, nn.Conv2d):
+    """A two-dimensional convolution within limits."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Limited output of the convolution with limited parameters."""
+        return _limited_convolution(self, input)
+
+
+class NormalizeConvTranspose2d(Normalized, nn.ConvTranspose2d):
+    """A transposed convolution within limits."""
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:  # noqa: A002
+        """Limited output of the convolution with limited parameters."""
+        return _limited_convolution(self, input, output_size)
+
+
+def _limited_convolution(conv: Any, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+    weight, bias = clamp(conv.weight, conv.normalize_weight), clamp(conv.bias, conv.normalize_bias)
+    return clamp(convolve(conv, x, weight, bias, output_size), conv.normalize_data)
+
+
+class NormalizeLinear(Normalized, nn.Linear):
+    """A fully connected layer within limits."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Limited output of the product with limited parameters."""
+        weight, bias = clamp(self.weight, self.normalize_weight), clamp(self.bias, self.normalize_bias)
+        return clamp(F.linear(input, weight, bias), self.normalize_data)
+
+
+class NormalizeLayerNorm(Normalized, nn.LayerNorm):
+    """A layer norm within limits."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Limited output of the layer norm with limited parameters."""
+        weight, bias = clamp(self.weight, self.normalize_weight), clamp(self.bias, self.normalize_bias)
+        return clamp(F.layer_norm(input, self.normalized_shape, weight, bias, self.eps), self.normalize_data)
+
+
+class NormalizeEmbedding(Normalized, nn.Embedding):
+    """A table within limits; it has no bias, and so no limit for one."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        normalize_data: float | None = None,
+        normalize_weight: float | None = None,
+        **options: Any,
+    ) -> None:
+        if "normalize_bias" in options:
+            raise UsageError("NormalizeEmbedding: an embedding has no bias. Leave normalize_bias out.")
+        super().__init__(*arguments, normalize_data=normalize_data, normalize_weight=normalize_weight, **options)
+
+    def limit_to(self, chosen: Limits) -> None:
+        """Replace the limits."""
+        super().limit_to(Limits(weight=chosen.weight, output=chosen.output))
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Limited rows of the table: the same as rows of a limited table, without limiting all of it."""
+        rows = nn.Embedding.forward(self, input)
+        return clamp(clamp(rows, self.normalize_weight), self.normalize_data)
