@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import linger
 from linger.constraint.advising import advise, tensors_of
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
@@ -112,3 +113,24 @@ def test_inputs_need_a_module_and_a_batch(net):
         advise(net.state_dict(), torch.ones(1))
     with pytest.raises(UsageError, match="at least one batch"):
         advise(net, [])
+
+
+def test_advice_that_was_taken_is_not_given_again(net):
+    with torch.no_grad():
+        net.fc.weight[0, 0] = 300.0
+    sick = next(i for i in advise(net).items if i.name == "fc.weight")
+    exec(sick.line, {"linger": linger, "model": net})
+    cured = next(i for i in advise(linger.normalize_layers(net)).items if i.name == "fc.weight")
+    assert sick.limit is not None
+    assert cured.limit is None
+    assert cured.max == sick.limit
+
+
+def test_a_transposed_pair_is_folded_along_its_own_channels():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.ConvTranspose2d(3, 4, 2), nn.BatchNorm2d(4)).eval()
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([1.0, 1.0, 1.0, 64.0]))
+    expected = float((model[0].weight.detach()[:, 3] * 64).abs().max())
+    trace_layers(model, torch.randn(1, 3, 4, 4))
+    assert next(i for i in advise(model).items if i.name == "0.weight").max == pytest.approx(expected, rel=1e-4)

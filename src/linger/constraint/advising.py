@@ -22,7 +22,8 @@ from linger.analysis.magnitudes import measure
 from linger.analysis.matcher import computes_like, evaluating
 from linger.analysis.values import TensorValues
 from linger.analysis.weights import in_threads, is_running_statistic
-from linger.constraint.conv_bn import ConvBN, fold
+from linger.constraint.conv_bn import ConvBN
+from linger.constraint.limits import Limits, clamp, limits_of
 from linger.errors import UsageError
 from linger.progress import progress
 
@@ -92,16 +93,22 @@ def _weights_of(model: nn.Module) -> Iterator[Measured]:
         if module in inside_fused:
             continue
         tensors: Mapping[str, Tensor] = dict(module.named_parameters(recurse=False))
-        if isinstance(module, ConvBN):
-            with torch.no_grad():
-                tensors = dict(
-                    zip(("weight", "bias"), fold(module.conv.weight, module.conv.bias, module.bn), strict=True)
-                )
+        with torch.no_grad():
+            if isinstance(module, ConvBN):
+                tensors = dict(zip(("weight", "bias"), module.folded(), strict=True))
+            tensors = _within_limits(tensors, limits_of(module))
         for name, tensor in tensors.items():
             if tensor.is_floating_point():
                 is_weight = tensor.dim() > 1
                 subject = _subject(f"{path}.{name}".lstrip("."), path, module, "weight" if is_weight else "other")
                 yield _of_tensor(subject, tensor, tensor.shape[0] if is_weight else None)
+
+
+def _within_limits(tensors: Mapping[str, Tensor], limits: Limits) -> Mapping[str, Tensor]:
+    """What the layer computes with, which is what will be quantised."""
+    if not limits.is_any:
+        return tensors
+    return {name: clamp(t, limits.bias if "bias" in name else limits.weight) for name, t in tensors.items()}
 
 
 def _of_tensor(subject: Subject, tensor: Tensor, channels: int | None = None) -> Measured:
