@@ -41,7 +41,7 @@ def test_with_weights(code, tmp_path, suffix):
     state = {"0.weight": torch.full((2, 3), 7.0), "0.bias": torch.ones(2)}
     path = tmp_path / f"w{suffix}"
     save_file(state, path) if suffix == ".safetensors" else torch.save({"state_dict": state}, path)
-    assert float(load_model(f"{code}:net", path)[0].weight[0, 0]) == 7.0
+    assert load_model(f"{code}:net", path)[0].weight[0, 0].item() == 7.0
 
 
 @pytest.mark.parametrize(
