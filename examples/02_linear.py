@@ -5,7 +5,7 @@ Prints the nodes and the result of both files beside torch's, and the proof that
 
     float      Gemm                     torch [-7.0, 12.0, -14.5]  ONNX Runtime [-7.0, 12.0, -14.5]
     quantised  Quant LinearInt Dequant  torch [-7.0, 12.0, -14.5]  ONNX Runtime [-7.0, 12.0, -14.5]
-    0 of 12 integers differ (2 tensors, 1 batches).
+    0 of 12 integers differ (2 tensors, 1 batch).
 """
 
 from __future__ import annotations

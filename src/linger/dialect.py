@@ -95,6 +95,7 @@ class Op:
     module: str
     layers: dict[str, Binding] = field(default_factory=dict)
     functions: dict[str, Binding] = field(default_factory=dict)
+    orders: dict[Binding, tuple[str, ...]] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     constant_names: tuple[str, ...] = ()
     make_constants: Callable[..., tuple[int, ...]] | None = None
@@ -115,9 +116,18 @@ class Op:
         """Declare how a torch module's settings become this op's attributes."""
         return self._declare(self.layers, names)
 
-    def function(self, *names: str) -> Callable[[Binding], Binding]:
-        """Declare how a torch function's arguments become this op's attributes."""
-        return self._declare(self.functions, names)
+    def function(self, *names: str, order: tuple[str, ...] | None = None) -> Callable[[Binding], Binding]:
+        """Declare how a torch function's arguments become this op's attributes.
+
+        `order` names the inputs that the first arguments are, where they come in another order than the op's.
+        """
+
+        def keep(binding: Binding) -> Binding:
+            if order is not None:
+                self.orders[binding] = order
+            return self._declare(self.functions, names)(binding)
+
+        return keep
 
     @staticmethod
     def _declare(table: dict[str, Binding], names: Sequence[str]) -> Callable[[Binding], Binding]:

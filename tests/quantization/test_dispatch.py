@@ -46,6 +46,11 @@ def times_in_place(a, b):
     return a
 
 
+def minus_in_place(a, b):
+    a -= b
+    return a
+
+
 SUMS = {
     "+": lambda a, b: a + b,
     "+=": plus_in_place,
@@ -66,6 +71,17 @@ PRODUCTS = {
     "torch.mul by keyword": lambda a, b: torch.mul(input=a, other=b),
     "torch.multiply": torch.multiply,
 }
+DIFFERENCES = {
+    "-": lambda a, b: a - b,
+    "-=": minus_in_place,
+    "sub_": lambda a, b: a.sub_(b),
+    "sub": lambda a, b: a.sub(b),
+    "torch.sub": torch.sub,
+    "torch.sub by keyword": lambda a, b: torch.sub(input=a, other=b),
+    "torch.subtract": torch.subtract,
+    "torch.rsub": lambda a, b: torch.rsub(b, a),
+    "torch.rsub by keyword": lambda a, b: torch.rsub(b, other=a),
+}
 JOINS = {
     "torch.cat": lambda a, b: torch.cat([a, b], 1),
     "torch.cat, tuple": lambda a, b: torch.cat((a, b), dim=1),
@@ -80,6 +96,7 @@ JOINS = {
     ("function", "op_name", "exact"),
     [pytest.param(f, "iqAdd", torch.add, id=n) for n, f in SUMS.items()]
     + [pytest.param(f, "iqMul", torch.mul, id=n) for n, f in PRODUCTS.items()]
+    + [pytest.param(f, "iqSub", torch.sub, id=n) for n, f in DIFFERENCES.items()]
     + [pytest.param(f, "iqCat", lambda a, b: torch.cat([a, b], 1), id=n) for n, f in JOINS.items()],
 )
 def test_every_spelling_is_computed_as_integers(function, op_name, exact):
@@ -102,6 +119,10 @@ SCALARS = {
     "3 * x": (lambda h: 3 * h, lambda h: h * 3),
     "x * 0.25": (lambda h: h * 0.25, lambda h: h * 0.25),
     "x * -1": (lambda h: h * -1, lambda h: -h),
+    "x - 0.5": (lambda h: h - 0.5, lambda h: h - 0.5),
+    "1 - x": (lambda h: 1 - h, lambda h: 1 - h),
+    "-x": (lambda h: -h, lambda h: -h),
+    "torch.neg": (torch.neg, lambda h: -h),
     "x + 0": (lambda h: h + 0, lambda h: h),
     "x * 0": (lambda h: h * 0, lambda h: h * 0),
     "x + (-2)": (lambda h: h + -2, lambda h: h - 2),
@@ -233,8 +254,8 @@ def leaky(h):
     return h
 
 
-def minus_in_place(h):
-    h -= 0.1
+def divided_in_place(h):
+    h /= 3
     return h
 
 
@@ -253,12 +274,8 @@ UNKNOWN = {
     "@": ("matmul", lambda h: h @ h),
     "mean": ("mean", lambda h: h.mean((2, 3))),
     "sum": ("sum", lambda h: h.sum(1)),
-    "-": ("sub", lambda h: h - 0.1),
-    "torch.sub": ("sub", lambda h: torch.sub(h, h)),
-    "reversed -": ("__rsub__", lambda h: 1 - h),
-    "-x": ("neg", lambda h: -h),
     "/": ("div", lambda h: h / 3),
-    "-=": ("sub_", minus_in_place),
+    "/=": ("div_", divided_in_place),
     "leaky_relu": ("leaky_relu", lambda h: F.leaky_relu(h, 0.1)),
     "leaky_relu in place": ("leaky_relu", leaky),
     "nn.LeakyReLU in place": ("leaky_relu", nn.LeakyReLU(0.2, inplace=True)),

@@ -15,7 +15,7 @@ def verification(**changes):
 def test_agreement_is_ok_and_counted():
     result = verification()
     assert result.ok
-    assert result.summary() == "0 of 40 integers differ (1 tensors, 1 batches)."
+    assert result.summary() == "0 of 40 integers differ (1 tensor, 1 batch)."
     assert result.narrow == []
 
 

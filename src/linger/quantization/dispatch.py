@@ -68,6 +68,8 @@ _IN_PLACE_OPERATORS = frozenset(
 ) | {"__setitem__"}
 
 
+_NEGATIONS = frozenset({torch.neg, torch.negative, Tensor.neg, Tensor.negative, Tensor.__neg__})
+
 _NUMPY_SPELLINGS = {"axis": "dim"}
 """Names that torch's own functions take besides their documented ones."""
 
@@ -112,6 +114,8 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 f"{x.runtime.path or 'model'}: {func.__name__} changes the shape of a quantised tensor in place. "
                 f"Write x = x.{func.__name__.rstrip('_')}(…) instead."
             )
+    if func in _NEGATIONS:
+        func, args = torch.mul, (x, -1.0)  # exact: the constant is a power of two
     if func in bindings():
         return _as_integers(func, args, kwargs)
     return _in_float(func, args, kwargs, reason="linger has no integer form for this function")
@@ -151,13 +155,20 @@ def _as_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 
 def _operands(op: Op, binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The tensor arguments of a call, by position or by name."""
+    """The tensor arguments of a call, by position or by name, in the order of the op's inputs."""
     count = 1 if op.is_variadic else len(op.inputs) - len(op.constant_names)
-    given = list(args[:count])
-    if len(given) < count:
-        names = list(inspect.signature(binding).parameters)[len(given) : count]
-        given += [kwargs[name] for name in names]
-    return list(given[0]) if op.is_variadic else given
+    names = _first_parameters(binding, count)
+    given = [args[i] if i < len(args) else kwargs[name] for i, name in enumerate(names)]
+    if op.is_variadic:
+        return list(given[0])
+    order = op.orders.get(binding)
+    return given if order is None else [given[order.index(name)] for name in op.inputs[:count]]
+
+
+@cache
+def _first_parameters(binding: Binding, count: int) -> list[str]:
+    """Looking at signatures is slow, so it is done once."""
+    return list(inspect.signature(binding).parameters)[:count]
 
 
 def _in_float(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, reason: str) -> Any:

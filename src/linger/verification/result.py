@@ -93,9 +93,7 @@ class Verification:
 
     def summary(self) -> str:
         """The verdict in one or two sentences."""
-        text = (
-            f"{self.differing} of {self.integers} integers differ ({len(self.rows)} tensors, {self.batches} batches)."
-        )
+        text = f"{self.differing} of {self.integers} integers differ ({_count(len(self.rows), 'tensor')}, {_count(self.batches, 'batch')})."
         if self.missing:
             text += f" Only one side has {', '.join(self.missing)}."
         if self.output_differences:
@@ -103,3 +101,13 @@ class Verification:
         if self.first is not None:
             text += f" First: {self.first}."
         return text
+
+
+def _count(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> _count(1, "batch"), _count(3, "batch"), _count(2, "tensor")
+    ('1 batch', '3 batches', '2 tensors')
+    """
+    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number} {noun}{ending}"

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""iqSub: the difference of two quantised tensors, each rounded to the output's scale first.
+
+The device's library has no op of this name; it is iqAdd with the second operand taken away, in the same formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.numeric import blocks
+from linger.numeric.kernel import Kernel, T
+
+
+@op("iqSub", limit=min, state_name="iqsub__default_index")
+def iq_sub(
+    k: Kernel[T],
+    x: T,
+    y: T,
+    *,
+    scale_x: float,
+    scale_y: float,
+    scale_o: float,
+    o_bits: int = 8,
+    platform_quant: str = PLATFORM_QUANT,
+) -> T:
+    """O = sat(⌊x·scale_o/scale_x + ½⌋ − ⌊y·scale_o/scale_y + ½⌋)."""
+    target = k.scalar(scale_o)
+    left = blocks.rescale(k, k.wide(x), source=k.scalar(scale_x), target=target)
+    right = blocks.rescale(k, k.wide(y), source=k.scalar(scale_y), target=target)
+    return k.store(blocks.saturate(k, k.sub(left, right), o_bits), o_bits)
+
+
+@iq_sub.function(
+    "torch.sub",
+    "torch.subtract",
+    "torch.Tensor.sub",
+    "torch.Tensor.subtract",
+    "torch.Tensor.__sub__",
+    "torch.Tensor.sub_",
+    "torch.Tensor.subtract_",
+    "torch.Tensor.__isub__",
+)
+def from_sub(x: Any, other: Any, *, alpha: float = 1) -> Mapping[str, Any] | Refusal:
+    """Plain subtraction; alpha would need a product first."""
+    return {} if alpha == 1 else Refusal("alpha ≠ 1 in torch.sub has no integer form; multiply first")
+
+
+@iq_sub.function("torch.rsub", "torch.Tensor.__rsub__", order=("y", "x"))
+def from_reversed(y: Any, other: Any, *, alpha: float = 1) -> Mapping[str, Any] | Refusal:
+    """The second argument minus the first."""
+    return from_sub(other, y, alpha=alpha)
+
+
+def _sample(name: str, x: Draw, y: Draw, scales: tuple[float, float, float], bits: int = 8) -> Sample:
+    attributes: dict[str, Any] = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True))
+    return Sample(name, (x, y), attributes if bits == 8 else attributes | {"o_bits": bits})
+
+
+iq_sub.samples = (
+    _sample("equal scales", Draw((2, 3, 4)), Draw((2, 3, 4)), (16.0, 16.0, 16.0)),
+    _sample("both shifted", Draw((2, 3, 4)), Draw((2, 3, 4)), (64.0, 32.0, 16.0)),
+    _sample("no shift of one, broadcast", Draw((2, 3, 4)), Draw((3, 1)), (16.0, 64.0, 16.0)),
+    _sample("a number minus a tensor", Draw(()), Draw((2, 3)), (32.0, 16.0, 8.0)),
+    _sample("left shift saturates", Draw((2, 3)), Draw((2, 3)), (16.0, 16.0, 64.0)),
+    _sample("16 bits", Draw((2, 3), 16), Draw((2, 3), 16), (1024.0, 256.0, 256.0), 16),
+    _sample("4 bits", Draw((2, 3), 4), Draw((2, 3), 4), (4.0, 2.0, 2.0), 4),
+    _sample("empty", Draw((0, 3)), Draw((0, 3)), (16.0, 16.0, 8.0)),
+    _sample("one element", Draw((1,)), Draw((1,)), (16.0, 32.0, 8.0)),
+)
