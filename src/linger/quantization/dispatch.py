@@ -17,6 +17,7 @@ from linger.errors import UnsupportedError, UsageError
 from linger.quantization import passthrough
 from linger.quantization.functional import as_operand, run_functional
 from linger.quantization.qtensor import QTensor, unwrap
+from linger.quantization.rewrites import REWRITES, Call, rewritten
 
 _SHAPE_QUERIES = frozenset({"size", "dim", "numel", "nelement", "ndimension", "__len__", "is_same_size"})
 _SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "device", "is_cuda", "is_cpu", "layout", "is_meta"})
@@ -68,8 +69,6 @@ _IN_PLACE_OPERATORS = frozenset(
 ) | {"__setitem__"}
 
 
-_NEGATIONS = frozenset({torch.neg, torch.negative, Tensor.neg, Tensor.negative, Tensor.__neg__})
-
 _NUMPY_SPELLINGS = {"axis": "dim"}
 """Names that torch's own functions take besides their documented ones."""
 
@@ -94,7 +93,7 @@ def bindings_by_path() -> dict[str, Binding]:
 
 def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a torch function some of whose arguments are QTensors."""
-    if not args and "input" in kwargs and (func in bindings() or func in passthrough.ALL):
+    if not args and "input" in kwargs and (func in bindings() or func in passthrough.ALL or func in REWRITES):
         kwargs = dict(kwargs)
         args = (kwargs.pop("input"),)
     x = args[0] if args else None
@@ -114,11 +113,21 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 f"{x.runtime.path or 'model'}: {func.__name__} changes the shape of a quantised tensor in place. "
                 f"Write x = x.{func.__name__.rstrip('_')}(…) instead."
             )
-    if func in _NEGATIONS:
-        func, args = torch.mul, (x, -1.0)  # exact: the constant is a power of two
+        calls = rewritten(func, args, kwargs)
+        if calls is not None:
+            return _run_all(calls)
     if func in bindings():
         return _as_integers(func, args, kwargs)
     return _in_float(func, args, kwargs, reason="linger has no integer form for this function")
+
+
+def _run_all(calls: list[Call]) -> Any:
+    """Calls that stand for one: each but the first works on the result before it."""
+    result: Any = None
+    for func, (first, *rest) in calls:
+        x = result if first is None else first
+        result = dispatch(func, (x, *rest), {}) if isinstance(x, QTensor) else func(x, *rest)
+    return result
 
 
 def unwrap_indices(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -213,9 +222,10 @@ def _is_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
 @cache
 def _position_of_inplace(func: Any) -> int | None:
     """Where a function takes `inplace`; looking at signatures is slow, so it is done once."""
-    if not inspect.isfunction(func):
-        return None
-    names = list(inspect.signature(func).parameters)
+    try:
+        names = list(inspect.signature(func).parameters) if inspect.isfunction(func) else []
+    except ValueError:  # a Python function around a builtin one, which has no signature
+        names = []
     return names.index("inplace") if "inplace" in names else None
 
 

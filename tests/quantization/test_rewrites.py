@@ -1,0 +1,56 @@
+"""Functions in disguise: only what gives the same real numbers is rewritten."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from linger.quantization.rewrites import REWRITES, rewritten
+
+X = torch.randn(2, 3, 4, 5)
+CASES = {
+    "-x": (torch.neg, (X,), {}),
+    "x²": (torch.square, (X,), {}),
+    "x ** 2.0": (torch.Tensor.__pow__, (X, 2.0), {}),
+    "x / 8": (torch.div, (X, 8), {}),
+    "x / -0.25": (torch.Tensor.__truediv__, (X, -0.25), {}),
+    "mean": (torch.mean, (X, (2, 3)), {}),
+    "mean, negative, kept": (torch.Tensor.mean, (X,), {"dim": (-1, -2), "keepdim": True}),
+    "mean, axis": (torch.mean, (X,), {"axis": [3, 2]}),
+}
+
+
+@pytest.mark.parametrize(("func", "args", "kwargs"), CASES.values(), ids=CASES.keys())
+def test_the_calls_compute_the_same(func, args, kwargs):
+    result = None
+    for function, (first, *rest) in rewritten(func, args, kwargs):
+        result = function(result if first is None else first, *rest)
+    # a mean over 20 numbers may be summed in another order: 20 roundings of 2^-24 each, of values below 4
+    assert torch.allclose(result, func(*args, **kwargs), rtol=0, atol=20 * 2.0**-24 * 4)
+    assert result.shape == func(*args, **kwargs).shape
+
+
+@pytest.mark.parametrize(
+    ("func", "args", "kwargs"),
+    [
+        (torch.div, (X, 3), {}),
+        (torch.div, (X, 0), {}),
+        (torch.div, (X, float("inf")), {}),
+        (torch.div, (X, X), {}),
+        (torch.div, (X, 2), {"rounding_mode": "floor"}),
+        (torch.pow, (X, 3), {}),
+        (torch.pow, (X, X), {}),
+        (torch.mean, (X,), {}),
+        (torch.mean, (X, 1), {}),
+        (torch.mean, (X[0], (1, 2)), {}),
+        (torch.mean, (X, (2, 3)), {"dtype": torch.float64}),
+        (torch.neg, (X,), {"out": X}),
+        (torch.exp, (X,), {}),
+        (F.relu, (X,), {}),
+    ],
+)
+def test_everything_else_stands_for_itself(func, args, kwargs):
+    assert rewritten(func, args, kwargs) is None
+
+
+def test_in_place_spellings_are_not_rewritten():
+    assert not {torch.Tensor.neg_, torch.Tensor.square_, torch.Tensor.div_, torch.Tensor.__itruediv__} & set(REWRITES)
