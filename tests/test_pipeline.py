@@ -1,9 +1,12 @@
 """linger.verify: the proof itself must be able to fail."""
 
+import copy
+
 import numpy as np
 import onnx
 import pytest
 import torch
+from torch import nn
 
 import linger
 from linger.errors import UsageError
@@ -150,3 +153,46 @@ def test_verification_leaves_the_model_as_it_was(exported):
     linger.verify(model, path, (x,))
     assert model.training
     assert all(torch.equal(v, model.state_dict()[k]) for k, v in state.items())
+
+
+# -- pictures ---------------------------------------------------------------------------------------------------
+
+
+def sick_model():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    with torch.no_grad():
+        model[2].weight[0, 0] = 100.0
+    return model
+
+
+def test_plot_tensors_draws_the_most_worrying_first(tmp_path):
+    files = linger.plot_tensors(sick_model(), tmp_path / "new" / "folder", torch.randn(8, 16), count=3, suffix=".svg")
+    assert [f.name for f in files][0] == "00_weight_2.weight.svg"
+    assert len(files) == 3
+    assert all(f.read_text().lstrip().startswith("<?xml") for f in files)
+
+
+def test_plot_tensors_of_a_checkpoint(tmp_path):
+    torch.save(sick_model().state_dict(), tmp_path / "w.pt")
+    assert len(linger.plot_tensors(tmp_path / "w.pt", tmp_path, count=1)) == 1
+
+
+def test_plot_tensors_refuses_before_it_writes(tmp_path):
+    with pytest.raises(UsageError, match=r"\.png, \.svg"):
+        linger.plot_tensors(sick_model(), tmp_path / "new", suffix=".bmp")
+    with pytest.raises(UsageError, match="no such file"):
+        linger.plot_tensors(tmp_path / "absent.pt", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_plot_layers_of_a_ranking_and_of_a_comparison(tmp_path):
+    model, x = sick_model().eval(), torch.randn(32, 16)
+    ranking = linger.sensitivity(model, x)
+    assert linger.plot_layers(ranking, tmp_path / "ranking.png").read_bytes().startswith(b"\x89PNG")
+    integers = linger.init(copy.deepcopy(model)).eval()
+    with linger.calibration():
+        integers(x)
+    comparison = linger.compare_layers(model, integers, x)
+    text = linger.plot_layers(comparison, tmp_path / "comparison.svg").read_text()
+    assert all(f"<!-- {row.name} -->" in text for row in comparison.rows)
