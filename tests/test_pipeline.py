@@ -168,7 +168,7 @@ def sick_model():
 
 def test_plot_tensors_draws_the_most_worrying_first(tmp_path):
     files = linger.plot_tensors(sick_model(), tmp_path / "new" / "folder", torch.randn(8, 16), count=3, suffix=".svg")
-    assert [f.name for f in files][0] == "00_weight_2.weight.svg"
+    assert next(f.name for f in files) == "00_weight_2.weight.svg"
     assert len(files) == 3
     assert all(f.read_text().lstrip().startswith("<?xml") for f in files)
 
