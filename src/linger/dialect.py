@@ -92,6 +92,7 @@ class Op:
     state_name: str | None
     has_integer_output: bool
     standard_name: str | None
+    has_own_counter: bool
     module: str
     layers: dict[str, Binding] = field(default_factory=dict)
     functions: dict[str, Binding] = field(default_factory=dict)
@@ -152,6 +153,10 @@ class Op:
         extra = {n: attributes[n] for n in attributes if n not in known}
         return {a.name: attributes.get(a.name, a.default) for a in self.attributes} | extra
 
+    def has_attribute(self, name: str) -> bool:
+        """Whether the schema has an attribute of this name."""
+        return any(attribute.name == name for attribute in self.attributes)
+
     def __reduce__(self) -> tuple[Callable[[str], Op], tuple[str]]:
         """An op is itself wherever it is copied or unpickled."""
         return find_op, (self.name,)
@@ -174,6 +179,7 @@ def op(
     state_name: str | None = None,
     has_integer_output: bool = True,
     standard_name: str | None = None,
+    has_own_counter: bool = False,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Turn a body into an op: positional parameters are tensors, keyword-only parameters attributes.
 
@@ -185,6 +191,7 @@ def op(
         state_name: Part of the state_dict key of the functional form (`iqadd__default_index`).
         has_integer_output: False for Dequant alone.
         standard_name: The op of the standard domain that bare files use for it on integers.
+        has_own_counter: Its calls are numbered by themselves in state_dict keys, not together with the other ops'.
     """
 
     def register(body: Callable[..., Any]) -> Op:
@@ -197,6 +204,7 @@ def op(
             state_name=state_name,
             has_integer_output=has_integer_output,
             standard_name=standard_name,
+            has_own_counter=has_own_counter,
         )
         if name in _registry and _registry[name].module != made.module:
             raise UsageError(

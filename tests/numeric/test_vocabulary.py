@@ -183,3 +183,20 @@ def test_transposed_convolution_of_sixteen_bit_extremes():
     geometry = {"strides": (1, 1), "pads": (0, 0, 0, 0), "output_padding": (0, 0), "dilations": (1, 1), "group": 1}
     expected = np.array(48 * 2**30 + 32767**2, np.float64).reshape(1, 1, 1, 1)
     assert_kernels_give(lambda k, x, w: k.conv_transpose2d(x, w, None, **geometry), [x, w], expected, element_bits=16)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [((2, 3, 4), (2, 4, 5)), ((3, 4), (4, 2)), ((2, 1, 3, 4), (3, 4, 2)), ((0, 2, 3), (0, 3, 1))]
+)
+@pytest.mark.parametrize("bits", [8, 16])
+def test_matrix_products_over_leading_axes(first, second, bits, draw):
+    low, high = limits(bits)
+    kind = np.int8 if bits == 8 else np.int16
+    x, y = (draw.integers(low, high + 1, shape).astype(kind) for shape in (first, second))
+    expected = np.matmul(x.astype(object), y.astype(object)) if x.size else np.zeros((*first[:-1], second[-1]))
+    expected = np.clip(expected.astype(np.int64), -(2**31), 2**31 - 1).astype(np.int32)
+
+    def body(k, x, y):
+        return k.store(blocks.saturate(k, k.matmul(x, y), 32), 32)
+
+    assert_kernels_give(body, [x, y], expected, element_bits=bits)

@@ -82,6 +82,12 @@ DIFFERENCES = {
     "torch.rsub": lambda a, b: torch.rsub(b, a),
     "torch.rsub by keyword": lambda a, b: torch.rsub(b, other=a),
 }
+MATRICES = {
+    "@": lambda a, b: a @ b.transpose(2, 3),
+    "torch.matmul": lambda a, b: torch.matmul(a, b.transpose(2, 3)),
+    "torch.matmul by keyword": lambda a, b: torch.matmul(input=a, other=b.transpose(2, 3)),
+    "matmul": lambda a, b: a.matmul(b.transpose(2, 3)),
+}
 JOINS = {
     "torch.cat": lambda a, b: torch.cat([a, b], 1),
     "torch.cat, tuple": lambda a, b: torch.cat((a, b), dim=1),
@@ -97,6 +103,7 @@ JOINS = {
     [pytest.param(f, "iqAdd", torch.add, id=n) for n, f in SUMS.items()]
     + [pytest.param(f, "iqMul", torch.mul, id=n) for n, f in PRODUCTS.items()]
     + [pytest.param(f, "iqSub", torch.sub, id=n) for n, f in DIFFERENCES.items()]
+    + [pytest.param(f, "BmmInt", lambda a, b: a @ b.transpose(2, 3), id=n) for n, f in MATRICES.items()]
     + [pytest.param(f, "iqCat", lambda a, b: torch.cat([a, b], 1), id=n) for n, f in JOINS.items()],
 )
 def test_every_spelling_is_computed_as_integers(function, op_name, exact):
@@ -276,8 +283,7 @@ UNKNOWN = {
     "torch.softmax": ("softmax", lambda h: torch.softmax(h, 1)),
     "sigmoid": ("sigmoid", torch.sigmoid),
     "tanh": ("tanh", lambda h: h.tanh()),
-    "matmul": ("matmul", lambda h: torch.matmul(h, h.transpose(2, 3))),
-    "@": ("matmul", lambda h: h @ h),
+    "matmul with floats": ("matmul", lambda h: torch.matmul(h, torch.ones(h.shape).transpose(2, 3))),
     "mean": ("mean", lambda h: h.mean(1)),
     "mean of all": ("mean", lambda h: h.mean()),
     "mean as float64": ("mean", lambda h: h.mean((2, 3), dtype=torch.float64)),

@@ -80,6 +80,9 @@ class Kernel(Protocol[T]):
     def linear(self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int) -> T:
         """x·wᵀ + b over the last axis; x, w, b integer tensors."""
 
+    def matmul(self, x: T, y: T) -> T:
+        """x·y of integer tensors over the last two axes, leading axes broadcast."""
+
     def conv2d(
         self,
         x: T,

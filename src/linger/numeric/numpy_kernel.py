@@ -80,6 +80,10 @@ class NumpyKernel:
         product: Array = np.matmul(x.astype(np.float64), w.astype(np.float64).T)
         return product if b is None else product + b
 
+    def matmul(self, x: Array, y: Array) -> Array:
+        product: Array = np.matmul(x.astype(np.float64), y.astype(np.float64))
+        return product
+
     def conv2d(
         self,
         x: Array,

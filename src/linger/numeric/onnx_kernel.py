@@ -298,6 +298,9 @@ class OnnxKernel:
 
         return self._choose(self._float32_holds(w, b, x_bits), lambda: product(FLOAT), lambda: product(DOUBLE))
 
+    def matmul(self, x: OnnxValue, y: OnnxValue) -> OnnxValue:
+        return self.emit("MatMul", [self.cast(x, DOUBLE), self.cast(y, DOUBLE)], DOUBLE)
+
     def conv2d(
         self,
         x: OnnxValue,

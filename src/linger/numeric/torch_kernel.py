@@ -104,6 +104,9 @@ class TorchKernel:
             return F.linear(x, w, b)
         return run_product(F.linear, x, w, b, plan_product(w, b, x_bits), group=1, axis=-1).double()
 
+    def matmul(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.matmul(x.double(), y.double())
+
     def conv2d(
         self,
         x: Tensor,

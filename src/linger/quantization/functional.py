@@ -38,7 +38,7 @@ class FunctionalLayer(QuantizedBase):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # older checkpoints of products also hold the last scalar operand and the input's range
-        for name in ("y", "running_x", "scale_x", "scale_local_o"):
+        for name in ("y", "running_x", "scale_x", "running_y", "scale_y", "scale_local_o"):
             state_dict.pop(prefix + name, None)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
@@ -80,7 +80,7 @@ def run_functional(
     bits = max(o.bits for o in operands)
     if op.limit is None:
         return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place)
-    index, frame.next_index = frame.next_index, frame.next_index + 1
+    index = frame.next_index(op.name if op.has_own_counter else "")
     name = runtime.unique_name(frame.path, op.name)
     if layer is None:
         layer = functional_layer(frame, f"{op.state_name}_{index}", name)
@@ -95,7 +95,7 @@ def run_functional(
     scale_o = layer.scale_of("o", bits, name, at_most=op.limit(scales))
     attributes = dict(settings) | _scale_attributes(op, scales) | {"scale_o": scale_o}
     if bits != _SCALAR_BITS:
-        attributes["o_bits"] = bits
+        attributes |= {name: bits for name in ("data_bits", "o_bits") if op.has_attribute(name)}
     if fast is None:
         return compute(op, operands, attributes, scale_o, bits, runtime, name)
     can_saturate = seen is None or seen * scale_o > limits(bits)[1]

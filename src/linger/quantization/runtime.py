@@ -37,7 +37,12 @@ class Frame:
 
     path: str
     module: nn.Module
-    next_index: int = 0
+    indices: Counter[str] = field(default_factory=Counter)
+
+    def next_index(self, counter: str) -> int:
+        """0, 1, 2 … for the functional ops of this call that are numbered together."""
+        self.indices[counter] += 1
+        return self.indices[counter] - 1
 
 
 @dataclass(frozen=True)

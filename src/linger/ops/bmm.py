@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BmmInt: the matrix product of two quantised tensors, over any leading axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.numeric import blocks
+from linger.numeric.kernel import Kernel, T
+
+
+@op("BmmInt", limit=math.prod, state_name="function_bmm", has_own_counter=True)
+def bmm_int(
+    k: Kernel[T],
+    x: T,
+    y: T,
+    *,
+    scale_x: float,
+    scale_y: float,
+    scale_o: float,
+    data_bits: int = 8,
+    o_bits: int = 8,
+    platform_quant: str = PLATFORM_QUANT,
+) -> T:
+    """O = sat(⌊(x·y)·scale_o/(scale_x·scale_y) + ½⌋)."""
+    total = k.matmul(x, y)
+    source = k.mul(k.scalar(scale_x), k.scalar(scale_y))
+    return blocks.requantize(k, total, source=source, target=k.scalar(scale_o), bits=o_bits)
+
+
+@bmm_int.function("torch.bmm", "torch.Tensor.bmm")
+def from_bmm(x: Any, mat2: Any) -> Mapping[str, Any]:
+    """torch.bmm has no settings."""
+    return {}
+
+
+@bmm_int.function("torch.matmul", "torch.Tensor.matmul", "torch.Tensor.__matmul__", "torch.linalg.matmul")
+def from_matmul(x: Any, other: Any) -> Mapping[str, Any]:
+    """torch.matmul has no settings."""
+    return {}
+
+
+@bmm_int.function("torch.Tensor.__rmatmul__", order=("y", "x"))
+def from_reversed(y: Any, other: Any) -> Mapping[str, Any]:
+    """The second argument times the first."""
+    return {}
+
+
+def _sample(name: str, x: Draw, y: Draw, scales: tuple[float, float, float], bits: int = 8) -> Sample:
+    attributes: dict[str, Any] = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True))
+    return Sample(name, (x, y), attributes if bits == 8 else attributes | {"data_bits": bits, "o_bits": bits})
+
+
+bmm_int.samples = (
+    _sample("a batch of matrices", Draw((2, 3, 4)), Draw((2, 4, 5)), (16.0, 16.0, 4.0)),
+    _sample("two matrices", Draw((3, 4)), Draw((4, 5)), (16.0, 8.0, 2.0)),
+    _sample("heads", Draw((2, 2, 3, 4)), Draw((2, 2, 4, 3)), (16.0, 16.0, 4.0)),
+    _sample("one matrix for every batch", Draw((2, 3, 4)), Draw((4, 2)), (16.0, 16.0, 8.0)),
+    _sample("no shift saturates", Draw((1, 2, 8)), Draw((1, 8, 2)), (8.0, 8.0, 64.0)),
+    _sample("16 bits", Draw((1, 2, 3), 16), Draw((1, 3, 2), 16), (1024.0, 1024.0, 64.0), 16),
+    _sample("4 bits", Draw((1, 2, 3), 4), Draw((1, 3, 2), 4), (2.0, 2.0, 1.0), 4),
+    _sample("beyond 2^24", Draw((1, 2, 2000), 8, 100, 127), Draw((1, 2000, 1), 8, 100, 127), (16.0, 16.0, 2.0**-16)),
+    _sample("empty batch", Draw((0, 3, 4)), Draw((0, 4, 2)), (16.0, 16.0, 8.0)),
+    _sample("one element", Draw((1, 1, 1)), Draw((1, 1, 1)), (16.0, 16.0, 8.0)),
+)
