@@ -1,10 +1,13 @@
 """Clip by hand: y = min(max(q, low), high), and the integer thresholds of real ones."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
-from linger.ops.clip import clip, from_hardtanh, from_relu6, from_relu6_layer, thresholds
+from linger.dialect import Refusal
+from linger.ops.clip import clip, from_clamp, from_hardtanh, from_relu6, from_relu6_layer, thresholds
 from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
 
 
@@ -82,3 +85,25 @@ def test_hardtanh_binding_has_the_defaults_of_torch():
 @pytest.mark.parametrize("name", [*clip.functions, *clip.layers])
 def test_bound_name_exists_in_torch(name):
     assert callable(torch_object(name))
+
+
+def test_clamp_with_open_crossed_and_impossible_bounds():
+    x = torch.ones(2)
+    assert from_clamp(x, 1) == {"low": 1.0, "high": math.inf}
+    assert from_clamp(x, max=0.5) == {"low": -math.inf, "high": 0.5}
+    assert from_clamp(x, 2, 1) == {"low": 1.0, "high": 1.0}
+    for bounds in ({}, {"min": torch.zeros(())}, {"max": math.nan}, {"min": True}):
+        assert isinstance(from_clamp(x, **bounds), Refusal)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "scale", "bits", "expected"),
+    [
+        (-math.inf, math.inf, 16.0, 8, (-128, 127)),
+        (-1e30, 1e30, 16.0, 16, (-32768, 32767)),
+        # ties go up: 0.03125·16 = ½ → 1, −½ → 0
+        (-0.03125, 0.03125, 16.0, 8, (0, 1)),
+    ],
+)
+def test_thresholds_of_open_and_distant_bounds(low, high, scale, bits, expected):
+    assert thresholds(low=low, high=high, scale=scale, bits=bits) == expected

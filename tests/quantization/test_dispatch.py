@@ -88,6 +88,7 @@ MATRICES = {
     "torch.matmul by keyword": lambda a, b: torch.matmul(input=a, other=b.transpose(2, 3)),
     "matmul": lambda a, b: a.matmul(b.transpose(2, 3)),
 }
+LARGER = {"torch.maximum": torch.maximum, "maximum": lambda a, b: a.maximum(b), "torch.max": torch.max}
 JOINS = {
     "torch.cat": lambda a, b: torch.cat([a, b], 1),
     "torch.cat, tuple": lambda a, b: torch.cat((a, b), dim=1),
@@ -104,6 +105,7 @@ JOINS = {
     + [pytest.param(f, "iqMul", torch.mul, id=n) for n, f in PRODUCTS.items()]
     + [pytest.param(f, "iqSub", torch.sub, id=n) for n, f in DIFFERENCES.items()]
     + [pytest.param(f, "BmmInt", lambda a, b: a @ b.transpose(2, 3), id=n) for n, f in MATRICES.items()]
+    + [pytest.param(f, "iqMax", torch.maximum, id=n) for n, f in LARGER.items()]
     + [pytest.param(f, "iqCat", lambda a, b: torch.cat([a, b], 1), id=n) for n, f in JOINS.items()],
 )
 def test_every_spelling_is_computed_as_integers(function, op_name, exact):
@@ -116,6 +118,27 @@ def test_every_spelling_is_computed_as_integers(function, op_name, exact):
     assert torch.equal(result.integers().float() / result.scale, result.dequantize())
     assert float_ops(model) == []
     assert linger.coverage(model).ops[-1].op == op_name
+
+
+LIMITED = {
+    "clamp": (lambda h: h.clamp(-0.25, 0.5), -0.25, 0.5),
+    "torch.clamp, one side": (lambda h: torch.clamp(h, max=0.125), -math.inf, 0.125),
+    "clip by name": (lambda h: torch.clip(input=h, min=0), 0.0, math.inf),
+    "clamp_": (lambda h: h.clamp_(-0.5, 0.5), -0.5, 0.5),
+    "crossed bounds": (lambda h: h.clamp(0.5, -0.25), -0.25, -0.25),
+    "hardtanh": (lambda h: F.hardtanh(h, -0.5, 0.25), -0.5, 0.25),
+}
+
+
+@pytest.mark.parametrize(("function", "low", "high"), LIMITED.values(), ids=LIMITED.keys())
+def test_bounds_are_steps_of_the_tensor(function, low, high):
+    model = both(function)
+    h, result = model(picture())
+    assert isinstance(result, QTensor)
+    assert result.scale == h.scale
+    # these bounds are whole steps, so the result is exact
+    assert torch.equal(result.dequantize(), h.dequantize().clamp(low, high))
+    assert float_ops(model) == []
 
 
 SCALARS = {
@@ -307,6 +330,8 @@ UNKNOWN = {
     "where": ("where", lambda h: torch.where(h > 0, h, torch.zeros(()))),
     "pool to uneven windows": ("adaptive_avg_pool2d", lambda h: F.adaptive_avg_pool2d(h, 4)),
     "overhanging windows": ("avg_pool2d", lambda h: F.avg_pool2d(h, 4, 3, ceil_mode=True)),
+    "clamp by a tensor": ("clamp", lambda h: torch.clamp(h, min=torch.zeros(()))),
+    "largest along an axis": ("amax", lambda h: h.amax(1)),
     "einsum": ("einsum", lambda h: torch.einsum("nchw,nchw->nc", h, h)),
 }
 

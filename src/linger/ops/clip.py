@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clip: integers limited to two thresholds (ReLU6); scale and width stay.
+"""Clip: integers limited to two thresholds (ReLU6, clamp); scale and width stay.
 
 The thresholds are integer scalars: for ReLU6, 0 and min(2^(bits−1)−1, 6·scale_x). 6·scale_x is whole for every
 scale from ½ up; at a coarser scale it is rounded half up.
@@ -29,10 +29,16 @@ def thresholds(*, low: float, high: float, scale: float, bits: int) -> tuple[int
     (0, 96)
     >>> thresholds(low=0.0, high=6.0, scale=64.0, bits=8)
     (0, 127)
+    >>> thresholds(low=-math.inf, high=1.0, scale=16.0, bits=8)
+    (-128, 16)
     """
     smallest, largest = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-    ends = (max(smallest, min(largest, math.floor(end * scale + 0.5))) for end in (low, high))
-    return next(ends), next(ends)
+
+    def nearest(end: float) -> int:
+        limited = max(smallest - 1.0, min(largest + 1.0, end * scale))  # an open end is infinite
+        return max(smallest, min(largest, math.floor(limited + 0.5)))
+
+    return nearest(low), nearest(high)
 
 
 @clip.function("torch.nn.functional.relu6")
@@ -47,6 +53,20 @@ def from_hardtanh(
 ) -> Mapping[str, Any] | Refusal:
     """torch's ReLU6 layer calls hardtanh."""
     return {"low": float(min_val), "high": float(max_val)}
+
+
+@clip.function(
+    *(f"{place}.{name}" for place in ("torch", "torch.Tensor") for name in ("clamp", "clamp_", "clip", "clip_"))
+)
+def from_clamp(x: Any, min: Any = None, max: Any = None) -> Mapping[str, Any] | Refusal:  # noqa: A002 - torch's names
+    """Numbers on either side; they are rounded to the tensor's steps."""
+    ends = [min, max]
+    if any(isinstance(end, bool) or not isinstance(end, (int, float, type(None))) for end in ends):
+        return Refusal("bounds that are tensors have no integer form; use numbers")
+    low, high = -math.inf if min is None else float(min), math.inf if max is None else float(max)
+    if math.isnan(low) or math.isnan(high) or (min is None and max is None):
+        return Refusal("it has no bound, or one that is no number")
+    return {"low": low if low < high else high, "high": high}  # torch lets the upper bound win
 
 
 @clip.layer("torch.nn.ReLU6")

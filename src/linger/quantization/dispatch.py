@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from functools import cache, reduce
 from typing import Any
 
@@ -143,13 +142,12 @@ def _as_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         return _in_float(func, args, kwargs, reason="outside the model")
     spelled = {_NUMPY_SPELLINGS.get(k, k): v for k, v in kwargs.items() if k != "out"}
     settings = binding(*args, **spelled)
+    if isinstance(settings, Refusal):
+        return _in_float(func, args, kwargs, reason=settings.reason)
     operands = [as_operand(t, runtime) for t in _operands(op, binding, args, spelled)]
-    reason = settings.reason if isinstance(settings, Refusal) else ""
-    if not reason and ("out" in kwargs or any(o is None for o in operands)):
+    if "out" in kwargs or any(o is None for o in operands):
         reason = "an operand is a float tensor; let a quantised layer produce it"
-    if reason:
         return _in_float(func, args, kwargs, reason=reason)
-    assert isinstance(settings, Mapping)  # a Refusal has a reason
     is_in_place = bool(args) and isinstance(args[0], QTensor) and _is_in_place(func, args, kwargs)
     known = [o for o in operands if o is not None]
     result = run_functional(op, known, settings, runtime, is_in_place=is_in_place)
