@@ -321,7 +321,7 @@ UNKNOWN = {
     "nn.LeakyReLU in place": ("leaky_relu", nn.LeakyReLU(0.2, inplace=True)),
     "x[mask] = 0": ("__setitem__", masked),
     "into a float tensor": ("__setitem__", into_a_float_tensor),
-    "interpolate": ("interpolate", lambda h: F.interpolate(h, scale_factor=2)),
+    "interpolate": ("interpolate", lambda h: F.interpolate(h, scale_factor=2, mode="bilinear")),
     "float operand": ("add", lambda h: h + torch.ones(h.shape)),
     "float operand first": ("add", lambda h: torch.ones(h.shape) + h),
     "float operand in cat": ("cat", lambda h: torch.cat([h, torch.ones(h.shape)])),

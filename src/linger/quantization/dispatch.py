@@ -16,6 +16,7 @@ from linger.errors import UnsupportedError, UsageError
 from linger.quantization import passthrough
 from linger.quantization.functional import as_operand, run_functional
 from linger.quantization.qtensor import QTensor, unwrap
+from linger.quantization.rewrites import MOVES as OWN_MOVES
 from linger.quantization.rewrites import REWRITES, Call, rewritten
 
 _SHAPE_QUERIES = frozenset({"size", "dim", "numel", "nelement", "ndimension", "__len__", "is_same_size"})
@@ -98,7 +99,7 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0] if args else None
     if isinstance(x, QTensor) and x.scale is not None:
         rest = args[1:]
-        if func in passthrough.MOVES:
+        if func in passthrough.MOVES or func in OWN_MOVES:
             return passthrough.move(func, x, unwrap_indices(rest), kwargs)
         if func in passthrough.TRANSPOSES:
             return x.like(func(x.content))

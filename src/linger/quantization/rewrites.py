@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch functions that are another one in disguise: −x is x·(−1), x² is x·x, a mean over pictures is global pooling.
+"""Torch functions that are others in disguise.
 
+−x is x·(−1), x² is x·x, a mean over pictures is global pooling, pixel shuffle and nearest interpolation are reshapes.
 Only what gives the same real numbers is rewritten: dividing by three is not multiplying by a rounded third.
 """
 
@@ -49,12 +50,67 @@ def _mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) 
     return pooled if keepdim else [*pooled, (torch.flatten, (None, 1))]
 
 
+def shuffle_pixels(x: Tensor, r: int) -> Tensor:
+    """[n, c·r², h, w] → [n, c, h·r, w·r], by reshapes: runtimes lack other forms for some integers."""
+    n, c, h, w = x.shape
+    return x.reshape(n, c // (r * r), r, r, h, w).permute(0, 1, 4, 2, 5, 3).reshape(n, c // (r * r), h * r, w * r)
+
+
+def unshuffle_pixels(x: Tensor, r: int) -> Tensor:
+    """[n, c, h·r, w·r] → [n, c·r², h, w]."""
+    n, c, h, w = x.shape
+    return x.reshape(n, c, h // r, r, w // r, r).permute(0, 1, 3, 5, 2, 4).reshape(n, c * r * r, h // r, w // r)
+
+
+def repeat_pixels(x: Tensor, high: int, wide: int) -> Tensor:
+    """[n, c, h, w] → [n, c, h·high, w·wide], every pixel repeated."""
+    n, c, h, w = x.shape
+    return x.reshape(n, c, h, 1, w, 1).expand(n, c, h, high, w, wide).reshape(n, c, h * high, w * wide)
+
+
+MOVES = frozenset({shuffle_pixels, unshuffle_pixels, repeat_pixels})
+"""Functions of this file that only move numbers."""
+
+
+def _pixel_shuffle(x: Any, upscale_factor: int) -> list[Call] | None:
+    r = upscale_factor
+    is_right = x.dim() == 4 and x.shape[1] % (r * r) == 0  # else torch says what is wrong with it
+    return [(shuffle_pixels, (x, r))] if is_right else None
+
+
+def _pixel_unshuffle(x: Any, downscale_factor: int) -> list[Call] | None:
+    r = downscale_factor
+    is_right = x.dim() == 4 and x.shape[2] % r == 0 and x.shape[3] % r == 0
+    return [(unshuffle_pixels, (x, r))] if is_right else None
+
+
+def _interpolated(
+    x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *rest: Any, **more: Any
+) -> list[Call] | None:
+    """Nearest interpolation by whole factors repeats every pixel."""
+    if x.dim() != 4 or mode not in ("nearest", "nearest-exact") or any(rest) or any(more.values()):
+        return None
+    old = tuple(x.shape[2:])
+    if size is None:
+        factors = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor, scale_factor)
+    else:
+        wanted = size if isinstance(size, (tuple, list)) else (size, size)
+        factors = [new / before for new, before in zip(wanted, old, strict=True)]
+    if len(factors) != 2 or any(f is None or f < 1 or f != int(f) for f in factors):
+        return None
+    return [(repeat_pixels, (x, *(int(f) for f in factors)))]
+
+
 REWRITES: dict[Any, Callable[..., list[Call] | None]] = {
     **dict.fromkeys((torch.neg, torch.negative, Tensor.neg, Tensor.negative, Tensor.__neg__), _negated),
     **dict.fromkeys((torch.square, Tensor.square), _square),
     **dict.fromkeys((torch.pow, Tensor.pow, Tensor.__pow__), _power),
     **dict.fromkeys((torch.div, torch.true_divide, Tensor.div, Tensor.true_divide, Tensor.__truediv__), _quotient),
     **dict.fromkeys((torch.mean, Tensor.mean), _mean),
+    **dict.fromkeys((torch.pixel_shuffle, F.pixel_shuffle), _pixel_shuffle),
+    **dict.fromkeys((torch.pixel_unshuffle, F.pixel_unshuffle), _pixel_unshuffle),
+    F.interpolate: _interpolated,
+    F.upsample: _interpolated,
 }
 
 
