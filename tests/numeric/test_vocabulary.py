@@ -5,6 +5,7 @@ against vectors recorded from the engine.
 """
 
 import itertools
+import math
 
 import numpy as np
 import onnx
@@ -183,3 +184,21 @@ def test_transposed_convolution_of_sixteen_bit_extremes():
     geometry = {"strides": (1, 1), "pads": (0, 0, 0, 0), "output_padding": (0, 0), "dilations": (1, 1), "group": 1}
     expected = np.array(48 * 2**30 + 32767**2, np.float64).reshape(1, 1, 1, 1)
     assert_kernels_give(lambda k, x, w: k.conv_transpose2d(x, w, None, **geometry), [x, w], expected, element_bits=16)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_largest_and_sum_along_an_axis_keep_it(axis, draw):
+    x = draw.integers(-(2**31), 2**31, (3, 4, 50)).astype(np.int32)
+    wide = x.astype(np.float64)
+    for name, expected in (("max_along", wide.max(axis, keepdims=True)), ("sum_along", wide.sum(axis, keepdims=True))):
+        assert_kernels_give(lambda k, x, name=name: getattr(k, name)(k.wide(x), axis), [x], expected, element_bits=32)
+
+
+def test_logarithms_round_to_the_same_integers():
+    x = np.arange(1, 5001, dtype=np.int32)
+    expected = np.array([math.floor(math.log(v) * 256) for v in x.tolist()], np.int32)
+
+    def body(k, x):
+        return k.store(k.floor(k.mul(k.log(k.wide(x)), k.scalar(256.0))), 32)
+
+    assert_kernels_give(body, [x], expected, element_bits=32)

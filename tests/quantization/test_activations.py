@@ -1,5 +1,7 @@
 """Sigmoid, tanh, softmax and log-softmax of quantised tensors: every spelling runs as the device's integers."""
 
+import math
+
 import numpy as np
 import onnx
 import pytest
@@ -31,6 +33,33 @@ TANHS = {
     "F": F.tanh,
     "nn": nn.Tanh(),
 }
+SOFTMAXES = {
+    "torch": lambda h: torch.softmax(h, 1),
+    "torch, named": lambda h: torch.softmax(input=h, dim=1),
+    "numpy's spelling": lambda h: torch.softmax(h, axis=1),
+    "method": lambda h: h.softmax(1),
+    "method, from the end": lambda h: h.softmax(-3),
+    "with a type": lambda h: h.softmax(1, dtype=torch.float32),
+    "F": lambda h: F.softmax(h, dim=1),
+    "special": lambda h: torch.special.softmax(h, 1),
+    "nn": nn.Softmax(dim=1),
+    "nn, of channels": nn.Softmax2d(),
+}
+LOG_SOFTMAXES = {
+    "torch": lambda h: torch.log_softmax(h, 1),
+    "method": lambda h: h.log_softmax(1),
+    "F": lambda h: F.log_softmax(h, dim=1),
+    "special": lambda h: torch.special.log_softmax(h, 1),
+    "nn": nn.LogSoftmax(dim=1),
+}
+ALONG_AN_AXIS = [
+    pytest.param(op, real, function, id=f"{op}: {name}")
+    for op, real, table in (
+        ("SoftmaxInt", torch.softmax, SOFTMAXES),
+        ("LogSoftmaxInt", torch.log_softmax, LOG_SOFTMAXES),
+    )
+    for name, function in table.items()
+]
 SPELLINGS = [
     pytest.param(op, real, function, id=f"{op}: {name}")
     for op, real, table in (("iqSigmoid", torch.sigmoid, SIGMOIDS), ("iqTanh", torch.tanh, TANHS))
@@ -75,6 +104,63 @@ def test_every_spelling_runs_as_integers(op, real, function):
     assert integer_ops(model)[-2:] == ["Requant", op]
     assert not linger.coverage(model).float_ops
     assert (y.dequantize() - real(h.dequantize())).abs().max() < 0.01  # half a step of the output and the table's error
+
+
+@pytest.mark.parametrize(("op", "real", "function"), ALONG_AN_AXIS)
+def test_every_spelling_along_an_axis_runs_as_integers(op, real, function):
+    model = both(function)
+    h, y = model(picture())
+    of_range = 2.0 ** math.floor(math.log2(127 / real(h.dequantize().detach(), 1).abs().max().item()))
+    assert (y.scale, y.bits) == (of_range, 8)
+    attributes = {"dim": 1, "data_bits": 8, "o_bits": 8, "scale_x": h.scale, "scale_o": y.scale}
+    expected = run_numpy(find_op(op), [h.integers().numpy()], attributes)
+    np.testing.assert_array_equal(y.integers().numpy(), expected)
+    assert integer_ops(model)[-1] == op
+    assert not linger.coverage(model).float_ops
+    assert f"_linger_round_tensor_{op}_0.running_o" in "".join(model.state_dict())
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3, -1, -2])
+def test_any_axis_is_written_as_the_last_one(axis, tmp_path):
+    model = after(lambda h: torch.softmax(h, axis))
+    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx", form="bare")
+    nodes = onnx.load(tmp_path / "net.onnx").graph.node
+    (node,) = [n for n in nodes if n.op_type == "SoftmaxInt"]
+    assert {a.name: a.i for a in node.attribute}["dim"] == -1
+    assert sum(n.op_type == "Transpose" for n in nodes) == (0 if axis in (3, -1) else 2)
+    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok
+
+
+def test_axis_out_of_range_is_torchs_error():
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        after(lambda h: torch.softmax(h, 4))
+
+
+def test_softmax_of_another_type_stays_float_and_says_why():
+    model = after(lambda h: F.softmax(h, 1, dtype=torch.float64))
+    assert [(o.op, o.reason) for o in linger.coverage(model).float_ops] == [
+        ("softmax", "the result is asked for as torch.float64")
+    ]
+
+
+@pytest.mark.parametrize("real", [torch.softmax, torch.log_softmax])
+def test_training_along_an_axis_sees_the_real_gradient(real):
+    model = after(lambda h: real(h, 1)).train()
+    seen = {}
+
+    def forward(m, x):
+        h = m.conv(x)
+        seen["h"] = h.content
+        h.content.retain_grad()
+        return real(h, 1)
+
+    model.run = forward
+    y = model(picture())
+    weight = torch.randn(y.shape, generator=torch.Generator().manual_seed(5))
+    (y * weight).sum().backward()
+    h = seen["h"].detach().clone().requires_grad_()
+    (real(h, 1) * weight).sum().backward()
+    torch.testing.assert_close(seen["h"].grad, h.grad)  # the axis is moved, so sums run in another order
 
 
 def test_result_in_place_replaces_the_operand():
@@ -151,11 +237,12 @@ class Gated(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.second, self.third = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 5)
-        self.gate, self.curve = nn.Sigmoid(), nn.Tanh()
+        self.gate, self.curve, self.share = nn.Sigmoid(), nn.Tanh(), nn.Softmax(dim=1)
 
     def forward(self, x):
         h = self.first(x)
-        return self.third(self.curve(self.second(h)) * self.gate(h))
+        h = self.third(self.curve(self.second(h)) * self.gate(h))
+        return torch.log_softmax(h, 0) + self.share(h)
 
 
 @pytest.fixture
