@@ -54,6 +54,12 @@ def test_the_resnet_is_not_copied_even_with_a_list_of_ops(tool):
     assert tool.covered([case | {"case": "another"}], ["Quant"]) == [{"case": "another", "ops": ["Quant"]}]
 
 
+def test_cases_of_another_chip_are_left_out(tool):
+    case = {"case": "curve", "ops": ["Quant"]}
+    assert tool.covered([case | {"platform": "arcs"}], ["Quant"]) == []
+    assert tool.covered([case | {"platform": "venus"}], ["Quant"]) == [case | {"platform": "venus"}]
+
+
 def test_damaged_file_is_refused_and_nothing_is_written(tool, source, tmp_path):
     (source / "golden" / "ops" / "plain.npz").write_bytes(b"arrays plaim")
     with pytest.raises(SystemExit, match=r"plain\.npz: sha256 is"):

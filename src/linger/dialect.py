@@ -76,8 +76,8 @@ class Op:
     """One op of the dialect.
 
     `limit` bounds the output scale from the input scales (`math.prod` for products: the device shifts right
-    only); None means the op keeps the scale of its first input. `is_scale_free` ops compare and move numbers
-    without looking at the scale, so they run on real values too.
+    only); `output_scale` is one that the device fixes. With neither, the op keeps the scale of its first input.
+    `is_scale_free` ops compare and move numbers without looking at the scale, so they run on real values too.
     """
 
     name: str
@@ -87,6 +87,9 @@ class Op:
     is_variadic: bool
     attributes: tuple[Attribute, ...]
     limit: Limit | None
+    output_scale: float | None
+    input_bits: int | None
+    last_axis: str | None
     is_scale_free: bool
     output_bits: str | None
     state_name: str | None
@@ -153,10 +156,6 @@ class Op:
         extra = {n: attributes[n] for n in attributes if n not in known}
         return {a.name: attributes.get(a.name, a.default) for a in self.attributes} | extra
 
-    def has_attribute(self, name: str) -> bool:
-        """Whether the schema has an attribute of this name."""
-        return any(attribute.name == name for attribute in self.attributes)
-
     def __reduce__(self) -> tuple[Callable[[str], Op], tuple[str]]:
         """An op is itself wherever it is copied or unpickled."""
         return find_op, (self.name,)
@@ -174,6 +173,9 @@ def op(
     name: str,
     *,
     limit: Limit | None = None,
+    output_scale: float | None = None,
+    input_bits: int | None = None,
+    last_axis: str | None = None,
     is_scale_free: bool = False,
     output_bits: str | None = "o_bits",
     state_name: str | None = None,
@@ -186,6 +188,9 @@ def op(
     Args:
         name: The op type in the file.
         limit: Bound of the output scale, a function of the input scales; None keeps the input's scale.
+        output_scale: The one scale that the output has; its width is then the default of the attribute `output_bits`.
+        input_bits: The width that the device wants: inputs of another one get a Requant.
+        last_axis: The attribute with an axis that the device takes only where it is the last one.
         is_scale_free: The body works on real values as well as on integers.
         output_bits: The attribute that holds the output's width; None: the width of the first input.
         state_name: Part of the state_dict key of the functional form (`iqadd__default_index`).
@@ -199,6 +204,9 @@ def op(
             body,
             name=name,
             limit=limit,
+            output_scale=output_scale,
+            input_bits=input_bits,
+            last_axis=last_axis,
             is_scale_free=is_scale_free,
             output_bits=output_bits,
             state_name=state_name,

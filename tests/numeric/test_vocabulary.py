@@ -5,6 +5,7 @@ against vectors recorded from the engine.
 """
 
 import itertools
+import math
 
 import numpy as np
 import onnx
@@ -200,3 +201,21 @@ def test_matrix_products_over_leading_axes(first, second, bits, draw):
         return k.store(blocks.saturate(k, k.matmul(x, y), 32), 32)
 
     assert_kernels_give(body, [x, y], expected, element_bits=bits)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_largest_and_sum_along_an_axis_keep_it(axis, draw):
+    x = draw.integers(-(2**31), 2**31, (3, 4, 50)).astype(np.int32)
+    wide = x.astype(np.float64)
+    for name, expected in (("max_along", wide.max(axis, keepdims=True)), ("sum_along", wide.sum(axis, keepdims=True))):
+        assert_kernels_give(lambda k, x, name=name: getattr(k, name)(k.wide(x), axis), [x], expected, element_bits=32)
+
+
+def test_logarithms_round_to_the_same_integers():
+    x = np.arange(1, 5001, dtype=np.int32)
+    expected = np.array([math.floor(math.log(v) * 256) for v in x.tolist()], np.int32)
+
+    def body(k, x):
+        return k.store(k.floor(k.mul(k.log(k.wide(x)), k.scalar(256.0))), 32)
+
+    assert_kernels_give(body, [x], expected, element_bits=32)

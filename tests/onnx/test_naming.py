@@ -14,7 +14,7 @@ class Named(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.inside = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid())
+        self.inside = nn.Sequential(nn.Linear(4, 4), nn.Softplus())
         self.last = nn.Linear(4, 2)
 
     def forward(self, batch):
@@ -34,7 +34,7 @@ def test_node_names_are_module_paths(exported):
     assert "inside.0.LinearInt" in names
     assert "inside.0.LinearInt_1" in names
     assert "last.LinearInt" in names
-    assert sum("inside" in n and n.endswith(("Sigmoid", "Sigmoid_1")) for n in names) == 2
+    assert sum("inside" in n and n.endswith(("Softplus", "Softplus_1")) for n in names) == 2
     assert len(set(names)) == len(names)
     assert not any("model" in n for n in names)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from linger.numeric.kernel import Kernel, T
+from linger.numeric.tables import Pieces
 
 
 def round_half_up(k: Kernel[T], x: T) -> T:
@@ -25,3 +26,17 @@ def rescale(k: Kernel[T], x: T, *, source: T, target: T) -> T:
 def requantize(k: Kernel[T], x: T, *, source: T, target: T, bits: int) -> T:
     """sat(⌊x·target/source + ½⌋): the rounding right shift with saturation that every layer ends with."""
     return k.store(saturate(k, rescale(k, x, source=source, target=target), bits), bits)
+
+
+def piecewise_linear(k: Kernel[T], x: T, *, source: T, pieces: Pieces) -> T:
+    """A curve in Q15 of whole numbers at scale `source`, which are first rounded to Q11 and saturated to 16 bits."""
+    x = saturate(k, rescale(k, x, source=source, target=k.scalar(2.0**11)), 16)
+    zero, one = k.scalar(0.0), k.scalar(1.0)
+    size = k.where_less(x, zero, k.sub(zero, x), x)
+    index = k.mul(size, zero)
+    for band in pieces.bands[:-1]:
+        index = k.add(index, k.where_less(k.scalar(band), size, one, zero))
+    factors = tuple(slope * 2.0**-shift for slope, shift in zip(pieces.slopes, pieces.shifts, strict=True))
+    offset = k.where_less(x, zero, k.lookup(pieces.negative_offsets, index), k.lookup(pieces.offsets, index))
+    # slope·x has 31 bits and the shift is one of the exponent: the product with the quotient is exact
+    return k.add(k.floor(k.mul(k.lookup(factors, index), x)), offset)

@@ -76,6 +76,16 @@ class Kernel(Protocol[T]):
     def lookup(self, table: Sequence[float], index: T) -> T:
         """Wide table entries at wide whole-number indices."""
 
+    def log(self, x: T) -> T:
+        """ln x of positive wide numbers: right to about 2^-50 only, so what rounds it must know that no tie is near."""
+
+    # -- along one axis (wide) ------------------------------------------------------------------
+    def max_along(self, x: T, axis: int) -> T:
+        """Largest element along an axis, which stays with size 1."""
+
+    def sum_along(self, x: T, axis: int) -> T:
+        """Sum along an axis, which stays with size 1."""
+
     # -- products (wide results) ---------------------------------------------------------------
     def linear(self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int) -> T:
         """x·wᵀ + b over the last axis; x, w, b integer tensors."""

@@ -76,6 +76,15 @@ class NumpyKernel:
     def lookup(self, table: Sequence[float], index: Array) -> Array:
         return np.asarray(table, dtype=np.float64)[index.astype(np.int64)]
 
+    def log(self, x: Array) -> Array:
+        return np.asarray(np.log(x))
+
+    def max_along(self, x: Array, axis: int) -> Array:
+        return np.asarray(x.max(axis=axis, keepdims=True))
+
+    def sum_along(self, x: Array, axis: int) -> Array:
+        return np.asarray(x.sum(axis=axis, keepdims=True))
+
     def linear(self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int) -> Array:
         product: Array = np.matmul(x.astype(np.float64), w.astype(np.float64).T)
         return product if b is None else product + b

@@ -43,6 +43,9 @@ OUTPUT_TYPE = "o_dtype"
 
 _EYE_WIDTH = 64
 
+_AXES_ARE_AN_INPUT = {"ReduceSum": 13, "ReduceMax": 18}
+"""The opset from which a reduction takes its axes as an input, no longer as an attribute."""
+
 
 @dataclass(frozen=True)
 class AttributeRef:
@@ -275,6 +278,30 @@ class OnnxKernel:
     def lookup(self, table: Sequence[float], index: OnnxValue) -> OnnxValue:
         return self.emit("Gather", [self.constant(table, DOUBLE), self.cast(index, INT64)], DOUBLE, axis=0)
 
+    def log(self, x: OnnxValue) -> OnnxValue:
+        return self.emit("Log", [x], x.dtype)
+
+    # -- along one axis ---------------------------------------------------------------------------------
+    def max_along(self, x: OnnxValue, axis: int | AttributeRef) -> OnnxValue:
+        return self._along("ReduceMax", x, axis)
+
+    def sum_along(self, x: OnnxValue, axis: int | AttributeRef) -> OnnxValue:
+        return self._along("ReduceSum", x, axis)
+
+    def _along(self, op_type: str, x: OnnxValue, axis: int | AttributeRef) -> OnnxValue:
+        """A reduction wants a list of axes: an axis that is an attribute travels a second time as a list of one."""
+        axes: tuple[int] | AttributeRef
+        if isinstance(axis, AttributeRef):
+            axes = AttributeRef(f"{axis.name}_axes", "ints")
+            self.derived[axes.name] = Derived(lambda value: (value,), (axis,), "ints")
+        else:
+            axes = (axis,)
+        if self.opset < _AXES_ARE_AN_INPUT[op_type]:
+            return self.emit(op_type, [x], x.dtype, axes=axes, keepdims=1)
+        if isinstance(axes, AttributeRef):
+            return self.emit(op_type, [x, self.emit("Constant", [], INT64, value_ints=axes)], x.dtype, keepdims=1)
+        return self.emit(op_type, [x, self.constant(axes, INT64)], x.dtype, keepdims=1)
+
     # -- products ---------------------------------------------------------------------------------------
     def _float32_holds(self, w: OnnxValue, b: OnnxValue | None, x_bits: int | AttributeRef) -> OnnxValue:
         """Whether 2^(bits−1)·max Σ|w| + max|b| < 2^24, so that float32 sums are exact in any order."""
@@ -483,10 +510,9 @@ class OnnxKernel:
         return self.emit("Reshape", [x, self.constant(np.asarray(shape, dtype=np.int64), INT64)], x.dtype)
 
     def _reduce(self, op_type: str, x: OnnxValue, axes: list[int] | None) -> OnnxValue:
-        """ReduceSum takes its axes as an input from opset 13 on, ReduceMax from 18 on."""
         if axes is None:
             return self.emit(op_type, [x], x.dtype, keepdims=0)
-        if self.opset >= (13 if op_type == "ReduceSum" else 18):
+        if self.opset >= _AXES_ARE_AN_INPUT[op_type]:
             return self.emit(op_type, [x, self.constant(axes, INT64)], x.dtype, keepdims=0)
         return self.emit(op_type, [x], x.dtype, axes=tuple(axes), keepdims=0)
 

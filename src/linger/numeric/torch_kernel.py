@@ -99,6 +99,15 @@ class TorchKernel:
     def lookup(self, table: Sequence[float], index: Tensor) -> Tensor:
         return torch.as_tensor(table, dtype=self._wide)[index.long()]
 
+    def log(self, x: Tensor) -> Tensor:
+        return x.log()
+
+    def max_along(self, x: Tensor, axis: int) -> Tensor:
+        return x.amax(axis, keepdim=True)
+
+    def sum_along(self, x: Tensor, axis: int) -> Tensor:
+        return x.sum(axis, keepdim=True)
+
     def linear(self, x: Tensor, w: Tensor, b: Tensor | None, *, x_bits: int, w_bits: int) -> Tensor:
         if not self.is_exact:
             return F.linear(x, w, b)

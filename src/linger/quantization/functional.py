@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops on quantised tensors that no layer stands for: x + y, cat, relu, pooling."""
+"""Ops on quantised tensors that no layer stands for: x + y, cat, relu, pooling, sigmoid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from linger.dialect import Op, find_op
+from linger.dialect import Op, find_op, ops
 from linger.errors import UsageError
 from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch_kernel import TorchKernel, carrier, integer_type
@@ -28,19 +28,30 @@ KEY_PREFIX = "_linger_round_tensor_"
 """State_dict name of every functional layer begins with this."""
 
 _SCALAR_BITS = 8
+_LAST = -1
 
 
 class FunctionalLayer(QuantizedBase):
-    """Range and scale of one functional op's output, kept as a child of the module whose forward uses it."""
+    """Range and scale of one functional op's output, kept as a child of the module whose forward uses it.
 
-    def __init__(self) -> None:
-        super().__init__(("o",))
+    `key` is the op's state name and a number. An op that wants its input at a width of its own also has a range for it.
+    """
+
+    def __init__(self, key: str = "") -> None:
+        op = _ops_by_state_name().get(key.rpartition("_")[0])
+        super().__init__(("o",) if op is None or op.input_bits is None else ("x", "o"))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # older checkpoints of products also hold the last scalar operand and the input's range
         for name in ("y", "running_x", "scale_x", "running_y", "scale_y", "scale_local_o"):
-            state_dict.pop(prefix + name, None)
+            if name not in self._buffers:
+                state_dict.pop(prefix + name, None)
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+@cache
+def _ops_by_state_name() -> dict[str, Op]:
+    return {op.state_name: op for op in ops().values() if op.state_name is not None}
 
 
 def as_operand(value: Any, runtime: Runtime) -> QTensor | None:
@@ -77,33 +88,93 @@ def run_functional(
     """
     frame = runtime.frame
     assert frame is not None  # outside a model nothing is quantised
-    bits = max(o.bits for o in operands)
-    if op.limit is None:
+    if op.limit is None and op.output_scale is None:
         return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place)
+    if op.last_axis is not None and settings[op.last_axis] != _LAST:
+        return _along_last_axis(op, operands[0], settings, runtime, layer)
     index = frame.next_index(op.name if op.has_own_counter else "")
     name = runtime.unique_name(frame.path, op.name)
     if layer is None:
         layer = functional_layer(frame, f"{op.state_name}_{index}", name)
+    if op.input_bits is not None:
+        operands = [requantize_to(o, op.input_bits, runtime, frame.path, layer) for o in operands]
     scales = [o.scale or 0.0 for o in operands]
     fast = twin(op) if runtime.emitter is None else None
-    total = seen = None
-    if layer.is_observing and runtime.emitter is None:
-        # without a twin the op only moves its operands: the result's range is the widest of theirs
-        values = [o.content for o in operands]
-        total = None if fast is None else fast.real_result(values, scales, [o.bits for o in operands])
-        seen = layer.observe("o", _all_values(operands) if total is None else total, name)
-    scale_o = layer.scale_of("o", bits, name, at_most=op.limit(scales))
-    attributes = dict(settings) | _scale_attributes(op, scales) | {"scale_o": scale_o}
-    if bits != _SCALAR_BITS:
-        attributes |= {name: bits for name in ("data_bits", "o_bits") if op.has_attribute(name)}
+    real = seen = None
+    if op.output_scale is not None:
+        scale_o, bits = op.output_scale, _default_bits(op)
+        _keep_fixed_scale(layer, scale_o, runtime)
+    else:
+        bits = max(o.bits for o in operands)
+        if layer.is_observing and runtime.emitter is None:
+            # without a twin the op only moves its operands: the result's range is the widest of theirs
+            real = None if fast is None else _real_result(fast, operands, settings)
+            seen = layer.observe("o", _all_values(operands) if real is None else real, name)
+        assert op.limit is not None  # an op has a limit or a fixed scale, else it keeps its scale
+        scale_o = layer.scale_of("o", bits, name, at_most=op.limit(scales))
+    attributes = dict(settings) | _format_attributes(op, operands, scale_o, bits)
     if fast is None:
         return compute(op, operands, attributes, scale_o, bits, runtime, name)
-    can_saturate = seen is None or seen * scale_o > limits(bits)[1]
     runtime.note(OpRecord(frame.path, op.name, is_integer=True))
-    values = fast.evaluate(total, [o.content for o in operands], op.complete(attributes), can_saturate=can_saturate)
+    if hasattr(fast, "evaluate"):
+        can_saturate = seen is None or seen * scale_o > limits(bits)[1]
+        contents = [o.content for o in operands]
+        values = fast.evaluate(real, contents, op.complete(attributes), can_saturate=can_saturate)
+    else:
+        values = _with_real_gradient(op, fast, operands, op.complete(attributes), scale_o, bits, real)
     result = QTensor(values, scale_o, bits, runtime)
     runtime.record(name, result, op, operands, attributes)
     return result
+
+
+def _along_last_axis(
+    op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime, layer: QuantizedBase | None
+) -> QTensor:
+    """The op with its axis moved to the end and back."""
+    assert op.last_axis is not None  # the caller asked
+    axis = settings[op.last_axis]
+    is_last = axis == x.content.dim() - 1
+    moved = x if is_last else x.like(x.content.transpose(axis, _LAST))
+    result = run_functional(op, [moved], {**settings, op.last_axis: _LAST}, runtime, layer=layer)
+    return result if is_last else result.like(result.content.transpose(axis, _LAST))
+
+
+def _default_bits(op: Op) -> int:
+    return next(int(a.default) for a in op.attributes if a.name == op.output_bits)
+
+
+def _keep_fixed_scale(layer: QuantizedBase, scale: float, runtime: Runtime) -> None:
+    """A scale that was not observed stands in the checkpoint as that of the range ±1."""
+    if layer.is_observing and runtime.emitter is None:
+        layer.write("running_o", 1.0)
+        layer.write("scale_o", scale)
+
+
+def _real_result(fast: ModuleType, operands: Sequence[QTensor], settings: Mapping[str, Any]) -> Tensor:
+    """The op on real values: a twin knows it exactly, or at least the function that the integers stand for."""
+    contents = [o.content for o in operands]
+    if hasattr(fast, "real_function"):
+        return cast(Tensor, fast.real_function(contents, settings))
+    return cast(Tensor, fast.real_result(contents, [o.scale or 0.0 for o in operands], [o.bits for o in operands]))
+
+
+def _with_real_gradient(
+    op: Op,
+    fast: ModuleType,
+    operands: Sequence[QTensor],
+    attributes: Mapping[str, Any],
+    scale_o: float,
+    bits: int,
+    real: Tensor | None,
+) -> Tensor:
+    """The device's integers, also in training; their gradient is that of the real function at the same operands."""
+    with torch.no_grad():
+        exact = to_carrier(simulate(op, operands, attributes, scale_o, is_exact=True), bits)
+    if not (torch.is_grad_enabled() and any(o.content.requires_grad for o in operands)):
+        return exact
+    if real is None:
+        real = _real_result(fast, operands, attributes)
+    return exact + to_carrier(real - real.detach(), bits)  # the difference is exactly zero
 
 
 def _all_values(operands: Sequence[QTensor]) -> Tensor:
@@ -116,16 +187,23 @@ def functional_layer(frame: Frame, key: str, where: str) -> FunctionalLayer:
     found = frame.module._modules.get(child)  # noqa: SLF001 - getattr would hide an AttributeError of the module
     if isinstance(found, FunctionalLayer):
         return found
-    made = FunctionalLayer().train(frame.module.training)
+    made = FunctionalLayer(key).train(frame.module.training)
     if not made.is_observing:
         raise UsageError(made.missing_scale(where))
     frame.module.add_module(child, made)
     return made
 
 
-def _scale_attributes(op: Op, scales: Sequence[float]) -> dict[str, float]:
-    names = [f"scale_x_{i}" for i in range(len(scales))] if op.is_variadic else ["scale_x", "scale_y"]
-    return dict(zip(names, scales, strict=False))
+def _format_attributes(op: Op, operands: Sequence[QTensor], scale_o: float, bits: int) -> dict[str, Any]:
+    """Scales and widths, as far as the op has attributes for them."""
+    count = len(operands)
+    names = [f"scale_x_{i}" for i in range(count)] if op.is_variadic else ["scale_x", "scale_y"]
+    scales = dict(zip(names, (o.scale or 0.0 for o in operands), strict=False)) | {"scale_o": scale_o}
+    is_required = {a.name: a.is_required for a in op.attributes}
+    widths = {"data_bits": max(o.bits for o in operands)} if "data_bits" in is_required else {}
+    if is_required.get("o_bits") or bits != _default_bits(op):
+        widths["o_bits"] = bits
+    return scales | widths
 
 
 def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime, *, is_in_place: bool) -> QTensor:

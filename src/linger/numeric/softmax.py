@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Softmax as the device computes it: Q25 in, Q15 out, with a polynomial for 2^x and two Newton steps for 1/sum.
+
+The sum has 32 bits and saturates: in a row of more than 255 numbers that are all alike, each gets 1/256.
+"""
+
+from __future__ import annotations
+
+from linger.numeric.blocks import rescale, round_half_up, saturate
+from linger.numeric.kernel import Kernel, T
+from linger.numeric.tables import LOG2_E, POWER_OF_TWO
+
+_LOWEST = -40  # a power of two below which nothing is left of a Q23 number
+_POWERS = tuple(2.0**exponent for exponent in range(_LOWEST, 2))
+_ONE = 23  # bits of the fraction: exponentials and the sum are Q23
+_HALVES = tuple(2.0**-n for n in range(9))
+_SEED = float(0xBB5000)
+
+
+def softmax(k: Kernel[T], x: T, *, source: T, axis: int) -> T:
+    """Softmax in Q15 of whole numbers at scale `source`."""
+    x = saturate(k, rescale(k, x, source=source, target=k.scalar(2.0**25)), 32)
+    below = saturate(k, k.sub(x, k.max_along(x, axis)), 32)
+    powers = _exponential(k, below)
+    reciprocal = _reciprocal(k, saturate(k, k.sum_along(powers, axis), 32))
+    return saturate(k, _shift(k, k.mul(reciprocal, powers), 31), 32)
+
+
+def _exponential(k: Kernel[T], x: T) -> T:
+    """e^x in Q23, truncated, of x ≤ 0 in Q25."""
+    x = _log2_e_times(k, x)
+    whole = k.floor(k.mul(x, k.scalar(2.0**-_ONE)))
+    fraction = k.sub(k.sub(x, k.mul(whole, k.scalar(2.0**_ONE))), k.scalar(2.0**_ONE))
+    y = k.scalar(POWER_OF_TWO[0])
+    for coefficient in POWER_OF_TWO[1:]:
+        y = k.add(_shift(k, k.mul(fraction, y), _ONE), k.scalar(coefficient))
+    exponent = k.clip(k.add(whole, k.scalar(1.0)), k.scalar(_LOWEST), k.scalar(1.0))
+    return k.floor(k.mul(y, k.lookup(_POWERS, k.sub(exponent, k.scalar(_LOWEST)))))
+
+
+def _log2_e_times(k: Kernel[T], x: T) -> T:
+    """⌊x·log2(e)/2^31 + ½⌋ of up to 32 bits, the factor in Q29.
+
+    The product may have 62 bits, more than the carrier holds. So x is split into high·2^16 + low, and of high·log2(e)
+    what the shift keeps is taken out first: no number here has more than 48 bits.
+    """
+    high = k.floor(k.mul(x, k.scalar(2.0**-16)))
+    low = k.sub(x, k.mul(high, k.scalar(2.0**16)))
+    top = k.mul(high, k.scalar(LOG2_E))
+    kept = k.floor(k.mul(top, k.scalar(2.0**-15)))
+    rest = k.mul(k.sub(top, k.mul(kept, k.scalar(2.0**15))), k.scalar(2.0**16))
+    return k.add(kept, _shift(k, k.add(rest, k.mul(low, k.scalar(LOG2_E))), 31))
+
+
+def _reciprocal(k: Kernel[T], total: T) -> T:
+    """The factor that makes Q46 of a Q23 number: 2^46/total, of a total from 2^23 (its largest part is e^0) on."""
+    zero, one = k.scalar(0.0), k.scalar(1.0)
+    doublings = k.mul(total, zero)
+    for bit in range(_ONE + 1, 31):
+        doublings = k.add(doublings, k.where_less(total, k.scalar(2.0**bit), zero, one))
+    factor = k.lookup(_HALVES, doublings)
+    x = k.floor(k.mul(total, k.mul(factor, k.scalar(0.5))))  # from 2^22 to 2^23
+    r = k.sub(k.scalar(_SEED), x)
+    for _ in range(2):
+        error = k.mul(k.sub(k.scalar(2.0**22), _shift(k, k.mul(x, r), _ONE)), k.scalar(2.0))
+        r = k.add(r, _shift(k, k.mul(r, error), _ONE))
+    return k.floor(k.mul(r, factor))
+
+
+def _shift(k: Kernel[T], x: T, bits: int) -> T:
+    """Rounding right shift."""
+    return round_half_up(k, k.mul(x, k.scalar(2.0**-bits)))

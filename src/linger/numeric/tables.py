@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that the device keeps in its memory: the straight pieces of sigmoid and tanh, the polynomial of 2^x.
+
+The base tables are those of the engine (input Q27, output Q31). Every other table is derived from them here, in
+Python's integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BASE_SIGMOID = (
+    (63656107, 529475578, 1073741824),
+    (111395083, 482862538, 1095849221),
+    (153816608, 424212188, 1144526551),
+    (194953701, 361565531, 1216321063),
+    (236865036, 298613704, 1307759740),
+    (281253298, 238039992, 1414659140),
+    (329433241, 181912633, 1532274042),
+    (384154475, 132002182, 1654777693),
+    (447714743, 89144402, 1777444109),
+    (515399149, 56020914, 1887935281),
+    (589016819, 34019888, 1972419725),
+    (679940425, 18928477, 2038648643),
+    (759830874, 9459126, 2086619912),
+    (862986200, 5291645, 2110212774),
+    (965402453, 2204341, 2130063364),
+    (2147483648, 177654, 2144640936),
+)
+"""(largest |x|, slope, offset for x ≥ 0) of sixteen pieces; the first one that holds |x| counts."""
+
+BASE_TANH = (
+    (33584191, 2114623134, 0),
+    (58182438, 1910645334, 51039676),
+    (80361293, 1662969581, 158405367),
+    (102120620, 1396521636, 317937954),
+    (124483371, 1131979061, 519217264),
+    (148392654, 881027392, 751968259),
+    (174972063, 652221876, 1004938252),
+    (206183541, 451080022, 1267155516),
+    (244722657, 281798391, 1527203771),
+    (281591256, 159724746, 1749783808),
+    (312045360, 98692663, 1877830237),
+    (358241226, 60001039, 1967785133),
+    (403095772, 27632752, 2054179492),
+    (471425623, 13732196, 2095926998),
+    (530372454, 2832019, 2134212723),
+    (2147483648, 172634, 2144721503),
+)
+"""The same for tanh."""
+
+_PIECES_PER_SHIFT = (5, 4, 4, 3)
+_FRACTION = 27  # of the base tables' input; a slope loses what its shift does not keep
+_SHORTER = 16  # bits that Q27 → Q11 and Q31 → Q15 drop
+_HALF = 1 << (_SHORTER - 1)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A curve from Q11 (16 bits) to Q15: y = ⌊slope·x/2^shift⌋ + offset, with an offset of its own for negative x."""
+
+    bands: tuple[int, ...]
+    slopes: tuple[int, ...]
+    shifts: tuple[int, ...]
+    offsets: tuple[int, ...]
+    negative_offsets: tuple[int, ...]
+
+
+def _shorten(
+    table: tuple[tuple[int, int, int], ...], shifts: tuple[int, ...], *, band_rounding: int, mirror: int
+) -> Pieces:
+    """The table for Q11 and Q15. y(−x) = mirror − y(x) in Q15, up to the floor."""
+    each = tuple(shift for shift, count in zip(shifts, _PIECES_PER_SHIFT, strict=True) for _ in range(count))
+    offsets = tuple(offset >> _SHORTER for _, _, offset in table)
+    return Pieces(
+        bands=tuple((band + band_rounding) >> _SHORTER for band, _, _ in table),
+        slopes=tuple(slope >> (_FRACTION - shift) for (_, slope, _), shift in zip(table, each, strict=True)),
+        shifts=each,
+        offsets=offsets,
+        negative_offsets=tuple(mirror - offset for offset in offsets),
+    )
+
+
+SIGMOID = _shorten(BASE_SIGMOID, (13, 14, 16, 19), band_rounding=0, mirror=1 << 15)
+"""Within 6.3e-4 of the real function, never falling, σ(0) = ½ exactly."""
+
+TANH = _shorten(BASE_TANH, (11, 12, 14, 18), band_rounding=_HALF, mirror=0)
+"""Within 1.32e-3 of the real function."""
+
+LOG2_E = 774541002
+"""log2(e) in Q29."""
+
+POWER_OF_TWO = (57364, 446161, 2008107, 5813551, 8388575)
+"""Coefficients of 2^f for −1 ≤ f < 0 in Q23, the highest power first."""

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SoftmaxInt: softmax along an axis, computed in Q25, Q23 and Q15 as the device does, rounded to the output's scale.
+
+The device joins all axes from `dim` on, so linger writes the last one only and moves another one there and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.numeric import blocks
+from linger.numeric import softmax as device
+from linger.numeric.kernel import Kernel, T
+
+
+def _finest(scales: Iterable[float]) -> float:
+    """The device shifts its Q15 result right only."""
+    del scales
+    return 2.0**15
+
+
+@op("SoftmaxInt", limit=_finest, last_axis="dim", state_name="SoftmaxInt")
+def softmax_int(
+    k: Kernel[T],
+    x: T,
+    *,
+    dim: int,
+    data_bits: int,
+    o_bits: int,
+    scale_x: float,
+    scale_o: float,
+    platform_quant: str = PLATFORM_QUANT,
+) -> T:
+    """Y = sat(⌊softmax(x/scale_x)·scale_o/2^15 + ½⌋), the softmax in Q15 (`linger.numeric.softmax`)."""
+    y = device.softmax(k, k.wide(x), source=k.scalar(scale_x), axis=dim)
+    return blocks.requantize(k, y, source=k.scalar(2.0**15), target=k.scalar(scale_o), bits=o_bits)
+
+
+@softmax_int.function("torch.softmax", "torch.special.softmax", "torch.Tensor.softmax")
+def from_softmax(x: Any, dim: Any = None, dtype: Any = None) -> Mapping[str, Any] | Refusal:
+    """The axis; refuses what torch itself only guesses, and other types."""
+    if not isinstance(dim, int):
+        return Refusal("the axis is not given as a number; write dim=-1")
+    if str(dtype) not in ("None", "torch.float32"):
+        return Refusal(f"the result is asked for as {dtype}")
+    if not x.shape:
+        return Refusal("the tensor has no axis")
+    return {"dim": dim}
+
+
+@softmax_int.function("torch.nn.functional.softmax")
+def from_functional_softmax(
+    x: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None
+) -> Mapping[str, Any] | Refusal:
+    """The same; `_stacklevel` is for torch's own warning."""
+    return from_softmax(x, dim, dtype)
+
+
+def _sample(
+    name: str, x: Draw, *, dim: int = -1, bits: int = 8, scale_x: float = 8.0, scale_o: float = 128.0
+) -> Sample:
+    attributes = {"dim": dim, "data_bits": x.bits, "o_bits": bits, "scale_x": scale_x, "scale_o": scale_o}
+    return Sample(name, (x,), attributes)
+
+
+softmax_int.samples = (
+    _sample("plain", Draw((6, 40))),
+    _sample("many alike", Draw((2, 300), low=-3, high=3), scale_o=256.0),
+    _sample("another axis", Draw((2, 5, 6)), dim=1, scale_x=16.0),
+    _sample("coarse input saturates", Draw((4, 10)), scale_x=1.0),
+    _sample("fine input", Draw((4, 10)), scale_x=2.0**30),
+    _sample("16 bits", Draw((3, 20), 16), bits=16, scale_x=2048.0, scale_o=2.0**14),
+    _sample("32 bits", Draw((3, 20), 32), scale_x=2.0**26),
+    _sample("empty", Draw((0, 3))),
+    _sample("one element", Draw((1,))),
+)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""iqTanh: sixteen straight pieces between Q11 and Q15, rounded to Q7.
+
+The device wants 16-bit input, so a Requant stands in front of it where the input is narrower. The output's scale is
+always 128.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.numeric import blocks, tables
+from linger.numeric.kernel import Kernel, T
+
+
+@op("iqTanh", input_bits=16, output_scale=128.0, state_name="iqtanh")
+def iq_tanh(
+    k: Kernel[T],
+    x: T,
+    *,
+    scale_x: float,
+    scale_o: float,
+    o_bits: int = 8,
+    castor_mode: str = "luna",
+    platform_quant: str = PLATFORM_QUANT,
+) -> T:
+    """O = sat(⌊tanh(sat(⌊x·2^11/scale_x + ½⌋))·scale_o/2^15 + ½⌋), tanh: Q11 → Q15 by `tables.TANH`."""
+    y = blocks.piecewise_linear(k, k.wide(x), source=k.scalar(scale_x), pieces=tables.TANH)
+    return blocks.requantize(k, y, source=k.scalar(2.0**15), target=k.scalar(scale_o), bits=o_bits)
+
+
+@iq_tanh.function(
+    "torch.tanh",
+    "torch.tanh_",
+    "torch.Tensor.tanh",
+    "torch.Tensor.tanh_",
+)
+def from_tanh(x: Any) -> Mapping[str, Any]:
+    """torch.tanh has no settings."""
+    return {}
+
+
+def _sample(name: str, x: Draw, scale_x: float) -> Sample:
+    return Sample(name, (x,), {"scale_x": scale_x, "scale_o": 128.0})
+
+
+iq_tanh.samples = (
+    _sample("plain", Draw((4, 50), 16), 2048.0),
+    _sample("finer than Q11", Draw((4, 50), 16), 8192.0),
+    _sample("coarser than Q11 saturates", Draw((4, 50), 16), 512.0),
+    _sample("many ties", Draw((20, 50), 16, low=-4000, high=4000), 4096.0),
+    _sample("8 bits", Draw((3, 40)), 16.0),
+    _sample("32 bits", Draw((3, 40), 32), 2.0**27),
+    _sample("empty", Draw((0, 3), 16), 2048.0),
+    _sample("one element", Draw((1,), 16), 2048.0),
+)

@@ -1,0 +1,61 @@
+"""iqTanh by hand: the input rounded to Q11, a straight piece of the table in Q15, the result rounded to Q7."""
+
+import numpy as np
+import pytest
+import torch
+
+from linger.ops.tanh import iq_tanh
+from tests.support.comparison import assert_same
+from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
+from tests.support.paper_bodies import tanh_q7
+from tests.support.samples import run_numpy
+
+EVERY_INT16 = np.arange(-32768, 32768).astype(np.int16)
+Q11 = {"scale_x": 2048.0, "scale_o": 128.0}
+
+
+@pytest.mark.parametrize(
+    ("x", "scale_x", "expected"),
+    [
+        # 1.0 = 2048 is in the sixth piece: 26886·2048/2^12 + 11474 = 13443 + 11474 = 24917, /256 = 97.33 → 97; −1.0: −97
+        pytest.param(int16(0, 2048, -2048), 2048.0, int8(0, 97, -97), id="0 and ±1"),
+        # ⌊32266·9/2^11⌋ = 141, /256 = 0.55 → 1; 8: ⌊126.04⌋ = 126 → 0.49 → 0
+        # −9: ⌊−141.8⌋ = −142 → −0.55 → −1; −8: ⌊−126.04⌋ = −127 → −0.496 → 0
+        pytest.param(int16(9, 8, -9, -8), 2048.0, int8(1, 0, -1, 0), id="beside a step"),
+        # at scale 4096, 17 is 8½ → 9 and −17 is −8½ → −8
+        pytest.param(int16(17, 16, -17, -18), 4096.0, int8(1, 0, 0, -1), id="ties to Q11 go up"),
+        # the top: ⌊337·32767/2^18⌋ = 42, 42 + 32725 = 32767, /256 → 128 → 127; the bottom: ⌊−42.1⌋ − 32725 = −32768 → −128
+        pytest.param(int16(32767, -32768), 2048.0, int8(127, -128), id="extremes"),
+        # 20000·4 and −20000·4 do not fit in 16 bits: as above
+        pytest.param(int16(20000, -20000), 512.0, int8(127, -128), id="coarse input saturates"),
+        pytest.param(int8(16, -16, 0), 16.0, int8(97, -97, 0), id="8 bits"),
+        pytest.param(int32(1 << 20, -(1 << 20)), 2.0**20, int8(97, -97), id="32 bits"),
+    ],
+)
+def test_value(x, scale_x, expected):
+    assert_gives(iq_tanh, [x], {"scale_x": scale_x, "scale_o": 128.0}, expected)
+
+
+def test_every_input_gives_the_integer_of_the_formula():
+    assert_gives(iq_tanh, [EVERY_INT16], Q11, np.array([tanh_q7(x) for x in EVERY_INT16.tolist()], np.int8))
+
+
+def test_every_input_is_near_the_real_function():
+    real = np.tanh(EVERY_INT16 / 2048)
+    found = run_numpy(iq_tanh, [EVERY_INT16], Q11) / 128
+    # the table's own error, stated to three digits, and half a step of the output
+    assert np.abs(found - np.minimum(real, 127 / 128)).max() < 1.32e-3 * 1.01 + 1 / 256
+
+
+@pytest.mark.parametrize("scale_x", [512.0, 1024.0, 4096.0, 8192.0, 32768.0])
+def test_other_input_scales_are_rounded_to_q11_first(scale_x):
+    shifted = np.clip(np.floor(EVERY_INT16.astype(np.int64) * 2048 / scale_x + 0.5), -32768, 32767).astype(np.int16)
+    expected = run_numpy(iq_tanh, [shifted], Q11)
+    assert_same(run_numpy(iq_tanh, [EVERY_INT16], Q11 | {"scale_x": scale_x}), expected)
+
+
+@pytest.mark.parametrize("name", iq_tanh.functions)
+def test_bound_name_is_the_tanh_of_torch(name):
+    x = torch.tensor([0.5])
+    assert torch_object(name)(x.clone()).item() == pytest.approx(0.46211717)
+    assert iq_tanh.functions[name](x) == {}
