@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from linger.numeric.tables import BASE_SIGMOID, BASE_TANH, SIGMOID, TANH
+from linger.numeric.tables import BASE_SIGMOID, BASE_TANH, BUCKET, SIGMOID, TANH
 from tests.support import paper_bodies
 
 EVERY_INT16 = range(-32768, 32768)
@@ -19,8 +19,8 @@ CURVES = {
 def exact(pieces, x):
     """The curve in Python's integers."""
     j = next(j for j, band in enumerate(pieces.bands) if abs(x) <= band)
-    offsets = pieces.negative_offsets if x < 0 else pieces.offsets
-    return (pieces.slopes[j] * x >> pieces.shifts[j]) + offsets[j]
+    offset = pieces.offsets[j]
+    return (pieces.slopes[j] * x >> pieces.shifts[j]) + (pieces.mirror - offset if x < 0 else offset)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,15 @@ def test_tables_follow_from_the_base_tables(pieces, base, shifts, half, mirror):
         int(np.floor(row[1] / 2 ** (27 - shift))) for row, shift in zip(base, each, strict=True)
     )
     assert pieces.offsets == tuple(int(np.floor(offset / 2**16)) for _, _, offset in base)
-    assert pieces.negative_offsets == tuple(mirror - offset for offset in pieces.offsets)
+    assert pieces.mirror == mirror
+
+
+@pytest.mark.parametrize("pieces", [SIGMOID, TANH], ids=["sigmoid", "tanh"])
+def test_buckets_lead_to_the_first_band_that_holds_x(pieces):
+    for size in range(32769):
+        bucket = size // BUCKET
+        found = pieces.before[bucket] + (pieces.edges[bucket] < size)
+        assert found == next(j for j, band in enumerate(pieces.bands) if size <= band)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +63,7 @@ def test_first_and_last_piece_of_the_sigmoid():
     assert (SIGMOID.bands[0], SIGMOID.slopes[0], SIGMOID.offsets[0]) == (971, 32316, 16384)
     # 2^31/2^16 = 32768; 177654/2^8 = 693.9; 2144640936/2^16 = 32724.6; 32768 − 32724 = 44
     assert (SIGMOID.bands[15], SIGMOID.slopes[15], SIGMOID.offsets[15]) == (32768, 693, 32724)
-    assert SIGMOID.negative_offsets[15] == 44
+    assert SIGMOID.mirror - SIGMOID.offsets[15] == 44
 
 
 def test_first_and_last_piece_of_the_tanh():

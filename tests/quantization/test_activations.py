@@ -304,3 +304,23 @@ def test_node_carries_what_the_format_wants(gated, tmp_path):
     assert attributes.pop("scale_x") > 0
     assert attributes == {"scale_o": 128.0, "castor_mode": b"luna", "platform_quant": b"luna_quant"}
     assert nodes["gate.Requant"].output[0] == nodes["gate.iqSigmoid"].input[0]
+
+
+def test_program_of_torch_export_gives_the_same_numbers(gated):
+    model, x = gated
+    with torch.no_grad():
+        expected = model(x).dequantize()
+    program = torch.export.export(model, (x,), strict=False)
+    assert torch.equal(program.module()(x), expected)
+    with torch.no_grad():
+        assert torch.equal(model(x).dequantize(), expected)
+
+
+@pytest.mark.parametrize("real", [torch.softmax, torch.log_softmax])
+@pytest.mark.parametrize("bits", [16, 32])
+def test_softmax_of_wide_numbers_keeps_their_width(real, bits, tmp_path):
+    model = after_forward(lambda m, x: real(m.conv(x), 1), out_bits=bits)
+    y = model(picture())
+    assert y.bits == bits
+    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
+    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok

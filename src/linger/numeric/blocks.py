@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from linger.numeric.kernel import Kernel, T
-from linger.numeric.tables import Pieces
+from linger.numeric.tables import BUCKET, Pieces
 
 
 def round_half_up(k: Kernel[T], x: T) -> T:
@@ -33,10 +33,11 @@ def piecewise_linear(k: Kernel[T], x: T, *, source: T, pieces: Pieces) -> T:
     x = saturate(k, rescale(k, x, source=source, target=k.scalar(2.0**11)), 16)
     zero, one = k.scalar(0.0), k.scalar(1.0)
     size = k.where_less(x, zero, k.sub(zero, x), x)
-    index = k.mul(size, zero)
-    for band in pieces.bands[:-1]:
-        index = k.add(index, k.where_less(k.scalar(band), size, one, zero))
+    bucket = k.floor(k.mul(size, k.scalar(1.0 / BUCKET)))
+    is_beyond = k.where_less(k.lookup(pieces.edges, bucket), size, one, zero)
+    index = k.add(k.lookup(pieces.before, bucket), is_beyond)
     factors = tuple(slope * 2.0**-shift for slope, shift in zip(pieces.slopes, pieces.shifts, strict=True))
-    offset = k.where_less(x, zero, k.lookup(pieces.negative_offsets, index), k.lookup(pieces.offsets, index))
+    offset = k.lookup(pieces.offsets, index)
+    offset = k.where_less(x, zero, k.sub(k.scalar(pieces.mirror), offset), offset)
     # slope·x has 31 bits and the shift is one of the exponent: the product with the quotient is exact
     return k.add(k.floor(k.mul(k.lookup(factors, index), x)), offset)

@@ -53,31 +53,44 @@ _PIECES_PER_SHIFT = (5, 4, 4, 3)
 _FRACTION = 27  # of the base tables' input; a slope loses what its shift does not keep
 _SHORTER = 16  # bits that Q27 → Q11 and Q31 → Q15 drop
 _HALF = 1 << (_SHORTER - 1)
+_LARGEST = 1 << 15
+
+BUCKET = 256
+"""Width of the buckets in which a piece is looked for; no two bands are that close."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """A curve from Q11 (16 bits) to Q15: y = ⌊slope·x/2^shift⌋ + offset, with an offset of its own for negative x."""
+    """A curve from Q11 (16 bits) to Q15: y = ⌊slope·x/2^shift⌋ + offset; negative x have the offset mirror − offset.
+
+    The piece of x is found by the bucket ⌊|x|/256⌋: `before` counts the bands below the bucket, `edges` holds the one
+    band inside it (beyond every x where there is none).
+    """
 
     bands: tuple[int, ...]
     slopes: tuple[int, ...]
     shifts: tuple[int, ...]
     offsets: tuple[int, ...]
-    negative_offsets: tuple[int, ...]
+    mirror: int
+    before: tuple[int, ...]
+    edges: tuple[int, ...]
 
 
 def _shorten(
     table: tuple[tuple[int, int, int], ...], shifts: tuple[int, ...], *, band_rounding: int, mirror: int
 ) -> Pieces:
-    """The table for Q11 and Q15. y(−x) = mirror − y(x) in Q15, up to the floor."""
+    """The table for Q11 and Q15."""
     each = tuple(shift for shift, count in zip(shifts, _PIECES_PER_SHIFT, strict=True) for _ in range(count))
-    offsets = tuple(offset >> _SHORTER for _, _, offset in table)
+    bands = tuple((band + band_rounding) >> _SHORTER for band, _, _ in table)
+    buckets = range(0, _LARGEST + 1, BUCKET)
     return Pieces(
-        bands=tuple((band + band_rounding) >> _SHORTER for band, _, _ in table),
+        bands=bands,
         slopes=tuple(slope >> (_FRACTION - shift) for (_, slope, _), shift in zip(table, each, strict=True)),
         shifts=each,
-        offsets=offsets,
-        negative_offsets=tuple(mirror - offset for offset in offsets),
+        offsets=tuple(offset >> _SHORTER for _, _, offset in table),
+        mirror=mirror,
+        before=tuple(sum(band < start for band in bands) for start in buckets),
+        edges=tuple(next((b for b in bands if start <= b < start + BUCKET), 2 * _LARGEST) for start in buckets),
     )
 
 

@@ -97,7 +97,7 @@ class TorchKernel:
         return torch.where(a < b, then, other)
 
     def lookup(self, table: Sequence[float], index: Tensor) -> Tensor:
-        return torch.as_tensor(table, dtype=self._wide)[index.long()]
+        return torch.as_tensor(table, dtype=self._wide, device=index.device)[index.long()]
 
     def log(self, x: Tensor) -> Tensor:
         return x.log()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real function behind the integers of sigmoid: its gradient is the one that training sees."""
+"""The real function behind the integers of sigmoid: its gradient is the one that training sees, and a faster way to them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linger.numeric.tables import SIGMOID
+from linger.numeric.torch_pieces import evaluate_pieces
+
 
 def real_function(operands: Sequence[Tensor], settings: Mapping[str, Any]) -> Tensor:
     """torch.sigmoid of the real values."""
     del settings
     return torch.sigmoid(operands[0])
+
+
+def exact_values(operands: Sequence[Tensor], attributes: Mapping[str, Any]) -> Tensor:
+    """What the body gives for operands of 16 bits, as real values."""
+    return evaluate_pieces(operands[0], SIGMOID, attributes["scale_o"], attributes["o_bits"])

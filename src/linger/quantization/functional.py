@@ -21,7 +21,7 @@ from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch_kernel import TorchKernel, carrier, integer_type
 from linger.numeric.torch_quantize import fake_quantize
 from linger.quantization.qtensor import QTensor, to_carrier
-from linger.quantization.runtime import Frame, OpRecord, Runtime
+from linger.quantization.runtime import Frame, OpRecord, Runtime, is_exporting
 from linger.quantization.statistics import QuantizedBase
 
 KEY_PREFIX = "_linger_round_tensor_"
@@ -169,7 +169,10 @@ def _with_real_gradient(
 ) -> Tensor:
     """The device's integers, also in training; their gradient is that of the real function at the same operands."""
     with torch.no_grad():
-        exact = to_carrier(simulate(op, operands, attributes, scale_o, is_exact=True), bits)
+        if hasattr(fast, "exact_values") and not is_exporting():  # a trace would keep its table
+            exact = cast(Tensor, fast.exact_values([o.content for o in operands], attributes))
+        else:
+            exact = to_carrier(simulate(op, operands, attributes, scale_o, is_exact=True), bits)
     if not (torch.is_grad_enabled() and any(o.content.requires_grad for o in operands)):
         return exact
     if real is None:

@@ -1,0 +1,27 @@
+"""Curves by table: the values of the pieces, at every scale and width of the output."""
+
+import numpy as np
+import pytest
+import torch
+
+from linger.numeric import blocks
+from linger.numeric.numpy_kernel import NumpyKernel
+from linger.numeric.tables import SIGMOID, TANH
+from linger.numeric.torch_pieces import evaluate_pieces
+
+EVERY_INT16 = np.arange(-32768, 32768)
+
+
+@pytest.mark.parametrize("pieces", [SIGMOID, TANH], ids=["sigmoid", "tanh"])
+@pytest.mark.parametrize(("scale_o", "bits"), [(128.0, 8), (64.0, 8), (8.0, 4), (32768.0, 16)])
+def test_values_are_those_of_the_blocks(pieces, scale_o, bits):
+    k = NumpyKernel()
+    y = blocks.piecewise_linear(k, EVERY_INT16.astype(np.float64), source=k.scalar(4096.0), pieces=pieces)
+    expected = blocks.requantize(k, y, source=k.scalar(2.0**15), target=k.scalar(scale_o), bits=bits)
+    found = evaluate_pieces(torch.from_numpy(EVERY_INT16 / np.float32(4096)), pieces, scale_o, bits)
+    np.testing.assert_array_equal(found.numpy() * scale_o, expected)
+
+
+def test_shape_stays():
+    assert evaluate_pieces(torch.zeros(2, 0, 3), TANH, 128.0, 8).shape == (2, 0, 3)
+    assert evaluate_pieces(torch.tensor(1.0), TANH, 128.0, 8).item() == 97 / 128
