@@ -10,6 +10,7 @@ FIRST_OPS = {
     "Quant",
     "Dequant",
     "Requant",
+    "Conv1dInt",
     "Conv2dInt",
     "LinearInt",
     "AvgPool2dInt",

@@ -87,6 +87,15 @@ def test_what_has_no_meaning_is_refused_by_everyone(use, middle, message):
         use(model(middle))
 
 
+def test_a_window_of_two_axes_is_no_signals():
+    conv = (
+        "r = thinker.Conv1dInt<data_bits=8, parameter_bits=8, o_bits=8, scale_x=16.0, scale_w=1.0, scale_o=16.0, "
+        "dilations=[1,1], group=1, kernel_shape=[1,1], pads=[0,0,0,0], strides=[1,1]>(q, w)"
+    )
+    with pytest.raises(UnsupportedError, match="a window of 2 axes; this op has 1"):
+        bring_to_normal_form(model(conv, extra="<int8[2,1,1,1] w = {1, 2}>"))
+
+
 def test_zero_bias_is_shared():
     extra = "<int8[2,1,1,1] w = {1, 2}>"
     conv = (

@@ -12,7 +12,7 @@ import pytest
 
 from linger.numeric import blocks
 from linger.numeric.fixed import limits
-from tests.support.big_int import convolved, convolved_transposed, multiplied, requantized_array
+from tests.support.big_int import convolved, convolved_signal, convolved_transposed, multiplied, requantized_array
 from tests.support.onnx_body import assert_kernels_give
 from tests.support.paper_bodies import (
     VENUS_SIGMOID,
@@ -141,6 +141,31 @@ def test_grouped_convolution_to_sixteen_bits(geometry, x_bits, draw):
         return blocks.requantize(k, total, source=k.scalar(2.0**shift), target=k.scalar(1.0), bits=16)
 
     expected = requantized_array(convolved(x, w, b, **full), shift, 16)
+    assert_kernels_give(body, [x, w, b], expected, element_bits=x_bits)
+
+
+GROUPED_SIGNALS = {
+    "depthwise": {"group": 4, "pads": (1, 1)},
+    "two groups, strided, uneven pads": {"group": 2, "strides": (2,), "pads": (0, 2)},
+    "dilated": {"group": 1, "dilations": (3,)},
+}
+
+
+@pytest.mark.parametrize("x_bits", [8, 16])
+@pytest.mark.parametrize("geometry", GROUPED_SIGNALS.values(), ids=GROUPED_SIGNALS.keys())
+def test_convolution_over_one_axis_to_sixteen_bits(geometry, x_bits, draw):
+    full = {"strides": (1,), "pads": (0, 0), "dilations": (1,)} | geometry
+    low, high = limits(x_bits)
+    x = draw.integers(low, high, (2, 4, 9), endpoint=True).astype(f"int{x_bits}")
+    w = draw.integers(-128, 128, (8, 4 // full["group"], 3)).astype(np.int8)
+    b = draw.integers(-(2**26), 2**26, 8).astype(np.int32)
+    shift = x_bits + 2
+
+    def body(k, x, w, b):
+        total = k.conv1d(x, w, b, x_bits=x_bits, w_bits=8, **full)
+        return blocks.requantize(k, total, source=k.scalar(2.0**shift), target=k.scalar(1.0), bits=16)
+
+    expected = requantized_array(convolved_signal(x, w, b, **full), shift, 16)
     assert_kernels_give(body, [x, w, b], expected, element_bits=x_bits)
 
 

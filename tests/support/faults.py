@@ -63,6 +63,9 @@ class NoBias:
     def linear(self, x: Any, w: Any, b: Any, **settings: Any) -> Any:
         return super().linear(x, w, None, **settings)
 
+    def conv1d(self, x: Any, w: Any, b: Any, **settings: Any) -> Any:
+        return super().conv1d(x, w, None, **settings)
+
     def conv2d(self, x: Any, w: Any, b: Any, **settings: Any) -> Any:
         return super().conv2d(x, w, None, **settings)
 

@@ -66,12 +66,25 @@ def multiplied(x: Array, w: Array, b: Array | None) -> Array:
     return result if b is None else result + b.astype(np.int64)
 
 
+def convolved_signal(x: Array, w: Array, b: Array | None, geometry: dict[str, Any]) -> Array:
+    """Convolution over one axis: that of a picture of one row."""
+    left, right = geometry["pads"]
+    flat = geometry | {
+        "pads": (0, left, 0, right), "strides": (1, *geometry["strides"]), "dilations": (1, *geometry["dilations"])
+    }  # fmt: skip
+    return convolved(x[:, :, None], w[:, :, None], b, flat)[:, :, 0]
+
+
 def layer_output(layer: Any, x: Array, scale_x: float) -> Array:
-    """What a quantised Conv2d or Linear must compute from the integers x."""
+    """What a quantised layer with weights must compute from the integers x."""
     frozen = layer.freeze(scale_x)
     w = frozen.weight_integers.numpy()
     b = None if frozen.bias_integers is None else frozen.bias_integers.numpy()
-    total = convolved(x, w, b, layer.geometry) if w.ndim == 4 else multiplied(x, w, b)
+    if layer.op_name == "LinearInt":
+        total = multiplied(x, w, b)
+    else:
+        convolve = {"Conv1dInt": convolved_signal, "Conv2dInt": convolved}[layer.op_name]
+        total = convolve(x, w, b, layer.geometry)
     return requantised(total, scale_x * frozen.scale_w, layer.read("scale_o"), layer.widths.output)
 
 

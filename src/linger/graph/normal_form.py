@@ -20,9 +20,11 @@ from linger.graph.element_types import INTEGERS, infer_element_types
 from linger.numeric.fixed import limits
 
 _NEUTRAL = {"auto_pad": "NOTSET", "storage_order": 0}
-_WINDOW_RANK = 2
+_WINDOW_AXES = {"Conv1dInt": 1}
+"""Axes of an op's window; 2 for the others."""
+
 _WIDEST_WINDOW_DATA = 16
-_LIMITED_TO_16_BITS = frozenset({"Conv2dInt", "AvgPool2dInt"})
+_LIMITED_TO_16_BITS = frozenset({"Conv1dInt", "Conv2dInt", "AvgPool2dInt"})
 
 
 def bring_to_normal_form(model: ir.Model) -> Changes:
@@ -76,10 +78,10 @@ def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
 
 def _refuse(node: ir.Node, attributes: dict[str, Any]) -> None:
     """Settings that cannot be computed exactly, or that have no agreed meaning."""
-    window = attributes.get("kernel_shape")
-    if window is not None and len(window) != _WINDOW_RANK:
+    window, axes = attributes.get("kernel_shape"), _WINDOW_AXES.get(node.op_type, 2)
+    if window is not None and len(window) != axes:
         raise UnsupportedError(
-            f"{describe(node)}: a window of {len(window)} axes; only 2 are supported. Add an axis of size 1."
+            f"{describe(node)}: a window of {len(window)} axes; this op has {axes}. Add or remove an axis of size 1."
         )
     if node.op_type == "AvgPool2dInt" and attributes["ceil_mode"]:
         raise UnsupportedError(

@@ -208,8 +208,8 @@ def _in_lsb(error_of_sum: float, shift: int) -> int:
     return min(_LARGEST_ERROR, math.floor(error_of_sum * 2.0**-shift) + 1)
 
 
-def conv2d(w: QdqWriter) -> Written | str:
-    """DQ of data, weights and bias, Conv, Q."""
+def convolution(w: QdqWriter) -> Written | str:
+    """DQ of data, weights and bias, Conv over one or two axes, Q."""
     a, plan = w.attributes, _plan_product(w)
     if isinstance(plan, str):
         return plan
@@ -236,7 +236,8 @@ FORMS: Mapping[str, Form] = {
     "Quant": quant,
     "Dequant": dequant,
     "Requant": requant,
-    "Conv2dInt": conv2d,
+    "Conv1dInt": convolution,
+    "Conv2dInt": convolution,
     "LinearInt": linear,
     "iqAdd": add,
     "iqMul": mul,

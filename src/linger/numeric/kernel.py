@@ -80,6 +80,21 @@ class Kernel(Protocol[T]):
     def linear(self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int) -> T:
         """x·wᵀ + b over the last axis; x, w, b integer tensors."""
 
+    def conv1d(
+        self,
+        x: T,
+        w: T,
+        b: T | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        strides: Ints,
+        pads: Ints,
+        dilations: Ints,
+        group: int,
+    ) -> T:
+        """Convolution of integer tensors over one axis; pads are (left, right)."""
+
     def conv2d(
         self,
         x: T,

@@ -80,6 +80,33 @@ class NumpyKernel:
         product: Array = np.matmul(x.astype(np.float64), w.astype(np.float64).T)
         return product if b is None else product + b
 
+    def conv1d(
+        self,
+        x: Array,
+        w: Array,
+        b: Array | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        strides: Ints,
+        pads: Ints,
+        dilations: Ints,
+        group: int,
+    ) -> Array:
+        # a signal is a picture of one row
+        flat = self.conv2d(
+            x[:, :, None],
+            w[:, :, None],
+            b,
+            x_bits=x_bits,
+            w_bits=w_bits,
+            strides=(1, *strides),
+            pads=(0, pads[0], 0, pads[1]),
+            dilations=(1, *dilations),
+            group=group,
+        )
+        return flat[:, :, 0]
+
     def conv2d(
         self,
         x: Array,

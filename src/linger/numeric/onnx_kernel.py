@@ -298,20 +298,20 @@ class OnnxKernel:
 
         return self._choose(self._float32_holds(w, b, x_bits), lambda: product(FLOAT), lambda: product(DOUBLE))
 
-    def conv2d(
-        self,
-        x: OnnxValue,
-        w: OnnxValue,
-        b: OnnxValue | None,
-        *,
-        x_bits: int,
-        w_bits: int,
-        strides: Ints,
-        pads: Ints,
-        dilations: Ints,
-        group: int,
+    def conv1d(
+        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **geometry: Any
     ) -> OnnxValue:
-        geometry: dict[str, Any] = {"strides": strides, "pads": pads, "dilations": dilations, "group": group}
+        return self._convolution(x, w, b, x_bits, geometry, axes=1)
+
+    def conv2d(
+        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **geometry: Any
+    ) -> OnnxValue:
+        return self._convolution(x, w, b, x_bits, geometry, axes=2)
+
+    def _convolution(
+        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, x_bits: int, geometry: dict[str, Any], *, axes: int
+    ) -> OnnxValue:
+        """A convolution of any number of axes; `geometry` is strides, pads, dilations and group."""
 
         def in_float() -> OnnxValue:
             inputs = [self.cast(x, FLOAT), self.cast(w, FLOAT)] + ([] if b is None else [self.cast(b, FLOAT)])
@@ -319,7 +319,7 @@ class OnnxKernel:
 
         def in_integers() -> OnnxValue:
             total = self._byte_products(x, w, geometry)
-            return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, 1, 1]))
+            return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, *[1] * axes]))
 
         return self._choose(self._float32_holds(w, b, x_bits), in_float, in_integers)
 

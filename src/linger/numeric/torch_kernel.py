@@ -104,6 +104,26 @@ class TorchKernel:
             return F.linear(x, w, b)
         return run_product(F.linear, x, w, b, plan_product(w, b, x_bits), group=1, axis=-1).double()
 
+    def conv1d(
+        self,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        strides: Ints,
+        pads: Ints,
+        dilations: Ints,
+        group: int,
+    ) -> Tensor:
+        def product(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+            return conv1d(x, w, b, strides=strides, pads=pads, dilations=dilations, group=group)
+
+        if not self.is_exact:
+            return product(x, w, b)
+        return run_product(product, x, w, b, plan_product(w, b, x_bits), group=group, axis=1).double()
+
     def conv2d(
         self,
         x: Tensor,
@@ -177,6 +197,13 @@ class TorchKernel:
             state = step(state, item)
             states.append(state)
         return torch.stack(states)
+
+
+def conv1d(x: Tensor, w: Tensor, b: Tensor | None, *, strides: Ints, pads: Ints, dilations: Ints, group: int) -> Tensor:
+    """torch's convolution over one axis with separate padding at each end."""
+    if pads[0] == pads[1]:
+        return F.conv1d(x, w, b, strides, pads[:1], dilations, group)
+    return F.conv1d(F.pad(x, pads), w, b, strides, 0, dilations, group)
 
 
 def conv2d(x: Tensor, w: Tensor, b: Tensor | None, *, strides: Ints, pads: Ints, dilations: Ints, group: int) -> Tensor:
