@@ -12,6 +12,7 @@ FIRST_OPS = {
     "Requant",
     "Conv1dInt",
     "Conv2dInt",
+    "ConvTranspose2dInt",
     "LinearInt",
     "AvgPool2dInt",
     "MaxPool",

@@ -16,8 +16,18 @@ from tests.support.golden import case_names, golden_mismatches, run_reference, r
 from tests.support.hand_worked import WAYS, assert_gives
 from tests.support.samples import run_function, run_numpy, run_torch
 
-BIASED = ("Conv1dInt", "Conv2dInt", "LinearInt")
-SHIFTED = ("AvgPool2dInt", "Conv1dInt", "Conv2dInt", "LinearInt", "Requant", "iqAdd", "iqCat", "iqMul")
+BIASED = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt")
+SHIFTED = (
+    "AvgPool2dInt",
+    "Conv1dInt",
+    "Conv2dInt",
+    "ConvTranspose2dInt",
+    "LinearInt",
+    "Requant",
+    "iqAdd",
+    "iqCat",
+    "iqMul",
+)
 VISIBLE_IN = {
     "half-even": ("Quant", *SHIFTED),
     "wrap": ("Quant", *(name for name in SHIFTED if name != "AvgPool2dInt")),  # an average stays in the range

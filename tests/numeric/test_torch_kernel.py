@@ -39,7 +39,7 @@ def test_convolution_over_one_axis_equals_numpy(pads, draw):
 @pytest.mark.parametrize("pads", [(1, 0, 1, 0), (1, 0, 0, 1)], ids=["even pads", "uneven pads"])
 def test_transposed_convolution_equals_numpy(pads, draw):
     (x, x_), (w, w_), (b, b_) = pair(draw, 2, 4, 3, 4), pair(draw, 4, 3, 3, 2), pair(draw, 6, dtype=np.int32)
-    geometry = GEOMETRY | {"pads": pads, "output_padding": (1, 0)}
+    geometry = GEOMETRY | {"pads": pads, "output_padding": (1, 0), "x_bits": 8, "w_bits": 8}
     assert_same(
         EXACT.conv_transpose2d(x_, w_, b_, **geometry).numpy(), NumpyKernel().conv_transpose2d(x, w, b, **geometry)
     )

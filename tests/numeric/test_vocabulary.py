@@ -194,7 +194,7 @@ def test_transposed_convolution_to_sixteen_bits(geometry, bits, draw):
     shift = 2 * bits - 9
 
     def body(k, x, w, b):
-        total = k.conv_transpose2d(x, w, b, **full)
+        total = k.conv_transpose2d(x, w, b, x_bits=bits, w_bits=bits, **full)
         return blocks.requantize(k, total, source=k.scalar(2.0**shift), target=k.scalar(1.0), bits=16)
 
     expected = requantized_array(convolved_transposed(x, w, b, **full), shift, 16)
@@ -207,4 +207,9 @@ def test_transposed_convolution_of_sixteen_bit_extremes():
     x[0, 0, 0, 0] = w[0, 0, 0, 0] = -32767
     geometry = {"strides": (1, 1), "pads": (0, 0, 0, 0), "output_padding": (0, 0), "dilations": (1, 1), "group": 1}
     expected = np.array(48 * 2**30 + 32767**2, np.float64).reshape(1, 1, 1, 1)
-    assert_kernels_give(lambda k, x, w: k.conv_transpose2d(x, w, None, **geometry), [x, w], expected, element_bits=16)
+    assert_kernels_give(
+        lambda k, x, w: k.conv_transpose2d(x, w, None, x_bits=16, w_bits=16, **geometry),
+        [x, w],
+        expected,
+        element_bits=16,
+    )

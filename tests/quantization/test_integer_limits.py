@@ -53,6 +53,13 @@ def test_limited_parameters():
     assert found[2].tolist() == [1.0, -0.5]
 
 
+def test_limited_parameters_of_a_transposed_convolution():
+    # [in, out/groups]: in two groups, input 0 gives to outputs 0, 1 and input 1 to outputs 2, 3
+    weight, factor = torch.tensor([[1.0, 1.0], [1.0, 1.0]]), torch.tensor([0.5, 1.0, 2.0, 8.0])
+    found, _, _ = limit_parameters(Limits(weight=4.0), 8, weight, factor, None, 2)
+    assert found.tolist() == [[0.5, 1.0], [2.0, 3.96875]]
+
+
 def test_without_a_weight_limit_nothing_is_computed():
     weight, factor, bias = torch.ones(2, 1), torch.ones(2), torch.ones(2)
     found = limit_parameters(Limits(output=1.0), 8, weight, factor, bias)

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
-from linger.constraint.conv_bn import NormalizeConvBN1d
+from linger.constraint.conv_bn import NormalizeConvBN1d, NormalizeConvTransposeBN2d
 from linger.constraint.limits import Limits
 from linger.constraint.normalize import normalize_layers
-from linger.constraint.normalized import NormalizeConv1d
+from linger.constraint.normalized import NormalizeConv1d, NormalizeConvTranspose2d
 from linger.constraint.tracing import trace_layers
 from linger.numeric.fixed import scale_for
 from linger.quantization.initialize import init, quantized_layers
@@ -57,12 +57,26 @@ def one_axis(**options):
     return Kind(nn.Conv1d, (4, 6, 3), (5, 4, 11), conv1d, options, **pair)
 
 
+def transposed(layer, x, w, b):
+    return F.conv_transpose2d(x, w, b, layer.stride, layer.padding, layer.output_padding, layer.groups, layer.dilation)
+
+
+def up(**options):
+    pair = {"pair": NormalizeConvTransposeBN2d, "bn": nn.BatchNorm2d, "normalized": NormalizeConvTranspose2d}
+    return Kind(nn.ConvTranspose2d, (4, 6, 3), (5, 4, 4, 5), transposed, options, **pair)
+
+
 KINDS = {
     "1d": one_axis(),
     "1d, strided, padded": one_axis(stride=2, padding=1),
     "1d, same": one_axis(padding="same", dilation=2),
     "1d, groups, no bias": one_axis(groups=2, bias=False),
     "1d, grouped and dilated": one_axis(groups=2, dilation=3, padding=2),
+    "transposed": up(),
+    "transposed, strided": up(stride=2, padding=1, output_padding=1),
+    "transposed, by axis, no bias": up(stride=(2, 3), padding=(1, 0), output_padding=(0, 2), bias=False),
+    "transposed, groups": up(groups=2, stride=2),
+    "transposed, grouped and dilated": up(groups=2, dilation=(1, 2), padding=1),
 }
 each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 
@@ -228,6 +242,57 @@ def test_checkpoints_of_every_earlier_stage_load(kind):
             model(kind.signal())
         with torch.no_grad():
             assert torch.equal(model(kind.signal()).integers(), expected(kind.signal()).integers())
+
+
+# -- the size of a transposed convolution's output --------------------------------------------------------------
+
+
+class Upsampled(nn.Module):
+    """A transposed convolution whose caller says how large the output is."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(3, 4, 3, stride=2, padding=1)
+        self.bn = nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        return self.bn(self.up(x, output_size=[8, 9]))
+
+
+@pytest.mark.parametrize("has_bn", [False, True], ids=["layer", "pair"])
+def test_output_size_is_honoured(has_bn, tmp_path):
+    torch.manual_seed(3)
+    model, x = settle(Upsampled()).eval(), torch.randn(2, 3, 4, 5)
+    if has_bn:
+        trace_layers(model, x)
+    with torch.no_grad():
+        expected = model(x)
+    model = quantise(model, x)
+    with torch.no_grad():
+        found = unwrap(model(x))
+    assert found.shape == expected.shape == (2, 4, 8, 9)
+    assert (found - expected).norm() < 0.05 * expected.norm()
+    path = tmp_path / "net.onnx"
+    verified(model, x, path)
+    node = next(node for node in onnx.load(path).graph.node if node.op_type == "ConvTranspose2dInt")
+    assert {a.name: list(a.ints) for a in node.attribute if a.ints}["output_padding"] == [1, 0]
+
+
+def test_work_of_a_transposed_convolution_is_counted_by_its_inputs():
+    kind = KINDS["transposed, groups"]
+    model = quantise(nn.Sequential(kind.layer()), kind.signal())
+    (record,) = [op for op in linger.coverage(model).integer_ops if op.op == "ConvTranspose2dInt"]
+    assert record.macs == 5 * 4 * 4 * 5 * (6 // 2) * 3 * 3  # every input meets each tap of its group's outputs
+
+
+def test_an_edit_behind_torchs_back_that_swaps_output_channels_is_seen():
+    model = quantise(nn.Sequential(nn.ConvTranspose2d(40, 40, 3)), torch.randn(1, 40, 4, 4))
+    x = torch.randn(1, 40, 4, 4)
+    with torch.no_grad():
+        before = model(x).integers().clone()
+        model[0].weight.data.copy_(model[0].weight.data.flip(1).clone())
+        after = model(x).integers()
+    assert not torch.equal(before, after)
 
 
 # -- what stays float -------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from linger.quantization.supported import has_own_forward, op_for, supported_typ
     [
         (nn.Conv1d(3, 4, 3), "Conv1dInt"),
         (nn.Conv2d(3, 4, 3), "Conv2dInt"),
+        (nn.ConvTranspose2d(3, 4, 3), "ConvTranspose2dInt"),
         (nn.Linear(2, 2), "LinearInt"),
         (nn.AvgPool2d(2), "AvgPool2dInt"),
         (nn.AdaptiveAvgPool2d(1), "AvgPool2dInt"),

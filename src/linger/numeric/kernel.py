@@ -116,6 +116,8 @@ class Kernel(Protocol[T]):
         w: T,
         b: T | None,
         *,
+        x_bits: int,
+        w_bits: int,
         strides: Ints,
         pads: Ints,
         output_padding: Ints,

@@ -138,6 +138,8 @@ class NumpyKernel:
         w: Array,
         b: Array | None,
         *,
+        x_bits: int,
+        w_bits: int,
         strides: Ints,
         pads: Ints,
         output_padding: Ints,

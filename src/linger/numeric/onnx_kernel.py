@@ -41,6 +41,9 @@ ATTRIBUTE_TYPES = {
 OUTPUT_TYPE = "o_dtype"
 """Extra attribute of a node in a file with functions: the ONNX type code of its output."""
 
+MOST_TRANSPOSED_TAPS = int(FLOAT32_EXACT) // (15 * 15)
+"""Products of two 4-bit digits that float32 adds exactly: input channels of a group times taps of the kernel."""
+
 _EYE_WIDTH = 64
 
 
@@ -276,14 +279,29 @@ class OnnxKernel:
         return self.emit("Gather", [self.constant(table, DOUBLE), self.cast(index, INT64)], DOUBLE, axis=0)
 
     # -- products ---------------------------------------------------------------------------------------
-    def _float32_holds(self, w: OnnxValue, b: OnnxValue | None, x_bits: int | AttributeRef) -> OnnxValue:
+    def _float32_holds(
+        self,
+        w: OnnxValue,
+        b: OnnxValue | None,
+        x_bits: int | AttributeRef,
+        transposed_group: int | AttributeRef | None = None,
+    ) -> OnnxValue:
         """Whether 2^(bits−1)·max Σ|w| + max|b| < 2^24, so that float32 sums are exact in any order."""
         if w.known is not None and (b is None or b.known is not None) and not isinstance(x_bits, AttributeRef):
-            rows = np.abs(w.known.astype(np.float64)).reshape(w.known.shape[0], -1).sum(axis=1)
+            assert not isinstance(transposed_group, AttributeRef)  # attributes are all numbers, or none is
+            magnitudes = np.abs(w.known.astype(np.float64))
+            if transposed_group is not None:  # [in, out/group, …]: the sum runs over the group's inputs and the taps
+                inside, outside = w.known.shape[0] // transposed_group, w.known.shape[1]
+                magnitudes = magnitudes.reshape(transposed_group, inside, outside, -1).swapaxes(1, 2)
+                magnitudes = magnitudes.reshape(transposed_group * outside, -1)
+            rows = magnitudes.reshape(magnitudes.shape[0], -1).sum(axis=1)
             offset = 0.0 if b is None or b.known is None else np.abs(b.known.astype(np.float64)).max(initial=0.0)
             return self.constant(rows.max(initial=0.0) * 2.0 ** (x_bits - 1) + offset < FLOAT32_EXACT, BOOL)
-        rows_ = self._reshape(self.emit("Abs", [self.wide(w)], DOUBLE), [0, -1])
-        total = self._reduce("ReduceMax", self._reduce("ReduceSum", rows_, [1]), None)
+        if transposed_group is None:
+            sums = self._reduce("ReduceSum", self._reshape(self.emit("Abs", [self.wide(w)], DOUBLE), [0, -1]), [1])
+        else:
+            sums = self._sums_of_transposed(w, transposed_group)
+        total = self._reduce("ReduceMax", sums, None)
         reach = self.pow2(self.sub(self.scalar(x_bits), self.scalar(1.0)))
         bound = self.mul(total, reach)
         if b is not None:
@@ -350,32 +368,43 @@ class OnnxKernel:
         high = self.add(high, self.scalar(128.0))
         return [(self.cast(high, UINT8), 128, 256), (self.cast(low, UINT8), 0, 1)]
 
+    def _sums_of_transposed(self, w: OnnxValue, group: int | AttributeRef) -> OnnxValue:
+        """Σ|w| of each output channel: a transposed convolution of |w| with one pixel of ones, its taps added.
+
+        The sums of a group's input channels come from ConvTranspose itself, because the value of `group` is not known
+        here. float32 may round them only above 2^24, and never below it.
+        """
+        magnitudes = self.emit("Abs", [self.cast(w, FLOAT)], FLOAT)
+        zeros = self._reduce("ReduceSum", self.mul(magnitudes, self.constant(0.0, FLOAT)), [1, 2, 3])
+        ones = self._reshape(self.add(zeros, self.constant(1.0, FLOAT)), [1, -1, 1, 1])
+        taps = self.emit("ConvTranspose", [ones, magnitudes], FLOAT, group=group)
+        return self._reduce("ReduceSum", self.wide(taps), [0, 2, 3])
+
     def conv_transpose2d(
-        self,
-        x: OnnxValue,
-        w: OnnxValue,
-        b: OnnxValue | None,
-        *,
-        strides: Ints,
-        pads: Ints,
-        output_padding: Ints,
-        dilations: Ints,
-        group: int,
+        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **geometry: Any
     ) -> OnnxValue:
-        """float32 products of a byte of x and a nibble of w: each sum stays below 2^24 for up to 4096 taps."""
-        geometry: dict[str, Any] = {
-            "strides": strides, "pads": pads, "output_padding": output_padding, "dilations": dilations, "group": group
-        }  # fmt: skip
-        total: OnnxValue | None = None
-        for signal, signal_weight in self._digits(x, 8):
-            for taps, tap_weight in self._digits(w, 4):
-                factors = [self.cast(signal, FLOAT), self.cast(taps, FLOAT)]
-                part = self.wide(self.emit("ConvTranspose", factors, FLOAT, **geometry))
-                weight = signal_weight * tap_weight
-                part = part if weight == 1 else self.mul(part, self.scalar(weight))
-                total = part if total is None else self.add(total, part)
-        assert total is not None  # there is at least one digit
-        return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, 1, 1]))
+        """In float32 where the bound holds, else as products of 4-bit digits: exact for up to MOST_TRANSPOSED_TAPS.
+
+        No runtime has a transposed convolution of integers or of float64.
+        """
+
+        def in_float() -> OnnxValue:
+            inputs = [self.cast(x, FLOAT), self.cast(w, FLOAT)] + ([] if b is None else [self.cast(b, FLOAT)])
+            return self.wide(self.emit("ConvTranspose", inputs, FLOAT, **geometry))
+
+        def in_digits() -> OnnxValue:
+            total: OnnxValue | None = None
+            for signal, signal_weight in self._digits(x, 4):
+                for taps, tap_weight in self._digits(w, 4):
+                    factors = [self.cast(signal, FLOAT), self.cast(taps, FLOAT)]
+                    part = self.wide(self.emit("ConvTranspose", factors, FLOAT, **geometry))
+                    weight = signal_weight * tap_weight
+                    part = part if weight == 1 else self.mul(part, self.scalar(weight))
+                    total = part if total is None else self.add(total, part)
+            assert total is not None  # there is at least one digit
+            return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, 1, 1]))
+
+        return self._choose(self._float32_holds(w, b, x_bits, geometry["group"]), in_float, in_digits)
 
     def _digits(self, x: OnnxValue, width: int) -> list[tuple[OnnxValue, int]]:
         """(digit, weight) in base 2^width, lowest first; all but the highest are unsigned."""
