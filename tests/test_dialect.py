@@ -14,6 +14,7 @@ FIRST_OPS = {
     "Conv2dInt",
     "ConvTranspose2dInt",
     "LinearInt",
+    "Gather",
     "AvgPool2dInt",
     "MaxPool",
     "Relu",

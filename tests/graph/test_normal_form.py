@@ -127,6 +127,21 @@ def test_a_transposed_convolution_of_too_many_products_is_refused():
         bring_to_normal_form(made)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "scale_w=16.0, scale_o=8.0, parameter_bits=8, o_bits=8",
+        "scale_w=16.0, scale_o=16.0, parameter_bits=8, o_bits=16",
+    ],
+    ids=["scale", "width"],
+)
+def test_rows_of_another_scale_or_width_than_the_tables_are_refused(settings):
+    text = f"""<ir_version: 8, opset_import: ["": 12, "thinker": 1]> g (int64[n] i) => (float[n,2] y)
+    <int8[2,2] w = {{1, 2, 3, 4}}> {{ r = thinker.Gather<{settings}>(w, i) y = thinker.Dequant<scale_o=16.0>(r) }}"""
+    with pytest.raises(UnsupportedError, match=r"rows have the table's scale and width .* Add a Requant behind it"):
+        bring_to_normal_form(ir.from_proto(onnx.parser.parse_model(text)))
+
+
 def test_zero_bias_is_shared():
     extra = "<int8[2,1,1,1] w = {1, 2}>"
     conv = (

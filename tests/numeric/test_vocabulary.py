@@ -213,3 +213,14 @@ def test_transposed_convolution_of_sixteen_bit_extremes():
         expected,
         element_bits=16,
     )
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_rows_of_a_table(bits, draw):
+    low, high = limits(bits)
+    table = draw.integers(low, high, (7, 3), endpoint=True).astype(f"int{bits}")
+    index = draw.integers(0, 7, (2, 4)).astype(np.int32)
+    expected = np.array([[table[i].tolist() for i in row] for row in index.tolist()], table.dtype)
+    for constants in (frozenset({0}), frozenset({1})):
+        settings = {"element_bits": bits, "constants": constants}
+        assert_kernels_give(lambda k, w, i: k.rows(w, i), [table, index], expected, **settings)

@@ -93,6 +93,14 @@ def _refuse(node: ir.Node, attributes: dict[str, Any]) -> None:
         raise UnsupportedError(
             f"{describe(node)}: its input has 32 bits; at most 16 are supported. Add a Requant before it."
         )
+    if node.op_type == "Gather":
+        source, target = (
+            (attributes[s], attributes[b]) for s, b in (("scale_w", "parameter_bits"), ("scale_o", "o_bits"))
+        )
+        if source != target:
+            raise UnsupportedError(
+                f"{describe(node)}: rows have the table's scale and width {source}, not {target}. Add a Requant behind it."
+            )
     if node.op_type == "ConvTranspose2dInt":
         _refuse_long_sums(node, attributes)
 

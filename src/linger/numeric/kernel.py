@@ -140,6 +140,9 @@ class Kernel(Protocol[T]):
     def clamp(self, x: T, low: T, high: T) -> T:
         """x limited to low … high, integer scalars of x's type; the type stays."""
 
+    def rows(self, table: T, index: T) -> T:
+        """Rows of an integer table at integer indices of any shape; the type stays."""
+
     def concat(self, xs: Sequence[T], axis: int) -> T:
         """Join along an axis."""
 

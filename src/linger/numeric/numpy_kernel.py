@@ -185,6 +185,9 @@ class NumpyKernel:
     def clamp(self, x: Array, low: Array, high: Array) -> Array:
         return np.asarray(np.minimum(np.maximum(x, low), high))
 
+    def rows(self, table: Array, index: Array) -> Array:
+        return np.asarray(table[index.astype(np.int64)])
+
     def concat(self, xs: Sequence[Array], axis: int) -> Array:
         return np.concatenate(xs, axis=axis)
 

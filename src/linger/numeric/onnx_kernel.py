@@ -481,6 +481,9 @@ class OnnxKernel:
     def clamp(self, x: OnnxValue, low: OnnxValue, high: OnnxValue) -> OnnxValue:
         return self._in_kept_type(x, lambda v: self.clip(v, self.cast(low, v.dtype), self.cast(high, v.dtype)))
 
+    def rows(self, table: OnnxValue, index: OnnxValue) -> OnnxValue:
+        return self.emit("Gather", [table, index], table.dtype, axis=0)
+
     def concat(self, xs: Sequence[OnnxValue], axis: int) -> OnnxValue:
         return self.emit("Concat", xs, xs[0].dtype, axis=axis)
 

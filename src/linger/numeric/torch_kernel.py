@@ -190,6 +190,9 @@ class TorchKernel:
     def clamp(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
         return x.clamp(low, high)
 
+    def rows(self, table: Tensor, index: Tensor) -> Tensor:
+        return F.embedding(index.long(), table)
+
     def concat(self, xs: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(list(xs), dim=axis)
 

@@ -30,6 +30,12 @@ def integer_bound(limit: float | None, bits: int) -> float | None:
     return limit * (1.0 - 2.0 ** -min(bits - 1, _FLOAT32_BITS))
 
 
+def limits_of_rows(limits: Limits) -> Limits:
+    """What an embedding's table keeps: its output is its weights, so the smaller limit holds for them."""
+    both = [limit for limit in (limits.weight, limits.output) if limit is not None]
+    return Limits(weight=min(both, default=None))
+
+
 def limit_parameters(
     limits: Limits,
     bits: int,

@@ -24,6 +24,7 @@ from linger.quantization.binding import bind, call_in_float
 from linger.quantization.frozen import Frozen, Ready, Watchman, kept, make_frozen, make_ready, round_bias, round_output
 from linger.quantization.functional import quantize_input, requantize_to, run_functional, twin
 from linger.quantization.integer_limits import fold_by_batch, integer_bound, limit_parameters
+from linger.quantization.lookup import look_up
 from linger.quantization.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.runtime import RUN_FIRST, OpRecord, Runtime, is_exporting
 from linger.quantization.statistics import QuantizedBase
@@ -58,6 +59,7 @@ class QuantLayer(QuantizedBase):
         )
         self.op_name = op.name
         self._op = op
+        self.is_lookup = op.inputs[0] == "w"
         self.geometry = dict(geometry)
         # of a transposed convolution, whose weights are [in, out/groups, …]
         self.transposed_groups: int | None = geometry["group"] if "output_padding" in geometry else None
@@ -76,7 +78,7 @@ class QuantLayer(QuantizedBase):
                 setattr(self, name, getattr(source, name))
         if has_weight:
             self.weight = cast(nn.Parameter, source.weight)
-            self.bias = cast("nn.Parameter | None", source.bias)
+            self.bias = cast("nn.Parameter | None", getattr(source, "bias", None))
         for name in op.constant_names:
             self.register_buffer(name, torch.zeros((), dtype=integer_type(widths.data)))
         self.train(source.training)
@@ -109,12 +111,16 @@ class QuantLayer(QuantizedBase):
 
     @property
     def lacks_scale(self) -> bool:
-        """Whether a range of this layer was never seen."""
-        return any(self.read(name) == 0.0 for name in ("running_x", "running_o") if name in self._buffers)
+        """Whether a range of this layer was never seen; a table needs none."""
+        return not self.is_lookup and any(
+            self.read(name) == 0.0 for name in ("running_x", "running_o") if name in self._buffers
+        )
 
     # -- forward ----------------------------------------------------------------------------------
     def forward(self, x: Any, output_size: Any = None) -> Any:
         """Integers in, integers out; a float input is quantised first. `output_size` as of a transposed convolution."""
+        if self.is_lookup:
+            return look_up(self, x)
         runtime = self.runtime
         geometry = bind(self, x, output_size)
         if isinstance(geometry, Refusal):
