@@ -201,6 +201,46 @@ def test_a_trained_model_is_exact_and_so_is_its_file(kind, tmp_path):
     assert verified(model, kind.signal(), tmp_path / "net.onnx").integers > 100
 
 
+@each_kind
+def test_two_layers_with_relu_between_them(kind, tmp_path):
+    """The first saturates at zero for the second, whose products then have a sharper bound."""
+    inner = kind.layer()
+    channels = kind.arguments[1]
+    outer = kind.make(channels, channels, 3, padding=1)
+    model = settle(nn.Sequential(inner, kind.bn(channels), nn.ReLU(), outer)).eval()
+    model = quantise(trace_layers(model, kind.signal()), kind.signal())
+    assert model[0].is_ahead_of_relu
+    with torch.no_grad():
+        first = model[0](kind.signal())
+        assert first.is_nonnegative
+        found = model(kind.signal()).integers().numpy()
+    expected = int64.layer_output(model[3], first.integers().numpy(), first.scale)
+    np.testing.assert_array_equal(found, expected)
+    verified(model, kind.signal(), tmp_path / "net.onnx")
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["1d", "transposed"])
+def test_sums_beyond_float32_are_exact(is_transposed, groups, tmp_path):
+    # 1200 weights of 127 in a group, and inputs of ±127: up to 19 354 800 > 2^24
+    channels = 1200 * groups
+    layer = nn.ConvTranspose2d(channels, 2 * groups, 1, groups=groups) if is_transposed else nn.Conv1d(
+        channels, 2 * groups, 1, groups=groups
+    )  # fmt: skip
+    nn.init.constant_(layer.weight, 127 / 128)
+    x = torch.where(torch.rand(3, channels, 2) < 0.9, 127 / 128, -3 / 128)
+    x = x[..., None] if is_transposed else x
+    model = nn.Sequential(layer)
+    linger.quant_module(model, out_bits=32)
+    model = quantise(model, x)
+    with torch.no_grad():
+        found = model(x).integers().numpy()
+    assert np.abs(found).max() > 2**24
+    scale_x = model[0].read("scale_x")
+    np.testing.assert_array_equal(found, int64.layer_output(model[0], int64.quantised(x.numpy(), scale_x, 8), scale_x))
+    verified(model, x, tmp_path / "net.onnx")
+
+
 # -- limits -----------------------------------------------------------------------------------------------------
 
 
