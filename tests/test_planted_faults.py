@@ -16,8 +16,20 @@ from tests.support.golden import case_names, golden_mismatches, run_reference, r
 from tests.support.hand_worked import WAYS, assert_gives
 from tests.support.samples import run_function, run_numpy, run_torch
 
-BIASED = ("Conv2dInt", "LinearInt")
-TIED = ("AvgPool2dInt", "Conv2dInt", "LinearInt", "Requant", "iqAdd", "iqCat", "iqMul", "iqSigmoid", "iqTanh")
+BIASED = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt")
+TIED = (
+    "AvgPool2dInt",
+    "Conv1dInt",
+    "Conv2dInt",
+    "ConvTranspose2dInt",
+    "LinearInt",
+    "Requant",
+    "iqAdd",
+    "iqCat",
+    "iqMul",
+    "iqSigmoid",
+    "iqTanh",
+)
 SHIFTED = (*TIED, "SoftmaxInt", "LogSoftmaxInt")  # of whose inner ties 8 bits show nothing; a logarithm is never one
 VISIBLE_IN = {
     "half-even": ("Quant", *TIED),

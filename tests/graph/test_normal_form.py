@@ -87,6 +87,61 @@ def test_what_has_no_meaning_is_refused_by_everyone(use, middle, message):
         use(model(middle))
 
 
+def test_a_window_of_two_axes_is_no_signals():
+    conv = (
+        "r = thinker.Conv1dInt<data_bits=8, parameter_bits=8, o_bits=8, scale_x=16.0, scale_w=1.0, scale_o=16.0, "
+        "dilations=[1,1], group=1, kernel_shape=[1,1], pads=[0,0,0,0], strides=[1,1]>(q, w)"
+    )
+    with pytest.raises(UnsupportedError, match="a window of 2 axes; this op has 1"):
+        bring_to_normal_form(model(conv, extra="<int8[2,1,1,1] w = {1, 2}>"))
+
+
+TRANSPOSED = (
+    "r = thinker.ConvTranspose2dInt<data_bits=8, parameter_bits=8, o_bits=8, scale_x=16.0, scale_w=1.0, scale_o=16.0, "
+    "dilations=[1,1], group=2, kernel_shape=[1,1], output_padding=[0,0], pads=[0,0,0,0], strides=[1,1]>(q, w)"
+)
+
+
+def test_zero_bias_of_a_transposed_convolution_has_all_output_channels():
+    # two groups of three outputs: w is [in = 2, out/group = 3, 1, 1]
+    made = model(TRANSPOSED, shape="1,2,4,4", extra="<int8[2,3,1,1] w = {1, 2, 3, 4, 5, 6}>")
+    bring_to_normal_form(made)
+    assert list(made.graph.initializers) == ["w", "linger.zero_bias_6"]
+    x = np.arange(32, dtype=np.float32).reshape(1, 2, 4, 4) / 16
+    found = Session(model(TRANSPOSED, shape="1,2,4,4", extra="<int8[2,3,1,1] w = {1, 2, 3, 4, 5, 6}>")).run(
+        None, {"x": x}
+    )
+    expected = np.concatenate([x[:, :1] * k for k in (1, 2, 3)] + [x[:, 1:] * k for k in (4, 5, 6)], axis=1)
+    np.testing.assert_array_equal(found[0], np.minimum(expected, 127 / 16))
+
+
+def test_a_transposed_convolution_of_too_many_products_is_refused():
+    # 255·15·15 more than 2^24: 74 566 products of two 4-bit digits
+    text = TRANSPOSED.replace("group=2", "group=1").replace("kernel_shape=[1,1]", "kernel_shape=[2,2]")
+    made = model(text, shape="1,18642,4,4")
+    weight = ir.tensor(np.zeros((18642, 1, 2, 2), np.int8), name="w")
+    value = ir.Value(name="w", type=ir.TensorType(weight.dtype), shape=ir.Shape(weight.shape), const_value=weight)
+    made.graph.register_initializer(value)
+    made.graph[1].replace_input_with(1, value)
+    with pytest.raises(UnsupportedError, match="74568 products per output; at most 74565 are supported"):
+        bring_to_normal_form(made)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "scale_w=16.0, scale_o=8.0, parameter_bits=8, o_bits=8",
+        "scale_w=16.0, scale_o=16.0, parameter_bits=8, o_bits=16",
+    ],
+    ids=["scale", "width"],
+)
+def test_rows_of_another_scale_or_width_than_the_tables_are_refused(settings):
+    text = f"""<ir_version: 8, opset_import: ["": 12, "thinker": 1]> g (int64[n] i) => (float[n,2] y)
+    <int8[2,2] w = {{1, 2, 3, 4}}> {{ r = thinker.Gather<{settings}>(w, i) y = thinker.Dequant<scale_o=16.0>(r) }}"""
+    with pytest.raises(UnsupportedError, match=r"rows have the table's scale and width .* Add a Requant behind it"):
+        bring_to_normal_form(ir.from_proto(onnx.parser.parse_model(text)))
+
+
 def test_zero_bias_is_shared():
     extra = "<int8[2,1,1,1] w = {1, 2}>"
     conv = (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linger.numeric.numpy_kernel import NumpyKernel, integer_dtype
-from tests.support.big_int import convolved, convolved_transposed, multiplied
+from tests.support.big_int import convolved, convolved_signal, convolved_transposed, multiplied
 
 K = NumpyKernel()
 
@@ -26,6 +26,24 @@ def test_convolution(geometry, draw):
     b = draw.integers(-(2**31), 2**31, 6).astype(np.int32)
     found = K.conv2d(x, w, b, x_bits=8, w_bits=8, **full)
     np.testing.assert_array_equal(found, convolved(x, w, b, **full))
+
+
+SIGNALS = {
+    "plain": {},
+    "strided, uneven pads": {"strides": (2,), "pads": (0, 3)},
+    "dilated": {"dilations": (3,)},
+    "everything": {"strides": (3,), "pads": (2, 1), "dilations": (2,), "group": 2},
+}
+
+
+@pytest.mark.parametrize("geometry", SIGNALS.values(), ids=SIGNALS.keys())
+def test_convolution_over_one_axis(geometry, draw):
+    full = {"strides": (1,), "pads": (0, 0), "dilations": (1,), "group": 1} | geometry
+    x = draw.integers(-128, 128, (2, 4, 9)).astype(np.int8)
+    w = draw.integers(-128, 128, (6, 4 // full["group"], 3)).astype(np.int8)
+    b = draw.integers(-(2**31), 2**31, 6).astype(np.int32)
+    found = K.conv1d(x, w, b, x_bits=8, w_bits=8, **full)
+    np.testing.assert_array_equal(found, convolved_signal(x, w, b, **full))
 
 
 TRANSPOSED = {
@@ -50,7 +68,9 @@ def test_transposed_convolution(geometry, draw):
     x = draw.integers(-128, 128, (2, 4, 3, 4)).astype(np.int8)
     w = draw.integers(-128, 128, (4, 3, 3, 2)).astype(np.int8)
     b = draw.integers(-(2**31), 2**31, 3 * full["group"]).astype(np.int32)
-    np.testing.assert_array_equal(K.conv_transpose2d(x, w, b, **full), convolved_transposed(x, w, b, **full))
+    np.testing.assert_array_equal(
+        K.conv_transpose2d(x, w, b, x_bits=8, w_bits=8, **full), convolved_transposed(x, w, b, **full)
+    )
 
 
 def test_linear(draw):

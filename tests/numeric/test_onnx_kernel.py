@@ -65,6 +65,27 @@ def test_choice_of_the_product_at_its_bound(opset, channels):
 
 
 @OPSETS
+@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.parametrize("channels", [1023, 1025], ids=["float32 suffices", "float32 does not"])
+def test_choice_of_the_transposed_product_at_its_bound(opset, channels, group):
+    # the sum of each group's inputs, as above; with the weights unknown the choice is an If
+    x, w = np.full((1, group * channels, 1, 1), -128, np.int8), np.full((group * channels, 1, 1, 1), -128, np.int8)
+    x[0, -1] = w[-1] = -127
+    geometry = {"strides": (1, 1), "pads": (0, 0, 0, 0), "output_padding": (0, 0), "dilations": (1, 1), "group": group}
+
+    def body(k, x, w):
+        return k.conv_transpose2d(x, w, None, x_bits=8, w_bits=8, **geometry)
+
+    expected = np.full((1, group, 1, 1), channels * 128.0 * 128)
+    expected[0, -1] = (channels - 1) * 128 * 128 + 127 * 127
+    for constants in (frozenset({1}), frozenset()):
+        assert_same(interpret_onnx(body, [x, w], opset=opset, constants=constants), expected)
+    products = list(onnx_model(body, [x, w], opset=opset, constants=frozenset({1})).graph)
+    is_one = sum(node.op_type == "ConvTranspose" for node in products) == 1
+    assert is_one == (channels == 1023)
+
+
+@OPSETS
 @pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 0, 1, 2)], ids=["no pads", "uneven pads"])
 @pytest.mark.parametrize("bits", [8, 16])
 def test_integer_convolution_beyond_float32(opset, pads, bits, draw):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from linger.numeric.fixed import FLOAT32_EXACT
 from linger.numeric.torch_exact import MAX_PARTS, SplitPlan, plan_product, run_product
-from tests.support.big_int import convolved
+from tests.support.big_int import convolved, convolved_transposed
 from tests.support.comparison import assert_same
 
 FULL_CHANNEL = 1024
@@ -135,6 +135,35 @@ def test_grouped_convolution_equals_int64_under_every_plan(plan, group, draw):
 
     found = run_product(product, x.float(), w.float(), b.double(), plan, group=group, axis=1)
     assert_same(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("group", [1, 2, 3])
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+def test_grouped_transposed_convolution_equals_int64_under_every_plan(plan, group, draw):
+    x, w = integers(draw, (2, 4 * group, 4, 3)), integers(draw, (4 * group, 2, 3, 2))
+    b = integers(draw, 2 * group, -9000, 9000)
+    expected = convolved_transposed(x.numpy(), w.numpy(), b.numpy(), strides=(2, 1), group=group)
+
+    def product(x, w, b):
+        return F.conv_transpose2d(x, w, b, (2, 1), groups=group)
+
+    settings = {"group": group, "axis": 1, "is_transposed": True}
+    found = run_product(product, x.float(), w.float(), b.double(), plan, **settings)
+    assert_same(found.numpy(), expected)
+
+
+def test_plan_of_a_transposed_convolution_adds_a_groups_inputs_and_taps():
+    # [in, out/groups, taps]: 512 inputs, two outputs, two taps of which one is 128: 512·128·128 = 2^23 for output 0;
+    # output 1 has both taps: 2·2^23 = 2^24
+    weight = torch.zeros(512, 2, 1, 2)
+    weight[:, 0, 0, 0] = 128
+    assert plan_product(weight, None, 8, transposed_groups=1) == SplitPlan(1)
+    weight[:, 1] = 128
+    assert plan_product(weight, None, 8, transposed_groups=1) == SplitPlan(2, is_bias_apart=True)
+    # in two groups each output adds the products of 256 inputs: 2^23 again
+    assert plan_product(weight, None, 8, transposed_groups=2) == SplitPlan(1)
+    # read as [out, in/group, …] it would be 4 products only, and float32 is not enough for the largest of them
+    assert plan_product(weight, None, 8) == SplitPlan(1)
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,18 @@ def test_convolution_equals_numpy(draw):
     assert_same(EXACT.conv2d(x_, w_, b_, x_bits=8, w_bits=8, **GEOMETRY).numpy(), expected)
 
 
+@pytest.mark.parametrize("pads", [(1, 1), (0, 2)], ids=["even pads", "uneven pads"])
+def test_convolution_over_one_axis_equals_numpy(pads, draw):
+    (x, x_), (w, w_), (b, b_) = pair(draw, 2, 4, 8), pair(draw, 6, 2, 3), pair(draw, 6, dtype=np.int32)
+    geometry = {"strides": (2,), "pads": pads, "dilations": (2,), "group": 2}
+    expected = NumpyKernel().conv1d(x, w, b, x_bits=8, w_bits=8, **geometry)
+    assert_same(EXACT.conv1d(x_, w_, b_, x_bits=8, w_bits=8, **geometry).numpy(), expected)
+
+
 @pytest.mark.parametrize("pads", [(1, 0, 1, 0), (1, 0, 0, 1)], ids=["even pads", "uneven pads"])
 def test_transposed_convolution_equals_numpy(pads, draw):
     (x, x_), (w, w_), (b, b_) = pair(draw, 2, 4, 3, 4), pair(draw, 4, 3, 3, 2), pair(draw, 6, dtype=np.int32)
-    geometry = GEOMETRY | {"pads": pads, "output_padding": (1, 0)}
+    geometry = GEOMETRY | {"pads": pads, "output_padding": (1, 0), "x_bits": 8, "w_bits": 8}
     assert_same(
         EXACT.conv_transpose2d(x_, w_, b_, **geometry).numpy(), NumpyKernel().conv_transpose2d(x, w, b, **geometry)
     )

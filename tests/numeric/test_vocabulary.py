@@ -13,7 +13,7 @@ import pytest
 
 from linger.numeric import blocks
 from linger.numeric.fixed import limits
-from tests.support.big_int import convolved, convolved_transposed, multiplied, requantized_array
+from tests.support.big_int import convolved, convolved_signal, convolved_transposed, multiplied, requantized_array
 from tests.support.onnx_body import assert_kernels_give
 from tests.support.paper_bodies import (
     VENUS_SIGMOID,
@@ -145,6 +145,31 @@ def test_grouped_convolution_to_sixteen_bits(geometry, x_bits, draw):
     assert_kernels_give(body, [x, w, b], expected, element_bits=x_bits)
 
 
+GROUPED_SIGNALS = {
+    "depthwise": {"group": 4, "pads": (1, 1)},
+    "two groups, strided, uneven pads": {"group": 2, "strides": (2,), "pads": (0, 2)},
+    "dilated": {"group": 1, "dilations": (3,)},
+}
+
+
+@pytest.mark.parametrize("x_bits", [8, 16])
+@pytest.mark.parametrize("geometry", GROUPED_SIGNALS.values(), ids=GROUPED_SIGNALS.keys())
+def test_convolution_over_one_axis_to_sixteen_bits(geometry, x_bits, draw):
+    full = {"strides": (1,), "pads": (0, 0), "dilations": (1,)} | geometry
+    low, high = limits(x_bits)
+    x = draw.integers(low, high, (2, 4, 9), endpoint=True).astype(f"int{x_bits}")
+    w = draw.integers(-128, 128, (8, 4 // full["group"], 3)).astype(np.int8)
+    b = draw.integers(-(2**26), 2**26, 8).astype(np.int32)
+    shift = x_bits + 2
+
+    def body(k, x, w, b):
+        total = k.conv1d(x, w, b, x_bits=x_bits, w_bits=8, **full)
+        return blocks.requantize(k, total, source=k.scalar(2.0**shift), target=k.scalar(1.0), bits=16)
+
+    expected = requantized_array(convolved_signal(x, w, b, **full), shift, 16)
+    assert_kernels_give(body, [x, w, b], expected, element_bits=x_bits)
+
+
 TRANSPOSED = {
     "plain": {},
     "strided, padded": {"strides": (2, 2), "pads": (1, 1, 1, 1), "output_padding": (1, 1)},
@@ -170,7 +195,7 @@ def test_transposed_convolution_to_sixteen_bits(geometry, bits, draw):
     shift = 2 * bits - 9
 
     def body(k, x, w, b):
-        total = k.conv_transpose2d(x, w, b, **full)
+        total = k.conv_transpose2d(x, w, b, x_bits=bits, w_bits=bits, **full)
         return blocks.requantize(k, total, source=k.scalar(2.0**shift), target=k.scalar(1.0), bits=16)
 
     expected = requantized_array(convolved_transposed(x, w, b, **full), shift, 16)
@@ -183,7 +208,12 @@ def test_transposed_convolution_of_sixteen_bit_extremes():
     x[0, 0, 0, 0] = w[0, 0, 0, 0] = -32767
     geometry = {"strides": (1, 1), "pads": (0, 0, 0, 0), "output_padding": (0, 0), "dilations": (1, 1), "group": 1}
     expected = np.array(48 * 2**30 + 32767**2, np.float64).reshape(1, 1, 1, 1)
-    assert_kernels_give(lambda k, x, w: k.conv_transpose2d(x, w, None, **geometry), [x, w], expected, element_bits=16)
+    assert_kernels_give(
+        lambda k, x, w: k.conv_transpose2d(x, w, None, x_bits=16, w_bits=16, **geometry),
+        [x, w],
+        expected,
+        element_bits=16,
+    )
 
 
 @pytest.mark.parametrize(
@@ -219,3 +249,14 @@ def test_logarithms_round_to_the_same_integers():
         return k.store(k.floor(k.mul(k.log(k.wide(x)), k.scalar(256.0))), 32)
 
     assert_kernels_give(body, [x], expected, element_bits=32)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_rows_of_a_table(bits, draw):
+    low, high = limits(bits)
+    table = draw.integers(low, high, (7, 3), endpoint=True).astype(f"int{bits}")
+    index = draw.integers(0, 7, (2, 4)).astype(np.int32)
+    expected = np.array([[table[i].tolist() for i in row] for row in index.tolist()], table.dtype)
+    for constants in (frozenset({0}), frozenset({1})):
+        settings = {"element_bits": bits, "constants": constants}
+        assert_kernels_give(lambda k, w, i: k.rows(w, i), [table, index], expected, **settings)

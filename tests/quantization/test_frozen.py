@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from linger.quantization.frozen import PARTS, Watchman, checksum, kept, round_bias
+from linger.quantization.frozen import PARTS, Watchman, checksum, kept, make_frozen, make_ready, round_bias
 from tests.support.wired import after
 
 
@@ -100,3 +100,23 @@ def test_checksum_reads_what_a_view_shows():
     assert everything(t[1:, 1::2]) == everything(t[1:, 1::2].clone())
     assert everything(t.T) == everything(t.T.contiguous())
     assert everything(torch.zeros(0)) == everything(torch.zeros(0))
+
+
+def test_frozen_parameters_are_real_carriers_and_stored_integers():
+    # scale_x·scale_w = 8·4 = 32: 0.5·32 = 16; −0.046875·32 = −1½ → −1
+    frozen = make_frozen(torch.tensor([[3.0], [-8.0]]), torch.tensor([0.5, -0.046875]), 8.0, 4.0, 8)
+    assert frozen.weight.tolist() == [[0.75], [-2.0]]
+    assert (frozen.weight_integers.tolist(), frozen.weight_integers.dtype) == ([[3], [-8]], torch.int8)
+    assert (frozen.bias_integers.tolist(), frozen.bias_integers.dtype) == ([16, -1], torch.int32)
+    assert frozen.bias.tolist() == [0.5, -1 / 32]
+    assert make_frozen(torch.ones(1, 1), None, 8.0, 4.0, 16).bias_integers is None
+
+
+def test_rounding_is_folded_into_one_number_per_output_channel():
+    # [in = 4, out/groups = 3]: 6 outputs in two groups
+    frozen = make_frozen(torch.ones(4, 3, 1, 1), None, 8.0, 4.0, 8)
+    settings = {"is_nonnegative": False, "transposed_groups": 2}
+    ready = make_ready(frozen, 8.0, 4.0, 8, 8, **settings)
+    assert ready.is_rounding_folded
+    assert ready.bias.tolist() == [0.5] * 6
+    assert make_ready(frozen, 8.0, 4.0, 8, 8, is_nonnegative=False).bias.tolist() == [0.5] * 4

@@ -11,7 +11,7 @@ from torch import nn
 
 from linger.constraint.limits import Limits
 from linger.numeric.fixed import limits, scale_for
-from linger.quantization.integer_limits import fold_by_batch, integer_bound, limit_parameters
+from linger.quantization.integer_limits import fold_by_batch, integer_bound, limit_parameters, limits_of_rows
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,27 @@ def test_limited_parameters():
     assert found[0].tolist() == [[3.96875], [-3.96875]]
     assert found[1] is None
     assert found[2].tolist() == [1.0, -0.5]
+
+
+def test_limited_parameters_of_a_transposed_convolution():
+    # [in, out/groups]: in two groups, input 0 gives to outputs 0, 1 and input 1 to outputs 2, 3
+    weight, factor = torch.tensor([[1.0, 1.0], [1.0, 1.0]]), torch.tensor([0.5, 1.0, 2.0, 8.0])
+    found, _, _ = limit_parameters(Limits(weight=4.0), 8, weight, factor, None, 2)
+    assert found.tolist() == [[0.5, 1.0], [2.0, 3.96875]]
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (Limits(), None),
+        (Limits(weight=2.0), 2.0),
+        (Limits(output=0.5), 0.5),
+        (Limits(weight=2.0, output=0.5), 0.5),
+        (Limits(weight=0.25, output=0.5), 0.25),
+    ],
+)
+def test_the_smaller_limit_holds_for_rows(limits, expected):
+    assert limits_of_rows(limits) == Limits(weight=expected)
 
 
 def test_without_a_weight_limit_nothing_is_computed():

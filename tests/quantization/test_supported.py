@@ -9,8 +9,11 @@ from linger.quantization.supported import has_own_forward, op_for, supported_typ
 @pytest.mark.parametrize(
     ("layer", "op_name"),
     [
+        (nn.Conv1d(3, 4, 3), "Conv1dInt"),
         (nn.Conv2d(3, 4, 3), "Conv2dInt"),
+        (nn.ConvTranspose2d(3, 4, 3), "ConvTranspose2dInt"),
         (nn.Linear(2, 2), "LinearInt"),
+        (nn.Embedding(3, 2), "Gather"),
         (nn.AvgPool2d(2), "AvgPool2dInt"),
         (nn.AdaptiveAvgPool2d(1), "AvgPool2dInt"),
         (nn.ReLU6(), "Clip"),

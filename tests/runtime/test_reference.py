@@ -7,6 +7,7 @@ import pytest
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime.reference import Reference
 from tests.runtime.test_session import TEXT
+from tests.support.big_int import convolved_transposed
 
 
 class Doubling(NumpyKernel):
@@ -36,3 +37,19 @@ def test_standard_nodes_and_branches_run_too():
     x = np.array([1.0, -1.0], np.float32)
     assert reference.run({"x": x, "c": np.array(True)})["y"].tolist() == [1.0, -1.0]
     assert reference.run({"x": x, "c": np.array(False)})["y"].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("group", [1, 2, 4])
+@pytest.mark.parametrize("has_bias", [True, False], ids=["bias", "no bias"])
+def test_standard_transposed_convolution_in_groups(group, has_bias, draw):
+    x, w = draw.integers(-9, 10, (2, 4, 3, 4)), draw.integers(-9, 10, (4, 3, 3, 2))
+    b = draw.integers(-9, 10, 3 * group) if has_bias else None
+    geometry = {"strides": (2, 1), "pads": (0, 1, 1, 0), "output_padding": (1, 0), "dilations": (1, 2), "group": group}
+    inputs = ["x", "w"] + (["b"] if has_bias else [])
+    node = onnx.helper.make_node("ConvTranspose", inputs, ["y"], **geometry)
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in [*inputs, "y"]]
+    graph = onnx.helper.make_graph([node], "g", values[:-1], values[-1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 12)], ir_version=8)
+    feeds = {n: a.astype(np.float32) for n, a in zip(inputs, (x, w, b), strict=False)}
+    # small whole numbers: float32 is exact
+    np.testing.assert_array_equal(Reference(model).run(feeds)["y"], convolved_transposed(x, w, b, **geometry))

@@ -50,6 +50,23 @@ def convolved(x, w, b=None, *, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 
     return result
 
 
+def convolved_signal(x, w, b=None, *, strides=(1,), pads=(0, 0), dilations=(1,), group=1) -> np.ndarray:
+    """Convolution over one axis by definition; positions outside the signal are zero."""
+    batch, _, length = x.shape
+    outputs, inside, taps = w.shape
+    count = (length + sum(pads) - dilations[0] * (taps - 1) - 1) // strides[0] + 1
+    result = np.zeros((batch, outputs, count), np.int64)
+    for n, o, c in itertools.product(*map(range, result.shape)):
+        first = o // (outputs // group) * inside
+        total = 0 if b is None else int(b[o])
+        for i, u in itertools.product(range(inside), range(taps)):
+            z = c * strides[0] + u * dilations[0] - pads[0]
+            if 0 <= z < length:
+                total += int(x[n, first + i, z]) * int(w[o, i, u])
+        result[n, o, c] = total
+    return result
+
+
 def convolved_transposed(
     x, w, b=None, *, strides=(1, 1), pads=(0, 0, 0, 0), output_padding=(0, 0), dilations=(1, 1), group=1
 ) -> np.ndarray:

@@ -63,8 +63,14 @@ class NoBias:
     def linear(self, x: Any, w: Any, b: Any, **settings: Any) -> Any:
         return super().linear(x, w, None, **settings)
 
+    def conv1d(self, x: Any, w: Any, b: Any, **settings: Any) -> Any:
+        return super().conv1d(x, w, None, **settings)
+
     def conv2d(self, x: Any, w: Any, b: Any, **settings: Any) -> Any:
         return super().conv2d(x, w, None, **settings)
+
+    def conv_transpose2d(self, x: Any, w: Any, b: Any, **settings: Any) -> Any:
+        return super().conv_transpose2d(x, w, None, **settings)
 
 
 _MISTAKES = dict(zip(FAULTS, (HalfEven, Wrap, ShiftMore, ShiftLess, NoBias), strict=True))

@@ -66,12 +66,41 @@ def multiplied(x: Array, w: Array, b: Array | None) -> Array:
     return result if b is None else result + b.astype(np.int64)
 
 
+def convolved_signal(x: Array, w: Array, b: Array | None, geometry: dict[str, Any]) -> Array:
+    """Convolution over one axis: that of a picture of one row."""
+    left, right = geometry["pads"]
+    flat = geometry | {
+        "pads": (0, left, 0, right), "strides": (1, *geometry["strides"]), "dilations": (1, *geometry["dilations"])
+    }  # fmt: skip
+    return convolved(x[:, :, None], w[:, :, None], b, flat)[:, :, 0]
+
+
+def convolved_transposed(x: Array, w: Array, b: Array | None, geometry: dict[str, Any]) -> Array:
+    """Transposed convolution: an ordinary one of the input with zeros between its pixels and the kernel turned round."""
+    (batch, inputs, height, width), stride, dilation = x.shape, geometry["strides"], geometry["dilations"]
+    groups, rest, outside = geometry["group"], geometry["output_padding"], w.shape[1]
+    spread = np.zeros((batch, inputs, (height - 1) * stride[0] + 1, (width - 1) * stride[1] + 1), np.int64)
+    spread[:, :, :: stride[0], :: stride[1]] = x
+    turned = w.reshape(groups, inputs // groups, outside, *w.shape[2:]).swapaxes(1, 2)[..., ::-1, ::-1]
+    turned = turned.reshape(groups * outside, inputs // groups, *w.shape[2:])
+    reach = [d * (k - 1) for d, k in zip(dilation, w.shape[2:], strict=True)]
+    top, left, bottom, right = geometry["pads"]
+    pads = (reach[0] - top, reach[1] - left, reach[0] - bottom + rest[0], reach[1] - right + rest[1])
+    return convolved(spread, turned, b, {"pads": pads, "strides": (1, 1), "dilations": dilation, "group": groups})
+
+
 def layer_output(layer: Any, x: Array, scale_x: float) -> Array:
-    """What a quantised Conv2d or Linear must compute from the integers x."""
+    """What a quantised layer with weights must compute from the integers x."""
     frozen = layer.freeze(scale_x)
     w = frozen.weight_integers.numpy()
     b = None if frozen.bias_integers is None else frozen.bias_integers.numpy()
-    total = convolved(x, w, b, layer.geometry) if w.ndim == 4 else multiplied(x, w, b)
+    if layer.op_name == "LinearInt":
+        total = multiplied(x, w, b)
+    else:
+        convolutions = {
+            "Conv1dInt": convolved_signal, "Conv2dInt": convolved, "ConvTranspose2dInt": convolved_transposed
+        }  # fmt: skip
+        total = convolutions[layer.op_name](x, w, b, layer.geometry)
     return requantised(total, scale_x * frozen.scale_w, layer.read("scale_o"), layer.widths.output)
 
 

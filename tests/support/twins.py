@@ -31,19 +31,26 @@ def elementwise(twin, op: Op, inputs, attributes, *, bits, has_total=True, is_tr
     return (result.detach().double() * full["scale_o"]).numpy()
 
 
-def product(twin, inputs, attributes) -> np.ndarray:
+def product(twin, inputs, attributes, *, is_transposed=False) -> np.ndarray:
     """A twin with weights, as an exact evaluation uses it, back as integers."""
     x, w, b = inputs
     scale = attributes["scale_x"] * attributes["scale_w"]
-    plan = plan_product(torch.from_numpy(w), None if b is None else torch.from_numpy(b), attributes["data_bits"])
+    group = attributes.get("group", 1)
+    plan = plan_product(
+        torch.from_numpy(w),
+        None if b is None else torch.from_numpy(b),
+        attributes["data_bits"],
+        transposed_groups=group if is_transposed else None,
+    )
     accumulator = run_product(
         lambda x, w, b: twin.accumulate(x, w, b, attributes),
         real_carrier(x, attributes["scale_x"]),
         real_carrier(w, attributes["scale_w"]),
         None if b is None else real_carrier(b, scale),
         plan,
-        group=attributes.get("group", 1),
+        group=group,
         axis=twin.CHANNEL_AXIS,
+        is_transposed=is_transposed,
     )
     result = fake_quantize(accumulator.double(), attributes["scale_o"], attributes["o_bits"])
     return (result * attributes["scale_o"]).numpy()

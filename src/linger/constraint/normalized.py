@@ -16,10 +16,14 @@ def convolve(conv: Any, x: Tensor, weight: Tensor, bias: Tensor | None, output_s
     """A convolution's own computation, transposed or not, with other parameters."""
     if not isinstance(conv, nn.ConvTranspose2d):
         return cast(Tensor, conv._conv_forward(x, weight, bias))  # noqa: SLF001 - torch's hook for other weights
-    stride, padding, dilation = conv.stride, conv.padding, conv.dilation
-    find_padding: Any = conv._output_padding  # noqa: SLF001 - the only place where torch turns output_size into padding
-    output_padding = find_padding(x, output_size, stride, padding, conv.kernel_size, 2, dilation)
-    return F.conv_transpose2d(x, weight, bias, stride, padding, output_padding, conv.groups, dilation)  # type: ignore[arg-type]  # torch annotates padding with a str
+    padding = output_padding(conv, x, output_size)
+    return F.conv_transpose2d(x, weight, bias, conv.stride, conv.padding, padding, conv.groups, conv.dilation)  # type: ignore[arg-type]  # torch annotates padding with a str
+
+
+def output_padding(conv: Any, x: Tensor, output_size: Any = None) -> tuple[int, ...]:
+    """The output padding that gives a transposed convolution this output size; its own if there is none."""
+    find: Any = nn.ConvTranspose2d._output_padding  # noqa: SLF001 - the only place where torch does it
+    return tuple(find(conv, x, output_size, conv.stride, conv.padding, conv.kernel_size, 2, conv.dilation))
 
 
 class NormalizeConv1d(Normalized, nn.Conv1d):

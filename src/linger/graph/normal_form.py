@@ -6,6 +6,7 @@ Attaching functions, expanding and interpreting all begin here, so that what one
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,14 @@ from linger.graph.changes import Changes
 from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, require_known_ops
 from linger.graph.element_types import INTEGERS, infer_element_types
 from linger.numeric.fixed import limits
+from linger.numeric.onnx_kernel import MOST_TRANSPOSED_TAPS
 
 _NEUTRAL = {"auto_pad": "NOTSET", "storage_order": 0}
-_WINDOW_RANK = 2
+_WINDOW_AXES = {"Conv1dInt": 1}
+"""Axes of an op's window; 2 for the others."""
+
 _WIDEST_WINDOW_DATA = 16
-_LIMITED_TO_16_BITS = frozenset({"Conv2dInt", "AvgPool2dInt"})
+_LIMITED_TO_16_BITS = frozenset({"Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "AvgPool2dInt"})
 
 
 def bring_to_normal_form(model: ir.Model) -> Changes:
@@ -76,10 +80,10 @@ def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
 
 def _refuse(node: ir.Node, attributes: dict[str, Any]) -> None:
     """Settings that cannot be computed exactly, or that have no agreed meaning."""
-    window = attributes.get("kernel_shape")
-    if window is not None and len(window) != _WINDOW_RANK:
+    window, axes = attributes.get("kernel_shape"), _WINDOW_AXES.get(node.op_type, 2)
+    if window is not None and len(window) != axes:
         raise UnsupportedError(
-            f"{describe(node)}: a window of {len(window)} axes; only 2 are supported. Add an axis of size 1."
+            f"{describe(node)}: a window of {len(window)} axes; this op has {axes}. Add or remove an axis of size 1."
         )
     if node.op_type == "AvgPool2dInt" and attributes["ceil_mode"]:
         raise UnsupportedError(
@@ -88,6 +92,26 @@ def _refuse(node: ir.Node, attributes: dict[str, Any]) -> None:
     if node.op_type in _LIMITED_TO_16_BITS and element_bits_of(node) > _WIDEST_WINDOW_DATA:
         raise UnsupportedError(
             f"{describe(node)}: its input has 32 bits; at most 16 are supported. Add a Requant before it."
+        )
+    if node.op_type == "Gather":
+        source, target = (
+            (attributes[s], attributes[b]) for s, b in (("scale_w", "parameter_bits"), ("scale_o", "o_bits"))
+        )
+        if source != target:
+            raise UnsupportedError(
+                f"{describe(node)}: rows have the table's scale and width {source}, not {target}. Add a Requant behind it."
+            )
+    if node.op_type == "ConvTranspose2dInt":
+        _refuse_long_sums(node, attributes)
+
+
+def _refuse_long_sums(node: ir.Node, attributes: dict[str, Any]) -> None:
+    weight = node.inputs[1]
+    inputs = None if weight is None or weight.shape is None else weight.shape[0]
+    taps = inputs // attributes["group"] * math.prod(attributes["kernel_shape"]) if isinstance(inputs, int) else 0
+    if taps > MOST_TRANSPOSED_TAPS:
+        raise UnsupportedError(
+            f"{describe(node)}: {taps} products per output; at most {MOST_TRANSPOSED_TAPS} are supported. Use more groups."
         )
 
 
@@ -109,7 +133,7 @@ def _neutral_input(model: ir.Model, node: ir.Node, name: str) -> ir.Value:
     first = node.inputs[0]
     if name == "b":
         weight = node.inputs[1]
-        channels = weight.shape[0] if weight is not None and weight.shape is not None else None
+        channels = _output_channels(node, weight)
         if not isinstance(channels, int):
             raise UnsupportedError(
                 f"{describe(node)}: the weight's shape is not known, so no zero bias can be added. Give the node a bias."
@@ -120,6 +144,16 @@ def _neutral_input(model: ir.Model, node: ir.Node, name: str) -> ir.Value:
         end = limits(bits)[name == "high"]
         return _initializer(model, f"linger.{name}_{bits}", np.asarray(end, first.dtype.numpy()))
     raise UnsupportedError(f"{describe(node)}: input {name!r} is missing. Connect it.")
+
+
+def _output_channels(node: ir.Node, weight: ir.Value | None) -> Any:
+    """Of a weight [out, in/group, …] or, transposed, [in, out/group, …]; not an int where the shape is not known."""
+    if weight is None or weight.shape is None:
+        return None
+    if node.op_type != "ConvTranspose2dInt":
+        return weight.shape[0]
+    outside = weight.shape[1]
+    return outside * node.attributes["group"].as_int() if isinstance(outside, int) else None
 
 
 def _initializer(model: ir.Model, name: str, content: NDArray[Any]) -> ir.Value:

@@ -162,11 +162,14 @@ class _Product:
         return Written(value, error, error_fused, 0 if self.zero_point and is_one_node else saturated, self.reason)
 
 
-def _plan_product(w: QdqWriter) -> _Product | str:
+def _plan_product(w: QdqWriter, *, is_transposed: bool = False) -> _Product | str:
     a, weight, bias = w.attributes, w.known(1), w.known(2)
     if weight is None or bias is None:
         return "its weights are not constant, so the sum has no known bound"
     rows = np.abs(weight.astype(np.int16)).reshape(len(weight), -1)
+    if is_transposed:  # [in, out/group, …]: an output's products are those of its group's inputs
+        split = np.abs(weight.astype(np.int16)).reshape(a["group"], len(weight) // a["group"], weight.shape[1], -1)
+        rows = split.swapaxes(1, 2).reshape(a["group"] * weight.shape[1], -1)
     shift = math.frexp(a["scale_x"] * a["scale_w"] / a["scale_o"])[1] - 1
     lifted = bias.astype(np.int64) + (128 << min(max(shift, 0), _LARGEST_LIFTED_SHIFT))
     chosen, zero_point, digits, error_fused = bias.astype(np.float64 if w.is_symmetric else np.int32), 0, 1, 0
@@ -208,14 +211,24 @@ def _in_lsb(error_of_sum: float, shift: int) -> int:
     return min(_LARGEST_ERROR, math.floor(error_of_sum * 2.0**-shift) + 1)
 
 
-def conv2d(w: QdqWriter) -> Written | str:
-    """DQ of data, weights and bias, Conv, Q."""
+def convolution(w: QdqWriter) -> Written | str:
+    """DQ of data, weights and bias, Conv over one or two axes, Q."""
     a, plan = w.attributes, _plan_product(w)
     if isinstance(plan, str):
         return plan
     geometry = {name: a[name] for name in ("dilations", "group", "kernel_shape", "pads", "strides")}
     factors = [w.dequantize(w.input(0), a["scale_x"]), w.dequantize(w.input(1), a["scale_w"])]
     return plan.finish(w, w.emit("Conv", [*factors, plan.real_bias(w)], **geometry))
+
+
+def transposed_convolution(w: QdqWriter) -> Written | str:
+    """DQ of data, weights and bias, ConvTranspose, Q."""
+    a, plan = w.attributes, _plan_product(w, is_transposed=True)
+    if isinstance(plan, str):
+        return plan
+    names = ("dilations", "group", "kernel_shape", "output_padding", "pads", "strides")
+    factors = [w.dequantize(w.input(0), a["scale_x"]), w.dequantize(w.input(1), a["scale_w"])]
+    return plan.finish(w, w.emit("ConvTranspose", [*factors, plan.real_bias(w)], **{name: a[name] for name in names}))
 
 
 def linear(w: QdqWriter) -> Written | str:
@@ -236,7 +249,9 @@ FORMS: Mapping[str, Form] = {
     "Quant": quant,
     "Dequant": dequant,
     "Requant": requant,
-    "Conv2dInt": conv2d,
+    "Conv1dInt": convolution,
+    "Conv2dInt": convolution,
+    "ConvTranspose2dInt": transposed_convolution,
     "LinearInt": linear,
     "iqAdd": add,
     "iqMul": mul,

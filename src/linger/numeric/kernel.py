@@ -93,6 +93,21 @@ class Kernel(Protocol[T]):
     def matmul(self, x: T, y: T) -> T:
         """x·y of integer tensors over the last two axes, leading axes broadcast."""
 
+    def conv1d(
+        self,
+        x: T,
+        w: T,
+        b: T | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        strides: Ints,
+        pads: Ints,
+        dilations: Ints,
+        group: int,
+    ) -> T:
+        """Convolution of integer tensors over one axis; pads are (left, right)."""
+
     def conv2d(
         self,
         x: T,
@@ -114,6 +129,8 @@ class Kernel(Protocol[T]):
         w: T,
         b: T | None,
         *,
+        x_bits: int,
+        w_bits: int,
         strides: Ints,
         pads: Ints,
         output_padding: Ints,
@@ -135,6 +152,9 @@ class Kernel(Protocol[T]):
 
     def clamp(self, x: T, low: T, high: T) -> T:
         """x limited to low … high, integer scalars of x's type; the type stays."""
+
+    def rows(self, table: T, index: T) -> T:
+        """Rows of an integer table at integer indices of any shape; the type stays."""
 
     def concat(self, xs: Sequence[T], axis: int) -> T:
         """Join along an axis."""

@@ -93,6 +93,33 @@ class NumpyKernel:
         product: Array = np.matmul(x.astype(np.float64), y.astype(np.float64))
         return product
 
+    def conv1d(
+        self,
+        x: Array,
+        w: Array,
+        b: Array | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        strides: Ints,
+        pads: Ints,
+        dilations: Ints,
+        group: int,
+    ) -> Array:
+        # a signal is a picture of one row
+        flat = self.conv2d(
+            x[:, :, None],
+            w[:, :, None],
+            b,
+            x_bits=x_bits,
+            w_bits=w_bits,
+            strides=(1, *strides),
+            pads=(0, pads[0], 0, pads[1]),
+            dilations=(1, *dilations),
+            group=group,
+        )
+        return flat[:, :, 0]
+
     def conv2d(
         self,
         x: Array,
@@ -124,6 +151,8 @@ class NumpyKernel:
         w: Array,
         b: Array | None,
         *,
+        x_bits: int,
+        w_bits: int,
         strides: Ints,
         pads: Ints,
         output_padding: Ints,
@@ -168,6 +197,9 @@ class NumpyKernel:
 
     def clamp(self, x: Array, low: Array, high: Array) -> Array:
         return np.asarray(np.minimum(np.maximum(x, low), high))
+
+    def rows(self, table: Array, index: Array) -> Array:
+        return np.asarray(table[index.astype(np.int64)])
 
     def concat(self, xs: Sequence[Array], axis: int) -> Array:
         return np.concatenate(xs, axis=axis)

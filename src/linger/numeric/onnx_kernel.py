@@ -41,6 +41,9 @@ ATTRIBUTE_TYPES = {
 OUTPUT_TYPE = "o_dtype"
 """Extra attribute of a node in a file with functions: the ONNX type code of its output."""
 
+MOST_TRANSPOSED_TAPS = int(FLOAT32_EXACT) // (15 * 15)
+"""Products of two 4-bit digits that float32 adds exactly: input channels of a group times taps of the kernel."""
+
 _EYE_WIDTH = 64
 
 _AXES_ARE_AN_INPUT = {"ReduceSum": 13, "ReduceMax": 18}
@@ -290,27 +293,41 @@ class OnnxKernel:
 
     def _along(self, op_type: str, x: OnnxValue, axis: int | AttributeRef) -> OnnxValue:
         """A reduction wants a list of axes: an axis that is an attribute travels a second time as a list of one."""
-        axes: tuple[int] | AttributeRef
-        if isinstance(axis, AttributeRef):
-            axes = AttributeRef(f"{axis.name}_axes", "ints")
+        axes: tuple[int] | AttributeRef = (
+            (axis,) if isinstance(axis, int) else AttributeRef(f"{axis.name}_axes", "ints")
+        )
+        if isinstance(axes, AttributeRef):
             self.derived[axes.name] = Derived(lambda value: (value,), (axis,), "ints")
-        else:
-            axes = (axis,)
         if self.opset < _AXES_ARE_AN_INPUT[op_type]:
             return self.emit(op_type, [x], x.dtype, axes=axes, keepdims=1)
-        if isinstance(axes, AttributeRef):
-            return self.emit(op_type, [x, self.emit("Constant", [], INT64, value_ints=axes)], x.dtype, keepdims=1)
-        return self.emit(op_type, [x, self.constant(axes, INT64)], x.dtype, keepdims=1)
+        is_known = isinstance(axes, tuple)
+        listed = self.constant(axes, INT64) if is_known else self.emit("Constant", [], INT64, value_ints=axes)
+        return self.emit(op_type, [x, listed], x.dtype, keepdims=1)
 
     # -- products ---------------------------------------------------------------------------------------
-    def _float32_holds(self, w: OnnxValue, b: OnnxValue | None, x_bits: int | AttributeRef) -> OnnxValue:
+    def _float32_holds(
+        self,
+        w: OnnxValue,
+        b: OnnxValue | None,
+        x_bits: int | AttributeRef,
+        transposed_group: int | AttributeRef | None = None,
+    ) -> OnnxValue:
         """Whether 2^(bits−1)·max Σ|w| + max|b| < 2^24, so that float32 sums are exact in any order."""
         if w.known is not None and (b is None or b.known is not None) and not isinstance(x_bits, AttributeRef):
-            rows = np.abs(w.known.astype(np.float64)).reshape(w.known.shape[0], -1).sum(axis=1)
+            assert not isinstance(transposed_group, AttributeRef)  # attributes are all numbers, or none is
+            magnitudes = np.abs(w.known.astype(np.float64))
+            if transposed_group is not None:  # [in, out/group, …]: the sum runs over the group's inputs and the taps
+                inside, outside = w.known.shape[0] // transposed_group, w.known.shape[1]
+                magnitudes = magnitudes.reshape(transposed_group, inside, outside, -1).swapaxes(1, 2)
+                magnitudes = magnitudes.reshape(transposed_group * outside, -1)
+            rows = magnitudes.reshape(magnitudes.shape[0], -1).sum(axis=1)
             offset = 0.0 if b is None or b.known is None else np.abs(b.known.astype(np.float64)).max(initial=0.0)
             return self.constant(rows.max(initial=0.0) * 2.0 ** (x_bits - 1) + offset < FLOAT32_EXACT, BOOL)
-        rows_ = self._reshape(self.emit("Abs", [self.wide(w)], DOUBLE), [0, -1])
-        total = self._reduce("ReduceMax", self._reduce("ReduceSum", rows_, [1]), None)
+        if transposed_group is None:
+            sums = self._reduce("ReduceSum", self._reshape(self.emit("Abs", [self.wide(w)], DOUBLE), [0, -1]), [1])
+        else:
+            sums = self._sums_of_transposed(w, transposed_group)
+        total = self._reduce("ReduceMax", sums, None)
         reach = self.pow2(self.sub(self.scalar(x_bits), self.scalar(1.0)))
         bound = self.mul(total, reach)
         if b is not None:
@@ -328,20 +345,20 @@ class OnnxKernel:
     def matmul(self, x: OnnxValue, y: OnnxValue) -> OnnxValue:
         return self.emit("MatMul", [self.cast(x, DOUBLE), self.cast(y, DOUBLE)], DOUBLE)
 
-    def conv2d(
-        self,
-        x: OnnxValue,
-        w: OnnxValue,
-        b: OnnxValue | None,
-        *,
-        x_bits: int,
-        w_bits: int,
-        strides: Ints,
-        pads: Ints,
-        dilations: Ints,
-        group: int,
+    def conv1d(
+        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **geometry: Any
     ) -> OnnxValue:
-        geometry: dict[str, Any] = {"strides": strides, "pads": pads, "dilations": dilations, "group": group}
+        return self._convolution(x, w, b, x_bits, geometry, axes=1)
+
+    def conv2d(
+        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **geometry: Any
+    ) -> OnnxValue:
+        return self._convolution(x, w, b, x_bits, geometry, axes=2)
+
+    def _convolution(
+        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, x_bits: int, geometry: dict[str, Any], *, axes: int
+    ) -> OnnxValue:
+        """A convolution of any number of axes; `geometry` is strides, pads, dilations and group."""
 
         def in_float() -> OnnxValue:
             inputs = [self.cast(x, FLOAT), self.cast(w, FLOAT)] + ([] if b is None else [self.cast(b, FLOAT)])
@@ -349,7 +366,7 @@ class OnnxKernel:
 
         def in_integers() -> OnnxValue:
             total = self._byte_products(x, w, geometry)
-            return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, 1, 1]))
+            return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, *[1] * axes]))
 
         return self._choose(self._float32_holds(w, b, x_bits), in_float, in_integers)
 
@@ -380,32 +397,43 @@ class OnnxKernel:
         high = self.add(high, self.scalar(128.0))
         return [(self.cast(high, UINT8), 128, 256), (self.cast(low, UINT8), 0, 1)]
 
+    def _sums_of_transposed(self, w: OnnxValue, group: int | AttributeRef) -> OnnxValue:
+        """Σ|w| of each output channel: a transposed convolution of |w| with one pixel of ones, its taps added.
+
+        The sums of a group's input channels come from ConvTranspose itself, because the value of `group` is not known
+        here. float32 may round them only above 2^24, and never below it.
+        """
+        magnitudes = self.emit("Abs", [self.cast(w, FLOAT)], FLOAT)
+        zeros = self._reduce("ReduceSum", self.mul(magnitudes, self.constant(0.0, FLOAT)), [1, 2, 3])
+        ones = self._reshape(self.add(zeros, self.constant(1.0, FLOAT)), [1, -1, 1, 1])
+        taps = self.emit("ConvTranspose", [ones, magnitudes], FLOAT, group=group)
+        return self._reduce("ReduceSum", self.wide(taps), [0, 2, 3])
+
     def conv_transpose2d(
-        self,
-        x: OnnxValue,
-        w: OnnxValue,
-        b: OnnxValue | None,
-        *,
-        strides: Ints,
-        pads: Ints,
-        output_padding: Ints,
-        dilations: Ints,
-        group: int,
+        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **geometry: Any
     ) -> OnnxValue:
-        """float32 products of a byte of x and a nibble of w: each sum stays below 2^24 for up to 4096 taps."""
-        geometry: dict[str, Any] = {
-            "strides": strides, "pads": pads, "output_padding": output_padding, "dilations": dilations, "group": group
-        }  # fmt: skip
-        total: OnnxValue | None = None
-        for signal, signal_weight in self._digits(x, 8):
-            for taps, tap_weight in self._digits(w, 4):
-                factors = [self.cast(signal, FLOAT), self.cast(taps, FLOAT)]
-                part = self.wide(self.emit("ConvTranspose", factors, FLOAT, **geometry))
-                weight = signal_weight * tap_weight
-                part = part if weight == 1 else self.mul(part, self.scalar(weight))
-                total = part if total is None else self.add(total, part)
-        assert total is not None  # there is at least one digit
-        return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, 1, 1]))
+        """In float32 where the bound holds, else as products of 4-bit digits: exact for up to MOST_TRANSPOSED_TAPS.
+
+        No runtime has a transposed convolution of integers or of float64.
+        """
+
+        def in_float() -> OnnxValue:
+            inputs = [self.cast(x, FLOAT), self.cast(w, FLOAT)] + ([] if b is None else [self.cast(b, FLOAT)])
+            return self.wide(self.emit("ConvTranspose", inputs, FLOAT, **geometry))
+
+        def in_digits() -> OnnxValue:
+            total: OnnxValue | None = None
+            for signal, signal_weight in self._digits(x, 4):
+                for taps, tap_weight in self._digits(w, 4):
+                    factors = [self.cast(signal, FLOAT), self.cast(taps, FLOAT)]
+                    part = self.wide(self.emit("ConvTranspose", factors, FLOAT, **geometry))
+                    weight = signal_weight * tap_weight
+                    part = part if weight == 1 else self.mul(part, self.scalar(weight))
+                    total = part if total is None else self.add(total, part)
+            assert total is not None  # there is at least one digit
+            return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, 1, 1]))
+
+        return self._choose(self._float32_holds(w, b, x_bits, geometry["group"]), in_float, in_digits)
 
     def _digits(self, x: OnnxValue, width: int) -> list[tuple[OnnxValue, int]]:
         """(digit, weight) in base 2^width, lowest first; all but the highest are unsigned."""
@@ -481,6 +509,9 @@ class OnnxKernel:
 
     def clamp(self, x: OnnxValue, low: OnnxValue, high: OnnxValue) -> OnnxValue:
         return self._in_kept_type(x, lambda v: self.clip(v, self.cast(low, v.dtype), self.cast(high, v.dtype)))
+
+    def rows(self, table: OnnxValue, index: OnnxValue) -> OnnxValue:
+        return self.emit("Gather", [table, index], table.dtype, axis=0)
 
     def concat(self, xs: Sequence[OnnxValue], axis: int) -> OnnxValue:
         return self.emit("Concat", xs, xs[0].dtype, axis=axis)

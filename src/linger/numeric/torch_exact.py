@@ -31,19 +31,26 @@ class SplitPlan:
 
 
 def plan_product(
-    weight: Tensor, bias: Tensor | None, bits: int, *, is_nonnegative: bool = False, headroom: float = 0.0
+    weight: Tensor,
+    bias: Tensor | None,
+    bits: int,
+    *,
+    is_nonnegative: bool = False,
+    headroom: float = 0.0,
+    transposed_groups: int | None = None,
 ) -> SplitPlan:
     """Choose the cheapest exact form for integer weights [out, in/group, …] and inputs of `bits` bits.
 
-    `headroom` is added to the bias's magnitude, for a rounding constant that the caller folds into it. After ReLU every partial sum, in whatever order, lies between −max·Σw⁻ and max·Σw⁺, so the larger of the two
-    sums takes the place of Σ|w|.
+    `headroom` is added to the bias's magnitude, for a rounding constant that the caller folds into it. After ReLU every
+    partial sum, in whatever order, lies between −max·Σw⁻ and max·Σw⁺, so the larger of the two sums takes the place of
+    Σ|w|. `transposed_groups`: the weights are those of a transposed convolution, [in, out/groups, …].
     """
     if weight.numel() == 0:
         return SplitPlan(1)
     reach = 2.0 ** (bits - 1)
     # sums of 8-bit weights stay far below 2^24 themselves, so float32 counts them exactly, and faster
     wide = weight.detach().to(torch.float32 if weight.dtype == torch.int8 else torch.float64)
-    wide = wide.reshape(weight.shape[0], weight.shape[1], -1)
+    wide = _by_output(wide, transposed_groups)
     signs = [wide.clamp(min=0), -wide.clamp(max=0)] if is_nonnegative else [wide.abs()]
     per_channel = torch.stack([s.sum(-1) for s in signs]).double() * reach
     offset = headroom
@@ -54,37 +61,63 @@ def plan_product(
         return SplitPlan(1)
     if total < FLOAT32_EXACT:
         return SplitPlan(1, is_bias_apart=True)
-    for parts in range(2, min(MAX_PARTS, weight.shape[1]) + 1):
+    for parts in range(2, min(MAX_PARTS, wide.shape[1]) + 1):
         worst = max(float(c.sum(-1).max()) for c in per_channel.chunk(parts, dim=-1))
         if worst < FLOAT32_EXACT:
             return SplitPlan(parts, is_bias_apart=True)
     return SplitPlan(0)
 
 
+def _by_output(weight: Tensor, transposed_groups: int | None) -> Tensor:
+    """Weights as [out, in/group, taps].
+
+    A transposed convolution spreads each input over the output: y[o, p] = b[o] + Σ x[i, q]·w[i, o', p − stride·q], with
+    o = g·(out/groups) + o' and i running over the in/groups input channels of group g. For one p every pair (i, tap)
+    occurs at most once, whatever stride, dilation and padding are. So Σ|w[i, o', ·]| over the group's input channels and
+    all taps bounds every partial sum, and leaving input channels out of a part takes just their terms away.
+    """
+    if transposed_groups is None:
+        return weight.reshape(weight.shape[0], weight.shape[1], -1)
+    groups, outside = transposed_groups, weight.shape[1]
+    parts = weight.reshape(groups, weight.shape[0] // groups, outside, -1)
+    return parts.transpose(1, 2).reshape(groups * outside, weight.shape[0] // groups, -1)
+
+
 Product = Callable[[Tensor, Tensor, "Tensor | None"], Tensor]
 
 
 def run_product(
-    product: Product, x: Tensor, weight: Tensor, bias: Tensor | None, plan: SplitPlan, *, group: int, axis: int
+    product: Product,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    plan: SplitPlan,
+    *,
+    group: int,
+    axis: int,
+    is_transposed: bool = False,
 ) -> Tensor:
     """Run `product(x, weight, bias)` as the plan says; `axis` is the channel axis of x.
 
-    Returns float32 for the plain plan, float64 otherwise. The bias is 1-D over the output channels.
+    Returns float32 for the plain plan, float64 otherwise. The bias is 1-D over the output channels. `is_transposed`: the
+    weights are [in, out/group, …], so their input channels are picked as those of x are.
     """
     if plan.parts == 1 and not plan.is_bias_apart:
         return product(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
     if plan.parts == 0:
         return product(x.double(), weight.double(), None if bias is None else bias.double())
     total: Tensor | None = None
-    channels = weight.shape[1]
+    channels = weight.shape[0] // group if is_transposed else weight.shape[1]
     for chosen in torch.arange(channels, device=weight.device).chunk(plan.parts):
         first, last = int(chosen[0]), int(chosen[-1]) + 1
         if group == 1:
             piece = x.narrow(axis, first, last - first)
+            taps = weight[first:last] if is_transposed else weight[:, first:last]
         else:
             picked = torch.cat([chosen + g * channels for g in range(group)])
             piece = x.index_select(axis, picked)
-        part = product(piece, weight[:, first:last], None).double()
+            taps = weight.index_select(0, picked) if is_transposed else weight[:, first:last]
+        part = product(piece, taps, None).double()
         total = part if total is None else total + part
     assert total is not None  # a plan has at least one part
     if bias is None:

@@ -116,6 +116,26 @@ class TorchKernel:
     def matmul(self, x: Tensor, y: Tensor) -> Tensor:
         return torch.matmul(x.double(), y.double())
 
+    def conv1d(
+        self,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        strides: Ints,
+        pads: Ints,
+        dilations: Ints,
+        group: int,
+    ) -> Tensor:
+        def product(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+            return conv1d(x, w, b, strides=strides, pads=pads, dilations=dilations, group=group)
+
+        if not self.is_exact:
+            return product(x, w, b)
+        return run_product(product, x, w, b, plan_product(w, b, x_bits), group=group, axis=1).double()
+
     def conv2d(
         self,
         x: Tensor,
@@ -142,20 +162,25 @@ class TorchKernel:
         w: Tensor,
         b: Tensor | None,
         *,
+        x_bits: int,
+        w_bits: int,
         strides: Ints,
         pads: Ints,
         output_padding: Ints,
         dilations: Ints,
         group: int,
     ) -> Tensor:
-        if pads[:2] != pads[2:]:
-            full = F.conv_transpose2d(self.wide(x), self.wide(w), None, strides, 0, output_padding, group, dilations)
-            full = full[:, :, pads[0] : full.shape[2] - pads[2], pads[1] : full.shape[3] - pads[3]]
-        else:
-            full = F.conv_transpose2d(
-                self.wide(x), self.wide(w), None, strides, pads[:2], output_padding, group, dilations
-            )
-        return full if b is None else full + self.wide(b).reshape(1, -1, 1, 1)
+        geometry: dict[str, Any] = {
+            "strides": strides, "pads": pads, "output_padding": output_padding, "dilations": dilations, "group": group
+        }  # fmt: skip
+
+        def product(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+            return conv_transpose2d(x, w, b, **geometry)
+
+        if not self.is_exact:
+            return product(x, w, b)
+        plan = plan_product(w, b, x_bits, transposed_groups=group)
+        return run_product(product, x, w, b, plan, group=group, axis=1, is_transposed=True).double()
 
     def window_sum(self, x: Tensor, *, kernel_shape: Ints, strides: Ints, pads: Ints) -> Tensor:
         padded = _pad(self.wide(x), pads)
@@ -177,6 +202,9 @@ class TorchKernel:
     def clamp(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
         return x.clamp(low, high)
 
+    def rows(self, table: Tensor, index: Tensor) -> Tensor:
+        return F.embedding(index.long(), table)
+
     def concat(self, xs: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(list(xs), dim=axis)
 
@@ -191,11 +219,36 @@ class TorchKernel:
         return torch.stack(states)
 
 
+def conv1d(x: Tensor, w: Tensor, b: Tensor | None, *, strides: Ints, pads: Ints, dilations: Ints, group: int) -> Tensor:
+    """torch's convolution over one axis with separate padding at each end."""
+    if pads[0] == pads[1]:
+        return F.conv1d(x, w, b, strides, pads[:1], dilations, group)
+    return F.conv1d(F.pad(x, pads), w, b, strides, 0, dilations, group)
+
+
 def conv2d(x: Tensor, w: Tensor, b: Tensor | None, *, strides: Ints, pads: Ints, dilations: Ints, group: int) -> Tensor:
     """torch's convolution with separate padding at each edge."""
     if pads[:2] == pads[2:]:
         return F.conv2d(x, w, b, strides, pads[:2], dilations, group)
     return F.conv2d(_pad(x, pads), w, b, strides, 0, dilations, group)
+
+
+def conv_transpose2d(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    *,
+    strides: Ints,
+    pads: Ints,
+    output_padding: Ints,
+    dilations: Ints,
+    group: int,
+) -> Tensor:
+    """torch's transposed convolution with separate padding at each edge; w is [in, out/group, kh, kw]."""
+    if pads[:2] == pads[2:]:
+        return F.conv_transpose2d(x, w, b, strides, pads[:2], output_padding, group, dilations)
+    full = F.conv_transpose2d(x, w, b, strides, 0, output_padding, group, dilations)
+    return full[..., pads[0] : full.shape[-2] - pads[2], pads[1] : full.shape[-1] - pads[3]]
 
 
 def _pad(x: Tensor, pads: Ints, *, fill: float = 0.0) -> Tensor:

@@ -90,7 +90,8 @@ def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> Tens
     call = json.loads(description)
     op = find_op(call["op"])
     attributes = op.complete(_tuples(call["attributes"]))
-    exact = [t if t.is_floating_point() else t.to(carrier(_STORED_BITS[t.dtype])) for t in tensors]
+    # what is no stored integer is an index, and stays what it is
+    exact = [t.to(carrier(_STORED_BITS[t.dtype])) if t.dtype in _STORED_BITS else t for t in tensors]
     carriers = exact if is_exact else [t.float() for t in exact]
     with torch.no_grad():
         result: Tensor = op.body(TorchKernel(is_exact=is_exact), *carriers, **attributes)

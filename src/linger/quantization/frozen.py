@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from linger.numeric.fixed import BIAS_BITS, limits
 from linger.numeric.torch_exact import SplitPlan, plan_product
-from linger.numeric.torch_kernel import carrier
+from linger.numeric.torch_kernel import carrier, integer_type
 from linger.numeric.torch_quantize import fake_quantize
 
 _SMALL = 4096
@@ -46,6 +47,16 @@ class Ready:
     is_rounding_folded: bool
 
 
+def make_frozen(integers: Tensor, bias: Tensor | None, scale_x: float, scale_w: float, bits: int) -> Frozen:
+    """Rounded weights (integers in a float tensor) and a real bias, frozen for one input scale."""
+    rounded_bias = bias_integers = None
+    if bias is not None:
+        rounded_bias = round_bias(bias, scale_x * scale_w)
+        bias_integers = (rounded_bias.detach() * (scale_x * scale_w)).to(integer_type(BIAS_BITS))
+    weight_integers = integers.detach().to(integer_type(bits))
+    return Frozen(integers * (1.0 / scale_w), rounded_bias, weight_integers, bias_integers, scale_w)
+
+
 def make_ready(
     frozen: Frozen,
     scale_x: float,
@@ -55,22 +66,26 @@ def make_ready(
     *,
     is_nonnegative: bool,
     can_fold: bool = True,
+    transposed_groups: int | None = None,
 ) -> Ready:
     """The cheapest exact form of frozen parameters for an input and an output scale.
 
-    `is_nonnegative`: the input comes from ReLU. `can_fold`: rounding may become part of the bias.
+    `is_nonnegative`: the input comes from ReLU. `can_fold`: rounding may become part of the bias. `transposed_groups`:
+    groups of a transposed convolution, whose weights are [in, out/groups, …].
     """
     source = scale_x * frozen.scale_w
     half = 0.5 * source / scale_o
     arguments = (frozen.weight_integers, frozen.bias_integers, data_bits)
+    plan_for = partial(plan_product, *arguments, is_nonnegative=is_nonnegative, transposed_groups=transposed_groups)
     if can_fold and half >= 1 and output_bits <= 16:
-        plan = plan_product(*arguments, is_nonnegative=is_nonnegative, headroom=half)
+        plan = plan_for(headroom=half)
         if plan == SplitPlan(1):
             weight = frozen.weight * scale_o
-            zero = torch.zeros(weight.shape[0], device=weight.device)
+            channels = weight.shape[0] if transposed_groups is None else weight.shape[1] * transposed_groups
+            zero = torch.zeros(channels, device=weight.device)
             bias = (zero if frozen.bias is None else frozen.bias.float() * scale_o) + 0.5
             return Ready(weight, bias, plan, is_rounding_folded=True)
-    plan = plan_product(*arguments, is_nonnegative=is_nonnegative)
+    plan = plan_for()
     # beyond a shift of 24 float32 cannot hold v + ½
     if math.log2(source / scale_o) > 24:
         plan = SplitPlan(0)

@@ -17,8 +17,9 @@ from linger.constraint.wishes import QUANTIZED
 from linger.dialect import Refusal
 from linger.errors import UsageError
 from linger.quantization.functional import KEY_PREFIX, FunctionalLayer
+from linger.quantization.integer_limits import limits_of_rows
 from linger.quantization.layer import QuantLayer, Widths
-from linger.quantization.marks import QuantMode, checked_types, checked_widths, mark_of
+from linger.quantization.marks import BY_NAME, QuantMode, checked_types, checked_widths, mark_of
 from linger.quantization.runtime import Runtime, Scope
 from linger.quantization.supported import has_own_forward, op_for
 from linger.quantization.watch import FloatWatch
@@ -46,8 +47,8 @@ def init(
         config_file: Reserved for settings files; must be None.
         disable_module: Layer types that stay float.
         disable_submodel: Dotted names of parts that stay float, with everything inside; `*` at the end matches any.
-        quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for. A fused
-            pair counts as its convolution too.
+        quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for, but
+            embeddings, which must be named, here or to `quant_module`. A fused pair counts as its convolution too.
         parameter_bits: Width of the weights.
         mode: `QuantMode.QValue`: scales are powers of two.
 
@@ -122,7 +123,8 @@ def _quantized(
     found = op_for(layer)
     if found is None and limits_of(module).is_any:
         logger.warning("%s (%s) stays float, within its limits: it has no integer form", path, type(module).__name__)
-    if found is None or not _counts_as(module, types):
+    is_wished = mark is not None and isinstance(layer, BY_NAME)
+    if found is None or not (is_wished or _counts_as(module, types)):
         return None
     op, binding = found
     geometry = _refusal(module) or binding(layer)
@@ -133,7 +135,7 @@ def _quantized(
     made = QuantLayer(op, layer, geometry, chosen, runtime)
     made.path = path
     made.is_ahead_of_relu = bool(getattr(module, AHEAD_RELU, False))
-    made.limited_to = limits_of(module)
+    made.limited_to = limits_of_rows(limits_of(module)) if made.is_lookup else limits_of(module)
     if isinstance(module, ConvBN):
         made.take_batch_norm(module.bn)
         made.training = module.training  # not train(): a frozen batch norm stays frozen

@@ -30,20 +30,36 @@ def integer_bound(limit: float | None, bits: int) -> float | None:
     return limit * (1.0 - 2.0 ** -min(bits - 1, _FLOAT32_BITS))
 
 
+def limits_of_rows(limits: Limits) -> Limits:
+    """What an embedding's table keeps: its output is its weights, so the smaller limit holds for them."""
+    both = [limit for limit in (limits.weight, limits.output) if limit is not None]
+    return Limits(weight=min(both, default=None))
+
+
 def limit_parameters(
-    limits: Limits, bits: int, weight: Tensor, factor: Tensor | None, bias: Tensor | None
+    limits: Limits,
+    bits: int,
+    weight: Tensor,
+    factor: Tensor | None,
+    bias: Tensor | None,
+    transposed_groups: int | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Weight, the factor on it (one number per output channel) and bias, limited before they are rounded.
 
-    Without a weight limit the factor stays apart, because rounding can apply it in the same pass.
+    Without a weight limit the factor stays apart, because rounding can apply it in the same pass. `transposed_groups` as
+    for `fold`.
     """
     bias, bound = clamp(bias, limits.bias), integer_bound(limits.weight, bits)
     if bound is None:
         return weight, factor, bias
-    return clamp(weight if factor is None else weight * per_weight(factor, weight), bound), None, bias
+    if factor is not None:
+        weight = weight * per_weight(factor, weight, transposed_groups)
+    return clamp(weight, bound), None, bias
 
 
-def fold_by_batch(weight: Tensor, bias: Tensor | None, bn: Any, z: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+def fold_by_batch(
+    weight: Tensor, bias: Tensor | None, bn: Any, z: Tensor, factor: Tensor, transposed_groups: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Weight and bias with a batch norm folded in, by the statistics of this batch, through which the gradient goes.
 
     `z` is conv(x, weight·factor) without bias, so that mean and variance of conv(x, weight) are mean z/factor and
@@ -52,4 +68,4 @@ def fold_by_batch(weight: Tensor, bias: Tensor | None, bn: Any, z: Tensor, facto
     mean, var = batch_statistics(z)
     mean = mean / factor
     statistics = (mean if bias is None else mean + bias, var / (factor * factor))
-    return fold(weight, bias, bn, statistics=statistics)
+    return fold(weight, bias, bn, statistics=statistics, transposed_groups=transposed_groups)

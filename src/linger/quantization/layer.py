@@ -20,10 +20,11 @@ from linger.numeric.fixed import BIAS_BITS, limits, scale_for
 from linger.numeric.torch_exact import run_product
 from linger.numeric.torch_kernel import integer_type
 from linger.numeric.torch_quantize import fake_quantize, max_abs, round_weight
-from linger.quantization.dispatch import bindings_by_path
-from linger.quantization.frozen import Frozen, Ready, Watchman, kept, make_ready, round_bias, round_output
+from linger.quantization.binding import bind, call_in_float
+from linger.quantization.frozen import Frozen, Ready, Watchman, kept, make_frozen, make_ready, round_bias, round_output
 from linger.quantization.functional import quantize_input, requantize_to, run_functional, twin
 from linger.quantization.integer_limits import fold_by_batch, integer_bound, limit_parameters
+from linger.quantization.lookup import look_up
 from linger.quantization.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.runtime import RUN_FIRST, OpRecord, Runtime, is_exporting
 from linger.quantization.statistics import QuantizedBase
@@ -58,7 +59,10 @@ class QuantLayer(QuantizedBase):
         )
         self.op_name = op.name
         self._op = op
+        self.is_lookup = op.inputs[0] == "w"
         self.geometry = dict(geometry)
+        # of a transposed convolution, whose weights are [in, out/groups, …]
+        self.transposed_groups: int | None = geometry["group"] if "output_padding" in geometry else None
         self.widths = widths
         self.runtime = runtime
         self.path = ""
@@ -74,7 +78,7 @@ class QuantLayer(QuantizedBase):
                 setattr(self, name, getattr(source, name))
         if has_weight:
             self.weight = cast(nn.Parameter, source.weight)
-            self.bias = cast("nn.Parameter | None", source.bias)
+            self.bias = cast("nn.Parameter | None", getattr(source, "bias", None))
         for name in op.constant_names:
             self.register_buffer(name, torch.zeros((), dtype=integer_type(widths.data)))
         self.train(source.training)
@@ -87,7 +91,7 @@ class QuantLayer(QuantizedBase):
         """Fold a batch norm that goes on learning. The bias key exists in every checkpoint of this stage."""
         self.bn = bn
         if self.bias is None:
-            channels = self.weight.shape[0]
+            channels = cast(Tensor, bn.running_mean).numel()
             self.bias = nn.Parameter(torch.zeros(channels, device=self.weight.device), requires_grad=False)
 
     def extra_repr(self) -> str:
@@ -107,16 +111,20 @@ class QuantLayer(QuantizedBase):
 
     @property
     def lacks_scale(self) -> bool:
-        """Whether a range of this layer was never seen."""
-        return any(self.read(name) == 0.0 for name in ("running_x", "running_o") if name in self._buffers)
+        """Whether a range of this layer was never seen; a table needs none."""
+        return not self.is_lookup and any(
+            self.read(name) == 0.0 for name in ("running_x", "running_o") if name in self._buffers
+        )
 
     # -- forward ----------------------------------------------------------------------------------
-    def forward(self, x: Any) -> Any:
-        """Integers in, integers out; a float input is quantised first."""
+    def forward(self, x: Any, output_size: Any = None) -> Any:
+        """Integers in, integers out; a float input is quantised first. `output_size` as of a transposed convolution."""
+        if self.is_lookup:
+            return look_up(self, x)
         runtime = self.runtime
-        geometry = self._bind(x)
+        geometry = bind(self, x, output_size)
         if isinstance(geometry, Refusal):
-            return self._in_float(x, geometry.reason)
+            return call_in_float(self, x, geometry.reason)
         is_real = not isinstance(x, QTensor) or x.scale is None
         if is_real or x.bits > self.widths.data:
             self._own_input_range()  # what is too wide gets a scale that fits its values
@@ -137,19 +145,6 @@ class QuantLayer(QuantizedBase):
         if self.is_observing and runtime.emitter is None:
             return self._learn(q, geometry, name)
         return self._deploy(q, geometry, name)
-
-    def _bind(self, x: Any) -> Mapping[str, Any] | Refusal:
-        """The op's attributes; layers that are a function call are bound when the input's size is known."""
-        if "call" not in self.geometry:
-            return self.geometry
-        return bindings_by_path()[self.geometry["call"]](x, *self.geometry["arguments"])
-
-    def _in_float(self, x: Any, reason: str) -> Any:
-        function: Any = torch
-        for part in self.geometry["call"].split(".")[1:]:
-            function = getattr(function, part)
-        self.runtime.note(OpRecord(self.path, self.op_name, is_integer=False, reason=reason))
-        return function(unwrap(x), *self.geometry["arguments"])
 
     def _adopt_input_range(self, q: QTensor) -> None:
         """The range of a quantised input follows from its scale: nothing is observed.
@@ -219,7 +214,7 @@ class QuantLayer(QuantizedBase):
         limits_kept, bits = self.limited_to, self.widths.parameter
         if limits_kept.weight is None and limits_kept.bias is None:
             return y, scale_w
-        weight, bias = fold_by_batch(self.weight, self.bias, self.bn, z, factor * scale_w)
+        weight, bias = fold_by_batch(self.weight, self.bias, self.bn, z, factor * scale_w, self.transposed_groups)
         bound = integer_bound(limits_kept.weight, bits)
         is_wide = bound is not None and self.read("running_w") > bound  # its rounding would be too coarse
         if is_wide or exceeds(weight, bound) or exceeds(bias, limits_kept.bias):
@@ -240,10 +235,12 @@ class QuantLayer(QuantizedBase):
 
     def _limited_parts(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Weight, the factor on it and bias, with the running statistics of a batch norm folded in, within limits."""
+        bits, groups = self.widths.parameter, self.transposed_groups
         if self.bn is None:
-            return limit_parameters(self.limited_to, self.widths.parameter, self.weight, None, self.bias)
-        factor, bias = fold(self.weight.new_ones(self.weight.shape[0], 1), self.bias, self.bn)
-        return limit_parameters(self.limited_to, self.widths.parameter, self.weight, factor.squeeze(1), bias)
+            return limit_parameters(self.limited_to, bits, self.weight, None, self.bias)
+        assert self.bias is not None  # take_batch_norm made it
+        factor, bias = fold(self.bias.new_ones(len(self.bias), 1), self.bias, self.bn)
+        return limit_parameters(self.limited_to, bits, self.weight, factor.squeeze(1), bias, groups)
 
     def _round_weight(
         self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: float
@@ -260,7 +257,7 @@ class QuantLayer(QuantizedBase):
             self.write("scale_w", scale)
             return scale
 
-        wide = None if factor is None else per_weight(factor, weight)
+        wide = None if factor is None else per_weight(factor, weight, self.transposed_groups)
         if wide is not None and wide.requires_grad:  # a frozen batch norm, whose gamma still learns
             return round_weight(weight * wide, None, choose_scale)
         return round_weight(weight, wide, choose_scale)
@@ -305,6 +302,7 @@ class QuantLayer(QuantizedBase):
             raise UsageError(RUN_FIRST)
         widths = (self.widths.data, self.widths.output)
         make = partial(make_ready, frozen, q.scale, scale_o, *widths, is_nonnegative=q.is_nonnegative)
+        make = partial(make, transposed_groups=self.transposed_groups)
         if has_gradient:
             return make(can_fold=False)
         with kept():
@@ -319,8 +317,9 @@ class QuantLayer(QuantizedBase):
             result: Tensor = fast.accumulate(x, w, b, geometry)
             return result
 
-        group, axis = geometry.get("group", 1), fast.CHANNEL_AXIS
-        return run_product(product, x, ready.weight, ready.bias, ready.plan, group=group, axis=axis)
+        settings = {"axis": fast.CHANNEL_AXIS, "is_transposed": self.transposed_groups is not None}
+        group = geometry.get("group", 1)
+        return run_product(product, x, ready.weight, ready.bias, ready.plan, group=group, **settings)
 
     def freeze(self, scale_x: float) -> Frozen:
         """The parameters as integers for this input scale, kept until a parameter changes."""
@@ -344,20 +343,14 @@ class QuantLayer(QuantizedBase):
     def _make_frozen(self, scale_x: float) -> Frozen:
         weight, factor, bias = self._limited_parts()
         integers, scale_w = self._round_weight(weight, factor, bias, scale_x)
-        bits = self.widths.parameter
-        rounded = integers * (1.0 / scale_w)
-        rounded_bias = None if bias is None else round_bias(bias, scale_x * scale_w)
-        weight_integers = integers.detach().to(integer_type(bits))
-        bias_integers = None
-        if rounded_bias is not None:
-            bias_integers = (rounded_bias.detach() * (scale_x * scale_w)).to(integer_type(BIAS_BITS))
-        return Frozen(rounded, rounded_bias, weight_integers, bias_integers, scale_w)
+        return make_frozen(integers, bias, scale_x, scale_w, self.widths.parameter)
 
     def _forget_if_changed(self) -> None:
         """Drop what was frozen when a parameter has changed, also through `.data`, which torch does not count."""
         if self.runtime.emitter is not None:
             return  # the pass before the export has filled the cache; a trace must not see the comparison
-        candidates = [self.weight, self.bias, *(self.bn.state_dict().values() if self.bn is not None else ())]
+        weight = self.weight if self.transposed_groups is None else self.weight.transpose(0, 1)  # output channels first
+        candidates = [weight, self.bias, *(self.bn.state_dict().values() if self.bn is not None else ())]
         tensors = [t.detach() for t in candidates if t is not None]
         if self._watchman.has_changed(tensors, is_thorough=self.runtime.is_thorough):
             self._frozen.clear()
@@ -371,8 +364,11 @@ class QuantLayer(QuantizedBase):
 
     def _note(self, name: str, q: QTensor, y: Tensor | None) -> None:
         # in a trace the count would fix an open batch size
-        macs = 0 if y is None or is_exporting() else int(y.numel() * self.weight.shape[1:].numel())
-        del q
+        macs = 0
+        if y is not None and not is_exporting():
+            # each output takes in/group·taps products; transposed, each input gives out/group·taps
+            several = y if self.transposed_groups is None else q.content
+            macs = int(several.numel() * self.weight.shape[1:].numel())
         self.runtime.note(OpRecord(name.rpartition(".")[0], self.op_name, is_integer=True, macs=macs))
 
     # -- checkpoints ------------------------------------------------------------------------------------

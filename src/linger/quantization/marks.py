@@ -21,6 +21,10 @@ THROUGH_FUNCTIONS = (nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Dropout1d, nn.Dropout
 """Layers that need no replacement: the functions they call work on quantised tensors."""
 
 
+BY_NAME = (nn.Embedding,)
+"""Layers that are quantised only where a list of types names them."""
+
+
 class QuantMode(Enum):
     """How scales are chosen. Powers of two are the only kind."""
 
@@ -64,7 +68,7 @@ def quant_module(
 
     Args:
         module: A layer or a whole part of the model.
-        type_modules: Only layers of these types; None: every supported type.
+        type_modules: Only layers of these types; None: every supported type but embeddings, which must be named.
         mode: `QuantMode.QValue`.
         data_bits: Width of the input.
         parameter_bits: Width of the weights (`weight_bits` is the newer name).
@@ -114,7 +118,7 @@ def checked_types(types: Iterable[Any] | None) -> tuple[type[nn.Module], ...]:
     """
     supported = supported_types()
     if types is None:
-        return tuple(supported)
+        return tuple(kind for kind in supported if kind not in BY_NAME)
     wanted = tuple(types) if isinstance(types, Iterable) else (types,)
     accepted = (*supported, *THROUGH_FUNCTIONS, Normalized)
     wrong = [t for t in wanted if not (isinstance(t, type) and issubclass(t, accepted))]

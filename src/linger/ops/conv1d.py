@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conv1dInt: convolution over one axis, grouped, dilated, with any padding, with or without bias."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.numeric import blocks
+from linger.numeric.kernel import Ints, Kernel, T
+
+
+@op("Conv1dInt", limit=math.prod)
+def conv1d_int(
+    k: Kernel[T],
+    x: T,
+    w: T,
+    b: T | None = None,
+    *,
+    data_bits: int,
+    parameter_bits: int,
+    o_bits: int,
+    scale_x: float,
+    scale_w: float,
+    scale_o: float,
+    dilations: Ints,
+    group: int,
+    kernel_shape: Ints,
+    pads: Ints,
+    strides: Ints,
+    platform_quant: str = PLATFORM_QUANT,
+) -> T:
+    """Y = sat(⌊(x ∗ w + b)·scale_o/(scale_x·scale_w) + ½⌋), the sum exact; b is int32 at scale_x·scale_w."""
+    accumulator = k.conv1d(
+        x,
+        w,
+        b,
+        x_bits=data_bits,
+        w_bits=parameter_bits,
+        strides=strides,
+        pads=pads,
+        dilations=dilations,
+        group=group,
+    )
+    source = k.mul(k.scalar(scale_x), k.scalar(scale_w))
+    return blocks.requantize(k, accumulator, source=source, target=k.scalar(scale_o), bits=o_bits)
+
+
+@conv1d_int.layer("torch.nn.Conv1d")
+def from_conv1d(layer: Any) -> Mapping[str, Any] | Refusal:
+    """The geometry of a torch Conv1d; "same" padding becomes the explicit, perhaps uneven, pads."""
+    if layer.padding_mode != "zeros":
+        return Refusal(f"padding_mode={layer.padding_mode!r} has no integer form; pad with zeros instead")
+    (kernel,), (dilation,) = layer.kernel_size, layer.dilation
+    if layer.padding == "valid":
+        begin = end = 0
+    elif layer.padding == "same":
+        total = dilation * (kernel - 1)
+        begin, end = total // 2, total - total // 2
+    else:
+        begin = end = layer.padding[0]
+    return {
+        "dilations": (dilation,),
+        "group": layer.groups,
+        "kernel_shape": (kernel,),
+        "pads": (begin, end),
+        "strides": tuple(layer.stride),
+    }
+
+
+def _sample(
+    name: str,
+    x: Draw,
+    w: Draw,
+    b: Draw | None,
+    *,
+    shift: int = 7,
+    bits: tuple[int, int, int] = (8, 8, 8),
+    **geometry: Any,
+) -> Sample:
+    attributes = {
+        "data_bits": bits[0],
+        "parameter_bits": bits[1],
+        "o_bits": bits[2],
+        "scale_x": 16.0,
+        "scale_w": 64.0,
+        "scale_o": 1024.0 * 2.0**-shift,
+        "dilations": (1,),
+        "group": 1,
+        "kernel_shape": w.shape[2:],
+        "pads": (0, 0),
+        "strides": (1,),
+    }
+    return Sample(name, (x, w, b), attributes | geometry)
+
+
+_BIAS = {"bits": 32, "low": -9000, "high": 9000}
+
+conv1d_int.samples = (
+    _sample("plain", Draw((2, 3, 9)), Draw((4, 3, 3)), Draw((4,), **_BIAS), pads=(1, 1)),
+    _sample("no bias, strided", Draw((1, 2, 11)), Draw((3, 2, 3)), None, strides=(2,)),
+    _sample("uneven pads", Draw((1, 2, 7)), Draw((2, 2, 4)), Draw((2,), **_BIAS), pads=(1, 2)),
+    _sample("dilated", Draw((1, 2, 12)), Draw((3, 2, 3)), Draw((3,), **_BIAS), dilations=(3,)),
+    _sample("two groups", Draw((2, 4, 8)), Draw((6, 2, 3)), Draw((6,), **_BIAS), group=2),
+    _sample("depthwise", Draw((1, 5, 9)), Draw((5, 1, 3)), None, group=5, pads=(1, 1)),
+    _sample("saturating", Draw((1, 8, 6)), Draw((4, 8, 3)), None, shift=3),
+    _sample("left shift", Draw((1, 1, 6), 4), Draw((2, 1, 1), 4), None, shift=-1),
+    _sample("4 bits", Draw((1, 3, 7), 4), Draw((4, 3, 3), 4), None, bits=(4, 4, 4), shift=4),
+    _sample("16-bit output", Draw((1, 3, 7)), Draw((4, 3, 3)), Draw((4,), **_BIAS), bits=(8, 8, 16), shift=2),
+    _sample("32-bit output", Draw((1, 3, 7)), Draw((4, 3, 3)), Draw((4,), **_BIAS), bits=(8, 8, 32), shift=0),
+    _sample("16-bit input", Draw((1, 3, 7), 16), Draw((4, 3, 3)), Draw((4,), **_BIAS), bits=(16, 8, 16), shift=9),
+    _sample("16-bit weights", Draw((1, 3, 7), 16), Draw((4, 3, 3), 16), None, bits=(16, 16, 16), shift=17),
+    _sample(
+        "accumulator beyond 2^24",
+        Draw((1, 480, 5), low=120),
+        Draw((3, 480, 3), low=120),
+        Draw((3,), **_BIAS),
+        shift=18,
+    ),
+    _sample("bias beyond 2^24", Draw((1, 2, 3)), Draw((2, 2, 1)), Draw((2,), 32), shift=22),
+    _sample("empty batch", Draw((0, 2, 6)), Draw((3, 2, 3)), None),
+    _sample("one element", Draw((1, 1, 1)), Draw((1, 1, 1)), Draw((1,), **_BIAS)),
+)

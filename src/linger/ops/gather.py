@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gather: rows of an integer table, as an embedding looks them up. Nothing is rounded: the output has the table's scale.
+
+The table comes first, as in the file format; `scale_o` repeats `scale_w`, and `o_bits` repeats `parameter_bits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from linger.dialect import Draw, Refusal, Sample, op
+from linger.numeric.kernel import Kernel, T
+
+
+@op("Gather")
+def gather(
+    k: Kernel[T],
+    w: T,
+    indices: T,
+    *,
+    scale_w: float,
+    scale_o: float,
+    parameter_bits: int,
+    o_bits: int,
+) -> T:
+    """Y = w[indices], rows of the table; scale and width stay."""
+    return k.rows(w, indices)
+
+
+@gather.layer("torch.nn.Embedding")
+def from_embedding(layer: Any) -> Mapping[str, Any] | Refusal:
+    """An embedding has no geometry; `padding_idx` matters to its gradient only."""
+    if layer.max_norm is not None:
+        return Refusal("max_norm rescales the table while it is read, so its integers would not stay; leave it out")
+    if layer.sparse:
+        return Refusal("sparse=True: a rounded table has a dense gradient; use sparse=False")
+    if layer.scale_grad_by_freq:
+        return Refusal("scale_grad_by_freq=True has no form for a rounded table; leave it out")
+    return {}
+
+
+def _sample(name: str, table: Draw, shape: tuple[int, ...]) -> Sample:
+    indices = Draw(shape, 32, low=0, high=table.shape[0] - 1)
+    scales = {"scale_w": 64.0, "scale_o": 64.0}
+    return Sample(name, (table, indices), scales | {"parameter_bits": table.bits, "o_bits": table.bits})
+
+
+gather.samples = (
+    _sample("plain", Draw((9, 4)), (2, 5)),
+    *(_sample(f"{bits} bits", Draw((7, 3), bits), (6,)) for bits in (4, 16)),
+    _sample("indices of three axes", Draw((5, 2)), (2, 3, 4)),
+    _sample("one index alone", Draw((5, 2)), ()),
+    _sample("no indices", Draw((5, 2)), (0, 3)),
+    _sample("one element", Draw((1, 1)), (1,)),
+)

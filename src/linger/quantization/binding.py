@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attributes of a layer's op for one call, where they depend on it: on the input's size or the wanted output's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+import torch
+
+from linger.constraint.normalized import output_padding
+from linger.dialect import Refusal
+from linger.quantization.dispatch import bindings_by_path
+from linger.quantization.qtensor import unwrap
+from linger.quantization.runtime import OpRecord
+
+
+def bind(layer: Any, x: Any, output_size: Any = None) -> Mapping[str, Any] | Refusal:
+    """The op's attributes. Layers that are a function call are bound when the input's size is known.
+
+    `output_size` is what a caller may give to a transposed convolution.
+    """
+    geometry: dict[str, Any] = layer.geometry
+    if output_size is not None:
+        # an attribute is a number, also in a trace, where sizes are tensors
+        return geometry | {"output_padding": tuple(int(n) for n in output_padding(layer, x, output_size))}
+    if "call" not in geometry:
+        return geometry
+    return bindings_by_path()[geometry["call"]](x, *geometry["arguments"])
+
+
+def call_in_float(layer: Any, x: Any, reason: str) -> Any:
+    """The function call that a layer is, on real values, and noted."""
+    function: Any = reduce(getattr, layer.geometry["call"].split(".")[1:], torch)
+    layer.runtime.note(OpRecord(layer.path, layer.op_name, is_integer=False, reason=reason))
+    return function(unwrap(x), *layer.geometry["arguments"])
