@@ -284,7 +284,6 @@ class OnnxKernel:
     def log(self, x: OnnxValue) -> OnnxValue:
         return self.emit("Log", [x], x.dtype)
 
-    # -- along one axis ---------------------------------------------------------------------------------
     def max_along(self, x: OnnxValue, axis: int | AttributeRef) -> OnnxValue:
         return self._along("ReduceMax", x, axis)
 
@@ -300,8 +299,8 @@ class OnnxKernel:
             self.derived[axes.name] = Derived(lambda value: (value,), (axis,), "ints")
         if self.opset < _AXES_ARE_AN_INPUT[op_type]:
             return self.emit(op_type, [x], x.dtype, axes=axes, keepdims=1)
-        is_known = isinstance(axes, tuple)
-        listed = self.constant(axes, INT64) if is_known else self.emit("Constant", [], INT64, value_ints=axes)
+        known = self.constant(axes, INT64) if isinstance(axes, tuple) else None
+        listed = known or self.emit("Constant", [], INT64, value_ints=axes)
         return self.emit(op_type, [x, listed], x.dtype, keepdims=1)
 
     # -- products ---------------------------------------------------------------------------------------
