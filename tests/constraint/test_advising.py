@@ -134,3 +134,12 @@ def test_a_transposed_pair_is_folded_along_its_own_channels():
     expected = float((model[0].weight.detach()[:, 3] * 64).abs().max())
     trace_layers(model, torch.randn(1, 3, 4, 4))
     assert next(i for i in advise(model).items if i.name == "0.weight").max == pytest.approx(expected, rel=1e-4)
+
+
+def test_channels_of_a_signal_are_on_axis_1():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(4, 40, 3))
+    with torch.no_grad():
+        model[0].bias[7] = 500.0
+    found = next(i for i in advise(model, torch.randn(2, 4, 30)).items if i.role == "output")
+    assert found.advice.startswith("1 of 40 channels reaches 5")

@@ -32,6 +32,7 @@ _SAMPLE = 1 << 18
 
 _LIMITABLE = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d, nn.Linear, nn.BatchNorm2d, nn.GRU, nn.LSTM)
 _LIMITABLE_BY_NAME = {nn.Embedding: "torch.nn.Embedding", nn.LayerNorm: "torch.nn.LayerNorm"}
+_OVER_SIGNALS = (nn.Conv1d, nn.ConvTranspose1d, nn.BatchNorm1d, nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d)
 _WIDENABLE = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 
 
@@ -169,7 +170,12 @@ class _Sample:
         first = first.data if isinstance(first, PackedSequence) else first
         for leaf in tree_leaves(first):
             if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.numel():
-                self._add(_channels_first(leaf.detach()).float().cpu())
+                self._add(_channels_first(leaf.detach(), self._is_over_signals).float().cpu())
+
+    @property
+    def _is_over_signals(self) -> bool:
+        layer = self.module.conv if isinstance(self.module, ConvBN) else self.module
+        return isinstance(layer, _OVER_SIGNALS)
 
     def _add(self, rows: Tensor) -> None:
         """Rows are channels, columns positions."""
@@ -188,8 +194,9 @@ class _Sample:
         return torch.cat([k.reshape(-1) for k in self.kept]), None
 
 
-def _channels_first(x: Tensor) -> Tensor:
-    """A matrix with a row per channel: axis 1 of pictures, the last axis of anything else."""
+def _channels_first(x: Tensor, is_signal: bool) -> Tensor:  # noqa: FBT001 - a fact about x
+    """A matrix with a row per channel: axis 1 of pictures and signals, the last axis of anything else."""
     if x.dim() < 2:
         return x.reshape(1, -1)
-    return x.movedim(1 if x.dim() > 3 else -1, 0).reshape(x.shape[1 if x.dim() > 3 else -1], -1)
+    axis = 1 if x.dim() > 3 or is_signal else -1
+    return x.movedim(axis, 0).reshape(x.shape[axis], -1)
