@@ -116,7 +116,7 @@ def test_zero_bias_of_a_transposed_convolution_has_all_output_channels():
 
 
 def test_a_transposed_convolution_of_too_many_products_is_refused():
-    # 255·15·15 more than 2^24: 74 566 products of two 4-bit digits
+    # 74 566 products of two 4-bit digits may reach 74 566·15·15 > 2^24; here 18 642·2·2 = 74 568
     text = TRANSPOSED.replace("group=2", "group=1").replace("kernel_shape=[1,1]", "kernel_shape=[2,2]")
     made = model(text, shape="1,18642,4,4")
     weight = ir.tensor(np.zeros((18642, 1, 2, 2), np.int8), name="w")
