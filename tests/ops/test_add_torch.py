@@ -10,7 +10,7 @@ from linger.ops.add import iq_add
 from tests.support import naive
 from tests.support.comparison import assert_same
 from tests.support.samples import run_numpy
-from tests.support.twins import by_name, elementwise, real_carrier, reference
+from tests.support.twins import SUM_SCALES, all_pairs, by_name, elementwise, real_carrier, reference
 
 WAYS = {
     "sum known": {},
@@ -19,40 +19,6 @@ WAYS = {
     "with gradients, sum not known": {"is_training": True, "has_total": False},
 }
 both_ways = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-
-# (scale_x, scale_y, scale_o): the output is never finer than an operand
-SCALES = {
-    "equal": (16.0, 16.0, 16.0),
-    "one finer": (64.0, 16.0, 16.0),
-    "other finer": (16.0, 64.0, 16.0),
-    "both finer": (64.0, 32.0, 16.0),
-    "both finer, equal": (64.0, 64.0, 16.0),
-    "far apart": (2.0**20, 2.0, 2.0),
-    "both finer, far apart": (2.0**20, 2.0, 1.0),
-    "both finer, far apart, mirrored": (2.0, 2.0**20, 1.0),
-    "one finer, its ties beside large steps": (2.0, 2.0**12, 2.0),
-    "one finer, mirrored": (2.0**12, 2.0, 2.0),
-    "ties of twelve bits beside large steps": (2.0, 2.0**12, 1.0),
-    "the same, mirrored": (2.0**12, 2.0, 1.0),
-    "very far apart": (2.0**30, 2.0**-10, 2.0**-10),
-    "both far finer": (2.0**22, 2.0**22, 1.0),
-}
-
-
-def all_pairs(bits, draw):
-    """Every pair of 4-bit integers; for wider ones the extremes, their neighbours and random ones, each with each."""
-    low, high = limits(bits)
-    if bits == 4:
-        chosen = np.arange(low, high + 1)
-    else:
-        edges = [low, low + 1, -2, -1, 0, 1, 2, high - 1, high]
-        # 1024 and 2048 are ties after a shift by eleven and twelve
-        ties = [odd * tie + step for tie in (1024, 2048) for odd in (-3, -1, 1, 3) for step in (-1, 0, 1)]
-        ties = ties if bits == 16 else []
-        chosen = np.concatenate([edges, ties, draw.integers(low, high + 1, 80)])
-    x, y = np.meshgrid(chosen, chosen)
-    kind = np.int16 if bits == 16 else np.int8
-    return [x.astype(kind), y.astype(kind)]
 
 
 @both_ways
@@ -65,7 +31,7 @@ def test_integers_are_those_of_the_body(sample, way):
 
 @both_ways
 @pytest.mark.parametrize("bits", [4, 8, 16])
-@pytest.mark.parametrize("scales", SCALES.values(), ids=SCALES.keys())
+@pytest.mark.parametrize("scales", SUM_SCALES.values(), ids=SUM_SCALES.keys())
 def test_every_pair_of_operands_rounds_like_the_body(scales, bits, way, draw):
     attributes = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True)) | {"o_bits": bits}
     inputs = all_pairs(bits, draw)

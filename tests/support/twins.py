@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from linger.dialect import Op, Sample
+from linger.numeric.fixed import limits
 from linger.numeric.torch_exact import plan_product, run_product
 from linger.numeric.torch_kernel import carrier
 from linger.numeric.torch_quantize import fake_quantize
@@ -60,3 +61,38 @@ def reference(op: Op, sample: Sample) -> tuple[list, np.ndarray]:
     """A sample's inputs and what the body makes of them."""
     inputs = arrays(sample)
     return inputs, run_numpy(op, inputs, sample.attributes)
+
+
+# (scale_x, scale_y, scale_o): the output is never finer than an operand
+SUM_SCALES = {
+    "equal": (16.0, 16.0, 16.0),
+    "one finer": (64.0, 16.0, 16.0),
+    "other finer": (16.0, 64.0, 16.0),
+    "both finer": (64.0, 32.0, 16.0),
+    "both finer, equal": (64.0, 64.0, 16.0),
+    "far apart": (2.0**20, 2.0, 2.0),
+    "both finer, far apart": (2.0**20, 2.0, 1.0),
+    "both finer, far apart, mirrored": (2.0, 2.0**20, 1.0),
+    "one finer, its ties beside large steps": (2.0, 2.0**12, 2.0),
+    "one finer, mirrored": (2.0**12, 2.0, 2.0),
+    "ties of twelve bits beside large steps": (2.0, 2.0**12, 1.0),
+    "the same, mirrored": (2.0**12, 2.0, 1.0),
+    "very far apart": (2.0**30, 2.0**-10, 2.0**-10),
+    "both far finer": (2.0**22, 2.0**22, 1.0),
+}
+
+
+def all_pairs(bits, draw):
+    """Every pair of 4-bit integers; for wider ones the extremes, their neighbours and random ones, each with each."""
+    low, high = limits(bits)
+    if bits == 4:
+        chosen = np.arange(low, high + 1)
+    else:
+        edges = [low, low + 1, -2, -1, 0, 1, 2, high - 1, high]
+        # 1024 and 2048 are ties after a shift by eleven and twelve
+        ties = [odd * tie + step for tie in (1024, 2048) for odd in (-3, -1, 1, 3) for step in (-1, 0, 1)]
+        ties = ties if bits == 16 else []
+        chosen = np.concatenate([edges, ties, draw.integers(low, high + 1, 80)])
+    x, y = np.meshgrid(chosen, chosen)
+    kind = np.int16 if bits == 16 else np.int8
+    return [x.astype(kind), y.astype(kind)]
