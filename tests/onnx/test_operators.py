@@ -15,7 +15,6 @@ from onnxscript import FLOAT, script
 from onnxscript import opset15 as op
 from onnxscript.values import Opset
 from torch import nn
-from torch.onnx import register_custom_op_symbolic, unregister_custom_op_symbolic
 from torch.onnx.symbolic_helper import parse_args
 
 import linger
@@ -37,6 +36,7 @@ from tests.support.custom_ops import (
     whole,
 )
 from tests.support.models import quantised
+from tests.support.symbolics import registered
 
 both_exporters = pytest.mark.parametrize("export", [torch_export, linger_export], ids=["torch", "linger"])
 NAMES = {"input_names": ["x"], "output_names": ["y"]}
@@ -90,9 +90,8 @@ class TestRoutesOfTorch:
         def symbolic(g, x, *, out=None):
             return g.op("Asinh", x)
 
-        register_custom_op_symbolic("aten::asinh", symbolic, 12)
-        export(Asinh(), (torch.rand(1, 5),), tmp_path / "asinh.onnx", opset_version=12, **NAMES)
-        unregister_custom_op_symbolic("aten::asinh", 12)
+        with registered("aten::asinh", symbolic, 12):
+            export(Asinh(), (torch.rand(1, 5),), tmp_path / "asinh.onnx", opset_version=12, **NAMES)
         assert nodes(tmp_path / "asinh.onnx") == [("", "Asinh")]
         assert_like_torch(Asinh(), tmp_path / "asinh.onnx", torch.rand(1, 5))
 
@@ -131,9 +130,8 @@ class TestRoutesOfTorch:
             factor = torch.onnx.symbolic_helper._parse_arg(factor, "f")
             return g.op("custom::scale", x, factor_f=factor).setType(x.type())
 
-        register_custom_op_symbolic("mylib::scale", symbolic, 12)
-        export(Scaled(factor=3.0), (whole(1, 1, 4, 4),), tmp_path / "scale.onnx", opset_version=12, **NAMES)
-        unregister_custom_op_symbolic("mylib::scale", 12)
+        with registered("mylib::scale", symbolic, 12):
+            export(Scaled(factor=3.0), (whole(1, 1, 4, 4),), tmp_path / "scale.onnx", opset_version=12, **NAMES)
         assert ("custom", "scale") in nodes(tmp_path / "scale.onnx")
         with pytest.raises(Exception, match="custom:scale"):
             ort.InferenceSession(str(tmp_path / "scale.onnx"), providers=["CPUExecutionProvider"])
@@ -144,10 +142,8 @@ class TestRoutesOfTorch:
         def symbolic(g, x, weight, offset, mask, bias, sh, sw, ph, pw, dh, dw, groups, offset_groups, use_mask):
             return g.op("custom::deform_conv2d", x, offset)
 
-        register_custom_op_symbolic("torchvision::deform_conv2d", symbolic, 12)
-        model = Deforming()
-        export(model, (torch.rand(1, 2, 5, 5),), tmp_path / "deform.onnx", opset_version=12, **NAMES)
-        unregister_custom_op_symbolic("torchvision::deform_conv2d", 12)
+        with registered("torchvision::deform_conv2d", symbolic, 12):
+            export(Deforming(), (torch.rand(1, 2, 5, 5),), tmp_path / "deform.onnx", opset_version=12, **NAMES)
         assert ("custom", "deform_conv2d") in nodes(tmp_path / "deform.onnx")
 
 
@@ -454,10 +450,9 @@ class TestDeclaring:
         assert not third.is_registered
 
     def test_hand_written_symbolic_function_comes_back(self, tmp_path):
-        register_custom_op_symbolic("aten::asinh", lambda g, x: g.op("hand::asinh", x), 12)
-        linger.onnx.operator("aten::asinh", to="Asinh").unregister()
-        torch_export(Asinh(), (torch.rand(3),), tmp_path / "asinh.onnx", opset_version=12)
-        unregister_custom_op_symbolic("aten::asinh", 12)
+        with registered("aten::asinh", lambda g, x: g.op("hand::asinh", x), 12):
+            linger.onnx.operator("aten::asinh", to="Asinh").unregister()
+            torch_export(Asinh(), (torch.rand(3),), tmp_path / "asinh.onnx", opset_version=12)
         assert nodes(tmp_path / "asinh.onnx") == [("hand", "asinh")]
 
     def test_block_ends_the_declaration_also_after_an_error(self):

@@ -11,9 +11,9 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from torch.onnx._internal.torchscript_exporter import registration
 
 from tests.support.seed_blocks import Block, Namespace
+from tests.support.symbolics import forget_symbolic
 
 
 @dataclass
@@ -68,11 +68,8 @@ class Stage:
         library.impl("deform_conv2d", _without_deformation, "CompositeImplicitAutograd")
 
     def forget_symbolic(self, name: str) -> None:
-        """At the end, forget the symbolic function that a block registers for an operator that had none.
-
-        torch's own unregister_custom_op_symbolic leaves an empty entry, on which the next export of the op stumbles.
-        """
-        self.cleanup.callback(lambda: registration.registry._registry.pop(name, None))
+        """At the end, forget the symbolic function that a block registers for an operator that had none."""
+        self.cleanup.callback(forget_symbolic, name)
 
 
 _DEFORM_CONV = (
