@@ -63,7 +63,7 @@ def run_batch(model: nn.Module, arguments: Sequence[Any], keywords: Mapping[str,
         return model(*arguments, **(keywords or {}))
     except LingerError:
         raise
-    except Exception as error:
+    except Exception as error:  # the model's code may raise anything
         shapes = [tuple(a.shape) if isinstance(a, Tensor) else type(a).__name__ for a in arguments]
         raise UsageError(
             f"{type(model).__name__}: the forward pass fails on the input {shapes}: "

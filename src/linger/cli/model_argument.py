@@ -69,7 +69,7 @@ def _made(found: Any, text: str) -> nn.Module:
     if not isinstance(found, nn.Module) and callable(found):
         try:
             found = found()
-        except Exception as error:
+        except Exception as error:  # so may what it makes
             raise UsageError(
                 f"{text}: calling it without arguments fails ({type(error).__name__}: {error}). "
                 "Name a callable that needs none."
