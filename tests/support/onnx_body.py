@@ -5,7 +5,8 @@ import onnx_ir as ir
 import torch
 
 from linger.numeric.numpy_kernel import NumpyKernel
-from linger.numeric.onnx_kernel import OnnxKernel, OnnxValue
+from linger.numeric.onnx_kernel import OnnxKernel
+from linger.numeric.onnx_writer import OnnxValue
 from linger.numeric.torch_kernel import TorchKernel, carrier
 from tests.support.comparison import assert_same
 from tests.support.samples import run_model

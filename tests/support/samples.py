@@ -13,7 +13,7 @@ from linger.graph.passes.attach_functions import attach_functions
 from linger.graph.passes.expand_dialect import expand_dialect
 from linger.numeric.fixed import limits, storage_bits
 from linger.numeric.numpy_kernel import NumpyKernel
-from linger.numeric.onnx_kernel import make_attribute
+from linger.numeric.onnx_writer import make_attribute
 from linger.numeric.torch_kernel import TorchKernel, carrier
 
 OPSETS = (11, 12, 13, 15, 17, 18, 20)

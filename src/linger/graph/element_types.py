@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from linger.dialect import find_op
 from linger.graph.dialect_node import attributes_of, is_dialect
-from linger.numeric.onnx_kernel import integer_type
+from linger.numeric.onnx_writer import integer_type
 
 INTEGERS = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32})
 """Types that quantised tensors have."""

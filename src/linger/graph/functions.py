@@ -10,7 +10,8 @@ from typing import Any
 import onnx_ir as ir
 
 from linger.dialect import DOMAIN, Op
-from linger.numeric.onnx_kernel import ATTRIBUTE_TYPES, AttributeRef, Derived, OnnxKernel, OnnxValue, integer_type
+from linger.numeric.onnx_kernel import OnnxKernel
+from linger.numeric.onnx_writer import ATTRIBUTE_TYPES, AttributeRef, Derived, OnnxValue, integer_type
 
 _PLAIN_ARITY = 2
 _PLAIN_ELEMENT_BITS = 8

@@ -19,7 +19,7 @@ from linger.graph.changes import Changes
 from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, require_known_ops
 from linger.graph.element_types import INTEGERS, infer_element_types
 from linger.numeric.fixed import limits
-from linger.numeric.onnx_kernel import MOST_TRANSPOSED_TAPS
+from linger.numeric.onnx_products import MOST_TRANSPOSED_TAPS
 
 _NEUTRAL = {"auto_pad": "NOTSET", "storage_order": 0}
 _WINDOW_AXES = {"Conv1dInt": 1}

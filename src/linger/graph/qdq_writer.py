@@ -12,7 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.numeric.fixed import limits
-from linger.numeric.onnx_kernel import make_attribute
+from linger.numeric.onnx_writer import make_attribute
 
 _BYTE_BITS = 8
 

@@ -12,7 +12,7 @@ from linger.graph.changes import Changes
 from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, opset_of
 from linger.graph.functions import DialectFunction, build_function
 from linger.graph.normal_form import bring_to_normal_form, element_bits_of
-from linger.numeric.onnx_kernel import Derived, make_attribute
+from linger.numeric.onnx_writer import Derived, make_attribute
 
 FUNCTION_IR_VERSION = 8
 """The IR version that introduced model-local functions; older runtimes refuse newer ones."""

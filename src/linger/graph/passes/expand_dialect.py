@@ -9,7 +9,8 @@ from linger.dialect import find_op
 from linger.graph.changes import Changes
 from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, is_dialect_domain, opset_of
 from linger.graph.normal_form import bring_to_normal_form, element_bits_of
-from linger.numeric.onnx_kernel import OnnxKernel, OnnxValue
+from linger.numeric.onnx_kernel import OnnxKernel
+from linger.numeric.onnx_writer import OnnxValue
 
 
 def expand_dialect(model: ir.Model) -> Changes:

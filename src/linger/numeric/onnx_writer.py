@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every part of the ONNX interpreter writes with: nodes, constants, attributes left open, exact arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from linger.numeric.fixed import storage_bits
+
+DOUBLE, FLOAT, INT64, INT32, UINT8, BOOL = (
+    ir.DataType.DOUBLE,
+    ir.DataType.FLOAT,
+    ir.DataType.INT64,
+    ir.DataType.INT32,
+    ir.DataType.UINT8,
+    ir.DataType.BOOL,
+)
+INTEGER_TYPES = {8: ir.DataType.INT8, 16: ir.DataType.INT16, 32: ir.DataType.INT32}
+ATTRIBUTE_TYPES = {
+    "float": ir.AttributeType.FLOAT,
+    "int": ir.AttributeType.INT,
+    "ints": ir.AttributeType.INTS,
+    "str": ir.AttributeType.STRING,
+}
+OUTPUT_TYPE = "o_dtype"
+"""Extra attribute of a node in a file with functions: the ONNX type code of its output."""
+
+_EYE_WIDTH = 64
+
+_AXES_ARE_AN_INPUT = {"ReduceSum": 13, "ReduceMax": 18}
+"""The opset from which a reduction takes its axes as an input, no longer as an attribute."""
+
+
+@dataclass(frozen=True)
+class AttributeRef:
+    """An attribute whose value the node will supply."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Derived:
+    """An attribute that is computed from others when functions are attached to a node."""
+
+    compute: Callable[..., Any]
+    sources: tuple[Any, ...]
+    kind: str
+
+
+@dataclass(frozen=True)
+class OnnxValue:
+    """A tensor in the graph being written; `known` holds its content where that is fixed."""
+
+    dtype: ir.DataType
+    value: ir.Value | None = None
+    known: np.ndarray[Any, Any] | None = None
+
+
+def integer_type(bits: int) -> ir.DataType:
+    """The ONNX type that stores integers of this width."""
+    return INTEGER_TYPES[storage_bits(bits)]
+
+
+def low_part(name: str) -> str:
+    """Name of the attribute that holds what float32 could not of a derived number."""
+    return f"{name}_low"
+
+
+class OnnxWriter:
+    """Writes nodes, numbers and arithmetic; the other parts of the vocabulary build on it.
+
+    Args:
+        opset: Version of the standard opset to write for (11 or newer).
+        element_bits: Storage width of the op's integer inputs; bodies of 8-bit tensors use faster kernels.
+        prefix: Prepended to every value name, so that expansions into one graph do not collide.
+    """
+
+    def __init__(self, *, opset: int, element_bits: int = 8, prefix: str = "") -> None:
+        self.opset = opset
+        self.element_bits = element_bits
+        self.nodes: list[ir.Node] = []
+        self.derived: dict[str, Derived] = {}
+        self._prefix = prefix
+        self._count = 0
+
+    # -- writing nodes --------------------------------------------------------------------------
+    def fresh(self) -> ir.Value:
+        """A new, named value, left without a type: a half-known type (no shape) would not pass the checker."""
+        self._count += 1
+        return ir.Value(name=f"{self._prefix}v{self._count}")
+
+    def emit(
+        self,
+        op_type: str,
+        inputs: Sequence[OnnxValue | None],
+        dtype: ir.DataType,
+        /,
+        *,
+        outputs: int = 1,
+        **attributes: Any,
+    ) -> OnnxValue:
+        """Add one node of the standard domain and return its first output."""
+        return self.emit_many(op_type, inputs, dtype, outputs=outputs, **attributes)[0]
+
+    def emit_many(
+        self,
+        op_type: str,
+        inputs: Sequence[OnnxValue | None],
+        dtype: ir.DataType,
+        /,
+        *,
+        outputs: int,
+        **attributes: Any,
+    ) -> tuple[OnnxValue, ...]:
+        """Add one node and return all its outputs."""
+        values = [None if v is None else self.materialise(v) for v in inputs]
+        made = [self.fresh() for _ in range(outputs)]
+        attrs = [make_attribute(name, value) for name, value in attributes.items() if value is not None]
+        self.nodes.append(ir.Node("", op_type, values, attributes=attrs, outputs=made))
+        return tuple(OnnxValue(dtype, v) for v in made)
+
+    def materialise(self, v: OnnxValue) -> ir.Value:
+        """The graph value; a constant becomes a Constant node."""
+        if v.value is not None:
+            return v.value
+        assert v.known is not None  # a value is in the graph or known
+        out = self.fresh()
+        tensor = ir.tensor(v.known.astype(v.dtype.numpy()), dtype=v.dtype)
+        self.nodes.append(ir.Node("", "Constant", [], attributes=[ir.AttrTensor("value", tensor)], outputs=[out]))
+        return out
+
+    def constant(self, value: Any, dtype: ir.DataType) -> OnnxValue:
+        """A constant tensor."""
+        return OnnxValue(dtype, known=np.asarray(value, dtype=dtype.numpy()))
+
+    def cast(self, x: OnnxValue, dtype: ir.DataType) -> OnnxValue:
+        """X as another type."""
+        if x.dtype == dtype:
+            return x
+        if x.value is None and x.known is not None:
+            return self.constant(x.known, dtype)
+        return self.emit("Cast", [x], dtype, to=int(dtype))
+
+    @contextmanager
+    def _branch(self) -> Iterator[list[ir.Node]]:
+        outer, self.nodes = self.nodes, []
+        try:
+            yield self.nodes
+        finally:
+            self.nodes = outer
+
+    def _choose(
+        self, condition: OnnxValue, then: Callable[[], OnnxValue], otherwise: Callable[[], OnnxValue]
+    ) -> OnnxValue:
+        if condition.known is not None:
+            return then() if bool(condition.known) else otherwise()
+        graphs = []
+        dtype = DOUBLE
+        for name, make in (("then_branch", then), ("else_branch", otherwise)):
+            with self._branch() as nodes:
+                result = make()
+                out = self.materialise(result)
+            dtype = result.dtype
+            graphs.append((name, ir.Graph([], [out], nodes=nodes, name=f"{self._prefix}{name}")))
+        attributes = [ir.AttrGraph(name, graph) for name, graph in graphs]
+        made = self.fresh()
+        self.nodes.append(ir.Node("", "If", [self.materialise(condition)], attributes=attributes, outputs=[made]))
+        return OnnxValue(dtype, made)
+
+    # -- numbers ------------------------------------------------------------------------------------
+    def scalar(self, value: float | AttributeRef) -> OnnxValue:
+        if not isinstance(value, AttributeRef):
+            return self.constant(float(value), DOUBLE)
+        if value.kind == "float":
+            return self.cast(self._float_attribute(value), DOUBLE)
+        return self._int_attribute(value)
+
+    def single(self, value: float | AttributeRef) -> OnnxValue:
+        if not isinstance(value, AttributeRef):
+            return self.constant(float(value), FLOAT)
+        return self._float_attribute(value)
+
+    def _float_attribute(self, ref: AttributeRef) -> OnnxValue:
+        if self.opset >= 12:
+            return self.emit("Constant", [], FLOAT, value_float=ref)
+        # opset 11 cannot make a constant from an attribute: −LeakyRelu(−1) = alpha
+        return self.emit("Neg", [self.emit("LeakyRelu", [self.constant(-1.0, FLOAT)], FLOAT, alpha=ref)], FLOAT)
+
+    def _int_attribute(self, ref: AttributeRef) -> OnnxValue:
+        if self.opset >= 12:
+            return self.cast(self.emit("Constant", [], INT64, value_int=ref), DOUBLE)
+        # opset 11: EyeLike puts a one in column `ref`, the product with 0, 1, 2 … reads the column's number
+        row = self.emit("EyeLike", [self.constant(np.zeros((1, _EYE_WIDTH)), FLOAT)], DOUBLE, dtype=int(DOUBLE), k=ref)
+        numbers = self.constant(np.arange(_EYE_WIDTH).reshape(_EYE_WIDTH, 1), DOUBLE)
+        return self._reshape(self.emit("MatMul", [row, numbers], DOUBLE), [])
+
+    def like(self, value: float, reference: OnnxValue) -> OnnxValue:
+        return self.constant(value, reference.dtype)
+
+    def pow2(self, exponent: OnnxValue) -> OnnxValue:
+        if exponent.known is not None:
+            return self.constant(np.exp2(exponent.known), DOUBLE)
+        return self.emit("Pow", [self.constant(2.0, DOUBLE), exponent], DOUBLE)
+
+    def derive(self, name: str, compute: Callable[..., float], *attributes: Any) -> OnnxValue:
+        if not any(isinstance(a, AttributeRef) for a in attributes):
+            return self.constant(compute(*attributes), DOUBLE)
+
+        def high(*values: Any) -> float:
+            return float(np.float32(compute(*values)))
+
+        def low(*values: Any) -> float:
+            return float(np.float32(compute(*values) - high(*values)))
+
+        self.derived[name] = Derived(high, attributes, "float")
+        self.derived[low_part(name)] = Derived(low, attributes, "float")
+        return self.add(self.scalar(AttributeRef(name, "float")), self.scalar(AttributeRef(low_part(name), "float")))
+
+    # -- carriers -----------------------------------------------------------------------------------
+    def wide(self, x: OnnxValue) -> OnnxValue:
+        return self.cast(x, DOUBLE)
+
+    def store(self, x: OnnxValue, bits: int | AttributeRef) -> OnnxValue:
+        if not isinstance(bits, AttributeRef):
+            return self.cast(x, integer_type(bits))
+        self.derived[OUTPUT_TYPE] = Derived(lambda width: int(integer_type(width)), (bits,), "int")
+        return self.emit("Cast", [x], integer_type(8), to=AttributeRef(OUTPUT_TYPE, "int"))
+
+    def real(self, x: OnnxValue) -> OnnxValue:
+        return self.cast(x, FLOAT)
+
+    # -- arithmetic -----------------------------------------------------------------------------------
+    def _binary(self, op_type: str, fold: Callable[..., Any], a: OnnxValue, b: OnnxValue) -> OnnxValue:
+        if a.known is not None and b.known is not None and a.known.ndim == 0 and b.known.ndim == 0:
+            return self.constant(fold(a.known, b.known), a.dtype)
+        return self.emit(op_type, [a, b], a.dtype)
+
+    def add(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
+        return self._binary("Add", np.add, a, b)
+
+    def sub(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
+        return self._binary("Sub", np.subtract, a, b)
+
+    def mul(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
+        return self._binary("Mul", np.multiply, a, b)
+
+    def div(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
+        return self._binary("Div", np.divide, a, b)
+
+    def floor(self, x: OnnxValue) -> OnnxValue:
+        return self.emit("Floor", [x], x.dtype)
+
+    def clip(self, x: OnnxValue, low: OnnxValue, high: OnnxValue) -> OnnxValue:
+        if self.opset >= 12:
+            return self.emit("Clip", [x, low, high], x.dtype)
+        return self.emit("Min", [self.emit("Max", [x, low], x.dtype), high], x.dtype)
+
+    def where_less(self, a: OnnxValue, b: OnnxValue, then: OnnxValue, other: OnnxValue) -> OnnxValue:
+        return self.emit("Where", [self.emit("Less", [a, b], BOOL), then, other], then.dtype)
+
+    def lookup(self, table: Sequence[float], index: OnnxValue) -> OnnxValue:
+        return self.emit("Gather", [self.constant(table, DOUBLE), self.cast(index, INT64)], DOUBLE, axis=0)
+
+    def log(self, x: OnnxValue) -> OnnxValue:
+        return self.emit("Log", [x], x.dtype)
+
+    def max_along(self, x: OnnxValue, axis: int | AttributeRef) -> OnnxValue:
+        return self._along("ReduceMax", x, axis)
+
+    def sum_along(self, x: OnnxValue, axis: int | AttributeRef) -> OnnxValue:
+        return self._along("ReduceSum", x, axis)
+
+    def _along(self, op_type: str, x: OnnxValue, axis: int | AttributeRef) -> OnnxValue:
+        """A reduction wants a list of axes: an axis that is an attribute travels a second time as a list of one."""
+        axes: tuple[int] | AttributeRef = (
+            (axis,) if isinstance(axis, int) else AttributeRef(f"{axis.name}_axes", "ints")
+        )
+        if isinstance(axes, AttributeRef):
+            self.derived[axes.name] = Derived(lambda value: (value,), (axis,), "ints")
+        if self.opset < _AXES_ARE_AN_INPUT[op_type]:
+            return self.emit(op_type, [x], x.dtype, axes=axes, keepdims=1)
+        known = self.constant(axes, INT64) if isinstance(axes, tuple) else None
+        listed = known or self.emit("Constant", [], INT64, value_ints=axes)
+        return self.emit(op_type, [x, listed], x.dtype, keepdims=1)
+
+    # -- shapes ------------------------------------------------------------------------------------------------
+    def _reshape(self, x: OnnxValue, shape: list[int]) -> OnnxValue:
+        return self.emit("Reshape", [x, self.constant(np.asarray(shape, dtype=np.int64), INT64)], x.dtype)
+
+    def _reduce(self, op_type: str, x: OnnxValue, axes: list[int] | None) -> OnnxValue:
+        if axes is None:
+            return self.emit(op_type, [x], x.dtype, keepdims=0)
+        if self.opset >= _AXES_ARE_AN_INPUT[op_type]:
+            return self.emit(op_type, [x, self.constant(axes, INT64)], x.dtype, keepdims=0)
+        return self.emit(op_type, [x], x.dtype, axes=tuple(axes), keepdims=0)
+
+
+def make_attribute(name: str, value: Any) -> ir.Attr:
+    """An ONNX attribute from a Python value or a reference."""
+    if isinstance(value, AttributeRef):
+        return ir.RefAttr(name, value.name, ATTRIBUTE_TYPES[value.kind])
+    if isinstance(value, (tuple, list)):
+        return ir.AttrInt64s(name, [int(v) for v in value])
+    if isinstance(value, str):
+        return ir.AttrString(name, value)
+    if isinstance(value, float):
+        return ir.AttrFloat32(name, value)
+    return ir.AttrInt64(name, int(value))
