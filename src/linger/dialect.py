@@ -99,6 +99,7 @@ class Op:
     module: str
     forms: tuple[tuple[str, ...], ...] = ()
     outputs: tuple[str, ...] = ("y",)
+    form_names: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     is_narrow_exact: Callable[..., bool] | None = None
     layers: dict[str, Binding] = field(default_factory=dict)
@@ -128,6 +129,12 @@ class Op:
             allowed = listing(str(len(form)) for form in self.forms)
             raise UsageError(f"{self.name}: the node has {count} inputs; expected {allowed}.")
         return found
+
+    def bare_name(self, count: int) -> str:
+        """What bare files call a node with so many inputs."""
+        if self.standard_name is not None:
+            return self.standard_name
+        return self.form_names[self.forms.index(self.form(count))] if self.form_names else self.name
 
     def constants(self, *names: str) -> Callable[[Callable[..., tuple[int, ...]]], Callable[..., tuple[int, ...]]]:
         """Declare how a binding's settings become integer inputs once the scale and width of x are known.
@@ -214,6 +221,7 @@ def op(
     has_own_counter: bool = False,
     forms: tuple[tuple[str, ...], ...] = (),
     outputs: tuple[str, ...] = ("y",),
+    form_names: tuple[str, ...] = (),
     aliases: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Op]:
     """Turn a body into an op: positional parameters are tensors, keyword-only parameters attributes.
@@ -231,6 +239,7 @@ def op(
         standard_name: The op of the standard domain that bare files use for it on integers.
         has_own_counter: Its calls are numbered by themselves in state_dict keys, not together with the other ops'.
         forms: The inputs of each form of the node, for an op whose optional inputs do not come last.
+        form_names: What bare files call each form, where that is not the op's name.
         outputs: Names of the outputs. The first holds integers, the others are real.
         aliases: Other names that files have for it.
     """
@@ -251,6 +260,7 @@ def op(
             has_own_counter=has_own_counter,
             forms=forms,
             outputs=outputs,
+            form_names=form_names,
             aliases=aliases,
         )
         if name in _registry and _registry[name].module != made.module:
@@ -330,4 +340,4 @@ def find_op(name: str) -> Op:
 @cache
 def _aliases() -> dict[str, str]:
     _discover()
-    return {alias: op.name for op in _registry.values() for alias in op.aliases}
+    return {alias: op.name for op in _registry.values() for alias in (*op.form_names, *op.aliases)}

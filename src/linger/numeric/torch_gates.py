@@ -157,9 +157,7 @@ def fits_float32(gate_input: Projection, gate_hidden: Projection) -> bool:
     return gate_hidden.is_float32 and gate_input.largest + _LARGEST_INDEX < FLOAT32_EXACT
 
 
-def project_input(
-    x: Tensor, projection: Projection, offset: Tensor, timeline: Timeline, dtype: torch.dtype
-) -> Tensor:
+def project_input(x: Tensor, projection: Projection, offset: Tensor, timeline: Timeline, dtype: torch.dtype) -> Tensor:
     """The input's part of the gates of every step, rounded to Q11, plus the offset: [D, T, B, rows]."""
     directions, _, rows = projection.weight.shape
     items = timeline.by_direction(x, directions).flatten(1, 2).to(projection.weight.dtype)

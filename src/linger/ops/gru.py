@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, DrawReal, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, DrawReal, Refusal, Sample, op
 from linger.numeric.gates import Q7, GateKit, largest_gate
 from linger.numeric.kernel import Kernel, T
 
@@ -23,7 +23,7 @@ _WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
     "GRUInt",
     forms=(("x", *_WEIGHTS), ("x", "lengths", *_WEIGHTS), ("x", "lengths", "h", *_WEIGHTS)),
     outputs=("y", "h"),
-    aliases=("GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32"),
+    form_names=("GRUInt", "GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32"),
 )
 def gru_int(
     k: Kernel[T],
@@ -79,6 +79,14 @@ def gru_int(
         last = k.at_end(stack, lengths)
     y = k.from_steps(stack, lengths, batch_first=batch_first, go_forward=go_forward)
     return k.store(y, o_bits), k.real(k.unsqueeze_first(k.div(k.wide(last), kit.scale_h)))
+
+
+@gru_int.layer("torch.nn.GRU")
+def from_gru(layer: Any) -> Mapping[str, Any] | Refusal:
+    """Its sizes are those of its weights."""
+    if layer.proj_size:
+        return Refusal("proj_size makes the state smaller by a product that has no integer form")
+    return {}
 
 
 @gru_int.narrow

@@ -213,9 +213,7 @@ class _GRU(torch.autograd.Function):
         wants_reach: bool,
     ) -> Any:
         timeline = Timeline.of(x, lengths)
-        trace = _loop(
-            x, h0, w_ih, w_hh, b_ih, b_hh, timeline, formats, is_kept=True, wants_reach=wants_reach
-        )
+        trace = _loop(x, h0, w_ih, w_hh, b_ih, b_hh, timeline, formats, is_kept=True, wants_reach=wants_reach)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, w_ih, w_hh, *trace._replace(exact=None))
         ctx.timeline, ctx.formats = timeline, formats
@@ -228,7 +226,9 @@ class _GRU(torch.autograd.Function):
         timeline: Timeline = ctx.timeline
         wants, dtype, scale_h = ctx.needs_input_grad, x.dtype, ctx.formats.scale_h
         trace = _Trace(*traced)
-        trace = trace._replace(**{n: getattr(trace, n).to(dtype) for n in ("h", "before", "hidden_gate", "gate", "new")})
+        trace = trace._replace(
+            **{n: getattr(trace, n).to(dtype) for n in ("h", "before", "hidden_gate", "gate", "new")}
+        )
         w_ih, w_hh = w_ih.to(dtype), w_hh.to(dtype)
         directions, _, hidden = w_hh.shape
         d_gates, slope = _slopes(trace, hidden, scale_h)

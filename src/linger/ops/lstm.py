@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, DrawReal, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, DrawReal, Refusal, Sample, op
 from linger.numeric.gates import Q7, GateKit, largest_gate
 from linger.numeric.kernel import Kernel, T
 
@@ -80,6 +80,14 @@ def lstm_int(
     y = k.from_steps(stacks[0], lengths, batch_first=batch_first, go_forward=go_forward)
     h_end, c_end = k.div(k.wide(last[0]), kit.scale_h), k.div(k.wide(last[1]), k.scalar(Q7))
     return k.store(y, o_bits), k.real(k.unsqueeze_first(h_end)), k.real(k.unsqueeze_first(c_end))
+
+
+@lstm_int.layer("torch.nn.LSTM")
+def from_lstm(layer: Any) -> Mapping[str, Any] | Refusal:
+    """Its sizes are those of its weights."""
+    if layer.proj_size:
+        return Refusal("proj_size makes the state smaller by a product that has no integer form")
+    return {}
 
 
 @lstm_int.narrow

@@ -117,9 +117,7 @@ def _loop(
 ) -> _Trace:
     """All steps, without gradients."""
     scale_h = formats.scale_h
-    inputs = plan_projection(
-        w_ih, b_ih, scale=formats.scale_i, scales_w=formats.scale_iw, bits=formats.data_bits
-    )
+    inputs = plan_projection(w_ih, b_ih, scale=formats.scale_i, scales_w=formats.scale_iw, bits=formats.data_bits)
     states = plan_projection(
         w_hh, b_hh, scale=scale_h, scales_w=formats.scale_hw, bits=formats.o_bits, carried_scale=scale_h
     )
