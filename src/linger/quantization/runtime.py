@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from linger.dialect import Op, find_op
 from linger.quantization.calibrate import is_calibrating
+from linger.quantization.packing import Unpacked
 from linger.quantization.qtensor import unwrap
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class Runtime:
     is_thorough: bool = False
     make_watch: Callable[[Runtime], Any] | None = None
     is_watched: bool = False
+    is_unpacking: bool = False
+    """Whether exports keep packed sequences padded: there are quantised recurrent layers, and no float ones."""
     _watch: Any = None
     _pending: list[OpRecord] = field(default_factory=list)
     _names: Counter[str] = field(default_factory=Counter)
@@ -110,6 +113,9 @@ class Runtime:
             self._names.clear()
             if self.make_watch is not None and is_calibrating():
                 self._watch = self.make_watch(self)
+            elif self.emitter is not None and self.is_unpacking:
+                self._watch = Unpacked()
+            if self._watch is not None:
                 self._watch.__enter__()
         self.frames.append(Frame(path, module))
 
@@ -122,9 +128,11 @@ class Runtime:
 
     def _finish(self) -> None:
         """A pass is over. What a watched pass saw is complete, so a later, unwatched one does not replace it."""
+        is_complete = self._watch is not None and not isinstance(self._watch, Unpacked)
         if self._watch is not None:
             self._watch.__exit__(None, None, None)
             self._watch = None
+        if is_complete:
             self.is_watched = True
             self.ops = self._pending
         elif not self.is_watched:
