@@ -32,7 +32,8 @@ LARGEST_FACTOR = 2.0**17
 """Whole numbers below this times 127, plus 64, stay below 2^24."""
 
 _FLOAT64_EXACT = 2.0**53
-_LARGEST_INDEX = 4 * REACH
+LARGEST_INDEX = 4 * REACH
+"""Length of the table of both curves."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,21 @@ def curves(tanh_scale: float, dtype: torch.dtype, device: torch.device) -> Tenso
     One table, so that all gates take one look-up; the scale spares the cell a multiplication.
     """
     with torch.inference_mode(mode=False), torch.no_grad():
-        every = torch.arange(-REACH, REACH, dtype=torch.float64) / Q11
+        every = _every_input()
         both = [evaluate_pieces(every, TANH, Q7, 8) * tanh_scale, evaluate_pieces(every, SIGMOID, Q7, 8)]
         return torch.cat(both).to(dtype=dtype, device=device)
+
+
+@cache
+def slopes(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The derivatives of the real tanh and sigmoid, at the places where `curves` has their values."""
+    with torch.inference_mode(mode=False), torch.no_grad():
+        tanh, sigmoid = torch.tanh(_every_input()), torch.sigmoid(_every_input())
+        return torch.cat([1 - tanh * tanh, sigmoid * (1 - sigmoid)]).to(dtype=dtype, device=device)
+
+
+def _every_input() -> Tensor:
+    return torch.arange(-REACH, REACH, dtype=torch.float64) / Q11
 
 
 @dataclass(frozen=True)
@@ -154,17 +167,22 @@ def fits_float32(gate_input: Projection, gate_hidden: Projection) -> bool:
     Two whole numbers that float32 holds add up exactly below 2^24, and above it every rounding stays above, where the
     gate saturates all the same.
     """
-    return gate_hidden.is_float32 and gate_input.largest + _LARGEST_INDEX < FLOAT32_EXACT
+    return gate_hidden.is_float32 and gate_input.largest + LARGEST_INDEX < FLOAT32_EXACT
 
 
-def project_input(
-    x: Tensor, projection: Projection, offset: Tensor, timeline: Timeline, dtype: torch.dtype
-) -> Tensor:
-    """The input's part of the gates of every step, rounded to Q11, plus the offset: [D, T, B, rows]."""
-    directions, _, rows = projection.weight.shape
-    items = timeline.by_direction(x, directions).flatten(1, 2).to(projection.weight.dtype)
-    gates = torch.baddbmm(projection.addend, items, projection.weight).floor_()
-    return gates.add_(offset).to(dtype).view(directions, timeline.steps, timeline.batch, rows)
+def is_one_rounding_enough(gate_input: Projection, scale: float, scales_w: Sequence[float]) -> bool:
+    """Whether float32 also holds the rounded input's part in the hidden part's steps of 1/(scale·scales_w).
+
+    Then one floor does for their sum: ⌊n + x⌋ = n + ⌊x⌋ for whole n.
+    """
+    finest = max(scale * scale_w for scale_w in scales_w) / Q11
+    return (gate_input.largest + LARGEST_INDEX) * max(finest, 2.0) < FLOAT32_EXACT
+
+
+def project_input(x: Tensor, projection: Projection, timeline: Timeline, dtype: torch.dtype) -> Tensor:
+    """The input's part of the gates of every step, rounded to Q11: [D, T·B, rows]."""
+    items = timeline.by_direction(x, len(projection.weight)).flatten(1, 2).to(projection.weight.dtype)
+    return torch.baddbmm(projection.addend, items, projection.weight).floor_().to(dtype)
 
 
 def start_state(state: Tensor, given: Tensor | None, scale: float) -> None:
@@ -261,11 +279,6 @@ def per_step(buffer: Tensor, steps: int) -> Sequence[Tensor]:
 def by_items(x: Tensor) -> Tensor:
     """[T, D, B, F] to [D, T·B, F], ready for one product over all steps."""
     return x.transpose(0, 1).flatten(1, 2)
-
-
-def real_inputs(index: Tensor, offset: Tensor, dtype: torch.dtype) -> Tensor:
-    """The real numbers that indices into `curves` stand for."""
-    return (index.to(dtype) - offset.to(dtype)).mul_(1.0 / Q11)
 
 
 def largest_magnitude(x: Tensor, timeline: Timeline) -> float:
