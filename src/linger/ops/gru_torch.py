@@ -8,6 +8,7 @@ once and the way back takes three operations a step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,26 +17,20 @@ from torch.autograd.function import once_differentiable
 
 from linger.numeric.fixed import FLOAT32_EXACT, limits
 from linger.numeric.torch_gates import (
-    LARGEST_FACTOR,
     Q7,
     Q11,
     REACH,
     SIGMOID_START,
     Formats,
-    Timeline,
-    by_items,
+    Gates,
     curves,
-    fits_float32,
-    gate_rows,
     is_limit_needed,
-    is_one_rounding_enough,
-    largest_magnitude,
     per_step,
-    plan_projection,
-    project_input,
+    prepare_gates,
     slopes,
     start_state,
 )
+from linger.numeric.torch_timeline import Timeline, by_items
 
 _GATES = "sst"  # r, z, n
 _LARGEST_NEW = 127 / 128  # of n
@@ -59,9 +54,9 @@ class _Trace(NamedTuple):
     """[T + 1, D, B, H], whole numbers."""
     hidden_n: Tensor
     """[T, D, B, H]: the hidden state's part of n, Q11."""
-    index: Tensor
+    places: Tensor
     """[T, D·B·2·H], of r and z into the curves."""
-    new_index: Tensor
+    new_places: Tensor
     """[T, D·B·H], of n into the curves."""
 
 
@@ -132,69 +127,75 @@ def _loop(
     is_kept: bool,
 ) -> _Trace:
     """All steps, without gradients. Views cost as much as arithmetic here, so few are taken, and none in the loop."""
-    scale_h, scale_hw = formats.scale_h, formats.scale_hw
-    inputs = plan_projection(w_ih, b_ih, scale=formats.scale_i, scales_w=formats.scale_iw, bits=formats.data_bits)
-    states = plan_projection(w_hh, b_hh, scale=scale_h, scales_w=scale_hw, bits=formats.o_bits, carried_scale=scale_h)
-    is_float32 = fits_float32(inputs, states) and states.largest < LARGEST_FACTOR and _is_state_exact(formats)
-    dtype = torch.float32 if is_float32 else torch.float64
-    (directions, _, hidden), steps, batch = w_hh.shape, timeline.steps, timeline.batch
-    table, rows = curves(scale_h, dtype, x.device), gate_rows(_GATES, hidden, dtype, x.device)
-    weight, addend = states.weight.to(dtype).contiguous(), states.addend.to(dtype)
-    addend_rz, addend_n = addend.split([2 * hidden, hidden], 2)
-    parts = project_input(x, inputs, timeline, dtype).add_(rows.offset)
-    x_rz, x_n = parts.view(directions, steps, batch, 3 * hidden).split([2 * hidden, hidden], 3)
-    half = torch.tensor(0.5, dtype=dtype, device=x.device)
-    # r·h_n/2^7 has steps of 1/2^7, as if h_n came from a product at scale 2^7·2^11
-    is_one_floor = is_one_rounding_enough(inputs, scale_h, scale_hw) and is_one_rounding_enough(inputs, Q7, (Q11,))
-    if is_one_floor:
-        x_rz += addend_rz.unsqueeze(1)
-        x_n += half
-
-    def buffer(*shape: int, kind: torch.dtype = dtype) -> Tensor:
-        return torch.empty(shape, dtype=kind, device=x.device)
-
-    kept, items = steps if is_kept else 1, directions * batch * hidden
-    trace = _Trace(
-        h=buffer(steps + 1, directions, batch, hidden),
-        hidden_n=buffer(kept, directions, batch, hidden),
-        index=buffer(kept, 2 * items, kind=torch.int32),
-        new_index=buffer(kept, items, kind=torch.int32),
+    scale_h, steps, batch = formats.scale_h, timeline.steps, timeline.batch
+    directions, _, hidden = w_hh.shape
+    gates = prepare_gates(
+        *(x, w_ih, w_hh, b_ih, b_hh, timeline, formats, _GATES),
+        is_hidden_multiplied=True,
+        is_state_exact=_is_state_exact(formats),
     )
+    weight, dtype, is_one_floor = gates.weight, gates.weight.dtype, gates.is_one_floor
+    table, half = curves(scale_h, dtype, x.device), torch.tensor(0.5, dtype=dtype, device=x.device)
+    (x_rz, x_n), (addend_rz, addend_n) = _parts(gates, hidden)
+
+    def buffer(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=x.device)
+
+    trace = _new_trace(buffer(steps + 1, directions, batch, hidden), is_kept=is_kept)
     start_state(trace.h[0], h0, scale_h)
-    sums, gates = buffer(directions, batch, 3 * hidden), buffer(directions, batch, 2 * hidden)
+    sums, sums_rz = buffer(directions, batch, 3 * hidden), buffer(directions, batch, 2 * hidden)
     hidden_rz, hidden_n = sums.split([2 * hidden, hidden], 2)
-    looked_up = buffer(2 * items)
+    looked_up = buffer(directions * batch * 2 * hidden)
     r, z = looked_up.view(directions, batch, 2, hidden).unbind(2)
     place, new, before, exact = (buffer(directions, batch, hidden) for _ in range(4))
-    flat_gates, flat_place, flat_new = gates.flatten(), place.flatten(), new.flatten()
+    flat_rz, flat_place, flat_new = sums_rz.flatten(), place.flatten(), new.flatten()
     is_finer = scale_h > Q7
     low, high = limits(formats.o_bits)
     # the new state lies between n and the old one, unless Q7 rounded that up
     is_limited = is_finer or is_limit_needed(_LARGEST_NEW, scale_h, formats.o_bits)
     h, *hs = trace.h.unbind(0)
     each = (per_step(kept, steps) for kept in trace[1:])
-    for part_rz, part_n, h_n, index, new_index, next_h in zip(x_rz.unbind(1), x_n.unbind(1), *each, hs, strict=True):
+    for part_rz, part_n, h_n, places, new_places, next_h in zip(x_rz.unbind(1), x_n.unbind(1), *each, hs, strict=True):
         torch.bmm(h, weight, out=sums)
         torch.add(hidden_n, addend_n, out=h_n).floor_()
         # limits at whole numbers may come before the floor, which the cast is
         if is_one_floor:
-            torch.add(hidden_rz, part_rz, out=gates)
+            torch.add(hidden_rz, part_rz, out=sums_rz)
         else:
-            torch.add(hidden_rz, addend_rz, out=gates).floor_().add_(part_rz)
-        index.copy_(flat_gates.clamp_(SIGMOID_START, SIGMOID_START + 2 * REACH - 1))
-        torch.index_select(table, 0, index, out=looked_up)
+            torch.add(hidden_rz, addend_rz, out=sums_rz).floor_().add_(part_rz)
+        places.copy_(flat_rz.clamp_(SIGMOID_START, SIGMOID_START + 2 * REACH - 1))
+        torch.index_select(table, 0, places, out=looked_up)
         if is_one_floor:
             torch.addcmul(part_n, r, h_n, out=place)
         else:
             torch.addcmul(half, r, h_n, out=place).floor_().add_(part_n)
-        new_index.copy_(flat_place.clamp_(0, 2 * REACH - 1))
-        torch.index_select(table, 0, new_index, out=flat_new)
+        new_places.copy_(flat_place.clamp_(0, 2 * REACH - 1))
+        torch.index_select(table, 0, new_places, out=flat_new)
         torch.lerp(new, _to_q7(h, scale_h, half, before) if is_finer else h, z, out=exact)
         torch.floor(exact.add_(half), out=next_h)
         if is_limited:
             next_h.clamp_(low, high)
         h = next_h
     return trace
+
+
+def _parts(gates: Gates, hidden: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """The input's parts of r with z, and of n, and what the hidden state's are given before the floor."""
+    parts, addends = gates.parts.split([2 * hidden, hidden], 3), gates.addend.split([2 * hidden, hidden], 2)
+    if gates.is_one_floor:
+        parts[0].add_(addends[0].unsqueeze(1))
+        parts[1].add_(0.5)
+    return parts, addends
+
+
+def _new_trace(h: Tensor, *, is_kept: bool) -> _Trace:
+    kept = len(h) - 1 if is_kept else 1
+    return _Trace(
+        h=h,
+        hidden_n=torch.empty_like(h[:kept]),
+        places=torch.empty(kept, 2 * h[0].numel(), dtype=torch.int32, device=h.device),
+        new_places=torch.empty(kept, h[0].numel(), dtype=torch.int32, device=h.device),
+    )
 
 
 def _to_q7(h: Tensor, scale_h: float, half: Tensor, out: Tensor) -> Tensor:
@@ -206,8 +207,8 @@ def _look_up(trace: _Trace, formats: Formats) -> _Values:
     """The values of all steps: the loop writes over its own, because one look-up is cheaper than views of every step."""
     h, shape = trace.h[:-1], trace.h[1:].shape
     table = curves(formats.scale_h, h.dtype, h.device)
-    r, z = table.index_select(0, trace.index.flatten()).view(*shape[:3], 2, shape[3]).unbind(3)
-    new = table.index_select(0, trace.new_index.flatten()).view(shape)
+    r, z = table.index_select(0, trace.places.flatten()).view(*shape[:3], 2, shape[3]).unbind(3)
+    new = table.index_select(0, trace.new_places.flatten()).view(shape)
     is_finer = formats.scale_h > Q7
     before = _to_q7(h, formats.scale_h, h.new_tensor(0.5), torch.empty_like(h)) if is_finer else h
     return _Values(r, z, new, before)
@@ -218,7 +219,7 @@ def _result(trace: _Trace, values: _Values | None, timeline: Timeline, formats: 
     reach = None
     if values is not None:
         exact = torch.lerp(values.new, values.before, values.z)
-        reach = largest_magnitude(exact, timeline) / formats.scale_h
+        reach = timeline.max_abs(exact) / formats.scale_h
     return Result(timeline.outputs(h), timeline.final(h), reach)
 
 
@@ -247,12 +248,12 @@ class _GRU(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
-        x, w_ih, w_hh, h, hidden_n, index, new_index, *looked_up = ctx.saved_tensors
+        x, w_ih, w_hh, h, hidden_n, places, new_places, *looked_up = ctx.saved_tensors
         timeline: Timeline = ctx.timeline
         wants, dtype, scale_h = ctx.needs_input_grad, x.dtype, ctx.formats.scale_h
         w_ih, w_hh, h = w_ih.to(dtype), w_hh.to(dtype), h.to(dtype)
         values = _Values(*(value.to(dtype) for value in looked_up))
-        d_gates, slope = _slopes(_Trace(h, hidden_n.to(dtype), index, new_index), values, scale_h)
+        d_gates, slope = _slopes(_Trace(h, hidden_n.to(dtype), places, new_places), values, scale_h)
         d_h = timeline.output_gradients(gradients[0], gradients[1], h[1:])
         result: list[Tensor | None] = [None] * 9
         result[1] = _walk_back(d_gates, d_h, values.z, w_hh, wants_start=wants[1])
@@ -265,7 +266,7 @@ class _GRU(torch.autograd.Function):
         torch.mul(slope, d_h, out=d_gates[:, :, :, 2])
         d_input = by_items(d_gates.flatten(3))
         if wants[0]:
-            d_x = torch.bmm(d_input, w_ih).view(len(w_ih), timeline.steps, timeline.batch, -1)
+            d_x = torch.bmm(d_input, w_ih).unflatten(1, (timeline.steps, timeline.batch))
             result[0] = timeline.sum_directions(d_x)
         if wants[2]:
             items = timeline.by_direction(x, len(w_ih)).flatten(1, 2)
@@ -278,9 +279,9 @@ class _GRU(torch.autograd.Function):
 def _slopes(trace: _Trace, values: _Values, scale_h: float) -> tuple[Tensor, Tensor]:
     """How h follows the hidden state's part of r, z and n [T, D, B, 3, H], and the input's part of n [T, D, B, H]."""
     shape, table = values.z.shape, slopes(trace.h.dtype, trace.h.device)
-    slope = table.index_select(0, trace.new_index.flatten()).view(shape)
+    slope = table.index_select(0, trace.new_places.flatten()).view(shape)
     slope.addcmul_(slope, values.z, value=-1.0)  # times 1 − z
-    of_gates = table.index_select(0, trace.index.flatten()).view(*shape[:3], 2, shape[3])
+    of_gates = table.index_select(0, trace.places.flatten()).view(*shape[:3], 2, shape[3])
     result = slope.new_empty(*shape[:3], 3, shape[3])
     of_r, of_z, of_n = result.unbind(3)
     torch.mul(of_gates[:, :, :, 0], slope, out=of_r).mul_(trace.hidden_n).mul_(1.0 / Q11)

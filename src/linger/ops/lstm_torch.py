@@ -21,20 +21,14 @@ from linger.numeric.torch_gates import (
     Q11,
     REACH,
     Formats,
-    Timeline,
-    by_items,
     curves,
-    fits_float32,
-    gate_rows,
     is_limit_needed,
-    is_one_rounding_enough,
-    largest_magnitude,
     per_step,
-    plan_projection,
-    project_input,
+    prepare_gates,
     slopes,
     start_state,
 )
+from linger.numeric.torch_timeline import Timeline, by_items
 
 _GATES = "ssts"  # i, f, g, o
 _LARGEST_PRODUCT = 127 * 128 / 2.0**14  # of o and tanh(c)
@@ -61,7 +55,7 @@ class _Trace(NamedTuple):
     """[T + 1, D, B, H], whole numbers."""
     c: Tensor
     """[T + 1, D, B, H], Q7."""
-    index: Tensor
+    places: Tensor
     """[T, D·B·4·H], into the curves; one row only where nobody asks for it."""
 
 
@@ -70,7 +64,7 @@ class _Values(NamedTuple):
 
     gates: Tensor
     """[T, D, B, 4, H]: i, f, o as real numbers, g in Q7."""
-    inner_index: Tensor
+    inner_places: Tensor
     """[T, D, B, H], into the wide table."""
     inner: Tensor
     """[T, D, B, H]: tanh(c) in Q7."""
@@ -126,18 +120,12 @@ def _loop(
     is_kept: bool,
 ) -> _Trace:
     """All steps, without gradients. Views cost as much as arithmetic here, so few are taken, and none in the loop."""
-    scale_h, scale_hw = formats.scale_h, formats.scale_hw
-    inputs = plan_projection(w_ih, b_ih, scale=formats.scale_i, scales_w=formats.scale_iw, bits=formats.data_bits)
-    states = plan_projection(w_hh, b_hh, scale=scale_h, scales_w=scale_hw, bits=formats.o_bits, carried_scale=scale_h)
-    dtype = torch.float32 if fits_float32(inputs, states) else torch.float64
-    (directions, _, hidden), steps, batch = w_hh.shape, timeline.steps, timeline.batch
+    scale_h, steps, batch = formats.scale_h, timeline.steps, timeline.batch
+    directions, _, hidden = w_hh.shape
+    gates = prepare_gates(x, w_ih, w_hh, b_ih, b_hh, timeline, formats, _GATES)
+    weight, addend, rows, dtype = gates.weight, gates.addend, gates.rows, gates.weight.dtype
+    parts = gates.parts.add_(addend.unsqueeze(1)) if gates.is_one_floor else gates.parts
     table, inner_table = curves(Q7, dtype, x.device), _wide_tanh(dtype, x.device)
-    rows = gate_rows(_GATES, hidden, dtype, x.device)
-    weight, addend = states.weight.to(dtype).contiguous(), states.addend.to(dtype)
-    parts = project_input(x, inputs, timeline, dtype).add_(rows.offset)
-    is_one_floor = is_one_rounding_enough(inputs, scale_h, scale_hw)
-    if is_one_floor:
-        parts += addend
     half = torch.tensor(0.5, dtype=dtype, device=x.device)
     inner_offset = torch.tensor(_INNER_REACH - 7.5, dtype=dtype, device=x.device)
 
@@ -147,34 +135,33 @@ def _loop(
     trace = _Trace(
         h=buffer(steps + 1, directions, batch, hidden),
         c=buffer(steps + 1, directions, batch, hidden),
-        index=buffer(steps if is_kept else 1, directions * batch * 4 * hidden, kind=torch.int32),
+        places=buffer(steps if is_kept else 1, directions * batch * 4 * hidden, kind=torch.int32),
     )
     start_state(trace.h[0], h0, scale_h)
     start_state(trace.c[0], c0, Q7)
     sums, looked_up = buffer(directions, batch, 4 * hidden), buffer(directions * batch * 4 * hidden)
     i, f, g, o = looked_up.view(directions, batch, 4, hidden).unbind(2)
     total, place, inner = (buffer(directions, batch, hidden) for _ in range(3))
-    inner_index = buffer(total.numel(), kind=torch.int32)
+    inner_places = buffer(total.numel(), kind=torch.int32)
     flat_sums, flat_place, flat_inner = sums.flatten(), place.flatten(), inner.flatten()
     (h, *hs), (c, *cs) = trace.h.unbind(0), trace.c.unbind(0)
     low, high = limits(formats.o_bits)
     is_limited = is_limit_needed(_LARGEST_PRODUCT, scale_h, formats.o_bits)
-    each_part = parts.view(directions, steps, batch, 4 * hidden).unbind(1)
-    for part, index, next_h, next_c in zip(each_part, per_step(trace.index, steps), hs, cs, strict=True):
+    for part, places, next_h, next_c in zip(parts.unbind(1), per_step(trace.places, steps), hs, cs, strict=True):
         torch.bmm(h, weight, out=sums)
-        if not is_one_floor:
+        if not gates.is_one_floor:
             sums.add_(addend).floor_()
         # limits at whole numbers may come before the floor, which the cast is
         sums.add_(part).clamp_(rows.low, rows.high)
-        index.copy_(flat_sums)
-        torch.index_select(table, 0, index, out=looked_up)
+        places.copy_(flat_sums)
+        torch.index_select(table, 0, places, out=looked_up)
         # (f·c + i·g)/2^7 + ½ with c and g in Q7. |c| ≤ 2^15 gives |c'| ≤ 127/128·2^15 + 127 + ½ < 2^15: no saturation.
         torch.addcmul(half, f, c, out=total).addcmul_(i, g)
         torch.floor(total, out=next_c)
         # the same sum/2^3 + ½ = 16·(total − ½) + ½
         torch.add(inner_offset, total, alpha=16.0, out=place)
-        inner_index.copy_(flat_place)
-        torch.index_select(inner_table, 0, inner_index, out=flat_inner)
+        inner_places.copy_(flat_place)
+        torch.index_select(inner_table, 0, inner_places, out=flat_inner)
         torch.addcmul(half, o, inner, value=scale_h / Q7, out=next_h).floor_()
         if is_limited:
             next_h.clamp_(low, high)
@@ -193,19 +180,19 @@ def _wide_tanh(dtype: torch.dtype, device: torch.device) -> Tensor:
 def _look_up(trace: _Trace) -> _Values:
     """The values of all steps: the loop writes over its own, because one look-up is cheaper than views of every step."""
     dtype, device, shape = trace.h.dtype, trace.h.device, trace.h[1:].shape
-    gates = curves(Q7, dtype, device).index_select(0, trace.index.flatten()).view(*shape[:3], 4, shape[3])
+    gates = curves(Q7, dtype, device).index_select(0, trace.places.flatten()).view(*shape[:3], 4, shape[3])
     i, f, g, _ = gates.unbind(3)
     total = torch.addcmul(torch.tensor(_INNER_REACH + 0.5, dtype=dtype, device=device), f, trace.c[:-1], value=16.0)
-    inner_index = total.addcmul_(i, g, value=16.0).int()
-    inner = _wide_tanh(dtype, device).index_select(0, inner_index.flatten()).view(shape)
-    return _Values(gates, inner_index, inner)
+    inner_places = total.addcmul_(i, g, value=16.0).int()
+    inner = _wide_tanh(dtype, device).index_select(0, inner_places.flatten()).view(shape)
+    return _Values(gates, inner_places, inner)
 
 
 def _result(trace: _Trace, values: _Values | None, timeline: Timeline, formats: Formats, dtype: torch.dtype) -> Result:
     h, c = trace.h[1:].to(dtype) * (1.0 / formats.scale_h), timeline.final(trace.c[1:]).to(dtype)
     reach = None
     if values is not None:
-        reach = largest_magnitude(values.gates[:, :, :, 3] * values.inner, timeline) / Q7
+        reach = timeline.max_abs(values.gates[:, :, :, 3] * values.inner) / Q7
     return Result(timeline.outputs(h), timeline.final(h), c.mul_(1.0 / Q7), reach)
 
 
@@ -235,12 +222,12 @@ class _LSTM(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
-        x, w_ih, w_hh, h, c, index, gates, inner_index, inner = ctx.saved_tensors
+        x, w_ih, w_hh, h, c, places, gates, inner_places, inner = ctx.saved_tensors
         timeline: Timeline = ctx.timeline
         wants, dtype = ctx.needs_input_grad, x.dtype
         w_ih, w_hh, h = w_ih.to(dtype), w_hh.to(dtype), h.to(dtype)
-        trace = _Trace(h, c.to(dtype), index)
-        values = _Values(gates.to(dtype), inner_index, inner.to(dtype))
+        trace = _Trace(h, c.to(dtype), places)
+        values = _Values(gates.to(dtype), inner_places, inner.to(dtype))
         directions, steps = len(w_hh), timeline.steps
         d_gates, slope = _slopes(trace, values)
         f = values.gates[:, :, :, 1]
@@ -258,7 +245,7 @@ class _LSTM(torch.autograd.Function):
         result[2] = d_c.mul_(Q7) if wants[2] else None
         d_rows = by_items(d_gates.flatten(3))
         if wants[0]:
-            d_x = torch.bmm(d_rows, w_ih).view(directions, steps, timeline.batch, -1)
+            d_x = torch.bmm(d_rows, w_ih).unflatten(1, (timeline.steps, timeline.batch))
             result[0] = timeline.sum_directions(d_x)
         transposed = d_rows.transpose(1, 2)
         if wants[3]:
@@ -275,14 +262,15 @@ def _slopes(trace: _Trace, values: _Values) -> tuple[Tensor, Tensor]:
     """How the cell's sum (in Q7; of o: the hidden state) follows each gate [T, D, B, 4, H], and h the sum [T, D, B, H]."""
     dtype, device = trace.h.dtype, trace.h.device
     i, _, g, o = values.gates.unbind(3)
-    result = slopes(dtype, device).index_select(0, trace.index.flatten()).view(values.gates.shape)
+    result = slopes(dtype, device).index_select(0, trace.places.flatten()).view(values.gates.shape)
     of_i, of_f, of_g, of_o = result.unbind(3)
     of_i.mul_(g)
     of_f.mul_(trace.c[:-1])
     of_g.mul_(i).mul_(Q7)  # g is looked up in Q7
     of_o.mul_(values.inner).mul_(1.0 / Q7)
     start = torch.tensor(-_INNER_REACH / Q11, dtype=dtype, device=device)
-    tanh = torch.add(start, values.inner_index.to(dtype), alpha=1.0 / Q11).tanh_()
+    tanh = torch.add(start, values.inner_places.to(dtype), alpha=1.0 / Q11)
+    tanh.clamp_(-REACH / Q11, (REACH - 1) / Q11).tanh_()
     unit = torch.tensor(1.0 / Q7, dtype=dtype, device=device)
     return result, torch.addcmul(unit, tanh, tanh, value=-1.0 / Q7, out=tanh).mul_(o)
 
