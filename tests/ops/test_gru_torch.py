@@ -73,6 +73,15 @@ def test_products_about_the_limit_of_float32(inputs):
     assert_exact(gru_torch.run, layer, gru_step)
 
 
+def test_state_that_rounding_to_q7_lifts_beyond_its_range_is_limited():
+    """2047 at scale 2048 is 127.9 in Q7, so 128; z = n = 127 make 127·128 + 127·(128 − 127) in Q14: 2047.9, so 2048."""
+    layer = usual_layer(formats=Formats(32.0, 2048.0, (128.0,), (128.0,), 8, 8, 12), sizes=(1, 1, 1, 1), has_bias=False)
+    layer.w_ih, layer.w_hh, layer.h0 = [[[0]] * 3], [[[0]] * 3], [[[2047]]]
+    layer.b_ih = [[40 * 32 * 128] * 3]
+    assert_exact(gru_torch.run, layer, gru_step)
+    assert float(gru_torch.run(*tensors(layer, has_cell=False), wants_reach=False).out) == 2047 / 2048
+
+
 def test_states_of_a_long_layer_stay_exact():
     layer = usual_layer(directions=2, sizes=(40, 2, 3, 16), has_lengths=True)
     assert_exact(gru_torch.run, layer, gru_step)

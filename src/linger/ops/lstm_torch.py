@@ -236,7 +236,6 @@ class _LSTM(torch.autograd.Function):
             # the gradient of the final cell goes back through the padding unchanged
             padding = ~timeline.valid.view(steps, 1, -1, 1)
             d_gates.masked_fill_(padding.unsqueeze(3), 0.0)
-            slope.masked_fill_(padding, 0.0)
             f = f.masked_fill(padding, 1.0)
         d_h = timeline.output_gradients(gradients[0], gradients[1], h[1:])
         d_c = torch.zeros_like(h[0]) if final_c is None else final_c.to(dtype) * (1.0 / Q7)
