@@ -73,6 +73,25 @@ def test_products_about_the_limit_of_float32(inputs):
     assert_exact(gru_torch.run, layer, gru_step)
 
 
+@pytest.mark.parametrize("scale_h", [1.0, 4.0, 64.0])
+def test_large_states_of_sixteen_bits_stay_exact(scale_h):
+    """Weights of zero let the gates fit float32, but z·(h − n) needs 15 + 7 + 7 bits."""
+    layer = usual_layer(formats=Formats(32.0, scale_h, (128.0,), (128.0,), 8, 8, 16), has_state=True, bias=2.0)
+    layer.w_hh = [[[0] * 5] * 15]
+    layer.h0 = [[[32767, -32767, 32765, 12345, -32768]] * 3]
+    assert_exact(gru_torch.run, layer, gru_step)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_reset_state_is_rounded_half_up(seed):
+    """One step of Q11 seldom shows in Q7, so many states look at it; h_n = r·h_n/2^7 has ties of both signs."""
+    formats = Formats(128.0, 128.0, (128.0,), (128.0,))
+    draw = np.random.default_rng(seed)
+    sizes = (2, 3, 1, 40, 1)
+    layer = random_layer(draw, gates=3, sizes=sizes, formats=formats, gain=0.05, bias=0.3, has_state=True)
+    assert_exact(gru_torch.run, layer, gru_step)
+
+
 def test_state_that_rounding_to_q7_lifts_beyond_its_range_is_limited():
     """2047 at scale 2048 is 127.9 in Q7, so 128; z = n = 127 make 127·128 + 127·(128 − 127) in Q14: 2047.9, so 2048."""
     layer = usual_layer(formats=Formats(32.0, 2048.0, (128.0,), (128.0,), 8, 8, 12), sizes=(1, 1, 1, 1), has_bias=False)

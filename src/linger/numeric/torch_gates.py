@@ -203,7 +203,7 @@ def prepare_gates(
         timeline: Of x.
         formats: Scales and widths.
         kinds: Of the gates, as `gate_rows` takes them.
-        is_hidden_multiplied: A gate multiplies the hidden state's part by numbers of 7 bits.
+        is_hidden_multiplied: The tanh gate multiplies the hidden state's part by numbers of 7 bits.
         is_state_exact: Whether float32 holds what the cell makes of the gates.
     """
     scale_h = formats.scale_h
@@ -213,10 +213,11 @@ def prepare_gates(
     )
     largest_part = inputs.largest + LARGEST_INDEX
     is_float32 = is_state_exact and states.weight.dtype == torch.float32 and largest_part < FLOAT32_EXACT
-    finest = states.finest
+    is_one_floor = (largest_part + states.largest_addend) * states.finest < FLOAT32_EXACT
     if is_hidden_multiplied:
         is_float32 = is_float32 and states.largest < LARGEST_FACTOR
-        finest = max(finest, Q7)
+        # the product has steps of 1/2^7; the gate is a tanh, whose curve ends where that of sigmoid starts
+        is_one_floor = is_one_floor and (inputs.largest + SIGMOID_START) * Q7 < FLOAT32_EXACT
     dtype = torch.float32 if is_float32 else torch.float64
     rows = gate_rows(kinds, w_hh.shape[2], dtype, x.device)
     items = timeline.by_direction(x, len(w_ih)).flatten(1, 2).to(inputs.weight.dtype)
@@ -226,7 +227,7 @@ def prepare_gates(
         weight=states.weight.to(dtype).contiguous(),
         addend=states.addend.to(dtype),
         rows=rows,
-        is_one_floor=(largest_part + states.largest_addend) * finest < FLOAT32_EXACT,
+        is_one_floor=is_one_floor,
     )
 
 
