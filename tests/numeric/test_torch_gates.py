@@ -116,8 +116,8 @@ def prepared(*, b_hh=0.0, b_ih=0.0, q_hw=7, **settings):
         ({"q_hw": 12}, torch.float32, False),
         ({"is_state_exact": False}, torch.float64, True),
         ({"is_hidden_multiplied": True, "b_hh": 61.0}, torch.float32, True),
-        ({"is_hidden_multiplied": True, "b_ih": 31.0}, torch.float32, True),  # (31.5·2^11 + 2^16)·2^7 is below 2^24
-        ({"is_hidden_multiplied": True, "b_ih": 33.0}, torch.float32, False),
+        ({"is_hidden_multiplied": True, "b_ih": 29.0}, torch.float32, True),  # ((29 + 4/2)·2^11 + 2^16)·2^7 < 2^24
+        ({"is_hidden_multiplied": True, "b_ih": 30.0}, torch.float32, False),
         ({"is_hidden_multiplied": True, "b_hh": 64.0}, torch.float64, True),  # 2^6·2^11 = 2^17
     ],
     ids=str,
