@@ -99,6 +99,8 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0] if args else None
     if func in packing.FUNCTIONS:
         return packing.move_packed(func, *args)
+    if func is torch.stack and "out" not in kwargs:
+        return _stacked(*args, **kwargs)
     if isinstance(x, QTensor) and x.scale is not None:
         result = _moved(func, x, args, kwargs)
         if result is not NotImplemented:
@@ -127,6 +129,14 @@ def _moved(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any])
         )
     calls = rewritten(func, args, kwargs)
     return NotImplemented if calls is None else _run_all(calls)
+
+
+def _stacked(tensors: Any, dim: int = 0) -> Any:
+    """A new axis in each tensor, joined along it."""
+    rows = [t.unsqueeze(dim) for t in tensors]
+    if all(isinstance(row, QTensor) for row in rows):
+        return dispatch(torch.cat, (rows, dim), {})
+    return torch.stack(unwrap(list(tensors)), dim)
 
 
 def _run_all(calls: list[Call]) -> Any:
