@@ -133,10 +133,9 @@ def _moved(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def _stacked(tensors: Any, dim: int = 0) -> Any:
     """A new axis in each tensor, joined along it."""
-    rows = [t.unsqueeze(dim) for t in tensors]
-    if all(isinstance(row, QTensor) for row in rows):
-        return dispatch(torch.cat, (rows, dim), {})
-    return torch.stack(unwrap(list(tensors)), dim)
+    if all(isinstance(t, QTensor) and t.scale is not None for t in tensors):
+        return dispatch(torch.cat, ([dispatch(torch.unsqueeze, (t, dim), {}) for t in tensors], dim), {})
+    return _in_float(torch.stack, (tensors, dim), {}, reason="an operand is a float tensor")
 
 
 def _run_all(calls: list[Call]) -> Any:
