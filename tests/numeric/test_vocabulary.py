@@ -260,3 +260,11 @@ def test_rows_of_a_table(bits, draw):
     for constants in (frozenset({0}), frozenset({1})):
         settings = {"element_bits": bits, "constants": constants}
         assert_kernels_give(lambda k, w, i: k.rows(w, i), [table, index], expected, **settings)
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 5), (2, 5, 3), (2, 5, 3, 4), (0, 5, 3)], ids=str)
+def test_a_vector_meets_the_channels(shape, draw):
+    x = draw.integers(-128, 128, shape).astype(np.int8)
+    w = draw.integers(-128, 128, 1 if len(shape) == 1 else 5).astype(np.int16)
+    expected = x.astype(np.int32) * w.astype(np.int32).reshape(-1, *[1] * (len(shape) - 2))
+    assert_kernels_give(lambda k, x, w: k.store(k.mul(k.wide(x), k.wide(k.per_channel(w, x))), 32), [x, w], expected)

@@ -201,6 +201,9 @@ class NumpyKernel:
     def rows(self, table: Array, index: Array) -> Array:
         return np.asarray(table[index.astype(np.int64)])
 
+    def per_channel(self, w: Array, x: Array) -> Array:
+        return w.reshape(-1, *[1] * (x.ndim - 2))
+
     def concat(self, xs: Sequence[Array], axis: int) -> Array:
         return np.concatenate(xs, axis=axis)
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from linger.numeric.kernel import Ints
 from linger.numeric.onnx_products import OnnxProducts
-from linger.numeric.onnx_writer import DOUBLE, FLOAT, OnnxValue, integer_type
+from linger.numeric.onnx_writer import DOUBLE, FLOAT, INT64, OnnxValue, integer_type
 
 
 class OnnxKernel(OnnxProducts):
@@ -96,6 +97,16 @@ class OnnxKernel(OnnxProducts):
 
     def rows(self, table: OnnxValue, index: OnnxValue) -> OnnxValue:
         return self.emit("Gather", [table, index], table.dtype, axis=0)
+
+    def per_channel(self, w: OnnxValue, x: OnnxValue) -> OnnxValue:
+        """The rank of x is open in a function: its shape says how many ones follow the channels."""
+        rank = self.emit("Shape", [self.emit("Shape", [x], INT64)], INT64)
+        ones = self.emit("Sub", [rank, self.constant([2], INT64)], INT64)
+        # a vector has no channels, and Max takes no int64 at opset 11
+        ones = self.cast(self.clip_below(self.cast(ones, FLOAT), self.constant(0.0, FLOAT)), INT64)
+        tail = self.emit("ConstantOfShape", [ones], INT64, value=np.ones(1, np.int64))
+        shape = self.emit("Concat", [self.constant([-1], INT64), tail], INT64, axis=0)
+        return self.emit("Reshape", [w, shape], w.dtype)
 
     def concat(self, xs: Sequence[OnnxValue], axis: int) -> OnnxValue:
         return self.emit("Concat", xs, xs[0].dtype, axis=axis)

@@ -205,6 +205,9 @@ class TorchKernel:
     def rows(self, table: Tensor, index: Tensor) -> Tensor:
         return F.embedding(index.long(), table)
 
+    def per_channel(self, w: Tensor, x: Tensor) -> Tensor:
+        return w.reshape(-1, *[1] * (x.dim() - 2))
+
     def concat(self, xs: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(list(xs), dim=axis)
 

@@ -20,6 +20,7 @@ from linger.errors import UsageError
 from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch_kernel import TorchKernel, carrier, integer_type
 from linger.numeric.torch_quantize import fake_quantize
+from linger.quantization.parameters import Kept, quantize_parameter
 from linger.quantization.qtensor import QTensor, to_carrier
 from linger.quantization.runtime import Frame, OpRecord, Runtime, is_exporting
 from linger.quantization.statistics import QuantizedBase
@@ -40,6 +41,7 @@ class FunctionalLayer(QuantizedBase):
     def __init__(self, key: str = "") -> None:
         op = _ops_by_state_name().get(key.rpartition("_")[0])
         super().__init__(("o",) if op is None or op.input_bits is None else ("x", "o"))
+        self.parameter: Kept | None = None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # older checkpoints of products also hold the last scalar operand and the input's range
@@ -81,10 +83,12 @@ def run_functional(
     *,
     layer: QuantizedBase | None = None,
     is_in_place: bool = False,
+    parameter: Tensor | None = None,
 ) -> QTensor:
     """Compute an op on quantised operands: observe, simulate or emit, as the pass demands.
 
-    `layer` holds the output's range; without one, the current module's next functional layer does.
+    `layer` holds the output's range; without one, the current module's next functional layer does. `parameter` is the
+    last operand where it is a float tensor that learns.
     """
     frame = runtime.frame
     assert frame is not None  # outside a model nothing is quantised
@@ -98,6 +102,11 @@ def run_functional(
         layer = functional_layer(frame, f"{op.state_name}_{index}", name)
     if op.input_bits is not None:
         operands = [requantize_to(o, op.input_bits, runtime, frame.path, layer) for o in operands]
+    bits = max(o.bits for o in operands)
+    if parameter is not None:
+        assert isinstance(layer, FunctionalLayer)  # no layer of its own calls a function with a parameter
+        rounded, layer.parameter = quantize_parameter(parameter, layer.parameter, runtime, name)
+        operands = [*operands, rounded]
     scales = [o.scale or 0.0 for o in operands]
     fast = twin(op) if runtime.emitter is None else None
     real = seen = None
@@ -105,7 +114,6 @@ def run_functional(
         scale_o, bits = op.output_scale, _default_bits(op)
         _keep_fixed_scale(layer, scale_o, runtime)
     else:
-        bits = max(o.bits for o in operands)
         if layer.is_observing and runtime.emitter is None:
             # without a twin the op only moves its operands: the result's range is the widest of theirs
             real = None if fast is None else _real_result(fast, operands, settings)
@@ -200,7 +208,7 @@ def functional_layer(frame: Frame, key: str, where: str) -> FunctionalLayer:
 def _format_attributes(op: Op, operands: Sequence[QTensor], scale_o: float, bits: int) -> dict[str, Any]:
     """Scales and widths, as far as the op has attributes for them."""
     count = len(operands)
-    names = [f"scale_x_{i}" for i in range(count)] if op.is_variadic else ["scale_x", "scale_y"]
+    names = [f"scale_x_{i}" for i in range(count)] if op.is_variadic else [f"scale_{name}" for name in op.inputs]
     scales = dict(zip(names, (o.scale or 0.0 for o in operands), strict=False)) | {"scale_o": scale_o}
     is_required = {a.name: a.is_required for a in op.attributes}
     widths = {"data_bits": max(o.bits for o in operands)} if "data_bits" in is_required else {}
