@@ -268,3 +268,17 @@ def test_a_vector_meets_the_channels(shape, draw):
     w = draw.integers(-128, 128, 1 if len(shape) == 1 else 5).astype(np.int16)
     expected = x.astype(np.int32) * w.astype(np.int32).reshape(-1, *[1] * (len(shape) - 2))
     assert_kernels_give(lambda k, x, w: k.store(k.mul(k.wide(x), k.wide(k.per_channel(w, x))), 32), [x, w], expected)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 2, 3, 0), (-1, 0, 2, -2), (0, -1, -1, 0)], ids=str)
+def test_a_border_of_one_number(bits, pads, draw):
+    low, high = limits(bits)
+    x = draw.integers(low, high + 1, (3, 4)).astype(f"int{bits}")
+    rows = [[high] * (pads[1] + 4 + pads[3]) for _ in range(pads[0] + 3 + pads[2])]
+    for (row, column), number in np.ndenumerate(x):
+        if 0 <= row + pads[0] < len(rows) and 0 <= column + pads[1] < len(rows[0]):
+            rows[row + pads[0]][column + pads[1]] = int(number)
+    expected = np.array(rows, f"int{bits}")
+    inputs = [x, np.array(pads, np.int64), np.array(high, x.dtype)]
+    assert_kernels_give(lambda k, *inputs: k.pad(*inputs), inputs, expected, element_bits=bits, opsets=(11, 12, 13, 18))

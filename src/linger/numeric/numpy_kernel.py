@@ -201,6 +201,19 @@ class NumpyKernel:
     def rows(self, table: Array, index: Array) -> Array:
         return np.asarray(table[index.astype(np.int64)])
 
+    def pad(self, x: Array, pads: Array, value: Array) -> Array:
+        begins, ends = pads.astype(np.int64).reshape(2, -1).tolist()
+        sizes = [begin + n + end for begin, n, end in zip(begins, x.shape, ends, strict=True)]
+        result = np.full(sizes, value, x.dtype)
+        inside = tuple(
+            slice(max(begin, 0), size - max(end, 0)) for begin, size, end in zip(begins, sizes, ends, strict=True)
+        )
+        kept = tuple(
+            slice(max(-begin, 0), n - max(-end, 0)) for begin, n, end in zip(begins, x.shape, ends, strict=True)
+        )
+        result[inside] = x[kept]
+        return result
+
     def per_channel(self, w: Array, x: Array) -> Array:
         return w.reshape(-1, *[1] * (x.ndim - 2))
 

@@ -98,6 +98,13 @@ class OnnxKernel(OnnxProducts):
     def rows(self, table: OnnxValue, index: OnnxValue) -> OnnxValue:
         return self.emit("Gather", [table, index], table.dtype, axis=0)
 
+    def pad(self, x: OnnxValue, pads: OnnxValue, value: OnnxValue) -> OnnxValue:
+        """Runtimes pad int8 from opset 13 on and int16 never."""
+        is_direct = self.element_bits == 8 and self.opset >= 13
+        via = integer_type(8) if is_direct else FLOAT if self.element_bits <= 16 else DOUBLE
+        padded = self.emit("Pad", [self.cast(x, via), self.cast(pads, INT64), self.cast(value, via)], via)
+        return self.cast(padded, integer_type(self.element_bits))
+
     def per_channel(self, w: OnnxValue, x: OnnxValue) -> OnnxValue:
         """The rank of x is open in a function: its shape says how many ones follow the channels."""
         rank = self.emit("Shape", [self.emit("Shape", [x], INT64)], INT64)

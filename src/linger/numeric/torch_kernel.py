@@ -205,6 +205,13 @@ class TorchKernel:
     def rows(self, table: Tensor, index: Tensor) -> Tensor:
         return F.embedding(index.long(), table)
 
+    def pad(self, x: Tensor, pads: Tensor | Ints, value: Tensor) -> Tensor:
+        numbers = [int(n) for n in (pads.detach().tolist() if isinstance(pads, Tensor) else pads)]
+        begins, ends = numbers[: x.dim()], numbers[x.dim() :]
+        from_last = [n for pair in zip(reversed(begins), reversed(ends), strict=True) for n in pair]
+        # around x − value the border is zero: the value itself need not be known, as in a trace
+        return F.pad(x - value, from_last) + value
+
     def per_channel(self, w: Tensor, x: Tensor) -> Tensor:
         return w.reshape(-1, *[1] * (x.dim() - 2))
 

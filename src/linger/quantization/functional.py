@@ -29,7 +29,11 @@ KEY_PREFIX = "_linger_round_tensor_"
 """State_dict name of every functional layer begins with this."""
 
 _SCALAR_BITS = 8
+_MATRIX_BITS = 16
 _LAST = -1
+
+Operand = QTensor | Tensor | tuple[int, ...]
+"""A quantised tensor, a constant matrix of integers, or places and counts, which are known in a trace too."""
 
 
 class FunctionalLayer(QuantizedBase):
@@ -225,17 +229,17 @@ def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtim
         return x if is_in_place else QTensor(x.content, x.scale or 1.0, x.bits, runtime, is_nonnegative=True)
     assert x.scale is not None
     name = runtime.unique_name(runtime.path, op.name)
-    operands = [x]
+    operands: list[Operand] = [x]
     attributes = dict(settings)
     if op.make_constants is not None:
         integers = op.make_constants(scale=x.scale, bits=x.bits, **settings)
         operands += [_integer_constant(i, x) for i in integers]
         attributes = {}
-    elif not op.is_scale_free:
+    if not op.is_scale_free and op.attributes:
         attributes |= {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
     if op.name == "Relu" and is_in_place and not x.is_integer:
         runtime.note(OpRecord(runtime.path, op.name, is_integer=True))
-        before = [x.like(x.content.clone())] if runtime.observers else operands  # relu_ writes over its operand
+        before = [x.like(x.content.clone()) if runtime.observers else x]  # relu_ writes over its operand
         result = x.like(torch.relu_(x.content))
         runtime.record(name, result, op, before, attributes)
     else:
@@ -244,8 +248,12 @@ def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtim
     return result
 
 
-def _integer_constant(value: int, x: QTensor) -> QTensor:
+def _integer_constant(value: Any, x: QTensor) -> Operand:
+    """A number in the type of x, a row of places as it is, a matrix of 16 bits."""
     assert x.scale is not None
+    if isinstance(value, tuple):
+        is_matrix = bool(value) and isinstance(value[0], tuple)
+        return torch.tensor(value, dtype=integer_type(_MATRIX_BITS)) if is_matrix else value
     if x.is_integer:
         return x.like(torch.tensor(value, dtype=x.content.dtype))
     return x.like(torch.tensor(value / x.scale, dtype=x.content.dtype))
@@ -253,7 +261,7 @@ def _integer_constant(value: int, x: QTensor) -> QTensor:
 
 def compute(
     op: Op,
-    operands: Sequence[QTensor],
+    operands: Sequence[Operand],
     attributes: Mapping[str, Any],
     scale_o: float,
     bits: int,
@@ -264,22 +272,27 @@ def compute(
     full = op.complete(attributes)
     runtime.note(OpRecord(name.rpartition(".")[0], op.name, is_integer=True))
     if runtime.emitter is not None:
-        return QTensor(runtime.emit(op, [o.content for o in operands], attributes, name), scale_o, bits, runtime)
+        return QTensor(runtime.emit(op, list(map(_content, operands)), attributes, name), scale_o, bits, runtime)
     is_training = runtime.frame is not None and runtime.frame.module.training
     values = simulate(op, operands, full, scale_o, is_exact=not is_training)
     result = QTensor(to_carrier(values, bits), scale_o, bits, runtime)
-    runtime.record(name, result, op, operands, attributes)
+    shown = [torch.tensor(o) if isinstance(o, tuple) else o for o in operands] if runtime.is_recorded else ()
+    runtime.record(name, result, op, shown, attributes)
     return result
 
 
+def _content(operand: Operand) -> Any:
+    return operand.content if isinstance(operand, QTensor) else operand
+
+
 def simulate(
-    op: Op, operands: Sequence[QTensor], attributes: Mapping[str, Any], scale_o: float, *, is_exact: bool
+    op: Op, operands: Sequence[Operand], attributes: Mapping[str, Any], scale_o: float, *, is_exact: bool
 ) -> Tensor:
     """The op on real carriers: directly where scales do not matter, else through integers."""
     kernel = TorchKernel(is_exact=is_exact)
     if op.is_scale_free:
-        return cast(Tensor, op.body(kernel, *(o.content for o in operands), **attributes))
-    integers = [o.content * (o.scale or 1.0) for o in operands]
+        return cast(Tensor, op.body(kernel, *map(_content, operands), **attributes))
+    integers = [o.content * (o.scale or 1.0) if isinstance(o, QTensor) else o for o in operands]
     return cast(Tensor, op.body(kernel, *integers, **attributes) / scale_o)
 
 

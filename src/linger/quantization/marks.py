@@ -22,6 +22,11 @@ THROUGH_FUNCTIONS = (
     nn.LeakyReLU,
     nn.PReLU,
     nn.MaxPool2d,
+    *(
+        getattr(nn, f"{kind}Pad{n}d")
+        for kind in ("Zero", "Constant", "Reflection", "Replication", "Circular")
+        for n in (1, 2)
+    ),
     nn.Dropout,
     nn.Dropout1d,
     nn.Dropout2d,

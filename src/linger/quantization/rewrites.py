@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
+from linger.quantization.padding import can_copy, pad_by_copying
+
 Call = tuple[Any, tuple[Any, ...]]
 """A function and its positional arguments."""
 
@@ -68,8 +70,8 @@ def repeat_pixels(x: Tensor, high: int, wide: int) -> Tensor:
     return x.reshape(n, c, h, 1, w, 1).expand(n, c, h, high, w, wide).reshape(n, c, h * high, w * wide)
 
 
-MOVES = frozenset({shuffle_pixels, unshuffle_pixels, repeat_pixels})
-"""Functions of this file that only move numbers."""
+MOVES = frozenset({shuffle_pixels, unshuffle_pixels, repeat_pixels, pad_by_copying})
+"""Functions, of this file and of `padding`, that only move numbers."""
 
 
 def _pixel_shuffle(x: Any, upscale_factor: int) -> list[Call] | None:
@@ -82,6 +84,11 @@ def _pixel_unshuffle(x: Any, downscale_factor: int) -> list[Call] | None:
     r = downscale_factor
     is_right = x.dim() == 4 and x.shape[2] % r == 0 and x.shape[3] % r == 0
     return [(unshuffle_pixels, (x, r))] if is_right else None
+
+
+def _padded(x: Any, pad: Any, mode: str = "constant", value: Any = None) -> list[Call] | None:
+    """Padding by copies; a constant border is an op."""
+    return [(pad_by_copying, (x, tuple(pad), mode))] if value in (None, 0) and can_copy(x.shape, pad, mode) else None
 
 
 def _interpolated(
@@ -109,6 +116,7 @@ REWRITES: dict[Any, Callable[..., list[Call] | None]] = {
     **dict.fromkeys((torch.mean, Tensor.mean), _mean),
     **dict.fromkeys((torch.pixel_shuffle, F.pixel_shuffle), _pixel_shuffle),
     **dict.fromkeys((torch.pixel_unshuffle, F.pixel_unshuffle), _pixel_unshuffle),
+    F.pad: _padded,
     F.interpolate: _interpolated,
     F.upsample: _interpolated,
 }
