@@ -282,3 +282,12 @@ def test_a_border_of_one_number(bits, pads, draw):
     expected = np.array(rows, f"int{bits}")
     inputs = [x, np.array(pads, np.int64), np.array(high, x.dtype)]
     assert_kernels_give(lambda k, *inputs: k.pad(*inputs), inputs, expected, element_bits=bits, opsets=(11, 12, 13, 18))
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups"), [((2, 6, 3), 2), ((1, 6, 2, 2), 3), ((0, 4, 1), 4), ((1, 130, 1), 65)], ids=str
+)
+def test_channels_dealt_out(shape, groups, draw):
+    x = draw.integers(-128, 128, shape).astype(np.int8)
+    order = [group * (shape[1] // groups) + place for place in range(shape[1] // groups) for group in range(groups)]
+    assert_kernels_give(lambda k, x: k.shuffle(x, groups), [x], x[:, order])

@@ -159,6 +159,9 @@ class Kernel(Protocol[T]):
     def pad(self, x: T, pads: T, value: T) -> T:
         """A border of `value` (a scalar of x's type): pads begin … end of all axes, negative ones cut; the type stays."""
 
+    def shuffle(self, x: T, groups: int) -> T:
+        """Channels (axis 1), one of each group in turn; the type stays."""
+
     def per_channel(self, w: T, x: T) -> T:
         """A vector shaped so that it meets axis 1 of x, element by element; the type stays."""
 

@@ -214,6 +214,9 @@ class NumpyKernel:
         result[inside] = x[kept]
         return result
 
+    def shuffle(self, x: Array, groups: int) -> Array:
+        return x[:, np.arange(x.shape[1]).reshape(groups, -1).T.reshape(-1)]
+
     def per_channel(self, w: Array, x: Array) -> Array:
         return w.reshape(-1, *[1] * (x.ndim - 2))
 

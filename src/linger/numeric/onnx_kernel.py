@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from linger.numeric.kernel import Ints
 from linger.numeric.onnx_products import OnnxProducts
-from linger.numeric.onnx_writer import DOUBLE, FLOAT, INT64, OnnxValue, integer_type
+from linger.numeric.onnx_writer import DOUBLE, FLOAT, INT64, AttributeRef, OnnxValue, integer_type
 
 
 class OnnxKernel(OnnxProducts):
@@ -104,6 +104,19 @@ class OnnxKernel(OnnxProducts):
         via = integer_type(8) if is_direct else FLOAT if self.element_bits <= 16 else DOUBLE
         padded = self.emit("Pad", [self.cast(x, via), self.cast(pads, INT64), self.cast(value, via)], via)
         return self.cast(padded, integer_type(self.element_bits))
+
+    def shuffle(self, x: OnnxValue, groups: int | AttributeRef) -> OnnxValue:
+        """Gather, which takes every type, every rank and no elements at all, along an index made from the shape."""
+        one = self.constant([1], INT64)
+        count = self.emit("Slice", [self.emit("Shape", [x], INT64), one, self.constant([2], INT64)], INT64)
+        several = self.cast(self.derive("group_count", float, groups), INT64)
+        channels = self._reshape(count, [])
+        places = self.emit("Range", [self.constant(0, INT64), channels, self.constant(1, INT64)], INT64)
+        within = self.emit("Div", [places, several], INT64)
+        group = self.emit("Sub", [places, self.emit("Mul", [within, several], INT64)], INT64)
+        size = self.emit("Div", [channels, several], INT64)
+        index = self.emit("Add", [self.emit("Mul", [group, size], INT64), within], INT64)
+        return self.emit("Gather", [x, index], x.dtype, axis=1)
 
     def per_channel(self, w: OnnxValue, x: OnnxValue) -> OnnxValue:
         """The rank of x is open in a function: its shape says how many ones follow the channels."""

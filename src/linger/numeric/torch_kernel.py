@@ -212,6 +212,10 @@ class TorchKernel:
         # around x − value the border is zero: the value itself need not be known, as in a trace
         return F.pad(x - value, from_last) + value
 
+    def shuffle(self, x: Tensor, groups: int) -> Tensor:
+        result: Tensor = x.unflatten(1, (groups, x.shape[1] // groups)).transpose(1, 2).flatten(1, 2)
+        return result
+
     def per_channel(self, w: Tensor, x: Tensor) -> Tensor:
         return w.reshape(-1, *[1] * (x.dim() - 2))
 

@@ -27,6 +27,7 @@ THROUGH_FUNCTIONS = (
         for kind in ("Zero", "Constant", "Reflection", "Replication", "Circular")
         for n in (1, 2)
     ),
+    nn.ChannelShuffle,
     nn.Dropout,
     nn.Dropout1d,
     nn.Dropout2d,
