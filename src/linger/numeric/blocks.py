@@ -41,3 +41,17 @@ def piecewise_linear(k: Kernel[T], x: T, *, source: T, pieces: Pieces) -> T:
     offset = k.where_less(x, zero, k.sub(k.scalar(pieces.mirror), offset), offset)
     # slope·x has 31 bits and the shift is one of the exponent: the product with the quotient is exact
     return k.add(k.floor(k.mul(k.lookup(factors, index), x)), offset)
+
+
+def ramp(k: Kernel[T], x: T, source: T) -> T:
+    """min(max(x + 3, 0), 6) of whole numbers at scale `source`, at the same scale."""
+    return k.clip(k.add(x, k.mul(k.scalar(3.0), source)), k.scalar(0.0), k.mul(k.scalar(6.0), source))
+
+
+def round_sixth(k: Kernel[T], x: T) -> T:
+    """⌊x/6 + ½⌋ = ⌊(x + 3)/6⌋ of x = m/2^f, exact while |m + 3·2^f| < 2^53.
+
+    What is no whole number lies at least 1/(6·2^f) below the next one, and the division is off by less: at most 2^-53 of
+    a quotient below 2^53/(6·2^f). So no quotient is rounded up to a whole number, and the floor is right.
+    """
+    return k.floor(k.div(k.add(x, k.scalar(3.0)), k.scalar(6.0)))

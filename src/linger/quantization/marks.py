@@ -21,6 +21,9 @@ THROUGH_FUNCTIONS = (
     nn.ReLU,
     nn.LeakyReLU,
     nn.PReLU,
+    nn.Hardtanh,
+    nn.Hardsigmoid,
+    nn.Hardswish,
     nn.MaxPool2d,
     *(
         getattr(nn, f"{kind}Pad{n}d")
