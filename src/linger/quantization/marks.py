@@ -21,6 +21,8 @@ THROUGH_FUNCTIONS = (
     nn.ReLU,
     nn.LeakyReLU,
     nn.PReLU,
+    nn.GELU,
+    nn.SiLU,
     nn.Hardtanh,
     nn.Hardsigmoid,
     nn.Hardswish,
