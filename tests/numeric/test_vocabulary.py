@@ -291,3 +291,15 @@ def test_channels_dealt_out(shape, groups, draw):
     x = draw.integers(-128, 128, shape).astype(np.int8)
     order = [group * (shape[1] // groups) + place for place in range(shape[1] // groups) for group in range(groups)]
     assert_kernels_give(lambda k, x: k.shuffle(x, groups), [x], x[:, order])
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+def test_pictures_turned_between_products(batch, draw):
+    x = draw.integers(-128, 128, (batch, 2, 3, 4)).astype(np.int8)
+    w, v = draw.integers(-128, 128, (4, 5)).astype(np.int16), draw.integers(-128, 128, (3, 2)).astype(np.int16)
+    expected = np.einsum("nchw,wx,hy->ncyx", *(a.astype(np.int64) for a in (x, w, v))).astype(np.int32)
+
+    def body(k, x, w, v):
+        return k.store(k.turn(k.matmul(k.turn(k.matmul(x, w)), v)), 32)
+
+    assert_kernels_give(body, [x, w, v], expected)

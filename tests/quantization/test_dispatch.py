@@ -320,7 +320,7 @@ UNKNOWN = {
     "nn.CELU in place": ("celu", nn.CELU(0.5, inplace=True)),
     "x[mask] = 0": ("__setitem__", masked),
     "into a float tensor": ("__setitem__", into_a_float_tensor),
-    "interpolate": ("interpolate", lambda h: F.interpolate(h, scale_factor=2, mode="bilinear")),
+    "interpolate": ("interpolate", lambda h: F.interpolate(h, scale_factor=2, mode="bicubic")),
     "float operand": ("add", lambda h: h + torch.ones(h.shape)),
     "float operand first": ("add", lambda h: torch.ones(h.shape) + h),
     "float operand in cat": ("cat", lambda h: torch.cat([h, torch.ones(h.shape)])),

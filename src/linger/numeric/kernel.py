@@ -162,6 +162,9 @@ class Kernel(Protocol[T]):
     def shuffle(self, x: T, groups: int) -> T:
         """Channels (axis 1), one of each group in turn; the type stays."""
 
+    def turn(self, x: T) -> T:
+        """Wide whole numbers [batch, channels, height, width] with height and width exchanged."""
+
     def per_channel(self, w: T, x: T) -> T:
         """A vector shaped so that it meets axis 1 of x, element by element; the type stays."""
 

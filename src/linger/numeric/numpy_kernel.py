@@ -217,6 +217,9 @@ class NumpyKernel:
     def shuffle(self, x: Array, groups: int) -> Array:
         return x[:, np.arange(x.shape[1]).reshape(groups, -1).T.reshape(-1)]
 
+    def turn(self, x: Array) -> Array:
+        return x.transpose(0, 1, 3, 2)
+
     def per_channel(self, w: Array, x: Array) -> Array:
         return w.reshape(-1, *[1] * (x.ndim - 2))
 

@@ -118,6 +118,10 @@ class OnnxKernel(OnnxProducts):
         index = self.emit("Add", [self.emit("Mul", [group, size], INT64), within], INT64)
         return self.emit("Gather", [x, index], x.dtype, axis=1)
 
+    def turn(self, x: OnnxValue) -> OnnxValue:
+        """The Floor changes nothing: it keeps runtimes from fusing Transpose and MatMul, which fails on empty batches."""
+        return self.floor(self.emit("Transpose", [x], x.dtype, perm=(0, 1, 3, 2)))
+
     def per_channel(self, w: OnnxValue, x: OnnxValue) -> OnnxValue:
         """The rank of x is open in a function: its shape says how many ones follow the channels."""
         rank = self.emit("Shape", [self.emit("Shape", [x], INT64)], INT64)

@@ -216,6 +216,9 @@ class TorchKernel:
         result: Tensor = x.unflatten(1, (groups, x.shape[1] // groups)).transpose(1, 2).flatten(1, 2)
         return result
 
+    def turn(self, x: Tensor) -> Tensor:
+        return x.permute(0, 1, 3, 2)
+
     def per_channel(self, w: Tensor, x: Tensor) -> Tensor:
         return w.reshape(-1, *[1] * (x.dim() - 2))
 

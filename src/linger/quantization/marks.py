@@ -33,6 +33,7 @@ THROUGH_FUNCTIONS = (
         for n in (1, 2)
     ),
     nn.ChannelShuffle,
+    nn.Upsample,
     nn.Dropout,
     nn.Dropout1d,
     nn.Dropout2d,
