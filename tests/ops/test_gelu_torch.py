@@ -5,6 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from linger.ops import gelu_torch
+from linger.ops.gelu import iq_gelu
+from tests.support.comparison import assert_same
+from tests.support.twins import by_name, real_carrier, reference
 
 
 def test_it_is_torchs_function_up_to_sixteen():
@@ -18,3 +21,11 @@ def test_nothing_is_learnt_beyond_sixteen():
     gelu_torch.real_function([x], {}).sum().backward()
     assert x.grad[:2].tolist() == [0.0, 0.0]
     assert x.grad[2] > 1
+
+
+@pytest.mark.parametrize("sample", **by_name(iq_gelu))
+def test_table_gives_the_integers_of_the_body(sample):
+    (x,), expected = reference(iq_gelu, sample)
+    full = iq_gelu.complete(sample.attributes)
+    found = gelu_torch.exact_values([real_carrier(x, full["scale_x"])], full)
+    assert_same((found.double() * full["scale_o"]).numpy(), expected)

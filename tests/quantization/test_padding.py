@@ -104,6 +104,21 @@ def test_constant_between_the_steps_is_rounded():
     assert (y.integers()[..., -1] == int(np.floor(0.3 * h.scale + 0.5))).all()
 
 
+@pytest.mark.parametrize(
+    "function", [lambda h: F.pad(h, (1, 1), value=-0.5), lambda h: torch.clamp(h, max=-0.5)], ids=["pad", "clamp"]
+)
+def test_a_negative_constant_after_relu_is_not_taken_for_a_positive_one(function):
+    def forward(m, x):
+        h = function(torch.relu(m.conv(x)))
+        return h.clone(), torch.relu(h)
+
+    model = quantise(Wired(forward), picture())
+    before, after_relu = model(picture())
+    assert not before.is_nonnegative
+    assert before.integers().min() < 0
+    assert after_relu.integers().min() == 0
+
+
 def test_gradient_of_copies_adds_up():
     model, seen = after(COPIES["replicate"]).train(), {}
 

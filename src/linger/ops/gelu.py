@@ -36,9 +36,10 @@ def from_gelu(x: Any, *, approximate: str = "none") -> Mapping[str, Any]:
     return {}
 
 
-def _sample(name: str, x: Draw, scale_x: float, scale_o: float) -> Sample:
+def _sample(name: str, x: Draw, scale_x: float, scale_o: float, o_bits: int | None = None) -> Sample:
     attributes: dict[str, Any] = {"scale_x": scale_x, "scale_o": scale_o}
-    return Sample(name, (x,), attributes if x.bits == 8 else attributes | {"o_bits": x.bits})
+    bits = x.bits if o_bits is None else o_bits
+    return Sample(name, (x,), attributes if bits == 8 else attributes | {"o_bits": bits})
 
 
 iq_gelu.samples = (
@@ -49,6 +50,7 @@ iq_gelu.samples = (
     _sample("16 bits", Draw((10, 50), 16), 2048.0, 2048.0),
     _sample("16 bits, every piece", Draw((20, 50), 16), 4096.0, 4096.0),
     _sample("finer than Q27", Draw((4, 50), 16), 2.0**30, 2.0**20),
+    _sample("ties to Q27", Draw((20, 50), 16), 2.0**28, 2.0**27, 32),
     _sample("32 bits", Draw((20, 50), 32), 2.0**27, 2.0**27),
     _sample("4 bits", Draw((4, 50), 4), 2.0, 2.0),
     _sample("empty", Draw((0, 3)), 16.0, 16.0),

@@ -65,9 +65,9 @@ def from_interpolate(
     return {"rows": tuple(zip(*rows, strict=True)), "columns": tuple(zip(*columns, strict=True))}
 
 
-def _sample(name: str, x: Draw, new: tuple[int, int], *, shift: int = 0) -> Sample:
-    # any weights: the products must be exact, whatever they are
-    rows, columns = Draw((x.shape[-2], new[0]), 16, 0, 8192), Draw((x.shape[-1], new[1]), 16, 0, 8192)
+def _sample(name: str, x: Draw, new: tuple[int, int], *, shift: int = 0, low: int = 0) -> Sample:
+    # any weights from `low` to ½: the products must be exact, whatever they are
+    rows, columns = Draw((x.shape[-2], new[0]), 16, low, 8192), Draw((x.shape[-1], new[1]), 16, low, 8192)
     scales = {"scale_x": 16.0, "scale_o": 16.0 * 2.0**-shift}
     return Sample(name, (x, rows, columns), {"data_bits": x.bits, "o_bits": x.bits, **scales})
 
@@ -75,6 +75,7 @@ def _sample(name: str, x: Draw, new: tuple[int, int], *, shift: int = 0) -> Samp
 iq_interpolate.samples = (
     _sample("larger", Draw((2, 3, 4, 5)), (8, 10)),
     _sample("smaller", Draw((1, 2, 7, 6)), (3, 4)),
+    _sample("means of four: many ties", Draw((4, 5, 2, 2)), (2, 3), low=8192),
     _sample("saturates", Draw((1, 2, 12, 12), low=100), (5, 5)),
     _sample("coarser output", Draw((1, 2, 4, 4)), (5, 6), shift=2),
     *(_sample(f"{bits} bits", Draw((1, 2, 4, 5), bits), (6, 7)) for bits in (4, 16)),

@@ -231,9 +231,12 @@ def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtim
     name = runtime.unique_name(runtime.path, op.name)
     operands: list[Operand] = [x]
     attributes = dict(settings)
+    is_nonnegative = x.is_nonnegative or op.name == "Relu"
     if op.make_constants is not None:
         integers = op.make_constants(scale=x.scale, bits=x.bits, **settings)
         operands += [_integer_constant(i, x) for i in integers]
+        # a border, or an upper limit, of a negative number brings back the sign
+        is_nonnegative = is_nonnegative and (isinstance(integers[-1], tuple) or integers[-1] >= 0)
         attributes = {}
     if not op.is_scale_free and op.attributes:
         attributes |= {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
@@ -244,7 +247,7 @@ def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtim
         runtime.record(name, result, op, before, attributes)
     else:
         result = compute(op, operands, attributes, x.scale, x.bits, runtime, name)
-    result.is_nonnegative = x.is_nonnegative or op.name == "Relu"
+    result.is_nonnegative = is_nonnegative
     return result
 
 
