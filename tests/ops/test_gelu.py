@@ -61,6 +61,18 @@ def test_products_of_59_bits_are_exact(draw):
     assert_gives(iq_gelu, [x], attributes, np.array(expected, np.int32))
 
 
+def test_products_just_below_a_tie_are_not_rounded_up():
+    # x·slope ≡ 2^26 − d (mod 2^27): a float64 product of more than 53 bits would reach the tie and the next integer
+    slope = GELU.slopes[-1]
+    assert slope % 2
+    places = [(2**26 - d) * pow(slope, -1, 2**27) % 2**27 + k * 2**27 for d in range(1, 16) for k in range(10, 16)]
+    expected = [long_curve_at(GELU, x, 2**27, 2**27, 32) for x in places]
+    attributes = {"scale_x": 2.0**27, "scale_o": 2.0**27, "o_bits": 32}
+    assert_gives(iq_gelu, [np.array(places, np.int32)], attributes, np.array(expected, np.int32))
+    naive = np.floor(np.array(places, np.float64) * slope / 2**27 + 0.5) + GELU.offsets[-1]
+    assert (naive != expected).any()
+
+
 def test_binding():
     x = torch.tensor([1.0])
     assert from_gelu(x) == from_gelu(x, approximate="tanh") == {}

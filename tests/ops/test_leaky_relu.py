@@ -51,6 +51,7 @@ def test_slope_of_sixteen_bits():
     assert [rounded_slope(s) for s in (0.0, 0.25, 1.0, -1.0, -0.5)] == [0.0, 0.25, 1.0, -1.0, -0.5]
     assert rounded_slope(0.1) == 26214 / 2**18  # 0.1·2^18 = 26214.4
     assert rounded_slope(0.01) == 20972 / 2**21  # 20971.52
+    assert rounded_slope(1 / 3) == 21845 / 2**16  # 21845.33: odd, so all sixteen bits count
     assert all(np.float32(rounded_slope(s)) == rounded_slope(s) for s in (0.1, 0.01, 0.2, 1 / 3))
 
 
