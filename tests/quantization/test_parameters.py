@@ -93,6 +93,7 @@ def test_prelu_computes_the_integers_of_the_formula(slopes):
     product = integers * np.where(integers > 0, int(scale_w), w.reshape(1, -1, 1, 1))
     np.testing.assert_array_equal(y.integers().numpy(), requantised(product, x.scale * scale_w, y.scale, 8))
     assert y.scale <= x.scale
+    assert y.bits == x.bits == 8
 
 
 def test_output_that_outgrows_the_input_gets_a_coarser_scale():
