@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from linger.pipeline import plot_tensors as plot_tensors
     from linger.pipeline import verify as verify
     from linger.quantization.calibrate import calibration as calibration
+    from linger.quantization.channels import channel_shuffle as channel_shuffle
     from linger.quantization.comparison_result import LayerComparison as LayerComparison
     from linger.quantization.coverage import coverage as coverage
     from linger.quantization.dumper import Dumper as Dumper
@@ -92,6 +93,7 @@ _HOME = {
     "QuantMode": "linger.quantization.marks",
     "init": "linger.pipeline",
     "calibration": "linger.quantization.calibrate",
+    "channel_shuffle": "linger.quantization.channels",
     "coverage": "linger.quantization.coverage",
     "Dumper": "linger.quantization.dumper",
     "Sensitivity": "linger.quantization.sensitivity_result",

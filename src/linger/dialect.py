@@ -25,6 +25,7 @@ _KINDS: dict[str, AttributeKind] = {"float": "float", "int": "int", "Ints": "int
 
 Binding = Callable[..., "Mapping[str, Any] | Refusal"]
 Limit = Callable[[Iterable[float]], float]
+Constants = Callable[..., tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Op:
     orders: dict[Binding, tuple[str, ...]] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     constant_names: tuple[str, ...] = ()
-    make_constants: Callable[..., tuple[int, ...]] | None = None
+    make_constants: Constants | None = None
 
     def arrange(self, given: Sequence[Any]) -> list[Any]:
         """Inputs as a node has them, in the order of the body: what this form of the node lacks is None.
@@ -136,13 +137,14 @@ class Op:
             return self.standard_name
         return self.form_names[self.forms.index(self.form(count))] if self.form_names else self.name
 
-    def constants(self, *names: str) -> Callable[[Callable[..., tuple[int, ...]]], Callable[..., tuple[int, ...]]]:
+    def constants(self, *names: str) -> Callable[[Constants], Constants]:
         """Declare how a binding's settings become integer inputs once the scale and width of x are known.
 
-        `names` are the buffers (and initializers) that hold them.
+        `names` are the buffers (and initializers) that hold them. A number becomes a scalar of the type of x, a tuple an
+        int64 vector, a tuple of tuples a matrix of 16 bits.
         """
 
-        def keep(make: Callable[..., tuple[int, ...]]) -> Callable[..., tuple[int, ...]]:
+        def keep(make: Constants) -> Constants:
             self.constant_names, self.make_constants = names, make
             return make
 

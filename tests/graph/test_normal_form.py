@@ -152,3 +152,11 @@ def test_zero_bias_is_shared():
     bring_to_normal_form(made)
     assert list(made.graph.initializers) == ["w", "linger.zero_bias_2"]
     assert element_bits_of(made.graph[1]) == 8
+
+
+def test_a_border_of_copies_has_no_op():
+    text = """<ir_version: 8, opset_import: ["": 12, "thinker": 1]> g (int8[2] x) => (float[4] y)
+    <int64[2] p = {1, 1}, int8 v = {0}>
+    { r = thinker.iqPad<mode="reflect">(x, p, v) y = thinker.Dequant<scale_o=16.0>(r) }"""
+    with pytest.raises(UnsupportedError, match=r"iqPad.*mode='reflect'; only a constant border has an op"):
+        bring_to_normal_form(ir.from_proto(onnx.parser.parse_model(text)))

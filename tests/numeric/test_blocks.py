@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linger.numeric import blocks
+from linger.numeric.numpy_kernel import NumpyKernel
 from tests.support.onnx_body import assert_kernels_give, interpret_numpy, interpret_torch
 
 WAYS = {"numpy": interpret_numpy, "torch": interpret_torch}
@@ -81,3 +82,12 @@ def test_requantize_in_onnxruntime_equals_the_fraction(shift, bits):
         return blocks.requantize(k, k.wide(x), source=k.scalar(2.0**shift), target=k.scalar(1.0), bits=bits)
 
     assert_kernels_give(body, [np.array(values, np.int32)], np.array(expected, f"int{bits}"), element_bits=32)
+
+
+@pytest.mark.parametrize("f", [0, 3, 20, 34])
+def test_sixths_are_rounded_half_up_without_a_mistake(f):
+    # the multiples of a sixth and their neighbours 2^-f away, where the quotient is nearest to a whole number and a half
+    whole = np.concatenate([np.arange(-300, 300), [2**15, -(2**15)]])
+    numerators = [int(w) * 3 * 2**f + step for w in whole for step in (-1, 0, 1)]
+    found = blocks.round_sixth(NumpyKernel(), np.array(numerators, np.float64) / 2**f)
+    assert found.tolist() == [(m + 3 * 2**f) // (6 * 2**f) for m in numerators]

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from linger.numeric import blocks
+from linger.numeric.long_tables import GELU, ONE, SILU
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.numeric.tables import SIGMOID, TANH
-from linger.numeric.torch_pieces import evaluate_pieces
+from linger.numeric.torch_pieces import evaluate_long_pieces, evaluate_pieces
 
 EVERY_INT16 = np.arange(-32768, 32768)
 
@@ -25,3 +26,16 @@ def test_values_are_those_of_the_blocks(pieces, scale_o, bits):
 def test_shape_stays():
     assert evaluate_pieces(torch.zeros(2, 0, 3), TANH, 128.0, 8).shape == (2, 0, 3)
     assert evaluate_pieces(torch.tensor(1.0), TANH, 128.0, 8).item() == 97 / 128
+
+
+@pytest.mark.parametrize("pieces", [GELU, SILU], ids=["GELU", "SiLU"])
+@pytest.mark.parametrize(("scale_x", "scale_o", "bits"), [(2048.0, 2048.0, 16), (2.0, 4.0, 8), (2.0**20, 2.0**27, 32)])
+@pytest.mark.parametrize("carrier", [np.float32, np.float64], ids=["16 bits", "32 bits"])
+def test_long_curves_are_those_of_the_blocks(pieces, scale_x, scale_o, bits, carrier):
+    k = NumpyKernel()
+    y = blocks.long_piecewise_linear(k, EVERY_INT16.astype(np.float64), source=k.scalar(scale_x), pieces=pieces)
+    expected = blocks.requantize(k, y, source=k.scalar(ONE), target=k.scalar(scale_o), bits=bits)
+    found = evaluate_long_pieces(
+        torch.from_numpy((EVERY_INT16 / scale_x).astype(carrier)), pieces, scale_x, scale_o, bits
+    )
+    np.testing.assert_array_equal(found.numpy() * scale_o, expected)

@@ -221,3 +221,46 @@ def test_rows_of_a_table(bits, draw):
     for constants in (frozenset({0}), frozenset({1})):
         settings = {"element_bits": bits, "constants": constants}
         assert_kernels_give(lambda k, w, i: k.rows(w, i), [table, index], expected, **settings)
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 5), (2, 5, 3), (2, 5, 3, 4), (0, 5, 3)], ids=str)
+def test_a_vector_meets_the_channels(shape, draw):
+    x = draw.integers(-128, 128, shape).astype(np.int8)
+    w = draw.integers(-128, 128, 1 if len(shape) == 1 else 5).astype(np.int16)
+    expected = x.astype(np.int32) * w.astype(np.int32).reshape(-1, *[1] * (len(shape) - 2))
+    assert_kernels_give(lambda k, x, w: k.store(k.mul(k.wide(x), k.wide(k.per_channel(w, x))), 32), [x, w], expected)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 2, 3, 0), (-1, 0, 2, -2), (0, -1, -1, 0)], ids=str)
+def test_a_border_of_one_number(bits, pads, draw):
+    low, high = limits(bits)
+    x = draw.integers(low, high + 1, (3, 4)).astype(f"int{bits}")
+    rows = [[high] * (pads[1] + 4 + pads[3]) for _ in range(pads[0] + 3 + pads[2])]
+    for (row, column), number in np.ndenumerate(x):
+        if 0 <= row + pads[0] < len(rows) and 0 <= column + pads[1] < len(rows[0]):
+            rows[row + pads[0]][column + pads[1]] = int(number)
+    expected = np.array(rows, f"int{bits}")
+    inputs = [x, np.array(pads, np.int64), np.array(high, x.dtype)]
+    assert_kernels_give(lambda k, *inputs: k.pad(*inputs), inputs, expected, element_bits=bits, opsets=(11, 12, 13, 18))
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups"), [((2, 6, 3), 2), ((1, 6, 2, 2), 3), ((0, 4, 1), 4), ((1, 130, 1), 65)], ids=str
+)
+def test_channels_dealt_out(shape, groups, draw):
+    x = draw.integers(-128, 128, shape).astype(np.int8)
+    order = [group * (shape[1] // groups) + place for place in range(shape[1] // groups) for group in range(groups)]
+    assert_kernels_give(lambda k, x: k.shuffle(x, groups), [x], x[:, order])
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+def test_pictures_turned_between_products(batch, draw):
+    x = draw.integers(-128, 128, (batch, 2, 3, 4)).astype(np.int8)
+    w, v = draw.integers(-128, 128, (4, 5)).astype(np.int16), draw.integers(-128, 128, (3, 2)).astype(np.int16)
+    expected = np.einsum("nchw,wx,hy->ncyx", *(a.astype(np.int64) for a in (x, w, v))).astype(np.int32)
+
+    def body(k, x, w, v):
+        return k.store(k.turn(k.matmul(k.turn(k.matmul(x, w)), v)), 32)
+
+    assert_kernels_give(body, [x, w, v], expected)

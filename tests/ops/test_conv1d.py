@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from linger.dialect import Refusal
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.ops.conv1d import conv1d_int, from_conv1d
 from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
@@ -132,10 +131,10 @@ def test_binding_gives_the_windows_of_the_layer(settings, draw):
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
-def test_padding_with_anything_but_zeros_is_refused(mode):
-    found = from_conv1d(torch.nn.Conv1d(1, 1, 3, padding=1, padding_mode=mode))
-    assert isinstance(found, Refusal)
-    assert mode in found.reason
+def test_a_border_that_copies_is_not_the_convolutions_own(mode):
+    for padding in (1, "same", "valid"):
+        bound = from_conv1d(torch.nn.Conv1d(1, 1, 3, padding=padding, padding_mode=mode))
+        assert bound["pads"] == (0, 0)
 
 
 @pytest.mark.parametrize("name", conv1d_int.layers)

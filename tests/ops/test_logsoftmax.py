@@ -10,6 +10,7 @@ from linger.dialect import Refusal
 from linger.ops.logsoftmax import log_softmax_int
 from tests.support.hand_worked import assert_gives, int8, torch_object
 from tests.support.integer_softmax import softmax_q15, to_q25
+from tests.support.samples import run_numpy
 
 
 def attributes(scale_x=8.0, scale_o=16.0, o_bits=8, dim=-1):
@@ -46,6 +47,20 @@ def test_random_rows_in_every_way(draw):
     logs = [[math.log(s / 2**15) if s else -64.0 for s in row] for row in parts]
     expected = [[max(-128, math.floor(v * 8 + 0.5)) for v in row] for row in logs]
     assert_gives(log_softmax_int, [x], attributes(scale_o=8.0), np.array(expected, np.int8))
+
+
+def test_every_int16_beside_zero_is_near_the_real_function():
+    x = np.arange(-32768, 32768).astype(np.int16)
+    rows = np.stack([x, np.zeros_like(x)], axis=1)
+    found = run_numpy(log_softmax_int, [rows], attributes(2048.0, 2048.0, 16))[:, 0] / 2048
+    steps = 2**15 / (1 + np.exp(x / -2048))
+    # the softmax is off by less than 1.69 steps of Q15, so its logarithm by less than ln(steps/(steps − 1.69)), and half a
+    # step of the output; where fewer than 4 steps are left, there is nothing to say
+    is_held = steps > 4
+    assert is_held.sum() > 50_000
+    error, steps = np.abs(found - np.log(steps / 2**15))[is_held], steps[is_held]
+    assert (error <= np.log(steps / (steps - 1.69)) + 0.5 / 2048).all()
+    assert found[0] == -16.0  # nothing is left of e^−16 in Q15: −64, saturated
 
 
 def test_no_logarithm_is_near_a_tie():

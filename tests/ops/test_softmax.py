@@ -7,6 +7,7 @@ import torch
 from linger.dialect import Refusal
 from linger.ops.softmax import softmax_int
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
+from tests.support.integer_softmax import softmax_q15, to_q25
 
 
 def attributes(scale_x=8.0, scale_o=128.0, o_bits=8, dim=-1):
@@ -76,6 +77,19 @@ def test_first_axis():
 def test_sixteen_bits():
     # 2048/2048 apart: the row (1, 0) again
     assert_gives(softmax_int, [int16([[2048, 0]])], attributes(2048.0), int8([[94, 34]]))
+
+
+EVERY_INT16 = np.arange(-32768, 32768).astype(np.int16)
+
+
+def test_every_int16_beside_zero():
+    rows = np.stack([EVERY_INT16, np.zeros_like(EVERY_INT16)], axis=1)
+    fine = attributes(2048.0, 2.0**15, 16)
+    expected = np.array([softmax_q15(to_q25(row, 11)) for row in rows.tolist()])
+    assert_gives(softmax_int, [rows], fine, np.minimum(expected, 32767).astype(np.int16))
+    real = 1 / (1 + np.exp(EVERY_INT16 / -2048))
+    # the bound that tests/numeric/test_softmax.py derives, in steps of Q15
+    assert np.abs(expected[:, 0] - real * 2**15).max() < 1.69
 
 
 @pytest.mark.parametrize("name", softmax_int.functions)

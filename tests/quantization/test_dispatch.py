@@ -285,8 +285,8 @@ def masked(h):
     return h
 
 
-def leaky(h):
-    F.leaky_relu(h, 0.1, inplace=True)
+def celu_in_place(h):
+    F.celu(h, 0.5, inplace=True)
     return h
 
 
@@ -315,12 +315,12 @@ UNKNOWN = {
     "sum": ("sum", lambda h: h.sum(1)),
     "/": ("div", lambda h: h / 3),
     "/=": ("div_", divided_in_place),
-    "leaky_relu": ("leaky_relu", lambda h: F.leaky_relu(h, 0.1)),
-    "leaky_relu in place": ("leaky_relu", leaky),
-    "nn.LeakyReLU in place": ("leaky_relu", nn.LeakyReLU(0.2, inplace=True)),
+    "celu": ("celu", lambda h: F.celu(h, 0.5)),
+    "celu in place": ("celu", celu_in_place),
+    "nn.CELU in place": ("celu", nn.CELU(0.5, inplace=True)),
     "x[mask] = 0": ("__setitem__", masked),
     "into a float tensor": ("__setitem__", into_a_float_tensor),
-    "interpolate": ("interpolate", lambda h: F.interpolate(h, scale_factor=2, mode="bilinear")),
+    "interpolate": ("interpolate", lambda h: F.interpolate(h, scale_factor=2, mode="bicubic")),
     "float operand": ("add", lambda h: h + torch.ones(h.shape)),
     "float operand first": ("add", lambda h: torch.ones(h.shape) + h),
     "float operand in cat": ("cat", lambda h: torch.cat([h, torch.ones(h.shape)])),

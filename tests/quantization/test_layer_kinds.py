@@ -1,7 +1,6 @@
 """Every kind of layer with weights through the whole road: PTQ, QAT, batch norm, limits, checkpoints, files."""
 
 import copy
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from linger.constraint.normalize import normalize_layers
 from linger.constraint.normalized import NormalizeConv1d, NormalizeConvTranspose2d
 from linger.constraint.tracing import trace_layers
 from linger.numeric.fixed import scale_for
-from linger.quantization.initialize import init, quantized_layers
+from linger.quantization.initialize import init
 from linger.quantization.qtensor import unwrap
 from tests.support import int64, naive
 from tests.support.models import settle
@@ -333,19 +332,6 @@ def test_an_edit_behind_torchs_back_that_swaps_output_channels_is_seen():
         model[0].weight.data.copy_(model[0].weight.data.flip(1).clone())
         after = model(x).integers()
     assert not torch.equal(before, after)
-
-
-# -- what stays float -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("make", [nn.Conv1d], ids=lambda make: make.__name__)
-@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
-def test_padding_with_anything_but_zeros_stays_float_visibly(make, mode, caplog):
-    with caplog.at_level(logging.WARNING):
-        model = init(nn.Sequential(make(3, 3, 3, padding=1, padding_mode=mode)))
-    assert quantized_layers(model) == {}
-    reason = f"padding_mode={mode!r} has no integer form; pad with zeros instead"
-    assert caplog.messages == [f"0 ({make.__name__}) stays float: {reason}"]
 
 
 # -- the file ---------------------------------------------------------------------------------------------------

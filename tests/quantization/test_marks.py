@@ -101,7 +101,7 @@ def test_marks_survive_a_copy():
         pytest.param(lambda m: quant_module(m, bias_bits=16), "a bias always has 32 bits", id="bias"),
         pytest.param(lambda m: quant_module(m, colour=3), "unknown argument colour", id="unknown"),
         pytest.param(lambda m: quant_module(m, mode=2), "unknown mode 2", id="mode"),
-        pytest.param(lambda m: quant_module(m, [nn.GELU]), "GELU has no integer form", id="type"),
+        pytest.param(lambda m: quant_module(m, [nn.CELU]), "CELU has no integer form", id="type"),
     ],
 )
 def test_a_wrong_wish_is_refused_and_marks_nothing(call, match):

@@ -164,3 +164,16 @@ def gru_exact(x, h, w_i, w_h, b_i, b_h, *, scales: Scales):
         h = following
         states.append(h)
     return states
+
+
+def long_curve(table, x: int) -> int:
+    """A curve in Q27 of a 32-bit integer in Q27, in Python's integers: ⌊(x·slope + bias·2^30)/2^27 + ½⌋."""
+    piece = next(i for i, band in enumerate(table.bands) if abs(x) <= band)
+    slope = table.slopes[piece] if x >= 0 else 2**27 - table.slopes[piece]
+    return (x * slope + (table.offsets[piece] // 8 << 30) + 2**26) >> 27
+
+
+def long_curve_at(table, x: int, scale_x: int, scale_o: int, bits: int) -> int:
+    """The same of x at scale_x (a power of two up to 2^27), rounded to scale_o and limited."""
+    y = long_curve(table, max(-(2**31), min(2**31 - 1, x * (2**27 // scale_x))))
+    return max(-(2 ** (bits - 1)), min(2 ** (bits - 1) - 1, (2 * y * scale_o + 2**27) >> 28))

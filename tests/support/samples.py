@@ -47,7 +47,7 @@ def _array(x, generator):
     flat = made.reshape(-1)
     if flat.size > 2:
         flat[0], flat[-1] = low, high
-    return made.astype(f"int{storage_bits(x.bits)}")
+    return made.astype(np.int64 if x.bits > 32 else f"int{storage_bits(x.bits)}")  # places, not data
 
 
 def run_numpy(op: Op, inputs, attributes, kernel=None):

@@ -105,6 +105,10 @@ def _refuse(node: ir.Node, attributes: dict[str, Any]) -> None:
         raise UnsupportedError(
             f"{describe(node)}: its input has 32 bits; at most 16 are supported. Add a Requant before it."
         )
+    if node.op_type == "iqPad" and attributes["mode"] != "constant":
+        raise UnsupportedError(
+            f"{describe(node)}: mode={attributes['mode']!r}; only a constant border has an op. Use Slice and Concat."
+        )
     if node.op_type == "Gather":
         source, target = (
             (attributes[s], attributes[b]) for s, b in (("scale_w", "parameter_bits"), ("scale_o", "o_bits"))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from linger.numeric.kernel import Kernel, T
+from linger.numeric.long_tables import LONG_BUCKET, ONE, LongPieces
 from linger.numeric.tables import BUCKET, Pieces
 
 
@@ -41,3 +42,46 @@ def piecewise_linear(k: Kernel[T], x: T, *, source: T, pieces: Pieces) -> T:
     offset = k.where_less(x, zero, k.sub(k.scalar(pieces.mirror), offset), offset)
     # slope·x has 31 bits and the shift is one of the exponent: the product with the quotient is exact
     return k.add(k.floor(k.mul(k.lookup(factors, index), x)), offset)
+
+
+def ramp(k: Kernel[T], x: T, source: T) -> T:
+    """min(max(x + 3, 0), 6) of whole numbers at scale `source`, at the same scale."""
+    return k.clip(k.add(x, k.mul(k.scalar(3.0), source)), k.scalar(0.0), k.mul(k.scalar(6.0), source))
+
+
+def round_sixth(k: Kernel[T], x: T) -> T:
+    """⌊x/6 + ½⌋ = ⌊(x + 3)/6⌋ of x = m/2^f, exact while |m + 3·2^f| < 2^53.
+
+    What is no whole number lies at least 1/(6·2^f) below the next one, and the division is off by less: at most 2^-53 of
+    a quotient below 2^53/(6·2^f). So no quotient is rounded up to a whole number, and the floor is right.
+    """
+    return k.floor(k.div(k.add(x, k.scalar(3.0)), k.scalar(6.0)))
+
+
+def long_piecewise_linear(k: Kernel[T], x: T, *, source: T, pieces: LongPieces) -> T:
+    """A curve in Q27 of whole numbers at scale `source`, which are first rounded to Q27 and saturated to 32 bits."""
+    x = saturate(k, rescale(k, x, source=source, target=k.scalar(ONE)), 32)
+    zero, one = k.scalar(0.0), k.scalar(1.0)
+    size = k.where_less(x, zero, k.sub(zero, x), x)
+    bucket = k.floor(k.mul(size, k.scalar(1.0 / LONG_BUCKET)))
+    is_beyond = k.where_less(k.lookup(pieces.edges, bucket), size, one, zero)
+    index = k.add(k.lookup(pieces.before, bucket), is_beyond)
+    slope = k.lookup(pieces.slopes, index)
+    slope = k.where_less(x, zero, k.sub(k.scalar(ONE), slope), slope)
+    return k.add(_long_product(k, x, slope), k.lookup(pieces.offsets, index))
+
+
+def _long_product(k: Kernel[T], x: T, slope: T) -> T:
+    """⌊x·slope/2^27 + ½⌋ of 32 bits and a slope below 2^28 in magnitude.
+
+    The product may have 59 bits, more than the carrier holds. So x = high·2^16 + low with 0 ≤ low < 2^16, and of
+    top = high·slope (|top| ≤ 2^43) what the shift by 27 − 16 = 11 keeps is taken out first: with top = kept·2^11 + r,
+    0 ≤ r < 2^11, the product is kept·2^27 + (r·2^16 + low·slope). The first part is whole after the shift; the second is
+    below 2^27 + 2^44. Every number here has at most 45 bits, so nothing but the floors is rounded.
+    """
+    high = k.floor(k.mul(x, k.scalar(2.0**-16)))
+    low = k.sub(x, k.mul(high, k.scalar(2.0**16)))
+    top = k.mul(high, slope)
+    kept = k.floor(k.mul(top, k.scalar(2.0**-11)))
+    rest = k.mul(k.sub(top, k.mul(kept, k.scalar(2.0**11))), k.scalar(2.0**16))
+    return k.add(kept, round_half_up(k, k.mul(k.add(rest, k.mul(low, slope)), k.scalar(1.0 / ONE))))

@@ -156,6 +156,18 @@ class Kernel(Protocol[T]):
     def rows(self, table: T, index: T) -> T:
         """Rows of an integer table at integer indices of any shape; the type stays."""
 
+    def pad(self, x: T, pads: T, value: T) -> T:
+        """A border of `value` (a scalar of x's type): pads begin … end of all axes, negative ones cut; the type stays."""
+
+    def shuffle(self, x: T, groups: int) -> T:
+        """Channels (axis 1), one of each group in turn; the type stays."""
+
+    def turn(self, x: T) -> T:
+        """Wide whole numbers [batch, channels, height, width] with height and width exchanged."""
+
+    def per_channel(self, w: T, x: T) -> T:
+        """A vector shaped so that it meets axis 1 of x, element by element; the type stays."""
+
     def concat(self, xs: Sequence[T], axis: int) -> T:
         """Join along an axis."""
 

@@ -201,6 +201,28 @@ class NumpyKernel:
     def rows(self, table: Array, index: Array) -> Array:
         return np.asarray(table[index.astype(np.int64)])
 
+    def pad(self, x: Array, pads: Array, value: Array) -> Array:
+        begins, ends = pads.astype(np.int64).reshape(2, -1).tolist()
+        sizes = [begin + n + end for begin, n, end in zip(begins, x.shape, ends, strict=True)]
+        result = np.full(sizes, value, x.dtype)
+        inside = tuple(
+            slice(max(begin, 0), size - max(end, 0)) for begin, size, end in zip(begins, sizes, ends, strict=True)
+        )
+        kept = tuple(
+            slice(max(-begin, 0), n - max(-end, 0)) for begin, n, end in zip(begins, x.shape, ends, strict=True)
+        )
+        result[inside] = x[kept]
+        return result
+
+    def shuffle(self, x: Array, groups: int) -> Array:
+        return x[:, np.arange(x.shape[1]).reshape(groups, -1).T.reshape(-1)]
+
+    def turn(self, x: Array) -> Array:
+        return x.transpose(0, 1, 3, 2)
+
+    def per_channel(self, w: Array, x: Array) -> Array:
+        return w.reshape(-1, *[1] * (x.ndim - 2))
+
     def concat(self, xs: Sequence[Array], axis: int) -> Array:
         return np.concatenate(xs, axis=axis)
 

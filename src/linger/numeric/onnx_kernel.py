@@ -14,9 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from linger.numeric.kernel import Ints
 from linger.numeric.onnx_time import OnnxTime
-from linger.numeric.onnx_writer import DOUBLE, FLOAT, OnnxValue, integer_type
+from linger.numeric.onnx_writer import DOUBLE, FLOAT, INT64, AttributeRef, OnnxValue, integer_type
 
 
 class OnnxKernel(OnnxTime):
@@ -94,6 +96,40 @@ class OnnxKernel(OnnxTime):
 
     def rows(self, table: OnnxValue, index: OnnxValue) -> OnnxValue:
         return self.emit("Gather", [table, index], table.dtype, axis=0)
+
+    def pad(self, x: OnnxValue, pads: OnnxValue, value: OnnxValue) -> OnnxValue:
+        """Runtimes pad int8 from opset 13 on and int16 never."""
+        is_direct = self.element_bits == 8 and self.opset >= 13
+        via = integer_type(8) if is_direct else FLOAT if self.element_bits <= 16 else DOUBLE
+        padded = self.emit("Pad", [self.cast(x, via), self.cast(pads, INT64), self.cast(value, via)], via)
+        return self.cast(padded, integer_type(self.element_bits))
+
+    def shuffle(self, x: OnnxValue, groups: int | AttributeRef) -> OnnxValue:
+        """Gather, which takes every type, every rank and no elements at all, along an index made from the shape."""
+        one = self.constant([1], INT64)
+        count = self.emit("Slice", [self.emit("Shape", [x], INT64), one, self.constant([2], INT64)], INT64)
+        several = self.cast(self.derive("group_count", float, groups), INT64)
+        channels = self._reshape(count, [])
+        places = self.emit("Range", [self.constant(0, INT64), channels, self.constant(1, INT64)], INT64)
+        within = self.emit("Div", [places, several], INT64)
+        group = self.emit("Sub", [places, self.emit("Mul", [within, several], INT64)], INT64)
+        size = self.emit("Div", [channels, several], INT64)
+        index = self.emit("Add", [self.emit("Mul", [group, size], INT64), within], INT64)
+        return self.emit("Gather", [x, index], x.dtype, axis=1)
+
+    def turn(self, x: OnnxValue) -> OnnxValue:
+        """The Floor changes nothing: it keeps runtimes from fusing Transpose and MatMul, which fails on empty batches."""
+        return self.floor(self.emit("Transpose", [x], x.dtype, perm=(0, 1, 3, 2)))
+
+    def per_channel(self, w: OnnxValue, x: OnnxValue) -> OnnxValue:
+        """The rank of x is open in a function: its shape says how many ones follow the channels."""
+        rank = self.emit("Shape", [self.emit("Shape", [x], INT64)], INT64)
+        ones = self.emit("Sub", [rank, self.constant([2], INT64)], INT64)
+        # a vector has no channels, and Max takes no int64 at opset 11
+        ones = self.cast(self.clip_below(self.cast(ones, FLOAT), self.constant(0.0, FLOAT)), INT64)
+        tail = self.emit("ConstantOfShape", [ones], INT64, value=np.ones(1, np.int64))
+        shape = self.emit("Concat", [self.constant([-1], INT64), tail], INT64, axis=0)
+        return self.emit("Reshape", [w, shape], w.dtype)
 
     def concat(self, xs: Sequence[OnnxValue], axis: int) -> OnnxValue:
         return self.emit("Concat", xs, xs[0].dtype, axis=axis)

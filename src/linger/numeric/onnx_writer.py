@@ -308,6 +308,8 @@ def make_attribute(name: str, value: Any) -> ir.Attr:
         return ir.RefAttr(name, value.name, ATTRIBUTE_TYPES[value.kind])
     if isinstance(value, (tuple, list)):
         return ir.AttrInt64s(name, [int(v) for v in value])
+    if isinstance(value, np.ndarray):
+        return ir.AttrTensor(name, ir.tensor(value))
     if isinstance(value, str):
         return ir.AttrString(name, value)
     if isinstance(value, float):

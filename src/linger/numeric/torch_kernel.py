@@ -206,6 +206,23 @@ class TorchKernel:
     def rows(self, table: Tensor, index: Tensor) -> Tensor:
         return F.embedding(index.long(), table)
 
+    def pad(self, x: Tensor, pads: Tensor | Ints, value: Tensor) -> Tensor:
+        numbers = [int(n) for n in (pads.detach().tolist() if isinstance(pads, Tensor) else pads)]
+        begins, ends = numbers[: x.dim()], numbers[x.dim() :]
+        from_last = [n for pair in zip(reversed(begins), reversed(ends), strict=True) for n in pair]
+        # around x − value the border is zero: the value itself need not be known, as in a trace
+        return F.pad(x - value, from_last) + value
+
+    def shuffle(self, x: Tensor, groups: int) -> Tensor:
+        result: Tensor = x.unflatten(1, (groups, x.shape[1] // groups)).transpose(1, 2).flatten(1, 2)
+        return result
+
+    def turn(self, x: Tensor) -> Tensor:
+        return x.permute(0, 1, 3, 2)
+
+    def per_channel(self, w: Tensor, x: Tensor) -> Tensor:
+        return w.reshape(-1, *[1] * (x.dim() - 2))
+
     def concat(self, xs: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(list(xs), dim=axis)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Piecewise-linear curves in torch, by one look into a table of all 65 536 inputs."""
+"""Piecewise-linear curves in torch, by one look into a table of all 65 536 inputs of 16 bits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from linger.numeric import blocks
+from linger.numeric.long_tables import ONE, LongPieces
 from linger.numeric.tables import Pieces
-from linger.numeric.torch_kernel import TorchKernel
+from linger.numeric.torch_kernel import TorchKernel, carrier
 
 _Q11 = 2.0**11
 _REACH = 1 << 15
@@ -31,3 +32,25 @@ def _table(pieces: Pieces, scale_o: float, bits: int, device: torch.device) -> T
         y = blocks.piecewise_linear(k, every, source=k.scalar(_Q11), pieces=pieces)
         result = blocks.requantize(k, y, source=k.scalar(2.0**15), target=k.scalar(scale_o), bits=bits)
         return (result / scale_o).to(device)
+
+
+def evaluate_long_pieces(x: Tensor, pieces: LongPieces, scale_x: float, scale_o: float, bits: int) -> Tensor:
+    """What blocks.long_piecewise_linear and requantize give for real values x at scale_x, divided by scale_o."""
+    if x.dtype == torch.float64:  # the carrier of 32 bits, too many for a table
+        return _long_curve(x.detach() * scale_x, pieces, scale_x, scale_o, bits)
+    index = (x.detach() * scale_x).int().add_(_REACH)
+    return _long_table(pieces, scale_x, scale_o, bits, x.device)[index]
+
+
+def _long_curve(integers: Tensor, pieces: LongPieces, scale_x: float, scale_o: float, bits: int) -> Tensor:
+    k = TorchKernel()
+    y = blocks.long_piecewise_linear(k, integers, source=k.scalar(scale_x), pieces=pieces)
+    result = blocks.requantize(k, y, source=k.scalar(ONE), target=k.scalar(scale_o), bits=bits)
+    return (result / scale_o).to(carrier(bits))
+
+
+@cache
+def _long_table(pieces: LongPieces, scale_x: float, scale_o: float, bits: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(mode=False), torch.no_grad():
+        every = torch.arange(-_REACH, _REACH, dtype=torch.float64)
+        return _long_curve(every, pieces, scale_x, scale_o, bits).to(device)

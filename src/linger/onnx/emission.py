@@ -36,9 +36,9 @@ class TraceEmitter:
         self._is_dynamic = is_dynamic
         register()
 
-    def call(self, op: Op, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any], name: str) -> Tensor:
+    def call(self, op: Op, tensors: Sequence[Any], attributes: Mapping[str, Any], name: str) -> Tensor:
         """One node; trailing optional inputs that are None are left out."""
-        given = list(tensors)
+        given = [_as_tensor(t) for t in tensors]
         while given and given[-1] is None:
             given.pop()
         result: Tensor = torch.ops.linger.call(given, self._describe(op, attributes, name))
@@ -66,7 +66,7 @@ class TraceEmitter:
 class SymbolicEmitter:
     """Emits dialect nodes into torch's newer exporter, which has an op for nodes of any domain."""
 
-    def call(self, op: Op, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any], name: str) -> Tensor:
+    def call(self, op: Op, tensors: Sequence[Any], attributes: Mapping[str, Any], name: str) -> Tensor:
         """One node; its shape comes from the body, run on the exporter's shape-only tensors."""
         given = [t for t in tensors if t is not None]
         description = json.dumps({"op": op.name, "attributes": dict(attributes)})
@@ -75,7 +75,7 @@ class SymbolicEmitter:
         written = {**attributes, **_fixed_attributes(op), NAME_ATTRIBUTE: name}
         return torch.onnx.ops.symbolic(
             f"{DOMAIN}::{op.name}",
-            given,
+            [_as_tensor(t) for t in given],
             {key: list(value) if isinstance(value, tuple) else value for key, value in written.items()},
             dtype=shape.dtype,
             shape=shape.shape,
@@ -147,8 +147,8 @@ def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> tupl
     op = find_op(call["op"])
     attributes = op.complete(_tuples(call["attributes"]))
     # what is no stored integer is an index, and stays what it is
-    exact = [t.to(carrier(_STORED_BITS[t.dtype])) if t.dtype in _STORED_BITS else t for t in tensors]
-    carriers = exact if is_exact else [t.float() for t in exact]
+    exact = [t.to(carrier(_STORED_BITS[t.dtype])) if _is_stored(t) else t for t in tensors]
+    carriers = exact if is_exact else [t.float() if isinstance(t, Tensor) else t for t in exact]
     with torch.no_grad():
         found = op.body(TorchKernel(is_exact=is_exact), *op.arrange(carriers), **attributes)
     first, *others = found if len(op.outputs) > 1 else (found,)
@@ -156,6 +156,15 @@ def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> tupl
         return (first,)
     bits = attributes[op.output_bits] if op.output_bits else _STORED_BITS[tensors[0].dtype]
     return (first.to(integer_type(bits)), *(t.clone() for t in others))  # results of a torch op share no memory
+
+
+def _is_stored(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype in _STORED_BITS
+
+
+def _as_tensor(value: Any) -> Any:
+    """Places and counts as the int64 constant that a file holds."""
+    return torch.tensor(value) if isinstance(value, tuple) else value
 
 
 def _tuples(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Ints, Kernel, T
 
@@ -49,12 +49,10 @@ def conv1d_int(
 
 
 @conv1d_int.layer("torch.nn.Conv1d")
-def from_conv1d(layer: Any) -> Mapping[str, Any] | Refusal:
+def from_conv1d(layer: Any) -> Mapping[str, Any]:
     """The geometry of a torch Conv1d; "same" padding becomes the explicit, perhaps uneven, pads."""
-    if layer.padding_mode != "zeros":
-        return Refusal(f"padding_mode={layer.padding_mode!r} has no integer form; pad with zeros instead")
     (kernel,), (dilation,) = layer.kernel_size, layer.dilation
-    if layer.padding == "valid":
+    if layer.padding == "valid" or layer.padding_mode != "zeros":  # a border that copies is put on before
         begin = end = 0
     elif layer.padding == "same":
         total = dilation * (kernel - 1)

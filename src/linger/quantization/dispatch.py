@@ -15,6 +15,7 @@ from linger.dialect import Binding, Op, Refusal, ops
 from linger.errors import UnsupportedError, UsageError
 from linger.quantization import packing, passthrough
 from linger.quantization.functional import as_operand, run_functional
+from linger.quantization.parameters import is_parameter
 from linger.quantization.qtensor import QTensor, unwrap
 from linger.quantization.rewrites import MOVES as OWN_MOVES
 from linger.quantization.rewrites import REWRITES, Call, rewritten
@@ -162,13 +163,15 @@ def _as_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     settings = binding(*args, **spelled)
     if isinstance(settings, Refusal):
         return _in_float(func, args, kwargs, reason=settings.reason)
-    operands = [as_operand(t, runtime) for t in _operands(op, binding, args, spelled)]
+    given = _operands(op, binding, args, spelled)
+    parameter = given.pop() if op.inputs[-1] == "w" and is_parameter(given[-1]) else None
+    operands = [as_operand(t, runtime) for t in given]
     if "out" in kwargs or any(o is None for o in operands):
         reason = "an operand is a float tensor; let a quantised layer produce it"
         return _in_float(func, args, kwargs, reason=reason)
     is_in_place = bool(args) and isinstance(args[0], QTensor) and _is_in_place(func, args, kwargs)
     known = [o for o in operands if o is not None]
-    result = run_functional(op, known, settings, runtime, is_in_place=is_in_place)
+    result = run_functional(op, known, settings, runtime, is_in_place=is_in_place, parameter=parameter)
     if not is_in_place:
         return result
     if result.content.shape != args[0].content.shape:

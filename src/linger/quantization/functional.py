@@ -20,6 +20,7 @@ from linger.errors import UsageError
 from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch_kernel import TorchKernel, carrier, integer_type
 from linger.numeric.torch_quantize import fake_quantize
+from linger.quantization.parameters import Kept, quantize_parameter
 from linger.quantization.qtensor import QTensor, to_carrier
 from linger.quantization.runtime import Frame, OpRecord, Runtime, is_exporting
 from linger.quantization.statistics import QuantizedBase
@@ -28,7 +29,11 @@ KEY_PREFIX = "_linger_round_tensor_"
 """State_dict name of every functional layer begins with this."""
 
 _SCALAR_BITS = 8
+_MATRIX_BITS = 16
 _LAST = -1
+
+Operand = QTensor | Tensor | tuple[int, ...]
+"""A quantised tensor, a constant matrix of integers, or places and counts, which are known in a trace too."""
 
 
 class FunctionalLayer(QuantizedBase):
@@ -40,6 +45,7 @@ class FunctionalLayer(QuantizedBase):
     def __init__(self, key: str = "") -> None:
         op = _ops_by_state_name().get(key.rpartition("_")[0])
         super().__init__(("o",) if op is None or op.input_bits is None else ("x", "o"))
+        self.parameter: Kept | None = None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # older checkpoints of products also hold the last scalar operand and the input's range
@@ -81,10 +87,12 @@ def run_functional(
     *,
     layer: QuantizedBase | None = None,
     is_in_place: bool = False,
+    parameter: Tensor | None = None,
 ) -> QTensor:
     """Compute an op on quantised operands: observe, simulate or emit, as the pass demands.
 
-    `layer` holds the output's range; without one, the current module's next functional layer does.
+    `layer` holds the output's range; without one, the current module's next functional layer does. `parameter` is the
+    last operand where it is a float tensor that learns.
     """
     frame = runtime.frame
     assert frame is not None  # outside a model nothing is quantised
@@ -98,6 +106,11 @@ def run_functional(
         layer = functional_layer(frame, f"{op.state_name}_{index}", name)
     if op.input_bits is not None:
         operands = [requantize_to(o, op.input_bits, runtime, frame.path, layer) for o in operands]
+    bits = max(o.bits for o in operands)
+    if parameter is not None:
+        assert isinstance(layer, FunctionalLayer)  # no layer of its own calls a function with a parameter
+        rounded, layer.parameter = quantize_parameter(parameter, layer.parameter, runtime, name)
+        operands = [*operands, rounded]
     scales = [o.scale or 0.0 for o in operands]
     fast = twin(op) if runtime.emitter is None else None
     real = seen = None
@@ -105,7 +118,6 @@ def run_functional(
         scale_o, bits = op.output_scale, _default_bits(op)
         _keep_fixed_scale(layer, scale_o, runtime)
     else:
-        bits = max(o.bits for o in operands)
         if layer.is_observing and runtime.emitter is None:
             # without a twin the op only moves its operands: the result's range is the widest of theirs
             real = None if fast is None else _real_result(fast, operands, settings)
@@ -200,7 +212,7 @@ def functional_layer(frame: Frame, key: str, where: str) -> FunctionalLayer:
 def _format_attributes(op: Op, operands: Sequence[QTensor], scale_o: float, bits: int) -> dict[str, Any]:
     """Scales and widths, as far as the op has attributes for them."""
     count = len(operands)
-    names = [f"scale_x_{i}" for i in range(count)] if op.is_variadic else ["scale_x", "scale_y"]
+    names = [f"scale_x_{i}" for i in range(count)] if op.is_variadic else [f"scale_{name}" for name in op.inputs]
     scales = dict(zip(names, (o.scale or 0.0 for o in operands), strict=False)) | {"scale_o": scale_o}
     is_required = {a.name: a.is_required for a in op.attributes}
     widths = {"data_bits": max(o.bits for o in operands)} if "data_bits" in is_required else {}
@@ -217,27 +229,34 @@ def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtim
         return x if is_in_place else QTensor(x.content, x.scale or 1.0, x.bits, runtime, is_nonnegative=True)
     assert x.scale is not None
     name = runtime.unique_name(runtime.path, op.name)
-    operands = [x]
+    operands: list[Operand] = [x]
     attributes = dict(settings)
+    is_nonnegative = x.is_nonnegative or op.name == "Relu"
     if op.make_constants is not None:
         integers = op.make_constants(scale=x.scale, bits=x.bits, **settings)
         operands += [_integer_constant(i, x) for i in integers]
+        # a border, or an upper limit, of a negative number brings back the sign
+        is_nonnegative = is_nonnegative and (isinstance(integers[-1], tuple) or integers[-1] >= 0)
         attributes = {}
-    elif not op.is_scale_free:
+    if not op.is_scale_free and op.attributes:
         attributes |= {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
     if op.name == "Relu" and is_in_place and not x.is_integer:
         runtime.note(OpRecord(runtime.path, op.name, is_integer=True))
-        before = [x.like(x.content.clone())] if runtime.observers else operands  # relu_ writes over its operand
+        before = [x.like(x.content.clone()) if runtime.observers else x]  # relu_ writes over its operand
         result = x.like(torch.relu_(x.content))
         runtime.record(name, result, op, before, attributes)
     else:
         result = compute(op, operands, attributes, x.scale, x.bits, runtime, name)
-    result.is_nonnegative = x.is_nonnegative or op.name == "Relu"
+    result.is_nonnegative = is_nonnegative
     return result
 
 
-def _integer_constant(value: int, x: QTensor) -> QTensor:
+def _integer_constant(value: Any, x: QTensor) -> Operand:
+    """A number in the type of x, a row of places as it is, a matrix of 16 bits."""
     assert x.scale is not None
+    if isinstance(value, tuple):
+        is_matrix = bool(value) and isinstance(value[0], tuple)
+        return torch.tensor(value, dtype=integer_type(_MATRIX_BITS)) if is_matrix else value
     if x.is_integer:
         return x.like(torch.tensor(value, dtype=x.content.dtype))
     return x.like(torch.tensor(value / x.scale, dtype=x.content.dtype))
@@ -245,7 +264,7 @@ def _integer_constant(value: int, x: QTensor) -> QTensor:
 
 def compute(
     op: Op,
-    operands: Sequence[QTensor],
+    operands: Sequence[Operand],
     attributes: Mapping[str, Any],
     scale_o: float,
     bits: int,
@@ -256,22 +275,27 @@ def compute(
     full = op.complete(attributes)
     runtime.note(OpRecord(name.rpartition(".")[0], op.name, is_integer=True))
     if runtime.emitter is not None:
-        return QTensor(runtime.emit(op, [o.content for o in operands], attributes, name), scale_o, bits, runtime)
+        return QTensor(runtime.emit(op, list(map(_content, operands)), attributes, name), scale_o, bits, runtime)
     is_training = runtime.frame is not None and runtime.frame.module.training
     values = simulate(op, operands, full, scale_o, is_exact=not is_training)
     result = QTensor(to_carrier(values, bits), scale_o, bits, runtime)
-    runtime.record(name, result, op, operands, attributes)
+    shown = [torch.tensor(o) if isinstance(o, tuple) else o for o in operands] if runtime.is_recorded else ()
+    runtime.record(name, result, op, shown, attributes)
     return result
 
 
+def _content(operand: Operand) -> Any:
+    return operand.content if isinstance(operand, QTensor) else operand
+
+
 def simulate(
-    op: Op, operands: Sequence[QTensor], attributes: Mapping[str, Any], scale_o: float, *, is_exact: bool
+    op: Op, operands: Sequence[Operand], attributes: Mapping[str, Any], scale_o: float, *, is_exact: bool
 ) -> Tensor:
     """The op on real carriers: directly where scales do not matter, else through integers."""
     kernel = TorchKernel(is_exact=is_exact)
     if op.is_scale_free:
-        return cast(Tensor, op.body(kernel, *(o.content for o in operands), **attributes))
-    integers = [o.content * (o.scale or 1.0) for o in operands]
+        return cast(Tensor, op.body(kernel, *map(_content, operands), **attributes))
+    integers = [o.content * (o.scale or 1.0) if isinstance(o, QTensor) else o for o in operands]
     return cast(Tensor, op.body(kernel, *integers, **attributes) / scale_o)
 
 

@@ -25,6 +25,7 @@ from linger.quantization.frozen import Frozen, Ready, Watchman, kept, make_froze
 from linger.quantization.functional import quantize_input, requantize_to, run_functional, twin
 from linger.quantization.integer_limits import fold_by_batch, integer_bound, limit_parameters
 from linger.quantization.lookup import look_up
+from linger.quantization.padding import pad_for
 from linger.quantization.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.runtime import RUN_FIRST, OpRecord, Runtime, is_exporting
 from linger.quantization.statistics import QuantizedBase
@@ -134,6 +135,7 @@ class QuantLayer(QuantizedBase):
         else:
             q = requantize_to(x, self.widths.data, runtime, self.path, self)
             self._adopt_input_range(q)
+        q = pad_for(self, q)
         if "w" not in self._op.inputs:
             if self._op.constant_names and runtime.emitter is None and not is_exporting():
                 self._keep_constants(geometry, q)

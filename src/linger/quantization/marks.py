@@ -18,7 +18,29 @@ from linger.quantization.recurrent import QuantRecurrent
 from linger.quantization.runtime import MARK
 from linger.quantization.supported import supported_types
 
-THROUGH_FUNCTIONS = (nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Flatten, nn.Identity)
+THROUGH_FUNCTIONS = (
+    nn.ReLU,
+    nn.LeakyReLU,
+    nn.PReLU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Hardtanh,
+    nn.Hardsigmoid,
+    nn.Hardswish,
+    nn.MaxPool2d,
+    *(
+        getattr(nn, f"{kind}Pad{n}d")
+        for kind in ("Zero", "Constant", "Reflection", "Replication", "Circular")
+        for n in (1, 2)
+    ),
+    nn.ChannelShuffle,
+    nn.Upsample,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Flatten,
+    nn.Identity,
+)
 """Layers that need no replacement: the functions they call work on quantised tensors."""
 
 

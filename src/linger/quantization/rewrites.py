@@ -15,6 +15,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
+from linger.numeric.interpolation import nearest_places, output_sizes
+from linger.quantization.padding import can_copy, pad_by_copying
+
 Call = tuple[Any, tuple[Any, ...]]
 """A function and its positional arguments."""
 
@@ -68,8 +71,15 @@ def repeat_pixels(x: Tensor, high: int, wide: int) -> Tensor:
     return x.reshape(n, c, h, 1, w, 1).expand(n, c, h, high, w, wide).reshape(n, c, h * high, w * wide)
 
 
-MOVES = frozenset({shuffle_pixels, unshuffle_pixels, repeat_pixels})
-"""Functions of this file that only move numbers."""
+def pick_pixels(x: Tensor, places: tuple[tuple[int, ...], ...]) -> Tensor:
+    """The pixels at these places of each axis behind the channels."""
+    for axis, chosen in enumerate(places, start=2):
+        x = x.index_select(axis, torch.tensor(chosen, device=x.device))
+    return x
+
+
+MOVES = frozenset({shuffle_pixels, unshuffle_pixels, repeat_pixels, pick_pixels, pad_by_copying})
+"""Functions, of this file and of `padding`, that only move numbers."""
 
 
 def _pixel_shuffle(x: Any, upscale_factor: int) -> list[Call] | None:
@@ -84,21 +94,49 @@ def _pixel_unshuffle(x: Any, downscale_factor: int) -> list[Call] | None:
     return [(unshuffle_pixels, (x, r))] if is_right else None
 
 
-def _interpolated(
-    x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *rest: Any, **more: Any
-) -> list[Call] | None:
-    """Nearest interpolation by whole factors repeats every pixel."""
-    if x.dim() != 4 or mode not in ("nearest", "nearest-exact") or any(rest) or any(more.values()):
+def _padded(x: Any, pad: Any, mode: str = "constant", value: Any = None) -> list[Call] | None:
+    """Padding by copies; a constant border is an op."""
+    return [(pad_by_copying, (x, tuple(pad), mode))] if value in (None, 0) and can_copy(x.shape, pad, mode) else None
+
+
+def _whole_factors(old: tuple[int, ...], size: Any, scale_factor: Any) -> tuple[int, int] | None:
+    """How often each pixel of a picture is repeated; the sizes themselves are looked at only where they must be."""
+    if len(old) != 2 or (size is None) == (scale_factor is None):
         return None
-    old = tuple(x.shape[2:])
     if size is None:
         factors = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor, scale_factor)
     else:
         wanted = size if isinstance(size, (tuple, list)) else (size, size)
-        factors = [new / before for new, before in zip(wanted, old, strict=True)]
-    if len(factors) != 2 or any(f is None or f < 1 or f != int(f) for f in factors):
+        factors = [new / before if before else 0 for new, before in zip(wanted, old, strict=False)]
+    if len(factors) != 2 or any(f < 1 or f != int(f) for f in factors):
         return None
-    return [(repeat_pixels, (x, *(int(f) for f in factors)))]
+    return int(factors[0]), int(factors[1])
+
+
+def _interpolated(
+    x: Any,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: Any = None,
+    recompute_scale_factor: Any = None,
+    antialias: Any = False,  # noqa: FBT002 - torch's signature
+) -> list[Call] | None:
+    """Nearest interpolation picks pixels; by whole factors, of pictures, it repeats each, also where sizes are open."""
+    if mode not in ("nearest", "nearest-exact") or align_corners is not None or antialias or x.dim() < 3:
+        return None
+    old = tuple(x.shape[2:])
+    whole = _whole_factors(old, size, scale_factor)
+    if whole is not None:
+        return [(repeat_pixels, (x, *whole))]
+    found = output_sizes(old, size, scale_factor)
+    if found is None or min(*old, *found[0]) < 1:
+        return None  # torch says what is wrong
+    new, factors = found
+    used = [None if recompute_scale_factor else factor for factor in factors]
+    is_exact = mode == "nearest-exact"
+    places = [nearest_places(int(n), *rest, is_exact=is_exact) for n, *rest in zip(old, new, used, strict=True)]
+    return [(pick_pixels, (x, tuple(places)))]
 
 
 REWRITES: dict[Any, Callable[..., list[Call] | None]] = {
@@ -109,6 +147,7 @@ REWRITES: dict[Any, Callable[..., list[Call] | None]] = {
     **dict.fromkeys((torch.mean, Tensor.mean), _mean),
     **dict.fromkeys((torch.pixel_shuffle, F.pixel_shuffle), _pixel_shuffle),
     **dict.fromkeys((torch.pixel_unshuffle, F.pixel_unshuffle), _pixel_unshuffle),
+    F.pad: _padded,
     F.interpolate: _interpolated,
     F.upsample: _interpolated,
 }

@@ -60,8 +60,8 @@ class OpRecord:
 class Emitter(Protocol):
     """Writes dialect nodes instead of simulating them (implemented by the exporter)."""
 
-    def call(self, op: Op, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any], name: str) -> Tensor:
-        """Emit one node; tensors and result hold integers."""
+    def call(self, op: Op, tensors: Sequence[Any], attributes: Mapping[str, Any], name: str) -> Tensor:
+        """Emit one node; tensors and result hold integers. A tuple is an int64 constant."""
 
     def call_many(
         self,
@@ -181,7 +181,7 @@ class Runtime:
         for observer in self.observers:
             observer(name, op, operands, attributes, x)
 
-    def emit(self, op: Op, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any], name: str) -> Tensor:
+    def emit(self, op: Op, tensors: Sequence[Any], attributes: Mapping[str, Any], name: str) -> Tensor:
         """Write one node of the file being exported."""
         assert self.emitter is not None  # callers ask first
         return self.emitter.call(op, tensors, attributes, name)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""iqHardsigmoid: min(max(x + 3, 0), 6)/6, exact up to one rounding.
+
+The dialect has no such op; the formula is linger's own. The quotient is rational: it is rounded once, half up, to the
+output's steps, as integers would be, ⌊(2·t + 6)/12⌋.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.numeric import blocks
+from linger.numeric.kernel import Kernel, T
+
+
+def _finest(scales: Iterable[float]) -> float:
+    """A sixth is no whole number at any scale, so none is too fine."""
+    del scales
+    return math.inf
+
+
+@op("iqHardsigmoid", limit=_finest, state_name="iqhardsigmoid")
+def iq_hardsigmoid(
+    k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, platform_quant: str = PLATFORM_QUANT
+) -> T:
+    """O = sat(⌊min(max(x + 3·scale_x, 0), 6·scale_x)·scale_o/(6·scale_x) + ½⌋), rounded once."""
+    source = k.scalar(scale_x)
+    ramp = blocks.ramp(k, k.wide(x), source)
+    whole = blocks.round_sixth(k, k.mul(ramp, k.div(k.scalar(scale_o), source)))
+    return k.store(blocks.saturate(k, whole, o_bits), o_bits)
+
+
+@iq_hardsigmoid.function("torch.nn.functional.hardsigmoid")
+def from_hardsigmoid(x: Any, inplace: bool = False) -> Mapping[str, Any] | Refusal:
+    """`inplace` is honoured by the caller."""
+    if getattr(x, "bits", 8) > 16:
+        return Refusal("32 bits have no exact quotient; give the layer before it an output of 16 bits")
+    return {}
+
+
+def _sample(name: str, x: Draw, scale_x: float, scale_o: float) -> Sample:
+    attributes: dict[str, Any] = {"scale_x": scale_x, "scale_o": scale_o}
+    return Sample(name, (x,), attributes if x.bits == 8 else attributes | {"o_bits": x.bits})
+
+
+iq_hardsigmoid.samples = (
+    _sample("plain", Draw((4, 50)), 16.0, 64.0),
+    _sample("one saturates", Draw((4, 50)), 16.0, 128.0),
+    _sample("many ties", Draw((8, 50)), 32.0, 16.0),
+    _sample("coarse input", Draw((4, 50)), 0.5, 64.0),
+    _sample("coarse output", Draw((4, 50)), 64.0, 2.0),
+    _sample("16 bits", Draw((4, 50), 16), 4096.0, 2.0**14),
+    _sample("4 bits", Draw((4, 50), 4), 2.0, 4.0),
+    _sample("empty", Draw((0, 3)), 16.0, 64.0),
+    _sample("one element", Draw((1,)), 16.0, 64.0),
+)

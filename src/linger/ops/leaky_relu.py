@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""iqLeakyRelu: negative integers are multiplied by a slope; scale and width stay.
+
+The dialect has no such op, so the format is linger's own: `alpha` is a whole number of at most 16 bits, sign included,
+over a power of two. A float32 attribute holds such a number exactly, and 0.1 becomes 26214/2^18, off by 1.5e-5 of itself.
+A slope beyond ±1 would widen the range; such a layer stays float (PReLU chooses an output scale of its own).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from linger.dialect import Draw, Refusal, Sample, op
+from linger.numeric import blocks, fixed
+from linger.numeric.kernel import Kernel, T
+
+_SLOPE_BITS = 16
+
+
+@op("iqLeakyRelu")
+def iq_leaky_relu(
+    k: Kernel[T], x: T, *, alpha: float, data_bits: int, o_bits: int, scale_x: float, scale_o: float
+) -> T:
+    """O = sat(⌊(x > 0 ? x : x·alpha)·scale_o/scale_x + ½⌋), the product exact; linger writes scale_o = scale_x."""
+    wide = k.wide(x)
+    bent = k.where_less(k.scalar(0.0), wide, wide, k.mul(wide, k.scalar(alpha)))
+    return blocks.requantize(k, bent, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits)
+
+
+def rounded_slope(slope: float) -> float:
+    """The nearest slope with a 16-bit mantissa.
+
+    >>> rounded_slope(0.25), rounded_slope(0.1) * 2**18
+    (0.25, 26214.0)
+    """
+    scale = fixed.scale_for(abs(slope), _SLOPE_BITS)
+    return fixed.round_half_up(Fraction(slope) * Fraction(scale)) / scale
+
+
+@iq_leaky_relu.function("torch.nn.functional.leaky_relu", "torch.nn.functional.leaky_relu_")
+def from_leaky_relu(x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Mapping[str, Any] | Refusal:
+    """The slope as the file stores it; `inplace` is honoured by the caller."""
+    if not math.isfinite(negative_slope) or abs(negative_slope) > 1:
+        return Refusal(f"negative_slope={negative_slope} is beyond ±1 and widens the range; use PReLU")
+    return {"alpha": rounded_slope(float(negative_slope))}
+
+
+def _sample(name: str, x: Draw, alpha: float, *, shift: int = 0) -> Sample:
+    scales = {"scale_x": 16.0, "scale_o": 16.0 * 2.0**-shift}
+    return Sample(name, (x,), {"alpha": rounded_slope(alpha), "data_bits": x.bits, "o_bits": x.bits, **scales})
+
+
+iq_leaky_relu.samples = (
+    _sample("a tenth", Draw((2, 3, 20)), 0.1),
+    _sample("a quarter: ties", Draw((2, 3, 20)), 0.25),
+    _sample("minus one saturates", Draw((2, 20)), -1.0),
+    _sample("no slope", Draw((2, 5)), 0.0),
+    _sample("a whole slope changes nothing", Draw((2, 5)), 1.0),
+    _sample("coarser output", Draw((2, 30)), 0.3, shift=2),
+    _sample("finer output saturates", Draw((2, 30)), 0.3, shift=-1),
+    *(_sample(f"{bits} bits", Draw((3, 40), bits), 0.2) for bits in (4, 16, 32)),
+    _sample("empty", Draw((0, 3)), 0.1),
+    _sample("one element", Draw((1,)), 0.1),
+)

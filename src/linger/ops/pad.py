@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""iqPad: a border of one integer around a tensor; scale and width stay.
+
+`pads` is int64 in the order of ONNX: all beginnings, then all ends; a negative number cuts off. `value` is a scalar of x's
+type. A real constant is rounded half up to the steps of x (zero is exact), one that x cannot hold stays float. Packers
+take zeros only. Other modes copy numbers of x and need no op of their own: linger writes them as slices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.numeric.kernel import Kernel, T
+
+
+@op("iqPad", is_scale_free=True, output_bits=None)
+def iq_pad(k: Kernel[T], x: T, pads: T, value: T, *, mode: str = "constant", platform_quant: str = PLATFORM_QUANT) -> T:
+    """Y = x with `pads` more places at the ends of each axis, all of them `value`."""
+    return k.pad(x, pads, value)
+
+
+def _steps(value: float, scale: float) -> int:
+    return math.floor(value * scale + 0.5)
+
+
+@iq_pad.constants("pads", "value")
+def border(*, pads: tuple[int, ...], value: float, scale: float, bits: int) -> tuple[tuple[int, ...], int]:
+    """The pads as they are and the integer of the real value, which the binding has seen to fit.
+
+    >>> border(pads=(0, 1, 0, 1), value=0.1, scale=16.0, bits=8)
+    ((0, 1, 0, 1), 2)
+    """
+    return pads, _steps(value, scale)
+
+
+@iq_pad.function("torch.nn.functional.pad", "torch.constant_pad_nd")
+def from_pad(x: Any, pad: Any, mode: Any = "constant", value: float | None = None) -> Mapping[str, Any] | Refusal:
+    """torch counts pads from the last axis, begin and end in turn. `mode` is the value in torch.constant_pad_nd."""
+    if not isinstance(mode, str):
+        mode, value = "constant", mode
+    if mode != "constant":
+        return Refusal(f"mode={mode!r} of this size has no integer form")
+    real = 0.0 if value is None else float(value)
+    scale, bits = getattr(x, "scale", None) or 1.0, getattr(x, "bits", 32)
+    limit = 1 << (bits - 1)
+    if not math.isfinite(real) or not -limit <= _steps(real, scale) < limit:
+        return Refusal(f"the constant {real} does not fit into {bits} bits at scale {scale}; use a smaller one")
+    begins, ends = [0] * x.dim(), [0] * x.dim()
+    for position in range(len(pad) // 2):
+        begins[-1 - position], ends[-1 - position] = int(pad[2 * position]), int(pad[2 * position + 1])
+    return {"pads": (*begins, *ends), "value": real}
+
+
+def _sample(name: str, x: Draw, most: int = 2, value: int = 0) -> Sample:
+    pads = Draw((2 * len(x.shape),), 64, low=0, high=most)
+    return Sample(name, (x, pads, Draw((), x.bits, low=value, high=value)), {})
+
+
+iq_pad.samples = (
+    _sample("pictures", Draw((2, 3, 4, 5))),
+    _sample("signals", Draw((2, 3, 7)), 4),
+    _sample("rows", Draw((3, 4))),
+    _sample("another constant", Draw((1, 2, 3, 3)), value=-7),
+    _sample("nothing to add", Draw((1, 2, 3)), 0),
+    _sample("the largest constant", Draw((2, 3), 16), value=32767),
+    *(_sample(f"{bits} bits", Draw((1, 2, 4, 3), bits), value=5) for bits in (4, 16, 32)),
+    _sample("empty batch", Draw((0, 3)), 0),
+    _sample("one element", Draw((1,)), 3),
+)

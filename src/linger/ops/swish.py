@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""iqSwish: SiLU (swish) by sixteen straight pieces between Q27 and Q27, rounded to the output's scale.
+
+The pieces are those of one chip (venusA), whose 32 bits end at ±16: an input beyond is taken for ±16. The name follows
+`iqSigmoid`; no packer knows it yet. Before the output's rounding the curve is within 1.16e-3 of SiLU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.numeric import blocks, long_tables
+from linger.numeric.kernel import Kernel, T
+
+
+def _finest(scales: Iterable[float]) -> float:
+    """The Q27 result is shifted right only."""
+    del scales
+    return 2.0**27
+
+
+@op("iqSwish", limit=_finest, state_name="iqswish")
+def iq_swish(
+    k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, platform_quant: str = PLATFORM_QUANT
+) -> T:
+    """O = sat(⌊silu(sat(⌊x·2^27/scale_x + ½⌋))·scale_o/2^27 + ½⌋), silu: Q27 → Q27 by `long_tables.SILU`."""
+    y = blocks.long_piecewise_linear(k, k.wide(x), source=k.scalar(scale_x), pieces=long_tables.SILU)
+    return blocks.requantize(k, y, source=k.scalar(long_tables.ONE), target=k.scalar(scale_o), bits=o_bits)
+
+
+@iq_swish.function("torch.nn.functional.silu")
+def from_silu(x: Any, inplace: bool = False) -> Mapping[str, Any]:
+    """`inplace` is honoured by the caller."""
+    return {}
+
+
+def _sample(name: str, x: Draw, scale_x: float, scale_o: float, o_bits: int | None = None) -> Sample:
+    attributes: dict[str, Any] = {"scale_x": scale_x, "scale_o": scale_o}
+    bits = x.bits if o_bits is None else o_bits
+    return Sample(name, (x,), attributes if bits == 8 else attributes | {"o_bits": bits})
+
+
+iq_swish.samples = (
+    _sample("plain", Draw((4, 50)), 16.0, 16.0),
+    _sample("finer output saturates", Draw((4, 50)), 16.0, 64.0),
+    _sample("beyond ±16", Draw((4, 50)), 2.0, 4.0),
+    _sample("narrow input", Draw((4, 50)), 1024.0, 2048.0),
+    _sample("16 bits", Draw((10, 50), 16), 2048.0, 2048.0),
+    _sample("16 bits, every piece", Draw((20, 50), 16), 4096.0, 4096.0),
+    _sample("finer than Q27", Draw((4, 50), 16), 2.0**30, 2.0**20),
+    _sample("ties to Q27", Draw((20, 50), 16), 2.0**28, 2.0**27, 32),
+    _sample("32 bits", Draw((20, 50), 32), 2.0**27, 2.0**27),
+    _sample("4 bits", Draw((4, 50), 4), 2.0, 2.0),
+    _sample("empty", Draw((0, 3)), 16.0, 16.0),
+    _sample("one element", Draw((1,)), 16.0, 16.0),
+)
