@@ -14,6 +14,7 @@ FIRST_OPS = {
     "Conv2dInt",
     "ConvTranspose2dInt",
     "LinearInt",
+    "BatchNorm2dInt",
     "Gather",
     "AvgPool2dInt",
     "MaxPool",

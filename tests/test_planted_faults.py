@@ -19,6 +19,7 @@ from tests.support.samples import run_function, run_numpy, run_torch
 BIASED = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt")
 TIED = (
     "AvgPool2dInt",
+    "BatchNorm2dInt",
     "Conv1dInt",
     "Conv2dInt",
     "ConvTranspose2dInt",

@@ -16,6 +16,7 @@ from linger.constraint.tracing import replace_everywhere
 from linger.constraint.wishes import QUANTIZED
 from linger.dialect import Refusal
 from linger.errors import UsageError
+from linger.quantization.batch_norm_layer import BatchNormLayer
 from linger.quantization.functional import KEY_PREFIX, FunctionalLayer
 from linger.quantization.integer_limits import limits_of_rows
 from linger.quantization.layer import QuantLayer, Widths
@@ -27,6 +28,9 @@ from linger.quantization.watch import FloatWatch
 logger = logging.getLogger(__name__)
 
 _RUNTIME = "_linger_runtime"
+
+_LAYERS: dict[str, type[QuantLayer]] = {"BatchNorm2dInt": BatchNormLayer}
+"""Ops whose layers are more than weights times input."""
 
 
 def init(
@@ -132,7 +136,7 @@ def _quantized(
         logger.warning("%s (%s) stays float: %s", path, type(layer).__name__, geometry.reason)
         return None
     chosen = mark.widths if mark is not None and mark.widths is not None else widths
-    made = QuantLayer(op, layer, geometry, chosen, runtime)
+    made = _LAYERS.get(op.name, QuantLayer)(op, layer, geometry, chosen, runtime)
     made.path = path
     made.is_ahead_of_relu = bool(getattr(module, AHEAD_RELU, False))
     made.limited_to = limits_of_rows(limits_of(module)) if made.is_lookup else limits_of(module)
