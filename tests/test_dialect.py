@@ -15,6 +15,7 @@ FIRST_OPS = {
     "ConvTranspose2dInt",
     "LinearInt",
     "BatchNorm2dInt",
+    "LayerNormInt",
     "Gather",
     "AvgPool2dInt",
     "MaxPool",

@@ -294,13 +294,13 @@ def test_one_number_per_channel(shape, draw):
     assert_kernels_give(body, [x, w], expected)
 
 
-def test_numbers_as_a_vector():
-    x = np.array([[0], [5], [8], [9]], np.int8)
+def test_numbers_to_hold_against_a_matrix():
+    x = np.array([[0, 7], [5, 8], [8, 1], [9, -1]], np.int8)
     # how many of 1, 8, 9 are not above x
-    expected = np.array([[0], [1], [2], [3]], np.float64)
+    expected = np.array([[[0, 1], [1, 2], [2, 1], [3, 0]]], np.float64)
 
     def body(k, x):
-        reached = k.where_less(k.wide(x), k.vector((1.0, 8.0, 9.0)), k.scalar(0.0), k.scalar(1.0))
-        return k.sum_along(reached, -1)
+        reached = k.where_less(k.wide(x), k.ladder((1.0, 8.0, 9.0)), k.scalar(0.0), k.scalar(1.0))
+        return k.sum_along(reached, 0)
 
     assert_kernels_give(body, [x], expected)

@@ -76,8 +76,8 @@ class Kernel(Protocol[T]):
     def lookup(self, table: Sequence[float], index: T) -> T:
         """Wide table entries at wide whole-number indices."""
 
-    def vector(self, values: Sequence[float]) -> T:
-        """Numbers as a wide vector."""
+    def ladder(self, values: Sequence[float]) -> T:
+        """Wide numbers to hold against a matrix one after the other: shape [numbers, 1, 1]."""
 
     def log(self, x: T) -> T:
         """ln x of positive wide numbers: right to about 2^-50 only, so what rounds it must know that no tie is near."""

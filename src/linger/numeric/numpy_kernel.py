@@ -77,8 +77,8 @@ class NumpyKernel:
     def lookup(self, table: Sequence[float], index: Array) -> Array:
         return np.asarray(table, dtype=np.float64)[index.astype(np.int64)]
 
-    def vector(self, values: Sequence[float]) -> Array:
-        return np.asarray(values, dtype=np.float64)
+    def ladder(self, values: Sequence[float]) -> Array:
+        return np.asarray(values, dtype=np.float64).reshape(-1, 1, 1)
 
     def log(self, x: Array) -> Array:
         return np.asarray(np.log(x))

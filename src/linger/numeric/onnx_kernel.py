@@ -48,9 +48,11 @@ class OnnxKernel(OnnxProducts):
         return self.emit("Reshape", [x, shape], x.dtype)
 
     def reshape_like(self, x: OnnxValue, other: OnnxValue) -> OnnxValue:
-        # before opset 14 a zero in the shape stands for the size at the same place: right for an empty batch
-        is_literal = 1 if self.opset >= 14 else None
-        return self.emit("Reshape", [x, self.emit("Shape", [other], INT64)], x.dtype, allowzero=is_literal)
+        shape = self.emit("Shape", [other], INT64)
+        if self.opset >= 14:
+            return self.emit("Reshape", [x, shape], x.dtype, allowzero=1)
+        # a zero in the shape stands for the size at the same place: on a vector that is right for an empty batch
+        return self.emit("Reshape", [self._reshape(x, [-1]), shape], x.dtype)
 
     def per_channel(self, w: OnnxValue, x: OnnxValue) -> OnnxValue:
         rank = self.emit("Shape", [self.emit("Shape", [x], INT64)], INT64)

@@ -100,8 +100,8 @@ class TorchKernel:
     def lookup(self, table: Sequence[float], index: Tensor) -> Tensor:
         return torch.as_tensor(table, dtype=self._wide, device=index.device)[index.long()]
 
-    def vector(self, values: Sequence[float]) -> Tensor:
-        return torch.as_tensor(values, dtype=self._wide)
+    def ladder(self, values: Sequence[float]) -> Tensor:
+        return torch.as_tensor(values, dtype=self._wide).reshape(-1, 1, 1)
 
     def log(self, x: Tensor) -> Tensor:
         return x.log()

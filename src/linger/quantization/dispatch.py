@@ -15,6 +15,7 @@ from linger.dialect import Binding, Op, Refusal, ops
 from linger.errors import UnsupportedError, UsageError
 from linger.quantization import passthrough
 from linger.quantization.functional import as_operand, run_functional
+from linger.quantization.norms import affine_of, call_norm, why_float
 from linger.quantization.qtensor import QTensor, unwrap
 from linger.quantization.rewrites import MOVES as OWN_MOVES
 from linger.quantization.rewrites import REWRITES, Call, rewritten
@@ -145,6 +146,10 @@ def _as_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     settings = binding(*args, **spelled)
     if isinstance(settings, Refusal):
         return _in_float(func, args, kwargs, reason=settings.reason)
+    if "w" in op.inputs:
+        affine = affine_of(binding, args, spelled)
+        reason = why_float(args[0] if args else spelled["x"], settings, affine)
+        return _in_float(func, args, kwargs, reason=reason) if reason else call_norm(op, args[0], settings, affine)
     operands = [as_operand(t, runtime) for t in _operands(op, binding, args, spelled)]
     if "out" in kwargs or any(o is None for o in operands):
         reason = "an operand is a float tensor; let a quantised layer produce it"

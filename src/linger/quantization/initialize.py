@@ -21,6 +21,7 @@ from linger.quantization.functional import KEY_PREFIX, FunctionalLayer
 from linger.quantization.integer_limits import limits_of_rows
 from linger.quantization.layer import QuantLayer, Widths
 from linger.quantization.marks import BY_NAME, QuantMode, checked_types, checked_widths, mark_of
+from linger.quantization.norm_layer import NormLayer
 from linger.quantization.runtime import Runtime, Scope
 from linger.quantization.supported import has_own_forward, op_for
 from linger.quantization.watch import FloatWatch
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _RUNTIME = "_linger_runtime"
 
-_LAYERS: dict[str, type[QuantLayer]] = {"BatchNorm2dInt": BatchNormLayer}
+_LAYERS: dict[str, type[QuantLayer]] = {"BatchNorm2dInt": BatchNormLayer, "LayerNormInt": NormLayer}
 """Ops whose layers are more than weights times input."""
 
 
