@@ -23,6 +23,10 @@ KINDS = {
     "two axes": (partial(nn.LayerNorm, (5, 6)), (4, 5, 6)),
     "no weights": (partial(nn.LayerNorm, (5, 6), elementwise_affine=False), (4, 5, 6)),
     "no bias, another eps": (partial(nn.LayerNorm, 6, eps=0.1, bias=False), (4, 6)),
+    "groups": (partial(nn.GroupNorm, 2, 6), (4, 6, 5, 3)),
+    "groups of vectors, no weights, another eps": (partial(nn.GroupNorm, 2, 6, eps=0.1, affine=False), (4, 6)),
+    "instances": (partial(nn.InstanceNorm2d, 6, affine=True), (4, 6, 5, 3)),
+    "instances of sequences, no weights": (partial(nn.InstanceNorm1d, 6), (4, 6, 7)),
 }
 each_kind = pytest.mark.parametrize(("make", "shape"), KINDS.values(), ids=KINDS.keys())
 
@@ -92,6 +96,32 @@ def test_they_are_quantised_by_default():
         model(batch((4, 6)))
     assert [op.op for op in linger.coverage(model).ops] == ["Quant", "LinearInt", "LayerNormInt", "LinearInt"]
     assert model[2].read("scale_x") == model[1].read("scale_o")
+
+
+def test_groups_are_quantised_by_default():
+    model = init(nn.Sequential(nn.Conv2d(3, 6, 3), nn.GroupNorm(3, 6), nn.InstanceNorm2d(6)).eval())
+    with linger.calibration():
+        model(batch((2, 3, 5, 5)))
+    assert [op.op for op in linger.coverage(model).ops] == ["Quant", "Conv2dInt", "GroupNormInt", "GroupNormInt"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), [(nn.InstanceNorm1d, (6, 7)), (nn.InstanceNorm2d, (6, 7, 2)), (nn.InstanceNorm3d, (6, 3, 2, 2))]
+)
+def test_one_picture_without_a_batch(kind, shape, tmp_path):
+    x, path = batch(shape), tmp_path / "net.onnx"
+    model = calibrated(settled(partial(kind, 6, affine=True)), x)
+    with torch.no_grad():
+        found = model(x)
+        assert torch.equal(found.integers(), model(x[None]).integers()[0])
+    linger.onnx.export(model, (x,), path)
+    assert linger.verify(model, path, [x]).ok
+
+
+def test_instance_norms_with_statistics_stay_float_visibly(caplog):
+    with caplog.at_level(logging.WARNING):
+        assert quantized_layers(init(nn.Sequential(nn.InstanceNorm2d(6, track_running_stats=True)))) == {}
+    assert "0 (InstanceNorm2d) stays float: track_running_stats=True" in caplog.text
 
 
 def test_weights_have_sixteen_bits_whatever_is_asked_for():

@@ -31,8 +31,11 @@ CALLS = {
     "by keyword": lambda m, h: F.layer_norm(h, normalized_shape=(8,), bias=m.b, weight=m.w, eps=0.1),
     "without": lambda m, h: F.layer_norm(h, (5, 8)),
     "weight only": lambda m, h: F.layer_norm(h, (8,), m.w),
+    "groups": lambda m, h: F.group_norm(h.transpose(1, 2), 2, m.w, m.b),
+    "groups without weights": lambda m, h: F.group_norm(h, 5, eps=0.1),
+    "instances": lambda m, h: F.instance_norm(h, eps=1e-3),
 }
-each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+OPS = {"groups": "GroupNormInt", "groups without weights": "GroupNormInt", "instances": "GroupNormInt"}
 X = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(1))
 
 
@@ -43,10 +46,11 @@ def quantised(call, **options):
     return model
 
 
-@each_call
-def test_call_is_computed_as_integers_and_stays_so_in_the_file(call, tmp_path):
+@pytest.mark.parametrize("name", CALLS)
+def test_call_is_computed_as_integers_and_stays_so_in_the_file(name, tmp_path):
+    call = CALLS[name]
     model = quantised(call)
-    assert [op.op for op in linger.coverage(model).ops] == ["Quant", "LinearInt", "LayerNormInt"]
+    assert [op.op for op in linger.coverage(model).ops] == ["Quant", "LinearInt", OPS.get(name, "LayerNormInt")]
     with torch.no_grad():
         real = Called(call)(X)
         assert (unwrap(model(X)) - real).norm() < 0.05 * real.norm()

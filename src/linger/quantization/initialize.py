@@ -30,7 +30,11 @@ logger = logging.getLogger(__name__)
 
 _RUNTIME = "_linger_runtime"
 
-_LAYERS: dict[str, type[QuantLayer]] = {"BatchNorm2dInt": BatchNormLayer, "LayerNormInt": NormLayer}
+_LAYERS: dict[str, type[QuantLayer]] = {
+    "BatchNorm2dInt": BatchNormLayer,
+    "LayerNormInt": NormLayer,
+    "GroupNormInt": NormLayer,
+}
 """Ops whose layers are more than weights times input."""
 
 

@@ -19,6 +19,9 @@ from linger.quantization.norms import PARAMETER_BITS, SCALE, Affine, run_norm
 from linger.quantization.qtensor import QTensor
 from linger.quantization.runtime import Runtime
 
+_AXES = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
+"""Axes of a batch, of the layers that also take one item alone."""
+
 
 class NormLayer(QuantLayer):
     """A norm as integers, its weight always of 16 bits; keys are those of the float layer and the ranges."""
@@ -28,6 +31,7 @@ class NormLayer(QuantLayer):
     ) -> None:
         super().__init__(op, source, geometry, widths, runtime)
         self.count = _parameter_count(source)
+        self._axes = next((n for kind, n in _AXES.items() if isinstance(source, kind)), 0)
         # the device's format, under the names that checkpoints have
         self.register_buffer("running_normal", torch.full((1,), (2.0 ** (NORMAL_BITS - 1) - 1) / SCALE))
         self.register_buffer("scale_normal", torch.full((1,), SCALE))
@@ -40,6 +44,13 @@ class NormLayer(QuantLayer):
     @widths.setter
     def widths(self, wanted: Widths) -> None:
         self._widths = replace(wanted, parameter=PARAMETER_BITS)
+
+    def forward(self, x: Any, output_size: Any = None) -> Any:
+        """Integers in, integers out; an instance norm also takes one picture without a batch."""
+        if x.dim() + 1 != self._axes:
+            return super().forward(x, output_size)
+        y = super().forward(x.unsqueeze(0), output_size)
+        return y.like(y.content.squeeze(0))
 
     def _learn(self, q: QTensor, geometry: Mapping[str, Any], name: str) -> QTensor:
         return self._deploy(q, geometry, name)
