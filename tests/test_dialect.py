@@ -23,6 +23,10 @@ FIRST_OPS = {
     "Clip",
     "iqAdd",
     "iqMul",
+    "iqDiv",
+    "iqSum",
+    "iqMean",
+    "iqVar",
     "iqCat",
 }
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linger.numeric import blocks
+from linger.numeric.fixed import round_half_up
 from tests.support.onnx_body import assert_kernels_give, interpret_numpy, interpret_torch
 
 WAYS = {"numpy": interpret_numpy, "torch": interpret_torch}
@@ -81,3 +82,18 @@ def test_requantize_in_onnxruntime_equals_the_fraction(shift, bits):
         return blocks.requantize(k, k.wide(x), source=k.scalar(2.0**shift), target=k.scalar(1.0), bits=bits)
 
     assert_kernels_give(body, [np.array(values, np.int32)], np.array(expected, f"int{bits}"), element_bits=32)
+
+
+@pytest.mark.parametrize("ratio", [2.0**-6, 0.5, 1.0, 8.0], ids=str)
+def test_quotients_are_rounded_as_by_fractions(ratio):
+    near = np.arange(-200, 201)
+    far = np.array([2**40 - 1, 2**40, 2**40 + 1, -(2**40) - 1, -(2**40)])
+    a, b = (v.ravel() for v in np.meshgrid(np.concatenate([near, far]), [1, 2, 3, 6, 7, 10, 97, 1000003]))
+    exact = [round_half_up(int(x) * Fraction(ratio) / int(y)) for x, y in zip(a, b, strict=True)]
+
+    def body(k, x, y):
+        return blocks.round_quotient(k, k.wide(x), k.wide(y), ratio=k.scalar(ratio))
+
+    assert_kernels_give(
+        body, [a.astype(np.float64), b.astype(np.float64)], np.array(exact, np.float64), opsets=(11, 18)
+    )

@@ -290,11 +290,6 @@ def leaky(h):
     return h
 
 
-def divided_in_place(h):
-    h /= 3
-    return h
-
-
 def into_a_float_tensor(h):
     result = torch.zeros(h.shape)
     result[:] = h
@@ -306,15 +301,14 @@ UNKNOWN = {
     "sin": ("sin", torch.sin),
     "cos": ("cos", lambda h: h.cos()),
     "matmul with floats": ("matmul", lambda h: torch.matmul(h, torch.ones(h.shape).transpose(2, 3))),
-    "mean": ("mean", lambda h: h.mean(1)),
-    "mean of all": ("mean", lambda h: h.mean()),
+    "sum as float64": ("sum", lambda h: h.sum(dtype=torch.float64)),
+    "standard deviation": ("std", lambda h: h.std(1)),
+    "variance with another correction": ("var", lambda h: h.var(1, correction=2)),
+    "division by zero": ("div", lambda h: (h / 0.0).clamp(-1, 1).nan_to_num()),
     "mean as float64": ("mean", lambda h: h.mean((2, 3), dtype=torch.float64)),
     "cube": ("pow", lambda h: h**3),
     "division by a tensor": ("div", lambda h: h / (h.detach().dequantize() + 10)),
     "division that rounds": ("div", lambda h: torch.div(h, 2, rounding_mode="floor")),
-    "sum": ("sum", lambda h: h.sum(1)),
-    "/": ("div", lambda h: h / 3),
-    "/=": ("div_", divided_in_place),
     "leaky_relu": ("leaky_relu", lambda h: F.leaky_relu(h, 0.1)),
     "leaky_relu in place": ("leaky_relu", leaky),
     "nn.LeakyReLU in place": ("leaky_relu", nn.LeakyReLU(0.2, inplace=True)),

@@ -21,6 +21,7 @@ NORMAL_BITS = 16
 DEFAULT_EPS = 1e-5
 """The device knows no other."""
 
+_WITHIN = 1  # not −1: along a negative axis ONNX Runtime sums an empty tensor to one of the wrong shape
 _SIGNIFICAND = 53  # bits of a whole number that float64 holds
 _PAIRS = 29  # the highest pair of bits that the table of the newer device has: 2^58 and 2^59
 _POWERS = tuple(4.0**pair for pair in range(1, _PAIRS + 1))
@@ -45,8 +46,8 @@ def normalize(k: Kernel[T], lines: T, *, source: T, eps: float) -> T:
 
     n = sat(⌊(N·q − S1)·r + ½⌋), r ≈ 2^10/√D by `inverse_root`, D = N·S2 − S1² + ⌊eps·source²·N² + ½⌋, eps as float32.
     """
-    count, total = k.line_length(lines), k.sum_along(lines, -1)
-    squares = k.sum_along(k.mul(lines, lines), -1)
+    count, total = k.line_length(lines), k.sum_along(lines, _WITHIN)
+    squares = k.sum_along(k.mul(lines, lines), _WITHIN)
     spread = k.sub(k.mul(count, squares), k.mul(total, total))
     # a scale is a power of two, so eps·source² is not rounded; the product with N² is, once and everywhere alike
     softening = k.mul(k.mul(k.wide(k.single(eps)), k.mul(source, source)), k.mul(count, count))

@@ -18,7 +18,7 @@ from linger.quantization.functional import as_operand, run_functional
 from linger.quantization.norms import affine_of, call_norm, why_float
 from linger.quantization.qtensor import QTensor, unwrap
 from linger.quantization.rewrites import MOVES as OWN_MOVES
-from linger.quantization.rewrites import REWRITES, Call, rewritten
+from linger.quantization.rewrites import NUMPY_SPELLINGS, REWRITES, Call, rewritten
 
 _SHAPE_QUERIES = frozenset({"size", "dim", "numel", "nelement", "ndimension", "__len__", "is_same_size"})
 _SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "device", "is_cuda", "is_cpu", "layout", "is_meta"})
@@ -68,10 +68,6 @@ _IN_PLACE_OPERATORS = frozenset(
     f"__i{name}__"
     for name in ["add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor", "lshift", "rshift"]
 ) | {"__setitem__"}
-
-
-_NUMPY_SPELLINGS = {"axis": "dim"}
-"""Names that torch's own functions take besides their documented ones."""
 
 
 @cache
@@ -142,7 +138,7 @@ def _as_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     runtime = _runtime((args, kwargs))
     if runtime.frame is None:
         return _in_float(func, args, kwargs, reason="outside the model")
-    spelled = {_NUMPY_SPELLINGS.get(k, k): v for k, v in kwargs.items() if k != "out"}
+    spelled = {NUMPY_SPELLINGS.get(k, k): v for k, v in kwargs.items() if k != "out"}
     settings = binding(*args, **spelled)
     if isinstance(settings, Refusal):
         return _in_float(func, args, kwargs, reason=settings.reason)
