@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from linger.dialect import Binding, Op, Refusal, ops
 from linger.errors import UnsupportedError, UsageError
 from linger.quantization import passthrough
+from linger.quantization.adaptive import ADAPTIVE, pool_adaptively
 from linger.quantization.functional import as_operand, run_functional
 from linger.quantization.norms import affine_of, call_norm, why_float
 from linger.quantization.qtensor import QTensor, unwrap
@@ -110,12 +111,20 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 f"{x.runtime.path or 'model'}: {func.__name__} changes the shape of a quantised tensor in place. "
                 f"Write x = x.{func.__name__.rstrip('_')}(…) instead."
             )
-        calls = rewritten(func, args, kwargs)
-        if calls is not None:
-            return _run_all(calls)
+        result = _by_other_calls(func, x, args, kwargs)
+        if result is not None:
+            return result
     if func in bindings():
         return _as_integers(func, args, kwargs)
     return _in_float(func, args, kwargs, reason="linger has no integer form for this function")
+
+
+def _by_other_calls(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a function that stands for others; None if it stands for itself."""
+    calls = rewritten(func, args, kwargs)
+    if calls is not None:
+        return _run_all(calls)
+    return pool_slices(func, args, kwargs) if func in ADAPTIVE and x.runtime.frame is not None else None
 
 
 def _run_all(calls: list[Call]) -> Any:
@@ -125,6 +134,15 @@ def _run_all(calls: list[Call]) -> Any:
         x = result if first is None else first
         result = dispatch(func, (x, *rest), {}) if isinstance(x, QTensor) else func(x, *rest)
     return result
+
+
+def pool_slices(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Adaptive pooling as other calls; None if it has no such form, or is an ordinary pool already."""
+    given = {**dict(zip(("x", "output_size", "return_indices"), args, strict=False)), **kwargs}
+    if given.get("return_indices"):
+        return None
+    x, size = given["x"], given["output_size"]
+    return pool_adaptively(func, x, size, lambda other, arguments: dispatch(other, arguments, {}))
 
 
 def unwrap_indices(args: tuple[Any, ...]) -> tuple[Any, ...]:

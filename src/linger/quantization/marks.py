@@ -17,7 +17,10 @@ from linger.quantization.layer import QuantLayer, Widths
 from linger.quantization.runtime import MARK
 from linger.quantization.supported import supported_types
 
-THROUGH_FUNCTIONS = (nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Flatten, nn.Identity)
+THROUGH_FUNCTIONS = (
+    *(nn.ReLU, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Flatten, nn.Identity),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
+)
 """Layers that need no replacement: the functions they call work on quantised tensors."""
 
 

@@ -153,6 +153,51 @@ def _interpolated(
     return [(repeat_pixels, (x, *(int(f) for f in factors)))]
 
 
+def _average_1d(
+    x: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+    count_include_pad: bool = True,  # noqa: FBT001, FBT002
+) -> list[Call] | None:
+    """A signal is a picture of one row."""
+    window = (_row(kernel_size, 1), _row(stride or kernel_size, 1), _row(padding, 0), ceil_mode, count_include_pad)
+    return _as_picture(x, F.avg_pool2d, *window)
+
+
+def _largest_1d(
+    x: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,  # noqa: FBT001, FBT002
+    return_indices: bool = False,  # noqa: FBT001, FBT002
+) -> list[Call] | None:
+    if return_indices:
+        return None
+    window = (_row(kernel_size, 1), _row(stride or kernel_size, 1), _row(padding, 0), _row(dilation, 1), ceil_mode)
+    return _as_picture(x, F.max_pool2d, *window)
+
+
+def _adaptive_1d(func: Any) -> Callable[..., list[Call] | None]:
+    def rewrite(x: Any, output_size: Any, return_indices: bool = False) -> list[Call] | None:  # noqa: FBT001, FBT002
+        return None if return_indices else _as_picture(x, func, _row(output_size, 1))
+
+    return rewrite
+
+
+def _row(value: Any, other: int) -> tuple[int, int]:
+    return (other, int(value[0] if isinstance(value, (tuple, list)) else value))
+
+
+def _as_picture(x: Any, func: Any, *arguments: Any) -> list[Call] | None:
+    if x.dim() != 3:
+        return None
+    return [(torch.unsqueeze, (x, -2)), (func, (None, *arguments)), (torch.squeeze, (None, -2))]
+
+
 REWRITES: dict[Any, Callable[..., list[Call] | None]] = {
     **dict.fromkeys((torch.neg, torch.negative, Tensor.neg, Tensor.negative, Tensor.__neg__), _negated),
     **dict.fromkeys((torch.square, Tensor.square), _square),
@@ -165,6 +210,10 @@ REWRITES: dict[Any, Callable[..., list[Call] | None]] = {
     **dict.fromkeys((torch.var, Tensor.var), _variance),
     **dict.fromkeys((torch.pixel_shuffle, F.pixel_shuffle), _pixel_shuffle),
     **dict.fromkeys((torch.pixel_unshuffle, F.pixel_unshuffle), _pixel_unshuffle),
+    F.avg_pool1d: _average_1d,
+    **dict.fromkeys((F.max_pool1d, torch.max_pool1d), _largest_1d),
+    F.adaptive_avg_pool1d: _adaptive_1d(F.adaptive_avg_pool2d),
+    F.adaptive_max_pool1d: _adaptive_1d(F.adaptive_max_pool2d),
     F.interpolate: _interpolated,
     F.upsample: _interpolated,
 }
