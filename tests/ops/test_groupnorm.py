@@ -40,6 +40,13 @@ def test_both_ends_saturate():
     assert_gives(groupnorm_int, [x, int16(400, 400), int32(0, 0)], attributes(2), expected)
 
 
+def test_accumulator_has_thirty_two_bits():
+    # ±1024·32767 + 2^31 − 1: what does not fit stays 2^31 − 1, 2^19 at 2^-12; the other is 2113930239/2^12 = 516096.2
+    inputs = [int8([[[1, 3]]]), int16([32767]), int32([2**31 - 1])]
+    expected = int32([[[516096, 524288]]])
+    assert_gives(groupnorm_int, inputs, attributes(1, 1.0, o_bits=32), expected)
+
+
 @pytest.mark.parametrize("sample", groupnorm_int.samples, ids=lambda sample: sample.name)
 def test_samples_in_pythons_integers(sample):
     inputs = arrays(sample)

@@ -31,18 +31,15 @@ def requantize(k: Kernel[T], x: T, *, source: T, target: T, bits: int) -> T:
 def round_quotient(k: Kernel[T], a: T, b: T, *, ratio: T) -> T:
     """⌊a·ratio/b + ½⌋ of whole numbers a and b > 0 and a power of two, exactly: no quotient is rounded on the way.
 
-    Holds while 2·|a|·max(ratio, 1) + b·max(1/ratio, 1) is below 2^52. The quotient of floats may be one off at a whole
-    number; what is left over says so.
+    Holds while 2·|a|·max(ratio, 1) + b·max(1/ratio, 1) is below 2^53: the quotient of two whole numbers t/d that is no
+    whole number n misses the next one by at least 1/d, and float64 cannot round n − 1/d to n while n·d < 2^53.
     """
     one, two = k.scalar(1.0), k.scalar(2.0)
     up = k.where_less(ratio, one, one, ratio)
     down = k.where_less(ratio, one, k.div(one, ratio), one)
     bottom = k.mul(b, k.mul(down, two))
     top = k.add(k.mul(a, k.mul(up, two)), k.mul(b, down))
-    guess = k.floor(k.div(top, bottom))
-    rest = k.sub(top, k.mul(guess, bottom))
-    guess = k.where_less(rest, k.scalar(0.0), k.sub(guess, one), guess)
-    return k.where_less(rest, bottom, guess, k.add(guess, one))
+    return k.floor(k.div(top, bottom))
 
 
 def piecewise_linear(k: Kernel[T], x: T, *, source: T, pieces: Pieces) -> T:
