@@ -14,6 +14,8 @@ FIRST_OPS = {
     "Conv2dInt",
     "ConvTranspose2dInt",
     "LinearInt",
+    "BatchNorm2dInt",
+    "LayerNormInt",
     "Gather",
     "AvgPool2dInt",
     "MaxPool",
@@ -21,6 +23,10 @@ FIRST_OPS = {
     "Clip",
     "iqAdd",
     "iqMul",
+    "iqDiv",
+    "iqSum",
+    "iqMean",
+    "iqVar",
     "iqCat",
 }
 

@@ -160,3 +160,17 @@ def test_a_border_of_copies_has_no_op():
     { r = thinker.iqPad<mode="reflect">(x, p, v) y = thinker.Dequant<scale_o=16.0>(r) }"""
     with pytest.raises(UnsupportedError, match=r"iqPad.*mode='reflect'; only a constant border has an op"):
         bring_to_normal_form(ir.from_proto(onnx.parser.parse_model(text)))
+
+
+@pytest.mark.parametrize(("count", "is_refused"), [(2896, False), (2897, True)])
+def test_norms_whose_sums_are_not_exact_are_refused(count, is_refused):
+    text = f"""<ir_version: 8, opset_import: ["": 12, "thinker": 1]>
+    g (int16[1,{count}] x, int16[{count}] w, int32[{count}] b) => (int16[a,n] y) {{
+      y = thinker.LayerNormInt<data_bits=16, parameter_bits=16, o_bits=16, scale_x=1.0, scale_w=1.0, scale_o=1.0>(x, w, b)
+    }}"""
+    made = ir.from_proto(onnx.parser.parse_model(text))
+    if is_refused:
+        with pytest.raises(UnsupportedError, match="sums over 2897 numbers of 16 bits would not be exact"):
+            bring_to_normal_form(made)
+    else:
+        bring_to_normal_form(made)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linger.numeric import blocks
+from linger.numeric.fixed import round_half_up
 from linger.numeric.numpy_kernel import NumpyKernel
 from tests.support.onnx_body import assert_kernels_give, interpret_numpy, interpret_torch
 
@@ -91,3 +92,18 @@ def test_sixths_are_rounded_half_up_without_a_mistake(f):
     numerators = [int(w) * 3 * 2**f + step for w in whole for step in (-1, 0, 1)]
     found = blocks.round_sixth(NumpyKernel(), np.array(numerators, np.float64) / 2**f)
     assert found.tolist() == [(m + 3 * 2**f) // (6 * 2**f) for m in numerators]
+
+
+@pytest.mark.parametrize("ratio", [2.0**-6, 0.5, 1.0, 8.0], ids=str)
+def test_quotients_are_rounded_as_by_fractions(ratio):
+    near = np.arange(-200, 201)
+    far = np.array([2**48 + step for step in range(-9, 10)] + [-(2**48) + step for step in range(-9, 10)])
+    a, b = (v.ravel() for v in np.meshgrid(np.concatenate([near, far]), [1, 2, 3, 6, 7, 10, 97, 1000003]))
+    exact = [round_half_up(int(x) * Fraction(ratio) / int(y)) for x, y in zip(a, b, strict=True)]
+
+    def body(k, x, y):
+        return blocks.round_quotient(k, k.wide(x), k.wide(y), ratio=k.scalar(ratio))
+
+    assert_kernels_give(
+        body, [a.astype(np.float64), b.astype(np.float64)], np.array(exact, np.float64), opsets=(11, 18)
+    )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from linger.numeric.fixed import (
     MAX_EXPONENT,
+    adaptive_runs,
     is_power_of_two,
     limits,
     round_half_up,
@@ -128,3 +129,16 @@ def test_positive_ties_go_down_where_the_reciprocal_is_too_small(area):
     is_tie = (2 * sums) % (2 * area) == area
     towards = np.sign(sums) * ((np.abs(sums) - area // 2) // area)  # to zero, both ways
     np.testing.assert_array_equal(found[is_tie], towards[is_tie])
+
+
+@pytest.mark.parametrize("side", range(1, 16))
+def test_runs_are_the_windows_of_adaptive_pooling(side):
+    for count in range(1, 20):
+        windows = [
+            (start, start + run.size)
+            for run in adaptive_runs(side, count)
+            for start in range(run.start, run.end - run.size + 1, run.stride)
+        ]
+        assert windows == [(i * side // count, math.ceil((i + 1) * side / count)) for i in range(count)]
+        if side % count == 0:
+            assert len(adaptive_runs(side, count)) == 1

@@ -187,3 +187,22 @@ def test_every_part_of_a_plan_is_below_the_bound(draw):
         assert plan.parts >= 1  # 4000 channels need four parts at most
         reach = [128 * np.abs(part.numpy()).sum(axis=1).max() for part in w.chunk(plan.parts, dim=1)]
         assert max(reach) < FLOAT32_EXACT
+
+
+@pytest.mark.parametrize("bias", [None, torch.tensor([5.0, 2.0**24, -7.0])], ids=["no bias", "large bias"])
+@pytest.mark.parametrize("bits", [8, 16], ids=str)
+def test_one_factor_per_channel_is_exact(bits, bias):
+    weight = torch.tensor([2.0 ** (bits - 1) - 1, -3.0, 1.0])
+    x = torch.randint(-(2 ** (bits - 1)), 2 ** (bits - 1), (2, 3, 4, 5)).float()
+
+    def product(x, w, b):
+        y = x * w.reshape(-1, 1, 1)
+        return y if b is None else y + b.reshape(-1, 1, 1)
+
+    plan = plan_product(weight, bias, bits)
+    # |x·w| + |b| below 2^24 is one float32 product; a large bias is added apart; 16·16 bits need float64
+    assert plan == SplitPlan(0 if bits == 16 else 1, is_bias_apart=bits == 8 and bias is not None)
+    found = run_product(product, x, weight, bias, plan, group=1, axis=-3)
+    expected = x.double() * weight.double().reshape(-1, 1, 1)
+    expected = expected if bias is None else expected + bias.double().reshape(-1, 1, 1)
+    assert torch.equal(found.double(), expected)

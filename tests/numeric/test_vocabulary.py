@@ -264,3 +264,47 @@ def test_pictures_turned_between_products(batch, draw):
         return k.store(k.turn(k.matmul(k.turn(k.matmul(x, w)), v)), 32)
 
     assert_kernels_give(body, [x, w, v], expected)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8), (6, 8), (2, 2, 4), (0, 3, 8)], ids=str)
+def test_lines_as_long_as_a_vector_and_back(shape, draw):
+    x = draw.integers(-128, 128, shape).astype(np.int8)
+    w = draw.integers(-128, 128, 8).astype(np.int8)
+    expected = x.reshape(x.size // 8, 8).astype(np.float64)
+    assert_kernels_give(lambda k, x, w: k.lines(k.wide(x), w), [x, w], expected)
+    assert_kernels_give(lambda k, x, w: k.line_length(k.lines(x, w)), [x, w], np.array(8.0))
+    both_ways = x.astype(np.float64) + 1
+    assert_kernels_give(
+        lambda k, x, w: k.reshape_like(k.add(k.lines(k.wide(x), w), k.scalar(1.0)), x), [x, w], both_ways
+    )
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 4, 5), (3, 6, 2), (3, 6), (0, 6, 4)], ids=str)
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_lines_of_channel_groups(shape, groups, draw):
+    x = draw.integers(-128, 128, shape).astype(np.int8)
+    expected = x.reshape(shape[0] * groups, math.prod(shape[1:]) // groups).astype(np.float64)
+    assert_kernels_give(lambda k, x: k.group_lines(k.wide(x), groups), [x], expected)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 4), (2, 3, 4, 5)], ids=str)
+def test_one_number_per_channel(shape, draw):
+    x, w = draw.integers(-128, 128, shape).astype(np.int8), np.array([1, -2, 3], np.int8)
+    expected = np.stack([x[:, c] * float(w[c]) for c in range(3)], axis=1)
+
+    def body(k, x, w):
+        return k.mul(k.wide(x), k.per_channel(k.wide(w), x))
+
+    assert_kernels_give(body, [x, w], expected)
+
+
+def test_numbers_to_hold_against_a_matrix():
+    x = np.array([[0, 7], [5, 8], [8, 1], [9, -1]], np.int8)
+    # how many of 1, 8, 9 are not above x
+    expected = np.array([[[0, 1], [1, 2], [2, 1], [3, 0]]], np.float64)
+
+    def body(k, x):
+        reached = k.where_less(k.wide(x), k.ladder((1.0, 8.0, 9.0)), k.scalar(0.0), k.scalar(1.0))
+        return k.sum_along(reached, 0)
+
+    assert_kernels_give(body, [x], expected)

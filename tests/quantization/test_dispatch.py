@@ -290,11 +290,6 @@ def celu_in_place(h):
     return h
 
 
-def divided_in_place(h):
-    h /= 3
-    return h
-
-
 def into_a_float_tensor(h):
     result = torch.zeros(h.shape)
     result[:] = h
@@ -306,15 +301,14 @@ UNKNOWN = {
     "sin": ("sin", torch.sin),
     "cos": ("cos", lambda h: h.cos()),
     "matmul with floats": ("matmul", lambda h: torch.matmul(h, torch.ones(h.shape).transpose(2, 3))),
-    "mean": ("mean", lambda h: h.mean(1)),
-    "mean of all": ("mean", lambda h: h.mean()),
+    "sum as float64": ("sum", lambda h: h.sum(dtype=torch.float64)),
+    "standard deviation": ("std", lambda h: h.std(1)),
+    "variance with another correction": ("var", lambda h: h.var(1, correction=2)),
+    "division by zero": ("div", lambda h: (h / 0.0).clamp(-1, 1).nan_to_num()),
     "mean as float64": ("mean", lambda h: h.mean((2, 3), dtype=torch.float64)),
     "cube": ("pow", lambda h: h**3),
     "division by a tensor": ("div", lambda h: h / (h.detach().dequantize() + 10)),
     "division that rounds": ("div", lambda h: torch.div(h, 2, rounding_mode="floor")),
-    "sum": ("sum", lambda h: h.sum(1)),
-    "/": ("div", lambda h: h / 3),
-    "/=": ("div_", divided_in_place),
     "celu": ("celu", lambda h: F.celu(h, 0.5)),
     "celu in place": ("celu", celu_in_place),
     "nn.CELU in place": ("celu", nn.CELU(0.5, inplace=True)),
@@ -327,7 +321,7 @@ UNKNOWN = {
     "alpha": ("add", lambda h: torch.add(h, h, alpha=2)),
     "stack": ("stack", lambda h: torch.stack([h, h])),
     "where": ("where", lambda h: torch.where(h > 0, h, torch.zeros(()))),
-    "pool to uneven windows": ("adaptive_avg_pool2d", lambda h: F.adaptive_avg_pool2d(h, 4)),
+    "pool to uneven windows": ("adaptive_avg_pool2d", lambda h: F.adaptive_avg_pool2d(h[0], 4)),
     "overhanging windows": ("avg_pool2d", lambda h: F.avg_pool2d(h, 4, 3, ceil_mode=True)),
     "clamp by a tensor": ("clamp", lambda h: torch.clamp(h, min=torch.zeros(()))),
     "largest along an axis": ("amax", lambda h: h.amax(1)),

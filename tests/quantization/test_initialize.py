@@ -24,7 +24,7 @@ def replaced(model):
 
 def net():
     return nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.ReLU6(), nn.Sequential(nn.Linear(4, 4), nn.AvgPool2d(2)), nn.LayerNorm(4)
+        nn.Conv2d(3, 4, 3), nn.ReLU6(), nn.Sequential(nn.Linear(4, 4), nn.AvgPool2d(2)), nn.LocalResponseNorm(4)
     )
 
 
@@ -32,7 +32,7 @@ def test_every_supported_layer_is_replaced_and_the_model_returned():
     model = net()
     assert init(model) is model
     assert replaced(model) == {"0", "1", "2.0", "2.1"}
-    assert isinstance(model[3], nn.LayerNorm)
+    assert isinstance(model[3], nn.LocalResponseNorm)
     assert {layer.path for layer in quantized_layers(model).values()} == replaced(model)
 
 
@@ -110,8 +110,8 @@ def test_a_subclass_alone_can_be_chosen():
 
 def test_unsupported_types_are_all_named_at_once():
     model = net()
-    with pytest.raises(UsageError, match=r"LayerNorm, Softmax, 'text' has no integer form") as caught:
-        init(model, quant_modules=[nn.LayerNorm, nn.Conv2d, nn.Softmax, "text"])
+    with pytest.raises(UsageError, match=r"LocalResponseNorm, Softmax, 'text' has no integer form") as caught:
+        init(model, quant_modules=[nn.LocalResponseNorm, nn.Conv2d, nn.Softmax, "text"])
     assert all(kind in str(caught.value) for kind in ("Conv2d,", "ConvTranspose2d,", "Embedding,", "Linear"))
     assert replaced(model) == set()
     assert runtime_of(model) is None

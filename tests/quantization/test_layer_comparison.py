@@ -73,7 +73,10 @@ def test_every_number_is_what_it_is_by_hand(batches):
 
 def test_ops_and_float_layers():
     model = nn.Sequential(
-        nn.Linear(12, 12), nn.LayerNorm(12), linger.disable_quant(nn.Linear(12, 12)), nn.Linear(12, 2)
+        nn.Linear(12, 12),
+        linger.disable_quant(nn.LayerNorm(12)),
+        linger.disable_quant(nn.Linear(12, 12)),
+        nn.Linear(12, 2),
     )
     rows = by_name(compare_layers(model, quantised_copy(model, X), X))
     assert [row.op for row in rows.values()] == ["LinearInt", "LayerNorm", "Linear", "LinearInt"]

@@ -10,10 +10,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import linger
+from linger.constraint.batch_norm import NormalizeBatchNorm3d
 from linger.constraint.conv_bn import NormalizeConvBN1d, NormalizeConvBN2d, NormalizeConvTransposeBN2d
 from linger.constraint.limits import Limits, Normalized
 from linger.constraint.normalize import NORMALIZED, normalize_layers, normalize_module
-from linger.constraint.normalized import NormalizeConv2d, NormalizeLayerNorm, NormalizeLinear
+from linger.constraint.normalized import NormalizeConv2d, NormalizeLinear
 from linger.constraint.recurrent import NormalizeFastGRU, NormalizeFastLSTM
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
@@ -411,17 +412,17 @@ def test_widths_for_a_pair_are_wished_by_its_type_or_its_convolution():
 @pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch's own
 def test_layers_without_an_integer_form_stay_float_within_their_limits(caplog):
     model = nn.Sequential(
-        NormalizeLayerNorm(2, normalize_data=0.5),
+        NormalizeBatchNorm3d(2, normalize_data=0.5),
         NormalizeFastLSTM(2, 4, proj_size=2, normalize_data=0.01), NormalizeFastGRU(2, 2), nn.LSTM(2, 2),
     )  # fmt: skip
     with caplog.at_level(logging.WARNING):
         init(model)
     assert caplog.messages == [
-        "0 (NormalizeLayerNorm) stays float, within its limits: it has no integer form",
+        "0 (NormalizeBatchNorm3d) stays float, within its limits: it has no integer form",
         "1 (NormalizeFastLSTM) stays float: proj_size makes the state smaller by a product that has no integer form",
     ]
     assert model[1](torch.randn(3, 1, 2))[0].abs().max() <= 0.01
-    assert model[0](100 * torch.randn(1, 4, 2)).abs().max() == 0.5
+    assert model[0](100 * torch.randn(1, 2, 4, 2, 2)).abs().max() == 0.5
 
 
 def test_a_pair_without_statistics_stays_float(caplog):

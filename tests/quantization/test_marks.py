@@ -21,7 +21,7 @@ from linger.quantization.supported import supported_types
 
 
 def part():
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)))
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.Linear(4, 4), nn.LocalResponseNorm(4)))
 
 
 def test_disabling_marks_the_module_and_all_inside_and_returns_it():

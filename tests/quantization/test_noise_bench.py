@@ -74,11 +74,12 @@ def test_macs_and_parameters_are_counted_for_the_first_batch():
     model = settle(Wired(lambda m, x: m.fc(m.bn(m.conv(x)).mean((2, 3))), bias=False)).eval()
     trace_layers(model, picture())
     measured = bench(model, picture(2), picture(5))
-    assert measured.together().macs == {"conv": 2 * 4 * 6 * 6 * 27, "conv2": 0, "fc": 2 * 4 * 4}
+    assert measured.together().macs == {"conv": 2 * 4 * 6 * 6 * 27, "conv2": 0, "bn2": 0, "fc": 2 * 4 * 4}
     # the folded batch norm gives the convolution a bias
     assert {path: layer.parameters for path, layer in measured.layers.items()} == {
         "conv": 4 * 27 + 4,
         "conv2": 4 * 36,
+        "bn2": 4 + 4,
         "fc": 16 + 4,
     }
 
@@ -91,6 +92,7 @@ def test_wishes_for_layers_hold():
     layers = bench(model, picture(), bits=16).layers
     assert {path: layer.widths for path, layer in layers.items()} == {
         "conv": Widths(8, 4, 32),
+        "bn2": Widths(16, 16, 16),
         "fc": Widths(16, 16, 16),
     }
     assert layers["conv"].wide == Widths(16, 16, 32)

@@ -28,6 +28,21 @@ CASES = {
     "nearest, of volumes": (F.interpolate, (X[None], (5, 7, 2)), {}),
     "nearest, recomputed": (F.interpolate, (X,), {"scale_factor": 1.7, "recompute_scale_factor": True}),
     "mean, axis": (torch.mean, (X,), {"axis": [3, 2]}),
+    "mean of all": (torch.mean, (X,), {}),
+    "mean of one axis": (torch.mean, (X, 1), {}),
+    "mean of one axis, kept, negative": (torch.mean, (X, -1, True), {}),
+    "mean of three axes": (torch.mean, (X[0], (1, 2)), {}),
+    "sum of all": (torch.Tensor.sum, (X,), {}),
+    "sum of all, kept": (torch.sum, (X, None, True), {}),
+    "sum of axes apart": (torch.sum, (X, (0, 2)), {}),
+    "sum of axes apart, kept": (torch.sum, (X,), {"dim": (3, 1), "keepdims": True}),
+    "sum of a tuple of one": (torch.sum, (X, (2,), True), {}),
+    "sum of no axis is that of all": (torch.sum, (X, ()), {}),
+    "variance": (torch.var, (X,), {}),
+    "variance of the batch": (torch.var, (X, False), {}),
+    "variance along axes": (torch.var, (X, (0, -1), False, True), {}),
+    "variance, correction": (torch.Tensor.var, (X, 1), {"correction": 0, "keepdim": True}),
+    "reciprocal": (torch.reciprocal, (X,), {}),
 }
 
 
@@ -36,8 +51,8 @@ def test_the_calls_compute_the_same(func, args, kwargs):
     result = None
     for function, (first, *rest) in rewritten(func, args, kwargs):
         result = function(result if first is None else first, *rest)
-    # a mean over 20 numbers may be summed in another order: 20 roundings of 2^-24 each, of values below 4
-    assert torch.allclose(result, func(*args, **kwargs), rtol=0, atol=20 * 2.0**-24 * 4)
+    # sums may run in another order: a rounding of 2^-24 for each of up to 120 numbers below 4, and as many for squares
+    assert torch.allclose(result, func(*args, **kwargs), rtol=0, atol=240 * 2.0**-24 * 4)
     assert result.shape == func(*args, **kwargs).shape
 
 
@@ -51,9 +66,15 @@ def test_the_calls_compute_the_same(func, args, kwargs):
         (torch.div, (X, 2), {"rounding_mode": "floor"}),
         (torch.pow, (X, 3), {}),
         (torch.pow, (X, X), {}),
-        (torch.mean, (X,), {}),
-        (torch.mean, (X, 1), {}),
-        (torch.mean, (X[0], (1, 2)), {}),
+        (torch.mean, (X, 1, True), {}),
+        (torch.mean, (X, 7), {}),
+        (torch.mean, (X, (1, 1)), {}),
+        (torch.mean, (X[0, 0, 0, 0],), {}),
+        (torch.sum, (X, 0, True), {}),
+        (torch.sum, (X,), {"dtype": torch.float64}),
+        (torch.var, (X, 0, True, True), {}),
+        (torch.var, (X, 0), {"correction": 2}),
+        (torch.var, (X[0, 0, 0, 0],), {}),
         (torch.mean, (X, (2, 3)), {"dtype": torch.float64}),
         (torch.neg, (X,), {"out": X}),
         (F.interpolate, (X,), {"scale_factor": 2, "mode": "bilinear"}),

@@ -19,6 +19,7 @@ from linger.graph.changes import Changes
 from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, require_known_ops
 from linger.graph.element_types import INTEGERS, infer_element_types
 from linger.numeric.fixed import limits
+from linger.numeric.normalization import is_exact
 from linger.numeric.onnx_products import MOST_TRANSPOSED_TAPS
 
 _NEUTRAL = {"auto_pad": "NOTSET", "storage_order": 0}
@@ -119,6 +120,8 @@ def _refuse(node: ir.Node, attributes: dict[str, Any]) -> None:
             )
     if node.op_type == "ConvTranspose2dInt":
         _refuse_long_sums(node, attributes)
+    if node.op_type == "LayerNormInt":
+        _refuse_long_lines(node)
 
 
 def _refuse_long_sums(node: ir.Node, attributes: dict[str, Any]) -> None:
@@ -136,6 +139,17 @@ def _require_form(node: ir.Node, op: Op) -> None:
         op.form(len(node.inputs))
     except UsageError as error:
         raise GraphError(f"{describe(node)}: {error}") from error
+
+
+def _refuse_long_lines(node: ir.Node) -> None:
+    weight = node.inputs[1]
+    count = None if weight is None or weight.shape is None else weight.shape[0]
+    x = node.inputs[0]
+    bits = 8 if x is None or x.dtype is None else int(x.dtype.itemsize * 8)
+    if isinstance(count, int) and not is_exact(count, bits):
+        raise UnsupportedError(
+            f"{describe(node)}: the sums over {count} numbers of {bits} bits would not be exact. Normalise fewer numbers."
+        )
 
 
 def _complete_inputs(model: ir.Model, node: ir.Node, op: Op, changes: Changes) -> None:

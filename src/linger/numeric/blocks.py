@@ -29,6 +29,20 @@ def requantize(k: Kernel[T], x: T, *, source: T, target: T, bits: int) -> T:
     return k.store(saturate(k, rescale(k, x, source=source, target=target), bits), bits)
 
 
+def round_quotient(k: Kernel[T], a: T, b: T, *, ratio: T) -> T:
+    """⌊a·ratio/b + ½⌋ of whole numbers a and b > 0 and a power of two, exactly: no quotient is rounded on the way.
+
+    Holds while 2·|a|·max(ratio, 1) + b·max(1/ratio, 1) is below 2^53: the quotient of two whole numbers t/d that is no
+    whole number n misses the next one by at least 1/d, and float64 cannot round n − 1/d to n while n·d < 2^53.
+    """
+    one, two = k.scalar(1.0), k.scalar(2.0)
+    up = k.where_less(ratio, one, one, ratio)
+    down = k.where_less(ratio, one, k.div(one, ratio), one)
+    bottom = k.mul(b, k.mul(down, two))
+    top = k.add(k.mul(a, k.mul(up, two)), k.mul(b, down))
+    return k.floor(k.div(top, bottom))
+
+
 def piecewise_linear(k: Kernel[T], x: T, *, source: T, pieces: Pieces) -> T:
     """A curve in Q15 of whole numbers at scale `source`, which are first rounded to Q11 and saturated to 16 bits."""
     x = saturate(k, rescale(k, x, source=source, target=k.scalar(2.0**11)), 16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 BIAS_BITS = 32
@@ -116,3 +117,38 @@ def ceil_pads(
             count -= 1
         ends.append(max(pads[axis + 2], (count - 1) * strides[axis] + reach - size[axis] - pads[axis]))
     return pads[0], pads[1], ends[0], ends[1]
+
+
+@dataclass(frozen=True)
+class WindowRun:
+    """Windows of one size at one distance, over the pixels from `start` to `end`."""
+
+    start: int
+    end: int
+    size: int
+    stride: int
+
+
+def adaptive_runs(side: int, count: int) -> list[WindowRun]:
+    """The windows of adaptive pooling, from ⌊i·side/count⌋ to ⌈(i+1)·side/count⌉, joined into runs where they can be.
+
+    >>> adaptive_runs(6, 3)
+    [WindowRun(start=0, end=6, size=2, stride=2)]
+    >>> adaptive_runs(7, 3)
+    [WindowRun(start=0, end=7, size=3, stride=2)]
+    >>> adaptive_runs(5, 3)
+    [WindowRun(start=0, end=2, size=2, stride=1), WindowRun(start=1, end=4, size=3, stride=1), WindowRun(start=3, end=5, size=2, stride=1)]
+    """
+    runs: list[WindowRun] = []
+    first = last = 0  # where the windows of the present run start
+    for i in range(count):
+        start, end = i * side // count, -(-(i + 1) * side // count)
+        before = runs[-1] if runs else None
+        is_second = before is not None and first == last and start > first
+        if before and before.size == end - start and (is_second or (start > last and start - last == before.stride)):
+            runs[-1] = WindowRun(first, end, before.size, start - last)
+        else:
+            runs.append(WindowRun(start, end, end - start, 1))
+            first = start
+        last = start
+    return runs

@@ -76,6 +76,9 @@ class Kernel(Protocol[T]):
     def lookup(self, table: Sequence[float], index: T) -> T:
         """Wide table entries at wide whole-number indices."""
 
+    def ladder(self, values: Sequence[float]) -> T:
+        """Wide numbers to hold against a matrix one after the other: shape [numbers, 1, 1]."""
+
     def log(self, x: T) -> T:
         """ln x of positive wide numbers: right to about 2^-50 only, so what rounds it must know that no tie is near."""
 
@@ -85,6 +88,19 @@ class Kernel(Protocol[T]):
 
     def sum_along(self, x: T, axis: int) -> T:
         """Sum along an axis, which stays with size 1."""
+
+    # -- shapes (the type stays) -----------------------------------------------------------------
+    def lines(self, x: T, w: T) -> T:
+        """The elements of x in their order, as lines that are as long as the vector w: [lines, length]."""
+
+    def group_lines(self, x: T, groups: int) -> T:
+        """x of shape [n, c, …] with one line for each group of channels: [n·groups, c/groups·…]."""
+
+    def reshape_like(self, x: T, other: T) -> T:
+        """The elements of x in their order, in the shape of `other`."""
+
+    def line_length(self, x: T) -> T:
+        """Size of the last axis, as a wide scalar."""
 
     # -- products (wide results) ---------------------------------------------------------------
     def linear(self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int) -> T:

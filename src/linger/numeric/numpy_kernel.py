@@ -7,6 +7,7 @@ that for up to 64 products, and the common ones (8-bit) for 2^39. Nothing is rou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -76,6 +77,9 @@ class NumpyKernel:
     def lookup(self, table: Sequence[float], index: Array) -> Array:
         return np.asarray(table, dtype=np.float64)[index.astype(np.int64)]
 
+    def ladder(self, values: Sequence[float]) -> Array:
+        return np.asarray(values, dtype=np.float64).reshape(-1, 1, 1)
+
     def log(self, x: Array) -> Array:
         return np.asarray(np.log(x))
 
@@ -84,6 +88,18 @@ class NumpyKernel:
 
     def sum_along(self, x: Array, axis: int) -> Array:
         return np.asarray(x.sum(axis=axis, keepdims=True))
+
+    def lines(self, x: Array, w: Array) -> Array:
+        return x.reshape(-1, w.size)
+
+    def group_lines(self, x: Array, groups: int) -> Array:
+        return x.reshape(-1, math.prod(x.shape[1:]) // groups)
+
+    def reshape_like(self, x: Array, other: Array) -> Array:
+        return x.reshape(other.shape)
+
+    def line_length(self, x: Array) -> Array:
+        return self.scalar(x.shape[-1])
 
     def linear(self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int) -> Array:
         product: Array = np.matmul(x.astype(np.float64), w.astype(np.float64).T)

@@ -20,6 +20,9 @@ from linger.numeric.kernel import Ints
 from linger.numeric.onnx_time import OnnxTime
 from linger.numeric.onnx_writer import DOUBLE, FLOAT, INT64, AttributeRef, OnnxValue, integer_type
 
+_ALL = 1 << 30
+"""An end beyond that of any shape."""
+
 
 class OnnxKernel(OnnxTime):
     """Interprets a body by writing ONNX nodes.
@@ -29,6 +32,31 @@ class OnnxKernel(OnnxTime):
         element_bits: Storage width of the op's integer inputs; bodies of 8-bit tensors use faster kernels.
         prefix: Prepended to every value name, so that expansions into one graph do not collide.
     """
+
+    # -- shapes --------------------------------------------------------------------------------------------
+    def lines(self, x: OnnxValue, w: OnnxValue) -> OnnxValue:
+        return self._lines(x, self.emit("Shape", [w], INT64))
+
+    def group_lines(self, x: OnnxValue, groups: int | AttributeRef) -> OnnxValue:
+        beyond = self.constant([_ALL], INT64)
+        item = self.emit("Slice", [self.emit("Shape", [x], INT64), self.constant([1], INT64), beyond], INT64)
+        size = self.emit("ReduceProd", [item], INT64, keepdims=1)
+        return self._lines(x, self.emit("Div", [size, self.cast(self.scalar(groups), INT64)], INT64))
+
+    def _lines(self, x: OnnxValue, length: OnnxValue) -> OnnxValue:
+        shape = self.emit("Concat", [self.constant([-1], INT64), length], INT64, axis=0)
+        return self.emit("Reshape", [x, shape], x.dtype)
+
+    def reshape_like(self, x: OnnxValue, other: OnnxValue) -> OnnxValue:
+        shape = self.emit("Shape", [other], INT64)
+        if self.opset >= 14:
+            return self.emit("Reshape", [x, shape], x.dtype, allowzero=1)
+        # a zero in the shape stands for the size at the same place: on a vector that is right for an empty batch
+        return self.emit("Reshape", [self._reshape(x, [-1]), shape], x.dtype)
+
+    def line_length(self, x: OnnxValue) -> OnnxValue:
+        last = self.emit("Gather", [self.emit("Shape", [x], INT64), self.constant(-1, INT64)], INT64, axis=0)
+        return self.wide(last)
 
     # -- windows -------------------------------------------------------------------------------------------
     def window_sum(self, x: OnnxValue, *, kernel_shape: Ints, strides: Ints, pads: Ints) -> OnnxValue:

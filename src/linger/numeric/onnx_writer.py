@@ -268,6 +268,9 @@ class OnnxWriter:
     def lookup(self, table: Sequence[float], index: OnnxValue) -> OnnxValue:
         return self.emit("Gather", [self.constant(table, DOUBLE), self.cast(index, INT64)], DOUBLE, axis=0)
 
+    def ladder(self, values: Sequence[float]) -> OnnxValue:
+        return self.constant(np.asarray(values).reshape(-1, 1, 1), DOUBLE)
+
     def log(self, x: OnnxValue) -> OnnxValue:
         return self.emit("Log", [x], x.dtype)
 

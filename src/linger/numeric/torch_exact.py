@@ -76,6 +76,8 @@ def _by_output(weight: Tensor, transposed_groups: int | None) -> Tensor:
     occurs at most once, whatever stride, dilation and padding are. So Σ|w[i, o', ·]| over the group's input channels and
     all taps bounds every partial sum, and leaving input channels out of a part takes just their terms away.
     """
+    if weight.dim() == 1:  # one factor per channel
+        return weight.reshape(-1, 1, 1)
     if transposed_groups is None:
         return weight.reshape(weight.shape[0], weight.shape[1], -1)
     groups, outside = transposed_groups, weight.shape[1]
@@ -99,7 +101,7 @@ def run_product(
 ) -> Tensor:
     """Run `product(x, weight, bias)` as the plan says; `axis` is the channel axis of x.
 
-    Returns float32 for the plain plan, float64 otherwise. The bias is 1-D over the output channels. `is_transposed`: the
+    Returns float32 for the plain plan, float64 otherwise. A weight of one axis is a factor for each channel. The bias is 1-D over the output channels. `is_transposed`: the
     weights are [in, out/group, …], so their input channels are picked as those of x are.
     """
     if plan.parts == 1 and not plan.is_bias_apart:
@@ -107,6 +109,9 @@ def run_product(
     if plan.parts == 0:
         return product(x.double(), weight.double(), None if bias is None else bias.double())
     total: Tensor | None = None
+    if weight.dim() == 1:  # one factor per channel: there is nothing to split
+        total = product(x, weight.to(x.dtype), None).double()
+        return total if bias is None else total + _along(bias.double(), axis, total.dim())
     channels = weight.shape[0] // group if is_transposed else weight.shape[1]
     for chosen in torch.arange(channels, device=weight.device).chunk(plan.parts):
         first, last = int(chosen[0]), int(chosen[-1]) + 1
@@ -122,5 +127,9 @@ def run_product(
     assert total is not None  # a plan has at least one part
     if bias is None:
         return total
-    trailing = total.dim() - 1 - (axis % total.dim())
-    return total + bias.double().reshape(-1, *([1] * trailing))
+    return total + _along(bias.double(), axis, total.dim())
+
+
+def _along(bias: Tensor, axis: int, rank: int) -> Tensor:
+    """One number per channel, in the shape that broadcasts along an axis."""
+    return bias.reshape(-1, *([1] * (rank - 1 - axis % rank)))

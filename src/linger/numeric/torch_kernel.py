@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -100,6 +101,9 @@ class TorchKernel:
     def lookup(self, table: Sequence[float], index: Tensor) -> Tensor:
         return torch.as_tensor(table, dtype=self._wide, device=index.device)[index.long()]
 
+    def ladder(self, values: Sequence[float]) -> Tensor:
+        return torch.as_tensor(values, dtype=self._wide).reshape(-1, 1, 1)
+
     def log(self, x: Tensor) -> Tensor:
         return x.log()
 
@@ -108,6 +112,18 @@ class TorchKernel:
 
     def sum_along(self, x: Tensor, axis: int) -> Tensor:
         return x.sum(axis, keepdim=True)
+
+    def lines(self, x: Tensor, w: Tensor) -> Tensor:
+        return x.reshape(-1, w.numel())
+
+    def group_lines(self, x: Tensor, groups: int) -> Tensor:
+        return x.reshape(-1, math.prod(x.shape[1:]) // groups)
+
+    def reshape_like(self, x: Tensor, other: Tensor) -> Tensor:
+        return x.reshape(other.shape)
+
+    def line_length(self, x: Tensor) -> Tensor:
+        return self.scalar(x.shape[-1])
 
     def linear(self, x: Tensor, w: Tensor, b: Tensor | None, *, x_bits: int, w_bits: int) -> Tensor:
         if not self.is_exact:

@@ -12,7 +12,7 @@ from linger.graph.dialect_node import all_nodes, is_dialect
 from linger.onnx.call import WRAPPED
 from linger.onnx.emission import NAME_ATTRIBUTE, PARAMETERS_ATTRIBUTE
 
-_PARAMETER_NAMES = {"w": "weight", "b": "bias"}
+_PARAMETER_NAMES = {"w": "weight", "b": "bias", "running_mean": "running_mean", "running_var": "running_var"}
 
 
 def name_nodes(model: ir.Model) -> None:

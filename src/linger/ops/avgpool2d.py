@@ -67,12 +67,17 @@ def from_avg_pool2d(
 
 @avgpool2d_int.function("torch.nn.functional.adaptive_avg_pool2d")
 def from_adaptive_avg_pool2d(x: Any, output_size: Any) -> Mapping[str, Any] | Refusal:
-    """A global pool is one window over the whole picture."""
-    height, width = (int(n) for n in x.shape[-2:])
-    if _pair(output_size) not in ((1, 1), (height, width)):
-        return Refusal(f"AdaptiveAvgPool2d to {output_size} has uneven windows; only the size 1 is supported")
-    kernel = (1, 1) if _pair(output_size) == (height, width) else (height, width)
-    return {"kernel_shape": kernel, "strides": kernel, "pads": (0, 0, 0, 0), "ceil_mode": 0}
+    """A size whose windows are alike, as that of a global pool, or one that divides the picture's."""
+    sides = tuple(int(n) for n in x.shape[-2:])
+    counts = [side if n is None else int(n) for side, n in zip(sides, _pair(output_size), strict=True)]
+    runs = [fixed.adaptive_runs(side, n) for side, n in zip(sides, counts, strict=True)]
+    if any(len(run) != 1 for run in runs):
+        return Refusal(
+            f"AdaptiveAvgPool2d to {output_size} has uneven windows; choose a size that divides the picture's"
+        )
+    kernel = tuple(run[0].size for run in runs)
+    strides = tuple(run[0].stride if run[0].end - run[0].start > run[0].size else run[0].size for run in runs)
+    return {"kernel_shape": kernel, "strides": strides, "pads": (0, 0, 0, 0), "ceil_mode": 0}
 
 
 @avgpool2d_int.layer("torch.nn.AvgPool2d")

@@ -11,8 +11,10 @@ import torch
 
 from linger.constraint.normalized import output_padding
 from linger.dialect import Refusal
-from linger.quantization.dispatch import bindings_by_path
-from linger.quantization.qtensor import unwrap
+from linger.quantization.adaptive import ADAPTIVE
+from linger.quantization.dispatch import bindings_by_path, pool_slices
+from linger.quantization.functional import quantize_input
+from linger.quantization.qtensor import QTensor, unwrap
 from linger.quantization.runtime import OpRecord
 
 
@@ -31,7 +33,13 @@ def bind(layer: Any, x: Any, output_size: Any = None) -> Mapping[str, Any] | Ref
 
 
 def call_in_float(layer: Any, x: Any, reason: str) -> Any:
-    """The function call that a layer is, on real values, and noted."""
+    """The function call that a layer is: by several pools where that is possible, else on real values, and noted."""
     function: Any = reduce(getattr, layer.geometry["call"].split(".")[1:], torch)
+    if function in ADAPTIVE:
+        is_real = not isinstance(x, QTensor) or x.scale is None
+        q = quantize_input(unwrap(x), layer, layer.widths.data, layer.runtime, layer.path) if is_real else x
+        pooled = pool_slices(function, (q, *layer.geometry["arguments"]), {})
+        if pooled is not None:
+            return pooled
     layer.runtime.note(OpRecord(layer.path, layer.op_name, is_integer=False, reason=reason))
     return function(unwrap(x), *layer.geometry["arguments"])

@@ -14,11 +14,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 from linger.dialect import Binding, Op, Refusal, ops
 from linger.errors import UnsupportedError, UsageError
 from linger.quantization import packing, passthrough
+from linger.quantization.adaptive import ADAPTIVE, pool_adaptively
 from linger.quantization.functional import as_operand, run_functional
+from linger.quantization.norms import NAMES as NORMS
+from linger.quantization.norms import affine_of, call_norm, why_float
 from linger.quantization.parameters import is_parameter
 from linger.quantization.qtensor import QTensor, unwrap
 from linger.quantization.rewrites import MOVES as OWN_MOVES
-from linger.quantization.rewrites import REWRITES, Call, rewritten
+from linger.quantization.rewrites import NUMPY_SPELLINGS, REWRITES, Call, rewritten
 
 _SHAPE_QUERIES = frozenset({"size", "dim", "numel", "nelement", "ndimension", "__len__", "is_same_size"})
 _SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "device", "is_cuda", "is_cpu", "layout", "is_meta"})
@@ -68,10 +71,6 @@ _IN_PLACE_OPERATORS = frozenset(
     f"__i{name}__"
     for name in ["add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor", "lshift", "rshift"]
 ) | {"__setitem__"}
-
-
-_NUMPY_SPELLINGS = {"axis": "dim"}
-"""Names that torch's own functions take besides their documented ones."""
 
 
 @cache
@@ -128,8 +127,8 @@ def _moved(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any])
             f"{x.runtime.path or 'model'}: {func.__name__} changes the shape of a quantised tensor in place. "
             f"Write x = x.{func.__name__.rstrip('_')}(…) instead."
         )
-    calls = rewritten(func, args, kwargs)
-    return NotImplemented if calls is None else _run_all(calls)
+    result = _by_other_calls(func, x, args, kwargs)
+    return NotImplemented if result is None else result
 
 
 def _stacked(tensors: Any, dim: int = 0) -> Any:
@@ -139,6 +138,14 @@ def _stacked(tensors: Any, dim: int = 0) -> Any:
     return _in_float(torch.stack, (tensors, dim), {}, reason="an operand is a float tensor")
 
 
+def _by_other_calls(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a function that stands for others; None if it stands for itself."""
+    calls = rewritten(func, args, kwargs)
+    if calls is not None:
+        return _run_all(calls)
+    return pool_slices(func, args, kwargs) if func in ADAPTIVE and x.runtime.frame is not None else None
+
+
 def _run_all(calls: list[Call]) -> Any:
     """Calls that stand for one: each but the first works on the result before it."""
     result: Any = None
@@ -146,6 +153,15 @@ def _run_all(calls: list[Call]) -> Any:
         x = result if first is None else first
         result = dispatch(func, (x, *rest), {}) if isinstance(x, QTensor) else func(x, *rest)
     return result
+
+
+def pool_slices(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Adaptive pooling as other calls; None if it has no such form, or is an ordinary pool already."""
+    given = {**dict(zip(("x", "output_size", "return_indices"), args, strict=False)), **kwargs}
+    if given.get("return_indices"):
+        return None
+    x, size = given["x"], given["output_size"]
+    return pool_adaptively(func, x, size, lambda other, arguments: dispatch(other, arguments, {}))
 
 
 def unwrap_indices(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -159,10 +175,14 @@ def _as_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     runtime = _runtime((args, kwargs))
     if runtime.frame is None:
         return _in_float(func, args, kwargs, reason="outside the model")
-    spelled = {_NUMPY_SPELLINGS.get(k, k): v for k, v in kwargs.items() if k != "out"}
+    spelled = {NUMPY_SPELLINGS.get(k, k): v for k, v in kwargs.items() if k != "out"}
     settings = binding(*args, **spelled)
     if isinstance(settings, Refusal):
         return _in_float(func, args, kwargs, reason=settings.reason)
+    if op.name in NORMS:
+        affine = affine_of(binding, args, spelled)
+        reason = why_float(args[0] if args else spelled["x"], settings, affine)
+        return _in_float(func, args, kwargs, reason=reason) if reason else call_norm(op, args[0], settings, affine)
     given = _operands(op, binding, args, spelled)
     parameter = given.pop() if op.inputs[-1] == "w" and is_parameter(given[-1]) else None
     operands = [as_operand(t, runtime) for t in given]

@@ -31,6 +31,8 @@ class Frozen:
     weight_integers: Tensor
     bias_integers: Tensor | None
     scale_w: float
+    extras: tuple[Tensor, ...] = ()
+    """What the file carries besides."""
 
 
 @dataclass(frozen=True)

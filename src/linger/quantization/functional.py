@@ -46,6 +46,7 @@ class FunctionalLayer(QuantizedBase):
         op = _ops_by_state_name().get(key.rpartition("_")[0])
         super().__init__(("o",) if op is None or op.input_bits is None else ("x", "o"))
         self.parameter: Kept | None = None
+        self.frozen: Any = None  # integer parameters of a norm, made in the last pass; no part of a checkpoint
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # older checkpoints of products also hold the last scalar operand and the input's range

@@ -16,10 +16,12 @@ from linger.constraint.tracing import replace_everywhere
 from linger.constraint.wishes import QUANTIZED
 from linger.dialect import Refusal
 from linger.errors import UsageError
+from linger.quantization.batch_norm_layer import BatchNormLayer
 from linger.quantization.functional import KEY_PREFIX, FunctionalLayer
 from linger.quantization.integer_limits import limits_of_rows
 from linger.quantization.layer import QuantLayer, Widths
 from linger.quantization.marks import BY_NAME, QuantMode, checked_types, checked_widths, mark_of
+from linger.quantization.norm_layer import NormLayer
 from linger.quantization.recurrent import QuantRecurrent
 from linger.quantization.recurrent_cell import QuantCell
 from linger.quantization.runtime import Runtime, Scope
@@ -30,6 +32,13 @@ from linger.quantization.watch import FloatWatch
 logger = logging.getLogger(__name__)
 
 _RUNTIME = "_linger_runtime"
+
+_LAYERS: dict[str, type[QuantLayer]] = {
+    "BatchNorm2dInt": BatchNormLayer,
+    "LayerNormInt": NormLayer,
+    "GroupNormInt": NormLayer,
+}
+"""Ops whose layers are more than weights times input."""
 
 
 def init(
@@ -140,7 +149,7 @@ def _quantized(
         recurrent = kind(op, layer, chosen, runtime)
         recurrent.path, recurrent.limited_to = path, limits_of(module)
         return recurrent
-    made = QuantLayer(op, layer, geometry, chosen, runtime)
+    made = _LAYERS.get(op.name, QuantLayer)(op, layer, geometry, chosen, runtime)
     made.path = path
     made.is_ahead_of_relu = bool(getattr(module, AHEAD_RELU, False))
     made.limited_to = limits_of_rows(limits_of(module)) if made.is_lookup else limits_of(module)

@@ -281,7 +281,7 @@ class QuantLayer(QuantizedBase):
             "scale_o": scale_o,
         }
         if self.runtime.emitter is not None:
-            tensors = [q.content, frozen.weight_integers, frozen.bias_integers]
+            tensors = [q.content, frozen.weight_integers, frozen.bias_integers, *frozen.extras]
             self._note(name, q, None)
             return QTensor(self.runtime.emit(self._op, tensors, attributes, name), scale_o, bits, self.runtime)
         is_differentiable = torch.is_grad_enabled() and not is_exporting()
@@ -352,12 +352,15 @@ class QuantLayer(QuantizedBase):
         """Drop what was frozen when a parameter has changed, also through `.data`, which torch does not count."""
         if self.runtime.emitter is not None:
             return  # the pass before the export has filled the cache; a trace must not see the comparison
-        weight = self.weight if self.transposed_groups is None else self.weight.transpose(0, 1)  # output channels first
-        candidates = [weight, self.bias, *(self.bn.state_dict().values() if self.bn is not None else ())]
-        tensors = [t.detach() for t in candidates if t is not None]
+        tensors = [t.detach() for t in self._sources() if t is not None]
         if self._watchman.has_changed(tensors, is_thorough=self.runtime.is_thorough):
             self._frozen.clear()
             self._simulation.clear()
+
+    def _sources(self) -> list[Tensor | None]:
+        """What the integer parameters are made from."""
+        weight = self.weight if self.transposed_groups is None else self.weight.transpose(0, 1)  # output channels first
+        return [weight, self.bias, *(self.bn.state_dict().values() if self.bn is not None else ())]
 
     def train(self, mode: bool = True) -> QuantLayer:  # noqa: FBT001, FBT002 - torch's signature
         """Switch the mode; what was frozen is made anew, so that no edit can hide behind an equal checksum for long."""

@@ -19,7 +19,6 @@ from linger.quantization.runtime import MARK
 from linger.quantization.supported import supported_types
 
 THROUGH_FUNCTIONS = (
-    nn.ReLU,
     nn.LeakyReLU,
     nn.PReLU,
     nn.GELU,
@@ -27,7 +26,6 @@ THROUGH_FUNCTIONS = (
     nn.Hardtanh,
     nn.Hardsigmoid,
     nn.Hardswish,
-    nn.MaxPool2d,
     *(
         getattr(nn, f"{kind}Pad{n}d")
         for kind in ("Zero", "Constant", "Reflection", "Replication", "Circular")
@@ -35,11 +33,8 @@ THROUGH_FUNCTIONS = (
     ),
     nn.ChannelShuffle,
     nn.Upsample,
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Flatten,
-    nn.Identity,
+    *(nn.ReLU, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Flatten, nn.Identity),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
 )
 """Layers that need no replacement: the functions they call work on quantised tensors."""
 

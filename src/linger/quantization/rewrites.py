@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Torch functions that are others in disguise.
 
-−x is x·(−1), x² is x·x, a mean over pictures is global pooling, pixel shuffle and nearest interpolation are reshapes.
+−x is x·(−1), x² is x·x, a mean over pictures is global pooling, a sum over several axes is one over a single axis, pixel shuffle and nearest interpolation are reshapes.
 Only what gives the same real numbers is rewritten: dividing by three is not multiplying by a rounded third.
 """
 
@@ -17,6 +17,9 @@ from torch import Tensor
 
 from linger.numeric.interpolation import nearest_places, output_sizes
 from linger.quantization.padding import can_copy, pad_by_copying
+
+NUMPY_SPELLINGS = {"axis": "dim", "keepdims": "keepdim"}
+"""Names that torch's own functions take besides their documented ones."""
 
 Call = tuple[Any, tuple[Any, ...]]
 """A function and its positional arguments."""
@@ -44,13 +47,62 @@ def _quotient(x: Any, other: Any, *, rounding_mode: str | None = None) -> list[C
     return [(torch.mul, (x, 1.0 / other))]
 
 
+def _reciprocal(x: Any) -> list[Call]:
+    return [(Tensor.__rtruediv__, (x, 1.0))]
+
+
 def _mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> list[Call] | None:  # noqa: FBT001, FBT002 - torch's signature
     """The mean over height and width of pictures is their global average pool."""
     dims = (dim,) if isinstance(dim, int) else tuple(dim or ())
-    if dtype is not None or x.dim() != 4 or sorted(d % 4 for d in dims) != [2, 3]:
+    if dtype in (None, torch.float32) and x.dim() == 4 and sorted(d % 4 for d in dims) == [2, 3]:
+        pooled: list[Call] = [(F.adaptive_avg_pool2d, (x, 1))]
+        return pooled if keepdim else [*pooled, (torch.flatten, (None, 1))]
+    return _reduced(torch.mean, x, dim, is_kept=keepdim) if dtype in (None, torch.float32) else None
+
+
+def _sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> list[Call] | None:  # noqa: FBT001, FBT002
+    return _reduced(torch.sum, x, dim, is_kept=keepdim) if dtype in (None, torch.float32) else None
+
+
+def _variance(
+    x: Any,
+    dim: Any = None,
+    unbiased: bool = True,  # noqa: FBT001, FBT002
+    keepdim: bool = False,  # noqa: FBT001, FBT002
+    *,
+    correction: Any = None,
+) -> list[Call] | None:
+    if isinstance(dim, bool):  # torch.var(x, False)
+        dim, unbiased = None, dim
+    if correction not in (None, 0, 1):
         return None
-    pooled: list[Call] = [(F.adaptive_avg_pool2d, (x, 1))]
-    return pooled if keepdim else [*pooled, (torch.flatten, (None, 1))]
+    is_unbiased = bool(unbiased if correction is None else correction)
+    found = _reduced(torch.var, x, dim, is_unbiased, is_kept=keepdim)
+    return found if found is not None or correction is None else [(torch.var, (x, dim, is_unbiased, keepdim))]
+
+
+def _reduced(func: Any, x: Any, dim: Any, *settings: Any, is_kept: bool) -> list[Call] | None:
+    """A reduction of any axes as one of a single axis that stays: `func(x, axis, *settings, True)`.
+
+    None if it is of that form already, or if its axes are wrong: torch says what is wrong with them.
+    """
+    rank = x.dim()
+    dims = [dim] if isinstance(dim, int) else list(range(rank)) if dim is None or len(dim) == 0 else list(dim)
+    axes = sorted({d % rank for d in dims}) if rank else []
+    if not axes or len(axes) != len(dims) or any(not -rank <= d < rank for d in dims):
+        return None
+    if len(axes) == 1:
+        (axis,) = axes
+        if is_kept and dim == axis:
+            return None
+        reduced: list[Call] = [(func, (x, axis, *settings, True))]
+        return reduced if is_kept else [*reduced, (torch.squeeze, (None, axis))]
+    kept = [axis for axis in range(rank) if axis not in axes]
+    last = len(kept)
+    moved: list[Call] = [(torch.permute, (x, (*kept, *axes)))] if [*kept, *axes] != list(range(rank)) else []
+    joined: Call = (torch.flatten, (None if moved else x, last))
+    back: list[Call] = [(torch.unsqueeze, (None, axis)) for axis in axes] if is_kept else []
+    return [*moved, joined, (func, (None, last, *settings, True)), (torch.squeeze, (None, last)), *back]
 
 
 def shuffle_pixels(x: Tensor, r: int) -> Tensor:
@@ -139,15 +191,68 @@ def _interpolated(
     return [(pick_pixels, (x, tuple(places)))]
 
 
+def _average_1d(
+    x: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+    count_include_pad: bool = True,  # noqa: FBT001, FBT002
+) -> list[Call] | None:
+    """A signal is a picture of one row."""
+    window = (_row(kernel_size, 1), _row(stride or kernel_size, 1), _row(padding, 0), ceil_mode, count_include_pad)
+    return _as_picture(x, F.avg_pool2d, *window)
+
+
+def _largest_1d(
+    x: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,  # noqa: FBT001, FBT002
+    return_indices: bool = False,  # noqa: FBT001, FBT002
+) -> list[Call] | None:
+    if return_indices:
+        return None
+    window = (_row(kernel_size, 1), _row(stride or kernel_size, 1), _row(padding, 0), _row(dilation, 1), ceil_mode)
+    return _as_picture(x, F.max_pool2d, *window)
+
+
+def _adaptive_1d(func: Any) -> Callable[..., list[Call] | None]:
+    def rewrite(x: Any, output_size: Any, return_indices: bool = False) -> list[Call] | None:  # noqa: FBT001, FBT002
+        return None if return_indices else _as_picture(x, func, _row(output_size, 1))
+
+    return rewrite
+
+
+def _row(value: Any, other: int) -> tuple[int, int]:
+    return (other, int(value[0] if isinstance(value, (tuple, list)) else value))
+
+
+def _as_picture(x: Any, func: Any, *arguments: Any) -> list[Call] | None:
+    if x.dim() != 3:
+        return None
+    return [(torch.unsqueeze, (x, -2)), (func, (None, *arguments)), (torch.squeeze, (None, -2))]
+
+
 REWRITES: dict[Any, Callable[..., list[Call] | None]] = {
     **dict.fromkeys((torch.neg, torch.negative, Tensor.neg, Tensor.negative, Tensor.__neg__), _negated),
     **dict.fromkeys((torch.square, Tensor.square), _square),
     **dict.fromkeys((torch.pow, Tensor.pow, Tensor.__pow__), _power),
-    **dict.fromkeys((torch.div, torch.true_divide, Tensor.div, Tensor.true_divide, Tensor.__truediv__), _quotient),
+    **dict.fromkeys((torch.div, torch.true_divide, torch.divide, Tensor.div, Tensor.true_divide), _quotient),
+    **dict.fromkeys((Tensor.divide, Tensor.__truediv__, Tensor.__div__), _quotient),
+    **dict.fromkeys((torch.reciprocal, Tensor.reciprocal), _reciprocal),
     **dict.fromkeys((torch.mean, Tensor.mean), _mean),
+    **dict.fromkeys((torch.sum, Tensor.sum), _sum),
+    **dict.fromkeys((torch.var, Tensor.var), _variance),
     **dict.fromkeys((torch.pixel_shuffle, F.pixel_shuffle), _pixel_shuffle),
     **dict.fromkeys((torch.pixel_unshuffle, F.pixel_unshuffle), _pixel_unshuffle),
     F.pad: _padded,
+    F.avg_pool1d: _average_1d,
+    **dict.fromkeys((F.max_pool1d, torch.max_pool1d), _largest_1d),
+    F.adaptive_avg_pool1d: _adaptive_1d(F.adaptive_avg_pool2d),
+    F.adaptive_max_pool1d: _adaptive_1d(F.adaptive_max_pool2d),
     F.interpolate: _interpolated,
     F.upsample: _interpolated,
 }
@@ -161,4 +266,4 @@ def rewritten(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
     rewrite = REWRITES.get(func)
     if rewrite is None or "out" in kwargs:
         return None
-    return rewrite(*args, **{"dim" if name == "axis" else name: value for name, value in kwargs.items()})
+    return rewrite(*args, **{NUMPY_SPELLINGS.get(name, name): value for name, value in kwargs.items()})

@@ -116,7 +116,8 @@ class QuantizedBase(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # a checkpoint of an earlier stage has no ranges: what is here stays
         for name, buffer in self._buffers.items():
-            if buffer is not None and name.startswith(("running_", "scale_")):
+            is_range = f"scale_{name.partition('_')[2]}" in self._buffers  # running_mean of a batch norm is none
+            if buffer is not None and name.startswith(("running_", "scale_")) and is_range:
                 state_dict.setdefault(prefix + name, buffer.detach().clone())
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self._known.clear()

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BatchNorm2dInt: one factor and one offset per channel, a batch norm that no convolution takes in.
+
+alpha = γ/√(σ² + eps) is the weight (one scale for all channels), β − μ·alpha the bias at scale_x·scale_w. The file also
+carries the running statistics they were made from; the arithmetic does not look at them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from linger.dialect import PLATFORM_QUANT, Draw, DrawReal, Refusal, Sample, op
+from linger.numeric import blocks
+from linger.numeric.kernel import Kernel, T
+
+
+@op("BatchNorm2dInt", limit=math.prod)
+def batchnorm2d_int(
+    k: Kernel[T],
+    x: T,
+    w: T,
+    b: T,
+    running_mean: T,
+    running_var: T,
+    *,
+    data_bits: int,
+    parameter_bits: int,
+    o_bits: int,
+    scale_x: float,
+    scale_w: float,
+    scale_o: float,
+    platform_quant: str = PLATFORM_QUANT,
+) -> T:
+    """Y = sat(⌊(x·w + b)·scale_o/(scale_x·scale_w) + ½⌋), w and b one number per channel (axis 1)."""
+    product = k.mul(k.wide(x), k.per_channel(k.wide(w), x))
+    accumulator = k.add(product, k.per_channel(k.wide(b), x))
+    source = k.mul(k.scalar(scale_x), k.scalar(scale_w))
+    return blocks.requantize(k, accumulator, source=source, target=k.scalar(scale_o), bits=o_bits)
+
+
+@batchnorm2d_int.layer("torch.nn.BatchNorm2d", "torch.nn.BatchNorm1d")
+def from_batch_norm(layer: Any) -> Mapping[str, Any] | Refusal:
+    """A batch norm has no geometry; without running statistics its numbers would depend on the batch."""
+    if layer.running_mean is None:
+        return Refusal("track_running_stats=False: every batch has other factors, so there are none to write")
+    return {}
+
+
+def _sample(name: str, x: Draw, *, shift: int, bits: tuple[int, int, int] = (8, 8, 8), b: Draw | None = None) -> Sample:
+    channels = (x.shape[1],)
+    bias = b or Draw(channels, 32, low=-9000, high=9000)
+    attributes = {"data_bits": bits[0], "parameter_bits": bits[1], "o_bits": bits[2]}
+    scales = {"scale_x": 16.0, "scale_w": 64.0, "scale_o": 1024.0 * 2.0**-shift}
+    inputs = (x, Draw(channels, bits[1]), bias, DrawReal(channels), DrawReal(channels))
+    return Sample(name, inputs, attributes | scales)
+
+
+batchnorm2d_int.samples = (
+    _sample("plain", Draw((2, 5, 4, 3)), shift=7),
+    _sample("saturating", Draw((2, 5, 4, 3)), shift=3),
+    _sample("many ties", Draw((2, 4, 6, 6), low=-16, high=16), shift=2, b=Draw((4,), 32, low=-8, high=8)),
+    _sample("left shift", Draw((1, 3, 2, 2), 4), shift=-1, bits=(4, 4, 8)),
+    _sample("4 bits", Draw((1, 3, 4, 4), 4), shift=4, bits=(4, 4, 4)),
+    _sample("16-bit input and output", Draw((1, 3, 4, 4), 16), shift=8, bits=(16, 8, 16)),
+    _sample("16-bit weights", Draw((1, 3, 4, 4), 16), shift=16, bits=(16, 16, 16)),
+    _sample("32-bit output", Draw((1, 3, 4, 4)), shift=0, bits=(8, 8, 32)),
+    _sample("bias beyond 2^24", Draw((1, 3, 4, 4)), shift=22, b=Draw((3,), 32)),
+    _sample("empty batch", Draw((0, 3, 4, 4)), shift=7),
+    _sample("one element", Draw((1, 1, 1, 1)), shift=7),
+)

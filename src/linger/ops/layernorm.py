@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LayerNormInt: the last axes of a tensor normalised, then multiplied and added to, number by number.
+
+How many axes are normalised follows from the weight, which is flat: its N numbers are the product of their sizes. The
+file format has no `eps`: the device's is 1e-5. linger writes one where a layer has another, and takes 1e-5 where none is
+written. The weight has 16 bits always.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.numeric import blocks, normalization
+from linger.numeric.kernel import Kernel, T
+
+
+def _finest(scales: Iterable[float]) -> float:
+    """The device shifts right only, from Q10 times the scale of the weight, which is the second one."""
+    return list(scales)[1] * 2.0**normalization.FRACTION
+
+
+@op("LayerNormInt", limit=_finest, state_name="layernorm")
+def layernorm_int(
+    k: Kernel[T],
+    x: T,
+    w: T,
+    b: T,
+    *,
+    data_bits: int,
+    parameter_bits: int,
+    o_bits: int,
+    scale_x: float,
+    scale_w: float,
+    scale_o: float,
+    eps: float = normalization.DEFAULT_EPS,
+    platform_quant: str = PLATFORM_QUANT,
+) -> T:
+    """Y = sat(⌊sat32(n·w + b)·scale_o/(2^10·scale_w) + ½⌋), n = (x − mean)/√(var + eps) in Q10.
+
+    n has 16 bits; how it is computed is in `linger.numeric.normalization`. b is int32 at 2^10·scale_w.
+    """
+    lines = k.lines(k.wide(x), w)
+    n = normalization.normalize(k, lines, source=k.scalar(scale_x), eps=eps)
+    total = blocks.saturate(k, k.add(k.mul(n, k.wide(w)), k.wide(b)), 32)
+    source = k.mul(k.scalar(2.0**normalization.FRACTION), k.scalar(scale_w))
+    return blocks.requantize(k, k.reshape_like(total, x), source=source, target=k.scalar(scale_o), bits=o_bits)
+
+
+def _settings(count: int, eps: float) -> Mapping[str, Any] | Refusal:
+    if not normalization.is_exact(count, 8):
+        return Refusal(f"the sums over {count} numbers would not be exact; normalise fewer than 2^19")
+    return {} if eps == normalization.DEFAULT_EPS else {"eps": float(eps)}
+
+
+@layernorm_int.layer("torch.nn.LayerNorm")
+def from_layer_norm(layer: Any) -> Mapping[str, Any] | Refusal:
+    """Only eps is a setting: the axes follow from the weight."""
+    return _settings(math.prod(layer.normalized_shape), layer.eps)
+
+
+@layernorm_int.function("torch.nn.functional.layer_norm")
+def from_functional_layer_norm(
+    x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = normalization.DEFAULT_EPS
+) -> Mapping[str, Any] | Refusal:
+    """The same."""
+    return _settings(math.prod(normalized_shape), eps)
+
+
+def _sample(
+    name: str, x: Draw, count: int, *, scale_x: float = 16.0, scale_o: float = 32.0, bits: int = 8, **more: Any
+) -> Sample:
+    widths = {"data_bits": x.bits, "parameter_bits": 16, "o_bits": bits}
+    scales = {"scale_x": scale_x, "scale_w": 2.0**13, "scale_o": scale_o}
+    weight, bias = Draw((count,), 16), Draw((count,), 32, low=-(2**22), high=2**22)
+    return Sample(name, (x, weight, bias), widths | scales | more)
+
+
+layernorm_int.samples = (
+    _sample("plain", Draw((2, 3, 32)), 32),
+    _sample("two axes", Draw((2, 3, 4, 6)), 24),
+    _sample("every axis but the first", Draw((2, 3, 4)), 12),
+    _sample("saturating", Draw((2, 3, 16)), 16, scale_o=256.0),
+    _sample("small numbers in a fine format: eps counts", Draw((4, 5, 8), low=-2, high=2), 8, scale_x=2.0**9),
+    _sample("another eps", Draw((2, 3, 8), low=-9, high=9), 8, eps=0.125),
+    _sample("equal numbers, no eps", Draw((2, 3, 8), low=7, high=7), 8, scale_x=1.0, eps=0.0),
+    _sample("beyond the table", Draw((2, 3, 8)), 8, scale_x=2.0**30),
+    _sample("4 bits", Draw((2, 3, 8), 4), 8, scale_o=2.0, bits=4),
+    _sample("16 bits", Draw((2, 3, 40), 16), 40, scale_x=2048.0, scale_o=2.0**12, bits=16),
+    _sample("32-bit output", Draw((2, 3, 8)), 8, scale_o=2.0**20, bits=32),
+    _sample("long lines of 16 bits", Draw((1, 2048), 16), 2048, scale_x=2048.0),
+    _sample("one high number among many saturates n", Draw((1, 4096), low=0, high=1), 4096),
+    _sample("empty batch", Draw((0, 3, 8)), 8),
+    _sample("one element", Draw((1, 1)), 1),
+)

@@ -1,0 +1,19 @@
+"""The real function of GroupNormInt is torch's group norm."""
+
+import torch
+import torch.nn.functional as F
+
+from linger.ops import groupnorm_torch
+
+
+def test_real_function_is_group_norm():
+    x, w, b = torch.randn(2, 6, 4, 5), torch.randn(6), torch.randn(6)
+    found = groupnorm_torch.real_function([x, w, b], {"groups": 3, "eps": 0.1})
+    assert torch.equal(found, F.group_norm(x, 3, w, b, 0.1))
+    found = groupnorm_torch.real_function([x, w, b], {"groups": 6})
+    torch.testing.assert_close(found, F.instance_norm(x, weight=w, bias=b))
+
+
+def test_groups_of_one_number_leave_the_offset():
+    x, w, b = torch.randn(2, 6), torch.randn(6), torch.randn(6)
+    torch.testing.assert_close(groupnorm_torch.real_function([x, w, b], {"groups": 6}), b.expand(2, 6))
