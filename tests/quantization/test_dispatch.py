@@ -319,7 +319,6 @@ UNKNOWN = {
     "float operand first": ("add", lambda h: torch.ones(h.shape) + h),
     "float operand in cat": ("cat", lambda h: torch.cat([h, torch.ones(h.shape)])),
     "alpha": ("add", lambda h: torch.add(h, h, alpha=2)),
-    "stack": ("stack", lambda h: torch.stack([h, h])),
     "where": ("where", lambda h: torch.where(h > 0, h, torch.zeros(()))),
     "pool to uneven windows": ("adaptive_avg_pool2d", lambda h: F.adaptive_avg_pool2d(h[0], 4)),
     "overhanging windows": ("avg_pool2d", lambda h: F.avg_pool2d(h, 4, 3, ceil_mode=True)),
