@@ -115,7 +115,7 @@ def run_functional(
     attributes = dict(settings) | _format_attributes(op, operands, scale_o, bits)
     if fast is None:
         return compute(op, operands, attributes, scale_o, bits, runtime, name)
-    runtime.note(OpRecord(frame.path, op.name, is_integer=True))
+    runtime.note(OpRecord(frame.path, op.name, is_integer=True, macs=_macs(fast, operands)))
     if hasattr(fast, "evaluate"):
         can_saturate = seen is None or seen * scale_o > limits(bits)[1]
         contents = [o.content for o in operands]
@@ -125,6 +125,13 @@ def run_functional(
     result = QTensor(values, scale_o, bits, runtime)
     runtime.record(name, result, op, operands, attributes)
     return result
+
+
+def _macs(fast: ModuleType, operands: Sequence[QTensor]) -> int:
+    """Multiply-accumulates of an op whose twin counts them; in a trace the count would fix an open batch size."""
+    if is_exporting() or not hasattr(fast, "multiplications"):
+        return 0
+    return int(fast.multiplications([o.content for o in operands]))
 
 
 def _along_last_axis(
