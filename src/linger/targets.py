@@ -44,8 +44,10 @@ class Target:
         data_bits: Widths of tensors.
         has_clip: Whether the packer takes Clip.
         ops: Op types that the packer takes.
+        is_named_in_nodes: Whether the packer wants the chip's name in the nodes; it takes a file without for venus.
+        uncompared_ops: Op types whose numbers on this chip nobody has compared.
         unpacked_ops: Op types that the chip runs and the packer does not know.
-        curve_bits: The width that sigmoid wants.
+        curve_bits: The width that sigmoid wants; None: any.
         multiplies_by_channel_only: Products element by element are of equal shapes, or with one number per channel.
         joins_wide_at_one_scale: Tensors of more than 8 bits are joined only where their scales agree.
         softmax_axis: The attribute in which softmax looks for its axis.
@@ -75,8 +77,10 @@ class Target:
     conv_output_bits: tuple[int, ...] = (8,)
     data_bits: tuple[int, ...] = (8, 16, 32)
     ops: frozenset[str] = PACKED_OPS
+    is_named_in_nodes: bool = True
+    uncompared_ops: frozenset[str] = frozenset({"LogSoftmaxInt", "GRUInt", "LSTMInt", "LayerNormInt"})
     unpacked_ops: frozenset[str] = frozenset()
-    curve_bits: int = 8
+    curve_bits: int | None = 8
     multiplies_by_channel_only: bool = False
     joins_wide_at_one_scale: bool = False
     softmax_axis: str = "axis"
@@ -104,6 +108,8 @@ _VENUS = Target(
     output_bits=(8, 16, 32),
     weight_bits=(8,),
     has_clip=False,
+    is_named_in_nodes=False,
+    uncompared_ops=frozenset({"GRUInt", "iqVar", "Gather"}),
     curve_bits=16,
     multiplies_by_channel_only=True,
     joins_wide_at_one_scale=True,
@@ -134,6 +140,10 @@ _VENUS_A = Target(
     conv_output_bits=(8, 16, 32),
     weight_bits=(4, 8, 16, 32),
     has_clip=False,
+    uncompared_ops=frozenset(
+        {"AvgPool2dInt", "GRUInt", "LSTMInt", "LayerNormInt", "LogSoftmaxInt", "SoftmaxInt", "iqSigmoid", "iqTanh"}
+    ),
+    curve_bits=None,
     unpacked_ops=frozenset({"QGelu", "QSwish", "iqGelu", "iqSilu"}),
 )
 

@@ -33,8 +33,8 @@ class DialectFunction:
 def build_function(op: Op, *, opset: int, arity: int, element_bits: int) -> DialectFunction:
     """Interpret an op's body into a model-local function.
 
-    One function has one signature, so variants (another number of inputs, wider integers where the body cares)
-    live in sub-domains: `thinker.n3::iqCat`, `thinker.i16::Relu`.
+    One function has one signature, so variants (another chip's arithmetic, another number of inputs, wider integers where
+    the body cares) live in sub-domains: `thinker.arcs::iqSigmoid`, `thinker.n3::iqCat`, `thinker.i16::Relu`.
     """
     kernel = ElementAwareKernel(opset=opset, element_bits=element_bits)
     names = [f"x{i}" for i in range(arity)] if op.is_variadic else list(op.inputs[:arity])
@@ -49,7 +49,7 @@ def build_function(op: Op, *, opset: int, arity: int, element_bits: int) -> Dial
     graph = ir.Graph(inputs, [kernel.materialise(result)], nodes=kernel.nodes, opset_imports={"": opset})
     derived = {name: AttributeRef(name, d.kind) for name, d in kernel.derived.items()}
     parameters = [ir.Attr(r.name, ATTRIBUTE_TYPES[r.kind], None) for r in (*references.values(), *derived.values())]
-    domain = DOMAIN
+    domain = DOMAIN if op.platform is None else f"{DOMAIN}.{op.platform}"
     if op.is_variadic and arity != _PLAIN_ARITY:
         domain += f".n{arity}"
     if kernel.depends_on_element and element_bits != _PLAIN_ELEMENT_BITS:

@@ -116,17 +116,20 @@ def check_curve(site: Site, target: Target) -> Iterator[Finding]:
     bits = site.bits(0)
     if bits is None:
         return
-    if site.op_type == "iqTanh" and target.curve_bits != 16:
-        if bits != 16:
+    if site.op_type == "iqTanh" and target.curve_bits != _PACKED_TANH_BITS:
+        if bits != _PACKED_TANH_BITS:
             yield site.warning(
-                f"{bits}-bit input of tanh: nobody has seen {target.name} run it, and the packer asks for 16 bits",
+                f"{bits}-bit input of tanh, for which the packer asks for {_PACKED_TANH_BITS} bits on every chip",
                 "Try the file on the chip, or keep tanh in float with linger.disable_quant.",
             )
-    elif bits != target.curve_bits:
+    elif target.curve_bits not in (None, bits):
         yield site.error(
             f"{bits}-bit input; {target.name} takes {target.curve_bits} bits here",
             f"Quantise the model for this chip: linger.init(model, target={target.name!r}).",
         )
+
+
+_PACKED_TANH_BITS = 16
 
 
 def check_variance(site: Site, target: Target) -> Iterator[Finding]:

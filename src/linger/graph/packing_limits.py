@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from linger.graph.dialect_node import all_nodes
+from linger.dialect import ops
+from linger.graph.dialect_node import all_nodes, is_dialect, platform_of
 from linger.graph.finding import ERROR, Finding, Rule, Site
 from linger.targets import KB, Target
 
@@ -36,6 +37,29 @@ _REMEDIES = {
     ),
     "Identity": "Export with linger, which leaves no Identity in the middle of a graph.",
 }
+
+
+def check_platform(site: Site, target: Target) -> Iterator[Finding]:
+    """A node computes as the chip does that it names; without a name as venus does."""
+    if not is_dialect(site.node):
+        return
+    named = platform_of(site.node)
+    has_variants = site.op_type in ops() and bool(ops()[site.op_type].variants)
+    if named not in (None, target.name):
+        yield site.error(f"the node is for {named}, not for {target.name}", _INIT.format(target.name))
+    elif has_variants and named is None and target.is_named_in_nodes:
+        yield site.error(f"the node computes as venus does, not as {target.name}", _INIT.format(target.name))
+
+
+_INIT = "Quantise the model for this chip: linger.init(model, target={!r})."
+
+
+def check_compared(site: Site, target: Target) -> Iterator[Finding]:
+    """Ops whose formula is known, but not from this chip."""
+    if site.op_type in target.uncompared_ops:
+        yield site.warning(
+            f"nobody has compared {site.op_type} with what {target.name} computes", "Compare a few outputs on the chip."
+        )
 
 
 def check_clip(site: Site, target: Target) -> Iterator[Finding]:

@@ -15,6 +15,8 @@ from linger.targets import Target
 
 _EVERY_NODE: tuple[Rule, ...] = (
     packing_limits.check_known,
+    packing_limits.check_platform,
+    packing_limits.check_compared,
     operand_limits.check_scales,
     packing_limits.check_tensor_widths,
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Piecewise-linear curves in torch, by one look into a table of all 65 536 inputs."""
+"""Piecewise-linear curves in torch, by one look into a table of all 65 536 inputs, or of all 256."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from linger.numeric import blocks
-from linger.numeric.tables import Pieces
+from linger.numeric.tables import Pieces, WidePieces
 from linger.numeric.torch_kernel import TorchKernel
 
 _Q11 = 2.0**11
@@ -31,3 +31,22 @@ def _table(pieces: Pieces, scale_o: float, bits: int, device: torch.device) -> T
         y = blocks.piecewise_linear(k, every, source=k.scalar(_Q11), pieces=pieces)
         result = blocks.requantize(k, y, source=k.scalar(2.0**15), target=k.scalar(scale_o), bits=bits)
         return (result / scale_o).to(device)
+
+
+_REACH_OF_8_BITS = 1 << 7
+
+
+def evaluate_wide_pieces(x: Tensor, pieces: WidePieces, scale_x: float, scale_o: float, bits: int) -> Tensor:
+    """What blocks.wide_piecewise_linear and requantize give for real values x of 8 bits at scale_x, divided by scale_o."""
+    index = (x.detach() * scale_x).int().add_(_REACH_OF_8_BITS)
+    return _wide_table(pieces, scale_x, scale_o, bits, x.device)[index]
+
+
+@cache
+def _wide_table(pieces: WidePieces, scale_x: float, scale_o: float, bits: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(mode=False), torch.no_grad():
+        k = TorchKernel()
+        every = torch.arange(-_REACH_OF_8_BITS, _REACH_OF_8_BITS, dtype=torch.float64)
+        y = blocks.wide_piecewise_linear(k, every, source=k.scalar(scale_x), pieces=pieces)
+        curve = k.scalar(blocks.WIDE_CURVE_SCALE)
+        return (blocks.requantize(k, y, source=curve, target=k.scalar(scale_o), bits=bits) / scale_o).to(device)

@@ -38,9 +38,7 @@ class TraceEmitter:
         given = list(tensors)
         while given and given[-1] is None:
             given.pop()
-        description = json.dumps(
-            {"op": op.name, "attributes": dict(attributes), "name": name, "is_dynamic": self._is_dynamic}
-        )
+        description = json.dumps({**_described(op, attributes), "name": name, "is_dynamic": self._is_dynamic})
         result: Tensor = torch.ops.linger.call(given, description)
         return result
 
@@ -51,10 +49,10 @@ class SymbolicEmitter:
     def call(self, op: Op, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any], name: str) -> Tensor:
         """One node; its shape comes from the body, run on the exporter's shape-only tensors."""
         given = [t for t in tensors if t is not None]
-        description = json.dumps({"op": op.name, "attributes": dict(attributes)})
+        description = json.dumps(_described(op, attributes))
         with disable_proxy_modes_tracing():  # the shape is asked for, not recorded
             shape = _shape_only(given, description)
-        written = {**attributes, **_fixed_attributes(op), NAME_ATTRIBUTE: name}
+        written = {**_fixed_attributes(op), **attributes, NAME_ATTRIBUTE: name}
         return torch.onnx.ops.symbolic(
             f"{DOMAIN}::{op.name}",
             given,
@@ -88,7 +86,7 @@ def _shape_only(tensors: Sequence[Tensor], description: str) -> Tensor:
 
 def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> Tensor:
     call = json.loads(description)
-    op = find_op(call["op"])
+    op = find_op(call["op"], call["platform"])
     attributes = op.complete(_tuples(call["attributes"]))
     # what is no stored integer is an index, and stays what it is
     exact = [t.to(carrier(_STORED_BITS[t.dtype])) if t.dtype in _STORED_BITS else t for t in tensors]
@@ -108,9 +106,9 @@ def _tuples(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def _write_node(g: Any, tensors: Any, description: Any) -> Any:
     """Symbolic function of linger::call."""
     call = json.loads(symbolic_helper._maybe_get_const(description, "s"))  # noqa: SLF001 - torch offers no public reader
-    op = find_op(call["op"])
+    op = find_op(call["op"], call["platform"])
     kinds = {a.name: a.kind for a in op.attributes}
-    written = call["attributes"] | _fixed_attributes(op)
+    written = _fixed_attributes(op) | call["attributes"]
     attributes = {f"{name}_{_SUFFIX[kinds.get(name, 'float')]}": value for name, value in written.items()}
     attributes[f"{NAME_ATTRIBUTE}_s"] = call["name"]
     node = g.op(f"{DOMAIN}::{op.name}", *symbolic_helper._unpack_list(tensors), **attributes)  # noqa: SLF001
@@ -120,6 +118,16 @@ def _write_node(g: Any, tensors: Any, description: Any) -> Any:
     return node
 
 
+def _described(op: Op, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a torch op that takes text must be told to run an op."""
+    return {"op": op.name, "platform": op.platform, "attributes": dict(attributes)}
+
+
 def _fixed_attributes(op: Op) -> dict[str, Any]:
-    """Attributes with one value that the format wants on every node (platform_quant, castor_mode, mode)."""
-    return {a.name: a.default for a in op.attributes if a.kind == "str" and not a.is_required}
+    """Attributes with one value that the format wants on every node (platform_quant, castor_mode, mode).
+
+    A node for another chip carries all that it has defaults for.
+    """
+    return {
+        a.name: a.default for a in op.attributes if not a.is_required and (a.kind == "str" or op.platform is not None)
+    }

@@ -28,7 +28,14 @@ from linger.onnx.judgement import judge
 from linger.onnx.large import export_large, is_large
 from linger.onnx.naming import unwrap_names
 from linger.onnx.operators import translation_table, with_bodies
-from linger.onnx.options import ExportOptions, check_keywords, check_names, check_options, warn_about_removed
+from linger.onnx.options import (
+    ExportOptions,
+    check_keywords,
+    check_names,
+    check_options,
+    warn_about_removed,
+    with_target,
+)
 from linger.onnx.preserve import preserved
 from linger.onnx.simplification import simplify as simplify_model
 from linger.onnx.tracing import axes_from_shapes, trace, trace_dynamo
@@ -115,7 +122,8 @@ def export(
         form: "dialect", "bare", "standard" or "qdq".
         qdq_symmetric: With form "qdq": zero points of 0 and real biases only, as TensorRT demands.
         simplify: Simplify the result (extra `simplify`).
-        target: "venus", "arcs" or "venusA": refuse what this chip cannot take, with the remedies. None: no limits.
+        target: "venus", "arcs" or "venusA": refuse what this chip cannot take, with the remedies. None: the target that
+            linger.init was given, if any; else no limits.
         torch_keywords: Further arguments of today's torch.onnx.export.
 
     Raises:
@@ -175,6 +183,8 @@ def _convert(model: Any, call: Call, options: ExportOptions, f: Target) -> bytes
     """The finished file's content (None: too large for memory, already written); the model is as before afterwards."""
     was_training = bool(getattr(model, "training", False))
     with preserved(model) as runtime:
+        if runtime is not None:
+            options = with_target(options, runtime.target)
         check_options(options, is_quantized=runtime is not None)
         output = run_once(model, call)
         is_wrapped = not call.is_plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,23 @@ def check_options(options: ExportOptions, *, is_quantized: bool) -> None:
         _check_target(options, is_quantized=is_quantized)
     if options.dynamic_axes and options.dynamic_shapes:
         raise UsageError("export: dynamic_axes and dynamic_shapes say the same thing. Give one of them.")
+
+
+def with_target(options: ExportOptions, own: str | None) -> ExportOptions:
+    """The options with the chip that the model simulates, where the file is one for chips.
+
+    Raises:
+        UsageError: Another chip was asked for.
+    """
+    if own is None:
+        return options
+    if options.target not in (None, own):
+        raise UsageError(
+            f"export: the model computes as {own} does (linger.init), not as {options.target}. "
+            f"Leave target out, or quantise the model anew with linger.init(model, target={options.target!r})."
+        )
+    is_for_chips = options.form in PACKED_FORMS and options.is_update_dequant
+    return replace(options, target=own) if is_for_chips else options
 
 
 def _check_target(options: ExportOptions, *, is_quantized: bool) -> None:

@@ -88,6 +88,7 @@ def run_functional(
     """
     frame = runtime.frame
     assert frame is not None  # outside a model nothing is quantised
+    op = op.for_platform(runtime.target)
     if op.limit is None and op.output_scale is None:
         return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place)
     if op.last_axis is not None and settings[op.last_axis] != _LAST:
@@ -176,9 +177,10 @@ def _with_real_gradient(
 ) -> Tensor:
     """The device's integers, also in training; their gradient is that of the real function at the same operands."""
     with torch.no_grad():
+        exact: Tensor | None = None
         if hasattr(fast, "exact_values") and not is_exporting():  # a trace would keep its table
-            exact = cast(Tensor, fast.exact_values([o.content for o in operands], attributes))
-        else:
+            exact = fast.exact_values([o.content for o in operands], attributes)
+        if exact is None:
             exact = to_carrier(simulate(op, operands, attributes, scale_o, is_exact=True), bits)
     if not (torch.is_grad_enabled() and any(o.content.requires_grad for o in operands)):
         return exact

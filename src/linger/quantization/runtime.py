@@ -72,8 +72,9 @@ Observer = Callable[[str, Op, "Sequence[Tensor | Frozen]", Mapping[str, Any], "Q
 
 @dataclass
 class Runtime:
-    """State of one model's forward passes."""
+    """State of one model's forward passes; `target` is the chip whose arithmetic it simulates."""
 
+    target: str | None = None
     frames: list[Frame] = field(default_factory=list)
     emitter: Emitter | None = None
     recorder: Recorder | None = None
