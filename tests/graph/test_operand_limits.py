@@ -116,22 +116,29 @@ def test_wide_numbers_are_joined_at_one_scale_only():
 CURVE = {"scale_x": 16.0, "scale_o": 128.0}
 
 
+ON_ARCS = CURVE | {"platform": "arcs"}
+
+
 def test_width_of_sigmoid():
     assert findings(node("iqSigmoid", **CURVE), inputs="int16[1,4] x") == []
     severity, text = only_finding(node("iqSigmoid", **CURVE), inputs="int8[1,4] x")
     assert severity == "error"
     assert "8-bit input; venus takes 16 bits here" in text
     assert "linger.init(model, target='venus')" in text
-    assert findings(node("iqSigmoid", **CURVE), "arcs", inputs="int8[1,4] x") == []
-    found = findings(node("iqSigmoid", **CURVE), "arcs", inputs="int16[1,4] x")
+    assert findings(node("iqSigmoid", **ON_ARCS), "arcs", inputs="int8[1,4] x") == []
+    found = findings(node("iqSigmoid", **ON_ARCS), "arcs", inputs="int16[1,4] x")
     assert [s for s, _ in found] == ["error", "warning"]
+    assert "16-bit input; arcs takes 8 bits here" in found[0][1]
+    for bits in (8, 16):
+        body = node("iqSigmoid", **CURVE, platform="venusA")
+        assert findings(body, "venusA", inputs=f"int{bits}[1,4] x") == []
 
 
-def test_tanh_has_not_been_seen_on_arcs():
+def test_tanh_of_8_bits_is_not_packed_for_certain():
     assert findings(node("iqTanh", **CURVE), inputs="int16[1,4] x") == []
-    severity, text = only_finding(node("iqTanh", **CURVE), target="arcs", inputs="int8[1,4] x")
+    severity, text = only_finding(node("iqTanh", **ON_ARCS), target="arcs", inputs="int8[1,4] x")
     assert severity == "warning"
-    assert "nobody has seen arcs run it" in text
+    assert "8-bit input of tanh, for which the packer asks for 16 bits on every chip. Try the file" in text
 
 
 def test_variance_along_one_axis():

@@ -29,6 +29,32 @@ def test_gelu_exists_on_one_chip():
     assert "venusA runs QGelu, but the public packer does not know it" in text
 
 
+def test_nodes_for_another_chip_are_refused():
+    body = node("Relu", platform="arcs")
+    assert findings(body, "arcs") == []
+    severity, text = only_finding(body)
+    assert severity == "error"
+    assert (
+        "the node is for arcs, not for venus. Quantise the model for this chip: linger.init(model, target='venus')"
+        in text
+    )
+
+
+def test_arithmetic_of_venus_is_not_taken_elsewhere():
+    curve = {"scale_x": 16.0, "scale_o": 128.0}
+    assert findings(node("iqSigmoid", **curve, platform="arcs"), "arcs") == []
+    severity, text = only_finding(node("iqSigmoid", **curve), target="arcs")
+    assert severity == "error"
+    assert "the node computes as venus does, not as arcs. Quantise the model for this chip" in text
+
+
+def test_ops_that_nobody_has_compared_are_said():
+    norm = {"data_bits": 8, "parameter_bits": 16, "o_bits": 8, "scale_x": 16.0, "scale_w": 16.0, "scale_o": 16.0}
+    (found,) = target_findings(model_of(node("LayerNormInt", "x, w", **norm), w=(16,)), TARGETS["arcs"])
+    assert found.severity == "warning"
+    assert "nobody has compared LayerNormInt with what arcs computes. Compare a few outputs" in str(found)
+
+
 @pytest.mark.parametrize("domain", ["", "thinker."])
 def test_clip_is_refused_with_the_remedy(domain):
     severity, text = only_finding(f"y = {domain}Clip(x, low, high)", low=np.int8(0), high=np.int8(96))
