@@ -90,6 +90,12 @@ def test_a_scalar_is_a_constant_node_of_rank_0():
         assert "no Constant node of rank 0, which runs silently wrong on the chip. Write it as a Constant" in text
 
 
+def test_a_scalar_constant_of_rank_1_is_refused():
+    severity, text = only_finding("c = Constant<value = int8[1] {5}>() " + node("iqMul", "x, c", **THREE))
+    assert severity == "error"
+    assert "no Constant node of rank 0" in text
+
+
 def test_division_by_a_power_of_two_only():
     assert findings("c = Constant<value = int8 {4}>() " + node("iqDiv", "x, c", **THREE)) == []
     for wrong in ("int8 {5}", "float {4.0}"):

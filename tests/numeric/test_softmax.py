@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from linger.numeric import softmax as device
+from linger.numeric.numpy_kernel import NumpyKernel
 from tests.support.integer_softmax import softmax_q15, to_q25
 from tests.support.onnx_body import assert_kernels_give
 from tests.support.wide_curves import arcs_softmax, venus_a_softmax
@@ -125,6 +126,14 @@ def test_every_pair_of_8_bit_numbers_on_other_chips(compute, exactly):
         assert_kernels_give(
             body_of(compute, fraction), [x], exact_of(exactly, x, fraction), opsets=(12,), element_bits=16
         )
+
+
+@each_chip
+def test_many_rows_show_how_every_step_rounds(compute, exactly, draw):
+    # the exponentials' last bit is 2^-8 of a step of the output: it takes many numbers to see it
+    x = draw.integers(-(2**28), 2**28, (3000, 6)).astype(np.int32)
+    found = body_of(compute, 25)(NumpyKernel(), x)
+    np.testing.assert_array_equal(found, exact_of(exactly, x, 25))
 
 
 @each_chip

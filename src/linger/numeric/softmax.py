@@ -33,12 +33,13 @@ def softmax_by_division(k: Kernel[T], x: T, *, source: T, axis: int) -> T:
 
 
 def softmax_with_rounded_powers(k: Kernel[T], x: T, *, source: T, axis: int) -> T:
-    """The same as venusA has it: as arcs, but the exponentials are rounded, and of the lowest maximum one is taken up."""
+    """The same as venusA has it: as arcs, but the exponentials are rounded.
+
+    venusA also raises a largest number of −2^31 by one. A row with it holds nothing else, and a difference of −1 in Q25 has
+    the exponential of 0, so that changes nothing.
+    """
     x = _in_q25(k, x, source)
-    largest = k.max_along(x, axis)
-    next_to_lowest = k.scalar(1.0 - 2.0**31)
-    largest = k.where_less(largest, next_to_lowest, next_to_lowest, largest)
-    powers = _rounded_exponential(k, _below(k, x, largest))
+    powers = _rounded_exponential(k, _below(k, x, k.max_along(x, axis)))
     return _divided(k, powers, _sum(k, powers, axis))
 
 
@@ -58,15 +59,11 @@ def _sum(k: Kernel[T], powers: T, axis: int) -> T:
 def _divided(k: Kernel[T], powers: T, total: T) -> T:
     """⌊⌊2^52/total⌋·power/2^37 + ½⌋: 30 steps of long division of 2^23 give twice this quotient.
 
-    The carrier's own quotient may be off by one where it rounds; the remainder, which is exact (quotient·total ≤ 2^52 +
-    total), tells. No power exceeds the total, so quotient·power ≤ 2^52.
+    The carrier's division is rounded to the nearest, and yet its floor is exact: a quotient that is not whole is at least
+    1/total below the next whole number, and half a unit in its last place is at most 2^-53·2^52/total = 1/(2·total). No
+    power exceeds the total, so quotient·power ≤ 2^52 is exact too.
     """
-    zero, one, dividend = k.scalar(0.0), k.scalar(1.0), k.scalar(2.0**52)
-    quotient = k.floor(k.div(dividend, total))
-    remainder = k.sub(dividend, k.mul(quotient, total))
-    quotient = k.sub(quotient, k.where_less(remainder, zero, one, zero))
-    quotient = k.add(quotient, k.where_less(remainder, total, zero, one))
-    return _shift(k, k.mul(quotient, powers), 37)
+    return _shift(k, k.mul(k.floor(k.div(k.scalar(2.0**52), total)), powers), 37)
 
 
 def _exponential(k: Kernel[T], x: T) -> T:

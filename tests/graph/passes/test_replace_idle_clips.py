@@ -34,7 +34,12 @@ def test_from_zero_to_the_largest_is_relu(domain, kind, high):
 
 @pytest.mark.parametrize(
     ("low", "high"),
-    [pytest.param(0, 96, id="acts above"), pytest.param(-1, 127, id="below 0"), pytest.param(1, 127, id="above 0")],
+    [
+        pytest.param(0, 96, id="acts above"),
+        pytest.param(0, 126, id="acts once"),
+        pytest.param(-1, 127, id="below 0"),
+        pytest.param(1, 127, id="above 0"),
+    ],
 )
 def test_a_bound_that_acts_stays(low, high):
     nodes, changes = run("y = thinker.Clip(x, low, high)", low=np.int8(low), high=np.int8(high))
