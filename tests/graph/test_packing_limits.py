@@ -92,6 +92,7 @@ def test_axes_are_an_attribute():
 def test_shapes_are_constants():
     assert findings("y = Reshape(x, a)", a=np.array([1, -1], np.int64)) == []
     assert findings("a = Constant<value = int64[2] {1, -1}>() y = Reshape(x, a)") == []
+    assert findings("a = Constant<value_ints = [1, -1]>() y = Reshape(x, a)") == []
     severity, text = only_finding("a = Shape(x) y = Reshape(x, a)")
     assert severity == "error"
     assert "its shape or bounds are computed; the packer wants constants. Export with fixed sizes" in text

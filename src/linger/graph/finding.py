@@ -95,11 +95,16 @@ class Site:
     def constant(self, index: int) -> np.ndarray[Any, Any] | None:
         """The content of an input that never changes: an initializer or a Constant node."""
         value = self.input(index)
-        producer = None if value is None else value.producer()
-        tensor = None if value is None else value.const_value
-        if producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
-            tensor = producer.attributes["value"].as_tensor()  # onnx_ir's own look would name it
-        return None if tensor is None else tensor.numpy()
+        if value is None:
+            return None
+        producer = value.producer()
+        if producer is None:
+            return None if value.const_value is None else value.const_value.numpy()
+        if producer.op_type != "Constant" or not producer.attributes:
+            return None
+        (content,) = producer.attributes.values()  # onnx_ir's own look would give the tensor a name
+        is_tensor = content.type == ir.AttributeType.TENSOR
+        return content.as_tensor().numpy() if is_tensor else np.asarray(content.value)
 
     def error(self, reason: str, remedy: str) -> Finding:
         """What the chip cannot take."""
