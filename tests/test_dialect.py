@@ -1,10 +1,14 @@
 """An op's schema is its signature."""
 
+import copy
+import pickle
+
 import pytest
 
 from linger import dialect
 from linger.dialect import find_op, op, ops
 from linger.errors import UnsupportedError, UsageError
+from linger.targets import TARGETS
 
 FIRST_OPS = {
     "Quant",
@@ -70,3 +74,31 @@ def test_two_files_cannot_define_one_op():
     with pytest.raises(UsageError, match=r"already defined in linger\.ops\.relu"):
         op("Relu")(impostor)
     assert dialect._registry == before
+
+
+def test_a_variant_has_the_name_and_its_own_schema():
+    sigmoid = find_op("iqSigmoid")
+    arcs = sigmoid.variants["arcs"]
+    assert (arcs.name, arcs.platform, arcs.input_bits) == ("iqSigmoid", "arcs", 8)
+    assert arcs.functions is sigmoid.functions
+    assert arcs.state_name == sigmoid.state_name
+    assert {a.name for a in arcs.attributes} - {a.name for a in sigmoid.attributes} == {"platform", "quant_mode"}
+    assert arcs.body is not sigmoid.body
+
+
+def test_variants_are_found_by_chip():
+    sigmoid, relu = find_op("iqSigmoid"), find_op("Relu")
+    assert find_op("iqSigmoid", "arcs") is sigmoid.for_platform("arcs") is sigmoid.variants["arcs"]
+    assert find_op("iqSigmoid", "venus") is sigmoid.for_platform(None) is sigmoid
+    assert find_op("Relu", "arcs") is relu
+
+
+def test_a_variant_is_itself_after_a_copy():
+    arcs = find_op("SoftmaxInt", "arcs")
+    assert copy.deepcopy(arcs) is arcs
+    assert pickle.loads(pickle.dumps(arcs)) is arcs
+    assert pickle.loads(pickle.dumps(find_op("SoftmaxInt"))) is find_op("SoftmaxInt")
+
+
+def test_chips_with_variants_are_known_chips():
+    assert {chip for found in ops().values() for chip in found.variants} <= set(TARGETS)

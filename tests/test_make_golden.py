@@ -56,8 +56,9 @@ def test_the_resnet_is_not_copied_even_with_a_list_of_ops(tool):
 
 def test_cases_of_another_chip_are_left_out(tool):
     case = {"case": "curve", "ops": ["Quant"]}
-    assert tool.covered([case | {"platform": "arcs"}], ["Quant"]) == []
-    assert tool.covered([case | {"platform": "venus"}], ["Quant"]) == [case | {"platform": "venus"}]
+    assert tool.covered([case | {"platform": "venusA"}], ["Quant"]) == []
+    for known in ("venus", "arcs"):
+        assert tool.covered([case | {"platform": known}], ["Quant"]) == [case | {"platform": known}]
 
 
 def test_damaged_file_is_refused_and_nothing_is_written(tool, source, tmp_path):

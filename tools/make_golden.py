@@ -31,17 +31,17 @@ MOVES_DATA = frozenset({"Constant", "Reshape", "Transpose"})
 NEVER_COPIED = frozenset({"resnet18-12-regular"})
 """Other people's models: tests read them where they are."""
 
-PLATFORM = "venus"
-"""The engine's chip whose numbers linger computes; others have curves of their own."""
+PLATFORMS = ("venus", "arcs")
+"""The engine's chips whose numbers linger computes."""
 
 KEPT = ("case", "op", "ops", "platform", "notes", "sha256")
 """What the manifest says about a case."""
 
 
 def covered(cases: Iterable[dict[str, Any]], known: Iterable[str]) -> list[dict[str, Any]]:
-    """The cases of the platform whose graphs hold known ops only, in the order of their names."""
+    """The cases of the platforms whose graphs hold known ops only, in the order of their names."""
     allowed = MOVES_DATA.union(known)
-    ours = [c for c in cases if c.get("platform", PLATFORM) == PLATFORM and c["case"] not in NEVER_COPIED]
+    ours = [c for c in cases if c.get("platform", PLATFORMS[0]) in PLATFORMS and c["case"] not in NEVER_COPIED]
     chosen = [c for c in ours if c.get("ops") and allowed.issuperset(c["ops"])]
     return sorted(chosen, key=lambda c: str(c["case"]))
 

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -79,6 +79,7 @@ class Op:
     `limit` bounds the output scale from the input scales (`math.prod` for products: the device shifts right
     only); `output_scale` is one that the device fixes. With neither, the op keeps the scale of its first input.
     `is_scale_free` ops compare and move numbers without looking at the scale, so they run on real values too.
+    `variants` are ops of the same name with the arithmetic of another chip, by the attribute `platform` of their nodes.
     """
 
     name: str
@@ -109,6 +110,33 @@ class Op:
     samples: tuple[Sample, ...] = ()
     constant_names: tuple[str, ...] = ()
     make_constants: Constants | None = None
+    platform: str | None = None
+    variants: dict[str, Op] = field(default_factory=dict)
+
+    def on(self, platform: str, *, input_bits: int | None = None) -> Callable[[Callable[..., Any]], Op]:
+        """Declare a body for another chip: the same name, torch functions and ranges, a schema and a width of its own."""
+
+        def keep(body: Callable[..., Any]) -> Op:
+            inputs, optional, is_variadic, attributes = _read_parameters(body)
+            self.variants[platform] = replace(
+                self,
+                body=body,
+                inputs=inputs,
+                optional_inputs=optional,
+                is_variadic=is_variadic,
+                attributes=attributes,
+                input_bits=input_bits,
+                platform=platform,
+                samples=(),
+                variants={},
+            )
+            return self.variants[platform]
+
+        return keep
+
+    def for_platform(self, platform: str | None) -> Op:
+        """The variant for a chip; the op itself where it has none."""
+        return self if platform is None else self.variants.get(platform, self)
 
     def arrange(self, given: Sequence[Any]) -> list[Any]:
         """Inputs as a node has them, in the order of the body: what this form of the node lacks is None.
@@ -195,9 +223,9 @@ class Op:
         extra = {n: attributes[n] for n in attributes if n not in known}
         return {a.name: attributes.get(a.name, a.default) for a in self.attributes} | extra
 
-    def __reduce__(self) -> tuple[Callable[[str], Op], tuple[str]]:
+    def __reduce__(self) -> tuple[Callable[..., Op], tuple[str, str | None]]:
         """An op is itself wherever it is copied or unpickled."""
-        return find_op, (self.name,)
+        return find_op, (self.name, self.platform)
 
     def is_variadic_attribute(self, name: str) -> bool:
         """Whether `name` is one of scale_x_0, scale_x_1 … of a variadic op."""
@@ -276,6 +304,21 @@ def op(
 
 
 def _read_signature(body: Callable[..., Any], *, name: str, **properties: Any) -> Op:
+    inputs, optional, is_variadic, attributes = _read_parameters(body)
+    return Op(
+        name=name,
+        body=body,
+        inputs=inputs,
+        optional_inputs=optional,
+        is_variadic=is_variadic,
+        attributes=attributes,
+        module=body.__module__,
+        **properties,
+    )
+
+
+def _read_parameters(body: Callable[..., Any]) -> tuple[tuple[str, ...], frozenset[str], bool, tuple[Attribute, ...]]:
+    """Inputs, optional inputs, whether there may be any number of them, and attributes."""
     parameters = list(inspect.signature(body).parameters.values())[1:]  # the first is the kernel
     inputs = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
     attributes = tuple(
@@ -288,16 +331,8 @@ def _read_signature(body: Callable[..., Any], *, name: str, **properties: Any) -
         for p in parameters
         if p.kind is p.KEYWORD_ONLY
     )
-    return Op(
-        name=name,
-        body=body,
-        inputs=tuple(p.name for p in inputs),
-        optional_inputs=frozenset(p.name for p in inputs if p.default is None) | _left_out(properties["forms"]),
-        is_variadic=any(p.kind is p.VAR_POSITIONAL for p in inputs),
-        attributes=attributes,
-        module=body.__module__,
-        **properties,
-    )
+    optional = frozenset(p.name for p in inputs if p.default is None)
+    return tuple(p.name for p in inputs), optional, any(p.kind is p.VAR_POSITIONAL for p in inputs), attributes
 
 
 def _left_out(forms: tuple[tuple[str, ...], ...]) -> frozenset[str]:
@@ -324,8 +359,8 @@ def is_known(name: str) -> bool:
     return name in ops() or name in _aliases()
 
 
-def find_op(name: str) -> Op:
-    """The op with this name.
+def find_op(name: str, platform: str | None = None) -> Op:
+    """The op with this name, with the arithmetic of a chip where it has one of its own there.
 
     Raises:
         UnsupportedError: There is none.
@@ -336,7 +371,7 @@ def find_op(name: str) -> Op:
         raise UnsupportedError(
             f"{name}: linger has no op of this name. Known ops: {listing(sorted(_registry), limit=99)}."
         )
-    return _registry[name]
+    return _registry[name].for_platform(platform)
 
 
 @cache

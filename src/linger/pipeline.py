@@ -60,6 +60,7 @@ def init(
     quant_modules: Sequence[type[nn.Module]] | None = None,
     parameter_bits: int = 8,
     mode: QuantMode = QuantMode.QValue,
+    target: str | None = None,
 ) -> nn.Module:
     """Replace every supported layer by its quantised form, keeping the weights, and return the model.
 
@@ -73,9 +74,12 @@ def init(
         quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for.
         parameter_bits: Width of the weights.
         mode: `QuantMode.QValue`: scales are powers of two.
+        target: The chip whose arithmetic is simulated ("venus", "arcs", "venusA"), and whose limits an export keeps.
+            None: that of venus, without limits.
 
     Raises:
-        UsageError: An unsupported type, a width that does not exist, a name that matches nothing, a second init.
+        UsageError: An unsupported type, a width that does not exist, a name that matches nothing, an unknown chip, a
+            second init.
     """
     made = initialize.init(
         model,
@@ -85,6 +89,7 @@ def init(
         quant_modules=quant_modules,
         parameter_bits=parameter_bits,
         mode=mode,
+        target=target,
     )
     redirect()
     return made

@@ -6,7 +6,15 @@ import pytest
 
 from linger.dialect import find_op
 from linger.errors import GraphError, UnsupportedError
-from linger.graph.dialect_node import all_nodes, attributes_of, is_dialect, opset_of, require_known_ops
+from linger.graph.dialect_node import (
+    all_nodes,
+    attributes_of,
+    is_dialect,
+    op_of,
+    opset_of,
+    platform_of,
+    require_known_ops,
+)
 
 
 def model(body, domains='"": 12, "thinker": 1'):
@@ -44,3 +52,10 @@ def test_opset_is_required():
     assert opset_of(model("y = Relu(x)")) == 12
     with pytest.raises(GraphError, match="no standard opset"):
         opset_of(model("y = thinker.Relu(x)", domains='"thinker": 1'))
+
+
+def test_the_chip_that_a_node_names_chooses_its_arithmetic():
+    body = 'a = thinker.iqSigmoid<platform="arcs">(x) b = thinker.iqSigmoid(a) y = thinker.iqSigmoid<platform=1>(b)'
+    nodes = list(all_nodes(model(body)))
+    assert [platform_of(n) for n in nodes] == ["arcs", None, None]
+    assert [op_of(n).platform for n in nodes] == ["arcs", None, None]

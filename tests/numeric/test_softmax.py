@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from linger.numeric import softmax as device
+from linger.numeric.numpy_kernel import NumpyKernel
 from tests.support.integer_softmax import softmax_q15, to_q25
 from tests.support.onnx_body import assert_kernels_give
+from tests.support.wide_curves import arcs_softmax, venus_a_softmax
 
 
 def body(fraction, axis=-1):
@@ -66,3 +68,78 @@ def test_it_is_near_the_real_function(draw):
     # steps of Q15: half for the last rounding, 2^15·60/2^23 for the polynomial (4194334 instead of 4194304 at −1, in
     # two places), and 2^15·0.0732^4 for the reciprocal (the seed at 1 is 0.4634 instead of ½; each step squares the error)
     assert np.abs(exact(x, 3) - real * 2**15).max() < 0.5 + 0.24 + 0.95
+
+
+CHIPS = {
+    "arcs": (device.softmax_by_division, arcs_softmax),
+    "venusA": (device.softmax_with_rounded_powers, venus_a_softmax),
+}
+each_chip = pytest.mark.parametrize(("compute", "exactly"), CHIPS.values(), ids=CHIPS.keys())
+
+
+def body_of(compute, fraction, axis=-1):
+    def run(k, x):
+        return k.store(compute(k, k.wide(x), source=k.scalar(2.0**fraction), axis=axis), 32)
+
+    return run
+
+
+def exact_of(exactly, x, fraction):
+    rows = [exactly(to_q25(row, fraction)) for row in x.reshape(-1, x.shape[-1]).tolist()]
+    return np.array(rows, np.int32).reshape(x.shape)
+
+
+@each_chip
+@pytest.mark.parametrize(
+    ("bits", "fraction"), [(8, 3), (8, 0), (8, -2), (8, 7), (16, 8), (16, 12), (32, 25), (32, 5), (32, 30)]
+)
+def test_rows_of_every_width_on_other_chips(compute, exactly, bits, fraction, draw):
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    x = draw.integers(low, high, (40, 12), endpoint=True).astype(f"int{bits}")
+    x[0, :2] = low, high
+    x[1] = high
+    x[2] = low
+    x[3] = draw.integers(0, 3, 12)
+    assert_kernels_give(body_of(compute, fraction), [x], exact_of(exactly, x, fraction), element_bits=bits)
+
+
+@each_chip
+@pytest.mark.parametrize("length", [1, 2, 3, 100, 300, 2048])
+def test_rows_of_every_length_on_other_chips(compute, exactly, length, draw):
+    x = draw.integers(-20, 21, (3, length)).astype(np.int8)
+    assert_kernels_give(body_of(compute, 3), [x], exact_of(exactly, x, 3), opsets=(12,))
+
+
+@each_chip
+def test_sums_that_saturate_on_other_chips(compute, exactly):
+    x = np.zeros((1, 300), np.int8)
+    expected = exact_of(exactly, x, 3)
+    assert expected.max() in (127, 128)  # 1/256 in Q15, and not 1/300
+    assert_kernels_give(body_of(compute, 3), [x], expected, opsets=(12,))
+
+
+@each_chip
+def test_every_pair_of_8_bit_numbers_on_other_chips(compute, exactly):
+    low = np.arange(0, -256, -1)
+    x = np.stack([low, np.zeros_like(low)], axis=1).astype(np.int16)
+    for fraction in (2, 4):
+        assert_kernels_give(
+            body_of(compute, fraction), [x], exact_of(exactly, x, fraction), opsets=(12,), element_bits=16
+        )
+
+
+@each_chip
+def test_many_rows_show_how_every_step_rounds(compute, exactly, draw):
+    # the exponentials' last bit is 2^-8 of a step of the output: it takes many numbers to see it
+    x = draw.integers(-(2**28), 2**28, (3000, 6)).astype(np.int32)
+    found = body_of(compute, 25)(NumpyKernel(), x)
+    np.testing.assert_array_equal(found, exact_of(exactly, x, 25))
+
+
+@each_chip
+def test_other_chips_are_near_the_real_function(compute, exactly, draw):
+    x = draw.integers(-128, 128, (500, 8)).astype(np.int8)
+    real = np.exp(x / 8 - (x / 8).max(axis=1, keepdims=True))
+    real /= real.sum(axis=1, keepdims=True)
+    # measured on arcs: at most 0.6 steps of Q15
+    assert np.abs(exact_of(exactly, x, 3) - real * 2**15).max() < 0.6

@@ -5,7 +5,18 @@ import itertools
 import numpy as np
 import pytest
 
-from linger.numeric.tables import BASE_SIGMOID, BASE_TANH, BUCKET, SIGMOID, TANH
+from linger.numeric.tables import (
+    ARCS_SIGMOID,
+    ARCS_TANH,
+    BASE_SIGMOID,
+    BASE_TANH,
+    BUCKET,
+    SIGMOID,
+    TANH,
+    VENUS_A_SIGMOID,
+    VENUS_A_TANH,
+    WIDE_BUCKET,
+)
 from tests.support import paper_bodies
 
 EVERY_INT16 = range(-32768, 32768)
@@ -85,3 +96,31 @@ def test_sigmoid_never_falls_and_is_half_at_zero():
     found = [exact(SIGMOID, x) for x in EVERY_INT16]
     assert all(a <= b for a, b in itertools.pairwise(found))
     assert exact(SIGMOID, 0) == 16384
+
+
+def test_arcs_has_the_base_tables():
+    for pieces, base in ((ARCS_SIGMOID, BASE_SIGMOID), (ARCS_TANH, BASE_TANH)):
+        assert tuple(zip(pieces.bands, pieces.slopes, pieces.offsets, strict=True)) == base
+        assert pieces.offset_bits == 31
+    assert ARCS_SIGMOID.negative_offsets[0] == 2**30
+    assert ARCS_SIGMOID.negative_offsets[15] == 2**31 - 2144640936 == 2842712
+    assert ARCS_TANH.negative_offsets == tuple(-offset for offset in ARCS_TANH.offsets)
+
+
+def test_venus_a_cuts_the_offsets_on_either_side():
+    # 1095849221/8 = 136981152.6 → …152; (2^31 − 1095849221)/8 = 131454303.4 → …303, not 2^28 − 136981152 = 131454304
+    assert (VENUS_A_SIGMOID.offsets[1], VENUS_A_SIGMOID.negative_offsets[1]) == (136981152, 131454303)
+    # 51039676/8 = 6379959.5 → …959, on the other side with the sign turned
+    assert (VENUS_A_TANH.offsets[1], VENUS_A_TANH.negative_offsets[1]) == (6379959, -6379959)
+    assert VENUS_A_SIGMOID.slopes == ARCS_SIGMOID.slopes
+    assert VENUS_A_SIGMOID.offset_bits == 28
+
+
+@pytest.mark.parametrize("pieces", [ARCS_SIGMOID, ARCS_TANH, VENUS_A_TANH], ids=["sigmoid", "tanh", "venusA"])
+def test_wide_buckets_lead_to_the_first_band_that_holds_x(pieces):
+    edges = [b + step for b in (0, *pieces.bands) for step in (-1, 0, 1) if 0 <= b + step <= 2**31]
+    starts = [n * WIDE_BUCKET + step for n in range(129) for step in (-1, 0, 1) if 0 <= n * WIDE_BUCKET + step <= 2**31]
+    for size in (*edges, *starts):
+        bucket = size // WIDE_BUCKET
+        found = pieces.before[bucket] + (pieces.edges[bucket] < size)
+        assert found == next(j for j, band in enumerate(pieces.bands) if size <= band)

@@ -7,8 +7,8 @@ import torch
 from linger.numeric import blocks
 from linger.numeric.long_tables import GELU, ONE, SILU
 from linger.numeric.numpy_kernel import NumpyKernel
-from linger.numeric.tables import SIGMOID, TANH
-from linger.numeric.torch_pieces import evaluate_long_pieces, evaluate_pieces
+from linger.numeric.tables import ARCS_SIGMOID, SIGMOID, TANH, VENUS_A_TANH
+from linger.numeric.torch_pieces import evaluate_long_pieces, evaluate_pieces, evaluate_wide_pieces
 
 EVERY_INT16 = np.arange(-32768, 32768)
 
@@ -38,4 +38,16 @@ def test_long_curves_are_those_of_the_blocks(pieces, scale_x, scale_o, bits, car
     found = evaluate_long_pieces(
         torch.from_numpy((EVERY_INT16 / scale_x).astype(carrier)), pieces, scale_x, scale_o, bits
     )
+    np.testing.assert_array_equal(found.numpy() * scale_o, expected)
+
+
+@pytest.mark.parametrize("pieces", [ARCS_SIGMOID, VENUS_A_TANH], ids=["sigmoid of arcs", "tanh of venusA"])
+@pytest.mark.parametrize(("scale_x", "scale_o", "bits"), [(16.0, 128.0, 8), (1.0, 64.0, 8), (64.0, 32768.0, 16)])
+def test_wide_values_are_those_of_the_blocks(pieces, scale_x, scale_o, bits):
+    every = np.arange(-128, 128)
+    k = NumpyKernel()
+    y = blocks.wide_piecewise_linear(k, every.astype(np.float64), source=k.scalar(scale_x), pieces=pieces)
+    curve = k.scalar(blocks.WIDE_CURVE_SCALE)
+    expected = blocks.requantize(k, y, source=curve, target=k.scalar(scale_o), bits=bits)
+    found = evaluate_wide_pieces(torch.from_numpy(every / np.float32(scale_x)), pieces, scale_x, scale_o, bits)
     np.testing.assert_array_equal(found.numpy() * scale_o, expected)

@@ -11,19 +11,21 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from linger.dialect import DOMAIN, ops
+from linger.dialect import DOMAIN
 from linger.numeric.torch_kernel import TorchKernel
 from tests.support.comparison import assert_same
 from tests.support.samples import (
     OPSETS,
     arrays,
     check,
+    every_op,
     every_sample,
     run_expanded,
     run_function,
     run_numpy,
     run_torch,
     single_node_model,
+    title,
 )
 
 
@@ -44,7 +46,7 @@ def test_onnx_runtime_equals_numpy(op, sample):
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-@pytest.mark.parametrize("op", ops().values(), ids=lambda op: op.name)
+@pytest.mark.parametrize("op", every_op(), ids=title)
 def test_function_passes_the_checker_at_every_opset(op, opset):
     from linger.graph.passes.attach_functions import attach_functions
 
@@ -78,7 +80,7 @@ def test_gradients_are_finite(op, sample):
     assert inputs[0].grad is not None
 
 
-@pytest.mark.parametrize("op", ops().values(), ids=lambda op: op.name)
+@pytest.mark.parametrize("op", every_op(), ids=title)
 def test_op_is_documented_and_sampled(op):
     assert op.samples
     assert inspect.getdoc(op.body)

@@ -8,6 +8,7 @@ from linger.dialect import Refusal
 from linger.ops.softmax import softmax_int
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
 from tests.support.integer_softmax import softmax_q15, to_q25
+from tests.support.samples import run_numpy
 
 
 def attributes(scale_x=8.0, scale_o=128.0, o_bits=8, dim=-1):
@@ -113,3 +114,28 @@ def test_what_has_no_integer_form_is_refused(name, x, settings, reason):
     found = softmax_int.functions[name](x, **settings)
     assert isinstance(found, Refusal)
     assert reason in found.reason
+
+
+# arcs, ⌊2^52/8388668⌋ = 536867072, halves: ⌊2^52/16777336⌋ = 268433536
+#   1 of 1: 536867072·8388668/2^37 = 32767.99997 → 32768; 1 of 2: 268433536·8388668/2^37 = 16383.99998 → 16384
+# and of 8388668 + 3085993 = 11474661: ⌊2^52/11474661⌋ = 392482150, ·8388668/2^37 = 23955.38 → 23955, ·3085993/2^37 = 8812.62 → 8813
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        pytest.param([[5], [-128]], [[32767]] * 2, id="one element"),
+        pytest.param([[5, 5], [127, 127]], [[16384] * 2] * 2, id="two alike"),
+        pytest.param([[8, 0], [-3, 5]], [[23955, 8813], [8813, 23955]], id="1"),
+    ],
+)
+def test_rows_on_arcs(x, expected):
+    assert_gives(softmax_int.variants["arcs"], [int8(x)], attributes(8.0, 2.0**15, 16), np.array(expected, np.int16))
+
+
+@pytest.mark.parametrize("platform", ["arcs", "venusA"])
+def test_other_chips_read_another_attribute(platform):
+    variant = softmax_int.variants[platform]
+    assert variant.last_axis == "dim"
+    x = int8([[8, 0], [8, 8]])
+    # along axis 0, whatever `dim` says: the first column is alike, the second has a difference of 1
+    found = run_numpy(variant, [x], attributes() | {"axis": 0, "dim": -1})
+    assert found.tolist() == [[64, 34], [64, 94]]

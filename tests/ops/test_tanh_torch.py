@@ -33,3 +33,18 @@ def test_table_of_an_inference_pass_serves_training_too():
     with torch.inference_mode():
         exact_values([torch.zeros(3)], attributes)
     assert not exact_values([torch.zeros(3)], attributes).is_inference()
+
+
+@pytest.mark.parametrize("scale_x", [2.0**n for n in (-3, 0, 4, 7, 27, 30)])
+def test_exact_values_on_arcs_are_those_of_the_body_for_every_input(scale_x):
+    every = np.arange(-128, 128).astype(np.int8)
+    attributes = iq_tanh.variants["arcs"].complete({"scale_x": scale_x, "scale_o": 128.0})
+    x = torch.from_numpy(every.astype(np.float32)) / scale_x
+    found = exact_values([x], attributes)
+    assert found.dtype == torch.float32
+    np.testing.assert_array_equal(found.numpy() * 128, run_numpy(iq_tanh.variants["arcs"], [every], attributes))
+
+
+def test_a_chip_that_takes_every_width_has_no_table():
+    attributes = iq_tanh.variants["venusA"].complete({"scale_x": 16.0, "scale_o": 128.0})
+    assert exact_values([torch.zeros(3)], attributes) is None

@@ -1,8 +1,12 @@
 """What a model computes as integers and what it does not."""
 
+import io
+import json
+
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from torch import nn
 
 import linger
@@ -20,20 +24,21 @@ def mixed(m, x):
 
 def test_ops_are_listed_in_order_with_where_and_why():
     model = quantise(Wired(mixed), picture())
+    first, second = 2 * 4 * 6 * 6 * 3 * 9, 2 * 4 * 6 * 6 * 4 * 9  # outputs times input channels times taps
     assert coverage(model).rows() == [
-        ("conv", "Quant", "integer", ""),
-        ("conv", "Conv2dInt", "integer", ""),
-        ("", "sin", "float", "linger has no integer form for this function"),
-        ("conv2", "Quant", "integer", ""),
-        ("conv2", "Conv2dInt", "integer", ""),
-        ("", "iqAdd", "integer", ""),
+        ("conv", "Quant", "integer", "", 0, 0.0),
+        ("conv", "Conv2dInt", "integer", "", first, first / (first + second)),
+        ("", "sin", "float", "linger has no integer form for this function", 0, 0.0),
+        ("conv2", "Quant", "integer", "", 0, 0.0),
+        ("conv2", "Conv2dInt", "integer", "", second, second / (first + second)),
+        ("", "iqAdd", "integer", "", 0, 0.0),
     ]
 
 
 def test_summary_counts_and_names():
     text = str(coverage(quantise(Wired(mixed), picture())))
     assert text.splitlines() == [
-        "5 ops as integers, 1 in float",
+        "5 ops as integers, 1 in float; 100 % of the multiplications as integers",
         "  model: sin stays float: linger has no integer form for this function",
     ]
 
@@ -41,6 +46,72 @@ def test_summary_counts_and_names():
 def test_multiplications_are_counted():
     (conv,) = [op for op in coverage(quantise(Wired(lambda m, x: m.conv(x)), picture())).ops if op.op == "Conv2dInt"]
     assert conv.macs == 2 * 4 * 6 * 6 * 27  # outputs times products each
+
+
+def test_a_float_island_has_its_share_of_the_work():
+    net = nn.Sequential(nn.Linear(3, 4), linger.disable_quant(nn.Linear(4, 8)), nn.Linear(8, 2))
+    found = coverage(quantise(net, torch.randn(5, 3)))
+    inside, outside = 5 * 4 * 8, 5 * (3 * 4 + 8 * 2)  # rows times inputs times outputs of each layer
+    assert [(op.op, op.macs) for op in found.float_ops] == [("linear", inside)]
+    assert (found.macs, found.integer_share) == (inside + outside, outside / (inside + outside))
+    assert str(found).splitlines() == [
+        "4 ops as integers, 1 in float; 46.6 % of the multiplications as integers",
+        "  1: linear stays float (53.3 % of the multiplications): kept float by linger.disable_quant",
+    ]
+
+
+def test_products_of_quantised_tensors_are_counted():
+    def forward(m, x):
+        h = m.conv(x)  # [2, 4, 6, 6]
+        return torch.matmul(h, h.transpose(-1, -2)[..., :3])
+
+    (product,) = [op for op in coverage(quantise(Wired(forward), picture())).ops if op.op == "BmmInt"]
+    assert product.macs == 2 * 4 * 6 * 3 * 6  # matrices times rows times columns times terms
+
+
+def test_float_products_of_quantised_tensors_are_counted():
+    weight = torch.randn(5, 4, 1, 1)
+    (record,) = coverage(quantise(Wired(lambda m, x: F.conv2d(m.conv(x), weight)), picture())).float_ops
+    assert (record.op, record.macs) == ("conv2d", 2 * 5 * 6 * 6 * 4)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (1.0, "100 % of the multiplications"),
+        (0.99999, "99.9 % of the multiplications"),
+        (0.9925, "99.2 % of the multiplications"),
+        (0.0005, "less than 0.1 % of the multiplications"),
+        (0.0, "0.0 % of the multiplications"),
+    ],
+)
+def test_shares_are_rounded_down_and_never_to_nothing(share, text):
+    integers = round(share * 1_000_000)
+    records = (
+        OpRecord("a", "LinearInt", is_integer=True, macs=integers),
+        OpRecord("b", "linear", is_integer=False, macs=1_000_000 - integers),
+    )
+    assert Coverage(records).summary() == f"1 ops as integers, 1 in float; {text} as integers"
+
+
+def test_without_multiplications_nothing_is_said_of_them():
+    found = Coverage((OpRecord("a", "iqAdd", is_integer=True),))
+    assert str(found) == "1 ops as integers, 0 in float"
+    assert found.integer_share == 1.0
+
+
+def test_report_goes_into_files_and_tables(tmp_path):
+    found = coverage(quantise(Wired(mixed), picture()))
+    content = json.loads(found.to_json(tmp_path / "coverage.json"))
+    assert json.loads((tmp_path / "coverage.json").read_text()) == content
+    assert (content["macs"], content["integer_share"]) == (found.macs, 1.0)
+    assert [tuple(row.values()) for row in content["rows"]] == found.rows()
+    assert found.to_csv().splitlines()[0] == "where,op,runs_as,reason,macs,share"
+    assert len(found.to_csv().splitlines()) == 1 + len(found.ops)
+    console = Console(file=io.StringIO(), width=140)
+    console.print(found)
+    assert "Conv2dInt" in console.file.getvalue()
+    assert "share %" in console.file.getvalue()
 
 
 def test_integers_and_floats_are_parted():

@@ -2,10 +2,14 @@
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 
+from linger.graph.passes.expand_dialect import expand_dialect
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime.reference import Reference
+from linger.runtime.session import Session
 from tests.runtime.test_session import TEXT
 from tests.support.big_int import convolved_transposed
 
@@ -53,3 +57,22 @@ def test_standard_transposed_convolution_in_groups(group, has_bias, draw):
     feeds = {n: a.astype(np.float32) for n, a in zip(inputs, (x, w, b), strict=False)}
     # small whole numbers: float32 is exact
     np.testing.assert_array_equal(Reference(model).run(feeds)["y"], convolved_transposed(x, w, b, **geometry))
+
+
+def test_a_node_computes_as_the_chip_that_it_names():
+    text = """<ir_version: 6, opset_import: ["": 12, "thinker": 1]>
+    g (int16[65536] x) => (int8[65536] y, int8[65536] z) {
+      y = thinker.iqSigmoid<scale_x=2048.0, scale_o=128.0, platform="arcs">(x)
+      z = thinker.iqSigmoid<scale_x=2048.0, scale_o=128.0>(x)
+    }"""
+    x = np.arange(-32768, 32768).astype(np.int16)
+    model = onnx.parser.parse_model(text)
+    found = Reference(model).run({"x": x})
+    session = dict(zip(("y", "z"), Session(model).run(None, {"x": x}), strict=True))
+    expanded = ir.from_proto(model)
+    expand_dialect(expanded)
+    plain = ort.InferenceSession(ir.to_proto(expanded).SerializeToString(), providers=["CPUExecutionProvider"])
+    for name, third in zip(("y", "z"), plain.run(None, {"x": x}), strict=True):
+        np.testing.assert_array_equal(found[name], session[name])
+        np.testing.assert_array_equal(found[name], third)
+    assert (found["y"] != found["z"]).sum() == 58

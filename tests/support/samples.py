@@ -19,10 +19,20 @@ from linger.numeric.torch_kernel import TorchKernel, carrier
 OPSETS = (11, 12, 13, 15, 17, 18, 20)
 
 
+def every_op():
+    """The ops of the dialect, each with its variants for other chips."""
+    return [found for op in ops().values() for found in (op, *op.variants.values())]
+
+
+def title(op: Op) -> str:
+    """Name of an op, with its chip if it has one of its own."""
+    return op.name if op.platform is None else f"{op.name} on {op.platform}"
+
+
 def every_sample():
     """(op, sample) of the whole dialect, with readable ids for parametrize."""
-    pairs = [(op, sample) for op in ops().values() for sample in op.samples]
-    return {"argvalues": pairs, "ids": [f"{op.name}: {sample.name}" for op, sample in pairs]}
+    pairs = [(op, sample) for op in every_op() for sample in op.samples]
+    return {"argvalues": pairs, "ids": [f"{title(op)}: {sample.name}" for op, sample in pairs]}
 
 
 def arrays(sample: Sample) -> list[np.ndarray | None]:
@@ -88,7 +98,8 @@ def single_node_model(op: Op, inputs, attributes, *, opset: int, constants=None)
     is_constant = {i for i in constants if i < len(values) and op.inputs and not op.is_variadic}
     for i in is_constant:
         values[i].const_value = ir.tensor(inputs[i], name=names[i])
-    attrs = [make_attribute(n, v) for n, v in attributes.items()]
+    chip = {} if op.platform is None else {"platform": op.platform}
+    attrs = [make_attribute(n, v) for n, v in (dict(attributes) | chip).items()]
     node = ir.Node(DOMAIN, op.name, values, attributes=attrs, num_outputs=len(op.outputs), name="node")
     expected = op.body(NumpyKernel(), *op.arrange(inputs), **op.complete(attributes))
     for output, name, array in zip(

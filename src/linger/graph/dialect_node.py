@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from linger.dialect import DOMAIN, Op, is_known, ops
+from linger.dialect import DOMAIN, Op, find_op, is_known, ops
 from linger.errors import GraphError, UnsupportedError, UsageError, listing
 
 
@@ -30,6 +30,17 @@ def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
 def describe(node: ir.Node) -> str:
     """A node for an error message: its name and type."""
     return f"{node.name or (node.outputs[0].name if node.outputs else '?')} ({node.op_type})"
+
+
+def platform_of(node: ir.Node) -> str | None:
+    """The chip that a node says it is for."""
+    found = node.attributes.get("platform")
+    return None if found is None or found.type != ir.AttributeType.STRING else found.as_string()
+
+
+def op_of(node: ir.Node) -> Op:
+    """The op of a dialect node, with the arithmetic of the chip that the node names."""
+    return find_op(node.op_type, platform_of(node))
 
 
 def attributes_of(node: ir.Node, op: Op) -> dict[str, Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from linger.dialect import find_op
-from linger.graph.dialect_node import attributes_of, is_dialect
+from linger.graph.dialect_node import attributes_of, is_dialect, op_of
 from linger.numeric.onnx_writer import integer_type
 
 INTEGERS = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32})
@@ -68,7 +67,7 @@ def _constant_type(node: ir.Node) -> ir.DataType:
 
 
 def _dialect_output_type(node: ir.Node) -> ir.DataType | None:
-    op = find_op(node.op_type)
+    op = op_of(node)
     if not op.has_integer_output:
         return ir.DataType.FLOAT
     if op.output_bits is None:

@@ -37,8 +37,9 @@ def build_function(
 ) -> DialectFunction:
     """Interpret an op's body into a model-local function.
 
-    One function has one signature, so variants (another number of inputs, wider integers where the body cares)
-    live in sub-domains: `thinker.n3::iqCat`, `thinker.i16::Relu`, `thinker.f64::LSTMInt` where float32 would round.
+    One function has one signature, so variants (another chip's arithmetic, another number of inputs, wider integers where
+    the body cares) live in sub-domains: `thinker.arcs::iqSigmoid`, `thinker.n3::iqCat`, `thinker.i16::Relu`, and
+    `thinker.f64::LSTMInt` where float32 would round.
     """
     kernel = ElementAwareKernel(opset=opset, element_bits=element_bits)
     kernel.is_narrow_exact = is_narrow_exact
@@ -55,7 +56,7 @@ def build_function(
     graph = ir.Graph(inputs, outputs, nodes=kernel.nodes, opset_imports={"": opset})
     derived = {name: AttributeRef(name, d.kind) for name, d in kernel.derived.items()}
     parameters = [ir.Attr(r.name, ATTRIBUTE_TYPES[r.kind], None) for r in (*references.values(), *derived.values())]
-    domain = DOMAIN
+    domain = DOMAIN if op.platform is None else f"{DOMAIN}.{op.platform}"
     if arity != (_PLAIN_ARITY if op.is_variadic else len(op.forms[0]) if op.forms else arity):
         domain += f".n{arity}"
     if not is_narrow_exact:

@@ -13,10 +13,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.dialect import DOMAIN, Op, find_op, ops
+from linger.dialect import DOMAIN, Op, ops
 from linger.errors import GraphError, UnsupportedError, UsageError
 from linger.graph.changes import Changes
-from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, require_known_ops
+from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, op_of, require_known_ops
 from linger.graph.element_types import INTEGERS, infer_element_types
 from linger.numeric.fixed import limits
 from linger.numeric.normalization import is_exact
@@ -42,7 +42,7 @@ def bring_to_normal_form(model: ir.Model) -> Changes:
     infer_element_types(model.graph)
     _adopt_standard_integer_ops(model, changes)
     for node in [n for n in all_nodes(model) if is_dialect(n)]:
-        op = find_op(node.op_type)
+        op = op_of(node)
         node.op_type = op.name  # not one of its aliases
         _require_form(node, op)
         _refuse(node, attributes_of(node, op))

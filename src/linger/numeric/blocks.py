@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from linger.numeric.kernel import Kernel, T
 from linger.numeric.long_tables import LONG_BUCKET, ONE, LongPieces
-from linger.numeric.tables import BUCKET, Pieces
+from linger.numeric.tables import BUCKET, WIDE_BUCKET, Pieces, WidePieces
 
 
 def round_half_up(k: Kernel[T], x: T) -> T:
@@ -46,11 +46,8 @@ def round_quotient(k: Kernel[T], a: T, b: T, *, ratio: T) -> T:
 def piecewise_linear(k: Kernel[T], x: T, *, source: T, pieces: Pieces) -> T:
     """A curve in Q15 of whole numbers at scale `source`, which are first rounded to Q11 and saturated to 16 bits."""
     x = saturate(k, rescale(k, x, source=source, target=k.scalar(2.0**11)), 16)
-    zero, one = k.scalar(0.0), k.scalar(1.0)
-    size = k.where_less(x, zero, k.sub(zero, x), x)
-    bucket = k.floor(k.mul(size, k.scalar(1.0 / BUCKET)))
-    is_beyond = k.where_less(k.lookup(pieces.edges, bucket), size, one, zero)
-    index = k.add(k.lookup(pieces.before, bucket), is_beyond)
+    zero = k.scalar(0.0)
+    index = _piece(k, x, pieces, BUCKET)
     factors = tuple(slope * 2.0**-shift for slope, shift in zip(pieces.slopes, pieces.shifts, strict=True))
     offset = k.lookup(pieces.offsets, index)
     offset = k.where_less(x, zero, k.sub(k.scalar(pieces.mirror), offset), offset)
@@ -75,13 +72,9 @@ def round_sixth(k: Kernel[T], x: T) -> T:
 def long_piecewise_linear(k: Kernel[T], x: T, *, source: T, pieces: LongPieces) -> T:
     """A curve in Q27 of whole numbers at scale `source`, which are first rounded to Q27 and saturated to 32 bits."""
     x = saturate(k, rescale(k, x, source=source, target=k.scalar(ONE)), 32)
-    zero, one = k.scalar(0.0), k.scalar(1.0)
-    size = k.where_less(x, zero, k.sub(zero, x), x)
-    bucket = k.floor(k.mul(size, k.scalar(1.0 / LONG_BUCKET)))
-    is_beyond = k.where_less(k.lookup(pieces.edges, bucket), size, one, zero)
-    index = k.add(k.lookup(pieces.before, bucket), is_beyond)
+    index = _piece(k, x, pieces, LONG_BUCKET)
     slope = k.lookup(pieces.slopes, index)
-    slope = k.where_less(x, zero, k.sub(k.scalar(ONE), slope), slope)
+    slope = k.where_less(x, k.scalar(0.0), k.sub(k.scalar(ONE), slope), slope)
     return k.add(_long_product(k, x, slope), k.lookup(pieces.offsets, index))
 
 
@@ -99,3 +92,37 @@ def _long_product(k: Kernel[T], x: T, slope: T) -> T:
     kept = k.floor(k.mul(top, k.scalar(2.0**-11)))
     rest = k.mul(k.sub(top, k.mul(kept, k.scalar(2.0**11))), k.scalar(2.0**16))
     return k.add(kept, round_half_up(k, k.mul(k.add(rest, k.mul(low, slope)), k.scalar(1.0 / ONE))))
+
+
+def wide_piecewise_linear(k: Kernel[T], x: T, *, source: T, pieces: WidePieces) -> T:
+    """⌊(slope·x/2^27 + offset)·2^11⌋, a curve in Q42, of whole numbers at scale `source`, first brought to Q27 (32 bits).
+
+    The device rounds this down to Q31 (arcs) or rounds it to the output as it is (venusA).
+    """
+    x = saturate(k, rescale(k, x, source=source, target=k.scalar(2.0**27)), 32)
+    index = _piece(k, x, pieces, WIDE_BUCKET)
+    slope = k.lookup(pieces.slopes, index)
+    # slope·x has up to 62 bits, more than the carrier's 53. With x = high·2^16 + low, 0 ≤ low < 2^16, and slope < 2^31:
+    # |slope·high| ≤ 2^31·2^15 and slope·low < 2^31·2^16 are exact, and ⌊slope·x/2^16⌋ = slope·high + ⌊slope·low/2^16⌋,
+    # because the first is whole. No number here has more than 48 bits.
+    high = k.floor(k.mul(x, k.scalar(2.0**-16)))
+    low = k.sub(x, k.mul(high, k.scalar(2.0**16)))
+    product = k.add(k.mul(slope, high), k.floor(k.mul(k.mul(slope, low), k.scalar(2.0**-16))))
+    left, right = (k.lookup(table, index) for table in (pieces.negative_offsets, pieces.offsets))
+    offset = k.where_less(x, k.scalar(0.0), left, right)
+    return k.add(product, k.mul(offset, k.scalar(2.0 ** (_WIDE_CURVE - pieces.offset_bits))))
+
+
+_WIDE_CURVE = 42
+"""Fractional bits of a wide curve: 27 of x and 31 of the slope, less the 16 that were dropped."""
+
+WIDE_CURVE_SCALE = 2.0**_WIDE_CURVE
+
+
+def _piece(k: Kernel[T], x: T, pieces: Pieces | WidePieces | LongPieces, bucket_width: int) -> T:
+    """Number of the first piece that holds |x|."""
+    zero, one = k.scalar(0.0), k.scalar(1.0)
+    size = k.where_less(x, zero, k.sub(zero, x), x)
+    bucket = k.floor(k.mul(size, k.scalar(1.0 / bucket_width)))
+    is_beyond = k.where_less(k.lookup(pieces.edges, bucket), size, one, zero)
+    return k.add(k.lookup(pieces.before, bucket), is_beyond)

@@ -100,6 +100,59 @@ SIGMOID = _shorten(BASE_SIGMOID, (13, 14, 16, 19), band_rounding=0, mirror=1 << 
 TANH = _shorten(BASE_TANH, (11, 12, 14, 18), band_rounding=_HALF, mirror=0)
 """Within 1.32e-3 of the real function."""
 
+
+@dataclass(frozen=True)
+class WidePieces:
+    """A curve from Q27 (32 bits) to Q31: y = ⌊slope·x/2^27⌋ + offset, with other offsets for negative x.
+
+    The piece of x is found as in `Pieces`, in buckets of 2^24. `offset_bits` counts the fractional bits of the offsets.
+    """
+
+    bands: tuple[int, ...]
+    slopes: tuple[int, ...]
+    offsets: tuple[int, ...]
+    negative_offsets: tuple[int, ...]
+    offset_bits: int
+    before: tuple[int, ...]
+    edges: tuple[int, ...]
+
+
+WIDE_BUCKET = BUCKET << _SHORTER
+"""No two bands of the base tables are that close either."""
+
+_WIDE_LARGEST = 1 << 31
+
+
+def _wide(table: tuple[tuple[int, int, int], ...], *, mirror: int, offset_bits: int) -> WidePieces:
+    """The base table itself; offsets with fewer bits are cut, on either side."""
+    cut = 31 - offset_bits
+    bands = tuple(band for band, _, _ in table)
+    buckets = range(0, _WIDE_LARGEST + 1, WIDE_BUCKET)
+    far = 2 * _WIDE_LARGEST
+    return WidePieces(
+        bands=bands,
+        slopes=tuple(slope for _, slope, _ in table),
+        offsets=tuple(offset >> cut for _, _, offset in table),
+        # cut before the sign is turned where the curve is odd
+        negative_offsets=tuple((mirror - offset) >> cut if mirror else -(offset >> cut) for _, _, offset in table),
+        offset_bits=offset_bits,
+        before=tuple(sum(band < start for band in bands) for start in buckets),
+        edges=tuple(next((b for b in bands if start <= b < start + WIDE_BUCKET), far) for start in buckets),
+    )
+
+
+ARCS_SIGMOID = _wide(BASE_SIGMOID, mirror=1 << 31, offset_bits=31)
+"""arcs: the base table."""
+
+ARCS_TANH = _wide(BASE_TANH, mirror=0, offset_bits=31)
+"""arcs: the base table, by analogy with sigmoid."""
+
+VENUS_A_SIGMOID = _wide(BASE_SIGMOID, mirror=1 << 31, offset_bits=28)
+"""venusA: the base table with offsets in Q28."""
+
+VENUS_A_TANH = _wide(BASE_TANH, mirror=0, offset_bits=28)
+"""venusA: the same for tanh."""
+
 LOG2_E = 774541002
 """log2(e) in Q29."""
 

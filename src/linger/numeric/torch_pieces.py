@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Piecewise-linear curves in torch, by one look into a table of all 65 536 inputs of 16 bits."""
+"""Piecewise-linear curves in torch, by one look into a table of all inputs of 16 or of 8 bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from linger.numeric import blocks
 from linger.numeric.long_tables import ONE, LongPieces
-from linger.numeric.tables import Pieces
+from linger.numeric.tables import Pieces, WidePieces
 from linger.numeric.torch_kernel import TorchKernel, carrier
 
 _Q11 = 2.0**11
@@ -54,3 +54,22 @@ def _long_table(pieces: LongPieces, scale_x: float, scale_o: float, bits: int, d
     with torch.inference_mode(mode=False), torch.no_grad():
         every = torch.arange(-_REACH, _REACH, dtype=torch.float64)
         return _long_curve(every, pieces, scale_x, scale_o, bits).to(device)
+
+
+_REACH_OF_8_BITS = 1 << 7
+
+
+def evaluate_wide_pieces(x: Tensor, pieces: WidePieces, scale_x: float, scale_o: float, bits: int) -> Tensor:
+    """What blocks.wide_piecewise_linear and requantize give for real values x of 8 bits at scale_x, divided by scale_o."""
+    index = (x.detach() * scale_x).int().add_(_REACH_OF_8_BITS)
+    return _wide_table(pieces, scale_x, scale_o, bits, x.device)[index]
+
+
+@cache
+def _wide_table(pieces: WidePieces, scale_x: float, scale_o: float, bits: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(mode=False), torch.no_grad():
+        k = TorchKernel()
+        every = torch.arange(-_REACH_OF_8_BITS, _REACH_OF_8_BITS, dtype=torch.float64)
+        y = blocks.wide_piecewise_linear(k, every, source=k.scalar(scale_x), pieces=pieces)
+        curve = k.scalar(blocks.WIDE_CURVE_SCALE)
+        return (blocks.requantize(k, y, source=curve, target=k.scalar(scale_o), bits=bits) / scale_o).to(device)

@@ -21,10 +21,13 @@ from linger.graph.dialect_node import all_nodes
 from linger.graph.element_types import infer_element_types
 from linger.graph.passes.attach_functions import attach_functions
 from linger.graph.passes.expand_dialect import expand_dialect
+from linger.graph.passes.name_platform import name_platform
+from linger.graph.passes.replace_idle_clips import replace_idle_clips
 from linger.graph.passes.to_qdq import to_qdq
 from linger.onnx.boundary import keep_integers_at_the_ends, remove_dequants
 from linger.onnx.naming import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names
 from linger.onnx.options import ExportOptions
+from linger.targets import Target, find_target
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +75,20 @@ def assemble(content: bytes, options: ExportOptions, *, is_wrapped: bool = False
             stacklevel=4,
         )
         options = replace(options, enable_onnx_checker=False, form="bare")
+    if options.target is not None:
+        _suit(model, find_target(options.target), stages)
     proto = _in_form(model, options)
     stages.keep(options.form, proto, f"the form {options.form!r}: the finished file")
     return proto
+
+
+def _suit(model: ir.Model, target: Target, stages: Stages) -> None:
+    """What a chip's packer wants and what costs nothing."""
+    if not target.has_clip:
+        replaced = replace_idle_clips(model)
+        stages.keep("without_clips", model, f"{len(replaced)} Clips that limit nothing became Relu (target)")
+    if target.is_named_in_nodes:
+        name_platform(model, target.name)
 
 
 def _in_form(model: ir.Model, options: ExportOptions) -> onnx.ModelProto:

@@ -59,8 +59,7 @@ class TraceEmitter:
         return result
 
     def _describe(self, op: Op, attributes: Mapping[str, Any], name: str, **more: Any) -> str:
-        facts = {"op": op.name, "attributes": dict(attributes), "name": name, "is_dynamic": self._is_dynamic}
-        return json.dumps(facts | more)
+        return json.dumps({**_described(op, attributes), "name": name, "is_dynamic": self._is_dynamic, **more})
 
 
 class SymbolicEmitter:
@@ -69,10 +68,10 @@ class SymbolicEmitter:
     def call(self, op: Op, tensors: Sequence[Any], attributes: Mapping[str, Any], name: str) -> Tensor:
         """One node; its shape comes from the body, run on the exporter's shape-only tensors."""
         given = [t for t in tensors if t is not None]
-        description = json.dumps({"op": op.name, "attributes": dict(attributes)})
+        description = json.dumps(_described(op, attributes))
         with disable_proxy_modes_tracing():  # the shape is asked for, not recorded
             shape = _shape_only(given, description)
-        written = {**attributes, **_fixed_attributes(op), NAME_ATTRIBUTE: name}
+        written = {**_fixed_attributes(op), **attributes, NAME_ATTRIBUTE: name}
         return torch.onnx.ops.symbolic(
             f"{DOMAIN}::{op.name}",
             [_as_tensor(t) for t in given],
@@ -91,14 +90,14 @@ class SymbolicEmitter:
         parameters: Mapping[str, str],
     ) -> tuple[Tensor, ...]:
         """One node of an op with several outputs; `parameters` are the names of its initializers."""
-        description = json.dumps({"op": op.name, "attributes": dict(attributes)})
+        description = json.dumps(_described(op, attributes))
         with disable_proxy_modes_tracing():
             shapes = _shapes_only(tensors, description)
         names = {NAME_ATTRIBUTE: name, PARAMETERS_ATTRIBUTE: json.dumps(dict(parameters))}
         made = torch.onnx.ops.symbolic_multi_out(
             f"{DOMAIN}::{op.name}",
             list(tensors),
-            {**attributes, **_fixed_attributes(op), **names},
+            {**_fixed_attributes(op), **attributes, **names},
             dtypes=[s.dtype for s in shapes],
             shapes=[s.shape for s in shapes],
             version=DOMAIN_VERSION,
@@ -144,7 +143,7 @@ def _shapes_only(tensors: Sequence[Tensor], description: str) -> tuple[Tensor, .
 
 def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> tuple[Tensor, ...]:
     call = json.loads(description)
-    op = find_op(call["op"])
+    op = find_op(call["op"], call["platform"])
     attributes = op.complete(_tuples(call["attributes"]))
     # what is no stored integer is an index, and stays what it is
     exact = [t.to(carrier(_STORED_BITS[t.dtype])) if _is_stored(t) else t for t in tensors]
@@ -174,9 +173,9 @@ def _tuples(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def _write_node(g: Any, tensors: Any, description: Any) -> Any:
     """Symbolic function of linger::call."""
     call = json.loads(symbolic_helper._maybe_get_const(description, "s"))  # noqa: SLF001 - torch offers no public reader
-    op = find_op(call["op"])
+    op = find_op(call["op"], call["platform"])
     kinds = {a.name: a.kind for a in op.attributes}
-    written = call["attributes"] | _fixed_attributes(op)
+    written = _fixed_attributes(op) | call["attributes"]
     attributes = {f"{name}_{_SUFFIX[kinds.get(name, 'float')]}": value for name, value in written.items()}
     attributes[f"{NAME_ATTRIBUTE}_s"] = call["name"]
     if "parameters" in call:
@@ -190,6 +189,16 @@ def _write_node(g: Any, tensors: Any, description: Any) -> Any:
     return tuple(made) if len(op.outputs) > 1 else made
 
 
+def _described(op: Op, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a torch op that takes text must be told to run an op."""
+    return {"op": op.name, "platform": op.platform, "attributes": dict(attributes)}
+
+
 def _fixed_attributes(op: Op) -> dict[str, Any]:
-    """Attributes with one value that the format wants on every node (platform_quant, castor_mode, mode)."""
-    return {a.name: a.default for a in op.attributes if a.kind == "str" and not a.is_required}
+    """Attributes with one value that the format wants on every node (platform_quant, castor_mode, mode).
+
+    A node for another chip carries all that it has defaults for.
+    """
+    return {
+        a.name: a.default for a in op.attributes if not a.is_required and (a.kind == "str" or op.platform is not None)
+    }

@@ -24,10 +24,18 @@ from linger.graph.model_io import save
 from linger.onnx.assembly import assemble
 from linger.onnx.call import Call, FlatModel, default_names, read_call, run_once
 from linger.onnx.emission import SymbolicEmitter, TraceEmitter
+from linger.onnx.judgement import judge
 from linger.onnx.large import export_large, is_large
 from linger.onnx.naming import unwrap_names
 from linger.onnx.operators import translation_table, with_bodies
-from linger.onnx.options import ExportOptions, check_keywords, check_names, check_options, warn_about_removed
+from linger.onnx.options import (
+    ExportOptions,
+    check_keywords,
+    check_names,
+    check_options,
+    warn_about_removed,
+    with_target,
+)
 from linger.onnx.preserve import preserved
 from linger.onnx.simplification import simplify as simplify_model
 from linger.onnx.tracing import axes_from_shapes, trace, trace_dynamo
@@ -71,6 +79,7 @@ def export(
     form: str = "dialect",
     qdq_symmetric: bool = False,
     simplify: bool = False,
+    target: str | None = None,
     **torch_keywords: Any,
 ) -> None:
     """Write a model as ONNX; every argument of the old and of today's torch.onnx.export is understood.
@@ -113,10 +122,13 @@ def export(
         form: "dialect", "bare", "standard" or "qdq".
         qdq_symmetric: With form "qdq": zero points of 0 and real biases only, as TensorRT demands.
         simplify: Simplify the result (extra `simplify`).
+        target: "venus", "arcs" or "venusA": refuse what this chip cannot take, with the remedies. None: the target that
+            linger.init was given, if any; else no limits.
         torch_keywords: Further arguments of today's torch.onnx.export.
 
     Raises:
         UsageError: An argument is wrong, a layer has no scale, the model fails on the example input.
+        UnsupportedError: The target cannot take the model; the message has every finding, and nothing is written.
     """
     given = {
         "aten": aten,
@@ -151,6 +163,7 @@ def export(
         form=form,
         is_qdq_symmetric=qdq_symmetric,
         simplify=simplify,
+        target=target,
         torch_keywords=torch_keywords,
     )
     call = read_call(model, args, kwargs)
@@ -170,6 +183,8 @@ def _convert(model: Any, call: Call, options: ExportOptions, f: Target) -> bytes
     """The finished file's content (None: too large for memory, already written); the model is as before afterwards."""
     was_training = bool(getattr(model, "training", False))
     with preserved(model) as runtime:
+        if runtime is not None:
+            options = with_target(options, runtime.target)
         check_options(options, is_quantized=runtime is not None)
         output = run_once(model, call)
         is_wrapped = not call.is_plain
@@ -223,9 +238,11 @@ def _float(subject: Any, call: Call, options: ExportOptions, *, is_wrapped: bool
 
 
 def _adjust(proto: onnx.ModelProto, call: Call, options: ExportOptions, *, is_quantized: bool) -> bytes:
-    """Last wishes: a simpler graph, weights as inputs, a listing."""
+    """Last wishes: a simpler graph, the judgement of a chip, weights as inputs, a listing."""
     if options.simplify:
         proto = simplify_model(proto, [t.detach().cpu().numpy() for t in call.tensors()])
+    if options.target is not None:
+        judge(proto, options.target)
     if is_quantized and not options.export_params:
         model = ir.from_proto(proto)
         parameters_to_inputs(model)

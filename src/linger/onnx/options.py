@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from linger.errors import UsageError, listing
+from linger.targets import find_target
 
 FORMS = ("dialect", "bare", "standard", "qdq")
+PACKED_FORMS = ("dialect", "bare")
 DEFAULT_OPSET = 12
 FLOAT_OPSETS = range(9, 21)
 INTEGER_OPSETS = range(11, 21)
@@ -63,6 +65,7 @@ class ExportOptions:
     form: str = "dialect"
     is_qdq_symmetric: bool = False
     simplify: bool = False
+    target: str | None = None
     torch_keywords: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -108,8 +111,42 @@ def check_options(options: ExportOptions, *, is_quantized: bool) -> None:
             f"export: opset {options.opset} is not available for a {kind} model{how}. "
             f"Use {allowed.start} to {allowed.stop - 1}.{hint}"
         )
+    if options.target is not None:
+        _check_target(options, is_quantized=is_quantized)
     if options.dynamic_axes and options.dynamic_shapes:
         raise UsageError("export: dynamic_axes and dynamic_shapes say the same thing. Give one of them.")
+
+
+def with_target(options: ExportOptions, own: str | None) -> ExportOptions:
+    """The options with the chip that the model simulates, where the file is one for chips.
+
+    Raises:
+        UsageError: Another chip was asked for.
+    """
+    if own is None:
+        return options
+    if options.target not in (None, own):
+        raise UsageError(
+            f"export: the model computes as {own} does (linger.init), not as {options.target}. "
+            f"Leave target out, or quantise the model anew with linger.init(model, target={options.target!r})."
+        )
+    is_for_chips = options.form in PACKED_FORMS and options.is_update_dequant
+    return replace(options, target=own) if is_for_chips else options
+
+
+def _check_target(options: ExportOptions, *, is_quantized: bool) -> None:
+    """A chip runs integers in the dialect, and a file without Dequants runs nowhere."""
+    assert options.target is not None  # the caller asked
+    find_target(options.target)
+    where = f"export: target={options.target!r}"
+    if not is_quantized:
+        raise UsageError(f"{where} is for quantised models. Call linger.init(model) first, or leave target out.")
+    if options.form not in PACKED_FORMS:
+        raise UsageError(
+            f"{where} needs the form {' or '.join(PACKED_FORMS)}, which packers read, not {options.form!r}."
+        )
+    if not options.is_update_dequant:
+        raise UsageError(f"{where} cannot be judged with is_update_dequant=False, whose file does not run.")
 
 
 def check_names(options: ExportOptions, ranks: Sequence[int], output_ranks: Sequence[int]) -> None:

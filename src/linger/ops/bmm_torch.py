@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -27,6 +28,15 @@ def real_result(operands: Sequence[Tensor], scales: Sequence[float], bits: Seque
     if terms == 0 or sum(bits) - 2 + math.log2(terms) <= _SIGNIFICAND:
         return torch.matmul(x, y)
     return torch.matmul(x.double(), y.double())
+
+
+def multiplications(operands: Sequence[Tensor]) -> int:
+    """Multiply-accumulates: rows times columns times terms, for every pair of matrices."""
+    x, y = operands
+    batches = zip_longest(reversed(x.shape[:-2]), reversed(y.shape[:-2]), fillvalue=1)
+    pairs = math.prod(b if a == 1 else a for a, b in batches)
+    rows, columns = (x.shape[-2] if x.dim() > 1 else 1), (y.shape[-1] if y.dim() > 1 else 1)
+    return pairs * rows * columns * x.shape[-1]
 
 
 def evaluate(

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linger.numeric.tables import SIGMOID
-from linger.numeric.torch_pieces import evaluate_pieces
+from linger.numeric.tables import ARCS_SIGMOID, SIGMOID
+from linger.numeric.torch_pieces import evaluate_pieces, evaluate_wide_pieces
 
 
 def real_function(operands: Sequence[Tensor], settings: Mapping[str, Any]) -> Tensor:
@@ -19,6 +19,15 @@ def real_function(operands: Sequence[Tensor], settings: Mapping[str, Any]) -> Te
     return torch.sigmoid(operands[0])
 
 
-def exact_values(operands: Sequence[Tensor], attributes: Mapping[str, Any]) -> Tensor:
-    """What the body gives for operands of 16 bits, as real values."""
-    return evaluate_pieces(operands[0], SIGMOID, attributes["scale_o"], attributes["o_bits"])
+def exact_values(operands: Sequence[Tensor], attributes: Mapping[str, Any]) -> Tensor | None:
+    """What the body gives, as real values, for operands of the width that the chip wants; None where it wants none."""
+    scales = attributes["scale_x"], attributes["scale_o"]
+    platform = attributes.get("platform")
+    if platform is None:
+        return evaluate_pieces(operands[0], SIGMOID, scales[1], attributes["o_bits"])
+    pieces = _OF_8_BITS.get(platform)
+    return None if pieces is None else evaluate_wide_pieces(operands[0], pieces, *scales, attributes["o_bits"])
+
+
+_OF_8_BITS = {"arcs": ARCS_SIGMOID}
+"""Chips that take 8 bits and nothing else."""

@@ -2,7 +2,8 @@
 """iqTanh: sixteen straight pieces between Q11 and Q15, rounded to Q7.
 
 The device wants 16-bit input, so a Requant stands in front of it where the input is narrower. The output's scale is
-always 128.
+always 128. arcs takes 8 bits as they are and goes from Q27 to Q31 with longer tables; so does venusA, whose offsets are
+shorter and whose sum is rounded once (its numbers have not been compared with a chip).
 """
 
 from __future__ import annotations
@@ -31,6 +32,44 @@ def iq_tanh(
     return blocks.requantize(k, y, source=k.scalar(2.0**15), target=k.scalar(scale_o), bits=o_bits)
 
 
+@iq_tanh.on("arcs", input_bits=8)
+def iq_tanh_on_arcs(
+    k: Kernel[T],
+    x: T,
+    *,
+    scale_x: float,
+    scale_o: float,
+    o_bits: int = 8,
+    castor_mode: str = "luna",
+    platform: str = "arcs",
+    quant_mode: str = "floor_add",
+    platform_quant: str = PLATFORM_QUANT,
+) -> T:
+    """O = sat(⌊tanh(sat(⌊x·2^27/scale_x + ½⌋))·scale_o/2^31 + ½⌋), tanh: Q27 → Q31 by `tables.ARCS_TANH`."""
+    # ⌊⌊a/2^11⌋/2^n + ½⌋ = ⌊a/2^(11+n) + ½⌋, so the curve need not be rounded down to Q31 in between
+    y = blocks.wide_piecewise_linear(k, k.wide(x), source=k.scalar(scale_x), pieces=tables.ARCS_TANH)
+    return blocks.requantize(k, y, source=k.scalar(blocks.WIDE_CURVE_SCALE), target=k.scalar(scale_o), bits=o_bits)
+
+
+@iq_tanh.on("venusA")
+def iq_tanh_on_venus_a(
+    k: Kernel[T],
+    x: T,
+    *,
+    scale_x: float,
+    scale_o: float,
+    o_bits: int = 8,
+    castor_mode: str = "luna",
+    platform: str = "venusA",
+    quant_mode: str = "floor_add",
+    platform_quant: str = PLATFORM_QUANT,
+) -> T:
+    """O = sat(⌊tanh(sat(⌊x·2^27/scale_x + ½⌋))·scale_o/2^58 + ½⌋), tanh: Q27 → Q58 by `tables.VENUS_A_TANH`."""
+    # 16 of the 58 bits are dropped on the way, which rounding to fewer than 42 does not see
+    y = blocks.wide_piecewise_linear(k, k.wide(x), source=k.scalar(scale_x), pieces=tables.VENUS_A_TANH)
+    return blocks.requantize(k, y, source=k.scalar(blocks.WIDE_CURVE_SCALE), target=k.scalar(scale_o), bits=o_bits)
+
+
 @iq_tanh.function(
     "torch.tanh",
     "torch.tanh_",
@@ -56,3 +95,14 @@ iq_tanh.samples = (
     _sample("empty", Draw((0, 3), 16), 2048.0),
     _sample("one element", Draw((1,), 16), 2048.0),
 )
+
+for _variant in iq_tanh.variants.values():
+    _variant.samples = (
+        _sample("every 8-bit number", Draw((256,)), 16.0),
+        _sample("coarse input saturates", Draw((3, 40)), 1.0),
+        _sample("fine input", Draw((3, 40)), 2.0**30),
+        _sample("16 bits", Draw((4, 50), 16), 2048.0),
+        _sample("32 bits of products", Draw((4, 50), 32), 2.0**27),
+        _sample("empty", Draw((0, 3)), 16.0),
+        _sample("one element", Draw((1,)), 16.0),
+    )

@@ -16,12 +16,14 @@ from linger.errors import UnsupportedError, UsageError
 from linger.quantization import packing, passthrough
 from linger.quantization.adaptive import ADAPTIVE, pool_adaptively
 from linger.quantization.functional import as_operand, run_functional
+from linger.quantization.multiplications import multiplications
 from linger.quantization.norms import NAMES as NORMS
 from linger.quantization.norms import affine_of, call_norm, why_float
 from linger.quantization.parameters import is_parameter
 from linger.quantization.qtensor import QTensor, unwrap
 from linger.quantization.rewrites import MOVES as OWN_MOVES
 from linger.quantization.rewrites import NUMPY_SPELLINGS, REWRITES, Call, rewritten
+from linger.quantization.runtime import is_exporting
 
 _SHAPE_QUERIES = frozenset({"size", "dim", "numel", "nelement", "ndimension", "__len__", "is_same_size"})
 _SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "device", "is_cuda", "is_cpu", "layout", "is_meta"})
@@ -232,10 +234,14 @@ def _in_float(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, reaso
         func(copy, *unwrap(args[1:]), **unwrap(kwargs))
         _note(name, args, kwargs, reason)
         return x.overwrite(copy)
-    result = func(*unwrap(args), **unwrap(kwargs))
+    real_args, real_kwargs = unwrap(args), unwrap(kwargs)
+    result = func(*real_args, **real_kwargs)
     # a function without result has written into a float tensor
     if result is None or any(isinstance(r, Tensor) and r.is_floating_point() for r in tree_leaves(result)):
-        _note(name, args, kwargs, reason)
+        # in a trace the count would fix an open batch size
+        is_counted = result is not None and not is_exporting() and _runtime((args, kwargs)).emitter is None
+        macs = multiplications(name, real_args, real_kwargs, result) if is_counted else 0
+        _note(name, args, kwargs, reason, macs)
     return result
 
 
@@ -244,8 +250,8 @@ def _attribute_name(func: Any) -> str:
     return getattr(getattr(func, "__self__", None), "__name__", "")
 
 
-def _note(name: str, args: Any, kwargs: Any, reason: str) -> None:
-    _runtime((args, kwargs)).note_float(name, reason)
+def _note(name: str, args: Any, kwargs: Any, reason: str, macs: int = 0) -> None:
+    _runtime((args, kwargs)).note_float(name, reason, macs)
 
 
 def _is_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

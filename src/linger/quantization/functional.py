@@ -97,6 +97,7 @@ def run_functional(
     """
     frame = runtime.frame
     assert frame is not None  # outside a model nothing is quantised
+    op = op.for_platform(runtime.target)
     if op.limit is None and op.output_scale is None:
         return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place)
     if op.last_axis is not None and settings[op.last_axis] != _LAST:
@@ -128,7 +129,7 @@ def run_functional(
     attributes = dict(settings) | _format_attributes(op, operands, scale_o, bits)
     if fast is None:
         return compute(op, operands, attributes, scale_o, bits, runtime, name)
-    runtime.note(OpRecord(frame.path, op.name, is_integer=True))
+    runtime.note(OpRecord(frame.path, op.name, is_integer=True, macs=_macs(fast, operands)))
     if hasattr(fast, "evaluate"):
         can_saturate = seen is None or seen * scale_o > limits(bits)[1]
         contents = [o.content for o in operands]
@@ -138,6 +139,13 @@ def run_functional(
     result = QTensor(values, scale_o, bits, runtime)
     runtime.record(name, result, op, operands, attributes)
     return result
+
+
+def _macs(fast: ModuleType, operands: Sequence[QTensor]) -> int:
+    """Multiply-accumulates of an op whose twin counts them; in a trace the count would fix an open batch size."""
+    if is_exporting() or not hasattr(fast, "multiplications"):
+        return 0
+    return int(fast.multiplications([o.content for o in operands]))
 
 
 def _along_last_axis(
@@ -182,9 +190,10 @@ def _with_real_gradient(
 ) -> Tensor:
     """The device's integers, also in training; their gradient is that of the real function at the same operands."""
     with torch.no_grad():
+        exact: Tensor | None = None
         if hasattr(fast, "exact_values") and not is_exporting():  # a trace would keep its table
-            exact = cast(Tensor, fast.exact_values([o.content for o in operands], attributes))
-        else:
+            exact = fast.exact_values([o.content for o in operands], attributes)
+        if exact is None:
             exact = to_carrier(simulate(op, operands, attributes, scale_o, is_exact=True), bits)
     if not (torch.is_grad_enabled() and any(o.content.requires_grad for o in operands)):
         return exact

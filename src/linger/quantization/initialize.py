@@ -28,6 +28,7 @@ from linger.quantization.runtime import Runtime, Scope
 from linger.quantization.statistics import QuantizedBase
 from linger.quantization.supported import has_own_forward, op_for
 from linger.quantization.watch import FloatWatch
+from linger.targets import find_target
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ def init(
     quant_modules: Sequence[type[nn.Module]] | None = None,
     parameter_bits: int = 8,
     mode: QuantMode = QuantMode.QValue,
+    target: str | None = None,
 ) -> nn.Module:
     """Replace every supported layer by its quantised form, keeping the weights, and return the model.
 
@@ -63,9 +65,12 @@ def init(
             embeddings, which must be named, here or to `quant_module`. A fused pair counts as its convolution too.
         parameter_bits: Width of the weights.
         mode: `QuantMode.QValue`: scales are powers of two.
+        target: The chip whose arithmetic is simulated ("venus", "arcs", "venusA"), and whose limits an export keeps.
+            None: that of venus, without limits.
 
     Raises:
-        UsageError: An unsupported type, a width that does not exist, a name that matches nothing, a second init.
+        UsageError: An unsupported type, a width that does not exist, a name that matches nothing, an unknown chip, a
+            second init.
     """
     if config_file is not None:
         raise UsageError(
@@ -79,7 +84,7 @@ def init(
     widths = checked_widths(8, parameter_bits, 8)
     excluded = tuple(disable_module or ())
     float_paths = _float_paths(model, disable_submodel)
-    runtime = Runtime(make_watch=FloatWatch)
+    runtime = Runtime(make_watch=FloatWatch, target=None if target is None else find_target(target).name)
     replacements: dict[nn.Module, nn.Module] = {}
     parts_of_pairs = {part for pair in model.modules() if isinstance(pair, ConvBN) for part in pair.children()}
     for path, module in model.named_modules():

@@ -48,7 +48,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class OpRecord:
-    """One op of the last forward pass, for the coverage report."""
+    """One op of the last forward pass, for the coverage report; `macs` are its multiply-accumulates."""
 
     where: str
     op: str
@@ -83,8 +83,9 @@ Observer = Callable[[str, Op, "Sequence[Tensor | Frozen]", Mapping[str, Any], "Q
 
 @dataclass
 class Runtime:
-    """State of one model's forward passes."""
+    """State of one model's forward passes; `target` is the chip whose arithmetic it simulates."""
 
+    target: str | None = None
     frames: list[Frame] = field(default_factory=list)
     emitter: Emitter | None = None
     recorder: Recorder | None = None
@@ -195,11 +196,11 @@ class Runtime:
         if self.frames:
             self._pending.append(record)
 
-    def note_float(self, op_name: str, reason: str) -> None:
+    def note_float(self, op_name: str, reason: str, macs: int = 0) -> None:
         """Remember an op of this pass that stays float."""
         is_by_wish = any(getattr(f.module.__dict__.get(MARK), "is_disabled", False) for f in self.frames)
         reason = "kept float by linger.disable_quant" if is_by_wish else reason
-        self.note(OpRecord(self.path, op_name, is_integer=False, reason=reason))
+        self.note(OpRecord(self.path, op_name, is_integer=False, reason=reason, macs=macs))
 
 
 class Scope:

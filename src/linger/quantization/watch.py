@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from linger.quantization import passthrough
+from linger.quantization.multiplications import multiplications
 from linger.quantization.qtensor import QTensor
 from linger.quantization.statistics import QuantizedBase
 
@@ -35,5 +36,6 @@ class FloatWatch(TorchFunctionMode):
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         name = getattr(func, "__name__", str(func))
         if is_plain and not name.startswith("__get") and any(r.is_floating_point() for r in results):
-            self._runtime.note_float(name, "its inputs are float tensors")
+            macs = multiplications(name, args, kwargs or {}, result)
+            self._runtime.note_float(name, "its inputs are float tensors", macs)
         return result

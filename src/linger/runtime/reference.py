@@ -14,7 +14,7 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_conv_transpose import ConvTranspose as UngroupedConvTranspose
 
 from linger.dialect import DOMAIN, Op, ops
-from linger.graph.dialect_node import all_nodes, attributes_of, is_dialect, is_dialect_domain
+from linger.graph.dialect_node import all_nodes, attributes_of, is_dialect, is_dialect_domain, op_of
 from linger.graph.model_io import ModelLike, load
 from linger.graph.normal_form import bring_to_normal_form
 from linger.numeric.kernel import Kernel
@@ -86,11 +86,11 @@ def _operator(op: Op, kernel: Kernel[Any]) -> type[OpRun]:
         op_domain = DOMAIN
 
         def _run(self, *inputs: Any, **_: Any) -> tuple[Any, ...]:
-            node = self.onnx_node
-            attributes = attributes_of(_as_node(node), op)
+            node = _as_node(self.onnx_node)
+            chosen = op_of(node)
             arrays = [None if x is None else np.asarray(x) for x in inputs]
-            results = op.body(kernel, *op.arrange(arrays), **attributes)
-            return results if len(op.outputs) > 1 else (results,)
+            results = chosen.body(kernel, *chosen.arrange(arrays), **attributes_of(node, chosen))
+            return results if len(chosen.outputs) > 1 else (results,)
 
     DialectOperator.__name__ = op.name
     return DialectOperator

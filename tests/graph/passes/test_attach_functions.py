@@ -56,3 +56,28 @@ def test_values_are_those_of_the_formulas():
     half = {16: 8, -32: -16, 1: 1, 127: 64, -128: -64, 0: 0}
     expected = np.vectorize(half.get)(np.concatenate([q, relu, relu], axis=1)) / 8
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
+
+
+CHIPS = """<ir_version: 6, opset_import: ["": 11, "thinker": 1]>
+g (int16[65536] x) => (int8[65536] y, int8[65536] z, int8[65536] v) {
+  y = thinker.iqSigmoid<scale_x=2048.0, scale_o=128.0, platform="arcs", quant_mode="floor_add">(x)
+  z = thinker.iqSigmoid<scale_x=2048.0, scale_o=128.0>(x)
+  v = thinker.iqSigmoid<scale_x=2048.0, scale_o=128.0, platform="venus">(x)
+}"""
+
+
+def test_the_arithmetic_of_another_chip_is_a_function_of_its_own():
+    import onnxruntime as ort
+
+    model = ir.from_proto(onnx.parser.parse_model(CHIPS))
+    attach_functions(model)
+    assert {(f.domain, f.name) for f in model.functions.values()} == {
+        ("thinker", "iqSigmoid"), ("thinker.arcs", "iqSigmoid")
+    }  # fmt: skip
+    assert [node.domain for node in model.graph] == ["thinker.arcs", "thinker", "thinker"]
+    content = check(model).SerializeToString()
+    session = ort.InferenceSession(content, providers=["CPUExecutionProvider"])
+    x = np.arange(-32768, 32768).astype(np.int16)
+    arcs, plain, venus = session.run(None, {"x": x})
+    np.testing.assert_array_equal(plain, venus)
+    assert (arcs != plain).sum() == 58  # at steps of the output that the short table misses

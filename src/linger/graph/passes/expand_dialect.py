@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from linger.dialect import find_op
 from linger.graph.changes import Changes
-from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, is_dialect_domain, opset_of
+from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, is_dialect_domain, op_of, opset_of
 from linger.graph.normal_form import bring_to_normal_form, element_bits_of, is_narrow_exact
 from linger.numeric.onnx_kernel import OnnxKernel
 from linger.numeric.onnx_writer import OnnxValue
@@ -31,7 +30,7 @@ def expand_dialect(model: ir.Model) -> Changes:
 
 
 def _expand(node: ir.Node, opset: int) -> None:
-    op = find_op(node.op_type)
+    op = op_of(node)
     output = node.outputs[0]
     kernel = OnnxKernel(opset=opset, element_bits=element_bits_of(node), prefix=f"{output.name}/")
     arguments = [None if value is None else _argument(value) for value in node.inputs]

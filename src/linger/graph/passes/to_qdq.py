@@ -26,10 +26,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from linger.dialect import find_op
 from linger.errors import listing
 from linger.graph.changes import Changes
-from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect
+from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, op_of
 from linger.graph.normal_form import bring_to_normal_form
 from linger.graph.qdq_forms import FORMS
 from linger.graph.qdq_writer import QdqWriter, Written
@@ -124,7 +123,7 @@ def to_qdq(model: ir.Model, *, is_symmetric: bool = False) -> QdqReport:
     scales = _scales(model)
     found = []
     for node in [n for n in all_nodes(model) if is_dialect(n)]:
-        attributes = attributes_of(node, find_op(node.op_type))
+        attributes = attributes_of(node, op_of(node))
         writer = QdqWriter(node, attributes, lambda v: scales.get(v.name, _UNKNOWN_SCALE), is_symmetric=is_symmetric)
         written = _obstacle(node, attributes) or FORMS[node.op_type](writer)
         if isinstance(written, str):
@@ -152,7 +151,7 @@ def _scales(model: ir.Model) -> dict[str | None, float]:
         source = node.inputs[0] if node.inputs else None
         scale = _UNKNOWN_SCALE if source is None else scales.get(source.name, _UNKNOWN_SCALE)
         if is_dialect(node):
-            attributes = attributes_of(node, find_op(node.op_type))
+            attributes = attributes_of(node, op_of(node))
             scale = attributes.get("scale_o", attributes.get("scale_x", scale))
         scales.update({output.name: scale for output in node.outputs})
     return scales
@@ -165,7 +164,7 @@ def _obstacle(node: ir.Node, attributes: dict[str, Any]) -> str | None:
     odd = [value for name, value in attributes.items() if name.startswith("scale_") and not is_power_of_two(value)]
     if odd:
         return f"scale {odd[0]} is no power of two"
-    op = find_op(node.op_type)
+    op = op_of(node)
     # of a product, the third input is the int32 bias; of a Clip, both are of the first one's type
     data = node.inputs if op.is_variadic else node.inputs[:2]
     allowed = _INPUT_TYPES.get(node.op_type, _INT8)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clips that limit nothing that the integers do not limit themselves become Relu, or go."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from linger.dialect import DOMAIN
+from linger.graph.changes import Changes
+from linger.graph.dialect_node import all_nodes, describe, is_dialect
+from linger.graph.element_types import INTEGERS
+from linger.numeric.fixed import limits
+
+
+def replace_idle_clips(model: ir.Model) -> Changes:
+    """Make Relu of integer Clips from 0 to the type's largest number or beyond (ReLU6 at a scale from 32 on, at 8 bits).
+
+    Requires: element types are known. Leaves: Clips on integers only where the upper bound acts or the lower one is
+    neither 0 nor out of reach; the same integers.
+    """
+    changes = Changes()
+    for node in list(all_nodes(model)):
+        x = node.inputs[0] if node.inputs else None
+        if node.op_type != "Clip" or x is None or x.dtype not in INTEGERS or x.dtype is None:
+            continue
+        smallest, largest = limits(int(x.dtype.itemsize * 8))
+        low, high = _bound(node, 1, smallest), _bound(node, 2, largest)
+        if low is None or high is None or high < largest:
+            continue
+        if low == 0:
+            _become_relu(node)
+            changes.note(describe(node), f"was a Clip from 0 to {high}, which the type itself keeps to")
+        elif low <= smallest and not node.outputs[0].is_graph_output():
+            changes.note(describe(node), "removed: it limits nothing")
+            node.outputs[0].replace_all_uses_with(x)
+            assert node.graph is not None  # the node came from a graph
+            node.graph.remove(node, safe=True)
+    for name in [n for n, v in model.graph.initializers.items() if not v.uses() and not v.is_graph_output()]:
+        if name.rpartition(".")[2].startswith(("min_thresh", "max_thresh")):
+            del model.graph.initializers[name]
+    return changes
+
+
+def _bound(node: ir.Node, index: int, otherwise: int) -> int | None:
+    """A bound as a number; None where it is computed."""
+    value = node.inputs[index] if index < len(node.inputs) else None
+    if value is None:
+        return otherwise
+    tensor = ir.convenience.get_const_tensor(value)
+    return None if tensor is None else int(tensor.numpy())
+
+
+def _become_relu(node: ir.Node) -> None:
+    node.resize_inputs(1)
+    node.op_type = "Relu"
+    if is_dialect(node):
+        node.domain = DOMAIN

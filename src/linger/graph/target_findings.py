@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything in a model that a chip does not take, or not as it is meant. Looks only; changes nothing."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from linger.errors import LingerError
+from linger.graph import operand_limits, packing_limits, product_limits, window_limits
+from linger.graph.dialect_node import all_nodes
+from linger.graph.finding import SEVERITIES, Finding, Rule, Shape, Site
+from linger.graph.passes.attach_functions import attach_functions
+from linger.targets import Target
+
+_EVERY_NODE: tuple[Rule, ...] = (
+    packing_limits.check_known,
+    packing_limits.check_platform,
+    packing_limits.check_compared,
+    operand_limits.check_scales,
+    packing_limits.check_tensor_widths,
+)
+_TABLES = (window_limits.RULES, product_limits.RULES, operand_limits.RULES, packing_limits.RULES)
+
+
+def target_findings(model: ir.Model, target: Target) -> tuple[Finding, ...]:
+    """What a chip has against a model, the worst first, in the order of the nodes.
+
+    Sizes come from shape inference through the bodies of the dialect's ops. A limit that depends on an open size gives a
+    finding of the severity "note". The model is not changed.
+    """
+    shapes, types = _known_tensors(model)
+    found = list(packing_limits.check_model(model, target))
+    for node in all_nodes(model):
+        site = Site(node, shapes, types)
+        rules = (*_EVERY_NODE, *(rule for table in _TABLES for rule in table.get(node.op_type, ())))
+        for rule in rules:
+            found += rule(site, target)
+    return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
+
+
+def _known_tensors(model: ir.Model) -> tuple[dict[str, Shape], dict[str, ir.DataType]]:
+    """Shapes and types by name; of a file with ops that linger does not know, those that the file itself tells."""
+    copy = ir.from_proto(ir.to_proto(model))
+    try:
+        attach_functions(copy)
+        proto = ir.to_proto(copy)
+        del proto.graph.value_info[:]  # half-known ones would stop the inference
+        copy = ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
+    except (LingerError, onnx.shape_inference.InferenceError):
+        pass
+    shapes: dict[str, Shape] = {}
+    types: dict[str, ir.DataType] = {}
+    values = [*copy.graph.inputs, *copy.graph.initializers.values()]
+    values += [value for node in all_nodes(copy) for value in node.outputs]
+    for value in values:
+        if value.name is None:
+            continue
+        if value.shape is not None:
+            shapes[value.name] = tuple(n if isinstance(n, int) else None for n in value.shape)
+        if value.dtype is not None:
+            types[value.name] = value.dtype
+    return shapes, types

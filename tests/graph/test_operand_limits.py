@@ -1,0 +1,155 @@
+"""Sums, products, joins and curves within the limits of a chip; and scales."""
+
+import numpy as np
+import pytest
+
+from tests.support.chip import WIDTHS, WINDOW, findings, node, only_finding
+
+THREE = {"scale_x": 16.0, "scale_y": 16.0, "scale_o": 16.0}
+SAME = "int8[1,4,6,6] x, int8[1,4,6,6] z"
+
+
+def binary(op, inputs=SAME, target="venus", **changes):
+    return findings(node(op, "x, z", **THREE | changes), target, inputs=inputs)
+
+
+@pytest.mark.parametrize("op", ["iqAdd", "iqMul"])
+@pytest.mark.parametrize("target", ["venus", "arcs", "venusA"])
+def test_equal_shapes_are_taken(op, target):
+    assert binary(op, target=target) == []
+    assert binary(op, "int8[n,4,6,6] x, int8[n,4,6,6] z", target=target) == []
+
+
+@pytest.mark.parametrize(
+    ("scales", "reason"),
+    [
+        pytest.param({"scale_o": 12.0}, "scale_o = 12: no power of two; the chip only shifts. Choose", id="12"),
+        pytest.param(
+            {"scale_o": 0.5, "scale_x": 0.5}, "scale_x = 0.5, scale_o = 0.5: venus has no scales below 1", id="½"
+        ),
+        pytest.param({"scale_o": 32.0}, "the sum's scale 32 is above 16, that of an operand", id="left shift"),
+    ],
+)
+def test_scales_of_sums(scales, reason):
+    ((severity, text),) = binary("iqAdd", **scales)
+    assert severity == "error"
+    assert reason in text
+
+
+def test_small_scales_have_a_remedy():
+    assert "linger.normalize_layers" in binary("iqAdd", scale_o=0.5)[0][1]
+
+
+def test_products_shift_right_only():
+    assert binary("iqMul", scale_o=256.0) == []
+    ((severity, text),) = binary("iqMul", scale_o=512.0)
+    assert severity == "error"
+    assert "the output's scale 512 is above 256, that of the product; the chip shifts right only" in text
+    conv = node("Conv2dInt", "x, w", **WIDTHS | WINDOW | {"scale_o": 2048.0})
+    assert "above 1024" in only_finding(conv, w=(8, 8, 3, 3))[1]
+
+
+def test_sums_repeat_one_axis_at_most():
+    assert binary("iqAdd", "int8[1,4,6,6] x, int8[1,4,6,1] z") == []
+    ((severity, text),) = binary("iqAdd", "int8[1,4,6,6] x, int8[4,1,1] z")
+    assert severity == "error"
+    assert "one operand is repeated along 2 axes; the packer takes one. Fold the number into the bias" in text
+
+
+def test_sums_with_a_float_are_refused():
+    ((severity, text),) = binary("iqAdd", "int8[1,4,6,6] x, float z")
+    assert severity == "error"
+    assert "a float operand, which the packer refuses. Fold the number into the bias" in text
+
+
+def test_open_sizes_are_said():
+    ((severity, text),) = binary("iqAdd", "int8[1,4,6,6] x, int8[1,4,h,6] z")
+    assert severity == "note"
+    assert "how its operands are broadcast" in text
+
+
+def test_products_by_channel_or_number():
+    assert binary("iqMul", "int8[1,4,6,6] x, int8[1,4,1,1] z") == []
+    assert binary("iqMul", "int8[1,4,6,6] x, int8[4,1,1] z") == []
+    ((severity, text),) = binary("iqMul", "int8[1,4,6,6] x, int8[1,1,6,6] z")
+    assert severity == "error"
+    assert "operands of the shapes [1, 4, 6, 6] and [1, 1, 6, 6]" in text
+    assert "Expand the second operand" in text
+    assert binary("iqMul", "int8[1,4,6,6] x, int8[1,1,6,6] z", target="arcs") == []
+
+
+SCALAR = "c = Constant<value = int8 {5}>() "
+
+
+def test_a_scalar_is_a_constant_node_of_rank_0():
+    body = SCALAR + node("iqMul", "x, c", **THREE)
+    assert findings(body) == []
+    for content in (np.int8(5), np.array([5], np.int8)):
+        severity, text = only_finding(node("iqMul", "x, s", **THREE), s=content)
+        assert severity == "error"
+        assert "no Constant node of rank 0, which runs silently wrong on the chip. Write it as a Constant" in text
+
+
+def test_a_scalar_constant_of_rank_1_is_refused():
+    severity, text = only_finding("c = Constant<value = int8[1] {5}>() " + node("iqMul", "x, c", **THREE))
+    assert severity == "error"
+    assert "no Constant node of rank 0" in text
+
+
+def test_division_by_a_power_of_two_only():
+    assert findings("c = Constant<value = int8 {4}>() " + node("iqDiv", "x, c", **THREE)) == []
+    for wrong in ("int8 {5}", "float {4.0}"):
+        severity, text = only_finding(f"c = Constant<value = {wrong}>() " + node("iqDiv", "x, c", **THREE))
+        assert severity == "error"
+        assert "a divisor that is no 8-bit power of two" in text
+        assert "Multiply by the reciprocal" in text
+
+
+def joined(bits, scale, target="venus"):
+    scales = {"scale_x_0": 16.0, "scale_x_1": scale, "scale_o": 16.0}
+    body = node("iqCat", "x, z", **scales, dim=1, o_bits=bits)
+    return findings(body, target, inputs=f"int{bits}[1,4] x, int{bits}[1,4] z")
+
+
+def test_wide_numbers_are_joined_at_one_scale_only():
+    assert joined(8, 32.0) == joined(16, 16.0) == joined(16, 32.0, "venusA") == []
+    ((severity, text),) = joined(16, 32.0)
+    assert severity == "error"
+    assert "joins numbers of more than 8 bits at different scales" in text
+    assert "Leave out_bits" in text
+
+
+CURVE = {"scale_x": 16.0, "scale_o": 128.0}
+
+
+ON_ARCS = CURVE | {"platform": "arcs"}
+
+
+def test_width_of_sigmoid():
+    assert findings(node("iqSigmoid", **CURVE), inputs="int16[1,4] x") == []
+    severity, text = only_finding(node("iqSigmoid", **CURVE), inputs="int8[1,4] x")
+    assert severity == "error"
+    assert "8-bit input; venus takes 16 bits here" in text
+    assert "linger.init(model, target='venus')" in text
+    assert findings(node("iqSigmoid", **ON_ARCS), "arcs", inputs="int8[1,4] x") == []
+    found = findings(node("iqSigmoid", **ON_ARCS), "arcs", inputs="int16[1,4] x")
+    assert [s for s, _ in found] == ["error", "warning"]
+    assert "16-bit input; arcs takes 8 bits here" in found[0][1]
+    for bits in (8, 16):
+        body = node("iqSigmoid", **CURVE, platform="venusA")
+        assert findings(body, "venusA", inputs=f"int{bits}[1,4] x") == []
+
+
+def test_tanh_of_8_bits_is_not_packed_for_certain():
+    assert findings(node("iqTanh", **CURVE), inputs="int16[1,4] x") == []
+    severity, text = only_finding(node("iqTanh", **ON_ARCS), target="arcs", inputs="int8[1,4] x")
+    assert severity == "warning"
+    assert "8-bit input of tanh, for which the packer asks for 16 bits on every chip. Try the file" in text
+
+
+def test_variance_along_one_axis():
+    body = "y = thinker.iqVar<dim={}, scale_x=16.0, scale_o=16.0>(x)"
+    assert findings(body.format(2)) == []
+    severity, text = only_finding(body.format(1))
+    assert severity == "error"
+    assert "a variance along axis 1; the packer takes axis 2. Move that axis" in text
