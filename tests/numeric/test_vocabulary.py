@@ -260,3 +260,14 @@ def test_rows_of_a_table(bits, draw):
     for constants in (frozenset({0}), frozenset({1})):
         settings = {"element_bits": bits, "constants": constants}
         assert_kernels_give(lambda k, w, i: k.rows(w, i), [table, index], expected, **settings)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_padding_stays_outside(bits, draw):
+    low, high = limits(bits)
+    x = draw.integers(low, high, (2, 3), endpoint=True).astype(f"int{bits}")
+    expected = np.full((4, 6), -5, x.dtype)  # one row before and one behind, two columns before and one behind
+    expected[1:3, 2:5] = x
+    pads, value = np.array([1, 2, 1, 1], np.int64), np.array(-5, x.dtype)
+    settings = {"element_bits": bits, "constants": frozenset({1, 2})}
+    assert_kernels_give(lambda k, x, p, v: k.pad(x, p, v), [x, pads, value], expected, **settings)

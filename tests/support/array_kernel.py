@@ -8,7 +8,7 @@ import torch
 from linger.numeric.numpy_kernel import integer_dtype
 from linger.numeric.torch_kernel import TorchKernel, carrier
 
-_KEEPS_TYPE = frozenset({"relu", "clamp", "max_pool2d", "concat", "rows"})
+_KEEPS_TYPE = frozenset({"relu", "clamp", "max_pool2d", "concat", "rows", "pad"})
 
 
 class TorchOnArrays:

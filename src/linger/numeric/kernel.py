@@ -156,6 +156,9 @@ class Kernel(Protocol[T]):
     def rows(self, table: T, index: T) -> T:
         """Rows of an integer table at integer indices of any shape; the type stays."""
 
+    def pad(self, x: T, pads: T, value: T) -> T:
+        """x with `value` around it: `pads` counts the elements before each axis, then those behind; the type stays."""
+
     def concat(self, xs: Sequence[T], axis: int) -> T:
         """Join along an axis."""
 

@@ -201,6 +201,10 @@ class NumpyKernel:
     def rows(self, table: Array, index: Array) -> Array:
         return np.asarray(table[index.astype(np.int64)])
 
+    def pad(self, x: Array, pads: Array, value: Array) -> Array:
+        before, behind = np.asarray(pads).astype(np.int64).reshape(2, x.ndim)
+        return np.pad(x, list(zip(before, behind, strict=True)), constant_values=np.asarray(value).reshape(()))
+
     def concat(self, xs: Sequence[Array], axis: int) -> Array:
         return np.concatenate(xs, axis=axis)
 

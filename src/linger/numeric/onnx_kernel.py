@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from linger.numeric.kernel import Ints
 from linger.numeric.onnx_products import OnnxProducts
-from linger.numeric.onnx_writer import DOUBLE, FLOAT, OnnxValue, integer_type
+from linger.numeric.onnx_writer import DOUBLE, FLOAT, INT64, OnnxValue, integer_type
 
 
 class OnnxKernel(OnnxProducts):
@@ -79,6 +79,9 @@ class OnnxKernel(OnnxProducts):
         """Run `operate` on int8 where runtimes can (opset 12), else on the narrowest float that holds x exactly."""
         if self.element_bits == 8 and self.opset >= 12:
             return operate(x)
+        return self._in_wider_float(x, operate)
+
+    def _in_wider_float(self, x: OnnxValue, operate: Callable[[OnnxValue], OnnxValue]) -> OnnxValue:
         via = FLOAT if self.element_bits <= 16 else DOUBLE
         return self.cast(operate(self.cast(x, via)), integer_type(self.element_bits))
 
@@ -96,6 +99,15 @@ class OnnxKernel(OnnxProducts):
 
     def rows(self, table: OnnxValue, index: OnnxValue) -> OnnxValue:
         return self.emit("Gather", [table, index], table.dtype, axis=0)
+
+    def pad(self, x: OnnxValue, pads: OnnxValue, value: OnnxValue) -> OnnxValue:
+        counts = self.cast(pads, INT64)
+
+        def padded(v: OnnxValue) -> OnnxValue:
+            return self.emit("Pad", [v, counts, self._reshape(self.cast(value, v.dtype), [])], v.dtype)
+
+        # runtimes pad bytes from opset 13 on; floats hold them too
+        return padded(x) if self.element_bits == 8 and self.opset >= 13 else self._in_wider_float(x, padded)
 
     def concat(self, xs: Sequence[OnnxValue], axis: int) -> OnnxValue:
         return self.emit("Concat", xs, xs[0].dtype, axis=axis)

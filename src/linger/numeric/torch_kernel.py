@@ -205,6 +205,11 @@ class TorchKernel:
     def rows(self, table: Tensor, index: Tensor) -> Tensor:
         return F.embedding(index.long(), table)
 
+    def pad(self, x: Tensor, pads: Tensor, value: Tensor) -> Tensor:
+        counts = [int(n) for n in pads.tolist()]
+        pairs = [counts[axis + side] for axis in reversed(range(x.dim())) for side in (0, x.dim())]
+        return F.pad(x, pairs, value=float(value.detach()))
+
     def concat(self, xs: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(list(xs), dim=axis)
 

@@ -14,7 +14,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from linger.dialect import Binding, Op, Refusal, ops
 from linger.errors import UnsupportedError, UsageError
 from linger.quantization import passthrough
+from linger.quantization.compositions import COMPOSITIONS
 from linger.quantization.functional import as_operand, run_functional
+from linger.quantization.products import MATRIX_PRODUCTS, PRODUCTS, as_linear, compute_product, read_product
 from linger.quantization.qtensor import QTensor, unwrap
 from linger.quantization.rewrites import MOVES as OWN_MOVES
 from linger.quantization.rewrites import REWRITES, Call, rewritten
@@ -96,6 +98,13 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not args and "input" in kwargs and (func in bindings() or func in passthrough.ALL or func in REWRITES):
         kwargs = dict(kwargs)
         args = (kwargs.pop("input"),)
+    handler = COMPOSITIONS.get(func)
+    if handler is not None:
+        result = handler(func, args, kwargs, _call)
+        if isinstance(result, Refusal):
+            return _in_float(func, args, kwargs, reason=result.reason)
+        if result is not NotImplemented:
+            return result
     x = args[0] if args else None
     if isinstance(x, QTensor) and x.scale is not None:
         rest = args[1:]
@@ -116,9 +125,28 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         calls = rewritten(func, args, kwargs)
         if calls is not None:
             return _run_all(calls)
+    if func in PRODUCTS:
+        return _as_product(func, args, kwargs)
+    linear = as_linear(func, args, kwargs, _runtime((args, kwargs))) if func in MATRIX_PRODUCTS else None
+    if linear is not None:
+        return compute_product(linear, linear.x.runtime)
     if func in bindings():
         return _as_integers(func, args, kwargs)
     return _in_float(func, args, kwargs, reason="linger has no integer form for this function")
+
+
+def _call(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """A torch function on quantised or ordinary tensors, from within one on quantised tensors."""
+    has_quantized = any(isinstance(leaf, QTensor) for leaf in tree_leaves((args, kwargs)))
+    return dispatch(func, args, kwargs) if has_quantized else func(*args, **kwargs)
+
+
+def _as_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    runtime = _runtime((args, kwargs))
+    product = read_product(func, args, kwargs, runtime)
+    if isinstance(product, Refusal):
+        return _in_float(func, args, kwargs, reason=product.reason)
+    return compute_product(product, runtime)
 
 
 def _run_all(calls: list[Call]) -> Any:

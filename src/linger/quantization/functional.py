@@ -20,12 +20,16 @@ from linger.errors import UsageError
 from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch_kernel import TorchKernel, carrier, integer_type
 from linger.numeric.torch_quantize import fake_quantize
+from linger.quantization.constants import as_constant
 from linger.quantization.qtensor import QTensor, to_carrier
 from linger.quantization.runtime import Frame, OpRecord, Runtime, is_exporting
 from linger.quantization.statistics import QuantizedBase
 
 KEY_PREFIX = "_linger_round_tensor_"
 """State_dict name of every functional layer begins with this."""
+
+INPUT_KEY = "iq_tensor_quant_"
+"""What follows the prefix in the name of a range that belongs to a quantised input."""
 
 _SCALAR_BITS = 8
 _LAST = -1
@@ -34,12 +38,19 @@ _LAST = -1
 class FunctionalLayer(QuantizedBase):
     """Range and scale of one functional op's output, kept as a child of the module whose forward uses it.
 
-    `key` is the op's state name and a number. An op that wants its input at a width of its own also has a range for it.
+    `key` is the op's state name and a number. An op that wants its input at a width of its own also has a range for it;
+    a product has those of a layer; the quantiser of an input has that input's alone.
     """
 
     def __init__(self, key: str = "") -> None:
         op = _ops_by_state_name().get(key.rpartition("_")[0])
-        super().__init__(("o",) if op is None or op.input_bits is None else ("x", "o"))
+        if key.startswith(INPUT_KEY):
+            names: tuple[str, ...] = ("x",)
+        elif op is not None and "w" in op.inputs:
+            names = ("x", "w", "o")
+        else:
+            names = ("o",) if op is None or op.input_bits is None else ("x", "o")
+        super().__init__(names)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # older checkpoints of products also hold the last scalar operand and the input's range
@@ -55,9 +66,11 @@ def _ops_by_state_name() -> dict[str, Op]:
 
 
 def as_operand(value: Any, runtime: Runtime) -> QTensor | None:
-    """A QTensor as it is, a Python number as a constant of 8 bits, None for anything else."""
+    """A QTensor as it is; a Python number, a parameter or a buffer as a constant of 8 bits; None for anything else."""
     if isinstance(value, QTensor):
         return value if value.scale is not None else None
+    if isinstance(value, Tensor):
+        return as_constant(value, runtime)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return _constant(float(value), runtime)
     return None
@@ -105,7 +118,8 @@ def run_functional(
         scale_o, bits = op.output_scale, _default_bits(op)
         _keep_fixed_scale(layer, scale_o, runtime)
     else:
-        bits = max(o.bits for o in operands)
+        # along an axis, nothing is left of what a mask has made room for
+        bits = max(o.bits if op.last_axis is None else o.own_bits for o in operands)
         if layer.is_observing and runtime.emitter is None:
             # without a twin the op only moves its operands: the result's range is the widest of theirs
             real = None if fast is None else _real_result(fast, operands, settings)

@@ -17,7 +17,17 @@ from linger.quantization.layer import QuantLayer, Widths
 from linger.quantization.runtime import MARK
 from linger.quantization.supported import supported_types
 
-THROUGH_FUNCTIONS = (nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Flatten, nn.Identity)
+THROUGH_FUNCTIONS = (
+    nn.ReLU,
+    nn.MaxPool2d,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Flatten,
+    nn.Identity,
+    nn.MultiheadAttention,
+    nn.TransformerEncoderLayer,
+)
 """Layers that need no replacement: the functions they call work on quantised tensors."""
 
 

@@ -32,6 +32,7 @@ class QTensor(Tensor):
     bits: int
     runtime: Runtime
     is_nonnegative: bool
+    own_bits: int
     _real: Tensor | None
     _writes: list[int]
     _writes_known: int
@@ -45,7 +46,14 @@ class QTensor(Tensor):
         return made
 
     def __init__(
-        self, content: Tensor, scale: float, bits: int, runtime: Runtime, *, is_nonnegative: bool = False
+        self,
+        content: Tensor,
+        scale: float,
+        bits: int,
+        runtime: Runtime,
+        *,
+        is_nonnegative: bool = False,
+        own_bits: int | None = None,
     ) -> None:
         super().__init__()
         self._content = content
@@ -53,6 +61,8 @@ class QTensor(Tensor):
         self.bits = bits
         self.runtime = runtime
         self.is_nonnegative = is_nonnegative
+        # wider than its numbers need where a mask made room for one far below them
+        self.own_bits = bits if own_bits is None else own_bits
         self._real = None
         # counts in-place writes; tensors that share memory share the list, so that none is read when it is stale
         self._writes, self._writes_known = [0], 0
@@ -108,7 +118,8 @@ class QTensor(Tensor):
     def like(self, content: Tensor) -> QTensor:
         """Other content at the same scale and width."""
         assert self.scale is not None  # callers handle overwritten tensors first
-        made = QTensor(content, self.scale, self.bits, self.runtime, is_nonnegative=self.is_nonnegative)
+        kept = {"is_nonnegative": self.is_nonnegative, "own_bits": self.own_bits}
+        made = QTensor(content, self.scale, self.bits, self.runtime, **kept)
         if _share_memory(content, self._content):
             made._writes, made._writes_known = self._writes, self._writes_known
         return made
@@ -121,7 +132,7 @@ class QTensor(Tensor):
             self._writes, self._writes_known = [0], 0
         if isinstance(other, QTensor):
             self._content, self.scale, self.bits = other.content, other.scale, other.bits
-            self.is_nonnegative = other.is_nonnegative
+            self.is_nonnegative, self.own_bits = other.is_nonnegative, other.own_bits
         else:
             self._content, self.scale, self.is_nonnegative = other, None, False
         return self
