@@ -182,7 +182,8 @@ def _batched(given: dict[str, Any], call: Call) -> Any:
         for p, n in zip(_project(given, call), (length, source, source), strict=True)
     ]
     dropout = given["dropout_p"] if given["training"] else 0.0
-    found = attend(*projected, masking, 1.0 / math.sqrt(width // heads), dropout, call)
+    q, k, v = projected
+    found = attend(q, k, v, masking, 1.0 / math.sqrt(width // heads), dropout, call)
     if isinstance(found, Refusal):
         return found
     values, weights = found

@@ -8,6 +8,8 @@ share memory with the model's state count: another float tensor may be computed 
 from __future__ import annotations
 
 import math
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -34,6 +36,20 @@ def is_state(value: Any, runtime: Runtime) -> bool:
         root = runtime.frames[0].module
         runtime.state_memory = frozenset(_memory(t) for t in (*root.parameters(), *root.buffers()))
     return _memory(value) in runtime.state_memory
+
+
+def is_fixed(value: Any, runtime: Runtime) -> bool:
+    """Whether a tensor is part of the model's state, or was computed from nothing else in this watched pass."""
+    known = runtime.derived.get(id(value))
+    return is_state(value, runtime) or (known is not None and known() is value)
+
+
+def note_derived(arguments: Sequence[Tensor], results: Sequence[Tensor], runtime: Runtime) -> bool:
+    """Remember what is computed from the model's state alone; returns whether it is."""
+    if not arguments or not all(is_fixed(t, runtime) for t in arguments):
+        return False
+    runtime.derived.update({id(t): weakref.ref(t) for t in results})
+    return True
 
 
 def as_constant(value: Any, runtime: Runtime) -> QTensor | None:

@@ -98,33 +98,10 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not args and "input" in kwargs and (func in bindings() or func in passthrough.ALL or func in REWRITES):
         kwargs = dict(kwargs)
         args = (kwargs.pop("input"),)
-    handler = COMPOSITIONS.get(func)
-    if handler is not None:
-        result = handler(func, args, kwargs, _call)
-        if isinstance(result, Refusal):
-            return _in_float(func, args, kwargs, reason=result.reason)
+    for rule in (_composed, _kept_as_it_is):
+        result = rule(func, args, kwargs)
         if result is not NotImplemented:
             return result
-    x = args[0] if args else None
-    if isinstance(x, QTensor) and x.scale is not None:
-        rest = args[1:]
-        if func in passthrough.MOVES or func in OWN_MOVES:
-            return passthrough.move(func, x, unwrap_indices(rest), kwargs)
-        if func in passthrough.TRANSPOSES:
-            return x.like(func(x.content))
-        if func in passthrough.DROPOUTS:
-            dropped = passthrough.drop(func, x, rest, kwargs)
-            return x.overwrite(dropped) if _is_in_place(func, args, kwargs) else dropped
-        if func in passthrough.CONVERSIONS:
-            return passthrough.convert(func, x, rest, kwargs)
-        if func in passthrough.IN_PLACE_VIEWS:
-            raise UnsupportedError(
-                f"{x.runtime.path or 'model'}: {func.__name__} changes the shape of a quantised tensor in place. "
-                f"Write x = x.{func.__name__.rstrip('_')}(…) instead."
-            )
-        calls = rewritten(func, args, kwargs)
-        if calls is not None:
-            return _run_all(calls)
     if func in PRODUCTS:
         return _as_product(func, args, kwargs)
     linear = as_linear(func, args, kwargs, _runtime((args, kwargs))) if func in MATRIX_PRODUCTS else None
@@ -133,6 +110,37 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func in bindings():
         return _as_integers(func, args, kwargs)
     return _in_float(func, args, kwargs, reason="linger has no integer form for this function")
+
+
+def _composed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What is several ops, or one with operands that are not quantised."""
+    handler = COMPOSITIONS.get(func)
+    result = NotImplemented if handler is None else handler(func, args, kwargs, _call)
+    return _in_float(func, args, kwargs, reason=result.reason) if isinstance(result, Refusal) else result
+
+
+def _kept_as_it_is(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What moves numbers without changing them, or is another function in disguise."""
+    x = args[0] if args else None
+    if not isinstance(x, QTensor) or x.scale is None:
+        return NotImplemented
+    rest = args[1:]
+    if func in passthrough.MOVES or func in OWN_MOVES:
+        return passthrough.move(func, x, unwrap_indices(rest), kwargs)
+    if func in passthrough.TRANSPOSES:
+        return x.like(func(x.content))
+    if func in passthrough.DROPOUTS:
+        dropped = passthrough.drop(func, x, rest, kwargs)
+        return x.overwrite(dropped) if _is_in_place(func, args, kwargs) else dropped
+    if func in passthrough.CONVERSIONS:
+        return passthrough.convert(func, x, rest, kwargs)
+    if func in passthrough.IN_PLACE_VIEWS:
+        raise UnsupportedError(
+            f"{x.runtime.path or 'model'}: {func.__name__} changes the shape of a quantised tensor in place. "
+            f"Write x = x.{func.__name__.rstrip('_')}(…) instead."
+        )
+    calls = rewritten(func, args, kwargs)
+    return NotImplemented if calls is None else _run_all(calls)
 
 
 def _call(func: Any, *args: Any, **kwargs: Any) -> Any:

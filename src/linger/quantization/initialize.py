@@ -11,7 +11,7 @@ from typing import Any, cast
 from torch import nn
 
 from linger.constraint.conv_bn import ConvBN
-from linger.constraint.limits import AHEAD_RELU, limits_of
+from linger.constraint.limits import AHEAD_RELU, Normalized, limits_of
 from linger.constraint.tracing import replace_everywhere
 from linger.constraint.wishes import QUANTIZED
 from linger.dialect import Refusal
@@ -167,7 +167,7 @@ def _is_functional(module: nn.Module) -> bool:
     """A layer with a forward of its own whose products are noticed one by one."""
     found = op_for(module)
     is_product = found is not None and "w" in found[0].inputs and found[0].state_name is not None
-    return is_product and has_own_forward(module) and not limits_of(module).is_any
+    return is_product and has_own_forward(module) and not isinstance(module, Normalized)
 
 
 def _stays_float(module: nn.Module, types: tuple[type[nn.Module], ...]) -> bool:

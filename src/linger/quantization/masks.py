@@ -190,7 +190,8 @@ def _number(value: Any) -> float | None:
 def _masked_fill(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
     del call
     given = dict(zip(("input", "mask", "value"), args, strict=False)) | kwargs
-    x, mask, value = (given.get(name) for name in ("input", "mask", "value"))
+    x: Any = given.get("input")
+    mask, value = given.get("mask"), given.get("value")
     if not is_quantized(x) or not isinstance(mask, Tensor) or x.runtime.frame is None:
         return NotImplemented
     number = _number(value)
@@ -207,7 +208,8 @@ def _where(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) 
     given = dict(zip(("condition", "input", "other"), args, strict=False)) | kwargs
     if func is Tensor.where:
         given = dict(zip(("input", "condition", "other"), args, strict=False)) | kwargs
-    mask, x, y = (given.get(name) for name in ("condition", "input", "other"))
+    mask = given.get("condition")
+    x, y = (given.get(name) for name in ("input", "other"))
     if not isinstance(mask, Tensor) or isinstance(mask, QTensor) or mask.dtype != torch.bool or x is None:
         return NotImplemented
     runtime = next(q.runtime for q in (x, y) if isinstance(q, QTensor))
@@ -215,7 +217,7 @@ def _where(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) 
         return Refusal("outside the model")
     for tensor, other, chosen in ((x, y, None), (y, x, mask)):
         number = _number(other)
-        if is_quantized(tensor) and number is not None and number != math.inf:
+        if isinstance(tensor, QTensor) and is_quantized(tensor) and number is not None and number != math.inf:
             return fill(tensor, ~mask if chosen is None else chosen, number)
     operands = [as_operand(value, runtime) for value in (x, y)]
     if operands[0] is None or operands[1] is None:
@@ -269,7 +271,9 @@ def _pair(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[QTensor, Tenso
 
 
 def _kept_or_written(func: Any, args: tuple[Any, ...], result: QTensor | Refusal) -> Any:
-    is_in_place = func.__name__ in ("__iadd__", "__imul__") or (func.__name__.endswith("_") and "__" not in func.__name__)
+    is_in_place = func.__name__ in ("__iadd__", "__imul__") or (
+        func.__name__.endswith("_") and "__" not in func.__name__
+    )
     return args[0].overwrite(result) if is_in_place and isinstance(result, QTensor) else result
 
 

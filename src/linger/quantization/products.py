@@ -24,11 +24,18 @@ from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, limits, scale_for
 from linger.numeric.torch_exact import run_product
 from linger.numeric.torch_quantize import fake_quantize, max_abs, round_weight
-from linger.quantization.constants import is_state
+from linger.quantization.constants import is_fixed, is_state
 from linger.quantization.frozen import Frozen, kept, make_frozen, make_ready, round_bias, round_output
-from linger.quantization.functional import FunctionalLayer, functional_layer, quantize_input, requantize_to, twin
+from linger.quantization.functional import (
+    KEY_PREFIX,
+    FunctionalLayer,
+    functional_layer,
+    quantize_input,
+    requantize_to,
+    twin,
+)
 from linger.quantization.qtensor import QTensor, to_carrier
-from linger.quantization.runtime import RUN_FIRST, OpRecord, Runtime, is_exporting
+from linger.quantization.runtime import RUN_FIRST, Frame, OpRecord, Runtime, is_exporting
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,9 @@ def _linear(input: Any, weight: Any, bias: Any = None) -> Product | Refusal:  # 
     return Product(find_op("LinearInt"), input, weight, bias, {})
 
 
-def _convolution(op_name: str, layer_name: str, axes: int, x: Any, weight: Any, bias: Any, **settings: Any) -> Any:
+def _convolution(
+    op_name: str, layer_name: str, axes: int, x: Any, weight: Any, bias: Any, **settings: Any
+) -> Product | Refusal:
     if x.dim() != axes + 2:
         return Refusal("an input without a batch axis has no integer form; use unsqueeze(0)")
     wide = {k: v if k == "groups" else _per_axis(v, axes) for k, v in settings.items()}
@@ -147,9 +156,24 @@ def read_product(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], ru
     if isinstance(given["weight"], QTensor) or isinstance(given.get("bias"), QTensor):
         return Refusal("its weight is computed from a quantised tensor; use torch.matmul")
     found = PRODUCTS[func](**given)
-    if isinstance(found, Product) and not policy.allows(found.op.name, frame):
+    if isinstance(found, Refusal):
+        return found
+    if not policy.allows(found.op.name, frame):
         return Refusal("this layer stays float, as init was asked")
+    if not _is_constant(found, runtime, frame):
+        return Refusal("its weight is computed from the input; a file can only hold constant weights")
     return found
+
+
+def _is_constant(product: Product, runtime: Runtime, frame: Frame) -> bool:
+    """Whether the parameters are the model's own. A watched pass knows; it leaves a layer that tells the later ones."""
+    parameters = [t for t in (product.weight, product.bias) if t is not None]
+    if all(is_state(t, runtime) for t in parameters):
+        return True
+    if runtime.is_watching:
+        return all(is_fixed(t, runtime) for t in parameters)
+    key = f"{KEY_PREFIX}{product.op.state_name}_{frame.indices[product.op.name]}"
+    return frame.module.training or key in frame.module._modules  # noqa: SLF001 - hasattr would find other things
 
 
 def compute_product(product: Product, runtime: Runtime) -> QTensor:

@@ -53,7 +53,6 @@ class QTensor(Tensor):
         runtime: Runtime,
         *,
         is_nonnegative: bool = False,
-        own_bits: int | None = None,
     ) -> None:
         super().__init__()
         self._content = content
@@ -62,7 +61,7 @@ class QTensor(Tensor):
         self.runtime = runtime
         self.is_nonnegative = is_nonnegative
         # wider than its numbers need where a mask made room for one far below them
-        self.own_bits = bits if own_bits is None else own_bits
+        self.own_bits = bits
         self._real = None
         # counts in-place writes; tensors that share memory share the list, so that none is read when it is stale
         self._writes, self._writes_known = [0], 0
@@ -118,8 +117,8 @@ class QTensor(Tensor):
     def like(self, content: Tensor) -> QTensor:
         """Other content at the same scale and width."""
         assert self.scale is not None  # callers handle overwritten tensors first
-        kept = {"is_nonnegative": self.is_nonnegative, "own_bits": self.own_bits}
-        made = QTensor(content, self.scale, self.bits, self.runtime, **kept)
+        made = QTensor(content, self.scale, self.bits, self.runtime, is_nonnegative=self.is_nonnegative)
+        made.own_bits = self.own_bits
         if _share_memory(content, self._content):
             made._writes, made._writes_known = self._writes, self._writes_known
         return made

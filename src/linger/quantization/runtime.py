@@ -7,6 +7,7 @@ make. Nothing here is global.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -85,6 +86,7 @@ class Runtime:
     parameters: dict[str, tuple[float, Frozen]] = field(default_factory=dict)
     constants: dict[str, tuple[float, Tensor]] = field(default_factory=dict)
     facts: dict[str, bool] = field(default_factory=dict)
+    derived: dict[int, weakref.ref[Tensor]] = field(default_factory=dict)
     state_memory: frozenset[int] | None = None
     make_edge: Callable[[Runtime], Any] | None = None
     is_thorough: bool = False
@@ -97,7 +99,14 @@ class Runtime:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy of the model is not observed."""
-        return self.__dict__ | {"observers": [], "parameters": {}, "constants": {}, "facts": {}, "state_memory": None}
+        return self.__dict__ | {
+            "observers": [],
+            "parameters": {},
+            "constants": {},
+            "facts": {},
+            "derived": {},
+            "state_memory": None,
+        }
 
     def enter(self, path: str, module: nn.Module) -> None:
         """A module's forward begins; the outermost one starts a new pass."""
@@ -107,6 +116,7 @@ class Runtime:
             self._pending = []
             self._names.clear()
             self.state_memory = None
+            self.derived.clear()
             if self.make_edge is not None:
                 self._edge = self.make_edge(self)
                 self._edge.__enter__()
@@ -141,6 +151,11 @@ class Runtime:
         """Forget a pass that did not end."""
         self.frames.clear()
         self._stop_modes()
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether this pass sees every function, so that it knows what is computed from parameters alone."""
+        return self._watch is not None
 
     @property
     def frame(self) -> Frame | None:

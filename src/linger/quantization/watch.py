@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from linger.quantization import passthrough
+from linger.quantization.constants import note_derived
 from linger.quantization.masks import masks_scores
 from linger.quantization.qtensor import QTensor
 from linger.quantization.statistics import QuantizedBase
@@ -48,14 +49,16 @@ class FloatWatch(TorchFunctionMode):
         """Run the function; note it if it computed floats from floats."""
         result = func(*args, **(kwargs or {}))
         frame = self._runtime.frame
-        if frame is None or isinstance(frame.module, QuantizedBase) or func in passthrough.MOVES:
+        if frame is None or isinstance(frame.module, QuantizedBase):
             return result
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         is_plain = bool(leaves) and not any(isinstance(leaf, QTensor) for leaf in leaves)
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         name = getattr(func, "__name__", str(func))
         is_float = any(r.is_floating_point() for r in results) and not any(isinstance(r, QTensor) for r in results)
-        if is_plain and not name.startswith("__get") and is_float and not _makes_mask(func, results):
+        if not is_plain or name.startswith("__get") or not is_float or note_derived(leaves, results, self._runtime):
+            return result
+        if func not in passthrough.MOVES and not _makes_mask(func, results):
             self._runtime.note_float(name, "its inputs are float tensors")
         return result
 
