@@ -109,7 +109,7 @@ def test_the_first_product_quantises_its_input(run, shape, tmp_path):
     model = quantise(First(run), noise(*shape))
     assert isinstance(model(noise(*shape)), QTensor)
     assert linger.coverage(model).float_ops == ()
-    assert [o.op for o in linger.coverage(model).ops][0] == "Quant"
+    assert linger.coverage(model).ops[0].op == "Quant"
     path = tmp_path / "model.onnx"
     linger.onnx.export(model, (noise(*shape),), path)
     assert linger.verify(model, path, [noise(*shape, seed=4)]).ok

@@ -250,7 +250,7 @@ def test_keys_are_numbered_by_function_and_load_again():
 
 
 def test_a_range_that_was_never_seen_is_an_error():
-    with pytest.raises(UsageError, match="second.LinearInt has no scale yet"):
+    with pytest.raises(UsageError, match=r"second\.LinearInt has no scale yet"):
         init(After(nn.Identity(), Functional(nn.Linear(4, 4), CASES["linear"][1]))).eval()(noise(2, 4))
 
 
@@ -258,7 +258,7 @@ def test_weights_without_numbers_are_an_error():
     model = init(After(nn.Identity(), Functional(nn.Linear(4, 4), CASES["linear"][1]))).train()
     with torch.no_grad():
         model.second.weight[0, 0] = torch.nan
-    with pytest.raises(UsageError, match="second.LinearInt: the weights hold NaN"):
+    with pytest.raises(UsageError, match=r"second\.LinearInt: the weights hold NaN"):
         model(noise(2, 4))
 
 

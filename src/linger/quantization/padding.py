@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor
 
 from linger.dialect import Refusal, find_op
+from linger.errors import UnsupportedError
 from linger.numeric.torch_kernel import integer_type
 from linger.ops.pad import onnx_order
 from linger.quantization.qtensor import QTensor
@@ -32,13 +34,17 @@ def _padded(input: Any, pad: Sequence[int], mode: str = "constant", value: float
         return Refusal(f"mode={mode!r}, value={value!r} has no integer form; pad with zeros")
     counts = [int(n) for n in pad]
     if any(n < 0 for n in counts):
-        x = x.like(F.pad(x.content, [min(n, 0) for n in counts]))
+        x = x.like(_cropped(x.content, counts))
         counts = [max(n, 0) for n in counts]
     if not any(counts):
         return x if x is not input else x.like(x.content.clone())
     op = find_op("iqPad")
     name = runtime.unique_name(runtime.path, op.name)
     runtime.note(OpRecord(runtime.path, op.name, is_integer=True))
+    if runtime.emitter is not None and is_exporting():
+        raise UnsupportedError(
+            f"{name}: torch's newer exporter hides the numbers that padding is written with. Export with dynamo=False."
+        )
     if runtime.emitter is not None:
         tensors = [
             x.content,
@@ -51,6 +57,15 @@ def _padded(input: Any, pad: Sequence[int], mode: str = "constant", value: float
         pads = torch.tensor(onnx_order(counts, x.content.dim()))
         runtime.record(name, result, op, (x, pads, torch.zeros(1)), {})
     return result
+
+
+def _cropped(content: Tensor, counts: Sequence[int]) -> Tensor:
+    for i in range(len(counts) // 2):
+        axis = content.dim() - 1 - i
+        before, behind = max(-counts[2 * i], 0), max(-counts[2 * i + 1], 0)
+        if before or behind:
+            content = content[(slice(None),) * axis + (slice(before, -behind or None),)]
+    return content
 
 
 PADDING = {F.pad: _pad}
