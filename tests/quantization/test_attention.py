@@ -332,10 +332,11 @@ def test_encoder_layers_are_not_passed_by(norm_first, activation, tmp_path):
     ops = [o.op for o in linger.coverage(model).integer_ops]
     assert (ops.count("BmmInt"), ops.count("SoftmaxInt")) == (4, 2)
     assert ops.count("LinearInt") == 1 + 2 * (4 + 2)
-    # a sum with a float island is float as well
-    assert {o.op for o in linger.coverage(model).float_ops} <= ISLANDS | ({"add"} if ISLANDS else set())
+    # what sees nothing but the result of a float island is float as well
+    around = {"add", "dropout"} if ISLANDS else set()
+    assert {o.op for o in linger.coverage(model).float_ops} <= ISLANDS | around
     assert near(model, real, X, within=0.1)
-    proven(model, tmp_path, X)
+    proven(model, tmp_path, X, opsets=(17,))  # ONNX Runtime joins a float layer norm of older opsets to one it lacks
 
 
 def test_padding_masks_do_not_start_torchs_nested_tensors(tmp_path):
@@ -353,10 +354,10 @@ def test_padding_masks_do_not_start_torchs_nested_tensors(tmp_path):
     real = Net().eval()
     model = calibrated(real, X, PADDED)
     assert real.encoder.use_nested_tensor
+    expected = real(X, PADDED).detach()  # with gradients torch takes its layers one by one, too
     with torch.no_grad():
-        result, expected = model(X, PADDED), real(X, PADDED)
+        result = model(X, PADDED)
     assert "SoftmaxInt" in [o.op for o in linger.coverage(model).integer_ops]
     found = result.dequantize() if isinstance(result, QTensor) else result
-    # torch leaves zeros at padded positions, the layers compute something there; both are to be ignored
-    assert float((found - expected)[~PADDED].norm() / expected[~PADDED].norm()) < 0.1
-    proven(model, tmp_path, X, PADDED)
+    assert float((found - expected).norm() / expected.norm()) < 0.1
+    proven(model, tmp_path, X, PADDED, opsets=(17,))

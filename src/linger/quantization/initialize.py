@@ -84,8 +84,9 @@ def init(
             replacements[module] = made
         elif not is_wanted or _stays_float(module, types):
             kept_float[path] = module
-            if isinstance(module, nn.MultiheadAttention) and refusal_of(module) is not None:
-                logger.warning("%s (%s) stays float: %s", path, type(module).__name__, refusal_of(module))
+            refusal = refusal_of(module) if isinstance(module, nn.MultiheadAttention) else None
+            if refusal is not None:
+                logger.warning("%s (%s) stays float: %s", path, type(module).__name__, refusal.reason)
     _allow_products(model, runtime, types, kept_float, widths)
     root = replacements.get(model, model)
     replace_everywhere(root, replacements)
