@@ -187,6 +187,20 @@ def test_self_attention(settings, tmp_path):
     assert "attn.out_proj.weight" in [i.name for i in graph.initializer]
 
 
+def test_weights_that_nobody_uses_are_not_missed(tmp_path):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Heads(need_weights=True, batch_first=True)
+
+        def forward(self, x):
+            return self.inner(x)[0]
+
+    model = calibrated(Net(), X)
+    graph = proven(model, tmp_path, X)
+    assert "AvgPool2dInt" not in [n.op_type for n in graph.node]
+
+
 CROSS = {"same widths": ({}, 16), "kdim and vdim": ({"kdim": 10, "vdim": 10}, 10)}
 
 

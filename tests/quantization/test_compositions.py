@@ -6,11 +6,12 @@ import torch.nn.functional as F
 from linger.quantization.attention import ATTENTION
 from linger.quantization.compositions import COMPOSITIONS
 from linger.quantization.masks import MASKS
+from linger.quantization.matrix_forms import MATRIX_FORMS
 from linger.quantization.padding import PADDING
 
 
 def test_no_function_has_two_handlers():
-    assert len(COMPOSITIONS) == len(ATTENTION) + len(MASKS) + len(PADDING)
+    assert len(COMPOSITIONS) == len(ATTENTION) + len(MASKS) + len(PADDING) + len(MATRIX_FORMS)
 
 
 def test_functions_of_every_kind():

@@ -8,6 +8,7 @@ from typing import Any
 
 from linger.quantization.attention import ATTENTION
 from linger.quantization.masks import MASKS
+from linger.quantization.matrix_forms import MATRIX_FORMS
 from linger.quantization.padding import PADDING
 
 Handler = Callable[..., Any]
@@ -16,4 +17,4 @@ Handler = Callable[..., Any]
 `call(function, *args, **kwargs)` runs a function inside: on quantised tensors as in the model's own forward.
 """
 
-COMPOSITIONS: dict[Any, Handler] = {**PADDING, **MASKS, **ATTENTION}
+COMPOSITIONS: dict[Any, Handler] = {**PADDING, **MASKS, **ATTENTION, **MATRIX_FORMS}
