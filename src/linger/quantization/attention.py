@@ -238,15 +238,22 @@ def _head_masks(given: dict[str, Any], batch: Any, heads: int, length: Any, sour
 def _mean_over_heads(weights: Any, heads: int, call: Call) -> Any:
     """The mean over an axis that is made a picture's width: average pooling.
 
-    Most callers throw it away, and then a file has no such node: it is not recorded by name, only seen as an output.
+    Most callers throw it away, and then a file has no such node: it is computed when somebody looks at it.
     """
     runtime = weights.runtime
-    recorder, runtime.recorder = runtime.recorder, None
-    try:
-        last = call(torch.permute, weights, (0, 2, 3, 1))
-        return call(torch.select, call(F.avg_pool2d, last, (1, heads)), -1, 0)
-    finally:
-        runtime.recorder = recorder
+    frame = runtime.frame
+    assert frame is not None  # the attention layer is at work
+
+    def mean() -> Tensor:
+        runtime.frames.append(frame)  # named and noted as if it were computed at once
+        try:
+            last = call(torch.permute, weights, (0, 2, 3, 1))
+            pooled: QTensor = call(torch.select, call(F.avg_pool2d, last, (1, heads)), -1, 0)
+            return pooled.content
+        finally:
+            runtime.frames.pop()
+
+    return weights.like(weights.content[:, 0]).deferred(mean)
 
 
 ATTENTION: dict[Any, Callable[..., Any]] = {
