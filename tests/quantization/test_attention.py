@@ -375,3 +375,47 @@ def test_padding_masks_do_not_start_torchs_nested_tensors(tmp_path):
     found = result.dequantize() if isinstance(result, QTensor) else result
     assert float((found - expected).norm() / expected.norm()) < 0.1
     proven(model, tmp_path, X, PADDED, opsets=(17,))
+
+
+def test_decoder_layers(tmp_path):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.embed = nn.Linear(16, 16)
+            self.decoder = nn.TransformerDecoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+
+        def forward(self, x, memory):
+            mask = nn.Transformer.generate_square_subsequent_mask(6)
+            return self.decoder(self.embed(x), self.embed(memory), tgt_mask=mask, tgt_is_causal=True)
+
+    real = Net().eval()
+    model = calibrated(real, X, MEMORY)
+    assert [o.op for o in linger.coverage(model).integer_ops].count("SoftmaxInt") == 2
+    assert near(model, real, X, MEMORY, within=0.1)
+    proven(model, tmp_path, X, MEMORY, opsets=(17,))
+
+
+class Padded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Heads(batch_first=True)
+
+    def forward(self, x, padding):
+        return self.inner(x, None, None, padding)
+
+
+def test_lengths_may_stay_open(tmp_path):
+    model = calibrated(Padded(), X, PADDED)
+    path = tmp_path / "model.onnx"
+    axes = {name: {0: "batch", 1: "length"} for name in ("x", "padding")}
+    linger.onnx.export(model, (X, PADDED), path, input_names=["x", "padding"], dynamic_axes=axes)
+    other = (noise(2, 9, 16, seed=7), noise(2, 9) > 0.5)
+    assert linger.verify(model, path, [other]).ok
+
+
+def test_the_newer_exporter_writes_the_same_integers(tmp_path):
+    model = calibrated(Padded(), X, PADDED)
+    path = tmp_path / "model.onnx"
+    linger.onnx.export(model, (X, PADDED), path, dynamo=True, opset_version=18)
+    assert linger.verify(model, path, [(X, PADDED)]).ok
