@@ -13,6 +13,7 @@ from linger.dialect import Refusal
 from linger.quantization.initialize import init, runtime_of
 from linger.quantization.masks import COMPARISONS, fill, masks_scores
 from linger.quantization.qtensor import QTensor
+from linger.quantization.runtime import Runtime
 from tests.support.wired import Wired, after, picture, quantise
 
 
@@ -68,6 +69,15 @@ def test_comparison_with_a_number_is_one_of_integers(function, tmp_path):
     graph = proven(model, tmp_path, picture())
     # real values at the two outputs only
     assert [n.op_type for n in graph.node].count("Dequant") == 2
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -0.1, 6 / 64, -6 / 64, 6.5 / 64, 127 / 64, 2.0, -2.0, -2.1, math.inf])
+@pytest.mark.parametrize("kind", ["gt", "ge", "lt", "le", "eq", "ne"])
+def test_integers_of_a_file_compare_as_their_values(kind, value):
+    integers = torch.arange(-128, 128).to(torch.int8)
+    x = QTensor(integers, 64.0, 8, Runtime())
+    compare = getattr(torch, kind)
+    assert torch.equal(compare(x, value), compare(integers.float() / 64, value))
 
 
 TENSORS = {name: getattr(torch, name) for name in ("gt", "ge", "lt", "le", "eq", "ne")}
