@@ -349,3 +349,12 @@ def test_a_copy_computes_the_same():
     _, function, x = pair("linear")
     expected = function(x).integers().numpy()
     assert np.array_equal(copy.deepcopy(function)(x).integers().numpy(), expected)
+
+
+def test_evaluation_sees_a_changed_weight():
+    _, function, x = pair("linear")
+    with torch.no_grad():
+        before = function(x).integers()
+        function.second.weight.neg_()
+        after = function(x).integers()
+    assert not torch.equal(before, after)
