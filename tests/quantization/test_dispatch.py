@@ -319,7 +319,7 @@ UNKNOWN = {
     "float operand first": ("add", lambda h: torch.ones(h.shape) + h),
     "float operand in cat": ("cat", lambda h: torch.cat([h, torch.ones(h.shape)])),
     "alpha": ("add", lambda h: torch.add(h, h, alpha=2)),
-    "where": ("where", lambda h: torch.where(h > 0, h, torch.zeros(()))),
+    "where": ("where", lambda h: torch.where(h > 0, h, torch.ones(h.shape))),
     "pool to uneven windows": ("adaptive_avg_pool2d", lambda h: F.adaptive_avg_pool2d(h[0], 4)),
     "overhanging windows": ("avg_pool2d", lambda h: F.avg_pool2d(h, 4, 3, ceil_mode=True)),
     "clamp by a tensor": ("clamp", lambda h: torch.clamp(h, min=torch.zeros(()))),

@@ -4,7 +4,6 @@ import logging
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import linger
@@ -70,13 +69,27 @@ def test_subclasses_are_matched():
     assert replaced(model) == {"0", "1.0"}
 
 
-def test_a_subclass_with_a_forward_of_its_own_stays_float_with_a_warning(caplog):
+def test_a_subclass_with_a_forward_of_its_own_keeps_it_and_computes_integers(caplog):
     with caplog.at_level(logging.WARNING):
         model = quantise(nn.Sequential(Scaled(3, 4), nn.Linear(4, 2)), torch.randn(5, 3))
     assert replaced(model) == {"1"}
-    assert "0 (Scaled) stays float: it overrides forward" in caplog.text
-    x = torch.randn(2, 3)
-    assert torch.equal(model[0](x), 2 * F.linear(x, model[0].weight, model[0].bias))
+    assert isinstance(model[0], Scaled)
+    assert caplog.text == ""
+    assert [o.op for o in linger.coverage(model).ops] == ["Quant", "LinearInt", "iqMul", "LinearInt"]
+    assert all(o.is_integer for o in linger.coverage(model).ops)
+
+
+class Doubled(nn.AvgPool2d):
+    """A layer without weights whose forward is its own."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_a_subclass_without_a_product_stays_float_with_a_warning(caplog):
+    with caplog.at_level(logging.WARNING):
+        init(nn.Sequential(Doubled(2)))
+    assert "0 (Doubled) stays float: it overrides forward" in caplog.text
 
 
 def test_a_layer_without_an_integer_form_stays_float_with_a_warning(caplog):

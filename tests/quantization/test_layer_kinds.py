@@ -397,18 +397,3 @@ def test_qdq_is_as_exact_as_it_says(kind, tmp_path):
     operators = {node.op_type for node in onnx.load(path).graph.node}
     assert operators & {"Conv", "ConvTranspose"}
     assert "DequantizeLinear" in operators
-
-
-def test_torch_functions_of_layers_stay_what_they_are():
-    # only layers have weights that can be quantised; a functional convolution is computed in float and said to be
-    class Functional(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = nn.Conv1d(2, 2, 1)
-            self.weight = nn.Parameter(torch.randn(2, 2, 1))
-
-        def forward(self, x):
-            return F.conv1d(self.first(x), self.weight)
-
-    model = quantise(Functional(), torch.randn(1, 2, 5))
-    assert [op.op for op in linger.coverage(model).float_ops] == ["conv1d"]

@@ -207,3 +207,21 @@ def test_relu_in_place_is_seen_through_every_name():
     reference = after(expected)(picture())
     torch.manual_seed(0)
     assert torch.equal(after(forward)(picture()).integers(), reference.integers())
+
+
+def test_deferred_content_is_made_once_and_only_when_asked_for():
+    made = []
+
+    def make():
+        made.append(1)
+        return torch.tensor([0.25, 0.5])
+
+    x = QTensor(torch.zeros(2), 4.0, 8, Runtime()).deferred(make)
+    assert (x.scale, x.bits, made) == (4.0, 8, [])
+    assert x.integers().tolist() == [1, 2]
+    assert (x + 0).tolist() == [0.25, 0.5]
+    assert made == [1]
+    forgotten = QTensor(torch.zeros(2), 4.0, 8, Runtime()).deferred(make)
+    forgotten.overwrite(torch.ones(2))
+    assert forgotten.content.tolist() == [1.0, 1.0]
+    assert made == [1]

@@ -51,8 +51,9 @@ def bring_to_normal_form(model: ir.Model) -> Changes:
 
 
 def element_bits_of(node: ir.Node) -> int:
-    """Widest integer among data and weights; the bias (int32) does not count."""
-    types = [v.dtype for v in node.inputs[:2] if v is not None and v.dtype in INTEGERS]
+    """Widest integer among data and weights; the bias (int32) and what counts elements do not."""
+    data = node.inputs[:1] if node.op_type == "iqPad" else node.inputs[:2]
+    types = [v.dtype for v in data if v is not None and v.dtype in INTEGERS]
     return int(max((t.itemsize * 8 for t in types if t is not None), default=8))
 
 

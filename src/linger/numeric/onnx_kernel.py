@@ -107,6 +107,9 @@ class OnnxKernel(OnnxTime):
         """Run `operate` on int8 where runtimes can (opset 12), else on the narrowest float that holds x exactly."""
         if self.element_bits == 8 and self.opset >= 12:
             return operate(x)
+        return self._in_wider_float(x, operate)
+
+    def _in_wider_float(self, x: OnnxValue, operate: Callable[[OnnxValue], OnnxValue]) -> OnnxValue:
         via = FLOAT if self.element_bits <= 16 else DOUBLE
         return self.cast(operate(self.cast(x, via)), integer_type(self.element_bits))
 

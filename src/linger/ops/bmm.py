@@ -31,9 +31,9 @@ def bmm_int(
     return blocks.requantize(k, total, source=source, target=k.scalar(scale_o), bits=o_bits)
 
 
-@bmm_int.function("torch.bmm", "torch.Tensor.bmm")
+@bmm_int.function("torch.bmm", "torch.Tensor.bmm", "torch.mm", "torch.Tensor.mm")
 def from_bmm(x: Any, mat2: Any) -> Mapping[str, Any]:
-    """torch.bmm has no settings."""
+    """torch.bmm and torch.mm have no settings."""
     return {}
 
 

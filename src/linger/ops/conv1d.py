@@ -12,7 +12,7 @@ from linger.numeric import blocks
 from linger.numeric.kernel import Ints, Kernel, T
 
 
-@op("Conv1dInt", limit=math.prod)
+@op("Conv1dInt", limit=math.prod, state_name="function_conv1d", has_own_counter=True)
 def conv1d_int(
     k: Kernel[T],
     x: T,

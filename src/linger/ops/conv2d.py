@@ -12,7 +12,7 @@ from linger.numeric import blocks
 from linger.numeric.kernel import Ints, Kernel, T
 
 
-@op("Conv2dInt", limit=math.prod)
+@op("Conv2dInt", limit=math.prod, state_name="function_conv2d", has_own_counter=True)
 def conv2d_int(
     k: Kernel[T],
     x: T,

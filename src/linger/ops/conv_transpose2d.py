@@ -15,7 +15,7 @@ from linger.numeric import blocks
 from linger.numeric.kernel import Ints, Kernel, T
 
 
-@op("ConvTranspose2dInt", limit=math.prod)
+@op("ConvTranspose2dInt", limit=math.prod, state_name="function_conv_transpose2d", has_own_counter=True)
 def conv_transpose2d_int(
     k: Kernel[T],
     x: T,

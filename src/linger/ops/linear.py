@@ -12,7 +12,7 @@ from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("LinearInt", limit=math.prod)
+@op("LinearInt", limit=math.prod, state_name="function_linear", has_own_counter=True)
 def linear_int(
     k: Kernel[T],
     x: T,

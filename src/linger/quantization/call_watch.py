@@ -96,10 +96,10 @@ class CallWatch:
 
 
 def _watched(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Modules by their first path. What is inside a fused or quantised layer is part of that layer."""
+    """Modules by their first path. What is inside a fused, quantised or attention layer is part of that layer."""
     inside: set[nn.Module] = set()
     for path, module in model.named_modules():
         if module not in inside:
             yield path, module
-        if isinstance(module, (ConvBN, QuantizedBase)):
+        if isinstance(module, (ConvBN, QuantizedBase, nn.MultiheadAttention)):
             inside |= set(module.modules()) - {module}

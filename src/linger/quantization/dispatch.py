@@ -15,11 +15,13 @@ from linger.dialect import Binding, Op, Refusal, ops
 from linger.errors import UnsupportedError, UsageError
 from linger.quantization import packing, passthrough
 from linger.quantization.adaptive import ADAPTIVE, pool_adaptively
+from linger.quantization.compositions import COMPOSITIONS
 from linger.quantization.functional import as_operand, run_functional
 from linger.quantization.multiplications import multiplications
 from linger.quantization.norms import NAMES as NORMS
 from linger.quantization.norms import affine_of, call_norm, why_float
 from linger.quantization.parameters import is_parameter
+from linger.quantization.products import MATRIX_PRODUCTS, PRODUCTS, as_linear, compute_product, read_product
 from linger.quantization.qtensor import QTensor, unwrap
 from linger.quantization.rewrites import MOVES as OWN_MOVES
 from linger.quantization.rewrites import NUMPY_SPELLINGS, REWRITES, Call, rewritten
@@ -98,22 +100,34 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not args and "input" in kwargs and (func in bindings() or func in passthrough.ALL or func in REWRITES):
         kwargs = dict(kwargs)
         args = (kwargs.pop("input"),)
-    x = args[0] if args else None
     if func in packing.FUNCTIONS:
         return packing.move_packed(func, *args)
-    if func is torch.stack and "out" not in kwargs:
-        return _stacked(*args, **kwargs)
-    if isinstance(x, QTensor) and x.scale is not None:
-        result = _moved(func, x, args, kwargs)
+    for rule in (_composed, _kept_as_it_is):
+        result = rule(func, args, kwargs)
         if result is not NotImplemented:
             return result
+    if func in PRODUCTS:
+        return _as_product(func, args, kwargs)
+    linear = as_linear(func, args, kwargs, _runtime((args, kwargs))) if func in MATRIX_PRODUCTS else None
+    if linear is not None:
+        return compute_product(linear, linear.x.runtime)
     if func in bindings():
         return _as_integers(func, args, kwargs)
     return _in_float(func, args, kwargs, reason="linger has no integer form for this function")
 
 
-def _moved(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A function that moves numbers, leaves them as they are, or is others in disguise; NotImplemented for the rest."""
+def _composed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What is several ops, or one with operands that are not quantised."""
+    handler = COMPOSITIONS.get(func)
+    result = NotImplemented if handler is None else handler(func, args, kwargs, _call)
+    return _in_float(func, args, kwargs, reason=result.reason) if isinstance(result, Refusal) else result
+
+
+def _kept_as_it_is(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What moves numbers without changing them, or is another function in disguise."""
+    x = args[0] if args else None
+    if not isinstance(x, QTensor) or x.scale is None:
+        return NotImplemented
     rest = args[1:]
     if func in passthrough.MOVES or func in OWN_MOVES:
         return passthrough.move(func, x, unwrap_indices(rest), kwargs)
@@ -133,19 +147,26 @@ def _moved(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any])
     return NotImplemented if result is None else result
 
 
-def _stacked(tensors: Any, dim: int = 0) -> Any:
-    """A new axis in each tensor, joined along it."""
-    if all(isinstance(t, QTensor) and t.scale is not None for t in tensors):
-        return dispatch(torch.cat, ([dispatch(torch.unsqueeze, (t, dim), {}) for t in tensors], dim), {})
-    return _in_float(torch.stack, (tensors, dim), {}, reason="an operand is a float tensor")
-
-
 def _by_other_calls(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of a function that stands for others; None if it stands for itself."""
     calls = rewritten(func, args, kwargs)
     if calls is not None:
         return _run_all(calls)
     return pool_slices(func, args, kwargs) if func in ADAPTIVE and x.runtime.frame is not None else None
+
+
+def _call(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """A torch function on quantised or ordinary tensors, from within one on quantised tensors."""
+    has_quantized = any(isinstance(leaf, QTensor) for leaf in tree_leaves((args, kwargs)))
+    return dispatch(func, args, kwargs) if has_quantized else func(*args, **kwargs)
+
+
+def _as_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    runtime = _runtime((args, kwargs))
+    product = read_product(func, args, kwargs, runtime)
+    if isinstance(product, Refusal):
+        return _in_float(func, args, kwargs, reason=product.reason)
+    return compute_product(product, runtime)
 
 
 def _run_all(calls: list[Call]) -> Any:

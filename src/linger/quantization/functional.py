@@ -20,6 +20,7 @@ from linger.errors import UsageError
 from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch_kernel import TorchKernel, carrier, integer_type
 from linger.numeric.torch_quantize import fake_quantize
+from linger.quantization.constants import as_constant
 from linger.quantization.parameters import Kept, quantize_parameter
 from linger.quantization.qtensor import QTensor, to_carrier
 from linger.quantization.runtime import Frame, OpRecord, Runtime, is_exporting
@@ -27,6 +28,9 @@ from linger.quantization.statistics import QuantizedBase
 
 KEY_PREFIX = "_linger_round_tensor_"
 """State_dict name of every functional layer begins with this."""
+
+INPUT_KEY = "iq_tensor_quant_"
+"""What follows the prefix in the name of a range that belongs to a quantised input."""
 
 _SCALAR_BITS = 8
 _MATRIX_BITS = 16
@@ -39,12 +43,19 @@ Operand = QTensor | Tensor | tuple[int, ...]
 class FunctionalLayer(QuantizedBase):
     """Range and scale of one functional op's output, kept as a child of the module whose forward uses it.
 
-    `key` is the op's state name and a number. An op that wants its input at a width of its own also has a range for it.
+    `key` is the op's state name and a number. An op that wants its input at a width of its own also has a range for it;
+    a product has those of a layer; the quantiser of an input has that input's alone.
     """
 
     def __init__(self, key: str = "") -> None:
         op = _ops_by_state_name().get(key.rpartition("_")[0])
-        super().__init__(("o",) if op is None or op.input_bits is None else ("x", "o"))
+        if key.startswith(INPUT_KEY):
+            names: tuple[str, ...] = ("x",)
+        elif op is not None and "w" in op.inputs and key.startswith("function_"):
+            names = ("x", "w", "o")
+        else:
+            names = ("o",) if op is None or op.input_bits is None else ("x", "o")
+        super().__init__(names)
         self.parameter: Kept | None = None
         self.frozen: Any = None  # integer parameters of a norm, made in the last pass; no part of a checkpoint
 
@@ -62,9 +73,11 @@ def _ops_by_state_name() -> dict[str, Op]:
 
 
 def as_operand(value: Any, runtime: Runtime) -> QTensor | None:
-    """A QTensor as it is, a Python number as a constant of 8 bits, None for anything else."""
+    """A QTensor as it is; a Python number, a parameter or a buffer as a constant of 8 bits; None for anything else."""
     if isinstance(value, QTensor):
         return value if value.scale is not None else None
+    if isinstance(value, Tensor):
+        return as_constant(value, runtime)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return _constant(float(value), runtime)
     return None
@@ -108,7 +121,8 @@ def run_functional(
         layer = functional_layer(frame, f"{op.state_name}_{index}", name)
     if op.input_bits is not None:
         operands = [requantize_to(o, op.input_bits, runtime, frame.path, layer) for o in operands]
-    bits = max(o.bits for o in operands)
+    # along an axis, nothing is left of what a mask has made room for
+    bits = max(o.bits if op.last_axis is None else o.own_bits for o in operands)
     if parameter is not None:
         assert isinstance(layer, FunctionalLayer)  # no layer of its own calls a function with a parameter
         rounded, layer.parameter = quantize_parameter(parameter, layer.parameter, runtime, name)

@@ -11,22 +11,25 @@ from typing import Any, cast
 from torch import nn
 
 from linger.constraint.conv_bn import ConvBN
-from linger.constraint.limits import AHEAD_RELU, limits_of
+from linger.constraint.limits import AHEAD_RELU, Normalized, limits_of
 from linger.constraint.tracing import replace_everywhere
 from linger.constraint.wishes import QUANTIZED
 from linger.dialect import Refusal
 from linger.errors import UsageError
+from linger.quantization.attention import refusal_of
 from linger.quantization.batch_norm_layer import BatchNormLayer
+from linger.quantization.edge import EdgeMode, InputQuantizer
 from linger.quantization.functional import KEY_PREFIX, FunctionalLayer
 from linger.quantization.integer_limits import limits_of_rows
 from linger.quantization.layer import QuantLayer, Widths
 from linger.quantization.marks import BY_NAME, QuantMode, checked_types, checked_widths, mark_of
 from linger.quantization.norm_layer import NormLayer
+from linger.quantization.product_policy import ProductPolicy, holds_matrices
 from linger.quantization.recurrent import QuantRecurrent
 from linger.quantization.recurrent_cell import QuantCell
 from linger.quantization.runtime import Runtime, Scope
 from linger.quantization.statistics import QuantizedBase
-from linger.quantization.supported import has_own_forward, op_for
+from linger.quantization.supported import has_own_forward, op_for, supported_types
 from linger.quantization.watch import FloatWatch
 from linger.targets import find_target
 
@@ -86,14 +89,22 @@ def init(
     float_paths = _float_paths(model, disable_submodel)
     runtime = Runtime(make_watch=FloatWatch, target=None if target is None else find_target(target).name)
     replacements: dict[nn.Module, nn.Module] = {}
+    kept_float: dict[str, nn.Module] = {}
     parts_of_pairs = {part for pair in model.modules() if isinstance(pair, ConvBN) for part in pair.children()}
     for path, module in model.named_modules():
+        is_wanted = not _counts_as(module, excluded) and not _is_inside(path, float_paths)
         if module in parts_of_pairs:
+            kept_float[path] = module
             continue
-        if not _counts_as(module, excluded) and not _is_inside(path, float_paths):
-            made = _quantized(module, path, types, widths, runtime)
-            if made is not None:
-                replacements[module] = made
+        made = _quantized(module, path, types, widths, runtime) if is_wanted else None
+        if made is not None:
+            replacements[module] = made
+        elif not is_wanted or _stays_float(module, types):
+            kept_float[path] = module
+            refusal = refusal_of(module) if isinstance(module, nn.MultiheadAttention) else None
+            if refusal is not None:
+                logger.warning("%s (%s) stays float: %s", path, type(module).__name__, refusal.reason)
+    _allow_products(model, runtime, types, kept_float, widths)
     root = replacements.get(model, model)
     replace_everywhere(root, replacements)
     _attach(root, runtime)
@@ -143,6 +154,8 @@ def _quantized(
     is_wished = mark is not None and isinstance(layer, BY_NAME)
     if found is None or not (is_wished or _counts_as(module, types)):
         return None
+    if _is_functional(module):
+        return None
     op, binding = found
     geometry = _refusal(module) or binding(layer)
     if isinstance(geometry, Refusal):
@@ -173,6 +186,40 @@ def _refusal(module: nn.Module) -> Refusal | None:
     return None
 
 
+def _is_functional(module: nn.Module) -> bool:
+    """A layer with a forward of its own whose products are noticed one by one."""
+    found = op_for(module)
+    is_product = found is not None and "w" in found[0].inputs and found[0].state_name is not None
+    return is_product and has_own_forward(module) and not isinstance(module, Normalized)
+
+
+def _stays_float(module: nn.Module, types: tuple[type[nn.Module], ...]) -> bool:
+    """Whether a module that was not replaced must not have its functions computed as integers either."""
+    mark = mark_of(module) or mark_of(_layer_of(module))
+    if mark is not None and mark.is_disabled:
+        return True
+    if isinstance(module, nn.MultiheadAttention):
+        return refusal_of(module) is not None
+    if op_for(_layer_of(module)) is None:
+        return False
+    return not (_is_functional(module) and _counts_as(module, types))
+
+
+def _allow_products(
+    model: nn.Module,
+    runtime: Runtime,
+    types: tuple[type[nn.Module], ...],
+    kept_float: dict[str, nn.Module],
+    widths: Widths,
+) -> None:
+    """Let calls like F.linear become layers: of the kinds that are quantised, where nothing is to stay float."""
+    wanted = {op.name for kind, (op, _) in supported_types().items() if any(issubclass(kind, t) for t in types)}
+    triple = (widths.data, widths.parameter, widths.output)
+    runtime.products = ProductPolicy(frozenset(wanted), frozenset(kept_float), triple)
+    own = set(model.modules()) - set(kept_float.values())
+    runtime.make_edge = EdgeMode if holds_matrices(own) else None
+
+
 def _layer_of(module: nn.Module) -> nn.Module:
     return cast(nn.Module, module.conv) if isinstance(module, ConvBN) else module
 
@@ -188,13 +235,27 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     has_float = any(isinstance(m, nn.RNNBase) for m in modules)
     runtime.is_unpacking = any(isinstance(m, QuantRecurrent) for m in modules) and not has_float
     for path, module in root.named_modules():
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False  # torch's way around padding, which also goes around every layer
         module.__dict__[QUANTIZED] = True
         if isinstance(module, QuantizedBase) and module.is_layer:
             runtime.layers.append(module)
         scope = Scope(runtime, path)
         module.register_forward_pre_hook(scope.enter)
+        names = _quantized_inputs(module, path, runtime)
+        if names:
+            module.register_forward_pre_hook(InputQuantizer(runtime, names), with_kwargs=True)
         module.register_forward_hook(scope.leave, always_call=True)
         module.register_load_state_dict_pre_hook(_make_functional_layers)
+
+
+def _quantized_inputs(module: nn.Module, path: str, runtime: Runtime) -> tuple[str, ...]:
+    """The arguments that a module of the user's gets as quantised tensors, also where they are float."""
+    if runtime.products is None or path in runtime.products.float_paths or isinstance(module, QuantLayer):
+        return ()
+    if isinstance(module, nn.MultiheadAttention):
+        return ("query", "key", "value") if "LinearInt" in runtime.products.ops else ()
+    return ("input",) if _is_functional(module) else ()
 
 
 def _make_functional_layers(module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:

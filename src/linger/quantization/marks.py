@@ -35,6 +35,8 @@ THROUGH_FUNCTIONS = (
     nn.Upsample,
     *(nn.ReLU, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Flatten, nn.Identity),
     *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
+    nn.MultiheadAttention,
+    nn.TransformerEncoderLayer,
 )
 """Layers that need no replacement: the functions they call work on quantised tensors."""
 

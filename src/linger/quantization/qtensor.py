@@ -7,7 +7,7 @@ result from it. While a model is exported it wraps the integers themselves and i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,7 +32,9 @@ class QTensor(Tensor):
     bits: int
     runtime: Runtime
     is_nonnegative: bool
+    own_bits: int
     _real: Tensor | None
+    _make: Callable[[], Tensor] | None
     _writes: list[int]
     _writes_known: int
 
@@ -45,7 +47,13 @@ class QTensor(Tensor):
         return made
 
     def __init__(
-        self, content: Tensor, scale: float, bits: int, runtime: Runtime, *, is_nonnegative: bool = False
+        self,
+        content: Tensor,
+        scale: float,
+        bits: int,
+        runtime: Runtime,
+        *,
+        is_nonnegative: bool = False,
     ) -> None:
         super().__init__()
         self._content = content
@@ -53,7 +61,10 @@ class QTensor(Tensor):
         self.bits = bits
         self.runtime = runtime
         self.is_nonnegative = is_nonnegative
+        # wider than its numbers need where a mask made room for one far below them
+        self.own_bits = bits
         self._real = None
+        self._make = None
         # counts in-place writes; tensors that share memory share the list, so that none is read when it is stale
         self._writes, self._writes_known = [0], 0
 
@@ -69,7 +80,16 @@ class QTensor(Tensor):
                 f"{self.runtime.path or 'model'}: a quantised tensor is used after another one that shares its memory "
                 "(a view or slice) was changed in place. Write x = x + y instead of x += y, or clone() first."
             )
+        if self._make is not None:
+            make, self._make = self._make, None
+            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as inside every other function
+                self._content = make()
         return self._content
+
+    def deferred(self, make: Callable[[], Tensor]) -> QTensor:
+        """This tensor (whose shape, type and scale are right) with content that is made when somebody asks for it."""
+        self._make, self._writes, self._writes_known = make, [0], 0
+        return self
 
     @property
     def scale_data(self) -> float | None:
@@ -113,19 +133,20 @@ class QTensor(Tensor):
         """Other content at the same scale and width."""
         assert self.scale is not None  # callers handle overwritten tensors first
         made = QTensor(content, self.scale, self.bits, self.runtime, is_nonnegative=self.is_nonnegative)
+        made.own_bits = self.own_bits
         if _share_memory(content, self._content):
             made._writes, made._writes_known = self._writes, self._writes_known
         return made
 
     def overwrite(self, other: Tensor) -> QTensor:
         """Become `other`, as an in-place op demands."""
-        self._real = None
+        self._real = self._make = None
         if not (isinstance(other, QTensor) and other.content is self._content):  # else the memory itself was written
             self._writes[0] += 1
             self._writes, self._writes_known = [0], 0
         if isinstance(other, QTensor):
             self._content, self.scale, self.bits = other.content, other.scale, other.bits
-            self.is_nonnegative = other.is_nonnegative
+            self.is_nonnegative, self.own_bits = other.is_nonnegative, other.own_bits
         else:
             self._content, self.scale, self.is_nonnegative = other, None, False
         return self

@@ -7,6 +7,7 @@ make. Nothing here is global.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from linger.quantization.qtensor import unwrap
 
 if TYPE_CHECKING:
     from linger.quantization.frozen import Frozen
+    from linger.quantization.product_policy import ProductPolicy
     from linger.quantization.qtensor import QTensor
 
 RUN_FIRST = "torch.export needs the scales and integer weights of a pass before it. Run model.eval() once under torch.no_grad() first."
@@ -92,18 +94,33 @@ class Runtime:
     observers: list[Observer] = field(default_factory=list)
     ops: list[OpRecord] = field(default_factory=list)
     layers: list[Any] = field(default_factory=list)
+    products: ProductPolicy | None = None
+    parameters: dict[str, tuple[float, Frozen]] = field(default_factory=dict)
+    constants: dict[str, tuple[float, Tensor]] = field(default_factory=dict)
+    facts: dict[str, bool] = field(default_factory=dict)
+    derived: dict[int, weakref.ref[Tensor]] = field(default_factory=dict)
+    state_memory: frozenset[int] | None = None
+    make_edge: Callable[[Runtime], Any] | None = None
     is_thorough: bool = False
     make_watch: Callable[[Runtime], Any] | None = None
     is_watched: bool = False
     is_unpacking: bool = False
     """Whether exports keep packed sequences padded: there are quantised recurrent layers, and no float ones."""
     _watch: Any = None
+    _edge: Any = None
     _pending: list[OpRecord] = field(default_factory=list)
     _names: Counter[str] = field(default_factory=Counter)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy of the model is not observed."""
-        return self.__dict__ | {"observers": []}
+        return self.__dict__ | {
+            "observers": [],
+            "parameters": {},
+            "constants": {},
+            "facts": {},
+            "derived": {},
+            "state_memory": None,
+        }
 
     def enter(self, path: str, module: nn.Module) -> None:
         """A module's forward begins; the outermost one starts a new pass."""
@@ -112,6 +129,11 @@ class Runtime:
         if not self.frames:
             self._pending = []
             self._names.clear()
+            self.state_memory = None
+            self.derived.clear()
+            if self.make_edge is not None:
+                self._edge = self.make_edge(self)
+                self._edge.__enter__()
             if self.make_watch is not None and is_calibrating():
                 self._watch = self.make_watch(self)
             elif self.emitter is not None and self.is_unpacking:
@@ -129,22 +151,28 @@ class Runtime:
 
     def _finish(self) -> None:
         """A pass is over. What a watched pass saw is complete, so a later, unwatched one does not replace it."""
-        is_complete = self._watch is not None and not isinstance(self._watch, Unpacked)
-        if self._watch is not None:
-            self._watch.__exit__(None, None, None)
-            self._watch = None
-        if is_complete:
+        is_watching = self._watch is not None and not isinstance(self._watch, Unpacked)
+        self._stop_modes()
+        if is_watching:
             self.is_watched = True
+        if is_watching or not self.is_watched:
             self.ops = self._pending
-        elif not self.is_watched:
-            self.ops = self._pending
+
+    def _stop_modes(self) -> None:
+        for mode in (self._watch, self._edge):  # the one that began last ends first
+            if mode is not None:
+                mode.__exit__(None, None, None)
+        self._watch = self._edge = None
 
     def abandon(self) -> None:
         """Forget a pass that did not end."""
         self.frames.clear()
-        if self._watch is not None:
-            self._watch.__exit__(None, None, None)
-            self._watch = None
+        self._stop_modes()
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether this pass sees every function, so that it knows what is computed from parameters alone."""
+        return self._watch is not None
 
     @property
     def frame(self) -> Frame | None:

@@ -5,17 +5,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from linger.quantization import passthrough
+from linger.quantization.constants import note_derived
+from linger.quantization.masks import masks_scores
 from linger.quantization.multiplications import multiplications
 from linger.quantization.qtensor import QTensor
 from linger.quantization.statistics import QuantizedBase
 
 if TYPE_CHECKING:
     from linger.quantization.runtime import Runtime
+
+
+_MASK_MAKERS = frozenset(
+    getattr(place, name)
+    for name in (
+        "zeros_like",
+        "full_like",
+        "new_zeros",
+        "new_full",
+        "masked_fill",
+        "masked_fill_",
+        "where",
+        "triu",
+        "tril",
+    )
+    for place in (torch, Tensor)
+    if hasattr(place, name)
+)
 
 
 class FloatWatch(TorchFunctionMode):
@@ -29,13 +50,21 @@ class FloatWatch(TorchFunctionMode):
         """Run the function; note it if it computed floats from floats."""
         result = func(*args, **(kwargs or {}))
         frame = self._runtime.frame
-        if frame is None or isinstance(frame.module, QuantizedBase) or func in passthrough.MOVES:
+        if frame is None or isinstance(frame.module, QuantizedBase):
             return result
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         is_plain = bool(leaves) and not any(isinstance(leaf, QTensor) for leaf in leaves)
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         name = getattr(func, "__name__", str(func))
-        if is_plain and not name.startswith("__get") and any(r.is_floating_point() for r in results):
+        is_float = any(r.is_floating_point() for r in results) and not any(isinstance(r, QTensor) for r in results)
+        if not is_plain or name.startswith("__get") or not is_float or note_derived(leaves, results, self._runtime):
+            return result
+        if func not in passthrough.MOVES and not _makes_mask(func, results):
             macs = multiplications(name, args, kwargs or {}, result)
             self._runtime.note_float(name, "its inputs are float tensors", macs)
         return result
+
+
+def _makes_mask(func: Any, results: list[Tensor]) -> bool:
+    """Whether a function only writes a mask: zeros, and what is added to scores that do not count."""
+    return func in _MASK_MAKERS and all(masks_scores(r, is_surely=True) for r in results)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""iqMin: the smaller of two quantised tensors, element by element, at the coarser scale of the two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.numeric import blocks
+from linger.numeric.kernel import Kernel, T
+
+
+@op("iqMin", limit=min, state_name="iqmin", has_own_counter=True)
+def iq_min(
+    k: Kernel[T],
+    x: T,
+    y: T,
+    *,
+    scale_x: float,
+    scale_y: float,
+    scale_o: float,
+    o_bits: int = 8,
+    platform_quant: str = PLATFORM_QUANT,
+) -> T:
+    """O = sat(min(⌊x·scale_o/scale_x + ½⌋, ⌊y·scale_o/scale_y + ½⌋))."""
+    target = k.scalar(scale_o)
+    left = blocks.rescale(k, k.wide(x), source=k.scalar(scale_x), target=target)
+    right = blocks.rescale(k, k.wide(y), source=k.scalar(scale_y), target=target)
+    return k.store(blocks.saturate(k, k.where_less(left, right, left, right), o_bits), o_bits)
+
+
+@iq_min.function("torch.minimum", "torch.Tensor.minimum")
+def from_minimum(x: Any, other: Any) -> Mapping[str, Any]:
+    """torch.minimum has no settings."""
+    return {}
+
+
+@iq_min.function("torch.min", "torch.Tensor.min")
+def from_min(x: Any, other: Any = None, *rest: Any, **more: Any) -> Mapping[str, Any] | Refusal:
+    """The smallest element of a tensor, or along an axis, is another function of the same name."""
+    if hasattr(other, "shape") and not rest and not more:
+        return {}
+    return Refusal("the minimum over an axis has no integer form yet")
+
+
+def _sample(name: str, x: Draw, y: Draw, scales: tuple[float, float, float], bits: int = 8) -> Sample:
+    attributes: dict[str, Any] = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True))
+    return Sample(name, (x, y), attributes if bits == 8 else attributes | {"o_bits": bits})
+
+
+iq_min.samples = (
+    _sample("equal scales", Draw((2, 3, 4)), Draw((2, 3, 4)), (16.0, 16.0, 16.0)),
+    _sample("both shifted", Draw((2, 3, 4)), Draw((2, 3, 4)), (64.0, 32.0, 16.0)),
+    _sample("no shift of one, broadcast", Draw((2, 3, 4)), Draw((3, 1)), (16.0, 64.0, 16.0)),
+    _sample("left shift saturates", Draw((2, 3)), Draw((2, 3)), (16.0, 16.0, 64.0)),
+    _sample("16 bits", Draw((2, 3), 16), Draw((2, 3), 16), (1024.0, 256.0, 256.0), 16),
+    _sample("4 bits", Draw((2, 3), 4), Draw((2, 3), 4), (4.0, 2.0, 2.0), 4),
+    _sample("empty", Draw((0, 3)), Draw((0, 3)), (16.0, 16.0, 8.0)),
+    _sample("one element", Draw((1,)), Draw((1,)), (16.0, 32.0, 8.0)),
+)

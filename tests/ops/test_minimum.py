@@ -1,0 +1,36 @@
+"""iqMin by hand: o = sat(min(⌊x·so/sx + ½⌋, ⌊y·so/sy + ½⌋))."""
+
+import pytest
+import torch
+
+from linger.dialect import Refusal
+from linger.ops.minimum import from_min, iq_min
+from tests.support.hand_worked import assert_gives, int8, torch_object
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "scales", "expected"),
+    [
+        pytest.param(int8(1, -128, 100), int8(2, -127, 100), (16.0, 16.0, 16.0), int8(1, -128, 100), id="equal scales"),
+        # x/4, y/2: ½ → 1 and 0; −½ → 0 and −3/2 → −1; 6/4 = 1½ → 2 and 5/2 → 3
+        pytest.param(int8(2, -2, 6), int8(0, -3, 5), (64.0, 32.0, 16.0), int8(0, -1, 2), id="both shifted"),
+        # ·4: 128 → 127, −132 → −128
+        pytest.param(int8(32, -33), int8(127, 127), (16.0, 16.0, 64.0), int8(127, -128), id="left shift"),
+    ],
+)
+def test_minimum(x, y, scales, expected):
+    attributes = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True))
+    assert_gives(iq_min, [x, y], attributes, expected)
+
+
+def test_the_other_functions_of_that_name_are_refused():
+    x = torch.ones(2, 3)
+    assert from_min(x, x) == {}
+    for arguments in ((x,), (x, 1), (x, 1, True)):
+        assert isinstance(from_min(*arguments), Refusal)
+    assert isinstance(from_min(x, dim=1), Refusal)
+
+
+@pytest.mark.parametrize("name", iq_min.functions)
+def test_bound_name_is_a_minimum_in_torch(name):
+    assert torch_object(name)(torch.tensor([2.0, 5.0]), torch.tensor([3.0, 4.0])).tolist() == [2.0, 4.0]
