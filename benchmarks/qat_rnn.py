@@ -2,29 +2,32 @@
 """What training recurrent layers as integers costs: 50 steps, batch 8, one thread, all gates in fixed point.
 
 Prints the ratio of a training step (forward, backward, optimiser) and of an exact evaluation to torch's float layer,
-measured side by side. The bars are for the training step of a layer in one direction on sequences of one length.
+measured side by side; then that of the exported file to ONNX Runtime's own float LSTM. The bars for training are those of
+a layer in one direction on sequences of one length.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
+import onnxruntime
 import torch
 from interleaved import medians
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from linger.numeric.fixed import scale_for
-from linger.numeric.torch_gates import Formats
-from linger.numeric.torch_quantize import fake_quantize, max_abs, round_weight
-from linger.ops import gru_torch, lstm_torch
+import linger
 
 STEPS = 50
 SIZES = ((32, 64), (128, 128))
+IN_RUNTIME = {(64, 8): 5.0, (128, 8): 3.0, (64, 1): None, (128, 1): None}
+"""(hidden, batch) → the bar of a file's ratio."""
+
 BARS = {("LSTM", 64): 4.0, ("LSTM", 128): 3.0, ("GRU", 64): 1.5, ("GRU", 128): 1.5}
 LAYERS: dict[str, type[nn.RNNBase]] = {"LSTM": nn.LSTM, "GRU": nn.GRU}
-CELLS = {"LSTM": lstm_torch, "GRU": gru_torch}
 
 
 class Floating(nn.Module):
@@ -41,38 +44,6 @@ class Floating(nn.Module):
             return result
         packed = self.layer(pack_padded_sequence(x, lengths, enforce_sorted=False))[0]
         return pad_packed_sequence(packed, total_length=len(x))[0]
-
-
-class FixedPoint(nn.Module):
-    """The same layer as integers: input, weights and biases rounded anew in every step."""
-
-    def __init__(self, kind: str, inputs: int, hidden: int, *, is_bidirectional: bool) -> None:
-        super().__init__()
-        self.layer = LAYERS[kind](inputs, hidden, bidirectional=is_bidirectional)
-        self.run = CELLS[kind].run
-        self.has_cell = kind == "LSTM"
-        self.suffixes = ("", "_reverse") if is_bidirectional else ("",)
-
-    def rounded(self, name: str, bias: str, scale: float) -> tuple[Tensor, Tensor, tuple[float, ...]]:
-        """Weights and biases of all directions with the scales of the weights."""
-        weights, biases, scales = [], [], []
-        for suffix in self.suffixes:
-            w, scale_w = round_weight(getattr(self.layer, name + suffix), None, lambda largest: scale_for(largest, 8))
-            weights.append(w / scale_w)
-            biases.append(fake_quantize(getattr(self.layer, bias + suffix), scale * scale_w, 32, can_saturate=False))
-            scales.append(scale_w)
-        return torch.stack(weights), torch.stack(biases), tuple(scales)
-
-    def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """[T, B, I] to [T, B, D·H]."""
-        scale_i, scale_h = scale_for(max_abs(x), 8), 128.0
-        x = fake_quantize(x, scale_i, 8)
-        w_ih, b_ih, scale_iw = self.rounded("weight_ih_l0", "bias_ih_l0", scale_i)
-        w_hh, b_hh, scale_hw = self.rounded("weight_hh_l0", "bias_hh_l0", scale_h)
-        states = (None, None) if self.has_cell else (None,)
-        formats = Formats(scale_i, scale_h, scale_iw, scale_hw)
-        result = self.run(x, lengths, *states, w_ih, w_hh, b_ih, b_hh, formats, wants_reach=self.training)
-        return result.out
 
 
 def training_step(model: nn.Module, x: Tensor, lengths: Tensor | None, target: Tensor) -> Callable[[], None]:
@@ -102,7 +73,7 @@ def measure(kind: str, inputs: int, hidden: int, options: argparse.Namespace, *,
     target = torch.randn(STEPS, options.batch, hidden * (1 + bi)) * 0.1
     models = {
         "float": Floating(kind, inputs, hidden, is_bidirectional=bi),
-        "integers": FixedPoint(kind, inputs, hidden, is_bidirectional=bi),
+        "integers": linger.init(Floating(kind, inputs, hidden, is_bidirectional=bi)),
     }
     steps = {name: training_step(model.train(), x, lengths, target) for name, model in models.items()}
     trained = medians(steps, rounds=options.rounds, warm_up=5)
@@ -119,6 +90,36 @@ def measure(kind: str, inputs: int, hidden: int, options: argparse.Namespace, *,
     )
 
 
+def measure_file(hidden: int, batch: int, folder: Path, options: argparse.Namespace) -> None:
+    """The exported LSTM in ONNX Runtime against the float one, which torch exports as the LSTM op."""
+    x = torch.randn(STEPS, batch, hidden)
+    model = Floating("LSTM", hidden, hidden, is_bidirectional=False).eval()
+    paths = {name: folder / f"{name}_{hidden}_{batch}.onnx" for name in ("float", "integers")}
+    torch.onnx.export(model, (x, None), str(paths["float"]), opset_version=12, dynamo=False)
+    quantised = linger.init(model)
+    with linger.calibration():
+        quantised(x, None)
+    quantised(x, None)
+    linger.onnx.export(quantised, (x, None), paths["integers"])
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = settings.inter_op_num_threads = 1
+    sessions = {
+        name: onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+        for name, path in paths.items()
+    }
+    runs = {
+        name: (lambda session=session: session.run(None, {session.get_inputs()[0].name: x.numpy()}))
+        for name, session in sessions.items()
+    }
+    times = medians(runs, rounds=options.rounds, warm_up=5)
+    ratio, bar = times["integers"] / times["float"], IN_RUNTIME[hidden, batch]
+    verdict = "" if bar is None else f" ({'within' if ratio <= bar else 'ABOVE'} the bar {bar})"
+    print(
+        f"{f'ONNX Runtime LSTM {hidden}, batch {batch}':32s} float {times['float'] * 1e3:5.2f} ms, "
+        f"integers {times['integers'] * 1e3:5.2f} ms, ratio {ratio:.2f}{verdict}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=8)
@@ -131,6 +132,10 @@ def main() -> None:
             for has_lengths in (False, True):
                 for inputs, hidden in SIZES:
                     measure(kind, inputs, hidden, options, bi=bi, has_lengths=has_lengths)
+    linger.restore()
+    with tempfile.TemporaryDirectory() as folder:
+        for hidden, batch in IN_RUNTIME:
+            measure_file(hidden, batch, Path(folder), options)
 
 
 if __name__ == "__main__":

@@ -369,12 +369,10 @@ class QuantLayer(QuantizedBase):
         return super().train(mode)
 
     def _note(self, name: str, q: QTensor, y: Tensor | None) -> None:
-        # in a trace the count would fix an open batch size
-        macs = 0
-        if y is not None and not is_exporting():
-            # each output takes in/group·taps products; transposed, each input gives out/group·taps
-            several = y if self.transposed_groups is None else q.content
-            macs = int(several.numel() * self.weight.shape[1:].numel())
+        # each output takes in/group·taps products; transposed, each input gives out/group·taps
+        several = None if y is None else y if self.transposed_groups is None else q.content
+        is_counted = several is not None and not is_exporting()  # in a trace the count would fix an open batch size
+        macs = int(several.numel() * self.weight.shape[1:].numel()) if several is not None and is_counted else 0
         self.runtime.note(OpRecord(name.rpartition(".")[0], self.op_name, is_integer=True, macs=macs))
 
     # -- checkpoints ------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ that of the whole sequence, not of each step; the first pass takes the coarsest 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -28,6 +27,16 @@ from linger.quantization.integer_limits import integer_bound
 from linger.quantization.layer import Widths
 from linger.quantization.packing import pack, unpack
 from linger.quantization.qtensor import QTensor, unwrap
+from linger.quantization.recurrent_state import (
+    LayerResult,
+    Sequences,
+    at_end,
+    each,
+    full_lengths,
+    joining,
+    ordered,
+    range_suffix,
+)
 from linger.quantization.recurrent_weights import ROLES, Direction, RoundedWeights, round_parameters
 from linger.quantization.runtime import OpRecord, Runtime, is_exporting
 from linger.quantization.statistics import QuantizedBase, over_all_processes
@@ -35,30 +44,6 @@ from linger.quantization.statistics import QuantizedBase, over_all_processes
 CELL_SCALE, CELL_BITS = 128.0, 16
 _RANGES = ("i", "h", "iw", "hw", "io", "ho", "o")
 _GATE_SCALE = 2.0**11
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """What a layer's nodes work on: [time, batch, …] or [batch, time, …], with lengths if they differ."""
-
-    x: QTensor
-    lengths: Tensor | None
-    is_batch_first: bool
-
-    @property
-    def batch(self) -> Any:
-        """Number of sequences."""
-        return self.x.content.shape[0 if self.is_batch_first else 1]
-
-
-@dataclass(frozen=True)
-class LayerResult:
-    """One layer's output and last states: h [directions, batch, hidden] in the carrier of the output, real h and c."""
-
-    out: QTensor
-    h: Tensor
-    real_h: Tensor | None
-    c: Tensor | None
 
 
 class QuantRecurrent(QuantizedBase):
@@ -79,7 +64,7 @@ class QuantRecurrent(QuantizedBase):
         self, op: Op, source: Any, widths: Widths, runtime: Runtime, *, layers: int, directions: int, suffix: Any
     ) -> None:
         """Take over the parameters of a torch layer; `suffix` names those of a layer and a direction."""
-        ranges = [_range_suffix(layer, back) for layer in range(layers) for back in range(directions)]
+        ranges = [range_suffix(layer, back) for layer in range(layers) for back in range(directions)]
         super().__init__(tuple(f"{name}{end}" for end in ranges for name in _RANGES))
         self.op_name, self._op = op.name, op
         self.suffixes = tuple(
@@ -102,7 +87,7 @@ class QuantRecurrent(QuantizedBase):
     def lacks_scale(self) -> bool:
         """Whether a range was never seen."""
         return any(
-            self.read(f"running_{name}{_range_suffix(k, 0)}") == 0.0 for k in range(self.num_layers) for name in "io"
+            self.read(f"running_{name}{range_suffix(k, 0)}") == 0.0 for k in range(self.num_layers) for name in "io"
         )
 
     def extra_repr(self) -> str:
@@ -115,9 +100,9 @@ class QuantRecurrent(QuantizedBase):
         """What the torch layer returns: the output sequence and the last states, packed where the input is."""
         if isinstance(input, PackedSequence):
             x, lengths = unpack(input)
-            states = None if hx is None else each(hx, lambda s: _ordered(s, input.sorted_indices))
+            states = None if hx is None else each(hx, lambda s: ordered(s, input.sorted_indices))
             out, last = self.run_layers(x, lengths, states, is_batch_first=False)
-            return pack(out, lengths, input), each(last, lambda s: _ordered(s, input.unsorted_indices))
+            return pack(out, lengths, input), each(last, lambda s: ordered(s, input.unsorted_indices))
         if input.dim() == 2:
             axis = 0 if self.batch_first else 1
             states = None if hx is None else each(hx, lambda s: s.unsqueeze(1))
@@ -141,7 +126,7 @@ class QuantRecurrent(QuantizedBase):
         return found[-1].out, self._joined_states(found)
 
     def _quantized(self, x: Any, layer: int) -> QTensor:
-        key, runtime = f"i{_range_suffix(layer, 0)}", self.runtime
+        key, runtime = f"i{range_suffix(layer, 0)}", self.runtime
         if isinstance(x, QTensor) and x.scale is not None:
             q = requantize_to(x, self.widths.data, runtime, self.path, self, key=key)
             if self.is_observing and runtime.emitter is None:
@@ -170,7 +155,7 @@ class QuantRecurrent(QuantizedBase):
     def _run_layer(self, layer: int, sequences: Sequences, states: tuple[Any, ...] | None) -> LayerResult:
         q = sequences.x
         assert q.scale is not None
-        bits, end = self.widths.output, _range_suffix(layer, 0)
+        bits, end = self.widths.output, range_suffix(layer, 0)
         names = [self.runtime.unique_name(self.path, self.op_name) for _ in self.suffixes[layer]]
         is_first = self.is_observing and self.read(f"running_o{end}") == 0.0
         scale_h = scale_for(self._largest_output, bits) if is_first else self.scale_of(f"o{end}", bits, names[0])
@@ -230,14 +215,14 @@ class QuantRecurrent(QuantizedBase):
         return tuple(fake_quantize(s, scale, bits) for s, (scale, bits) in zip(reals, formats, strict=True))
 
     def _widen_output(self, layer: int, reach: float | None, states: tuple[Any, ...] | None) -> None:
-        end, where = _range_suffix(layer, 0), f"{self.path}.{self.op_name}"
+        end, where = range_suffix(layer, 0), f"{self.path}.{self.op_name}"
         seen = min(reach or 0.0, self._largest_output)
         if states is not None:
             seen = max(seen, max_abs(unwrap(states[0])))
         self.widen(f"o{end}", over_all_processes(seen, self._parameter("weight_ih", layer, 0)), where)
         self.scale_of(f"o{end}", self.widths.output, where)
         for back in range(len(self.suffixes[layer])):
-            ends = _range_suffix(layer, back)
+            ends = range_suffix(layer, back)
             for name in ("o", "h"):
                 self.write(f"running_{name}{ends}", self.read(f"running_o{end}"))
                 self.write(f"scale_{name}{ends}", self.read(f"scale_o{end}"))
@@ -258,7 +243,7 @@ class QuantRecurrent(QuantizedBase):
             self.runtime.record(name, part, self._op, [sequences.x], own)
         if len(names) > 1:
             name = self.runtime.unique_name(self.path, "iqCat")
-            self.runtime.record(name, out, find_op("iqCat"), parts, _joining(parts))
+            self.runtime.record(name, out, find_op("iqCat"), parts, joining(parts))
 
     # -- parameters -----------------------------------------------------------------------------------------
     def _parameter(self, name: str, layer: int, back: int) -> Tensor:
@@ -288,7 +273,7 @@ class QuantRecurrent(QuantizedBase):
             parts.append(Direction(*weights, *biases).within(self.limited_to, bits))
         rounded = round_parameters(parts, scale_i, scale_h, bits, self.path)
         for back, seen in enumerate(rounded.largest):
-            ends = _range_suffix(layer, back)
+            ends = range_suffix(layer, back)
             scales = (rounded.scale_iw[back], rounded.scale_hw[back])
             for name, largest, scale in zip(("iw", "hw"), seen, scales, strict=True):
                 self.write(f"running_{name}{ends}", largest)
@@ -337,7 +322,7 @@ class QuantRecurrent(QuantizedBase):
         assert emitter is not None
         lengths = sequences.lengths
         if lengths is None and states is not None:
-            lengths = _full_lengths(sequences)  # the file's form with states has lengths, too
+            lengths = full_lengths(sequences)  # the file's form with states has lengths, too
         made = []
         for back, (name, own) in enumerate(zip(names, attributes, strict=True)):
             weights = rounded.integers(back, own["scale_i"], own["scale_h"], self.widths.parameter)
@@ -355,9 +340,9 @@ class QuantRecurrent(QuantizedBase):
         out = parts[0]
         if len(parts) > 1:
             name = runtime.unique_name(self.path, "iqCat")
-            content = runtime.emit(find_op("iqCat"), [p.content for p in parts], _joining(parts), name)
+            content = runtime.emit(find_op("iqCat"), [p.content for p in parts], joining(parts), name)
             out = QTensor(content, scale, bits, runtime)
-        h = torch.stack([_at_end(p.content, sequences, back) for back, p in enumerate(parts)])
+        h = torch.stack([at_end(p.content, sequences, back) for back, p in enumerate(parts)])
         reals = [
             torch.cat([result[i] for result in made]) if len(made) > 1 else made[0][i] for i in range(1, len(made[0]))
         ]
@@ -376,39 +361,3 @@ class QuantRecurrent(QuantizedBase):
 
     def flatten_parameters(self) -> None:
         """As of the torch layer; there is nothing to flatten."""
-
-
-def _range_suffix(layer: int, back: int) -> str:
-    """Keys of the first layer have none: such checkpoints are the documented ones."""
-    return (f"_l{layer}" if layer else "") + ("_reverse" if back else "")
-
-
-def each(states: Any, change: Any) -> Any:
-    """Both states of an LSTM, or the one of a GRU, changed alike."""
-    return tuple(change(s) for s in states) if isinstance(states, tuple) else change(states)
-
-
-def _ordered(state: Any, order: Tensor | None) -> Any:
-    return state if order is None else state.index_select(1, order)
-
-
-def _joining(parts: Sequence[QTensor]) -> dict[str, Any]:
-    scales = {f"scale_x_{i}": part.scale for i, part in enumerate(parts)}
-    return {**scales, "scale_o": parts[0].scale, "dim": 2, **({} if parts[0].bits == 8 else {"o_bits": parts[0].bits})}
-
-
-def _full_lengths(sequences: Sequences) -> Tensor:
-    shape = sequences.x.content.shape
-    rows, steps = (shape[0], shape[1]) if sequences.is_batch_first else (shape[1], shape[0])
-    return torch.zeros(rows, dtype=torch.int64, device=sequences.x.content.device) + steps
-
-
-def _at_end(out: Tensor, sequences: Sequences, back: int) -> Tensor:
-    """The state after the last step [batch, hidden], from the output sequence."""
-    time_first = out.transpose(0, 1) if sequences.is_batch_first else out
-    if back:
-        return time_first[0]
-    if sequences.lengths is None:
-        return time_first[-1]
-    rows = torch.arange(sequences.lengths.shape[0], device=out.device)
-    return time_first[sequences.lengths - 1, rows]

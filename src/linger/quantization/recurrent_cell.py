@@ -8,7 +8,8 @@ from typing import Any
 from linger.dialect import Op
 from linger.quantization.layer import Widths
 from linger.quantization.qtensor import QTensor, unwrap
-from linger.quantization.recurrent import QuantRecurrent, each
+from linger.quantization.recurrent import QuantRecurrent
+from linger.quantization.recurrent_state import each
 from linger.quantization.runtime import Runtime
 
 
