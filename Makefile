@@ -43,6 +43,7 @@ bench: $(STAMP)
 	cd benchmarks && ../$(BIN)/python qat_step.py
 	cd benchmarks && ../$(BIN)/python export_time.py
 	cd benchmarks && ../$(BIN)/python wb_analyse.py
+	cd benchmarks && ../$(BIN)/python qat_rnn.py
 
 clean:
 	rm -rf $(VENV) build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,7 +96,9 @@ def measure_file(hidden: int, batch: int, folder: Path, options: argparse.Namesp
     x = torch.randn(STEPS, batch, hidden)
     model = Floating("LSTM", hidden, hidden, is_bidirectional=False).eval()
     paths = {name: folder / f"{name}_{hidden}_{batch}.onnx" for name in ("float", "integers")}
-    torch.onnx.export(model, (x, None), str(paths["float"]), opset_version=12, dynamo=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch announces the end of its exporter
+        torch.onnx.export(model, (x, None), str(paths["float"]), opset_version=12, dynamo=False)
     quantised = linger.init(model)
     with linger.calibration():
         quantised(x, None)
