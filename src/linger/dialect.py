@@ -97,12 +97,44 @@ class Op:
     standard_name: str | None
     has_own_counter: bool
     module: str
+    forms: tuple[tuple[str, ...], ...] = ()
+    outputs: tuple[str, ...] = ("y",)
+    form_names: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    is_narrow_exact: Callable[..., bool] | None = None
     layers: dict[str, Binding] = field(default_factory=dict)
     functions: dict[str, Binding] = field(default_factory=dict)
     orders: dict[Binding, tuple[str, ...]] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     constant_names: tuple[str, ...] = ()
     make_constants: Callable[..., tuple[int, ...]] | None = None
+
+    def arrange(self, given: Sequence[Any]) -> list[Any]:
+        """Inputs as a node has them, in the order of the body: what this form of the node lacks is None.
+
+        Raises:
+            UsageError: No form of the op has so many inputs.
+        """
+        if not self.forms:
+            return list(given)
+        form = self.form(len(given))
+        return [given[form.index(name)] if name in form else None for name in self.inputs]
+
+    def form(self, count: int) -> tuple[str, ...]:
+        """The names of the inputs of a node with so many; ops without forms have one."""
+        if not self.forms:
+            return self.inputs[:count]
+        found = next((form for form in self.forms if len(form) == count), None)
+        if found is None:
+            allowed = listing(str(len(form)) for form in self.forms)
+            raise UsageError(f"{self.name}: the node has {count} inputs; expected {allowed}.")
+        return found
+
+    def bare_name(self, count: int) -> str:
+        """What bare files call a node with so many inputs."""
+        if self.standard_name is not None:
+            return self.standard_name
+        return self.form_names[self.forms.index(self.form(count))] if self.form_names else self.name
 
     def constants(self, *names: str) -> Callable[[Callable[..., tuple[int, ...]]], Callable[..., tuple[int, ...]]]:
         """Declare how a binding's settings become integer inputs once the scale and width of x are known.
@@ -115,6 +147,11 @@ class Op:
             return make
 
         return keep
+
+    def narrow(self, rule: Callable[..., bool]) -> Callable[..., bool]:
+        """Declare when float32 holds every narrow number of the op: a function of its known inputs and attributes."""
+        self.is_narrow_exact = rule
+        return rule
 
     def layer(self, *names: str) -> Callable[[Binding], Binding]:
         """Declare how a torch module's settings become this op's attributes."""
@@ -182,6 +219,10 @@ def op(
     has_integer_output: bool = True,
     standard_name: str | None = None,
     has_own_counter: bool = False,
+    forms: tuple[tuple[str, ...], ...] = (),
+    outputs: tuple[str, ...] = ("y",),
+    form_names: tuple[str, ...] = (),
+    aliases: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Op]:
     """Turn a body into an op: positional parameters are tensors, keyword-only parameters attributes.
 
@@ -197,6 +238,10 @@ def op(
         has_integer_output: False for Dequant alone.
         standard_name: The op of the standard domain that bare files use for it on integers.
         has_own_counter: Its calls are numbered by themselves in state_dict keys, not together with the other ops'.
+        forms: The inputs of each form of the node, for an op whose optional inputs do not come last.
+        form_names: What bare files call each form, where that is not the op's name.
+        outputs: Names of the outputs. The first holds integers, the others are real.
+        aliases: Other names that files have for it.
     """
 
     def register(body: Callable[..., Any]) -> Op:
@@ -213,6 +258,10 @@ def op(
             has_integer_output=has_integer_output,
             standard_name=standard_name,
             has_own_counter=has_own_counter,
+            forms=forms,
+            outputs=outputs,
+            form_names=form_names,
+            aliases=aliases,
         )
         if name in _registry and _registry[name].module != made.module:
             raise UsageError(
@@ -241,12 +290,17 @@ def _read_signature(body: Callable[..., Any], *, name: str, **properties: Any) -
         name=name,
         body=body,
         inputs=tuple(p.name for p in inputs),
-        optional_inputs=frozenset(p.name for p in inputs if p.default is None),
+        optional_inputs=frozenset(p.name for p in inputs if p.default is None) | _left_out(properties["forms"]),
         is_variadic=any(p.kind is p.VAR_POSITIONAL for p in inputs),
         attributes=attributes,
         module=body.__module__,
         **properties,
     )
+
+
+def _left_out(forms: tuple[tuple[str, ...], ...]) -> frozenset[str]:
+    """Inputs that not every form has."""
+    return frozenset(name for form in forms for name in form if any(name not in other for other in forms))
 
 
 @cache
@@ -263,6 +317,11 @@ def ops() -> Mapping[str, Op]:
     return dict(sorted(_registry.items()))
 
 
+def is_known(name: str) -> bool:
+    """Whether there is an op of this name, or one that files also call so."""
+    return name in ops() or name in _aliases()
+
+
 def find_op(name: str) -> Op:
     """The op with this name.
 
@@ -270,8 +329,15 @@ def find_op(name: str) -> Op:
         UnsupportedError: There is none.
     """
     _discover()
+    name = _aliases().get(name, name)
     if name not in _registry:
         raise UnsupportedError(
             f"{name}: linger has no op of this name. Known ops: {listing(sorted(_registry), limit=99)}."
         )
     return _registry[name]
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    _discover()
+    return {alias: op.name for op in _registry.values() for alias in (*op.form_names, *op.aliases)}

@@ -1,4 +1,4 @@
-"""The vocabulary suffices for hard cases: bodies of recurrent cells, piecewise-linear functions, products of all kinds.
+"""The vocabulary suffices for hard cases: piecewise-linear functions, products of all kinds.
 
 Each body is interpreted by all kernels (ONNX Runtime at opsets 11, 12 and 18) and held against Python's integers or
 against vectors recorded from the engine.
@@ -18,10 +18,6 @@ from tests.support.onnx_body import assert_kernels_give
 from tests.support.paper_bodies import (
     VENUS_SIGMOID,
     VENUS_TANH,
-    Scales,
-    gru_body,
-    gru_exact,
-    lstm_body,
     sigmoid_q7,
     sigmoid_q7_body,
     tanh_q7,
@@ -83,41 +79,6 @@ def test_q7_functions_saturate_their_input(body, exact):
     x = np.array([-(2**20), -32769, -32768, -2048, -1, 0, 1, 2048, 32767, 32768, 2**20], np.int32)
     expected = np.array([exact(v) for v in x.tolist()], np.int8)
     assert_kernels_give(lambda k, x: k.store(body(k, k.wide(x)), 8), [x], expected, element_bits=32)
-
-
-WEIGHTS = {"known weights": frozenset({2, 3, 4, 5}), "open weights": frozenset()}
-SCALES = {
-    "fine state": Scales(i=5, iw=7, h=7, hw=7),
-    "coarse state": Scales(i=4, iw=6, h=5, hw=8),
-    "saturating state": Scales(i=3, iw=5, h=8, hw=6),
-}
-
-
-@pytest.mark.parametrize("constants", WEIGHTS.values(), ids=WEIGHTS.keys())
-@pytest.mark.parametrize("scales", SCALES.values(), ids=SCALES.keys())
-def test_gru_over_time(scales, constants, draw):
-    x, h = draw.integers(-128, 128, (6, 2, 5)), draw.integers(-128, 128, (2, 4))
-    w_i, w_h = draw.integers(-128, 128, (12, 5)), draw.integers(-128, 128, (12, 4))
-    b_i, b_h = draw.integers(-3000, 3000, 12), draw.integers(-3000, 3000, 12)
-    exact = gru_exact(*(v.tolist() for v in (x, h, w_i, w_h, b_i, b_h)), scales=scales)
-    assert len(np.unique(exact)) > 10
-    inputs = [*(v.astype(np.int8) for v in (x, h, w_i, w_h)), *(v.astype(np.int32) for v in (b_i, b_h))]
-    assert_kernels_give(gru_body(scales), inputs, np.array(exact, np.int8), constants=constants)
-
-
-@pytest.mark.parametrize(
-    ("case", "scales"), [("lstm_fwd", Scales(i=5, iw=7, h=7, hw=7)), ("lstm_h24", Scales(i=4, iw=7, h=7, hw=7))]
-)
-def test_lstm_gives_the_recorded_vectors(shared, case, scales):
-    model = onnx.load(shared / "golden" / "ops" / f"{case}.onnx")
-    weights = [onnx.numpy_helper.to_array(t) for t in model.graph.initializer]
-    with np.load(shared / "golden" / "ops" / f"{case}.npz") as vectors:
-        x, y = vectors["input"], vectors["output"]
-    quantised = np.clip(np.floor(x * 2**scales.i + np.float32(0.5)), -128, 127).astype(np.int8)
-    sequence = quantised.swapaxes(0, 1).copy()  # batch first in the file
-    state = np.zeros((x.shape[0], 2 * weights[1].shape[1]), np.int16)
-    expected = (y.swapaxes(0, 1) * 2**scales.h).astype(np.int16)
-    assert_kernels_give(lstm_body(scales), [sequence, state, *weights], expected, constants=frozenset({2, 3, 4, 5}))
 
 
 GROUPED = {

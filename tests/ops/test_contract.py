@@ -69,6 +69,8 @@ def test_gradients_are_finite(op, sample):
     inputs = [
         None if x is None else torch.from_numpy(np.array(x, dtype=np.float32)).requires_grad_() for x in arrays(sample)
     ]
+    if len(op.outputs) > 1:
+        pytest.skip("its gates are looked up in a table; the gradient is that of its twin, which has its own tests")
     result = op.body(TorchKernel(is_exact=False), *inputs, **op.complete(sample.attributes))
     result.sum().backward()
     for x in inputs:

@@ -28,7 +28,7 @@ class TorchOnArrays:
                 return result.numpy()
             if name in _KEEPS_TYPE:
                 first = arguments[0][0] if isinstance(arguments[0], list) else arguments[0]
-                return _to_array(result, first.dtype)
+                return _to_array(result, first.dtype) if isinstance(first, np.ndarray) else result
             return result
 
         return call

@@ -1,4 +1,4 @@
-"""Hard cases written in the kernel vocabulary alone: piecewise-linear functions and recurrent cells.
+"""Hard cases written in the kernel vocabulary alone: piecewise-linear functions; recurrent cells in Python's integers.
 
 No op of the dialect stands behind them here; they show that the vocabulary has what such ops need. Beside each body
 stands the same arithmetic in Python's integers.
@@ -145,33 +145,8 @@ class Scales:
     hw: int
 
 
-def gates_body(k, x, w, b, *, fraction):
-    """x·wᵀ + b, rounded to Q11."""
-    product = k.linear(x, w, b, x_bits=8, w_bits=8)
-    return blocks.rescale(k, product, source=k.scalar(2.0**fraction), target=k.scalar(2.0**11))
-
-
-def gru_body(scales: Scales):
-    """GRU over time: x [T, B, I], h [B, H]; r, z, n as PyTorch orders them."""
-
-    def body(k, x, h, w_i, w_h, b_i, b_h):
-        def step(h, gi):
-            gh = gates_body(k, h, w_h, b_h, fraction=scales.h + scales.hw)
-            (i_r, i_z, i_n), (h_r, h_z, h_n) = k.split(gi, 3, -1), k.split(gh, 3, -1)
-            r, z = sigmoid_q7_body(k, k.add(i_r, h_r)), sigmoid_q7_body(k, k.add(i_z, h_z))
-            reset = blocks.rescale(k, k.mul(r, h_n), source=k.scalar(128.0), target=k.scalar(1.0))
-            n = tanh_q7_body(k, k.add(i_n, reset))
-            before = blocks.rescale(k, k.wide(h), source=k.scalar(2.0**scales.h), target=k.scalar(128.0))
-            after = k.add(k.mul(n, k.scalar(128.0)), k.mul(z, k.sub(before, n)))
-            return blocks.requantize(k, after, source=k.scalar(2.0**14), target=k.scalar(2.0**scales.h), bits=8)
-
-        return k.scan(step, h, gates_body(k, x, w_i, b_i, fraction=scales.i + scales.iw))
-
-    return body
-
-
 def gru_exact(x, h, w_i, w_h, b_i, b_h, *, scales: Scales):
-    """The same in Python's integers, on nested lists."""
+    """GRU over time in Python's integers, on nested lists: x [T, B, I], h [B, H]; r, z, n as PyTorch orders them."""
     size = len(h[0])
     states = []
     for items in x:
@@ -189,24 +164,3 @@ def gru_exact(x, h, w_i, w_h, b_i, b_h, *, scales: Scales):
         h = following
         states.append(h)
     return states
-
-
-def lstm_body(scales: Scales):
-    """LSTM over time: x [T, B, I], state [B, 2·H] = hidden (8 bits) beside cell (16 bits, Q7); i, f, g, o."""
-
-    def body(k, x, state, w_i, w_h, b_i, b_h):
-        def step(state, gi):
-            h, c = k.split(state, 2, -1)
-            gh = gates_body(k, h, w_h, b_h, fraction=scales.h + scales.hw)
-            i, f, g, o = k.split(k.add(gi, gh), 4, -1)
-            i, f, o = (sigmoid_q7_body(k, gate) for gate in (i, f, o))
-            total = k.add(k.mul(f, k.wide(c)), k.mul(i, tanh_q7_body(k, g)))  # Q14
-            cell = blocks.requantize(k, total, source=k.scalar(2.0**14), target=k.scalar(2.0**7), bits=16)
-            inner = tanh_q7_body(k, blocks.rescale(k, total, source=k.scalar(2.0**14), target=k.scalar(2.0**11)))
-            out = blocks.rescale(k, k.mul(o, inner), source=k.scalar(2.0**14), target=k.scalar(2.0**scales.h))
-            return k.concat([k.store(blocks.saturate(k, out, 8), 16), cell], -1)
-
-        states = k.scan(step, state, gates_body(k, x, w_i, b_i, fraction=scales.i + scales.iw))
-        return k.split(states, 2, -1)[0]
-
-    return body

@@ -32,6 +32,8 @@ def arrays(sample: Sample) -> list[np.ndarray | None]:
 
 
 def _array(x, generator):
+    if isinstance(x, tuple):
+        return np.asarray(x, np.int64)
     if isinstance(x, DrawReal):
         real = generator.normal(0, x.spread, x.shape).astype(np.float32)
         flat = real.reshape(-1)
@@ -50,14 +52,21 @@ def _array(x, generator):
 
 def run_numpy(op: Op, inputs, attributes, kernel=None):
     """The reference."""
-    return op.body(kernel or NumpyKernel(), *inputs, **op.complete(attributes))
+    return _joined(op.body(kernel or NumpyKernel(), *op.arrange(inputs), **op.complete(attributes)))
+
+
+def _joined(results):
+    """One array; several outputs as the numbers of all of them."""
+    if not isinstance(results, (tuple, list)):
+        return results
+    return np.concatenate([np.asarray(r, np.float64).reshape(-1) for r in results]) if len(results) > 1 else results[0]
 
 
 def run_torch(op: Op, inputs, attributes, kernel=None):
     """The body on float carriers, back as integers."""
     carriers = [None if x is None else _carried(x) for x in inputs]
-    result = op.body(kernel or TorchKernel(is_exact=True), *carriers, **op.complete(attributes))
-    return result.detach().numpy()
+    result = op.body(kernel or TorchKernel(is_exact=True), *op.arrange(carriers), **op.complete(attributes))
+    return _joined([r.detach().numpy() for r in (result if isinstance(result, tuple) else (result,))])
 
 
 def _carried(x):
@@ -65,22 +74,28 @@ def _carried(x):
     return tensor if tensor.is_floating_point() else tensor.to(carrier(8 * x.itemsize))
 
 
-def single_node_model(op: Op, inputs, attributes, *, opset: int, constants=frozenset({1, 2})) -> ir.Model:
+def single_node_model(op: Op, inputs, attributes, *, opset: int, constants=None) -> ir.Model:
     """A model of one dialect node; weights and biases are initializers."""
+    if constants is None:
+        weights = [i for i, n in enumerate(op.form(len(inputs))) if n.startswith(("w_", "b_"))] if op.forms else [1, 2]
+        constants = frozenset(weights)
     names = [f"in{i}" for i in range(len(inputs))]
     values = [None if x is None else ir.Value(name=n) for n, x in zip(names, inputs, strict=True)]
     while values and values[-1] is None:
         values.pop()
     for value, x in zip(values, inputs, strict=False):
-        value.type, value.shape = ir.TensorType(ir.tensor(x).dtype), ir.Shape(x.shape)
+        value.type, value.shape = ir.TensorType(ir.tensor(x).dtype), _open_where_empty(x)
     is_constant = {i for i in constants if i < len(values) and op.inputs and not op.is_variadic}
     for i in is_constant:
         values[i].const_value = ir.tensor(inputs[i], name=names[i])
     attrs = [make_attribute(n, v) for n, v in attributes.items()]
-    node = ir.Node(DOMAIN, op.name, values, attributes=attrs, num_outputs=1, name="node")
-    node.outputs[0].name = "out"
-    expected = run_numpy(op, inputs, attributes)
-    node.outputs[0].type, node.outputs[0].shape = ir.TensorType(ir.tensor(expected).dtype), ir.Shape(expected.shape)
+    node = ir.Node(DOMAIN, op.name, values, attributes=attrs, num_outputs=len(op.outputs), name="node")
+    expected = op.body(NumpyKernel(), *op.arrange(inputs), **op.complete(attributes))
+    for output, name, array in zip(
+        node.outputs, op.outputs, expected if len(op.outputs) > 1 else [expected], strict=True
+    ):
+        output.name = f"out_{name}"
+        output.type, output.shape = ir.TensorType(ir.tensor(array).dtype), _open_where_empty(array)
     graph = ir.Graph(
         [v for i, v in enumerate(values) if i not in is_constant],
         node.outputs,
@@ -92,6 +107,11 @@ def single_node_model(op: Op, inputs, attributes, *, opset: int, constants=froze
     return ir.Model(graph, ir_version=8)
 
 
+def _open_where_empty(x):
+    """A file that takes no rows is one whose number of rows is open: nobody declares a size of zero."""
+    return ir.Shape([size or None for size in x.shape])
+
+
 def run_model(model: ir.Model, inputs, *, level=ort.GraphOptimizationLevel.ORT_ENABLE_ALL):
     """Stock ONNX Runtime."""
     options = ort.SessionOptions()
@@ -99,7 +119,7 @@ def run_model(model: ir.Model, inputs, *, level=ort.GraphOptimizationLevel.ORT_E
     options.log_severity_level = 3
     session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
     feeds = {i.name: inputs[int(i.name[2:])] for i in session.get_inputs()}
-    return session.run(None, feeds)[0]
+    return _joined(session.run(None, feeds))
 
 
 def run_function(op: Op, inputs, attributes, *, opset: int, **options):

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from linger.dialect import DOMAIN, Op, ops
+from linger.dialect import DOMAIN, Op, is_known, ops
 from linger.errors import GraphError, UnsupportedError, UsageError, listing
 
 
@@ -53,7 +53,7 @@ def attributes_of(node: ir.Node, op: Op) -> dict[str, Any]:
 def require_known_ops(model: ir.Model) -> None:
     """Refuse a model with dialect nodes that linger has no op for, naming all of them."""
     known = ops()
-    unknown = [n for n in all_nodes(model) if is_dialect(n) and n.op_type not in known]
+    unknown = [n for n in all_nodes(model) if is_dialect(n) and not is_known(n.op_type)]
     if unknown:
         raise UnsupportedError(
             f"linger has no op for {listing(sorted({n.op_type for n in unknown}))} "

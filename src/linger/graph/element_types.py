@@ -30,9 +30,9 @@ def infer_element_types(graph: ir.Graph) -> None:
         for subgraph in inner:
             infer_element_types(subgraph)
         found = _output_type(node, inner)
-        for output in node.outputs:
+        for index, output in enumerate(node.outputs):
             if found is not None and (output.dtype is None or is_dialect(node)):
-                output.dtype = found
+                output.dtype = ir.DataType.FLOAT if index and is_dialect(node) else found
 
 
 def _output_type(node: ir.Node, inner: list[ir.Graph]) -> ir.DataType | None:

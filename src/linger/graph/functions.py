@@ -15,6 +15,8 @@ from linger.numeric.onnx_writer import ATTRIBUTE_TYPES, AttributeRef, Derived, O
 
 _PLAIN_ARITY = 2
 _PLAIN_ELEMENT_BITS = 8
+_BIASES = ("b", "b_ih", "b_hh")
+_REAL_INPUTS = ("h", "c")
 
 
 @dataclass(frozen=True)
@@ -30,14 +32,17 @@ class DialectFunction:
         return self.function.domain
 
 
-def build_function(op: Op, *, opset: int, arity: int, element_bits: int) -> DialectFunction:
+def build_function(
+    op: Op, *, opset: int, arity: int, element_bits: int, is_narrow_exact: bool = True
+) -> DialectFunction:
     """Interpret an op's body into a model-local function.
 
     One function has one signature, so variants (another number of inputs, wider integers where the body cares)
-    live in sub-domains: `thinker.n3::iqCat`, `thinker.i16::Relu`.
+    live in sub-domains: `thinker.n3::iqCat`, `thinker.i16::Relu`, `thinker.f64::LSTMInt` where float32 would round.
     """
     kernel = ElementAwareKernel(opset=opset, element_bits=element_bits)
-    names = [f"x{i}" for i in range(arity)] if op.is_variadic else list(op.inputs[:arity])
+    kernel.is_narrow_exact = is_narrow_exact
+    names = [f"x{i}" for i in range(arity)] if op.is_variadic else list(op.form(arity))
     inputs = [ir.Value(name=name) for name in names]
     references = {a.name: AttributeRef(a.name, a.kind) for a in op.attributes}
     if op.is_variadic:
@@ -45,13 +50,16 @@ def build_function(op: Op, *, opset: int, arity: int, element_bits: int) -> Dial
     arguments = [
         OnnxValue(_input_type(op, name, element_bits), value) for name, value in zip(names, inputs, strict=True)
     ]
-    result = op.body(kernel, *arguments, **references)
-    graph = ir.Graph(inputs, [kernel.materialise(result)], nodes=kernel.nodes, opset_imports={"": opset})
+    results = op.body(kernel, *op.arrange(arguments), **references)
+    outputs = [kernel.materialise(r) for r in (results if len(op.outputs) > 1 else [results])]
+    graph = ir.Graph(inputs, outputs, nodes=kernel.nodes, opset_imports={"": opset})
     derived = {name: AttributeRef(name, d.kind) for name, d in kernel.derived.items()}
     parameters = [ir.Attr(r.name, ATTRIBUTE_TYPES[r.kind], None) for r in (*references.values(), *derived.values())]
     domain = DOMAIN
-    if op.is_variadic and arity != _PLAIN_ARITY:
+    if arity != (_PLAIN_ARITY if op.is_variadic else len(op.forms[0]) if op.forms else arity):
         domain += f".n{arity}"
+    if not is_narrow_exact:
+        domain += ".f64"
     if kernel.depends_on_element and element_bits != _PLAIN_ELEMENT_BITS:
         domain += f".i{element_bits}"
     return DialectFunction(ir.Function(domain, op.name, graph=graph, attributes=parameters), kernel.derived)
@@ -77,6 +85,8 @@ class ElementAwareKernel(OnnxKernel):
 
 def _input_type(op: Op, name: str, element_bits: int) -> ir.DataType:
     """Types inside a function are open; these steer only where the kernel inserts casts."""
-    if op.name == "Quant":
+    if op.name == "Quant" or name in _REAL_INPUTS:
         return ir.DataType.FLOAT
-    return integer_type(32) if name == "b" else integer_type(element_bits)
+    if name == "lengths":
+        return ir.DataType.INT64
+    return integer_type(32) if name in _BIASES else integer_type(element_bits)

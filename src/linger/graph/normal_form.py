@@ -14,7 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.dialect import DOMAIN, Op, find_op, ops
-from linger.errors import UnsupportedError
+from linger.errors import GraphError, UnsupportedError, UsageError
 from linger.graph.changes import Changes
 from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, require_known_ops
 from linger.graph.element_types import INTEGERS, infer_element_types
@@ -42,6 +42,8 @@ def bring_to_normal_form(model: ir.Model) -> Changes:
     _adopt_standard_integer_ops(model, changes)
     for node in [n for n in all_nodes(model) if is_dialect(n)]:
         op = find_op(node.op_type)
+        node.op_type = op.name  # not one of its aliases
+        _require_form(node, op)
         _refuse(node, attributes_of(node, op))
         _complete_inputs(model, node, op, changes)
     return changes
@@ -51,6 +53,16 @@ def element_bits_of(node: ir.Node) -> int:
     """Widest integer among data and weights; the bias (int32) does not count."""
     types = [v.dtype for v in node.inputs[:2] if v is not None and v.dtype in INTEGERS]
     return int(max((t.itemsize * 8 for t in types if t is not None), default=8))
+
+
+def is_narrow_exact(node: ir.Node, op: Op) -> bool:
+    """Whether float32 holds every narrow number of a node; not where its weights are not known."""
+    if op.is_narrow_exact is None:
+        return True
+    names = op.form(len(node.inputs))
+    known = {n: v.const_value.numpy() for n, v in zip(names, node.inputs, strict=True) if v and v.const_value}
+    weights = [name for name in names if name not in op.optional_inputs and name != names[0]]
+    return all(name in known for name in weights) and op.is_narrow_exact(known, attributes_of(node, op))
 
 
 def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
@@ -115,9 +127,16 @@ def _refuse_long_sums(node: ir.Node, attributes: dict[str, Any]) -> None:
         )
 
 
+def _require_form(node: ir.Node, op: Op) -> None:
+    try:
+        op.form(len(node.inputs))
+    except UsageError as error:
+        raise GraphError(f"{describe(node)}: {error}") from error
+
+
 def _complete_inputs(model: ir.Model, node: ir.Node, op: Op, changes: Changes) -> None:
     """Supply what was left out: a zero bias, the open end of a Clip."""
-    if op.is_variadic:
+    if op.is_variadic or op.forms:
         return
     present = [*node.inputs, *[None] * (len(op.inputs) - len(node.inputs))]
     if all(value is not None for value in present):

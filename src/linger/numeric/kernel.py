@@ -163,5 +163,40 @@ class Kernel(Protocol[T]):
         """Equal parts along a known axis (parts and axis are literals of the body)."""
 
     # -- time ----------------------------------------------------------------------------------
-    def scan(self, step: Callable[[T, T], T], state: T, sequence: T) -> T:
-        """Stack of states: state = step(state, sequence[t]) over the first axis."""
+    def narrow(self, x: T) -> T:
+        """Whole numbers in the fastest carrier: exact below 2^24 in size, so the op must say when they stay there."""
+
+    def table(self, values: Sequence[int]) -> T:
+        """Whole numbers of 8 bits as a narrow table for `entries`."""
+
+    def entries(self, table: T, row: T) -> Callable[[T], T]:
+        """A function of narrow whole-number indices [batch, as many as the row has]: the table's entries there."""
+
+    def rounded_product(self, w: T, b: T, factor: T, *, axes: int) -> Callable[[T], T]:
+        """A function of narrow x of so many axes: ⌊(x·wᵀ + b)·factor + ½⌋ over the last; factor is a power of two."""
+
+    def to_steps(self, x: T, lengths: T | None, *, batch_first: int, go_forward: int) -> T:
+        """Sequences [batch, time, …] or [time, batch, …] as the steps [time, batch, …] of a pass over them.
+
+        Backwards, each sequence begins with its own last item; what lies beyond a length stays where it is.
+        """
+
+    def from_steps(self, y: T, lengths: T | None, *, batch_first: int, go_forward: int) -> T:
+        """The way back; zero beyond the lengths."""
+
+    def at_end(self, y: T, lengths: T) -> T:
+        """Of states [time, batch, …], those after the last step of each sequence."""
+
+    def zero_state(self, sequence: T, w: T) -> T:
+        """Narrow zeros [batch, columns of w] for steps [time, batch, …]."""
+
+    def squeeze_first(self, x: T) -> T:
+        """[1, …] → […]."""
+
+    def unsqueeze_first(self, x: T) -> T:
+        """[…] → [1, …]."""
+
+    def scan(
+        self, step: Callable[[tuple[T, ...], T], tuple[T, ...]], states: tuple[T, ...], sequence: T, *, stacked: int
+    ) -> tuple[tuple[T, ...], tuple[T, ...]]:
+        """states = step(states, sequence[t]) over the first axis: the last states, and all of the first `stacked` ones."""

@@ -207,12 +207,68 @@ class NumpyKernel:
     def split(self, x: Array, parts: int, axis: int) -> tuple[Array, ...]:
         return tuple(np.split(x, parts, axis=axis))
 
-    def scan(self, step: Callable[[Array, Array], Array], state: Array, sequence: Array) -> Array:
-        states = []
+    def narrow(self, x: Array) -> Array:
+        return x.astype(np.float64)
+
+    def table(self, values: Sequence[int]) -> Array:
+        return np.asarray(values, dtype=np.float64)
+
+    def entries(self, table: Array, row: Array) -> Callable[[Array], Array]:
+        return lambda index: table[index.astype(np.int64)]
+
+    def rounded_product(self, w: Array, b: Array, factor: Array, *, axes: int) -> Callable[[Array], Array]:
+        matrix, offset = w.astype(np.float64).T, b.astype(np.float64)
+        return lambda x: np.floor((np.matmul(x, matrix) + offset) * factor + 0.5)
+
+    def to_steps(self, x: Array, lengths: Array | None, *, batch_first: int, go_forward: int) -> Array:
+        steps = x.swapaxes(0, 1) if batch_first else x
+        return steps if go_forward else _turned(steps, lengths)
+
+    def from_steps(self, y: Array, lengths: Array | None, *, batch_first: int, go_forward: int) -> Array:
+        if lengths is not None:
+            y = np.where(_is_inside(y, lengths).reshape(*y.shape[:2], *[1] * (y.ndim - 2)), y, np.zeros((), y.dtype))
+        ordered = y if go_forward else _turned(y, lengths)
+        return ordered.swapaxes(0, 1) if batch_first else ordered
+
+    def at_end(self, y: Array, lengths: Array) -> Array:
+        return np.asarray(y[lengths - 1, np.arange(y.shape[1])])
+
+    def zero_state(self, sequence: Array, w: Array) -> Array:
+        return np.zeros((sequence.shape[1], w.shape[1]))
+
+    def squeeze_first(self, x: Array) -> Array:
+        return np.asarray(x[0])
+
+    def unsqueeze_first(self, x: Array) -> Array:
+        return x[None]
+
+    def scan(
+        self,
+        step: Callable[[tuple[Array, ...], Array], tuple[Array, ...]],
+        states: tuple[Array, ...],
+        sequence: Array,
+        *,
+        stacked: int,
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        kept: list[tuple[Array, ...]] = []
         for item in sequence:
-            state = step(state, item)
-            states.append(state)
-        return np.stack(states)
+            states = step(states, item)
+            kept.append(states[:stacked])
+        return states, tuple(np.stack(part) for part in zip(*kept, strict=True))
+
+
+def _is_inside(steps: Array, lengths: Array) -> Array:
+    """Whether step t of sequence b is before its end, [time, batch]."""
+    return np.asarray(np.arange(len(steps))[:, None] < lengths[None])
+
+
+def _turned(steps: Array, lengths: Array | None) -> Array:
+    """Each sequence from its end to its beginning."""
+    if lengths is None:
+        return steps[::-1]
+    time = np.arange(len(steps))[:, None]
+    index = np.where(_is_inside(steps, lengths), lengths[None] - 1 - time, time)
+    return np.asarray(steps[index, np.arange(steps.shape[1])[None]])
 
 
 def _pad(x: Array, pads: Ints, *, fill: int = 0) -> Array:

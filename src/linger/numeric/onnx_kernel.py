@@ -14,14 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import onnx_ir as ir
-
 from linger.numeric.kernel import Ints
-from linger.numeric.onnx_products import OnnxProducts
+from linger.numeric.onnx_time import OnnxTime
 from linger.numeric.onnx_writer import DOUBLE, FLOAT, OnnxValue, integer_type
 
 
-class OnnxKernel(OnnxProducts):
+class OnnxKernel(OnnxTime):
     """Interprets a body by writing ONNX nodes.
 
     Args:
@@ -103,19 +101,3 @@ class OnnxKernel(OnnxProducts):
     def split(self, x: OnnxValue, parts: int, axis: int) -> tuple[OnnxValue, ...]:
         count = parts if self.opset >= 18 else None
         return self.emit_many("Split", [x], x.dtype, outputs=parts, axis=axis, num_outputs=count)
-
-    # -- time ------------------------------------------------------------------------------------------------
-    def scan(
-        self, step: Callable[[OnnxValue, OnnxValue], OnnxValue], state: OnnxValue, sequence: OnnxValue
-    ) -> OnnxValue:
-        state_in, item = self.fresh(), self.fresh()
-        with self._branch() as nodes:
-            result = self.materialise(step(OnnxValue(state.dtype, state_in), OnnxValue(sequence.dtype, item)))
-            stacked = self.fresh()
-            nodes.append(ir.Node("", "Identity", [result], outputs=[stacked]))
-        body = ir.Graph([state_in, item], [result, stacked], nodes=nodes, name=f"{self._prefix}step")
-        outputs = [self.fresh(), self.fresh()]
-        attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", 1)]
-        inputs = [self.materialise(state), self.materialise(sequence)]
-        self.nodes.append(ir.Node("", "Scan", inputs, attributes=attributes, outputs=outputs))
-        return OnnxValue(state.dtype, outputs[1])

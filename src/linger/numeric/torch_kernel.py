@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
 
 from linger.numeric.fixed import ceil_pads, storage_bits
 from linger.numeric.kernel import Ints
@@ -211,12 +212,71 @@ class TorchKernel:
     def split(self, x: Tensor, parts: int, axis: int) -> tuple[Tensor, ...]:
         return x.chunk(parts, dim=axis)
 
-    def scan(self, step: Callable[[Tensor, Tensor], Tensor], state: Tensor, sequence: Tensor) -> Tensor:
-        states = []
+    def narrow(self, x: Tensor) -> Tensor:
+        return x.to(self._wide)
+
+    def table(self, values: Sequence[int]) -> Tensor:
+        return torch.as_tensor(values, dtype=self._wide)
+
+    def entries(self, table: Tensor, row: Tensor) -> Callable[[Tensor], Tensor]:
+        return lambda index: table[index.long()]
+
+    def rounded_product(self, w: Tensor, b: Tensor, factor: Tensor, *, axes: int) -> Callable[[Tensor], Tensor]:
+        matrix, offset = w.to(self._wide), b.to(self._wide)
+        return lambda x: self.floor(F.linear(x, matrix, offset) * factor + 0.5)
+
+    def to_steps(self, x: Tensor, lengths: Tensor | None, *, batch_first: int, go_forward: int) -> Tensor:
+        steps = x.transpose(0, 1) if batch_first else x
+        return steps if go_forward else turned(steps, lengths)
+
+    def from_steps(self, y: Tensor, lengths: Tensor | None, *, batch_first: int, go_forward: int) -> Tensor:
+        if lengths is not None:
+            y = y.where(is_inside(y, lengths)[(...,) + (None,) * (y.dim() - 2)], 0.0)
+        ordered = y if go_forward else turned(y, lengths)
+        return ordered.transpose(0, 1) if batch_first else ordered
+
+    def at_end(self, y: Tensor, lengths: Tensor) -> Tensor:
+        return y[lengths.long() - 1, torch.arange(y.shape[1], device=y.device)]
+
+    def zero_state(self, sequence: Tensor, w: Tensor) -> Tensor:
+        return sequence.new_zeros(sequence.shape[1], w.shape[1], dtype=self._wide)
+
+    def squeeze_first(self, x: Tensor) -> Tensor:
+        return x.squeeze(0)
+
+    def unsqueeze_first(self, x: Tensor) -> Tensor:
+        return x.unsqueeze(0)
+
+    def scan(
+        self,
+        step: Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]],
+        states: tuple[Tensor, ...],
+        sequence: Tensor,
+        *,
+        stacked: int,
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        if is_fake(sequence):  # an open number of steps: all have the shape of one
+            states = step(states, sequence[0])
+            return states, tuple(s.expand(sequence.shape[0], *s.shape) for s in states[:stacked])
+        kept: list[tuple[Tensor, ...]] = []
         for item in sequence.unbind(0):
-            state = step(state, item)
-            states.append(state)
-        return torch.stack(states)
+            states = step(states, item)
+            kept.append(states[:stacked])
+        return states, tuple(torch.stack(part) for part in zip(*kept, strict=True))
+
+
+def is_inside(steps: Tensor, lengths: Tensor) -> Tensor:
+    """Whether step t of sequence b is before its end, [time, batch]."""
+    return torch.arange(steps.shape[0], device=steps.device)[:, None] < lengths.long()[None]
+
+
+def turned(steps: Tensor, lengths: Tensor | None) -> Tensor:
+    """Each sequence from its end to its beginning; what lies beyond a length stays where it is."""
+    if lengths is None:
+        return steps.flip(0)
+    time = torch.arange(steps.shape[0], device=steps.device)[:, None]
+    index = torch.where(is_inside(steps, lengths), lengths.long()[None] - 1 - time, time)
+    return steps[index, torch.arange(steps.shape[1], device=steps.device)[None]]
 
 
 def conv1d(x: Tensor, w: Tensor, b: Tensor | None, *, strides: Ints, pads: Ints, dilations: Ints, group: int) -> Tensor:

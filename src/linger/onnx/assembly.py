@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from linger.atomic import write_atomically
-from linger.dialect import DOMAIN, ops
+from linger.dialect import DOMAIN, find_op
 from linger.errors import GraphError
 from linger.graph.dialect_node import all_nodes
 from linger.graph.element_types import infer_element_types
@@ -158,10 +158,11 @@ def _drop_untyped(proto: onnx.ModelProto) -> None:
 
 def _bare(model: ir.Model, finished: onnx.ModelProto | None, options: ExportOptions) -> onnx.ModelProto:
     """The nodes without functions, integer Relu and the like in the standard domain, shapes from the full form."""
-    standard = {op.name: op.standard_name for op in ops().values() if op.standard_name}
     for node in all_nodes(model):
-        if node.domain == DOMAIN and node.op_type in standard:
-            node.domain, node.op_type = "", standard[node.op_type] or node.op_type
+        if node.domain == DOMAIN:
+            op = find_op(node.op_type)
+            node.op_type = op.bare_name(len(node.inputs))
+            node.domain = "" if op.standard_name else DOMAIN
     proto = ir.to_proto(model)
     del proto.graph.value_info[:]
     if finished is not None:

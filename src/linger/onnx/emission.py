@@ -22,6 +22,9 @@ from linger.numeric.torch_kernel import TorchKernel, carrier, integer_type
 NAME_ATTRIBUTE = "linger_name"
 """Carries the node's name through the exporter, which would make up its own."""
 
+PARAMETERS_ATTRIBUTE = "linger_parameters"
+"""Carries the names of a node's initializers by input, where they do not follow from the node's."""
+
 _SUFFIX = {"float": "f", "int": "i", "ints": "i", "str": "s"}
 _STORED_BITS = {torch.int8: 8, torch.int16: 16, torch.int32: 32}
 
@@ -38,11 +41,26 @@ class TraceEmitter:
         given = list(tensors)
         while given and given[-1] is None:
             given.pop()
-        description = json.dumps(
-            {"op": op.name, "attributes": dict(attributes), "name": name, "is_dynamic": self._is_dynamic}
-        )
-        result: Tensor = torch.ops.linger.call(given, description)
+        result: Tensor = torch.ops.linger.call(given, self._describe(op, attributes, name))
         return result
+
+    def call_many(
+        self,
+        op: Op,
+        tensors: Sequence[Tensor],
+        attributes: Mapping[str, Any],
+        name: str,
+        parameters: Mapping[str, str],
+    ) -> tuple[Tensor, ...]:
+        """One node of an op with several outputs; `parameters` are the names of its initializers."""
+        description = self._describe(op, attributes, name, parameters=dict(parameters))
+        call = torch.ops.linger.call2 if len(op.outputs) == 2 else torch.ops.linger.call3
+        result: tuple[Tensor, ...] = call(list(tensors), description)
+        return result
+
+    def _describe(self, op: Op, attributes: Mapping[str, Any], name: str, **more: Any) -> str:
+        facts = {"op": op.name, "attributes": dict(attributes), "name": name, "is_dynamic": self._is_dynamic}
+        return json.dumps(facts | more)
 
 
 class SymbolicEmitter:
@@ -64,6 +82,29 @@ class SymbolicEmitter:
             version=DOMAIN_VERSION,
         )
 
+    def call_many(
+        self,
+        op: Op,
+        tensors: Sequence[Tensor],
+        attributes: Mapping[str, Any],
+        name: str,
+        parameters: Mapping[str, str],
+    ) -> tuple[Tensor, ...]:
+        """One node of an op with several outputs; `parameters` are the names of its initializers."""
+        description = json.dumps({"op": op.name, "attributes": dict(attributes)})
+        with disable_proxy_modes_tracing():
+            shapes = _shapes_only(tensors, description)
+        names = {NAME_ATTRIBUTE: name, PARAMETERS_ATTRIBUTE: json.dumps(dict(parameters))}
+        made = torch.onnx.ops.symbolic_multi_out(
+            f"{DOMAIN}::{op.name}",
+            list(tensors),
+            {**attributes, **_fixed_attributes(op), **names},
+            dtypes=[s.dtype for s in shapes],
+            shapes=[s.shape for s in shapes],
+            version=DOMAIN_VERSION,
+        )
+        return tuple(made)
+
 
 @cache
 def register() -> torch.library.Library:
@@ -73,20 +114,35 @@ def register() -> torch.library.Library:
     library.impl("call", _compute, "CompositeExplicitAutograd")
     torch.library.register_fake("linger::call", _shape_only, lib=library)
     torch.onnx.utils.register_custom_op_symbolic("linger::call", _write_node, 9)
+    for name, count in (("call2", 2), ("call3", 3)):
+        library.define(f"{name}(Tensor[] tensors, str description) -> ({', '.join(['Tensor'] * count)})")
+        library.impl(name, _compute_many, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"linger::{name}", _shapes_only, lib=library)
+        torch.onnx.utils.register_custom_op_symbolic(f"linger::{name}", _write_node, 9)
     return library
 
 
 def _compute(tensors: Sequence[Tensor], description: str) -> Tensor:
     """The op's exact integers."""
-    return _run(tensors, description, is_exact=True)
+    return _run(tensors, description, is_exact=True)[0]
 
 
 def _shape_only(tensors: Sequence[Tensor], description: str) -> Tensor:
     """The result's shape and type, without looking at values."""
+    return _run(tensors, description, is_exact=False)[0]
+
+
+def _compute_many(tensors: Sequence[Tensor], description: str) -> tuple[Tensor, ...]:
+    """The exact results of an op with several outputs."""
+    return _run(tensors, description, is_exact=True)
+
+
+def _shapes_only(tensors: Sequence[Tensor], description: str) -> tuple[Tensor, ...]:
+    """Their shapes and types, without looking at values."""
     return _run(tensors, description, is_exact=False)
 
 
-def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> Tensor:
+def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> tuple[Tensor, ...]:
     call = json.loads(description)
     op = find_op(call["op"])
     attributes = op.complete(_tuples(call["attributes"]))
@@ -94,11 +150,12 @@ def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> Tens
     exact = [t.to(carrier(_STORED_BITS[t.dtype])) if t.dtype in _STORED_BITS else t for t in tensors]
     carriers = exact if is_exact else [t.float() for t in exact]
     with torch.no_grad():
-        result: Tensor = op.body(TorchKernel(is_exact=is_exact), *carriers, **attributes)
+        found = op.body(TorchKernel(is_exact=is_exact), *op.arrange(carriers), **attributes)
+    first, *others = found if len(op.outputs) > 1 else (found,)
     if not op.has_integer_output:
-        return result
+        return (first,)
     bits = attributes[op.output_bits] if op.output_bits else _STORED_BITS[tensors[0].dtype]
-    return result.to(integer_type(bits))
+    return (first.to(integer_type(bits)), *(t.clone() for t in others))  # results of a torch op share no memory
 
 
 def _tuples(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,11 +170,15 @@ def _write_node(g: Any, tensors: Any, description: Any) -> Any:
     written = call["attributes"] | _fixed_attributes(op)
     attributes = {f"{name}_{_SUFFIX[kinds.get(name, 'float')]}": value for name, value in written.items()}
     attributes[f"{NAME_ATTRIBUTE}_s"] = call["name"]
-    node = g.op(f"{DOMAIN}::{op.name}", *symbolic_helper._unpack_list(tensors), **attributes)  # noqa: SLF001
-    kind = g.original_node.output().type()
-    # a size fixed here would be baked into every Reshape that asks for it
-    node.setType(kind.with_sizes([None] * len(kind.sizes())) if call["is_dynamic"] else kind)
-    return node
+    if "parameters" in call:
+        attributes[f"{PARAMETERS_ATTRIBUTE}_s"] = json.dumps(call["parameters"])
+    given = symbolic_helper._unpack_list(tensors)  # noqa: SLF001
+    made = g.op(f"{DOMAIN}::{op.name}", *given, outputs=len(op.outputs), **attributes)
+    for value, original in zip(made if len(op.outputs) > 1 else [made], g.original_node.outputs(), strict=True):
+        kind = original.type()
+        # a size fixed here would be baked into every Reshape that asks for it
+        value.setType(kind.with_sizes([None] * len(kind.sizes())) if call["is_dynamic"] else kind)
+    return tuple(made) if len(op.outputs) > 1 else made
 
 
 def _fixed_attributes(op: Op) -> dict[str, Any]:

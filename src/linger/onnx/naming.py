@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import json
+
 import onnx_ir as ir
 
 from linger.dialect import find_op
 from linger.graph.dialect_node import all_nodes, is_dialect
 from linger.onnx.call import WRAPPED
-from linger.onnx.emission import NAME_ATTRIBUTE
+from linger.onnx.emission import NAME_ATTRIBUTE, PARAMETERS_ATTRIBUTE
 
 _PARAMETER_NAMES = {"w": "weight", "b": "bias"}
 
@@ -17,11 +19,15 @@ def name_nodes(model: ir.Model) -> None:
     """Give dialect nodes and the tensors they make the names that the simulation uses."""
     kept = {id(value) for value in model.graph.outputs}
     for node in all_nodes(model):
+        parameters = node.attributes.pop(PARAMETERS_ATTRIBUTE, None)
+        if parameters is not None:
+            node.meta[PARAMETERS_ATTRIBUTE] = json.loads(parameters.as_string())
         attribute = node.attributes.pop(NAME_ATTRIBUTE, None)
         if attribute is not None:
             node.name = attribute.as_string()
-            if id(node.outputs[0]) not in kept:
-                node.outputs[0].name = node.name
+            for output, suffix in zip(node.outputs, ("", ".h", ".c"), strict=False):
+                if id(output) not in kept:
+                    output.name = node.name + suffix
 
 
 def store_parameters(model: ir.Model) -> None:
@@ -30,8 +36,9 @@ def store_parameters(model: ir.Model) -> None:
         op = find_op(node.op_type)
         scope = (node.name or "").rpartition(".")[0]
         constants = dict(zip(op.inputs[1:], op.constant_names, strict=False)) if op.constant_names else {}
-        for index, role in enumerate(() if op.is_variadic else op.inputs):
-            key = _PARAMETER_NAMES.get(role) or constants.get(role)
+        names = _PARAMETER_NAMES | constants | node.meta.get(PARAMETERS_ATTRIBUTE, {})
+        for index, role in enumerate(() if op.is_variadic else op.form(len(node.inputs))):
+            key = names.get(role)
             value = node.inputs[index] if index < len(node.inputs) else None
             tensor = None if value is None else _content(value)
             if value is None or tensor is None:
@@ -73,7 +80,7 @@ def keep_scalars_as_nodes(model: ir.Model) -> None:
     """Scalar operands that a tool made initializers become Constant nodes again: device packers want them so."""
     for node in [n for n in all_nodes(model) if is_dialect(n)]:
         op = find_op(node.op_type)
-        for index, role in enumerate(() if op.is_variadic or op.constant_names else op.inputs):
+        for index, role in enumerate(() if op.is_variadic or op.constant_names or op.forms else op.inputs):
             value = node.inputs[index] if index < len(node.inputs) else None
             is_scalar = value is not None and value.const_value is not None and len(value.const_value.shape) == 0
             if role in _PARAMETER_NAMES or not is_scalar or value is None or value.producer() is not None:

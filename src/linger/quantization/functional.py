@@ -282,10 +282,12 @@ def twin(op: Op) -> ModuleType | None:
     return importlib.import_module(name) if importlib.util.find_spec(name) is not None else None
 
 
-def requantize_to(x: QTensor, bits: int, runtime: Runtime, path: str, layer: QuantizedBase) -> QTensor:
+def requantize_to(
+    x: QTensor, bits: int, runtime: Runtime, path: str, layer: QuantizedBase, *, key: str = "x"
+) -> QTensor:
     """A tensor of another width.
 
-    Wider, the scale moves by the same number of bits. Narrower, it follows the range `x` of the layer: a sum may be wide
+    Wider, the scale moves by the same number of bits. Narrower, it follows the range `key` of the layer: a sum may be wide
     and use a few of its bits only, and dropping the low ones by their number would leave nothing.
     """
     if x.bits == bits:
@@ -296,8 +298,8 @@ def requantize_to(x: QTensor, bits: int, runtime: Runtime, path: str, layer: Qua
     scale_o = x.scale * 2.0 ** (bits - x.bits)
     if bits < x.bits:
         if layer.is_observing and runtime.emitter is None:
-            layer.observe("x", x.content, name)
-        scale_o = layer.scale_of("x", bits, name, at_most=x.scale)
+            layer.observe(key, x.content, name)
+        scale_o = layer.scale_of(key, bits, name, at_most=x.scale)
     attributes = {"data_bits": x.bits, "o_bits": bits, "scale_x": x.scale, "scale_o": scale_o}
     return compute(op, [x], attributes, scale_o, bits, runtime, name)
 

@@ -20,7 +20,9 @@ from linger.quantization.functional import KEY_PREFIX, FunctionalLayer
 from linger.quantization.integer_limits import limits_of_rows
 from linger.quantization.layer import QuantLayer, Widths
 from linger.quantization.marks import BY_NAME, QuantMode, checked_types, checked_widths, mark_of
+from linger.quantization.recurrent import QuantRecurrent
 from linger.quantization.runtime import Runtime, Scope
+from linger.quantization.statistics import QuantizedBase
 from linger.quantization.supported import has_own_forward, op_for
 from linger.quantization.watch import FloatWatch
 
@@ -114,7 +116,7 @@ def _is_inside(path: str, parents: Iterable[str]) -> bool:
 
 def _quantized(
     module: nn.Module, path: str, types: tuple[type[nn.Module], ...], widths: Widths, runtime: Runtime
-) -> QuantLayer | None:
+) -> QuantLayer | QuantRecurrent | None:
     """The quantised form of a module; None if it stays what it is."""
     layer = _layer_of(module)
     mark = mark_of(module) or mark_of(layer)  # a wish for a convolution holds after trace_layers too
@@ -132,6 +134,10 @@ def _quantized(
         logger.warning("%s (%s) stays float: %s", path, type(layer).__name__, geometry.reason)
         return None
     chosen = mark.widths if mark is not None and mark.widths is not None else widths
+    if op.forms:
+        recurrent = QuantRecurrent(op, layer, chosen, runtime)
+        recurrent.path, recurrent.limited_to = path, limits_of(module)
+        return recurrent
     made = QuantLayer(op, layer, geometry, chosen, runtime)
     made.path = path
     made.is_ahead_of_relu = bool(getattr(module, AHEAD_RELU, False))
@@ -164,7 +170,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     root.__dict__[_RUNTIME] = runtime
     for path, module in root.named_modules():
         module.__dict__[QUANTIZED] = True
-        if isinstance(module, QuantLayer):
+        if isinstance(module, QuantizedBase) and module.is_layer:
             runtime.layers.append(module)
         scope = Scope(runtime, path)
         module.register_forward_pre_hook(scope.enter)

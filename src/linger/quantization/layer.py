@@ -46,6 +46,7 @@ class QuantLayer(QuantizedBase):
     one convolution and still learns. Evaluation: the integers of the device, exactly.
     """
 
+    is_layer = True
     weight: nn.Parameter
     bias: nn.Parameter | None
     bn: nn.Module | None

@@ -14,6 +14,7 @@ from linger.constraint.conv_bn import ConvBN
 from linger.constraint.limits import Normalized
 from linger.errors import UsageError
 from linger.quantization.layer import QuantLayer, Widths
+from linger.quantization.recurrent import QuantRecurrent
 from linger.quantization.runtime import MARK
 from linger.quantization.supported import supported_types
 
@@ -88,7 +89,7 @@ def quant_module(
     widths = checked_widths(data_bits, parameter_bits, 8 if out_bits is None else out_bits)
     types = checked_types(type_modules)
     for part in module.modules():
-        if isinstance(part, QuantLayer):
+        if isinstance(part, (QuantLayer, QuantRecurrent)):
             part.widths = widths
         elif isinstance(part, types) or (isinstance(part, ConvBN) and isinstance(part.conv, types)):
             part.__dict__[MARK] = Mark(widths=widths)

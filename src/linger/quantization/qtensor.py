@@ -97,6 +97,10 @@ class QTensor(Tensor):
             return self._real
         return content if content.dtype == torch.float32 else content.float()
 
+    def preset_real(self, real: Tensor) -> None:
+        """Real values that the file has already: no Dequant is written for them."""
+        self._real = real
+
     def integers(self) -> Tensor:
         """The integers q = value·scale, in the narrowest integer type that holds them."""
         if self.scale is None:

@@ -62,6 +62,16 @@ class Emitter(Protocol):
     def call(self, op: Op, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any], name: str) -> Tensor:
         """Emit one node; tensors and result hold integers."""
 
+    def call_many(
+        self,
+        op: Op,
+        tensors: Sequence[Tensor],
+        attributes: Mapping[str, Any],
+        name: str,
+        parameters: Mapping[str, str],
+    ) -> tuple[Tensor, ...]:
+        """Emit one node of an op with several outputs; `parameters` names the initializers of its inputs."""
+
 
 Recorder = Callable[[str, Tensor], None]
 """Receives the name and the integers of every tensor the simulation computes."""

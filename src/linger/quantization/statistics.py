@@ -25,6 +25,9 @@ MOMENTUM = 0.1
 class QuantizedBase(nn.Module):
     """Buffers `running_<name>` (0 = never seen) and `scale_<name>`, read and written as Python floats."""
 
+    is_layer = False
+    """Whether it stands for a layer of the float model."""
+
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__()
         self._known: dict[str, tuple[int, float]] = {}
@@ -70,14 +73,18 @@ class QuantizedBase(nn.Module):
 
         Calibration keeps the largest value; training an exponential mean that starts at the first batch.
         """
-        seen = _over_all_processes(max_abs(x, is_relu=is_relu), x)
+        seen = over_all_processes(max_abs(x, is_relu=is_relu), x)
+        if x.numel() or not math.isfinite(seen):
+            self.widen(name, seen, where)
+        return seen
+
+    def widen(self, name: str, seen: float, where: str) -> None:
+        """Let the largest magnitude of a tensor widen the range `name`."""
         if not math.isfinite(seen):
             raise UsageError(
                 f"{where}: the tensor holds NaN or infinity, so no scale can be chosen. Check the input and the weights."
             )
         before = self.read(f"running_{name}")
-        if x.numel() == 0:
-            return seen
         kept = min(seen, self.largest_range(name))
         if before <= _ZEROS:  # nothing but zeros so far: the first real batch sets the range
             after = kept
@@ -87,7 +94,6 @@ class QuantizedBase(nn.Module):
             after = (1 - MOMENTUM) * before + MOMENTUM * kept
         # float32 is what the buffer holds: the scale must not depend on who computed it
         self.write(f"running_{name}", float(torch.tensor(after, dtype=torch.float32)) or _ZEROS)
-        return seen
 
     def scale_of(self, name: str, bits: int, where: str, *, at_most: float = math.inf) -> float:
         """The scale of a range, not above `at_most`.
@@ -116,7 +122,7 @@ class QuantizedBase(nn.Module):
         self._known.clear()
 
 
-def _over_all_processes(value: float, x: Tensor) -> float:
+def over_all_processes(value: float, x: Tensor) -> float:
     """The largest value among the processes of a distributed training."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):

@@ -74,11 +74,12 @@ def _operator(op: Op, kernel: Kernel[Any]) -> type[OpRun]:
     class DialectOperator(OpRun):
         op_domain = DOMAIN
 
-        def _run(self, *inputs: Any, **_: Any) -> tuple[Any]:
+        def _run(self, *inputs: Any, **_: Any) -> tuple[Any, ...]:
             node = self.onnx_node
             attributes = attributes_of(_as_node(node), op)
             arrays = [None if x is None else np.asarray(x) for x in inputs]
-            return (op.body(kernel, *arrays, **attributes),)
+            results = op.body(kernel, *op.arrange(arrays), **attributes)
+            return results if len(op.outputs) > 1 else (results,)
 
     DialectOperator.__name__ = op.name
     return DialectOperator

@@ -11,7 +11,7 @@ from linger.dialect import DOMAIN_VERSION, find_op
 from linger.graph.changes import Changes
 from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, opset_of
 from linger.graph.functions import DialectFunction, build_function
-from linger.graph.normal_form import bring_to_normal_form, element_bits_of
+from linger.graph.normal_form import bring_to_normal_form, element_bits_of, is_narrow_exact
 from linger.numeric.onnx_writer import Derived, make_attribute
 
 FUNCTION_IR_VERSION = 8
@@ -28,13 +28,15 @@ def attach_functions(model: ir.Model) -> Changes:
         UnsupportedError: Nodes whose op linger does not know, all of them named.
     """
     changes = bring_to_normal_form(model)
-    library: dict[tuple[str, int, int], DialectFunction] = {}
+    library: dict[tuple[str, int, int, bool], DialectFunction] = {}
     for node in [n for n in all_nodes(model) if is_dialect(n) and n.op_identifier() not in model.functions]:
         op = find_op(node.op_type)
         attributes = attributes_of(node, op)
-        key = (op.name, len(node.inputs), element_bits_of(node))
+        key = (op.name, len(node.inputs), element_bits_of(node), is_narrow_exact(node, op))
         if key not in library:
-            library[key] = build_function(op, opset=opset_of(model), arity=key[1], element_bits=key[2])
+            library[key] = build_function(
+                op, opset=opset_of(model), arity=key[1], element_bits=key[2], is_narrow_exact=key[3]
+            )
         chosen = library[key]
         node.domain = chosen.domain
         for name, value in attributes.items():

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from linger.dialect import find_op
 from linger.graph.changes import Changes
 from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, is_dialect_domain, opset_of
-from linger.graph.normal_form import bring_to_normal_form, element_bits_of
+from linger.graph.normal_form import bring_to_normal_form, element_bits_of, is_narrow_exact
 from linger.numeric.onnx_kernel import OnnxKernel
 from linger.numeric.onnx_writer import OnnxValue
 
@@ -35,14 +35,17 @@ def _expand(node: ir.Node, opset: int) -> None:
     output = node.outputs[0]
     kernel = OnnxKernel(opset=opset, element_bits=element_bits_of(node), prefix=f"{output.name}/")
     arguments = [None if value is None else _argument(value) for value in node.inputs]
-    result = op.body(kernel, *arguments, **attributes_of(node, op))
-    made = kernel.materialise(result)
+    kernel.is_narrow_exact = is_narrow_exact(node, op)
+    results = op.body(kernel, *op.arrange(arguments), **attributes_of(node, op))
+    made = [kernel.materialise(r) for r in (results if len(op.outputs) > 1 else [results])]
     for index, new in enumerate(kernel.nodes):
         new.name = f"{node.name or output.name}/{new.op_type}_{index}"
     graph = node.graph
     assert graph is not None  # the node came from a graph
-    made.shape = output.shape
-    ir.convenience.replace_nodes_and_values(graph, node, [node], kernel.nodes, [output], [made])
+    for new_value, old in zip(made, node.outputs, strict=False):
+        new_value.shape = old.shape
+    kept = made[: len(node.outputs)]
+    ir.convenience.replace_nodes_and_values(graph, node, [node], kernel.nodes, node.outputs, kept)
 
 
 def _argument(value: ir.Value) -> OnnxValue:

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LSTMInt: one layer of an LSTM in one direction, all gates in fixed point.
+
+The file's node has 5 inputs, 6 with lengths, 8 with lengths and state; several layers and directions are several nodes.
+States are real numbers at the edges of the node (h = q/scale_h, c = q/128), so what one call returns the next one takes
+without loss. Gates in PyTorch's order: i, f, g, o. `scale_o` repeats `scale_h`; `num_layers` is 1 and `dropout` 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from linger.dialect import PLATFORM_QUANT, Draw, DrawReal, Refusal, Sample, op
+from linger.numeric.gates import Q7, GateKit, largest_gate
+from linger.numeric.kernel import Kernel, T
+
+_WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
+
+
+@op(
+    "LSTMInt",
+    forms=(("x", *_WEIGHTS), ("x", "lengths", *_WEIGHTS), ("x", "lengths", "h", "c", *_WEIGHTS)),
+    outputs=("y", "h", "c"),
+    aliases=("LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32"),
+)
+def lstm_int(
+    k: Kernel[T],
+    x: T,
+    lengths: T | None,
+    h: T | None,
+    c: T | None,
+    w_ih: T,
+    w_hh: T,
+    b_ih: T,
+    b_hh: T,
+    *,
+    input_size: int,
+    hidden_size: int,
+    batch_first: int,
+    go_forward: int,
+    scale_i: float,
+    scale_h: float,
+    scale_iw: float,
+    scale_hw: float,
+    scale_o: float,
+    data_bits: int,
+    parameter_bits: int,
+    o_bits: int,
+    num_layers: int = 1,
+    dropout: float = 0.0,
+    platform_quant: str = PLATFORM_QUANT,
+) -> tuple[T, T, T]:
+    """Gates = sat16(⌊x·w_ihᵀ + b_ih⌉ + ⌊h·w_hhᵀ + b_hh⌉) in Q11; s = f·c + i·g; c' = sat16(⌊s/2^7⌉); h' = sat(⌊o·tanh(sat16(⌊s/2^3⌉))·scale_h/2^14⌉).
+
+    i, f, o: sigmoid, g: tanh, in Q7; ⌊·⌉ rounds half up.
+    """
+    kit = GateKit(k, ("sigmoid", "sigmoid", "tanh", "sigmoid"), b_hh, o_bits=o_bits, scale_h=scale_h)
+    q11 = k.scalar(2.0**11)
+    of_input = k.rounded_product(w_ih, b_ih, k.div(q11, k.mul(k.scalar(scale_i), k.scalar(scale_iw))), axes=3)
+    of_state = k.rounded_product(w_hh, b_hh, k.div(q11, k.mul(kit.scale_h, k.scalar(scale_hw))), axes=2)
+    steps = of_input(k.narrow(k.to_steps(x, lengths, batch_first=batch_first, go_forward=go_forward)))
+    to_output, to_q11 = k.narrow(k.div(kit.scale_h, k.scalar(Q7))), kit.number(16.0)
+
+    def step(states: tuple[T, ...], of_step: T) -> tuple[T, ...]:
+        h, c = states
+        i, f, g, o = kit.activated(k.add(of_step, of_state(h)))
+        s = k.add(k.mul(f, c), k.mul(i, g))  # Q7: f and i are factors
+        inner = k.mul(kit.tanh(k.mul(s, to_q11)), to_output)
+        h = k.clip(kit.rounded(k.mul(o, inner)), *kit.state_ends)
+        return h, k.clip(kit.rounded(s), *kit.cell_ends)
+
+    first = (
+        k.zero_state(steps, w_hh) if h is None else kit.quantized(k.squeeze_first(h), kit.scale_h, kit.state_ends),
+        k.zero_state(steps, w_hh) if c is None else kit.quantized(k.squeeze_first(c), k.scalar(Q7), kit.cell_ends),
+    )
+    last, stacks = k.scan(step, first, steps, stacked=1 if lengths is None else 2)
+    if lengths is not None:
+        last = tuple(k.at_end(stack, lengths) for stack in stacks)
+    y = k.from_steps(stacks[0], lengths, batch_first=batch_first, go_forward=go_forward)
+    h_end, c_end = k.div(k.wide(last[0]), kit.scale_h), k.div(k.wide(last[1]), k.scalar(Q7))
+    return k.store(y, o_bits), k.real(k.unsqueeze_first(h_end)), k.real(k.unsqueeze_first(c_end))
+
+
+@lstm_int.layer("torch.nn.LSTM")
+def from_lstm(layer: Any) -> Mapping[str, Any] | Refusal:
+    """Its sizes are those of its weights."""
+    if layer.proj_size:
+        return Refusal("proj_size makes the state smaller by a product that has no integer form")
+    return {}
+
+
+@lstm_int.narrow
+def float32_suffices(inputs: Mapping[str, Any], attributes: Mapping[str, Any]) -> bool:
+    """Whether both products and their sum stay exact: |gates| below 2^22 each. The rest is small: f·c < 2^22, o·tanh < 2^14.
+
+    An output scale beyond 2^20 would shift o·tanh out of float32.
+    """
+    a = attributes
+    of_input = largest_gate(inputs["w_ih"], inputs["b_ih"], a["data_bits"], a["scale_i"] * a["scale_iw"])
+    of_state = largest_gate(inputs["w_hh"], inputs["b_hh"], a["o_bits"], a["scale_h"] * a["scale_hw"])
+    return of_input < 2.0**22 and of_state < 2.0**22 and a["scale_h"] <= 2.0**20
+
+
+def _sample(
+    name: str,
+    shape: tuple[int, int, int],
+    hidden: int,
+    *,
+    lengths: tuple[int, ...] | None = None,
+    has_state: bool = False,
+    batch_first: int = 1,
+    go_forward: int = 1,
+    bits: tuple[int, int, int] = (8, 8, 8),
+    scales: tuple[float, float, float, float] = (32.0, 128.0, 128.0, 128.0),
+) -> Sample:
+    size = shape[2]
+    batch = shape[0] if batch_first else shape[1]
+    widest = {"bits": 32, "low": -9000, "high": 9000}
+    weights = (Draw((4 * hidden, size), bits[1]), Draw((4 * hidden, hidden), bits[1]), Draw((4 * hidden,), **widest))
+    state = (DrawReal((1, batch, hidden), 0.5), DrawReal((1, batch, hidden), 1.5)) if has_state else ()
+    given = () if lengths is None else (lengths,)
+    attributes = {
+        "input_size": size,
+        "hidden_size": hidden,
+        "batch_first": batch_first,
+        "go_forward": go_forward,
+        **dict(zip(("scale_i", "scale_iw", "scale_h", "scale_hw"), scales, strict=True)),
+        "scale_o": scales[2],
+        "data_bits": bits[0],
+        "parameter_bits": bits[1],
+        "o_bits": bits[2],
+    }
+    return Sample(name, (Draw(shape, bits[0]), *given, *state, *weights, Draw((4 * hidden,), **widest)), attributes)
+
+
+lstm_int.samples = (
+    _sample("plain", (2, 5, 3), 4),
+    _sample("backwards, time first", (6, 2, 3), 5, batch_first=0, go_forward=0),
+    _sample("lengths", (3, 6, 2), 3, lengths=(6, 1, 4)),
+    _sample("lengths backwards, time first", (6, 3, 2), 3, lengths=(2, 6, 3), batch_first=0, go_forward=0),
+    _sample("state", (2, 4, 3), 4, lengths=(4, 2), has_state=True),
+    _sample("fine output saturates", (2, 6, 3), 4, scales=(32.0, 64.0, 1024.0, 64.0)),
+    _sample("gates shifted left", (2, 5, 3), 4, scales=(4.0, 8.0, 8.0, 16.0)),
+    _sample("gates shifted far right: ties", (2, 5, 3), 4, scales=(256.0, 4096.0, 128.0, 4096.0)),
+    _sample("4 bits", (2, 5, 3), 4, bits=(4, 4, 4), scales=(4.0, 8.0, 8.0, 8.0)),
+    _sample("16 bits: float64", (2, 5, 3), 4, bits=(16, 16, 16), scales=(2.0**12, 2.0**15, 2.0**14, 2.0**15)),
+    _sample("empty batch", (0, 5, 3), 4),
+    _sample("one element", (1, 1, 1), 1),
+)
