@@ -110,8 +110,11 @@ def run_exactly(layer, step):
     return out, final_h, final_c, largest
 
 
-def random_layer(draw, *, gates, sizes, formats, gain=1.0, has_bias=True, has_lengths=False, has_state=False):
-    """Integers of a layer of `sizes` = (T, B, I, H, D); `gain` shrinks the weights, 1 means their whole range."""
+def random_layer(draw, *, gates, sizes, formats, gain=1.0, bias=2.0, has_bias=True, has_lengths=False, has_state=False):
+    """Integers of a layer of `sizes` = (T, B, I, H, D).
+
+    `gain` shrinks the weights, 1 means their whole range; `bias` is the reach of the biases as a real number.
+    """
     steps, batch, inputs, hidden, directions = sizes
 
     def whole(shape, bits, share=1.0):
@@ -120,7 +123,7 @@ def random_layer(draw, *, gates, sizes, formats, gain=1.0, has_bias=True, has_le
 
     biases = []
     for scale, scales_w in ((formats.scale_i, formats.scale_iw), (formats.scale_h, formats.scale_hw)):
-        reach = [max(1, min(2**31 - 1, int(2 * gain * scale * scale_w))) for scale_w in scales_w]
+        reach = [max(1, min(2**31 - 1, int(bias * scale * scale_w))) for scale_w in scales_w]
         biases.append([draw.integers(-top, top + 1, gates * hidden).tolist() for top in reach])
     return Layer(
         x=whole((steps, batch, inputs), formats.data_bits),
@@ -155,3 +158,61 @@ def tensors(layer, *, has_cell, dtype=torch.float32):
     ]
     weights = [real(layer.w_ih, f.scale_iw), real(layer.w_hh, f.scale_hw)]
     return real(layer.x, f.scale_i), lengths, *states, *weights, *biases, f
+
+
+def random_formats(draw, directions, *, data_bits, parameter_bits, o_bits):
+    """Scales from left shifts to more digits than the widths can use."""
+
+    def scale(low, high):
+        return 2.0 ** int(draw.integers(low, high))
+
+    return Formats(
+        scale_i=scale(0, data_bits + 3),
+        scale_h=scale(-1, o_bits + 3),
+        scale_iw=tuple(scale(1, parameter_bits + 3) for _ in range(directions)),
+        scale_hw=tuple(scale(1, parameter_bits + 3) for _ in range(directions)),
+        data_bits=data_bits,
+        parameter_bits=parameter_bits,
+        o_bits=o_bits,
+    )
+
+
+def random_case(draw, *, gates):
+    """A small layer of any kind: widths, scales, gains, directions, lengths, state."""
+    directions = int(draw.integers(1, 3))
+    widths = {name: int(draw.choice([4, 8, 16])) for name in ("data_bits", "parameter_bits", "o_bits")}
+    return random_layer(
+        draw,
+        gates=gates,
+        sizes=(*(int(draw.integers(1, high)) for high in (7, 4, 6, 6)), directions),
+        formats=random_formats(draw, directions, **widths),
+        gain=float(draw.choice([0.05, 0.3, 1.0])),
+        bias=float(draw.choice([0.5, 8.0, 200.0])),
+        has_bias=draw.random() < 0.7,
+        has_lengths=draw.random() < 0.5,
+        has_state=draw.random() < 0.5,
+    )
+
+
+def whole_outputs(result, formats):
+    """The tensors of a result as integers."""
+    scales = {"out": formats.scale_h, "h": formats.scale_h, "c": 128.0}
+    arrays = {n: getattr(result, n).detach().double().numpy() * s for n, s in scales.items() if hasattr(result, n)}
+    assert all((array == np.floor(array)).all() for array in arrays.values())
+    return {name: array.astype(np.int64) for name, array in arrays.items()}
+
+
+def assert_exact(run, layer, step):
+    """`run` gives the integers, with and without gradients, and how far the state reached."""
+    has_cell = step is lstm_step
+    out, h, c, largest = run_exactly(layer, step)
+    expected = {"out": out, "h": h, **({"c": c} if has_cell else {})}
+    for needs_gradient in (False, True):
+        arguments = tensors(layer, has_cell=has_cell)
+        arguments[0].requires_grad_(needs_gradient)
+        result = run(*arguments, wants_reach=True)
+        found = whole_outputs(result, layer.formats)
+        for name, array in expected.items():
+            np.testing.assert_array_equal(found[name], array, err_msg=name)
+        assert result.reach == largest / 2**14
+        assert result.out.requires_grad == needs_gradient

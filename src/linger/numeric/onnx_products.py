@@ -50,13 +50,21 @@ class OnnxProducts(OnnxWriter):
     def linear(self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int) -> OnnxValue:
         def product(dtype: ir.DataType) -> OnnxValue:
             transposed = self.emit("Transpose", [self.cast(w, dtype)], dtype, perm=(1, 0))
-            result = self.emit("MatMul", [self.cast(x, dtype), transposed], dtype)
+            result = self.emit("MatMul", [self._factor(x, dtype), transposed], dtype)
             return self.wide(result if b is None else self.emit("Add", [result, self.cast(b, dtype)], dtype))
 
         return self._choose(self._float32_holds(w, b, x_bits), lambda: product(FLOAT), lambda: product(DOUBLE))
 
     def matmul(self, x: OnnxValue, y: OnnxValue) -> OnnxValue:
-        return self.emit("MatMul", [self.cast(x, DOUBLE), self.cast(y, DOUBLE)], DOUBLE)
+        return self.emit("MatMul", [self._factor(x, DOUBLE), self._factor(y, DOUBLE)], DOUBLE)
+
+    def _factor(self, x: OnnxValue, dtype: ir.DataType) -> OnnxValue:
+        """Integers for a matrix product, cast by way of int32.
+
+        A Transpose that moves the first axis, a Cast and a MatMul in a row, with open sizes, crash ONNX Runtime 1.31.1
+        when a session is made: it joins the three. With a second Cast between them it does not.
+        """
+        return self.cast(self.cast(x, INT32), dtype)
 
     def conv1d(
         self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **geometry: Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the fast recurrent cells share: the table of both curves, exact projections to Q11, time in both directions.
+"""What the fast recurrent cells share: the table of both curves and exact projections to Q11.
 
 Integers travel in float tensors. A product with weights that are scaled by powers of two arrives in Q11 by itself, so
 rounding is one floor. float32 is used only where a static bound proves that it holds every partial sum; else float64.
@@ -15,10 +15,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from linger.numeric.fixed import FLOAT32_EXACT
+from linger.numeric.fixed import FLOAT32_EXACT, limits
 from linger.numeric.tables import SIGMOID, TANH
 from linger.numeric.torch_pieces import evaluate_pieces
 from linger.numeric.torch_quantize import max_abs
+from linger.numeric.torch_timeline import Timeline
 
 Q7 = 2.0**7
 Q11 = 2.0**11
@@ -32,7 +33,8 @@ LARGEST_FACTOR = 2.0**17
 """Whole numbers below this times 127, plus 64, stay below 2^24."""
 
 _FLOAT64_EXACT = 2.0**53
-_LARGEST_INDEX = 4 * REACH
+LARGEST_INDEX = 4 * REACH
+"""Length of the table of both curves."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,21 @@ def curves(tanh_scale: float, dtype: torch.dtype, device: torch.device) -> Tenso
     One table, so that all gates take one look-up; the scale spares the cell a multiplication.
     """
     with torch.inference_mode(mode=False), torch.no_grad():
-        every = torch.arange(-REACH, REACH, dtype=torch.float64) / Q11
+        every = _every_input()
         both = [evaluate_pieces(every, TANH, Q7, 8) * tanh_scale, evaluate_pieces(every, SIGMOID, Q7, 8)]
         return torch.cat(both).to(dtype=dtype, device=device)
+
+
+@cache
+def slopes(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The derivatives of the real tanh and sigmoid, at the places where `curves` has their values."""
+    with torch.inference_mode(mode=False), torch.no_grad():
+        tanh, sigmoid = torch.tanh(_every_input()), torch.sigmoid(_every_input())
+        return torch.cat([1 - tanh * tanh, sigmoid * (1 - sigmoid)]).to(dtype=dtype, device=device)
+
+
+def _every_input() -> Tensor:
+    return torch.arange(-REACH, REACH, dtype=torch.float64) / Q11
 
 
 @dataclass(frozen=True)
@@ -84,19 +98,17 @@ def gate_rows(kinds: str, hidden: int, dtype: torch.dtype, device: torch.device)
 
 @dataclass(frozen=True)
 class Projection:
-    """x·wᵀ + b to Q11: `x @ weight + addend`, rounded by one floor."""
+    """x·wᵀ + b to Q11: `x @ weight + addend`, rounded by one floor; float32 only where that is proven exact."""
 
     weight: Tensor
     """[D, K, rows]; takes what x is carried in to Q11."""
     addend: Tensor
     """[D, 1, rows]: the bias and the half that rounding adds."""
     largest: float
-    """No result is larger."""
-
-    @property
-    def is_float32(self) -> bool:
-        """Whether float32 is proven exact."""
-        return self.weight.dtype == torch.float32
+    """No |result| is larger."""
+    largest_addend: float
+    finest: float
+    """Steps per step of Q11; 1 for left shifts."""
 
 
 def plan_projection(
@@ -121,48 +133,102 @@ def plan_projection(
     def needed(bounds: Sequence[float]) -> float:
         return max((bound + half / Q11) * step for bound, half, step in zip(bounds, halves, steps, strict=True))
 
-    bounds = _quick_bounds(w, b, top=2.0 ** (bits - 1) / scale)
-    if needed(bounds) >= FLOAT32_EXACT or max(bounds) * Q11 >= LARGEST_FACTOR:
-        bounds = _bounds(w, b, top=2.0 ** (bits - 1) / scale)
+    top = 2.0 ** (bits - 1) / scale
+    biases = [0.0] * len(w) if b is None else [max_abs(one) for one in b]
+    bounds = [w.shape[2] * max_abs(one) * top + bias for one, bias in zip(w, biases, strict=True)]
+    if needed(bounds) >= FLOAT32_EXACT or max(bounds) * Q11 >= LARGEST_FACTOR:  # the quick estimate is too large
+        bounds = _bounds(w, b, top=top)
     assert needed(bounds) < _FLOAT64_EXACT, "sums of products of 16 bits do not come near 2^53"
     dtype = torch.float32 if needed(bounds) < FLOAT32_EXACT else torch.float64
     w = w.detach().to(dtype)
     addend = torch.tensor(halves, dtype=dtype, device=w.device).reshape(-1, 1, 1).expand(-1, 1, w.shape[1])
     if b is not None:
         addend = addend + b.detach().to(dtype).unsqueeze(1) * Q11
-    weight = (w * (Q11 / carried_scale)).transpose(1, 2)
-    return Projection(weight=weight, addend=addend, largest=max(bounds) * Q11 + 1.0)
-
-
-def _quick_bounds(w: Tensor, b: Tensor | None, *, top: float) -> list[float]:
-    """No |x·wᵀ + b| of a direction is larger for |x| ≤ top; may be far too large."""
-    biases = [0.0] * len(w) if b is None else [max_abs(one) for one in b]
-    return [w.shape[2] * max_abs(one) * top + bias for one, bias in zip(w, biases, strict=True)]
+    return Projection(
+        weight=(w * (Q11 / carried_scale)).transpose(1, 2),
+        addend=addend,
+        largest=max(bounds) * Q11 + 1.0,
+        largest_addend=max(biases) * Q11 + 0.5,
+        finest=max(*steps, Q11) / Q11,
+    )
 
 
 def _bounds(w: Tensor, b: Tensor | None, *, top: float) -> list[float]:
-    """The same by the sums of the rows: no smaller bound holds for every x."""
+    """Largest |x·wᵀ + b| of each direction for |x| ≤ top, by the sums of the rows."""
     rows = w.detach().double().abs().sum(2).mul_(top)
     if b is not None:
         rows += b.detach().double().abs()
     return [max_abs(one) for one in rows]
 
 
-def fits_float32(gate_input: Projection, gate_hidden: Projection) -> bool:
-    """Whether the loop over time may run in float32.
+@dataclass(frozen=True)
+class Gates:
+    """What the loop over time needs to find the gates of a step from the hidden state of the step before."""
 
-    Two whole numbers that float32 holds add up exactly below 2^24, and above it every rounding stays above, where the
-    gate saturates all the same.
+    parts: Tensor
+    """[D, T, B, rows]: the input's part in Q11 plus the offset into the curves."""
+    weight: Tensor
+    """[D, H, rows], for the hidden state as whole numbers."""
+    addend: Tensor
+    """[D, 1, rows], before the floor."""
+    rows: GateRows
+    is_one_floor: bool
+    """Whether the addend may join the parts: then one floor does for the sum, as ⌊n + x⌋ = n + ⌊x⌋ for whole n."""
+
+
+def prepare_gates(
+    x: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None,
+    b_hh: Tensor | None,
+    timeline: Timeline,
+    formats: Formats,
+    kinds: str,
+    *,
+    is_hidden_multiplied: bool = False,
+    is_state_exact: bool = True,
+) -> Gates:
+    """Project all inputs and choose the precision of the loop.
+
+    Two whole numbers that float32 holds add up exactly below 2^24, and above it every rounding stays above, where the gate
+    saturates all the same. So each part must fit for itself, not their sum.
+
+    Args:
+        x: [T, B, I].
+        w_ih: [D, rows, I].
+        w_hh: [D, rows, H].
+        b_ih: [D, rows].
+        b_hh: [D, rows].
+        timeline: Of x.
+        formats: Scales and widths.
+        kinds: Of the gates, as `gate_rows` takes them.
+        is_hidden_multiplied: The tanh gate multiplies the hidden state's part by numbers of 7 bits.
+        is_state_exact: Whether float32 holds what the cell makes of the gates.
     """
-    return gate_hidden.is_float32 and gate_input.largest + _LARGEST_INDEX < FLOAT32_EXACT
-
-
-def project_input(x: Tensor, projection: Projection, offset: Tensor, timeline: Timeline, dtype: torch.dtype) -> Tensor:
-    """The input's part of the gates of every step, rounded to Q11, plus the offset: [D, T, B, rows]."""
-    directions, _, rows = projection.weight.shape
-    items = timeline.by_direction(x, directions).flatten(1, 2).to(projection.weight.dtype)
-    gates = torch.baddbmm(projection.addend, items, projection.weight).floor_()
-    return gates.add_(offset).to(dtype).view(directions, timeline.steps, timeline.batch, rows)
+    scale_h = formats.scale_h
+    inputs = plan_projection(w_ih, b_ih, scale=formats.scale_i, scales_w=formats.scale_iw, bits=formats.data_bits)
+    states = plan_projection(
+        w_hh, b_hh, scale=scale_h, scales_w=formats.scale_hw, bits=formats.o_bits, carried_scale=scale_h
+    )
+    largest_part = inputs.largest + LARGEST_INDEX
+    is_float32 = is_state_exact and states.weight.dtype == torch.float32 and largest_part < FLOAT32_EXACT
+    is_one_floor = (largest_part + states.largest_addend) * states.finest < FLOAT32_EXACT
+    if is_hidden_multiplied:
+        is_float32 = is_float32 and states.largest < LARGEST_FACTOR
+        # the product has steps of 1/2^7; the gate is a tanh, whose curve ends where that of sigmoid starts
+        is_one_floor = is_one_floor and (inputs.largest + SIGMOID_START) * Q7 < FLOAT32_EXACT
+    dtype = torch.float32 if is_float32 else torch.float64
+    rows = gate_rows(kinds, w_hh.shape[2], dtype, x.device)
+    items = timeline.by_direction(x, len(w_ih)).flatten(1, 2).to(inputs.weight.dtype)
+    parts = torch.baddbmm(inputs.addend, items, inputs.weight).floor_().to(dtype).add_(rows.offset)
+    return Gates(
+        parts=parts.view(len(w_ih), timeline.steps, timeline.batch, w_ih.shape[1]),
+        weight=states.weight.to(dtype).contiguous(),
+        addend=states.addend.to(dtype),
+        rows=rows,
+        is_one_floor=is_one_floor,
+    )
 
 
 def start_state(state: Tensor, given: Tensor | None, scale: float) -> None:
@@ -173,104 +239,11 @@ def start_state(state: Tensor, given: Tensor | None, scale: float) -> None:
         torch.mul(given.detach().to(state.dtype), scale, out=state)
 
 
-@dataclass(frozen=True)
-class Timeline:
-    """T steps of B sequences, each with its own length.
-
-    Padding comes last, so it cannot touch the valid steps: the loop runs over all of them, and only what enters and what
-    leaves is masked. The second direction sees each sequence reversed inside its own length.
-    """
-
-    steps: int
-    batch: int
-    valid: Tensor | None
-    """[T, B], where there are lengths."""
-    mirrored: Tensor | None
-    """[T·B]: the place in the other direction of each step."""
-    last: tuple[Tensor, Tensor] | None
-    """Step and sequence of each sequence's end."""
-
-    @staticmethod
-    def of(x: Tensor, lengths: Tensor | None) -> Timeline:
-        """Of a batch [T, B, …] with lengths [B], if any."""
-        steps, batch = x.shape[:2]
-        if lengths is None:
-            return Timeline(steps, batch, None, None, None)
-        lengths = lengths.to(x.device)
-        step, sequence = torch.arange(steps, device=x.device).unsqueeze(1), torch.arange(batch, device=x.device)
-        valid = step < lengths
-        mirrored = torch.where(valid, lengths - 1 - step, step) * batch + sequence
-        return Timeline(steps, batch, valid, mirrored.flatten(), (lengths - 1, sequence))
-
-    def mirror(self, x: Tensor) -> Tensor:
-        """[T, B, F] with each sequence reversed inside its length; twice gives x again."""
-        if self.mirrored is None:
-            return x.flip(0)
-        return x.reshape(-1, x.shape[2]).index_select(0, self.mirrored).view(x.shape)
-
-    def mask(self, x: Tensor) -> Tensor:
-        """[T, …, B, F], zero beyond each length."""
-        if self.valid is None:
-            return x
-        shape = (self.steps, *[1] * (x.dim() - 3), self.batch, 1)
-        return x * self.valid.view(shape).to(x.dtype)
-
-    def by_direction(self, x: Tensor, directions: int) -> Tensor:
-        """[T, B, F] as each direction sees it: [D, T, B, F]."""
-        return x.unsqueeze(0) if directions == 1 else torch.stack([x, self.mirror(x)])
-
-    def sum_directions(self, x: Tensor) -> Tensor:
-        """[D, T, B, F] to [T, B, F]: the gradient of `by_direction`."""
-        return x[0] if len(x) == 1 else x[0] + self.mirror(x[1])
-
-    def outputs(self, states: Tensor) -> Tensor:
-        """States [T, D, B, H] as torch lays out the output: [T, B, D·H], zero beyond each length."""
-        states = self.mask(states)
-        if states.shape[1] == 1:
-            return states[:, 0]
-        return torch.cat([states[:, 0], self.mirror(states[:, 1])], 2)
-
-    def output_gradients(self, gradient: Tensor | None, final: Tensor | None, like: Tensor) -> Tensor:
-        """Gradients of outputs [T, B, D·H] and of final states [D, B, H], as a new tensor of the shape and type of `like`."""
-        result = torch.zeros_like(like) if gradient is None else torch.empty_like(like)
-        if gradient is not None:
-            hidden = like.shape[3]
-            result[:, 0] = self.mask(gradient[:, :, :hidden])
-            if like.shape[1] == 2:
-                result[:, 1] = self.mirror(self.mask(gradient[:, :, hidden:]))
-        if final is not None and self.last is None:
-            result[-1] += final
-        elif final is not None:
-            result[self.last[0], :, self.last[1]] += final.transpose(0, 1).to(result.dtype)  # type: ignore[index]
-        return result
-
-    def final(self, states: Tensor) -> Tensor:
-        """The state [D, B, H] after the last valid step, of states [T, D, B, H]."""
-        if self.last is None:
-            return states[-1].clone()
-        return states[self.last[0], :, self.last[1]].transpose(0, 1)
-
-
 def per_step(buffer: Tensor, steps: int) -> Sequence[Tensor]:
     """One view per step of a buffer that holds all steps, or only one that each step writes over."""
     return buffer.unbind(0) if len(buffer) == steps else [buffer[0]] * steps
 
 
-def by_items(x: Tensor) -> Tensor:
-    """[T, D, B, F] to [D, T·B, F], ready for one product over all steps."""
-    return x.transpose(0, 1).flatten(1, 2)
-
-
-def real_inputs(index: Tensor, offset: Tensor, dtype: torch.dtype) -> Tensor:
-    """The real numbers that indices into `curves` stand for."""
-    return (index.to(dtype) - offset.to(dtype)).mul_(1.0 / Q11)
-
-
-def largest_magnitude(x: Tensor, timeline: Timeline) -> float:
-    """Largest |x| over the valid steps of [T, D, B, F]."""
-    return max_abs(timeline.mask(x))
-
-
 def is_limit_needed(largest: float, scale: float, bits: int) -> bool:
     """Whether real values up to `largest` can leave the range of whole numbers at a scale."""
-    return math.floor(largest * scale + 0.5) > 2 ** (bits - 1) - 1
+    return math.floor(largest * scale + 0.5) > limits(bits)[1]

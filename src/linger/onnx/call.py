@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten_with_path, tree_unflatten
+from torch.utils._pytree import tree_flatten_with_path, tree_map, tree_unflatten
 
 from linger.errors import LingerError, UsageError
+from linger.quantization.qtensor import QTensor
 
 WRAPPED = "model"
 """Name of the model inside the wrapper; removed again from every name of the file."""
@@ -51,7 +52,12 @@ def read_call(model: Any, args: Any, kwargs: Mapping[str, Any] | None) -> Call:
         if all(key in names for key in positional[-1]):
             keywords = {**positional[-1], **keywords}
             positional = positional[:-1]
-    return Call(tuple(positional), keywords)
+    return Call(as_plain(tuple(positional)), as_plain(keywords))
+
+
+def as_plain(tree: Any) -> Any:
+    """Arguments with ordinary tensors in place of quantised ones: a state that an earlier pass has returned."""
+    return tree_map(lambda leaf: leaf.dequantize().detach() if isinstance(leaf, QTensor) else leaf, tree)
 
 
 def run_once(model: Any, call: Call) -> Any:

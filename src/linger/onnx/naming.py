@@ -25,7 +25,7 @@ def name_nodes(model: ir.Model) -> None:
         attribute = node.attributes.pop(NAME_ATTRIBUTE, None)
         if attribute is not None:
             node.name = attribute.as_string()
-            for output, suffix in zip(node.outputs, ("", ".h", ".c"), strict=False):
+            for output, suffix in zip(node.outputs, ("", ".h_n", ".c_n"), strict=False):
                 if id(output) not in kept:
                     output.name = node.name + suffix
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from linger.analysis.batches import as_batches as as_batches  # known under this home, too
 from linger.errors import UsageError
 from linger.graph.recording import Recording
-from linger.onnx.call import Call, run_once
+from linger.onnx.call import Call, as_plain, run_once
 from linger.onnx.preserve import preserved
 from linger.quantization.qtensor import QTensor
 
@@ -26,7 +26,7 @@ def record(model: nn.Module, inputs: Any) -> Iterator[Recording]:
         model: A quantised model.
         inputs: A tuple of arguments as for export, a tensor, or an iterable of either.
     """
-    for arguments in as_batches(inputs):
+    for arguments in map(as_plain, as_batches(inputs)):
         made = Recording()
 
         def keep(name: str, integers: Tensor, made: Recording = made) -> None:

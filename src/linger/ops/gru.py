@@ -89,6 +89,12 @@ def from_gru(layer: Any) -> Mapping[str, Any] | Refusal:
     return {}
 
 
+@gru_int.layer("torch.nn.GRUCell")
+def from_gru_cell(layer: Any) -> Mapping[str, Any]:
+    """One step of it."""
+    return {}
+
+
 @gru_int.narrow
 def float32_suffices(inputs: Mapping[str, Any], attributes: Mapping[str, Any]) -> bool:
     """Whether products and sums stay exact: r·h_n below 2^24, so |h_n| < 2^17; z·(h − n) below 2^24, so |h| < 2^16 in Q7.

@@ -17,25 +17,20 @@ from torch.autograd.function import once_differentiable
 
 from linger.numeric.fixed import FLOAT32_EXACT, limits
 from linger.numeric.torch_gates import (
-    LARGEST_FACTOR,
     Q7,
     Q11,
     REACH,
     SIGMOID_START,
     Formats,
-    Timeline,
-    by_items,
+    Gates,
     curves,
-    fits_float32,
-    gate_rows,
     is_limit_needed,
-    largest_magnitude,
     per_step,
-    plan_projection,
-    project_input,
-    real_inputs,
+    prepare_gates,
+    slopes,
     start_state,
 )
+from linger.numeric.torch_timeline import Timeline, by_items
 
 _GATES = "sst"  # r, z, n
 _LARGEST_NEW = 127 / 128  # of n
@@ -53,24 +48,27 @@ class Result(NamedTuple):
 
 
 class _Trace(NamedTuple):
-    """What the loop leaves behind; [T, …] where it is kept, [1, …] where each step writes over the last."""
+    """What the loop leaves behind; one row only where nobody asks for more."""
 
     h: Tensor
     """[T + 1, D, B, H], whole numbers."""
-    before: Tensor
-    """[T, D, B, H]: the state that a step starts with, in Q7 but carried at scale_h."""
-    hidden_gate: Tensor
-    """[T, D, B, 3·H]: the hidden state's part of the gates, Q11."""
-    index: Tensor
-    """[T, D, B, 2·H], of r and z into the curves."""
-    gate: Tensor
-    """[T, D, B, 2·H]: r and z as real numbers."""
-    new_index: Tensor
-    """[T, D, B, H], of n into the curves."""
+    hidden_n: Tensor
+    """[T, D, B, H]: the hidden state's part of n, Q11."""
+    places: Tensor
+    """[T, D·B·2·H], of r and z into the curves."""
+    new_places: Tensor
+    """[T, D·B·H], of n into the curves."""
+
+
+class _Values(NamedTuple):
+    """What the loop looked up, found again for all steps at once: [T, D, B, H] each."""
+
+    r: Tensor
+    z: Tensor
     new: Tensor
-    """[T, D, B, H]: n, carried at scale_h."""
-    exact: Tensor
-    """[T, D, B, H]: the state before rounding, at scale_h, plus ½."""
+    """n, carried at scale_h."""
+    before: Tensor
+    """The state that a step starts with, rounded to Q7 and carried at scale_h."""
 
 
 def run(
@@ -102,8 +100,9 @@ def run(
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         return Result(*_GRU.apply(*tensors, lengths, formats, wants_reach))
     timeline = Timeline.of(x, lengths)
-    trace = _loop(*tensors, timeline, formats, is_kept=False, wants_reach=wants_reach)
-    return _result(trace, timeline, formats, x.dtype, wants_reach=wants_reach)
+    trace = _loop(*tensors, timeline, formats, is_kept=wants_reach)
+    values = _look_up(trace, formats) if wants_reach else None
+    return _result(trace, values, timeline, formats, x.dtype)
 
 
 def _is_state_exact(formats: Formats) -> bool:
@@ -126,75 +125,101 @@ def _loop(
     formats: Formats,
     *,
     is_kept: bool,
-    wants_reach: bool,
 ) -> _Trace:
-    """All steps, without gradients."""
-    scale_h = formats.scale_h
-    inputs = plan_projection(w_ih, b_ih, scale=formats.scale_i, scales_w=formats.scale_iw, bits=formats.data_bits)
-    states = plan_projection(
-        w_hh, b_hh, scale=scale_h, scales_w=formats.scale_hw, bits=formats.o_bits, carried_scale=scale_h
+    """All steps, without gradients. Views cost as much as arithmetic here, so few are taken, and none in the loop."""
+    scale_h, steps, batch = formats.scale_h, timeline.steps, timeline.batch
+    directions, _, hidden = w_hh.shape
+    gates = prepare_gates(
+        *(x, w_ih, w_hh, b_ih, b_hh, timeline, formats, _GATES),
+        is_hidden_multiplied=True,
+        is_state_exact=_is_state_exact(formats),
     )
-    is_float32 = fits_float32(inputs, states) and states.largest < LARGEST_FACTOR and _is_state_exact(formats)
-    dtype = torch.float32 if is_float32 else torch.float64
-    (directions, _, hidden), steps, batch = w_hh.shape, timeline.steps, timeline.batch
-    table, rows = curves(scale_h, dtype, x.device), gate_rows(_GATES, hidden, dtype, x.device)
-    weight, addend = states.weight.to(dtype).contiguous(), states.addend.to(dtype)
-    half = torch.tensor(0.5, dtype=dtype, device=x.device)
+    weight, dtype, is_one_floor = gates.weight, gates.weight.dtype, gates.is_one_floor
+    table, half = curves(scale_h, dtype, x.device), torch.tensor(0.5, dtype=dtype, device=x.device)
+    (x_rz, x_n), (addend_rz, addend_n) = _parts(gates, hidden)
 
-    def buffer(count: int, width: int, kind: torch.dtype = dtype) -> Tensor:
-        return torch.empty(count, directions, batch, width, dtype=kind, device=x.device)
+    def buffer(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=x.device)
 
-    kept, is_finer = steps if is_kept else 1, scale_h > Q7
-    states_h = buffer(steps + 1, hidden)
-    trace = _Trace(
-        h=states_h,
-        before=buffer(kept, hidden) if is_finer else states_h[:-1],
-        hidden_gate=buffer(kept, 3 * hidden),
-        index=buffer(kept, 2 * hidden, torch.int32),
-        gate=buffer(kept, 2 * hidden),
-        new_index=buffer(kept, hidden, torch.int32),
-        new=buffer(kept, hidden),
-        exact=buffer(steps if wants_reach else 1, hidden),
-    )
+    trace = _new_trace(buffer(steps + 1, directions, batch, hidden), is_kept=is_kept)
     start_state(trace.h[0], h0, scale_h)
-    reset, sums = buffer(1, hidden)[0], buffer(1, 2 * hidden)[0]
-    h, before, exact = trace.h.unbind(0), per_step(trace.before, steps), per_step(trace.exact, steps)
-    h_gate, index, flat_index = per_step(trace.hidden_gate, steps), *_whole_and_flat(trace.index, steps)
-    h_rz, h_n = (per_step(part, steps) for part in trace.hidden_gate.split([2 * hidden, hidden], 3))
-    r, z = (per_step(part, steps) for part in trace.gate.split(hidden, 3))
-    flat_gate = per_step(trace.gate.flatten(1), steps)
-    new_index, flat_new_index = _whole_and_flat(trace.new_index, steps)
-    new, flat_new = _whole_and_flat(trace.new, steps)
-    gates = project_input(x, inputs, rows.offset, timeline, dtype)
-    x_rz, x_n = (part.unbind(1) for part in gates.split([2 * hidden, hidden], 3))
+    sums, sums_rz = buffer(directions, batch, 3 * hidden), buffer(directions, batch, 2 * hidden)
+    hidden_rz, hidden_n = sums.split([2 * hidden, hidden], 2)
+    looked_up = buffer(directions * batch * 2 * hidden)
+    r, z = looked_up.view(directions, batch, 2, hidden).unbind(2)
+    place, new, before, exact = (buffer(directions, batch, hidden) for _ in range(4))
+    flat_rz, flat_place, flat_new = sums_rz.flatten(), place.flatten(), new.flatten()
+    is_finer = scale_h > Q7
     low, high = limits(formats.o_bits)
     # the new state lies between n and the old one, unless Q7 rounded that up
     is_limited = is_finer or is_limit_needed(_LARGEST_NEW, scale_h, formats.o_bits)
-    for t in range(steps):
-        torch.bmm(h[t], weight, out=h_gate[t]).add_(addend).floor_()
-        torch.add(h_rz[t], x_rz[t], out=sums).clamp_(SIGMOID_START, SIGMOID_START + 2 * REACH - 1)
-        index[t].copy_(sums)
-        torch.index_select(table, 0, flat_index[t], out=flat_gate[t])
-        torch.addcmul(half, r[t], h_n[t], out=reset).floor_().add_(x_n[t]).clamp_(0, 2 * REACH - 1)
-        new_index[t].copy_(reset)
-        torch.index_select(table, 0, flat_new_index[t], out=flat_new[t])
-        if is_finer:  # h to Q7; carried at scale_h, as n is
-            torch.add(half, h[t], alpha=Q7 / scale_h, out=before[t]).floor_().mul_(scale_h / Q7)
-        torch.lerp(new[t], before[t], z[t], out=exact[t]).add_(half)
-        torch.floor(exact[t], out=h[t + 1])
+    h, *hs = trace.h.unbind(0)
+    each = (per_step(kept, steps) for kept in trace[1:])
+    for part_rz, part_n, h_n, places, new_places, next_h in zip(x_rz.unbind(1), x_n.unbind(1), *each, hs, strict=True):
+        torch.bmm(h, weight, out=sums)
+        torch.add(hidden_n, addend_n, out=h_n).floor_()
+        # limits at whole numbers may come before the floor, which the cast is
+        if is_one_floor:
+            torch.add(hidden_rz, part_rz, out=sums_rz)
+        else:
+            torch.add(hidden_rz, addend_rz, out=sums_rz).floor_().add_(part_rz)
+        places.copy_(flat_rz.clamp_(SIGMOID_START, SIGMOID_START + 2 * REACH - 1))
+        torch.index_select(table, 0, places, out=looked_up)
+        if is_one_floor:
+            torch.addcmul(part_n, r, h_n, out=place)
+        else:
+            torch.addcmul(half, r, h_n, out=place).floor_().add_(part_n)
+        new_places.copy_(flat_place.clamp_(0, 2 * REACH - 1))
+        torch.index_select(table, 0, new_places, out=flat_new)
+        torch.lerp(new, _to_q7(h, scale_h, half, before) if is_finer else h, z, out=exact)
+        torch.floor(exact.add_(half), out=next_h)
         if is_limited:
-            h[t + 1].clamp_(low, high)
+            next_h.clamp_(low, high)
+        h = next_h
     return trace
 
 
-def _whole_and_flat(buffer: Tensor, steps: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """Views of every step in its shape, and as one row for the look-up."""
-    return per_step(buffer, steps), per_step(buffer.flatten(1), steps)
+def _parts(gates: Gates, hidden: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """The input's parts of r with z, and of n, and what the hidden state's are given before the floor."""
+    parts, addends = gates.parts.split([2 * hidden, hidden], 3), gates.addend.split([2 * hidden, hidden], 2)
+    if gates.is_one_floor:
+        parts[0].add_(addends[0].unsqueeze(1))
+        parts[1].add_(0.5)
+    return parts, addends
 
 
-def _result(trace: _Trace, timeline: Timeline, formats: Formats, dtype: torch.dtype, *, wants_reach: bool) -> Result:
+def _new_trace(h: Tensor, *, is_kept: bool) -> _Trace:
+    kept = len(h) - 1 if is_kept else 1
+    return _Trace(
+        h=h,
+        hidden_n=torch.empty_like(h[:kept]),
+        places=torch.empty(kept, 2 * h[0].numel(), dtype=torch.int32, device=h.device),
+        new_places=torch.empty(kept, h[0].numel(), dtype=torch.int32, device=h.device),
+    )
+
+
+def _to_q7(h: Tensor, scale_h: float, half: Tensor, out: Tensor) -> Tensor:
+    """Whole numbers at a scale above 2^7, rounded to Q7 and carried at their own scale, as n is."""
+    return torch.add(half, h, alpha=Q7 / scale_h, out=out).floor_().mul_(scale_h / Q7)
+
+
+def _look_up(trace: _Trace, formats: Formats) -> _Values:
+    """The values of all steps: the loop writes over its own, because one look-up is cheaper than views of every step."""
+    h, shape = trace.h[:-1], trace.h[1:].shape
+    table = curves(formats.scale_h, h.dtype, h.device)
+    r, z = table.index_select(0, trace.places.flatten()).view(*shape[:3], 2, shape[3]).unbind(3)
+    new = table.index_select(0, trace.new_places.flatten()).view(shape)
+    is_finer = formats.scale_h > Q7
+    before = _to_q7(h, formats.scale_h, h.new_tensor(0.5), torch.empty_like(h)) if is_finer else h
+    return _Values(r, z, new, before)
+
+
+def _result(trace: _Trace, values: _Values | None, timeline: Timeline, formats: Formats, dtype: torch.dtype) -> Result:
     h = trace.h[1:].to(dtype) * (1.0 / formats.scale_h)
-    reach = largest_magnitude(trace.exact - 0.5, timeline) / formats.scale_h if wants_reach else None
+    reach = None
+    if values is not None:
+        exact = torch.lerp(values.new, values.before, values.z)
+        reach = timeline.max_abs(exact) / formats.scale_h
     return Result(timeline.outputs(h), timeline.final(h), reach)
 
 
@@ -213,66 +238,55 @@ class _GRU(torch.autograd.Function):
         wants_reach: bool,
     ) -> Any:
         timeline = Timeline.of(x, lengths)
-        trace = _loop(x, h0, w_ih, w_hh, b_ih, b_hh, timeline, formats, is_kept=True, wants_reach=wants_reach)
+        trace = _loop(x, h0, w_ih, w_hh, b_ih, b_hh, timeline, formats, is_kept=True)
+        values = _look_up(trace, formats)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, w_ih, w_hh, *trace._replace(exact=None))
+        ctx.save_for_backward(x, w_ih, w_hh, *trace, *values)
         ctx.timeline, ctx.formats = timeline, formats
-        return tuple(_result(trace, timeline, formats, x.dtype, wants_reach=wants_reach))
+        return tuple(_result(trace, values if wants_reach else None, timeline, formats, x.dtype))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
-        x, w_ih, w_hh, *traced = ctx.saved_tensors
+        x, w_ih, w_hh, h, hidden_n, places, new_places, *looked_up = ctx.saved_tensors
         timeline: Timeline = ctx.timeline
         wants, dtype, scale_h = ctx.needs_input_grad, x.dtype, ctx.formats.scale_h
-        trace = _Trace(*traced)
-        trace = trace._replace(
-            **{n: getattr(trace, n).to(dtype) for n in ("h", "before", "hidden_gate", "gate", "new")}
-        )
-        w_ih, w_hh = w_ih.to(dtype), w_hh.to(dtype)
-        directions, _, hidden = w_hh.shape
-        d_gates, slope = _slopes(trace, hidden, scale_h)
-        d_h = timeline.output_gradients(gradients[0], gradients[1], trace.h[1:])
-        d_h0 = _walk_back(d_gates, d_h, trace.gate[:, :, :, hidden:], w_hh, wants_start=wants[1])
-        d_hidden = by_items(d_gates.flatten(3))
-        d_new = slope.mul_(d_h)
+        w_ih, w_hh, h = w_ih.to(dtype), w_hh.to(dtype), h.to(dtype)
+        values = _Values(*(value.to(dtype) for value in looked_up))
+        d_gates, slope = _slopes(_Trace(h, hidden_n.to(dtype), places, new_places), values, scale_h)
+        d_h = timeline.output_gradients(gradients[0], gradients[1], h[1:])
         result: list[Tensor | None] = [None] * 9
-        result[1] = d_h0
+        result[1] = _walk_back(d_gates, d_h, values.z, w_hh, wants_start=wants[1])
+        d_hidden = by_items(d_gates.flatten(3))
         if wants[3]:
-            result[3] = torch.bmm(d_hidden.transpose(1, 2), by_items(trace.h[:-1])).mul_(1.0 / scale_h)
+            result[3] = torch.bmm(d_hidden.transpose(1, 2), by_items(h[:-1])).mul_(1.0 / scale_h)
         if wants[5]:
             result[5] = d_hidden.sum(1)
         # the input's part of n is not multiplied by r; all else is the same for both
-        d_gates[:, :, :, 2] = d_new
+        torch.mul(slope, d_h, out=d_gates[:, :, :, 2])
         d_input = by_items(d_gates.flatten(3))
         if wants[0]:
-            d_x = torch.bmm(d_input, w_ih).view(directions, timeline.steps, timeline.batch, -1)
+            d_x = torch.bmm(d_input, w_ih).unflatten(1, (timeline.steps, timeline.batch))
             result[0] = timeline.sum_directions(d_x)
         if wants[2]:
-            items = timeline.by_direction(x, directions).flatten(1, 2)
+            items = timeline.by_direction(x, len(w_ih)).flatten(1, 2)
             result[2] = torch.bmm(d_input.transpose(1, 2), items)
         if wants[4]:
             result[4] = d_input.sum(1)
         return tuple(result)
 
 
-def _slopes(trace: _Trace, hidden: int, scale_h: float) -> tuple[Tensor, Tensor]:
+def _slopes(trace: _Trace, values: _Values, scale_h: float) -> tuple[Tensor, Tensor]:
     """How h follows the hidden state's part of r, z and n [T, D, B, 3, H], and the input's part of n [T, D, B, H]."""
-    dtype = trace.h.dtype
-    offset = gate_rows(_GATES, hidden, dtype, trace.h.device).offset
-    before = real_inputs(trace.index, offset[: 2 * hidden], dtype)
-    r, z = trace.gate.split(hidden, 3)
-    slope = real_inputs(trace.new_index, offset[2 * hidden :], dtype).tanh_()
-    torch.addcmul(slope.new_tensor(1.0), slope, slope, value=-1.0, out=slope)  # tanh' = 1 − tanh²
-    slope.addcmul_(slope, z, value=-1.0)  # times 1 − z
-    result = slope.new_empty(*slope.shape[:3], 3, hidden)
-    sigmoid = torch.sigmoid(before)
-    torch.addcmul(sigmoid, sigmoid, sigmoid, value=-1.0, out=sigmoid)  # σ' = σ − σ²
-    torch.mul(sigmoid[:, :, :, :hidden], slope, out=result[:, :, :, 0])
-    result[:, :, :, 0].mul_(trace.hidden_gate[:, :, :, 2 * hidden :]).mul_(1.0 / Q11)
-    torch.sub(trace.before, trace.new, out=result[:, :, :, 1])
-    result[:, :, :, 1].mul_(sigmoid[:, :, :, hidden:]).mul_(1.0 / scale_h)
-    torch.mul(slope, r, out=result[:, :, :, 2])
+    shape, table = values.z.shape, slopes(trace.h.dtype, trace.h.device)
+    slope = table.index_select(0, trace.new_places.flatten()).view(shape)
+    slope.addcmul_(slope, values.z, value=-1.0)  # times 1 − z
+    of_gates = table.index_select(0, trace.places.flatten()).view(*shape[:3], 2, shape[3])
+    result = slope.new_empty(*shape[:3], 3, shape[3])
+    of_r, of_z, of_n = result.unbind(3)
+    torch.mul(of_gates[:, :, :, 0], slope, out=of_r).mul_(trace.hidden_n).mul_(1.0 / Q11)
+    torch.sub(values.before, values.new, out=of_z).mul_(of_gates[:, :, :, 1]).mul_(1.0 / scale_h)
+    torch.mul(slope, values.r, out=of_n)
     return result, slope
 
 

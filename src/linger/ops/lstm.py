@@ -90,6 +90,12 @@ def from_lstm(layer: Any) -> Mapping[str, Any] | Refusal:
     return {}
 
 
+@lstm_int.layer("torch.nn.LSTMCell")
+def from_lstm_cell(layer: Any) -> Mapping[str, Any]:
+    """One step of it."""
+    return {}
+
+
 @lstm_int.narrow
 def float32_suffices(inputs: Mapping[str, Any], attributes: Mapping[str, Any]) -> bool:
     """Whether both products and their sum stay exact: |gates| below 2^22 each. The rest is small: f·c < 2^22, o·tanh < 2^14.

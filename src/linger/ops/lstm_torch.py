@@ -8,6 +8,7 @@ at once: the input's part of the gates, the slopes, the gradients of the weights
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -17,24 +18,21 @@ from torch.autograd.function import once_differentiable
 from linger.numeric.fixed import limits
 from linger.numeric.torch_gates import (
     Q7,
+    Q11,
     REACH,
     Formats,
-    Timeline,
-    by_items,
     curves,
-    fits_float32,
-    gate_rows,
     is_limit_needed,
-    largest_magnitude,
     per_step,
-    plan_projection,
-    project_input,
-    real_inputs,
+    prepare_gates,
+    slopes,
     start_state,
 )
+from linger.numeric.torch_timeline import Timeline, by_items
 
 _GATES = "ssts"  # i, f, g, o
 _LARGEST_PRODUCT = 127 * 128 / 2.0**14  # of o and tanh(c)
+_INNER_REACH = 1 << 19  # 16 times the largest cell
 
 
 class Result(NamedTuple):
@@ -51,18 +49,23 @@ class Result(NamedTuple):
 
 
 class _Trace(NamedTuple):
-    """What the loop leaves behind; [T, …] where it is kept, [1, …] where each step writes over the last."""
+    """What the loop leaves behind."""
 
     h: Tensor
     """[T + 1, D, B, H], whole numbers."""
     c: Tensor
     """[T + 1, D, B, H], Q7."""
-    index: Tensor
-    """[T, D, B, 4·H], into the curves."""
-    gate: Tensor
-    """[T, D, B, 4·H]: i, f, o as real numbers, g in Q7."""
-    inner_index: Tensor
-    """[T, D, B, H]: what tanh(c) was looked up with."""
+    places: Tensor
+    """[T, D·B·4·H], into the curves; one row only where nobody asks for it."""
+
+
+class _Values(NamedTuple):
+    """What the loop looked up, found again for all steps at once."""
+
+    gates: Tensor
+    """[T, D, B, 4, H]: i, f, o as real numbers, g in Q7."""
+    inner_places: Tensor
+    """[T, D, B, H], into the wide table."""
     inner: Tensor
     """[T, D, B, H]: tanh(c) in Q7."""
 
@@ -99,7 +102,8 @@ def run(
         return Result(*_LSTM.apply(*tensors, lengths, formats, wants_reach))
     timeline = Timeline.of(x, lengths)
     trace = _loop(*tensors, timeline, formats, is_kept=wants_reach)
-    return _result(trace, timeline, formats, x.dtype, wants_reach=wants_reach)
+    values = _look_up(trace) if wants_reach else None
+    return _result(trace, values, timeline, formats, x.dtype)
 
 
 def _loop(
@@ -115,68 +119,80 @@ def _loop(
     *,
     is_kept: bool,
 ) -> _Trace:
-    """All steps, without gradients."""
-    scale_h = formats.scale_h
-    inputs = plan_projection(w_ih, b_ih, scale=formats.scale_i, scales_w=formats.scale_iw, bits=formats.data_bits)
-    states = plan_projection(
-        w_hh, b_hh, scale=scale_h, scales_w=formats.scale_hw, bits=formats.o_bits, carried_scale=scale_h
-    )
-    dtype = torch.float32 if fits_float32(inputs, states) else torch.float64
-    (directions, _, hidden), steps, batch = w_hh.shape, timeline.steps, timeline.batch
-    table, rows = curves(Q7, dtype, x.device), gate_rows(_GATES, hidden, dtype, x.device)
-    weight, addend = states.weight.to(dtype).contiguous(), states.addend.to(dtype)
+    """All steps, without gradients. Views cost as much as arithmetic here, so few are taken, and none in the loop."""
+    scale_h, steps, batch = formats.scale_h, timeline.steps, timeline.batch
+    directions, _, hidden = w_hh.shape
+    gates = prepare_gates(x, w_ih, w_hh, b_ih, b_hh, timeline, formats, _GATES)
+    weight, addend, rows, dtype = gates.weight, gates.addend, gates.rows, gates.weight.dtype
+    parts = gates.parts.add_(addend.unsqueeze(1)) if gates.is_one_floor else gates.parts
+    table, inner_table = curves(Q7, dtype, x.device), _wide_tanh(dtype, x.device)
     half = torch.tensor(0.5, dtype=dtype, device=x.device)
-    inner_offset = torch.tensor(REACH - 7.5, dtype=dtype, device=x.device)
+    inner_offset = torch.tensor(_INNER_REACH - 7.5, dtype=dtype, device=x.device)
 
-    def buffer(count: int, width: int, kind: torch.dtype = dtype) -> Tensor:
-        return torch.empty(count, directions, batch, width, dtype=kind, device=x.device)
+    def buffer(*shape: int, kind: torch.dtype = dtype) -> Tensor:
+        return torch.empty(shape, dtype=kind, device=x.device)
 
-    kept = steps if is_kept else 1
     trace = _Trace(
-        h=buffer(steps + 1, hidden),
-        c=buffer(steps + 1, hidden),
-        index=buffer(kept, 4 * hidden, torch.int32),
-        gate=buffer(kept, 4 * hidden),
-        inner_index=buffer(kept, hidden, torch.int32),
-        inner=buffer(kept, hidden),
+        h=buffer(steps + 1, directions, batch, hidden),
+        c=buffer(steps + 1, directions, batch, hidden),
+        places=buffer(steps if is_kept else 1, directions * batch * 4 * hidden, kind=torch.int32),
     )
     start_state(trace.h[0], h0, scale_h)
     start_state(trace.c[0], c0, Q7)
-    gates, total, position = buffer(1, 4 * hidden)[0], buffer(1, hidden)[0], buffer(1, hidden)[0]
-    i, f, g, o = (per_step(plane, steps) for plane in trace.gate.unflatten(3, (4, hidden)).unbind(3))
-    indices, flat_indices = per_step(trace.index, steps), per_step(trace.index.flatten(1), steps)
-    flat_gates, flat_inner = per_step(trace.gate.flatten(1), steps), per_step(trace.inner.flatten(1), steps)
-    inner_indices, flat_inner_indices = (
-        per_step(trace.inner_index, steps),
-        per_step(trace.inner_index.flatten(1), steps),
-    )
-    inner, h, c = per_step(trace.inner, steps), trace.h.unbind(0), trace.c.unbind(0)
+    sums, looked_up = buffer(directions, batch, 4 * hidden), buffer(directions * batch * 4 * hidden)
+    i, f, g, o = looked_up.view(directions, batch, 4, hidden).unbind(2)
+    total, place, inner = (buffer(directions, batch, hidden) for _ in range(3))
+    inner_places = buffer(total.numel(), kind=torch.int32)
+    flat_sums, flat_place, flat_inner = sums.flatten(), place.flatten(), inner.flatten()
+    (h, *hs), (c, *cs) = trace.h.unbind(0), trace.c.unbind(0)
     low, high = limits(formats.o_bits)
     is_limited = is_limit_needed(_LARGEST_PRODUCT, scale_h, formats.o_bits)
-    for t, part in enumerate(project_input(x, inputs, rows.offset, timeline, dtype).unbind(1)):
-        torch.bmm(h[t], weight, out=gates)
-        gates.add_(addend).floor_().add_(part).clamp_(rows.low, rows.high)
-        indices[t].copy_(gates)
-        torch.index_select(table, 0, flat_indices[t], out=flat_gates[t])
+    for part, places, next_h, next_c in zip(parts.unbind(1), per_step(trace.places, steps), hs, cs, strict=True):
+        torch.bmm(h, weight, out=sums)
+        if not gates.is_one_floor:
+            sums.add_(addend).floor_()
+        # limits at whole numbers may come before the floor, which the cast is
+        sums.add_(part).clamp_(rows.low, rows.high)
+        places.copy_(flat_sums)
+        torch.index_select(table, 0, places, out=looked_up)
         # (f·c + i·g)/2^7 + ½ with c and g in Q7. |c| ≤ 2^15 gives |c'| ≤ 127/128·2^15 + 127 + ½ < 2^15: no saturation.
-        torch.addcmul(half, f[t], c[t], out=total).addcmul_(i[t], g[t])
-        torch.floor(total, out=c[t + 1])
-        # the same sum/2^3 + ½ = 16·(total − ½) + ½; a limit at whole numbers may come before the floor, which the cast is
-        torch.add(inner_offset, total, alpha=16.0, out=position).clamp_(0.0, 2.0 * REACH - 1.0)
-        inner_indices[t].copy_(position)
-        torch.index_select(table, 0, flat_inner_indices[t], out=flat_inner[t])
-        torch.addcmul(half, o[t], inner[t], value=scale_h / Q7, out=h[t + 1]).floor_()
+        torch.addcmul(half, f, c, out=total).addcmul_(i, g)
+        torch.floor(total, out=next_c)
+        # the same sum/2^3 + ½ = 16·(total − ½) + ½
+        torch.add(inner_offset, total, alpha=16.0, out=place)
+        inner_places.copy_(flat_place)
+        torch.index_select(inner_table, 0, inner_places, out=flat_inner)
+        torch.addcmul(half, o, inner, value=scale_h / Q7, out=next_h).floor_()
         if is_limited:
-            h[t + 1].clamp_(low, high)
+            next_h.clamp_(low, high)
+        h, c = next_h, next_c
     return trace
 
 
-def _result(trace: _Trace, timeline: Timeline, formats: Formats, dtype: torch.dtype, *, wants_reach: bool) -> Result:
+@cache
+def _wide_tanh(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Tanh in Q7 for every sum that a cell can have in Q11, so that it needs no limit."""
+    with torch.inference_mode(mode=False), torch.no_grad():
+        every = torch.arange(-_INNER_REACH, _INNER_REACH, device=device).clamp_(-REACH, REACH - 1)
+        return curves(Q7, dtype, device)[every + REACH]
+
+
+def _look_up(trace: _Trace) -> _Values:
+    """The values of all steps: the loop writes over its own, because one look-up is cheaper than views of every step."""
+    dtype, device, shape = trace.h.dtype, trace.h.device, trace.h[1:].shape
+    gates = curves(Q7, dtype, device).index_select(0, trace.places.flatten()).view(*shape[:3], 4, shape[3])
+    i, f, g, _ = gates.unbind(3)
+    total = torch.addcmul(torch.tensor(_INNER_REACH + 0.5, dtype=dtype, device=device), f, trace.c[:-1], value=16.0)
+    inner_places = total.addcmul_(i, g, value=16.0).int()
+    inner = _wide_tanh(dtype, device).index_select(0, inner_places.flatten()).view(shape)
+    return _Values(gates, inner_places, inner)
+
+
+def _result(trace: _Trace, values: _Values | None, timeline: Timeline, formats: Formats, dtype: torch.dtype) -> Result:
     h, c = trace.h[1:].to(dtype) * (1.0 / formats.scale_h), timeline.final(trace.c[1:]).to(dtype)
     reach = None
-    if wants_reach:
-        o = trace.gate.unflatten(3, (4, -1))[:, :, :, 3]
-        reach = largest_magnitude(o * trace.inner, timeline) / Q7
+    if values is not None:
+        reach = timeline.max_abs(values.gates[:, :, :, 3] * values.inner) / Q7
     return Result(timeline.outputs(h), timeline.final(h), c.mul_(1.0 / Q7), reach)
 
 
@@ -197,70 +213,65 @@ class _LSTM(torch.autograd.Function):
     ) -> Any:
         timeline = Timeline.of(x, lengths)
         trace = _loop(x, h0, c0, w_ih, w_hh, b_ih, b_hh, timeline, formats, is_kept=True)
+        values = _look_up(trace)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, w_ih, w_hh, *trace)
+        ctx.save_for_backward(x, w_ih, w_hh, *trace, *values)
         ctx.timeline, ctx.formats = timeline, formats
-        ctx.types = [None if t is None else t.dtype for t in (h0, c0, b_ih, b_hh)]
-        return tuple(_result(trace, timeline, formats, x.dtype, wants_reach=wants_reach))
+        return tuple(_result(trace, values if wants_reach else None, timeline, formats, x.dtype))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
-        x, w_ih, w_hh, *traced = ctx.saved_tensors
+        x, w_ih, w_hh, h, c, places, gates, inner_places, inner = ctx.saved_tensors
         timeline: Timeline = ctx.timeline
-        dtype = x.dtype
-        trace = _Trace(*traced)
-        trace = trace._replace(**{n: getattr(trace, n).to(dtype) for n in ("h", "c", "gate", "inner")})
-        w_ih, w_hh = w_ih.to(dtype), w_hh.to(dtype)
-        (directions, _, hidden), steps = w_hh.shape, timeline.steps
+        wants, dtype = ctx.needs_input_grad, x.dtype
+        w_ih, w_hh, h = w_ih.to(dtype), w_hh.to(dtype), h.to(dtype)
+        trace = _Trace(h, c.to(dtype), places)
+        values = _Values(gates.to(dtype), inner_places, inner.to(dtype))
+        directions, steps = len(w_hh), timeline.steps
+        d_gates, slope = _slopes(trace, values)
+        f = values.gates[:, :, :, 1]
         final_c = gradients[2]
-        d_gates, slope = _slopes(trace, hidden)
-        f = trace.gate.unflatten(3, (4, hidden))[:, :, :, 1]
         if final_c is not None and timeline.valid is not None:
             # the gradient of the final cell goes back through the padding unchanged
             padding = ~timeline.valid.view(steps, 1, -1, 1)
             d_gates.masked_fill_(padding.unsqueeze(3), 0.0)
-            slope.masked_fill_(padding, 0.0)
             f = f.masked_fill(padding, 1.0)
-        d_h = timeline.output_gradients(gradients[0], gradients[1], trace.h[1:])
-        d_c = torch.zeros_like(d_h[0]) if final_c is None else final_c.to(dtype) * (1.0 / Q7)
-        d_h0 = _walk_back(d_gates, d_h, d_c, slope, f, w_hh, wants_start=ctx.needs_input_grad[1])
-        d_rows = by_items(d_gates.flatten(3))
-        wants = ctx.needs_input_grad
+        d_h = timeline.output_gradients(gradients[0], gradients[1], h[1:])
+        d_c = torch.zeros_like(h[0]) if final_c is None else final_c.to(dtype) * (1.0 / Q7)
         result: list[Tensor | None] = [None] * 10
-        if wants[0]:
-            d_x = torch.bmm(d_rows, w_ih).view(directions, steps, timeline.batch, -1)
-            result[0] = timeline.sum_directions(d_x)
-        result[1] = d_h0
+        result[1] = _walk_back(d_gates, d_h, d_c, slope, f, w_hh, wants_start=wants[1])
         result[2] = d_c.mul_(Q7) if wants[2] else None
+        d_rows = by_items(d_gates.flatten(3))
+        if wants[0]:
+            d_x = torch.bmm(d_rows, w_ih).unflatten(1, (timeline.steps, timeline.batch))
+            result[0] = timeline.sum_directions(d_x)
         transposed = d_rows.transpose(1, 2)
         if wants[3]:
             result[3] = torch.bmm(transposed, timeline.by_direction(x, directions).flatten(1, 2))
         if wants[4]:
-            result[4] = torch.bmm(transposed, by_items(trace.h[:-1])).mul_(1.0 / ctx.formats.scale_h)
+            result[4] = torch.bmm(transposed, by_items(h[:-1])).mul_(1.0 / ctx.formats.scale_h)
         if wants[5] or wants[6]:
             bias = d_rows.sum(1)
             result[5:7] = [bias if wants[5] else None, bias.clone() if wants[6] else None]
         return tuple(result)
 
 
-def _slopes(trace: _Trace, hidden: int) -> tuple[Tensor, Tensor]:
+def _slopes(trace: _Trace, values: _Values) -> tuple[Tensor, Tensor]:
     """How the cell's sum (in Q7; of o: the hidden state) follows each gate [T, D, B, 4, H], and h the sum [T, D, B, H]."""
-    dtype = trace.h.dtype
-    offset = gate_rows(_GATES, hidden, dtype, trace.h.device).offset
-    before = real_inputs(trace.index, offset, dtype).unflatten(3, (4, hidden))
-    i, _, g, o = trace.gate.unflatten(3, (4, hidden)).unbind(3)
-    result = torch.sigmoid(before)
-    torch.addcmul(result, result, result, value=-1.0, out=result)  # σ' = σ − σ²
-    result[:, :, :, 0].mul_(g)
-    result[:, :, :, 1].mul_(trace.c[:-1])
-    tanh = torch.tanh(before[:, :, :, 2])
-    torch.addcmul(before.new_tensor(Q7), tanh, tanh, value=-Q7, out=tanh)  # g in Q7 is 128·tanh
-    torch.mul(tanh, i, out=result[:, :, :, 2])
-    result[:, :, :, 3].mul_(trace.inner).mul_(1.0 / Q7)
-    inner = real_inputs(trace.inner_index, before.new_tensor(float(REACH)), dtype).tanh_()
-    torch.addcmul(before.new_tensor(1.0 / Q7), inner, inner, value=-1.0 / Q7, out=inner)
-    return result, inner.mul_(o)
+    dtype, device = trace.h.dtype, trace.h.device
+    i, _, g, o = values.gates.unbind(3)
+    result = slopes(dtype, device).index_select(0, trace.places.flatten()).view(values.gates.shape)
+    of_i, of_f, of_g, of_o = result.unbind(3)
+    of_i.mul_(g)
+    of_f.mul_(trace.c[:-1])
+    of_g.mul_(i).mul_(Q7)  # g is looked up in Q7
+    of_o.mul_(values.inner).mul_(1.0 / Q7)
+    start = torch.tensor(-_INNER_REACH / Q11, dtype=dtype, device=device)
+    tanh = torch.add(start, values.inner_places.to(dtype), alpha=1.0 / Q11)
+    tanh.clamp_(-REACH / Q11, (REACH - 1) / Q11).tanh_()
+    unit = torch.tensor(1.0 / Q7, dtype=dtype, device=device)
+    return result, torch.addcmul(unit, tanh, tanh, value=-1.0 / Q7, out=tanh).mul_(o)
 
 
 def _walk_back(

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.dialect import Binding, Op, Refusal, ops
 from linger.errors import UnsupportedError, UsageError
-from linger.quantization import passthrough
+from linger.quantization import packing, passthrough
 from linger.quantization.functional import as_operand, run_functional
 from linger.quantization.precision import full_precision
 from linger.quantization.qtensor import QTensor, unwrap
@@ -101,28 +101,36 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         kwargs = dict(kwargs)
         args = (kwargs.pop("input"),)
     x = args[0] if args else None
+    if func in packing.FUNCTIONS:
+        return packing.move_packed(func, *args)
     if isinstance(x, QTensor) and x.scale is not None:
-        rest = args[1:]
-        if func in passthrough.MOVES or func in OWN_MOVES:
-            return passthrough.move(func, x, unwrap_indices(rest), kwargs)
-        if func in passthrough.TRANSPOSES:
-            return x.like(func(x.content))
-        if func in passthrough.DROPOUTS:
-            dropped = passthrough.drop(func, x, rest, kwargs)
-            return x.overwrite(dropped) if _is_in_place(func, args, kwargs) else dropped
-        if func in passthrough.CONVERSIONS:
-            return passthrough.convert(func, x, rest, kwargs)
-        if func in passthrough.IN_PLACE_VIEWS:
-            raise UnsupportedError(
-                f"{x.runtime.path or 'model'}: {func.__name__} changes the shape of a quantised tensor in place. "
-                f"Write x = x.{func.__name__.rstrip('_')}(…) instead."
-            )
-        calls = rewritten(func, args, kwargs)
-        if calls is not None:
-            return _run_all(calls)
+        result = _moved(func, x, args, kwargs)
+        if result is not NotImplemented:
+            return result
     if func in bindings():
         return _as_integers(func, args, kwargs)
     return _in_float(func, args, kwargs, reason="linger has no integer form for this function")
+
+
+def _moved(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function that moves numbers, leaves them as they are, or is others in disguise; NotImplemented for the rest."""
+    rest = args[1:]
+    if func in passthrough.MOVES or func in OWN_MOVES:
+        return passthrough.move(func, x, unwrap_indices(rest), kwargs)
+    if func in passthrough.TRANSPOSES:
+        return x.like(func(x.content))
+    if func in passthrough.DROPOUTS:
+        dropped = passthrough.drop(func, x, rest, kwargs)
+        return x.overwrite(dropped) if _is_in_place(func, args, kwargs) else dropped
+    if func in passthrough.CONVERSIONS:
+        return passthrough.convert(func, x, rest, kwargs)
+    if func in passthrough.IN_PLACE_VIEWS:
+        raise UnsupportedError(
+            f"{x.runtime.path or 'model'}: {func.__name__} changes the shape of a quantised tensor in place. "
+            f"Write x = x.{func.__name__.rstrip('_')}(…) instead."
+        )
+    calls = rewritten(func, args, kwargs)
+    return NotImplemented if calls is None else _run_all(calls)
 
 
 def _run_all(calls: list[Call]) -> Any:

@@ -22,6 +22,7 @@ from linger.quantization.integer_limits import limits_of_rows
 from linger.quantization.layer import QuantLayer, Widths
 from linger.quantization.marks import BY_NAME, QuantMode, checked_types, checked_widths, mark_of
 from linger.quantization.recurrent import QuantRecurrent
+from linger.quantization.recurrent_cell import QuantCell
 from linger.quantization.runtime import Runtime, Scope
 from linger.quantization.statistics import QuantizedBase
 from linger.quantization.supported import has_own_forward, op_for
@@ -145,7 +146,8 @@ def _quantized(
         return None
     chosen = mark.widths if mark is not None and mark.widths is not None else widths
     if op.forms:
-        recurrent = QuantRecurrent(op, layer, chosen, runtime)
+        kind = QuantCell if isinstance(layer, nn.RNNCellBase) else QuantRecurrent
+        recurrent = kind(op, layer, chosen, runtime)
         recurrent.path, recurrent.limited_to = path, limits_of(module)
         return recurrent
     made = QuantLayer(op, layer, geometry, chosen, runtime)
@@ -193,6 +195,9 @@ def _counts_as(module: nn.Module, types: tuple[type[nn.Module], ...]) -> bool:
 def _attach(root: nn.Module, runtime: Runtime) -> None:
     """Hooks that name the module at work, and that make functional layers when a checkpoint has them."""
     root.__dict__[_RUNTIME] = runtime
+    modules = list(root.modules())
+    has_float = any(isinstance(m, nn.RNNBase) for m in modules)
+    runtime.is_unpacking = any(isinstance(m, QuantRecurrent) for m in modules) and not has_float
     for path, module in root.named_modules():
         module.__dict__[QUANTIZED] = True
         if isinstance(module, QuantizedBase) and module.is_layer:

@@ -69,13 +69,16 @@ class QuantRecurrent(QuantizedBase):
 
     def __init__(self, op: Op, source: Any, widths: Widths, runtime: Runtime) -> None:
         layers, directions = source.num_layers, 2 if source.bidirectional else 1
-        self._set_up(op, source, widths, runtime, layers, directions, lambda layer, back: f"_l{layer}" + back)
+        self.set_up(
+            op, source, widths, runtime, layers=layers, directions=directions, suffix=lambda k, back: f"_l{k}{back}"
+        )
         self.batch_first, self.dropout, self.bidirectional = source.batch_first, source.dropout, source.bidirectional
         self.train(source.training)
 
-    def _set_up(
-        self, op: Op, source: Any, widths: Widths, runtime: Runtime, layers: int, directions: int, suffix: Any
+    def set_up(
+        self, op: Op, source: Any, widths: Widths, runtime: Runtime, *, layers: int, directions: int, suffix: Any
     ) -> None:
+        """Take over the parameters of a torch layer; `suffix` names those of a layer and a direction."""
         ranges = [_range_suffix(layer, back) for layer in range(layers) for back in range(directions)]
         super().__init__(tuple(f"{name}{end}" for end in ranges for name in _RANGES))
         self.op_name, self._op = op.name, op
@@ -112,24 +115,25 @@ class QuantRecurrent(QuantizedBase):
         """What the torch layer returns: the output sequence and the last states, packed where the input is."""
         if isinstance(input, PackedSequence):
             x, lengths = unpack(input)
-            states = None if hx is None else _each(hx, lambda s: _ordered(s, input.sorted_indices))
-            out, last = self._run(x, lengths, states, is_batch_first=False)
-            return pack(out, lengths, input), _each(last, lambda s: _ordered(s, input.unsorted_indices))
+            states = None if hx is None else each(hx, lambda s: _ordered(s, input.sorted_indices))
+            out, last = self.run_layers(x, lengths, states, is_batch_first=False)
+            return pack(out, lengths, input), each(last, lambda s: _ordered(s, input.unsorted_indices))
         if input.dim() == 2:
             axis = 0 if self.batch_first else 1
-            states = None if hx is None else _each(hx, lambda s: s.unsqueeze(1))
-            out, last = self._run(input.unsqueeze(axis), None, states, is_batch_first=self.batch_first)
-            return out.squeeze(axis), _each(last, lambda s: s.squeeze(1))
-        return self._run(input, None, hx, is_batch_first=self.batch_first)
+            states = None if hx is None else each(hx, lambda s: s.unsqueeze(1))
+            out, last = self.run_layers(input.unsqueeze(axis), None, states, is_batch_first=self.batch_first)
+            return out.squeeze(axis), each(last, lambda s: s.squeeze(1))
+        return self.run_layers(input, None, hx, is_batch_first=self.batch_first)
 
-    def _run(self, x: Any, lengths: Tensor | None, hx: Any, *, is_batch_first: bool) -> tuple[QTensor, Any]:
+    def run_layers(self, x: Any, lengths: Tensor | None, hx: Any, *, is_batch_first: bool) -> tuple[QTensor, Any]:
         """All layers: the last one's output, and the states as torch returns them."""
         given = None if hx is None else hx if isinstance(hx, tuple) else (hx,)
         found: list[LayerResult] = []
         for layer in range(self.num_layers):
             q = self._quantized(x, layer)
             count = len(self.suffixes[layer])
-            states = None if given is None else tuple(s[layer * count : (layer + 1) * count] for s in given)
+            mine = slice(layer * count, (layer + 1) * count)
+            states = None if given is None else given if self.num_layers == 1 else tuple(s[mine] for s in given)
             found.append(self._run_layer(layer, Sequences(q, lengths, is_batch_first), states))
             x = found[-1].out
             if self.training and self.dropout and layer + 1 < self.num_layers:
@@ -337,7 +341,9 @@ class QuantRecurrent(QuantizedBase):
         made = []
         for back, (name, own) in enumerate(zip(names, attributes, strict=True)):
             weights = rounded.integers(back, own["scale_i"], own["scale_h"], self.widths.parameter)
-            start = [] if states is None else [unwrap(s)[back : back + 1].float() for s in states]
+            start = (
+                [] if states is None else [unwrap(s) if len(names) == 1 else unwrap(s)[back : back + 1] for s in states]
+            )
             data = [q.content, *([] if lengths is None else [lengths]), *start]
             keys = {
                 role: f"{role.replace('w_', 'weight_').replace('b_', 'bias_')}{self.suffixes[layer][back]}"
@@ -377,7 +383,8 @@ def _range_suffix(layer: int, back: int) -> str:
     return (f"_l{layer}" if layer else "") + ("_reverse" if back else "")
 
 
-def _each(states: Any, change: Any) -> Any:
+def each(states: Any, change: Any) -> Any:
+    """Both states of an LSTM, or the one of a GRU, changed alike."""
     return tuple(change(s) for s in states) if isinstance(states, tuple) else change(states)
 
 

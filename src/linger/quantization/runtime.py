@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from linger.dialect import Op, find_op
 from linger.quantization.calibrate import is_calibrating
+from linger.quantization.packing import Unpacked
 from linger.quantization.precision import put_autocast_aside, take_autocast_up
 from linger.quantization.qtensor import unwrap
 
@@ -105,6 +106,8 @@ class Runtime:
     is_thorough: bool = False
     make_watch: Callable[[Runtime], Any] | None = None
     is_watched: bool = False
+    is_unpacking: bool = False
+    """Whether exports keep packed sequences padded: there are quantised recurrent layers, and no float ones."""
     _pass: _Pass = field(default_factory=_Pass)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -129,6 +132,9 @@ class Runtime:
             self._pass.names.clear()
             if self.make_watch is not None and is_calibrating():
                 self._pass.watch = self.make_watch(self)
+            elif self.emitter is not None and self.is_unpacking:
+                self._pass.watch = Unpacked()
+            if self._pass.watch is not None:
                 self._pass.watch.__enter__()
         self.frames.append(Frame(path, module, autocast=put_autocast_aside()))
 
@@ -146,9 +152,11 @@ class Runtime:
 
     def _finish(self) -> None:
         """A pass is over. What a watched pass saw is complete, so a later, unwatched one does not replace it."""
+        is_complete = self._pass.watch is not None and not isinstance(self._pass.watch, Unpacked)
         if self._pass.watch is not None:
             self._pass.watch.__exit__(None, None, None)
             self._pass.watch = None
+        if is_complete:
             self.is_watched = True
             self.ops = self._pass.records
         elif not self.is_watched:

@@ -38,7 +38,7 @@ class Reference:
             del used[domain]
         used.setdefault(DOMAIN, 1)
         run_ops = [_operator(op, kernel or NumpyKernel()) for op in ops().values()]
-        self._evaluator = ReferenceEvaluator(ir.to_proto(copy), new_ops=[*run_ops, ConvTranspose])
+        self._evaluator = ReferenceEvaluator(ir.to_proto(copy), new_ops=[*run_ops, ConvTranspose, GatherElements])
         self._outputs = [o.name for o in copy.graph.outputs]
 
     def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
@@ -66,6 +66,17 @@ class ConvTranspose(UngroupedConvTranspose):
         ]
         result = np.concatenate(parts, axis=1)
         return (result if b is None else result + b.reshape(1, -1, *[1] * (x.ndim - 2)),)
+
+
+class GatherElements(OpRun):
+    """Of the standard domain: onnx's own takes at most 64 entries."""
+
+    op_domain = ""
+
+    def _run(self, data: Any, indices: Any, axis: Any = None) -> tuple[Any]:
+        axis = axis or 0
+        size = data.shape[axis]
+        return (np.take_along_axis(data, np.where(indices < 0, indices + size, indices), axis=axis),)
 
 
 def _operator(op: Op, kernel: Kernel[Any]) -> type[OpRun]:
