@@ -7,12 +7,6 @@ from real_models.packages import conversation
 
 from tests.support.real_models import assert_proven, require
 
-FLOAT_TODAY = {"lstm_cell": 1, "relu": 1}
-"""Empty once LSTMCell has an integer form; ReLU is float only because its input is."""
-
-SHARE_TODAY = 0.68
-"""1 once FLOAT_TODAY is empty."""
-
 PACKAGES = ("silero_vad", "pyannote.audio")
 
 
@@ -28,9 +22,9 @@ def test_rebuilt_network_is_the_original():
 
 
 def judge(outcome):
-    assert_proven(outcome, float_ops=FLOAT_TODAY)
+    assert_proven(outcome, float_ops={})
     assert outcome.figures["same decision %"] >= 98
-    assert outcome.share >= SHARE_TODAY
+    assert outcome.share == 1
 
 
 def test_decisions_as_integers(tmp_path):
