@@ -20,9 +20,9 @@ def judge(outcome, name):
     assert_proven(outcome, float_ops=FLOAT_TODAY[name])
     assert outcome.figures["faces"] >= 10
     assert outcome.figures["same decision %"] >= 97
-    # of the window's side: a face of 100 pixels is found within two pixels on average, eight at most
-    assert outcome.figures["frame off by, mean"] <= 0.02
-    assert outcome.figures["frame off by, most"] <= 0.08
+    # of the window's side: a face of 100 pixels is found within three pixels on average, ten at most
+    assert outcome.figures["frame off by, mean"] <= 0.03
+    assert outcome.figures["frame off by, most"] <= 0.10
     assert outcome.share == 1
 
 
