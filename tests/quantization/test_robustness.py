@@ -696,6 +696,38 @@ def test_a_lazy_layer_is_quantised_once_it_has_weights(tmp_path):
 # -- what cannot be exported says so ---------------------------------------------------------------------------
 
 
+class Square(torch.autograd.Function):
+    """A function with a gradient of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient
+
+
+def own_function(m, x):
+    return m.conv2(Square.apply(m.conv(x)))
+
+
+def reentrant_checkpoint(m, x):
+    return m.conv2(checkpoint.checkpoint(lambda y: F.relu(m.conv(y)), x, use_reentrant=True))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@cases(own_function, reentrant_checkpoint)
+def test_functions_that_a_trace_cannot_hold_are_named(forward, tmp_path):
+    model = assert_right(Wired(forward), picture())
+    with pytest.raises(
+        UsageError, match=r"cannot export .* uses a torch\.autograd\.Function or a reentrant checkpoint"
+    ):
+        linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
+
+
 class Around(nn.Module):
     """A float model with a quantised part."""
 
