@@ -277,8 +277,8 @@ def test_recurrent_layers_packed_sequences_and_dict_outputs():
     assert [(row.name, row.op, row.verdict) for row in found.rows] == [
         ("embed", "Embedding", "none"),
         ("first", "LinearInt", "born"),
-        ("rnn", "LSTM", "passed"),
-        ("last", "LinearInt", "born"),
+        ("rnn", "LSTMInt", "born"),
+        ("last", "LinearInt", "both"),
     ]
     with torch.no_grad():
         outputs = [model(*arguments), quantised(*arguments)]

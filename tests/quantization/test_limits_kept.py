@@ -396,8 +396,8 @@ def test_every_normalize_type_is_accepted_in_lists():
     assert all(issubclass(kind, Normalized) for kind in kinds)
     init(nn.Sequential(nn.Linear(2, 2)), quant_modules=kinds, disable_module=kinds)
     quant_module(nn.Linear(2, 2), kinds)
-    with pytest.raises(UsageError, match="LSTM has no integer form"):
-        init(nn.Sequential(nn.Linear(2, 2)), quant_modules=[nn.LSTM])
+    with pytest.raises(UsageError, match="RNN has no integer form"):
+        init(nn.Sequential(nn.Linear(2, 2)), quant_modules=[nn.RNN])
 
 
 def test_widths_for_a_pair_are_wished_by_its_type_or_its_convolution():
@@ -408,15 +408,18 @@ def test_widths_for_a_pair_are_wished_by_its_type_or_its_convolution():
         assert init(model)[2].widths == Widths(8, 4, 8)
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch's own
 def test_layers_without_an_integer_form_stay_float_within_their_limits(caplog):
     model = nn.Sequential(
         NormalizeLayerNorm(2, normalize_data=0.5),
-        NormalizeFastLSTM(2, 2, normalize_data=0.01), NormalizeFastGRU(2, 2), nn.LSTM(2, 2),
+        NormalizeFastLSTM(2, 4, proj_size=2, normalize_data=0.01), NormalizeFastGRU(2, 2), nn.LSTM(2, 2),
     )  # fmt: skip
     with caplog.at_level(logging.WARNING):
         init(model)
-    names = ["0 (NormalizeLayerNorm)", "1 (NormalizeFastLSTM)"]
-    assert caplog.messages == [f"{name} stays float, within its limits: it has no integer form" for name in names]
+    assert caplog.messages == [
+        "0 (NormalizeLayerNorm) stays float, within its limits: it has no integer form",
+        "1 (NormalizeFastLSTM) stays float: proj_size makes the state smaller by a product that has no integer form",
+    ]
     assert model[1](torch.randn(3, 1, 2))[0].abs().max() <= 0.01
     assert model[0](100 * torch.randn(1, 4, 2)).abs().max() == 0.5
 
@@ -459,9 +462,10 @@ def test_coverage_of_a_model_with_float_layers_within_limits():
     report = coverage(prepared(WithLSTM, x))
     assert [(op.where, op.op) for op in report.integer_ops if op.op.endswith("Int")] == [
         ("conv", "Conv2dInt"),
+        ("lstm", "LSTMInt"),
         ("fc", "LinearInt"),
     ]
-    assert "lstm" in {op.where for op in report.float_ops}
+    assert report.float_ops == ()
 
 
 # -- the file --------------------------------------------------------------------------------------------------------------------

@@ -103,6 +103,8 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0] if args else None
     if func in packing.FUNCTIONS:
         return packing.move_packed(func, *args)
+    if func is torch.stack and "out" not in kwargs:
+        return _stacked(*args, **kwargs)
     if isinstance(x, QTensor) and x.scale is not None:
         result = _moved(func, x, args, kwargs)
         if result is not NotImplemented:
@@ -131,6 +133,13 @@ def _moved(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any])
         )
     calls = rewritten(func, args, kwargs)
     return NotImplemented if calls is None else _run_all(calls)
+
+
+def _stacked(tensors: Any, dim: int = 0) -> Any:
+    """A new axis in each tensor, joined along it."""
+    if all(isinstance(t, QTensor) and t.scale is not None for t in tensors):
+        return dispatch(torch.cat, ([dispatch(torch.unsqueeze, (t, dim), {}) for t in tensors], dim), {})
+    return _in_float(torch.stack, (tensors, dim), {}, reason="an operand is a float tensor")
 
 
 def _run_all(calls: list[Call]) -> Any:

@@ -274,7 +274,7 @@ class _Comparison:
             self._mismatches.setdefault(key[0], difference)
             return
         layer = begin.module
-        op = layer.op_name if isinstance(layer, QuantLayer) else type(layer).__name__
+        op = getattr(layer, "op_name", type(layer).__name__)
         sums = self._rows.setdefault(key, _Sums(op))
         for f, q in zip(*arriving, strict=True):
             sums.arriving.add(*self._seen(begin, f, q))

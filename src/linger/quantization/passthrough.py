@@ -59,7 +59,8 @@ def _collect(names: list[str]) -> frozenset[Any]:
     return frozenset(found)
 
 
-MOVES = _collect(_NAMES) | {Tensor.__getitem__}
+# torch.export calls the op itself where an index is a size that it does not know
+MOVES = _collect(_NAMES) | {Tensor.__getitem__, torch.ops.aten.slice, torch.ops.aten.select}
 IN_PLACE_VIEWS = _collect(_IN_PLACE_VIEWS)
 TRANSPOSES = frozenset(getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH"))
 DROPOUTS = frozenset(
