@@ -20,6 +20,7 @@ SECONDS = 300
 ARGUMENTS = {
     "01_digits.py": ["--seeds", "1", "--epochs", "2", "--folder", "digits"],
     "15_transformer.py": ["--seeds", "1", "--epochs", "2", "--folder", "transformer"],
+    "14_real_models.py": ["--quick", "--only", "enlarger", "pnet", "rnet"],  # tests/models runs the others
 }
 LINES = {
     "01_digits.py": [r"seed 0: 0 of \d+ integers differ"],
@@ -70,6 +71,12 @@ LINES = {
         r"^silero-vad, weights: \d+ tensors$",
         r"^│ _model\.encoder\.3\.reparam_conv\.weight +│ weight .* stretch the range to 54\.9",
         r'^linger\.normalize_module\(model\.get_submodule\("_model\.encoder\.3\.reparam_conv"\), ',
+    ],
+    "14_real_models.py": [
+        r"^waifu2x upconv7: 0 of \d+ integers differ",
+        r"^MTCNN pnet: 0 of \d+ integers differ",
+        r"^MTCNN rnet: 0 of \d+ integers differ",
+        r"^│ waifu2x upconv7 .* │ 0 of [\d,]+ ",
     ],
 }
 

@@ -7,13 +7,18 @@ from linger.quantization.attention import ATTENTION
 from linger.quantization.compositions import COMPOSITIONS
 from linger.quantization.masks import MASKS
 from linger.quantization.matrix_forms import MATRIX_FORMS
-from linger.quantization.padding import PADDING
 
 
 def test_no_function_has_two_handlers():
-    assert len(COMPOSITIONS) == len(ATTENTION) + len(MASKS) + len(PADDING) + len(MATRIX_FORMS)
+    assert len(COMPOSITIONS) == len(ATTENTION) + len(MASKS) + len(MATRIX_FORMS) + 1
 
 
 def test_functions_of_every_kind():
-    for function in (F.pad, torch.where, torch.Tensor.__gt__, torch.Tensor.masked_fill, F.scaled_dot_product_attention):
+    for function in (
+        torch.stack,
+        torch.where,
+        torch.Tensor.__gt__,
+        torch.Tensor.masked_fill,
+        F.scaled_dot_product_attention,
+    ):
         assert callable(COMPOSITIONS[function])

@@ -94,6 +94,8 @@ def _pairs(target: nn.Module, wiring: Wiring) -> list[tuple[nn.Module, nn.Module
         has_other_source = {id(x) for x in wiring.inputs[bn]} != {id(r) for r in results}
         if has_other_source or bn.running_mean is None or conv.padding_mode != "zeros":
             continue
+        if any(layer._forward_hooks or layer._forward_pre_hooks for layer in (conv, bn)):  # noqa: SLF001 - no public name
+            continue  # somebody looks at, or changes, what goes between them
         found.append((conv, bn))
     return found
 

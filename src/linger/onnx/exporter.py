@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +14,17 @@ from typing import IO, Any
 
 import onnx
 import onnx_ir as ir
-from torch import Tensor
+from torch import Tensor, nn
 from torch.onnx import TrainingMode
 from torch.utils._pytree import tree_leaves
 
 from linger.atomic import write_atomically
 from linger.dialect import DOMAIN, DOMAIN_VERSION
-from linger.errors import UsageError
+from linger.errors import UsageError, listing
 from linger.graph.model_io import save
 from linger.onnx.assembly import assemble
 from linger.onnx.call import Call, FlatModel, default_names, read_call, run_once
+from linger.onnx.decisions import DecisionWatch
 from linger.onnx.emission import SymbolicEmitter, TraceEmitter
 from linger.onnx.judgement import judge
 from linger.onnx.large import export_large, is_large
@@ -39,6 +41,7 @@ from linger.onnx.options import (
 from linger.onnx.preserve import preserved
 from linger.onnx.simplification import simplify as simplify_model
 from linger.onnx.tracing import axes_from_shapes, trace, trace_dynamo
+from linger.quantization.statistics import QuantizedBase
 
 Target = str | os.PathLike[str] | IO[bytes]
 
@@ -183,6 +186,7 @@ def _convert(model: Any, call: Call, options: ExportOptions, f: Target) -> bytes
     """The finished file's content (None: too large for memory, already written); the model is as before afterwards."""
     was_training = bool(getattr(model, "training", False))
     with preserved(model) as runtime:
+        _refuse_parts(model, is_quantized=runtime is not None)
         if runtime is not None:
             options = with_target(options, runtime.target)
         check_options(options, is_quantized=runtime is not None)
@@ -208,9 +212,35 @@ def _convert(model: Any, call: Call, options: ExportOptions, f: Target) -> bytes
         runtime.emitter = emitter
         opsets = {**(options.custom_opsets or {}), DOMAIN: DOMAIN_VERSION}
         traced = replace(options, export_params=True, training=None, custom_opsets=opsets)
-        content = _run(subject, call, traced)
+        with DecisionWatch() as watch:
+            content = _run(subject, call, traced)
     proto = assemble(content, options, is_wrapped=is_wrapped)
+    _warn_about_losses(proto, call, watch)
     return _adjust(proto, call, options, is_quantized=True)
+
+
+def _refuse_parts(model: Any, *, is_quantized: bool) -> None:
+    """What holds quantised layers is exported by the model that `init` returned, which knows how to write them."""
+    parts = [] if is_quantized or not isinstance(model, nn.Module) else list(model.named_modules())
+    found = [path or type(module).__name__ for path, module in parts if isinstance(module, QuantizedBase)]
+    if found:
+        raise UsageError(
+            f"export: {listing(found)} of this model is quantised, the model as a whole is not. "
+            "Call linger.init on the whole model and export what it returns."
+        )
+
+
+def _warn_about_losses(proto: onnx.ModelProto, call: Call, watch: DecisionWatch) -> None:
+    """A trace that forgot something is worth a word."""
+    if watch.summary():
+        warnings.warn(watch.summary(), stacklevel=5)
+    given, kept = len(call.tensors()), len(proto.graph.input)
+    if kept < given:
+        warnings.warn(
+            f"export: the file has {kept} of the {given} inputs: its outputs do not depend on the others. "
+            "If they should, forward leaves torch on the way (numpy, tolist, pickle).",
+            stacklevel=5,
+        )
 
 
 def _run(subject: Any, call: Call, options: ExportOptions) -> bytes:

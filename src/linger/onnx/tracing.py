@@ -27,6 +27,10 @@ torch_export: Any = torch.onnx.export
 """torch's own function, taken before anybody redirects it; loosely typed, as it has changed with every release."""
 
 
+_LOST_VALUE = "unordered_map::at"
+"""All that torch says when the inside of a function of its own kind was not traced."""
+
+
 def trace(model: Any, call: Call, options: ExportOptions, target: io.BytesIO | Path) -> None:
     """Run torch's tracing exporter into a buffer or a file."""
     arguments: dict[str, Any] = {
@@ -92,6 +96,8 @@ def _quietly(model: Any, call: Call) -> Iterator[None]:
             yield
     except (RuntimeError, TypeError, ValueError, torch.onnx.OnnxExporterError) as error:
         reason = " ".join(str(error).split())
+        if reason == _LOST_VALUE:
+            reason += ". Forward uses a torch.autograd.Function or a reentrant checkpoint, which a trace cannot hold"
         where = callers_of(model, call, reason)
         raise UsageError(f"{where}: torch cannot export the model: {reason}") from error
     finally:

@@ -32,15 +32,15 @@ def is_state(value: Any, runtime: Runtime) -> bool:
         return False
     if not runtime.frames:
         return False
-    if runtime.state_memory is None:
+    if runtime.current.state_memory is None:
         root = runtime.frames[0].module
-        runtime.state_memory = frozenset(_memory(t) for t in (*root.parameters(), *root.buffers()))
-    return _memory(value) in runtime.state_memory
+        runtime.current.state_memory = frozenset(_memory(t) for t in (*root.parameters(), *root.buffers()))
+    return _memory(value) in runtime.current.state_memory
 
 
 def is_fixed(value: Any, runtime: Runtime) -> bool:
     """Whether a tensor is part of the model's state, or was computed from nothing else in this watched pass."""
-    known = runtime.derived.get(id(value))
+    known = runtime.current.derived.get(id(value))
     return is_state(value, runtime) or (known is not None and known() is value)
 
 
@@ -48,7 +48,7 @@ def note_derived(arguments: Sequence[Tensor], results: Sequence[Tensor], runtime
     """Remember what is computed from the model's state alone; returns whether it is."""
     if not arguments or not all(is_fixed(t, runtime) for t in arguments):
         return False
-    runtime.derived.update({id(t): weakref.ref(t) for t in results})
+    runtime.current.derived.update({id(t): weakref.ref(t) for t in results})
     return True
 
 

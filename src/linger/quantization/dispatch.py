@@ -21,6 +21,7 @@ from linger.quantization.multiplications import multiplications
 from linger.quantization.norms import NAMES as NORMS
 from linger.quantization.norms import affine_of, call_norm, why_float
 from linger.quantization.parameters import is_parameter
+from linger.quantization.precision import full_precision
 from linger.quantization.products import MATRIX_PRODUCTS, PRODUCTS, as_linear, compute_product, read_product
 from linger.quantization.qtensor import QTensor, unwrap
 from linger.quantization.rewrites import MOVES as OWN_MOVES
@@ -75,6 +76,10 @@ _IN_PLACE_OPERATORS = frozenset(
     f"__i{name}__"
     for name in ["add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor", "lshift", "rshift"]
 ) | {"__setitem__"}
+
+
+_ARRAYS = frozenset({"numpy", "__array__"})
+"""Questions whose answer is the memory itself."""
 
 
 @cache
@@ -214,7 +219,8 @@ def _as_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         return _in_float(func, args, kwargs, reason=reason)
     is_in_place = bool(args) and isinstance(args[0], QTensor) and _is_in_place(func, args, kwargs)
     known = [o for o in operands if o is not None]
-    result = run_functional(op, known, settings, runtime, is_in_place=is_in_place, parameter=parameter)
+    with full_precision():
+        result = run_functional(op, known, settings, runtime, is_in_place=is_in_place, parameter=parameter)
     if not is_in_place:
         return result
     if result.content.shape != args[0].content.shape:
@@ -246,15 +252,19 @@ def _in_float(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, reaso
     """The function on real values. In place, it works on a copy and the QTensor becomes an ordinary tensor."""
     name = getattr(func, "__name__", str(func))
     if name in _QUERIES:
-        is_about_shape = name in _SHAPE_QUERIES or _attribute_name(func) in _SHAPE_ATTRIBUTES
-        seen = unwrap_indices if is_about_shape else unwrap  # a question about the shape needs no Dequant
-        return func(*seen(args), **unwrap(kwargs))
+        return _answer(func, name, args, kwargs)
     x = args[0] if args else None
+    _refuse_hidden_writes(name, x, args, kwargs)
     if isinstance(x, QTensor) and _is_in_place(func, args, kwargs):
         copy = x.dequantize().clone()
         func(copy, *unwrap(args[1:]), **unwrap(kwargs))
         _note(name, args, kwargs, reason)
         return x.overwrite(copy)
+    if isinstance(kwargs.get("out"), QTensor):
+        rest = {k: v for k, v in kwargs.items() if k != "out"}
+        result = kwargs["out"].overwrite(func(*unwrap(args), **unwrap(rest)))
+        _note(name, args, kwargs, reason)
+        return result
     real_args, real_kwargs = unwrap(args), unwrap(kwargs)
     result = func(*real_args, **real_kwargs)
     # a function without result has written into a float tensor
@@ -264,6 +274,47 @@ def _in_float(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, reaso
         macs = multiplications(name, real_args, real_kwargs, result) if is_counted else 0
         _note(name, args, kwargs, reason, macs)
     return result
+
+
+def _answer(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A question about a tensor, answered from its real values; nobody gets hold of its memory uncounted."""
+    attribute = _attribute_name(func)
+    if attribute == "data":
+        if name == "__set__":
+            raise _cannot_write(_runtime(args), "assigning to .data")
+        return args[0].dequantize().detach()  # .data itself hides later writes from torch
+    is_about_shape = name in _SHAPE_QUERIES or attribute in _SHAPE_ATTRIBUTES
+    seen = unwrap_indices if is_about_shape else unwrap  # a question about the shape needs no Dequant
+    answer = func(*seen(args), **unwrap(kwargs))
+    if name in _ARRAYS:
+        answer = answer.copy()
+        answer.flags.writeable = _runtime(args).frame is None  # inside a model, a write is meant for the tensor
+    return answer
+
+
+def _refuse_hidden_writes(name: str, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Writes that neither the tensor nor the file would learn of."""
+    out = kwargs.get("out")
+    if isinstance(out, (tuple, list)) and any(isinstance(o, QTensor) for o in out):
+        raise _cannot_write(_runtime(out), f"{name} with several results into out=")
+    if not (name.endswith("_") and not name.endswith("__")):
+        return
+    if isinstance(x, (tuple, list)) and any(isinstance(leaf, QTensor) for leaf in tree_leaves(x)):
+        raise _cannot_write(_runtime(x), f"{name} on a list")
+    if isinstance(x, Tensor) and not isinstance(x, QTensor) and x._is_view():  # noqa: SLF001 - torch has no other name
+        runtime = _runtime((args, kwargs))
+        if runtime.emitter is not None:  # torch's exporter would forget the write
+            raise UnsupportedError(
+                f"{runtime.path or 'model'}: {name} writes a quantised tensor into a part of a float tensor, which a file "
+                f"cannot hold. Write z[:, :2] = … instead of z[:, :2].{name}(…)."
+            )
+
+
+def _cannot_write(runtime: Any, what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{runtime.path or 'model'}: {what} writes over a quantised tensor unseen. "
+        "Make a new tensor instead, e.g. x = x * 2, or x.copy_(y)."
+    )
 
 
 def _attribute_name(func: Any) -> str:

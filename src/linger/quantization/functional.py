@@ -267,7 +267,9 @@ def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtim
     if op.name == "Relu" and is_in_place and not x.is_integer:
         runtime.note(OpRecord(runtime.path, op.name, is_integer=True))
         before = [x.like(x.content.clone()) if runtime.observers else x]  # relu_ writes over its operand
-        result = x.like(torch.relu_(x.content))
+        torch.relu_(x.content)
+        x.accept_write()
+        result = x.like(x.content)
         runtime.record(name, result, op, before, attributes)
     else:
         result = compute(op, operands, attributes, x.scale, x.bits, runtime, name)

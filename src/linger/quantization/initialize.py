@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from linger.constraint.conv_bn import ConvBN
 from linger.constraint.limits import AHEAD_RELU, Normalized, limits_of
@@ -36,6 +37,14 @@ from linger.targets import find_target
 logger = logging.getLogger(__name__)
 
 _RUNTIME = "_linger_runtime"
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+)
+"""Where torch keeps the hooks of a module."""
 
 _LAYERS: dict[str, type[QuantLayer]] = {
     "BatchNorm2dInt": BatchNormLayer,
@@ -99,6 +108,7 @@ def init(
         made = _quantized(module, path, types, widths, runtime) if is_wanted else None
         if made is not None:
             replacements[module] = made
+            _carry_hooks(module, made)
         elif not is_wanted or _stays_float(module, types):
             kept_float[path] = module
             refusal = refusal_of(module) if isinstance(module, nn.MultiheadAttention) else None
@@ -177,10 +187,25 @@ def _quantized(
     return made
 
 
+def _carry_hooks(source: nn.Module, made: nn.Module) -> None:
+    """A user's hooks see, and may change, what the layer takes and gives, as before; their handles still remove them."""
+    for name in _HOOKS:
+        setattr(made, name, getattr(source, name))
+    if source._backward_hooks or source._backward_pre_hooks:  # noqa: SLF001 - torch has no question for it
+        logger.warning("%s: backward hooks of a quantised layer are never called", made.path)
+
+
 def _refusal(module: nn.Module) -> Refusal | None:
     """Why a layer of a supported type stays float, whatever its settings are."""
-    if has_own_forward(_layer_of(module)):
+    layer = _layer_of(module)
+    if has_own_forward(layer):
         return Refusal("it overrides forward")
+    is_computed = isinstance(getattr(layer, "weight", None), Tensor) and "weight" not in layer._parameters  # noqa: SLF001 - hasattr finds both
+    if is_computed or is_parametrized(layer):
+        return Refusal(
+            "its weight is computed from others (a parametrization, weight_norm, pruning); make it permanent first, "
+            "e.g. with torch.nn.utils.parametrize.remove_parametrizations"
+        )
     if isinstance(module, ConvBN) and module.bn.running_mean is None:
         return Refusal("its batch norm keeps no statistics that could be folded")
     return None

@@ -50,7 +50,8 @@ _NAMES = [
     "adjoint",
 ]
 
-_IN_PLACE_VIEWS = ["squeeze_", "unsqueeze_", "transpose_", "t_", "resize_", "swapaxes_", "swapdims_"]
+_IN_PLACE_VIEWS = ["squeeze_", "unsqueeze_", "transpose_", "t_", "resize_", "resize_as_", "swapaxes_", "swapdims_"]
+_IN_PLACE_VIEWS += ["as_strided_"]
 
 
 def _collect(names: list[str]) -> frozenset[Any]:

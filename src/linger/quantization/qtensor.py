@@ -65,8 +65,9 @@ class QTensor(Tensor):
         self.own_bits = bits
         self._real = None
         self._make = None
-        # counts in-place writes; tensors that share memory share the list, so that none is read when it is stale
-        self._writes, self._writes_known = [0], 0
+        # counts in-place writes, linger's own and torch's; tensors that share memory share the list, so that none is read
+        # when it is stale
+        self._writes, self._writes_known = [0, _version(content)], 0
 
     @property
     def content(self) -> Tensor:
@@ -75,7 +76,7 @@ class QTensor(Tensor):
         Raises:
             UnsupportedError: A view of this tensor, or the tensor it is a view of, was changed in place since.
         """
-        if self._writes_known != self._writes[0]:
+        if self._writes_known != self._writes[0] or self._writes[1] != _version(self._content):
             raise UnsupportedError(
                 f"{self.runtime.path or 'model'}: a quantised tensor is used after another one that shares its memory "
                 "(a view or slice) was changed in place. Write x = x + y instead of x += y, or clone() first."
@@ -143,13 +144,17 @@ class QTensor(Tensor):
         self._real = self._make = None
         if not (isinstance(other, QTensor) and other.content is self._content):  # else the memory itself was written
             self._writes[0] += 1
-            self._writes, self._writes_known = [0], 0
+            self._writes, self._writes_known = [0, _version(other.content if isinstance(other, QTensor) else other)], 0
         if isinstance(other, QTensor):
             self._content, self.scale, self.bits = other.content, other.scale, other.bits
             self.is_nonnegative, self.own_bits = other.is_nonnegative, other.own_bits
         else:
             self._content, self.scale, self.is_nonnegative = other, None, False
         return self
+
+    def accept_write(self) -> None:
+        """The memory was written on purpose, every value still a multiple of 1/scale: whoever shares it may read it."""
+        self._writes[1] = _version(self._content)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # torch leaves it open
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
@@ -176,7 +181,11 @@ class QTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]  # torch's stub has no func
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Calls that bypass torch functions see the real values."""
+        """Calls that bypass torch functions see the real values, and may not write them."""
+        if func._schema.is_mutable and any(isinstance(a, QTensor) for a in args[:1]):  # noqa: SLF001 - no public name
+            raise UnsupportedError(
+                f"{args[0].runtime.path or 'model'}: {func} writes over a quantised tensor unseen. Make a new one instead."
+            )
         return func(*unwrap(args), **unwrap(dict(kwargs or {})))
 
 
@@ -187,6 +196,13 @@ def unwrap(tree: Any) -> Any:
 
 def _share_memory(a: Tensor, b: Tensor) -> bool:
     return a is b or a.untyped_storage()._cdata == b.untyped_storage()._cdata  # noqa: SLF001 - a storage's identity
+
+
+def _version(content: Tensor) -> int:
+    """How often torch has written into this memory: views of it, also those that a float function returned, count too."""
+    if torch.compiler.is_exporting() or content.is_inference():  # neither counts
+        return 0
+    return content._version  # noqa: SLF001 - torch's public name is missing
 
 
 def to_carrier(values: Tensor, bits: int) -> Tensor:

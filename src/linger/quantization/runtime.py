@@ -7,6 +7,7 @@ make. Nothing here is global.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from linger.dialect import Op, find_op
 from linger.quantization.calibrate import is_calibrating
 from linger.quantization.packing import Unpacked
+from linger.quantization.precision import put_autocast_aside, take_autocast_up
 from linger.quantization.qtensor import unwrap
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Frame:
     path: str
     module: nn.Module
     indices: Counter[str] = field(default_factory=Counter)
+    autocast: tuple[str, ...] = ()
 
     def next_index(self, counter: str) -> int:
         """0, 1, 2 … for the functional ops of this call that are numbered together."""
@@ -83,12 +86,28 @@ Observer = Callable[[str, Op, "Sequence[Tensor | Frozen]", Mapping[str, Any], "Q
 """Receives every op that the simulation computes: name, op, operands (a layer's parameters as `Frozen`), attributes, result."""
 
 
+class _Pass(threading.local):
+    """One thread's forward pass: threads may share a model."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self.records: list[OpRecord] = []
+        self.names: Counter[str] = Counter()
+        self.watch: Any = None
+        self.edge: Any = None
+        self.derived: dict[int, weakref.ref[Tensor]] = {}
+        self.state_memory: frozenset[int] | None = None
+
+
+_FRESH: dict[str, Any] = {"observers": [], "parameters": {}, "constants": {}, "facts": {}}
+"""What a copy of a model begins with."""
+
+
 @dataclass
 class Runtime:
     """State of one model's forward passes; `target` is the chip whose arithmetic it simulates."""
 
     target: str | None = None
-    frames: list[Frame] = field(default_factory=list)
     emitter: Emitter | None = None
     recorder: Recorder | None = None
     observers: list[Observer] = field(default_factory=list)
@@ -98,81 +117,89 @@ class Runtime:
     parameters: dict[str, tuple[float, Frozen]] = field(default_factory=dict)
     constants: dict[str, tuple[float, Tensor]] = field(default_factory=dict)
     facts: dict[str, bool] = field(default_factory=dict)
-    derived: dict[int, weakref.ref[Tensor]] = field(default_factory=dict)
-    state_memory: frozenset[int] | None = None
     make_edge: Callable[[Runtime], Any] | None = None
     is_thorough: bool = False
     make_watch: Callable[[Runtime], Any] | None = None
     is_watched: bool = False
     is_unpacking: bool = False
     """Whether exports keep packed sequences padded: there are quantised recurrent layers, and no float ones."""
-    _watch: Any = None
-    _edge: Any = None
-    _pending: list[OpRecord] = field(default_factory=list)
-    _names: Counter[str] = field(default_factory=Counter)
+    _pass: _Pass = field(default_factory=_Pass)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy of the model is not observed."""
-        return self.__dict__ | {
-            "observers": [],
-            "parameters": {},
-            "constants": {},
-            "facts": {},
-            "derived": {},
-            "state_memory": None,
-        }
+        """A copy of the model is not observed, and not at work."""
+        return {k: v for k, v in self.__dict__.items() if k != "_pass"} | _FRESH
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._pass = _Pass()
+
+    @property
+    def frames(self) -> list[Frame]:
+        """The module calls in progress in this thread, the outermost first."""
+        return self._pass.frames
+
+    @property
+    def current(self) -> _Pass:
+        """This thread's pass."""
+        return self._pass
 
     def enter(self, path: str, module: nn.Module) -> None:
         """A module's forward begins; the outermost one starts a new pass."""
         if not path:
             self.abandon()  # the root never runs inside itself: an interrupted pass is still here
         if not self.frames:
-            self._pending = []
-            self._names.clear()
-            self.state_memory = None
-            self.derived.clear()
+            self._pass.records = []
+            self._pass.names.clear()
+            self._pass.state_memory = None
+            self._pass.derived.clear()
             if self.make_edge is not None:
-                self._edge = self.make_edge(self)
-                self._edge.__enter__()
+                self._pass.edge = self.make_edge(self)
+                self._pass.edge.__enter__()
             if self.make_watch is not None and is_calibrating():
-                self._watch = self.make_watch(self)
+                self._pass.watch = self.make_watch(self)
             elif self.emitter is not None and self.is_unpacking:
-                self._watch = Unpacked()
-            if self._watch is not None:
-                self._watch.__enter__()
-        self.frames.append(Frame(path, module))
+                self._pass.watch = Unpacked()
+            if self._pass.watch is not None:
+                self._pass.watch.__enter__()
+        self.frames.append(Frame(path, module, autocast=put_autocast_aside()))
 
     def leave(self, module: nn.Module) -> None:
         """A module's forward ends, normally or by an exception."""
-        while self.frames and self.frames.pop().module is not module:
+        while self.frames and self._pop().module is not module:
             pass
         if not self.frames:
             self._finish()
 
+    def _pop(self) -> Frame:
+        frame = self.frames.pop()
+        take_autocast_up(frame.autocast)
+        return frame
+
     def _finish(self) -> None:
         """A pass is over. What a watched pass saw is complete, so a later, unwatched one does not replace it."""
-        is_watching = self._watch is not None and not isinstance(self._watch, Unpacked)
+        is_watching = self._pass.watch is not None and not isinstance(self._pass.watch, Unpacked)
         self._stop_modes()
         if is_watching:
             self.is_watched = True
         if is_watching or not self.is_watched:
-            self.ops = self._pending
+            self.ops = self._pass.records
 
     def _stop_modes(self) -> None:
-        for mode in (self._watch, self._edge):  # the one that began last ends first
+        for mode in (self._pass.watch, self._pass.edge):  # the one that began last ends first
             if mode is not None:
                 mode.__exit__(None, None, None)
-        self._watch = self._edge = None
+        self._pass.watch = self._pass.edge = None
 
     def abandon(self) -> None:
         """Forget a pass that did not end."""
-        self.frames.clear()
+        while self.frames:
+            self._pop()
         self._stop_modes()
 
     @property
     def is_watching(self) -> bool:
         """Whether this pass sees every function, so that it knows what is computed from parameters alone."""
-        return self._watch is not None
+        return self._pass.watch is not None
 
     @property
     def frame(self) -> Frame | None:
@@ -187,8 +214,8 @@ class Runtime:
     def unique_name(self, path: str, op_name: str) -> str:
         """`path.Op`, with a number from the second call in this pass on: the same in every pass of one model."""
         stem = f"{path}.{op_name}" if path else op_name
-        count = self._names[stem]
-        self._names[stem] += 1
+        count = self._pass.names[stem]
+        self._pass.names[stem] += 1
         return stem if count == 0 else f"{stem}_{count}"
 
     @property
@@ -222,7 +249,7 @@ class Runtime:
     def note(self, record: OpRecord) -> None:
         """Remember an op of this pass."""
         if self.frames:
-            self._pending.append(record)
+            self._pass.records.append(record)
 
     def note_float(self, op_name: str, reason: str, macs: int = 0) -> None:
         """Remember an op of this pass that stays float."""

