@@ -130,8 +130,10 @@ def test_split_and_concat_undo_each_other(draw):
 
 def test_scan_stacks_the_states():
     # 1, 1·2 + 2, …: state = 2·state + item
-    found = K.scan(lambda state, item: 2 * state + item, np.array([0.0]), np.array([[1.0], [2.0], [3.0]]))
-    assert found.tolist() == [[1.0], [4.0], [11.0]]
+    steps = np.array([[1.0], [2.0], [3.0]])
+    last, stacks = K.scan(lambda states, item: (2 * states[0] + item,), (np.array([0.0]),), steps, stacked=1)
+    assert stacks[0].tolist() == [[1.0], [4.0], [11.0]]
+    assert last[0].tolist() == [11.0]
 
 
 @pytest.mark.parametrize("exponent", range(32))

@@ -55,7 +55,7 @@ def test_every_error_is_in_one_message_and_nothing_is_written(tmp_path):
         "0.Conv2dInt (Conv2dInt): a kernel of 7×7; venus has 1 to 5. Use a size",
         "1.Conv2dInt (Conv2dInt): a kernel of 1×1 steps by 2×2",
         "Slice the input",
-        "(HardSigmoid): venus's packer has no HardSigmoid. Keep it out of the file",
+        "(iqHardsigmoid): venus's packer has no iqHardsigmoid. Keep it out of the file",
     ):
         assert part in text
     assert isinstance(caught.value, LingerError)

@@ -7,7 +7,7 @@ import onnxruntime as ort
 
 from linger.graph.passes.expand_dialect import expand_dialect
 from linger.graph.passes.to_qdq import to_qdq
-from tests.support.samples import run_numpy, single_node_model
+from tests.support.samples import joined, run_numpy, single_node_model
 
 LEVELS = ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")
 OPTIONS = {
@@ -50,9 +50,9 @@ def session(proto: onnx.ModelProto, mode=("ENABLE_ALL", "default"), **settings):
 
 
 def run(proto, inputs, mode):
-    """The first output; inputs are named in0, in1 …"""
+    """The outputs as one array; inputs are named in0, in1 …"""
     made = session(proto, mode)
-    return made.run(None, {i.name: inputs[int(i.name[2:])] for i in made.get_inputs()})[0]
+    return joined(made.run(None, {i.name: inputs[int(i.name[2:])] for i in made.get_inputs()}))
 
 
 def assert_as_reported(op, inputs, attributes, *, is_symmetric=False, opset=13, modes=MODES):

@@ -62,10 +62,10 @@ def _array(x, generator):
 
 def run_numpy(op: Op, inputs, attributes, kernel=None):
     """The reference."""
-    return _joined(op.body(kernel or NumpyKernel(), *op.arrange(inputs), **op.complete(attributes)))
+    return joined(op.body(kernel or NumpyKernel(), *op.arrange(inputs), **op.complete(attributes)))
 
 
-def _joined(results):
+def joined(results):
     """One array; several outputs as the numbers of all of them."""
     if not isinstance(results, (tuple, list)):
         return results
@@ -76,7 +76,7 @@ def run_torch(op: Op, inputs, attributes, kernel=None):
     """The body on float carriers, back as integers."""
     carriers = [None if x is None else _carried(x) for x in inputs]
     result = op.body(kernel or TorchKernel(is_exact=True), *op.arrange(carriers), **op.complete(attributes))
-    return _joined([r.detach().numpy() for r in (result if isinstance(result, tuple) else (result,))])
+    return joined([r.detach().numpy() for r in (result if isinstance(result, tuple) else (result,))])
 
 
 def _carried(x):
@@ -130,7 +130,7 @@ def run_model(model: ir.Model, inputs, *, level=ort.GraphOptimizationLevel.ORT_E
     options.log_severity_level = 3
     session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
     feeds = {i.name: inputs[int(i.name[2:])] for i in session.get_inputs()}
-    return _joined(session.run(None, feeds))
+    return joined(session.run(None, feeds))
 
 
 def run_function(op: Op, inputs, attributes, *, opset: int, **options):

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import onnxscript
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -19,6 +20,7 @@ _READS = frozenset(
     {"__bool__", "__float__", "__int__", "__index__", "item", "tolist", "numpy", "__array__", "__contains__"}
 )
 _TORCH = str(Path(torch.__file__).parent)
+_EXPORTER = str(Path(onnxscript.__file__).parent)
 _LINGER = str(Path(__file__).parent.parent)
 
 
@@ -58,10 +60,10 @@ class DecisionWatch(TorchFunctionMode):
 
 
 def _place() -> str | None:
-    """The line of the model that reads; None where linger itself does."""
+    """The line of the model that reads; None where linger or the exporter does."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - inspect.stack would read every source file
     while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
         frame = frame.f_back
-    if frame is None or frame.f_code.co_filename.startswith(_LINGER):
+    if frame is None or frame.f_code.co_filename.startswith((_LINGER, _EXPORTER)):
         return None
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -85,11 +85,13 @@ class QTensor(Tensor):
             make, self._make = self._make, None
             with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as inside every other function
                 self._content = make()
+            self._writes[1] = _version(self._content)
         return self._content
 
     def deferred(self, make: Callable[[], Tensor]) -> QTensor:
         """This tensor (whose shape, type and scale are right) with content that is made when somebody asks for it."""
-        self._make, self._writes, self._writes_known = make, [0], 0
+        self._make = make
+        self._writes, self._writes_known = [0, _version(self._content)], 0
         return self
 
     @property

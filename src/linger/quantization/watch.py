@@ -6,11 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from linger.quantization import passthrough
+from linger.quantization import packing, passthrough
 from linger.quantization.constants import note_derived
 from linger.quantization.masks import masks_scores
 from linger.quantization.multiplications import multiplications
@@ -39,6 +40,10 @@ _MASK_MAKERS = frozenset(
 )
 
 
+_COMPUTES_NOTHING = passthrough.MOVES | {*packing.FUNCTIONS, F.pad}
+"""What moves real numbers, or puts others beside them."""
+
+
 class FloatWatch(TorchFunctionMode):
     """Notes every computation on ordinary float tensors inside a quantised model."""
 
@@ -59,7 +64,7 @@ class FloatWatch(TorchFunctionMode):
         is_float = any(r.is_floating_point() for r in results) and not any(isinstance(r, QTensor) for r in results)
         if not is_plain or name.startswith("__get") or not is_float or note_derived(leaves, results, self._runtime):
             return result
-        if func not in passthrough.MOVES and not _makes_mask(func, results):
+        if func not in _COMPUTES_NOTHING and not _makes_mask(func, results):
             macs = multiplications(name, args, kwargs or {}, result)
             self._runtime.note_float(name, "its inputs are float tensors", macs)
         return result
