@@ -28,7 +28,7 @@ def test_fake_tensors_get_shape_and_type_without_values():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     TraceEmitter(is_dynamic=False)
-    call = {"op": "Quant", "attributes": {"data_bits": 16, "scale_x": 8.0}, "name": "q", "is_dynamic": False}
+    call = {"op": "Quant", "platform": None, "attributes": {"data_bits": 16, "scale_x": 8.0}, "name": "q"}
     with FakeTensorMode():
         result = torch.ops.linger.call([torch.randn(2, 3)], json.dumps(call))
     assert (result.shape, result.dtype) == ((2, 3), torch.int16)
