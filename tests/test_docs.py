@@ -166,6 +166,13 @@ def test_ops_of_the_numeric_page_exist():
     assert [name for name in named if name not in ops()] == []
 
 
+@pytest.mark.parametrize("file", ["src/linger/ops/absolute.py", "tests/ops/test_absolute.py"])
+def test_recipe_is_the_last_op_as_it_is(file):
+    """CONTRIBUTING shows the two files of one op; they must be those of the repository."""
+    blocks = re.findall(r"```python no-run\n(.*?)```", read("CONTRIBUTING.md"), re.DOTALL)
+    assert read(file).removeprefix("# SPDX-License-Identifier: Apache-2.0\n") in blocks
+
+
 def test_licence_is_the_one_the_metadata_names():
     text = read("LICENSE")
     assert "Apache License" in text
