@@ -63,6 +63,11 @@ def samples_of(*names):
     return [(op, sample) for op in ops().values() if op.name in names or not names for sample in op.samples]
 
 
+def few_of_each():
+    """Two samples of every op: test_contract has them all."""
+    return [(op, sample) for op in ops().values() for sample in op.samples[:2]]
+
+
 def caught(mismatches):
     """Whether wrong numbers were found; a wrong type or shape would be a mistake of the fault itself."""
     return any("differ, first at" in found for found in mismatches)
@@ -77,7 +82,7 @@ def disagreements(kernel, compute, pairs):
 @each_kernel
 def test_contract_check_is_silent_without_a_fault(kernel, monkeypatch):
     compute, _ = plant(monkeypatch, kernel, None)
-    assert list(disagreements(kernel, compute, samples_of())) == []
+    assert list(disagreements(kernel, compute, few_of_each())) == []
 
 
 @each_kernel
@@ -123,7 +128,7 @@ FILE_RUNS = {"numpy": run_reference, "onnxruntime": run_session}
 def test_contract_check_cannot_see_a_fault_that_all_kernels_share(fault, compute, monkeypatch):
     """Why agreement is not correctness: this is what the vectors are for."""
     plant_in_blocks(monkeypatch, fault, [find_op(name) for name in BIASED])
-    assert list(contract_mismatches(samples_of(), compute, run_numpy)) == []
+    assert list(contract_mismatches(few_of_each(), compute, run_numpy)) == []
 
 
 @pytest.mark.parametrize("run", FILE_RUNS.values(), ids=FILE_RUNS.keys())
