@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from linger.dialect import find_op, ops
+from linger.dialect import find_op
 from linger.graph.qdq_forms import FORMS
 from tests.support.qdq import BRIEF, STYLES, assert_as_reported
-from tests.support.samples import arrays
+from tests.support.samples import arrays, every_op, title
 
 EVERY_INT8 = np.arange(-128, 128).astype(np.int8)
 SHIFTS = (-2, -1, 0, 1, 2, 7, 13, 14, 15, 17, 20)
@@ -178,8 +178,8 @@ def test_reals_are_rounded_as_on_the_device(scale):
 @pytest.mark.parametrize("style", STYLES)
 def telling_samples():
     """Every sample of an op that has a form of its own; of the others, which are written as explicit nodes, the first two."""
-    pairs = [(op, sample) for op in ops().values() for sample in (op.samples if op.name in FORMS else op.samples[:2])]
-    return {"argvalues": pairs, "ids": [f"{op.name}: {sample.name}" for op, sample in pairs]}
+    pairs = [(op, sample) for op in every_op() for sample in (op.samples if op.name in FORMS else op.samples[:2])]
+    return {"argvalues": pairs, "ids": [f"{title(op)}: {sample.name}" for op, sample in pairs]}
 
 
 @pytest.mark.parametrize(("op", "sample"), **telling_samples())

@@ -68,8 +68,8 @@ def test_expansion_equals_numpy_at_every_optimisation_level(op, sample):
 
 def differentiable_samples():
     """All but those of recurrent ops: their gates are looked up in a table, and the gradient is their twins'."""
-    pairs = [(op, sample) for op in ops().values() for sample in op.samples if len(op.outputs) == 1]
-    return {"argvalues": pairs, "ids": [f"{op.name}: {sample.name}" for op, sample in pairs]}
+    pairs = [(op, sample) for op in every_op() for sample in op.samples if len(op.outputs) == 1]
+    return {"argvalues": pairs, "ids": [f"{title(op)}: {sample.name}" for op, sample in pairs]}
 
 
 @pytest.mark.parametrize(("op", "sample"), **differentiable_samples())
