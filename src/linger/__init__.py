@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from linger.quantization.qtensor import QTensor as QTensor
     from linger.quantization.sensitivity_ranking import sensitivity as sensitivity
     from linger.quantization.sensitivity_result import Sensitivity as Sensitivity
+    from linger.quantization.tensor_quantizer import quant_tensor as quant_tensor
     from linger.runtime.session import Session as Session
     from linger.verification.result import Verification as Verification
 
@@ -91,6 +92,7 @@ _HOME = {
     "disable_quant": "linger.quantization.marks",
     "quant_module": "linger.quantization.marks",
     "QuantMode": "linger.quantization.marks",
+    "quant_tensor": "linger.quantization.tensor_quantizer",
     "init": "linger.pipeline",
     "calibration": "linger.quantization.calibrate",
     "channel_shuffle": "linger.quantization.channels",

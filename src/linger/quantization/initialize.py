@@ -27,7 +27,7 @@ from linger.quantization.norm_layer import NormLayer
 from linger.quantization.product_policy import ProductPolicy, holds_matrices
 from linger.quantization.recurrent import QuantRecurrent
 from linger.quantization.recurrent_cell import QuantCell
-from linger.quantization.runtime import Runtime, Scope
+from linger.quantization.runtime import Runtime, attach_scope
 from linger.quantization.statistics import QuantizedBase
 from linger.quantization.supported import has_own_forward, op_for, supported_types
 from linger.quantization.watch import FloatWatch
@@ -240,7 +240,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
         module.__dict__[QUANTIZED] = True
         if isinstance(module, QuantizedBase) and module.is_layer:
             runtime.layers.append(module)
-        scope = Scope(runtime, path)
+        scope = attach_scope(runtime, path, module)
         module.register_forward_pre_hook(scope.enter)
         names = _quantized_inputs(module, path, runtime)
         if names:

@@ -231,6 +231,9 @@ class Runtime:
         self.note(OpRecord(self.path, op_name, is_integer=False, reason=reason, macs=macs))
 
 
+_SCOPE = "_linger_scope"
+
+
 class Scope:
     """The hooks of one module: they tell the runtime when its forward begins and ends."""
 
@@ -245,6 +248,18 @@ class Scope:
         """Forward hook, called after an exception too. A program of torch.export returns ordinary tensors."""
         self.runtime.leave(module)
         return unwrap(output) if is_exporting() and not self.runtime.frames else None
+
+
+def attach_scope(runtime: Runtime, path: str, module: nn.Module) -> Scope:
+    """A scope that the module knows."""
+    scope = module.__dict__[_SCOPE] = Scope(runtime, path)
+    return scope
+
+
+def scope_of(module: nn.Module) -> Scope | None:
+    """The scope of a module of a quantised model; None for any other."""
+    found: Scope | None = module.__dict__.get(_SCOPE)
+    return found
 
 
 def is_exporting() -> bool:
