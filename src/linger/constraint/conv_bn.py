@@ -9,7 +9,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 
-from linger.constraint.batch_norm import batch_statistics
+from linger.constraint.batch_norm import (
+    NormalizeBatchNorm1d,
+    NormalizeBatchNorm2d,
+    NormalizeBatchNorm3d,
+    batch_statistics,
+    freeze_statistics,
+)
 from linger.constraint.limits import Limits, Normalized, clamp, exceeds, limits_of
 from linger.constraint.normalized import convolve
 
@@ -153,6 +159,15 @@ class ConvBN(Normalized):
 def joined_limits(conv: Limits, bn: Limits) -> Limits:
     """Limits of a fused pair: weight and bias as the convolution's, the output as the batch norm's if that has one."""
     return Limits(conv.weight, conv.bias, conv.output if bn.output is None else bn.output)
+
+
+def freeze_batch_norms(model: nn.Module, *, is_frozen: bool) -> None:
+    """Freeze the statistics of fused and of limited batch norms, or let them learn again; plain ones stay as they are."""
+    for module in model.modules():
+        if isinstance(module, ConvBN):
+            freeze_statistics(module.bn, is_frozen=is_frozen)
+        elif isinstance(module, (NormalizeBatchNorm1d, NormalizeBatchNorm2d, NormalizeBatchNorm3d)):
+            freeze_statistics(module, is_frozen=is_frozen)
 
 
 class _BuiltPair(ConvBN):

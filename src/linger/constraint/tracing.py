@@ -18,11 +18,13 @@ from linger.constraint.conv_bn import (
     NormalizeConvBN1d,
     NormalizeConvBN2d,
     NormalizeConvTransposeBN2d,
+    freeze_batch_norms,
 )
 from linger.constraint.limits import AHEAD_RELU
 from linger.constraint.normalized import NormalizeConv1d, NormalizeConv2d, NormalizeConvTranspose2d
 from linger.constraint.wishes import refuse_quantized
 from linger.errors import UsageError
+from linger.settings import chosen_switches
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +80,7 @@ def trace_layers(
     _mark_relu(target, wiring, dict(pairs), conv=ahead_conv_relu, bn=ahead_bn_relu, linear=ahead_linear_relu)
     for conv, bn in pairs:
         _fuse(root_model, paths[conv], paths[bn], conv, bn)
+    freeze_batch_norms(root_model, is_frozen=chosen_switches().freezes_batch_norm)
     logger.info("trace_layers: fused %d conv+bn pairs", len(pairs))
     return root_model
 

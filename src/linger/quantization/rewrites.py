@@ -117,6 +117,12 @@ def unshuffle_pixels(x: Tensor, r: int) -> Tensor:
     return x.reshape(n, c, h // r, r, w // r, r).permute(0, 1, 3, 5, 2, 4).reshape(n, c * r * r, h // r, w // r)
 
 
+def shuffle_channels(x: Tensor, groups: int) -> Tensor:
+    """[n, c, …] with one channel of each group in turn, by reshapes."""
+    n, c, *rest = x.shape
+    return x.reshape(n, groups, c // groups, *rest).transpose(1, 2).reshape(n, c, *rest)
+
+
 def repeat_pixels(x: Tensor, high: int, wide: int) -> Tensor:
     """[n, c, h, w] → [n, c, h·high, w·wide], every pixel repeated."""
     n, c, h, w = x.shape
@@ -130,7 +136,7 @@ def pick_pixels(x: Tensor, places: tuple[tuple[int, ...], ...]) -> Tensor:
     return x
 
 
-MOVES = frozenset({shuffle_pixels, unshuffle_pixels, repeat_pixels, pick_pixels, pad_by_copying})
+MOVES = frozenset({shuffle_channels, shuffle_pixels, unshuffle_pixels, repeat_pixels, pick_pixels, pad_by_copying})
 """Functions, of this file and of `padding`, that only move numbers."""
 
 

@@ -20,6 +20,7 @@ from linger.dialect import Op, find_op
 from linger.quantization.calibrate import is_calibrating
 from linger.quantization.packing import Unpacked
 from linger.quantization.qtensor import unwrap
+from linger.settings import Switches
 
 if TYPE_CHECKING:
     from linger.quantization.frozen import Frozen
@@ -88,6 +89,7 @@ class Runtime:
     """State of one model's forward passes; `target` is the chip whose arithmetic it simulates."""
 
     target: str | None = None
+    switches: Switches = field(default_factory=Switches)
     frames: list[Frame] = field(default_factory=list)
     emitter: Emitter | None = None
     recorder: Recorder | None = None

@@ -6,16 +6,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from linger.dialect import Refusal
 from linger.quantization import passthrough
 from linger.quantization.constants import note_derived
 from linger.quantization.masks import masks_scores
 from linger.quantization.multiplications import multiplications
+from linger.quantization.products import MATRIX_PRODUCTS, as_linear
 from linger.quantization.qtensor import QTensor
 from linger.quantization.statistics import QuantizedBase
+from linger.quantization.switched import why_off
 
 if TYPE_CHECKING:
     from linger.quantization.runtime import Runtime
@@ -37,6 +41,9 @@ _MASK_MAKERS = frozenset(
     for place in (torch, Tensor)
     if hasattr(place, name)
 )
+
+
+_QUANTIZES_INPUTS = frozenset({F.linear, F.multi_head_attention_forward})
 
 
 class FloatWatch(TorchFunctionMode):
@@ -61,8 +68,16 @@ class FloatWatch(TorchFunctionMode):
             return result
         if func not in passthrough.MOVES and not _makes_mask(func, results):
             macs = multiplications(name, args, kwargs or {}, result)
-            self._runtime.note_float(name, "its inputs are float tensors", macs)
+            self._runtime.note_float(name, self._reason(func, args, kwargs or {}), macs)
         return result
+
+    def _reason(self, func: Any, args: Any, kwargs: Any) -> str:
+        """Why the function stayed float: the inputs of a product with a parameter would have been quantised."""
+        off = why_off(func, self._runtime.switches) if func in _QUANTIZES_INPUTS else None
+        if func in MATRIX_PRODUCTS:
+            found = as_linear(func, args, kwargs, self._runtime)
+            off = found.reason if isinstance(found, Refusal) else None
+        return off or "its inputs are float tensors"
 
 
 def _makes_mask(func: Any, results: list[Tensor]) -> bool:
