@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from linger.constraint.conv_bn import EmptyBatchNorm as EmptyBatchNorm
     from linger.constraint.conv_bn import NormalizeConvBN1d as NormalizeConvBN1d
     from linger.constraint.conv_bn import NormalizeConvBN2d as NormalizeConvBN2d
+    from linger.constraint.conv_bn import NormalizeConvTransposeBN1d as NormalizeConvTransposeBN1d
     from linger.constraint.conv_bn import NormalizeConvTransposeBN2d as NormalizeConvTransposeBN2d
     from linger.constraint.normalize import disable_normalize as disable_normalize
     from linger.constraint.normalize import normalize_layers as normalize_layers
@@ -104,6 +105,7 @@ _HOME = {
     "NormalizeFastGRU": "linger.constraint.recurrent",
     "NormalizeConvBN1d": "linger.constraint.conv_bn",
     "NormalizeConvBN2d": "linger.constraint.conv_bn",
+    "NormalizeConvTransposeBN1d": "linger.constraint.conv_bn",
     "NormalizeConvTransposeBN2d": "linger.constraint.conv_bn",
     "normalize_layers": "linger.constraint.normalize",
     "normalize_module": "linger.constraint.normalize",

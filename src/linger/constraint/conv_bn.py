@@ -17,7 +17,7 @@ from linger.constraint.batch_norm import (
     freeze_statistics,
 )
 from linger.constraint.limits import Limits, Normalized, clamp, exceeds, limits_of
-from linger.constraint.normalized import convolve
+from linger.constraint.normalized import TRANSPOSED, convolve
 
 _Pair = TypeVar("_Pair", bound="ConvBN")
 
@@ -141,7 +141,7 @@ class ConvBN(Normalized):
 
     def folded(self, statistics: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """Weight and bias of the one convolution that the pair is, by the running or other statistics; not limited."""
-        groups = self.conv.groups if isinstance(self.conv, nn.ConvTranspose2d) else None
+        groups = self.conv.groups if isinstance(self.conv, TRANSPOSED) else None
         return fold(self.conv.weight, self.conv.bias, self.bn, statistics=statistics, transposed_groups=groups)
 
     def _convolve_folded(self, x: Tensor, weight: Tensor, bias: Tensor, output_size: Any) -> Tensor:
@@ -203,6 +203,12 @@ class NormalizeConvBN2d(_BuiltPair):
     """Conv2d and BatchNorm2d as one layer."""
 
     _parts = (nn.Conv2d, nn.BatchNorm2d)
+
+
+class NormalizeConvTransposeBN1d(_BuiltPair):
+    """ConvTranspose1d and BatchNorm1d as one layer."""
+
+    _parts = (nn.ConvTranspose1d, nn.BatchNorm1d)
 
 
 class NormalizeConvTransposeBN2d(_BuiltPair):

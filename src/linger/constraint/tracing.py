@@ -17,6 +17,7 @@ from linger.constraint.conv_bn import (
     EmptyBatchNorm,
     NormalizeConvBN1d,
     NormalizeConvBN2d,
+    NormalizeConvTransposeBN1d,
     NormalizeConvTransposeBN2d,
     freeze_batch_norms,
 )
@@ -37,6 +38,7 @@ _FUSABLE: tuple[tuple[_Kinds, _Kinds, type[ConvBN]], ...] = (
         (nn.BatchNorm2d, NormalizeBatchNorm2d),
         NormalizeConvTransposeBN2d,
     ),
+    ((nn.ConvTranspose1d,), (nn.BatchNorm1d, NormalizeBatchNorm1d), NormalizeConvTransposeBN1d),
 )
 """Kinds of convolution, kinds of batch norm that may follow, and what both become."""
 _BN_KEYS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
@@ -113,7 +115,8 @@ def _kind_of_pair(conv: nn.Module, bn: nn.Module) -> type[ConvBN] | None:
 def _mark_relu(
     target: nn.Module, wiring: Wiring, pairs: dict[nn.Module, nn.Module], *, conv: bool, bn: bool, linear: bool
 ) -> None:
-    convolutions = {nn.Conv1d: conv, nn.Conv2d: conv, nn.ConvTranspose2d: conv, ConvBN: conv}
+    kinds = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d, ConvBN)
+    convolutions = dict.fromkeys(kinds, conv)
     wanted: dict[type[nn.Module], bool] = convolutions | {nn.Linear: linear, nn.BatchNorm2d: bn}
     for layer in target.modules():
         if not any(isinstance(layer, kind) and is_wanted for kind, is_wanted in wanted.items()):

@@ -29,6 +29,7 @@ from linger.quantization.product_policy import ProductPolicy, holds_matrices
 from linger.quantization.recurrent import QuantRecurrent
 from linger.quantization.recurrent_cell import QuantCell
 from linger.quantization.runtime import Runtime, attach_scope
+from linger.quantization.signal_layer import TransposedSignalLayer
 from linger.quantization.statistics import QuantizedBase
 from linger.quantization.supported import has_own_forward, op_for, supported_types
 from linger.quantization.switched import why_off
@@ -177,7 +178,9 @@ def _quantized(
         recurrent = kind(op, layer, chosen, runtime)
         recurrent.path, recurrent.limited_to = path, limits_of(module)
         return recurrent
-    made = _LAYERS.get(op.name, QuantLayer)(op, layer, geometry, chosen, runtime)
+    is_signal = isinstance(layer, nn.ConvTranspose1d)
+    form = TransposedSignalLayer if is_signal else _LAYERS.get(op.name, QuantLayer)
+    made = form(op, layer, geometry, chosen, runtime)
     made.path = path
     if isinstance(made, BatchNormLayer):
         freeze_statistics(made, is_frozen=runtime.switches.freezes_batch_norm)

@@ -232,6 +232,20 @@ def _adaptive_1d(func: Any) -> Callable[..., list[Call] | None]:
     return rewrite
 
 
+def _transposed_1d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> list[Call] | None:
+    window = (_row(stride, 1), _row(padding, 0), _row(output_padding, 0), groups, _row(dilation, 1))
+    return _as_picture(x, F.conv_transpose2d, weight.unsqueeze(-2), bias, *window)
+
+
 def _row(value: Any, other: int) -> tuple[int, int]:
     return (other, int(value[0] if isinstance(value, (tuple, list)) else value))
 
@@ -259,6 +273,7 @@ REWRITES: dict[Any, Callable[..., list[Call] | None]] = {
     **dict.fromkeys((F.max_pool1d, torch.max_pool1d), _largest_1d),
     F.adaptive_avg_pool1d: _adaptive_1d(F.adaptive_avg_pool2d),
     F.adaptive_max_pool1d: _adaptive_1d(F.adaptive_max_pool2d),
+    F.conv_transpose1d: _transposed_1d,
     F.interpolate: _interpolated,
     F.upsample: _interpolated,
 }
