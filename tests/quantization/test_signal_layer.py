@@ -89,6 +89,8 @@ def test_the_callers_output_size(size, tmp_path):
 def test_a_wrong_output_size_is_torchs_error():
     with pytest.raises(ValueError, match="output size"):
         quantise(Net(4, 8, 3, stride=2, size=[40]), signal())
+    with pytest.raises(ValueError, match="output_size must have"):
+        quantise(Net(4, 8, 3, stride=2, size=[8, 16]), signal())
 
 
 def test_without_a_batch():
@@ -172,7 +174,7 @@ class Functional(nn.Module):
         if self.up is not None:
             return self.up(x)
         x = torch.relu(self.conv(x))
-        return F.conv_transpose1d(x, self.weight, self.bias, stride=2, padding=1, output_padding=1, groups=2)
+        return F.conv_transpose1d(x, self.weight, self.bias, stride=3, padding=1, output_padding=2, groups=2)
 
 
 class Doubling(nn.ConvTranspose1d):
