@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from linger.constraint.conv_bn import EmptyBatchNorm as EmptyBatchNorm
     from linger.constraint.conv_bn import NormalizeConvBN1d as NormalizeConvBN1d
     from linger.constraint.conv_bn import NormalizeConvBN2d as NormalizeConvBN2d
+    from linger.constraint.conv_bn import NormalizeConvTransposeBN1d as NormalizeConvTransposeBN1d
     from linger.constraint.conv_bn import NormalizeConvTransposeBN2d as NormalizeConvTransposeBN2d
     from linger.constraint.normalize import disable_normalize as disable_normalize
     from linger.constraint.normalize import normalize_layers as normalize_layers
@@ -57,7 +58,28 @@ if TYPE_CHECKING:
     from linger.quantization.qtensor import QTensor as QTensor
     from linger.quantization.sensitivity_ranking import sensitivity as sensitivity
     from linger.quantization.sensitivity_result import Sensitivity as Sensitivity
+    from linger.quantization.tensor_quantizer import quant_tensor as quant_tensor
     from linger.runtime.session import Session as Session
+    from linger.setters import PlatFormQuant as PlatFormQuant
+    from linger.setters import SetBnMomentumUpdate as SetBnMomentumUpdate
+    from linger.setters import SetCastorBiasInt16 as SetCastorBiasInt16
+    from linger.setters import SetFunctionBmmQuant as SetFunctionBmmQuant
+    from linger.setters import SetFunctionChannelShuffleQuant as SetFunctionChannelShuffleQuant
+    from linger.setters import SetFunctionLinearQuant as SetFunctionLinearQuant
+    from linger.setters import SetIQCat2AddZero as SetIQCat2AddZero
+    from linger.setters import SetIQTensorAdd as SetIQTensorAdd
+    from linger.setters import SetIQTensorCat as SetIQTensorCat
+    from linger.setters import SetIQTensorClamp as SetIQTensorClamp
+    from linger.setters import SetIQTensorDiv as SetIQTensorDiv
+    from linger.setters import SetIQTensorLogSoftmax as SetIQTensorLogSoftmax
+    from linger.setters import SetIQTensorMul as SetIQTensorMul
+    from linger.setters import SetIQTensorSigmoid as SetIQTensorSigmoid
+    from linger.setters import SetIQTensorSoftmax as SetIQTensorSoftmax
+    from linger.setters import SetIQTensorSum as SetIQTensorSum
+    from linger.setters import SetIQTensorTanh as SetIQTensorTanh
+    from linger.setters import SetIQTensorVar as SetIQTensorVar
+    from linger.setters import SetPlatFormQuant as SetPlatFormQuant
+    from linger.settings import Switches as Switches
     from linger.verification.result import Verification as Verification
 
 __version__ = "0.1.0"
@@ -83,6 +105,7 @@ _HOME = {
     "NormalizeFastGRU": "linger.constraint.recurrent",
     "NormalizeConvBN1d": "linger.constraint.conv_bn",
     "NormalizeConvBN2d": "linger.constraint.conv_bn",
+    "NormalizeConvTransposeBN1d": "linger.constraint.conv_bn",
     "NormalizeConvTransposeBN2d": "linger.constraint.conv_bn",
     "normalize_layers": "linger.constraint.normalize",
     "normalize_module": "linger.constraint.normalize",
@@ -91,6 +114,32 @@ _HOME = {
     "disable_quant": "linger.quantization.marks",
     "quant_module": "linger.quantization.marks",
     "QuantMode": "linger.quantization.marks",
+    "quant_tensor": "linger.quantization.tensor_quantizer",
+    "Switches": "linger.settings",
+    **dict.fromkeys(
+        (
+            "PlatFormQuant",
+            "SetPlatFormQuant",
+            "SetBnMomentumUpdate",
+            "SetCastorBiasInt16",
+            "SetFunctionBmmQuant",
+            "SetFunctionChannelShuffleQuant",
+            "SetFunctionLinearQuant",
+            "SetIQCat2AddZero",
+            "SetIQTensorAdd",
+            "SetIQTensorCat",
+            "SetIQTensorClamp",
+            "SetIQTensorDiv",
+            "SetIQTensorLogSoftmax",
+            "SetIQTensorMul",
+            "SetIQTensorSigmoid",
+            "SetIQTensorSoftmax",
+            "SetIQTensorSum",
+            "SetIQTensorTanh",
+            "SetIQTensorVar",
+        ),
+        "linger.setters",
+    ),
     "init": "linger.pipeline",
     "calibration": "linger.quantization.calibrate",
     "channel_shuffle": "linger.quantization.channels",

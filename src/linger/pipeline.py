@@ -25,6 +25,7 @@ from linger.quantization import initialize
 from linger.quantization.initialize import runtime_of
 from linger.quantization.marks import QuantMode
 from linger.reporting import plots
+from linger.settings import Switches
 from linger.verification.result import Verification
 from linger.verification.verify import verify_file
 
@@ -61,6 +62,7 @@ def init(
     parameter_bits: int = 8,
     mode: QuantMode = QuantMode.QValue,
     target: str | None = None,
+    switches: Switches | None = None,
 ) -> nn.Module:
     """Replace every supported layer by its quantised form, keeping the weights, and return the model.
 
@@ -76,6 +78,7 @@ def init(
         mode: `QuantMode.QValue`: scales are powers of two.
         target: The chip whose arithmetic is simulated ("venus", "arcs", "venusA"), and whose limits an export keeps.
             None: that of venus, without limits.
+        switches: Which functions stay float, for this model alone; None: as the setters (`SetIQTensorAdd`, …) say now.
 
     Raises:
         UsageError: An unsupported type, a width that does not exist, a name that matches nothing, an unknown chip, a
@@ -90,6 +93,7 @@ def init(
         parameter_bits=parameter_bits,
         mode=mode,
         target=target,
+        switches=switches,
     )
     redirect()
     return made

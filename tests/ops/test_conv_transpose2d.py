@@ -6,7 +6,7 @@ import torch
 
 from linger.dialect import Refusal
 from linger.numeric.numpy_kernel import NumpyKernel
-from linger.ops.conv_transpose2d import conv_transpose2d_int, from_conv_transpose2d
+from linger.ops.conv_transpose2d import conv_transpose2d_int, from_conv_transpose1d, from_conv_transpose2d
 from tests.support.hand_worked import assert_gives, image, int8, int16, int32, torch_object
 
 
@@ -167,4 +167,20 @@ def test_padding_with_anything_but_zeros_is_refused():
 
 @pytest.mark.parametrize("name", conv_transpose2d_int.layers)
 def test_bound_name_exists_in_torch(name):
-    assert torch_object(name) is torch.nn.ConvTranspose2d
+    assert torch_object(name) in (torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d)
+
+
+def test_a_layer_of_one_axis_is_a_picture_of_one_row():
+    layer = torch.nn.ConvTranspose1d(4, 6, 5, stride=3, padding=2, output_padding=1, groups=2, dilation=4)
+    assert from_conv_transpose1d(layer) == {
+        "dilations": (1, 4),
+        "group": 2,
+        "kernel_shape": (1, 5),
+        "output_padding": (0, 1),
+        "pads": (0, 2, 0, 2),
+        "strides": (1, 3),
+    }
+    layer.padding_mode = "reflect"
+    refused = from_conv_transpose1d(layer)
+    assert isinstance(refused, Refusal)
+    assert "reflect" in refused.reason

@@ -18,6 +18,19 @@ def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, var
 
 
+_MOMENTUM = "_linger_momentum"
+"""Attribute of a batch norm whose statistics are frozen: the momentum it had."""
+
+
+def freeze_statistics(bn: Any, *, is_frozen: bool) -> None:
+    """Give a batch norm the momentum 0, or the one it had before."""
+    if is_frozen:
+        bn.__dict__.setdefault(_MOMENTUM, bn.momentum)
+        bn.momentum = 0.0
+    elif _MOMENTUM in bn.__dict__:
+        bn.momentum = bn.__dict__.pop(_MOMENTUM)
+
+
 def _limited_affine(bn: Any, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """γ and β that keep alpha = γ/σ and offset = β − μ·alpha within their limits; untouched where they are.
 

@@ -9,9 +9,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 
-from linger.constraint.batch_norm import batch_statistics
+from linger.constraint.batch_norm import (
+    NormalizeBatchNorm1d,
+    NormalizeBatchNorm2d,
+    NormalizeBatchNorm3d,
+    batch_statistics,
+    freeze_statistics,
+)
 from linger.constraint.limits import Limits, Normalized, clamp, exceeds, limits_of
-from linger.constraint.normalized import convolve
+from linger.constraint.normalized import TRANSPOSED, convolve
 
 _Pair = TypeVar("_Pair", bound="ConvBN")
 
@@ -135,7 +141,7 @@ class ConvBN(Normalized):
 
     def folded(self, statistics: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """Weight and bias of the one convolution that the pair is, by the running or other statistics; not limited."""
-        groups = self.conv.groups if isinstance(self.conv, nn.ConvTranspose2d) else None
+        groups = self.conv.groups if isinstance(self.conv, TRANSPOSED) else None
         return fold(self.conv.weight, self.conv.bias, self.bn, statistics=statistics, transposed_groups=groups)
 
     def _convolve_folded(self, x: Tensor, weight: Tensor, bias: Tensor, output_size: Any) -> Tensor:
@@ -153,6 +159,15 @@ class ConvBN(Normalized):
 def joined_limits(conv: Limits, bn: Limits) -> Limits:
     """Limits of a fused pair: weight and bias as the convolution's, the output as the batch norm's if that has one."""
     return Limits(conv.weight, conv.bias, conv.output if bn.output is None else bn.output)
+
+
+def freeze_batch_norms(model: nn.Module, *, is_frozen: bool) -> None:
+    """Freeze the statistics of fused and of limited batch norms, or let them learn again; plain ones stay as they are."""
+    for module in model.modules():
+        if isinstance(module, ConvBN):
+            freeze_statistics(module.bn, is_frozen=is_frozen)
+        elif isinstance(module, (NormalizeBatchNorm1d, NormalizeBatchNorm2d, NormalizeBatchNorm3d)):
+            freeze_statistics(module, is_frozen=is_frozen)
 
 
 class _BuiltPair(ConvBN):
@@ -188,6 +203,12 @@ class NormalizeConvBN2d(_BuiltPair):
     """Conv2d and BatchNorm2d as one layer."""
 
     _parts = (nn.Conv2d, nn.BatchNorm2d)
+
+
+class NormalizeConvTransposeBN1d(_BuiltPair):
+    """ConvTranspose1d and BatchNorm1d as one layer."""
+
+    _parts = (nn.ConvTranspose1d, nn.BatchNorm1d)
 
 
 class NormalizeConvTransposeBN2d(_BuiltPair):

@@ -18,6 +18,7 @@ from linger.constraint.conv_bn import (
     NormalizeConvBN1d,
     NormalizeConvBN2d,
     NormalizeConvTransposeBN2d,
+    freeze_batch_norms,
     joined_limits,
 )
 from linger.constraint.limits import Limits, Normalized, checked_limits, limits_of
@@ -33,6 +34,7 @@ from linger.constraint.recurrent import NormalizeFastGRU, NormalizeFastLSTM
 from linger.constraint.tracing import replace_everywhere
 from linger.constraint.wishes import keep_wish, refuse_quantized, wish_of
 from linger.errors import UsageError
+from linger.settings import chosen_switches
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +117,7 @@ def normalize_layers(
             replacements[layer] = NORMALIZED[_kind(layer)].from_layer(layer, wanted)
     root = replacements.get(model, model)
     replace_everywhere(root, replacements)
+    freeze_batch_norms(root, is_frozen=chosen_switches().freezes_batch_norm)
     logger.info("normalize_layers: %d layers replaced", len(replacements))
     return root
 

@@ -11,19 +11,25 @@ from torch import Tensor, nn
 from linger.constraint.limits import Limits, Normalized, clamp
 from linger.errors import UsageError
 
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d)
+"""Layers whose weights are [in, out/groups, …]."""
+
 
 def convolve(conv: Any, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: Any = None) -> Tensor:
     """A convolution's own computation, transposed or not, with other parameters."""
-    if not isinstance(conv, nn.ConvTranspose2d):
+    if not isinstance(conv, TRANSPOSED):
         return cast(Tensor, conv._conv_forward(x, weight, bias))  # noqa: SLF001 - torch's hook for other weights
     padding = output_padding(conv, x, output_size)
-    return F.conv_transpose2d(x, weight, bias, conv.stride, conv.padding, padding, conv.groups, conv.dilation)  # type: ignore[arg-type]  # torch annotates padding with a str
+    function: Any = F.conv_transpose2d if isinstance(conv, nn.ConvTranspose2d) else F.conv_transpose1d
+    result: Tensor = function(x, weight, bias, conv.stride, conv.padding, padding, conv.groups, conv.dilation)
+    return result
 
 
 def output_padding(conv: Any, x: Tensor, output_size: Any = None) -> tuple[int, ...]:
     """The output padding that gives a transposed convolution this output size; its own if there is none."""
     find: Any = nn.ConvTranspose2d._output_padding  # noqa: SLF001 - the only place where torch does it
-    return tuple(find(conv, x, output_size, conv.stride, conv.padding, conv.kernel_size, 2, conv.dilation))
+    axes = len(conv.kernel_size)
+    return tuple(find(conv, x, output_size, conv.stride, conv.padding, conv.kernel_size, axes, conv.dilation))
 
 
 class NormalizeConv1d(Normalized, nn.Conv1d):

@@ -17,12 +17,15 @@ from linger.constraint.conv_bn import (
     EmptyBatchNorm,
     NormalizeConvBN1d,
     NormalizeConvBN2d,
+    NormalizeConvTransposeBN1d,
     NormalizeConvTransposeBN2d,
+    freeze_batch_norms,
 )
 from linger.constraint.limits import AHEAD_RELU
 from linger.constraint.normalized import NormalizeConv1d, NormalizeConv2d, NormalizeConvTranspose2d
 from linger.constraint.wishes import refuse_quantized
 from linger.errors import UsageError
+from linger.settings import chosen_switches
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +38,7 @@ _FUSABLE: tuple[tuple[_Kinds, _Kinds, type[ConvBN]], ...] = (
         (nn.BatchNorm2d, NormalizeBatchNorm2d),
         NormalizeConvTransposeBN2d,
     ),
+    ((nn.ConvTranspose1d,), (nn.BatchNorm1d, NormalizeBatchNorm1d), NormalizeConvTransposeBN1d),
 )
 """Kinds of convolution, kinds of batch norm that may follow, and what both become."""
 _BN_KEYS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
@@ -78,6 +82,7 @@ def trace_layers(
     _mark_relu(target, wiring, dict(pairs), conv=ahead_conv_relu, bn=ahead_bn_relu, linear=ahead_linear_relu)
     for conv, bn in pairs:
         _fuse(root_model, paths[conv], paths[bn], conv, bn)
+    freeze_batch_norms(root_model, is_frozen=chosen_switches().freezes_batch_norm)
     logger.info("trace_layers: fused %d conv+bn pairs", len(pairs))
     return root_model
 
@@ -112,7 +117,8 @@ def _kind_of_pair(conv: nn.Module, bn: nn.Module) -> type[ConvBN] | None:
 def _mark_relu(
     target: nn.Module, wiring: Wiring, pairs: dict[nn.Module, nn.Module], *, conv: bool, bn: bool, linear: bool
 ) -> None:
-    convolutions = {nn.Conv1d: conv, nn.Conv2d: conv, nn.ConvTranspose2d: conv, ConvBN: conv}
+    kinds = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d, ConvBN)
+    convolutions = dict.fromkeys(kinds, conv)
     wanted: dict[type[nn.Module], bool] = convolutions | {nn.Linear: linear, nn.BatchNorm2d: bn}
     for layer in target.modules():
         if not any(isinstance(layer, kind) and is_wanted for kind, is_wanted in wanted.items()):

@@ -69,6 +69,21 @@ def from_conv_transpose2d(layer: Any) -> Mapping[str, Any] | Refusal:
     }
 
 
+@conv_transpose2d_int.layer("torch.nn.ConvTranspose1d")
+def from_conv_transpose1d(layer: Any) -> Mapping[str, Any] | Refusal:
+    """The geometry of a torch ConvTranspose1d on a picture of one row."""
+    if layer.padding_mode != "zeros":
+        return Refusal(f"padding_mode={layer.padding_mode!r} has no integer form; pad with zeros instead")
+    return {
+        "dilations": (1, *layer.dilation),
+        "group": layer.groups,
+        "kernel_shape": (1, *layer.kernel_size),
+        "output_padding": (0, *layer.output_padding),
+        "pads": (0, *layer.padding) * 2,
+        "strides": (1, *layer.stride),
+    }
+
+
 def _sample(
     name: str,
     x: Draw,

@@ -25,8 +25,9 @@ from linger.quantization.precision import full_precision
 from linger.quantization.products import MATRIX_PRODUCTS, PRODUCTS, as_linear, compute_product, read_product
 from linger.quantization.qtensor import QTensor, unwrap
 from linger.quantization.rewrites import MOVES as OWN_MOVES
-from linger.quantization.rewrites import NUMPY_SPELLINGS, REWRITES, Call, rewritten
+from linger.quantization.rewrites import NUMPY_SPELLINGS, REWRITES, Call, rewritten, shuffle_channels
 from linger.quantization.runtime import is_exporting
+from linger.quantization.switched import SHUFFLES, is_switched, reason_of, why_off
 
 _SHAPE_QUERIES = frozenset({"size", "dim", "numel", "nelement", "ndimension", "__len__", "is_same_size"})
 _SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "device", "is_cuda", "is_cpu", "layout", "is_meta"})
@@ -107,18 +108,29 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args = (kwargs.pop("input"),)
     if func in packing.FUNCTIONS:
         return packing.move_packed(func, *args)
-    for rule in (_composed, _kept_as_it_is):
+    for rule in (_switched_off, _composed, _kept_as_it_is):
         result = rule(func, args, kwargs)
         if result is not NotImplemented:
             return result
     if func in PRODUCTS:
         return _as_product(func, args, kwargs)
     linear = as_linear(func, args, kwargs, _runtime((args, kwargs))) if func in MATRIX_PRODUCTS else None
+    if isinstance(linear, Refusal):
+        return _in_float(func, args, kwargs, reason=linear.reason)
     if linear is not None:
         return compute_product(linear, linear.x.runtime)
     if func in bindings():
         return _as_integers(func, args, kwargs)
     return _in_float(func, args, kwargs, reason="linger has no integer form for this function")
+
+
+def _switched_off(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the model's switches keep in float, or away from an op of its own."""
+    if func in SHUFFLES and not _runtime((args, kwargs)).switches.channel_shuffle:
+        is_right = not isinstance(bindings()[func][1](*args, **kwargs), Refusal)  # else torch says what is wrong
+        return _kept_as_it_is(shuffle_channels, args, kwargs) if is_right else NotImplemented
+    reason = why_off(func, _runtime((args, kwargs)).switches) if is_switched(func) else None
+    return NotImplemented if reason is None else _in_float(func, args, kwargs, reason=reason)
 
 
 def _composed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -189,7 +201,7 @@ def pool_slices(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if given.get("return_indices"):
         return None
     x, size = given["x"], given["output_size"]
-    return pool_adaptively(func, x, size, lambda other, arguments: dispatch(other, arguments, {}))
+    return pool_adaptively(func, x, size, lambda other, arguments: _call(other, *arguments))
 
 
 def unwrap_indices(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -203,6 +215,8 @@ def _as_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     runtime = _runtime((args, kwargs))
     if runtime.frame is None:
         return _in_float(func, args, kwargs, reason="outside the model")
+    if op.name == "BmmInt" and not runtime.switches.bmm:  # a product with a parameter is a layer, and came before
+        return _in_float(func, args, kwargs, reason=reason_of("bmm"))
     spelled = {NUMPY_SPELLINGS.get(k, k): v for k, v in kwargs.items() if k != "out"}
     settings = binding(*args, **spelled)
     if isinstance(settings, Refusal):

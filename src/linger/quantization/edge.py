@@ -47,7 +47,8 @@ class EdgeMode(TorchFunctionMode):
         if not isinstance(x, Tensor) or not x.is_floating_point():
             return None
         if func in MATRIX_PRODUCTS:
-            return as_linear(func, args, kwargs, runtime)
+            matrix = as_linear(func, args, kwargs, runtime)
+            return matrix if isinstance(matrix, Product) else None
         weight = args[1] if len(args) > 1 else kwargs.get("weight")
         if not is_state(weight, runtime) or is_state(x, runtime):
             return None  # the product of two parameters is a computed one

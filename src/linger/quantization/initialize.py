@@ -11,7 +11,8 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from linger.constraint.conv_bn import ConvBN
+from linger.constraint.batch_norm import freeze_statistics
+from linger.constraint.conv_bn import ConvBN, freeze_batch_norms
 from linger.constraint.limits import AHEAD_RELU, Normalized, limits_of
 from linger.constraint.tracing import replace_everywhere
 from linger.constraint.wishes import QUANTIZED
@@ -28,10 +29,13 @@ from linger.quantization.norm_layer import NormLayer
 from linger.quantization.product_policy import ProductPolicy, holds_matrices
 from linger.quantization.recurrent import QuantRecurrent
 from linger.quantization.recurrent_cell import QuantCell
-from linger.quantization.runtime import Runtime, Scope
+from linger.quantization.runtime import Runtime, attach_scope
+from linger.quantization.signal_layer import TransposedSignalLayer
 from linger.quantization.statistics import QuantizedBase
 from linger.quantization.supported import has_own_forward, op_for, supported_types
+from linger.quantization.switched import why_off
 from linger.quantization.watch import FloatWatch
+from linger.settings import Switches, chosen_switches
 from linger.targets import find_target
 
 logger = logging.getLogger(__name__)
@@ -64,6 +68,7 @@ def init(
     parameter_bits: int = 8,
     mode: QuantMode = QuantMode.QValue,
     target: str | None = None,
+    switches: Switches | None = None,
 ) -> nn.Module:
     """Replace every supported layer by its quantised form, keeping the weights, and return the model.
 
@@ -79,6 +84,7 @@ def init(
         mode: `QuantMode.QValue`: scales are powers of two.
         target: The chip whose arithmetic is simulated ("venus", "arcs", "venusA"), and whose limits an export keeps.
             None: that of venus, without limits.
+        switches: Which functions stay float, for this model alone; None: as the setters (`SetIQTensorAdd`, …) say now.
 
     Raises:
         UsageError: An unsupported type, a width that does not exist, a name that matches nothing, an unknown chip, a
@@ -92,11 +98,16 @@ def init(
         raise UsageError(f"init: unknown mode {mode!r}. Use QuantMode.QValue.")
     if runtime_of(model) is not None:
         raise UsageError("init: this model is quantised already. Call init once, on the float model.")
+    if switches is not None and not isinstance(switches, Switches):
+        raise UsageError(f"init: switches={switches!r}. Use linger.Switches(add=False, …).")
+    chosen = chosen_switches() if switches is None else switches
     types = checked_types(quant_modules)
     widths = checked_widths(8, parameter_bits, 8)
     excluded = tuple(disable_module or ())
     float_paths = _float_paths(model, disable_submodel)
-    runtime = Runtime(make_watch=FloatWatch, target=None if target is None else find_target(target).name)
+    name = None if target is None else find_target(target).name
+    runtime = Runtime(make_watch=FloatWatch, target=name, switches=chosen)
+    freeze_batch_norms(model, is_frozen=chosen.freezes_batch_norm)
     replacements: dict[nn.Module, nn.Module] = {}
     kept_float: dict[str, nn.Module] = {}
     parts_of_pairs = {part for pair in model.modules() if isinstance(pair, ConvBN) for part in pair.children()}
@@ -177,8 +188,12 @@ def _quantized(
         recurrent = kind(op, layer, chosen, runtime)
         recurrent.path, recurrent.limited_to = path, limits_of(module)
         return recurrent
-    made = _LAYERS.get(op.name, QuantLayer)(op, layer, geometry, chosen, runtime)
+    is_signal = isinstance(layer, nn.ConvTranspose1d)
+    form = TransposedSignalLayer if is_signal else _LAYERS.get(op.name, QuantLayer)
+    made = form(op, layer, geometry, chosen, runtime)
     made.path = path
+    if isinstance(made, BatchNormLayer):
+        freeze_statistics(made, is_frozen=runtime.switches.freezes_batch_norm)
     made.is_ahead_of_relu = bool(getattr(module, AHEAD_RELU, False))
     made.limited_to = limits_of_rows(limits_of(module)) if made.is_lookup else limits_of(module)
     if isinstance(module, ConvBN):
@@ -265,7 +280,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
         module.__dict__[QUANTIZED] = True
         if isinstance(module, QuantizedBase) and module.is_layer:
             runtime.layers.append(module)
-        scope = Scope(runtime, path)
+        scope = attach_scope(runtime, path, module)
         module.register_forward_pre_hook(scope.enter)
         names = _quantized_inputs(module, path, runtime)
         if names:
@@ -279,7 +294,8 @@ def _quantized_inputs(module: nn.Module, path: str, runtime: Runtime) -> tuple[s
     if runtime.products is None or path in runtime.products.float_paths or isinstance(module, QuantLayer):
         return ()
     if isinstance(module, nn.MultiheadAttention):
-        return ("query", "key", "value") if "LinearInt" in runtime.products.ops else ()
+        is_off = why_off(nn.functional.multi_head_attention_forward, runtime.switches) is not None
+        return ("query", "key", "value") if "LinearInt" in runtime.products.ops and not is_off else ()
     return ("input",) if _is_functional(module) else ()
 
 

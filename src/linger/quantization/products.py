@@ -36,6 +36,7 @@ from linger.quantization.functional import (
 )
 from linger.quantization.qtensor import QTensor, to_carrier
 from linger.quantization.runtime import RUN_FIRST, Frame, OpRecord, Runtime, is_exporting
+from linger.quantization.switched import reason_of, why_off
 
 
 @dataclass(frozen=True)
@@ -135,14 +136,21 @@ MATRIX_PRODUCTS = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__, tor
 """Functions whose second argument, where it is a parameter, is a transposed weight."""
 
 
-def as_linear(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], runtime: Runtime) -> Product | None:
-    """x @ w with a parameter or buffer w of two axes as the fully connected layer that it is; None if it is none."""
+def as_linear(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], runtime: Runtime
+) -> Product | Refusal | None:
+    """x @ w with a parameter or buffer w of two axes as the fully connected layer that it is; None if it is none.
+
+    A Refusal where it is one and the model's switch keeps it float.
+    """
     if func not in MATRIX_PRODUCTS:
         return None
     x = args[0] if args else kwargs.get("input")
     weight = args[1] if len(args) > 1 else kwargs.get("other", kwargs.get("mat2"))
     if not is_state(weight, runtime) or weight is None or weight.dim() != 2 or is_state(x, runtime):
         return None
+    if not runtime.switches.linear:
+        return Refusal(reason_of("linear"))
     found = read_product(F.linear, (x, weight.t()), {}, runtime)
     return found if isinstance(found, Product) else None
 
@@ -152,6 +160,9 @@ def read_product(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], ru
     frame, policy = runtime.frame, runtime.products
     if frame is None or policy is None:
         return Refusal("outside the model")
+    reason = why_off(func, runtime.switches)
+    if reason is not None:
+        return Refusal(reason)
     given = inspect.signature(PRODUCTS[func]).bind(*args, **kwargs).arguments
     if isinstance(given["weight"], QTensor) or isinstance(given.get("bias"), QTensor):
         return Refusal("its weight is computed from a quantised tensor; use torch.matmul")

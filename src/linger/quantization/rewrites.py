@@ -117,6 +117,12 @@ def unshuffle_pixels(x: Tensor, r: int) -> Tensor:
     return x.reshape(n, c, h // r, r, w // r, r).permute(0, 1, 3, 5, 2, 4).reshape(n, c * r * r, h // r, w // r)
 
 
+def shuffle_channels(x: Tensor, groups: int) -> Tensor:
+    """[n, c, …] with one channel of each group in turn, by reshapes."""
+    n, c, *rest = x.shape
+    return x.reshape(n, groups, c // groups, *rest).transpose(1, 2).reshape(n, c, *rest)
+
+
 def repeat_pixels(x: Tensor, high: int, wide: int) -> Tensor:
     """[n, c, h, w] → [n, c, h·high, w·wide], every pixel repeated."""
     n, c, h, w = x.shape
@@ -130,7 +136,7 @@ def pick_pixels(x: Tensor, places: tuple[tuple[int, ...], ...]) -> Tensor:
     return x
 
 
-MOVES = frozenset({shuffle_pixels, unshuffle_pixels, repeat_pixels, pick_pixels, pad_by_copying})
+MOVES = frozenset({shuffle_channels, shuffle_pixels, unshuffle_pixels, repeat_pixels, pick_pixels, pad_by_copying})
 """Functions, of this file and of `padding`, that only move numbers."""
 
 
@@ -226,6 +232,20 @@ def _adaptive_1d(func: Any) -> Callable[..., list[Call] | None]:
     return rewrite
 
 
+def _transposed_1d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> list[Call] | None:
+    window = (_row(stride, 1), _row(padding, 0), _row(output_padding, 0), groups, _row(dilation, 1))
+    return _as_picture(x, F.conv_transpose2d, weight.unsqueeze(-2), bias, *window)
+
+
 def _row(value: Any, other: int) -> tuple[int, int]:
     return (other, int(value[0] if isinstance(value, (tuple, list)) else value))
 
@@ -253,6 +273,7 @@ REWRITES: dict[Any, Callable[..., list[Call] | None]] = {
     **dict.fromkeys((F.max_pool1d, torch.max_pool1d), _largest_1d),
     F.adaptive_avg_pool1d: _adaptive_1d(F.adaptive_avg_pool2d),
     F.adaptive_max_pool1d: _adaptive_1d(F.adaptive_max_pool2d),
+    F.conv_transpose1d: _transposed_1d,
     F.interpolate: _interpolated,
     F.upsample: _interpolated,
 }

@@ -22,6 +22,7 @@ from linger.quantization.calibrate import is_calibrating
 from linger.quantization.packing import Unpacked
 from linger.quantization.precision import put_autocast_aside, take_autocast_up
 from linger.quantization.qtensor import unwrap
+from linger.settings import Switches
 
 if TYPE_CHECKING:
     from linger.quantization.frozen import Frozen
@@ -108,6 +109,7 @@ class Runtime:
     """State of one model's forward passes; `target` is the chip whose arithmetic it simulates."""
 
     target: str | None = None
+    switches: Switches = field(default_factory=Switches)
     emitter: Emitter | None = None
     recorder: Recorder | None = None
     observers: list[Observer] = field(default_factory=list)
@@ -258,6 +260,9 @@ class Runtime:
         self.note(OpRecord(self.path, op_name, is_integer=False, reason=reason, macs=macs))
 
 
+_SCOPE = "_linger_scope"
+
+
 class Scope:
     """The hooks of one module: they tell the runtime when its forward begins and ends."""
 
@@ -272,6 +277,18 @@ class Scope:
         """Forward hook, called after an exception too. A program of torch.export returns ordinary tensors."""
         self.runtime.leave(module)
         return unwrap(output) if is_exporting() and not self.runtime.frames else None
+
+
+def attach_scope(runtime: Runtime, path: str, module: nn.Module) -> Scope:
+    """A scope that the module knows."""
+    scope = module.__dict__[_SCOPE] = Scope(runtime, path)
+    return scope
+
+
+def scope_of(module: nn.Module) -> Scope | None:
+    """The scope of a module of a quantised model; None for any other."""
+    found: Scope | None = module.__dict__.get(_SCOPE)
+    return found
 
 
 def is_exporting() -> bool:

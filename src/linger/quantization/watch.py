@@ -11,12 +11,15 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from linger.dialect import Refusal
 from linger.quantization import packing, passthrough
 from linger.quantization.constants import note_derived
 from linger.quantization.masks import masks_scores
 from linger.quantization.multiplications import multiplications
+from linger.quantization.products import MATRIX_PRODUCTS, as_linear
 from linger.quantization.qtensor import QTensor
 from linger.quantization.statistics import QuantizedBase
+from linger.quantization.switched import why_off
 
 if TYPE_CHECKING:
     from linger.quantization.runtime import Runtime
@@ -43,6 +46,8 @@ _MASK_MAKERS = frozenset(
 _COMPUTES_NOTHING = passthrough.MOVES | {*packing.FUNCTIONS, F.pad}
 """What moves real numbers, or puts others beside them."""
 
+_QUANTIZES_INPUTS = frozenset({F.linear, F.multi_head_attention_forward})
+
 
 class FloatWatch(TorchFunctionMode):
     """Notes every computation on ordinary float tensors inside a quantised model."""
@@ -66,8 +71,16 @@ class FloatWatch(TorchFunctionMode):
             return result
         if func not in _COMPUTES_NOTHING and not _makes_mask(func, results):
             macs = multiplications(name, args, kwargs or {}, result)
-            self._runtime.note_float(name, "its inputs are float tensors", macs)
+            self._runtime.note_float(name, self._reason(func, args, kwargs or {}), macs)
         return result
+
+    def _reason(self, func: Any, args: Any, kwargs: Any) -> str:
+        """Why the function stayed float: the inputs of a product with a parameter would have been quantised."""
+        off = why_off(func, self._runtime.switches) if func in _QUANTIZES_INPUTS else None
+        if func in MATRIX_PRODUCTS:
+            found = as_linear(func, args, kwargs, self._runtime)
+            off = found.reason if isinstance(found, Refusal) else None
+        return off or "its inputs are float tensors"
 
 
 def _makes_mask(func: Any, results: list[Tensor]) -> bool:
