@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import REPOSITORY
 
 EXAMPLES = sorted(path.name for path in (REPOSITORY / "examples").glob("[0-9][0-9]_*.py"))
-SLOW = ("01_digits.py", "11_super_resolution.py")
+SLOW = ("01_digits.py", "11_super_resolution.py", "14_real_models.py")
 SECONDS = 300
 """Many times what the slowest example takes on an idle machine."""
 
@@ -62,7 +62,10 @@ LINES = {
         r"^third \(output\): 1 of 32 channels reaches .* limit it to ±",
         r'^linger\.normalize_module\(model\.get_submodule\("second"\), normalize_weight_value=',
     ],
-    "15_transformer.py": [r"^\d+ ops as integers, 0 in float; 100 % of the multiplications as integers$", r"^seed 0: 0 of \d+ integers differ"],
+    "15_transformer.py": [
+        r"^\d+ ops as integers, 0 in float; 100 % of the multiplications as integers$",
+        r"^seed 0: 0 of \d+ integers differ",
+    ],
     "13_ten_worst.py": [
         r"^efficientnet-lite0, weights and outputs: \d+ tensors$",
         r"^silero-vad, weights: \d+ tensors$",

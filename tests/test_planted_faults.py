@@ -23,6 +23,7 @@ TIED = (
     "Conv1dInt",
     "Conv2dInt",
     "ConvTranspose2dInt",
+    "LSTMInt",
     "LinearInt",
     "Requant",
     "iqAdd",
@@ -43,12 +44,13 @@ VISIBLE_IN = {
     "wrap": ("Quant", *(name for name in SHIFTED if name not in ("AvgPool2dInt", "LayerNormInt"))),
     "shift + 1": ("Dequant", *SHIFTED),
     "shift − 1": ("Dequant", *SHIFTED),
-    "no bias": BIASED,
+    "no bias": (*BIASED, "LSTMInt"),
 }
 FAULT_AND_OP = [(fault, name) for fault in FAULTS for name in VISIBLE_IN[fault]]
 
 OWN_TIED = ("iqClamp", "iqGelu", "iqHardsigmoid", "iqHardswish", "iqInterpolate", "iqLeakyRelu", "iqPRelu", "iqSwish")
 OWN = [
+    *((fault, "GRUInt") for fault in FAULTS),
     *(("half-even", name) for name in OWN_TIED),
     *(("wrap", name) for name in OWN_TIED if name != "iqHardsigmoid"),  # a sigmoid is never beyond its range by much
     *((fault, name) for fault in ("shift + 1", "shift − 1") for name in OWN_TIED),
@@ -88,7 +90,7 @@ def test_contract_check_is_silent_without_a_fault(kernel, monkeypatch):
 @each_kernel
 def test_golden_check_is_silent_without_a_fault(kernel, monkeypatch):
     _, run = plant(monkeypatch, kernel, None)
-    assert list(golden_mismatches(case_names(), run)) == []
+    assert list(golden_mismatches(case_names()[::3], run)) == []  # test_golden has them all
 
 
 @each_kernel

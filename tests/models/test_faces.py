@@ -22,7 +22,7 @@ def judge(outcome, name):
     assert outcome.share == 1
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["pnet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("onet", "rnet"))])
 def test_faces_as_integers(name, tmp_path):
     require(*PACKAGES)
     judge(faces.run(tmp_path, name, every=4, proven_on=4), name)

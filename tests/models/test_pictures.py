@@ -22,6 +22,7 @@ def test_plain_layers_compute_the_same():
         assert torch.equal(model(x), pictures.with_plain_layers(pictures.load()).eval()(x))
 
 
+@pytest.mark.slow
 def test_classes_as_integers(tmp_path):
     require(*PACKAGES)
     outcome = pictures.run(tmp_path, choice="16 bits", names=["cat", "rocket"], views=2, proven_on=1)

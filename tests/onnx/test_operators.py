@@ -559,6 +559,7 @@ def scripted_scale(x: FLOAT, shift: FLOAT, factor: float, power: int):
     return x * raised(op.Constant(value_float=factor), exponent) + shift
 
 
+@pytest.mark.slow  # test_examples runs both; this holds what they print to what they say
 @pytest.mark.parametrize("example", ["07_asinh", "08_deform_conv2d"])
 def test_example_prints_what_it_says(example):
     """All but the digits, which may differ from one processor to the next."""

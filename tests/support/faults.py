@@ -63,6 +63,9 @@ class NoBias:
     def linear(self, x: Any, w: Any, b: Any, **settings: Any) -> Any:
         return super().linear(x, w, None, **settings)
 
+    def rounded_product(self, w: Any, b: Any, factor: Any, **settings: Any) -> Any:
+        return super().rounded_product(w, self.sub(b, b), factor, **settings)
+
     def conv1d(self, x: Any, w: Any, b: Any, **settings: Any) -> Any:
         return super().conv1d(x, w, None, **settings)
 
