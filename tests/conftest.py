@@ -9,6 +9,14 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """torch's newer exporter takes seconds: op by op it is tried by make test-slow, in general by tests/onnx."""
+    for item in items:
+        name = item.nodeid
+        if "tests/quantization/" in name and ("newer" in name or "dynamo" in name or "program_of_torch_export" in name):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder with the seeds and the original's model; skipped where it is missing, unless it is required."""

@@ -175,18 +175,18 @@ def test_reals_are_rounded_as_on_the_device(scale):
     assert (node.error, node.error_fused) == (0, 0)
 
 
-@pytest.mark.parametrize("style", STYLES)
 def telling_samples():
     """Every sample of an op that has a form of its own; of the others, which are written as explicit nodes, the first two."""
     pairs = [(op, sample) for op in every_op() for sample in (op.samples if op.name in FORMS else op.samples[:2])]
     return {"argvalues": pairs, "ids": [f"{title(op)}: {sample.name}" for op, sample in pairs]}
 
 
+@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize(("op", "sample"), **telling_samples())
 def test_every_sample_is_as_exact_as_reported(op, sample, style):
     inputs, options = arrays(sample), {"is_symmetric": STYLES[style]}
     node = assert_as_reported(op, inputs, sample.attributes, **options)
-    for opset in (11, 20):
+    for opset in (11, 20) if sample in op.samples[:2] else ():
         assert_as_reported(op, inputs, sample.attributes, opset=opset, modes=BRIEF[::3], **options)
     wide = [x for x in inputs[:2] if x is not None and x.dtype == np.int16]
     assert node.is_explicit or not wide
