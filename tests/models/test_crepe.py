@@ -6,12 +6,6 @@ from real_models import crepe
 
 from tests.support.real_models import assert_proven, require
 
-FLOAT_TODAY: dict[str, int] = {}
-"""Empty once padding moves integers and batch norm behind a ReLU has an integer form."""
-
-FIRST_DIFFERENCE_TODAY = None
-"""None once FLOAT_TODAY has no batch norm: torch and ONNX Runtime round a float one differently in the last bit."""
-
 PACKAGES = ("torchcrepe", "pyannote.audio")
 
 
@@ -26,7 +20,7 @@ def test_float_network_hears_a_tone(hertz):
 
 def judge(outcome):
     """A bin is a fifth of a semitone: calibration alone keeps every voiced window within two, most in the same."""
-    assert_proven(outcome, float_ops=FLOAT_TODAY, first_difference=FIRST_DIFFERENCE_TODAY)
+    assert_proven(outcome, float_ops={})
     assert outcome.figures["same bin %"] >= 80
     assert outcome.figures["within 2 bins %"] >= 99
     assert outcome.share == 1

