@@ -309,7 +309,7 @@ def _read_signature(body: Callable[..., Any], *, name: str, **properties: Any) -
         name=name,
         body=body,
         inputs=inputs,
-        optional_inputs=optional,
+        optional_inputs=optional | _left_out(properties["forms"]),
         is_variadic=is_variadic,
         attributes=attributes,
         module=body.__module__,

@@ -129,6 +129,15 @@ def test_float64_only_where_float32_would_round():
     assert domains([*inputs[:4], large["b_hh"]]) == ["thinker.f64"]
 
 
+@pytest.mark.parametrize(("name", "domain"), [("lengths", "thinker.n6"), ("state", "thinker.n8")])
+def test_lengths_and_states_need_not_be_known_for_float32(name, domain):
+    inputs, attributes = case(name)
+    model = single_node_model(lstm_int, inputs, attributes, opset=12)
+    attach_functions(model)
+    assert [node.domain for node in model.graph] == [domain]
+    assert lstm_int.optional_inputs == {"lengths", "h", "c"}
+
+
 def test_tables_are_small_in_the_file():
     inputs, attributes = case("plain")
     model = single_node_model(lstm_int, inputs, attributes, opset=12)

@@ -315,3 +315,30 @@ def test_every_layer_is_recorded_once():
     assert names == ["0.Quant", "0.LSTMInt", "0.LSTMInt_1", "0.iqCat", "0.LSTMInt_2", "0.LSTMInt_3", "0.iqCat_1"]
     assert isinstance(made[0], QuantRecurrent)
     assert list(itertools.chain.from_iterable(made[0].suffixes)) == ["_l0", "_l0_reverse", "_l1", "_l1_reverse"]
+
+
+X = (6, 4, 7)
+H = (1, 4, 5)
+WRONG = {
+    "width of the input": ((6, 4, 8), None, r"rnn: the input has shape \[6, 4, 8\]; expected \[time, batch, 7\]"),
+    "axes of the input": ((6, 4, 7, 1), None, r"shape \[6, 4, 7, 1\]"),
+    "batch of a state": (X, ((1, 3, 5), H), r"the state h has shape \[1, 3, 5\]; expected \[1, 4, 5\]"),
+    "one state for all": (X, ((1, 1, 5), H), r"the state h has shape \[1, 1, 5\]"),
+    "both states": (X, ((2, 4, 5), (1, 4, 6)), r"state h has shape \[2, 4, 5\].*state c has shape \[1, 4, 6\]"),
+    "a state alone": (X, (H,), "1 states are given; expected h and c"),
+}
+
+
+@pytest.mark.parametrize(("shape", "states", "message"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_shapes_are_one_sentence(shape, states, message):
+    made = quantised(Tagger(nn.LSTM), data())
+    given = None if states is None else tuple(torch.zeros(s) for s in states)
+    with pytest.raises(UsageError, match=message):
+        made.rnn(torch.zeros(shape), given)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+def test_not_a_number_is_one_sentence(kind):
+    made = quantised(Tagger(kind), data())
+    with pytest.raises(UsageError, match="rnn: the input or the state holds NaN"):
+        made(data() * float("nan"))

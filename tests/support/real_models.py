@@ -17,19 +17,12 @@ def require(*packages):
     pytest.skip(message)
 
 
-def assert_proven(outcome, *, float_ops, first_difference=None):
-    """Every integer agrees, and what stayed float is exactly what is listed.
-
-    `first_difference` names the tensor behind the first float op whose last bit torch and ONNX Runtime round differently:
-    an op that is listed in `float_ops` today. Without such an op it must be None.
-    """
+def assert_proven(outcome, *, float_ops):
+    """Every integer agrees, and what stayed float is exactly what is listed."""
     print(outcome.coverage)  # noqa: T201 - shown when the test fails
     print(outcome.proof.summary())  # noqa: T201
     assert outcome.float_ops == float_ops
     assert outcome.proof.integers > 0
     assert outcome.proof.missing == ()
-    if first_difference is not None:
-        assert outcome.proof.first.tensor == first_difference
-        return
     assert outcome.proof.ok
     assert outcome.proof.differing == 0

@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from linger.constraint.limits import Limits
 from linger.dialect import Op, find_op
+from linger.errors import UsageError
 from linger.numeric.fixed import limits, scale_for
 from linger.numeric.torch_gates import Formats
 from linger.numeric.torch_quantize import fake_quantize, max_abs
@@ -31,6 +32,7 @@ from linger.quantization.recurrent_state import (
     LayerResult,
     Sequences,
     at_end,
+    check_shapes,
     each,
     full_lengths,
     joining,
@@ -113,6 +115,16 @@ class QuantRecurrent(QuantizedBase):
     def run_layers(self, x: Any, lengths: Tensor | None, hx: Any, *, is_batch_first: bool) -> tuple[QTensor, Any]:
         """All layers: the last one's output, and the states as torch returns them."""
         given = None if hx is None else hx if isinstance(hx, tuple) else (hx,)
+        if self.runtime.emitter is None and not is_exporting():  # the pass before an export has looked
+            rows = len(self.suffixes) * len(self.suffixes[0])
+            check_shapes(
+                self.path,
+                tuple(x.shape),
+                None if given is None else [tuple(s.shape) for s in given],
+                sizes=(self.input_size, rows, self.hidden_size),
+                is_batch_first=is_batch_first,
+                state_names=self._op.outputs[1:],
+            )
         found: list[LayerResult] = []
         for layer in range(self.num_layers):
             q = self._quantized(x, layer)
@@ -199,7 +211,12 @@ class QuantRecurrent(QuantizedBase):
         assert fast is not None  # both ops have one
         x = q.content.transpose(0, 1) if sequences.is_batch_first else q.content
         weights = (rounded.w_ih, rounded.w_hh, rounded.b_ih, rounded.b_hh)
-        found = fast.run(x, sequences.lengths, *starts, *weights, formats, wants_reach=self.is_observing)
+        try:
+            found = fast.run(x, sequences.lengths, *starts, *weights, formats, wants_reach=self.is_observing)
+        except IndexError as error:  # NaN has no place in the table of a gate
+            raise UsageError(
+                f"{self.path}: the input or the state holds NaN, which has no integer. Check what comes before the layer."
+            ) from error
         if self.is_observing:
             self._widen_output(layer, found.reach, states)
         content = found.out.transpose(0, 1) if sequences.is_batch_first else found.out

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linger.errors import UsageError
 from linger.quantization.qtensor import QTensor
 
 _USUAL_BITS = 8
+_SEQUENCE_AXES = 3
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,35 @@ class LayerResult:
     h: Tensor
     real_h: Tensor | None
     c: Tensor | None
+
+
+def check_shapes(
+    where: str,
+    x: tuple[int, ...],
+    states: Sequence[tuple[int, ...]] | None,
+    *,
+    sizes: tuple[int, int, int],
+    is_batch_first: bool,
+    state_names: Sequence[str],
+) -> None:
+    """Refuse sequences and states that do not fit the layer; `sizes` are input size, states per sequence, hidden size.
+
+    Raises:
+        UsageError: All that is wrong.
+    """
+    width, rows, hidden = sizes
+    wrong = []
+    if len(x) != _SEQUENCE_AXES or x[-1] != width:
+        order = "batch, time" if is_batch_first else "time, batch"
+        wrong.append(f"the input has shape {list(x)}; expected [{order}, {width}]")
+    elif states is not None and len(states) != len(state_names):
+        wrong.append(f"{len(states)} states are given; expected {' and '.join(state_names)}")
+    elif states is not None:
+        expected = (rows, x[0 if is_batch_first else 1], hidden)
+        pairs = [(name, state) for name, state in zip(state_names, states, strict=True) if state != expected]
+        wrong += [f"the state {name} has shape {list(state)}; expected {list(expected)}" for name, state in pairs]
+    if wrong:
+        raise UsageError(f"{where}: {'; '.join(wrong)}. Give the shapes that the float layer takes.")
 
 
 def range_suffix(layer: int, back: int) -> str:
