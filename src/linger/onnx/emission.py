@@ -180,7 +180,7 @@ def _write_node(g: Any, tensors: Any, description: Any) -> Any:
     attributes[f"{NAME_ATTRIBUTE}_s"] = call["name"]
     if "parameters" in call:
         attributes[f"{PARAMETERS_ATTRIBUTE}_s"] = json.dumps(call["parameters"])
-    given = symbolic_helper._unpack_list(tensors)  # noqa: SLF001
+    given = symbolic_helper._unpack_list(tensors)  # noqa: SLF001 - nor for lists
     made = g.op(f"{DOMAIN}::{op.name}", *given, outputs=len(op.outputs), **attributes)
     for value, original in zip(made if len(op.outputs) > 1 else [made], g.original_node.outputs(), strict=True):
         kind = original.type()
