@@ -29,6 +29,10 @@ _FINER = 6
 """How many exponents above the rule's are tried: clipping six bits' worth of range never pays."""
 
 
+_VANISHING = 2.0**-100
+"""Squares that float32 loses are below 2^-126 each: beside this much per number they change nothing in 26 bits."""
+
+
 @dataclass(frozen=True)
 class Format:
     """One way to write a tensor: width, fraction bits, and what that costs."""
@@ -205,7 +209,11 @@ def _power(x: Array, largest: float) -> float:
 
 
 def _squares(x: Array) -> float:
-    return float(np.einsum("i,i", x, x))  # not dot, which wakes threads for every block
+    """Σx²; float32 sums so small that squares below its smallest number could matter are formed again in float64."""
+    found = float(np.einsum("i,i", x, x))  # not dot, which wakes threads for every block
+    if x.dtype == np.float64 or found > x.size * _VANISHING:
+        return found
+    return _squares(x.astype(np.float64))
 
 
 def _format(key: tuple[int, int], noise: _Noise, sums: _Sums) -> Format:
