@@ -119,7 +119,7 @@ class Copy:
     def _node(self, node: ir.Node) -> ir.Node:
         inputs = [None if value is None else self._values.get(value, value) for value in node.inputs]
         outputs = [made for output in node.outputs if (made := self._values[output]) is not None]
-        attributes = [made for a in node.attributes.values() if (made := self._attribute(a)) is not None]
+        attributes = [kept for a in node.attributes.values() if (kept := self._attribute(a)) is not None]
         name = self.nodes.choose(f"{self._prefix}/{node.name or node.op_type}")
         return ir.Node(
             node.domain, node.op_type, inputs, attributes, overload=node.overload, outputs=outputs, name=name

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import onnx
@@ -82,10 +83,8 @@ def _prepared(model: ir.Model) -> ir.Model:
         attach_functions(copy)
     except LingerError:  # an op that linger does not know, or not so: without bodies then
         copy = _forgetful_copy(model)
-        try:
+        with suppress(LingerError, KeyError):  # as far as it comes
             infer_element_types(copy.graph)
-        except (LingerError, KeyError):  # as far as it came
-            pass
     return copy
 
 

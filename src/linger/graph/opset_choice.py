@@ -72,7 +72,11 @@ def _attributes_fit(schema: OpSchema, given: dict[str, str]) -> bool:
     known = schema.attributes
     if any(a.required and name not in given for name, a in known.items()):
         return False
-    return all(name in known and known[name].type.name == kind for name, kind in given.items())
+    return all(name in known and _kind(known[name]) == kind for name, kind in given.items())
+
+
+def _kind(attribute: OpSchema.Attribute) -> str:
+    return str(attribute.type).rpartition(".")[2]
 
 
 def _types_fit(schema: OpSchema, types: tuple[str, ...]) -> bool:

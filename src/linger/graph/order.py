@@ -58,7 +58,7 @@ def _needed_positions(node: ir.Node, position: dict[ir.Node, int]) -> set[int]:
 
 
 def _circle(needs: list[set[int]], stuck: Iterable[int]) -> list[int]:
-    """One circle among nodes of which each needs another one of them, in the order of the data."""
+    """One circle among nodes of which each needs another one of them, in the order of the data, the first of the file first."""
     stuck = set(stuck)
     path: list[int] = []
     seen: dict[int, int] = {}
@@ -67,4 +67,6 @@ def _circle(needs: list[set[int]], stuck: Iterable[int]) -> list[int]:
         seen[node] = len(path)
         path.append(node)
         node = min(n for n in needs[node] if n in stuck)
-    return path[seen[node] :][::-1]
+    circle = path[seen[node] :][::-1]
+    first = circle.index(min(circle))
+    return circle[first:] + circle[:first]

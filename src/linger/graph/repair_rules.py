@@ -106,4 +106,5 @@ def choose_rules(names: Iterable[str] | str | None = None, known: Mapping[str, R
 
 def _unknown(name: object, known: Mapping[str, Rule]) -> str:
     near = get_close_matches(name, known, n=2) if isinstance(name, str) else []
-    return f"{name!r}: there is no such rule{f' (is {' or '.join(near)} meant?)' if near else ''}."
+    hint = f" (is {' or '.join(near)} meant?)" if near else ""
+    return f"{name!r}: there is no such rule{hint}."

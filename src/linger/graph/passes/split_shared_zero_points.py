@@ -30,7 +30,7 @@ def split_shared_zero_points(model: ir.Model) -> Changes:
     for place in found:
         for value in tuple(place.graph.initializers.values()):
             groups = _uses_by_tensor(value)
-            if len(groups) < 2 or value.is_graph_input() or isinstance(value.const_value, ir.ExternalTensor):  # noqa: PLR2004
+            if len(groups) < 2 or value.is_graph_input() or isinstance(value.const_value, ir.ExternalTensor):
                 continue
             names = names or Names(v.name for p in found for v in defined_in(p.graph) if v.name)
             for owner, uses in list(groups.items())[1:]:
