@@ -80,6 +80,11 @@ def data_inputs(node: ir.Node) -> list[int]:
     return list(range(len(node.inputs) if wanted is None else wanted))
 
 
+def data_outputs(node: ir.Node) -> list[ir.Value]:
+    """The outputs that hold the numbers; the indices that MaxPool may give do not."""
+    return list(node.outputs[:1] if node.op_type == "MaxPool" else node.outputs)
+
+
 def float_islands(model: ir.Model) -> list[Island]:
     """Every island of the model, in branches, bodies and functions too."""
     found = []
@@ -148,7 +153,7 @@ def _island(nodes: list[ir.Node], opset: int) -> Island | None:
         return None
     users = dict.fromkeys(use for node in nodes for use in _float_uses(node) if use[0] not in inside)
     is_sunk = all(is_qdq(user, QUANTIZE) and index == 0 for user, index in users)
-    is_output = any(output.is_graph_output() for node in nodes for output in node.outputs)
+    is_output = any(output.is_graph_output() for node in nodes for output in data_outputs(node))
     is_data = all(index in data_inputs(user) for node in nodes for user, index in _float_uses(node) if user in inside)
     if not users or not is_sunk or is_output or not is_data:
         return None
@@ -158,9 +163,7 @@ def _island(nodes: list[ir.Node], opset: int) -> Island | None:
 
 
 def _float_uses(node: ir.Node) -> list[tuple[ir.Node, int]]:
-    """Who uses the data of a node; the indices that MaxPool may give are no data."""
-    outputs = node.outputs[:1] if node.op_type == "MaxPool" else node.outputs
-    return [(use.node, use.idx) for output in outputs for use in output.uses()]
+    return [(use.node, use.idx) for output in data_outputs(node) for use in output.uses()]
 
 
 def _obstacle(nodes: list[ir.Node], sources: Iterable[ir.Node], sinks: tuple[ir.Node, ...], opset: int) -> str:

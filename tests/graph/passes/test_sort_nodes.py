@@ -41,7 +41,7 @@ def test_branches_are_sorted_and_wait_for_what_they_capture():
         ("t", "sorted: 2 of 2 nodes stood elsewhere"),
     ]
     assert body_of(model).startswith(
-        "a = Exp (x) y = If (c) <then_branch: graph = t () => (float[n] p) { k = Abs (a) p"
+        "a = Neg (x) y = If (c) <then_branch: graph = t () => (float[n] p) { k = Abs (a) p"
     )
     np.testing.assert_array_equal(run(model, x=X, c=np.array(False))[0], np.abs(X))
 

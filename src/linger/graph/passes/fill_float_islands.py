@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from linger.graph.changes import Changes
 from linger.graph.dialect_node import describe
-from linger.graph.float_islands import Island, bounds_of, data_inputs, float_islands
+from linger.graph.float_islands import Island, bounds_of, data_inputs, data_outputs, float_islands
 from linger.graph.names import Names
 from linger.graph.qdq_node import constant, quantized, zero_of
 from linger.graph.takeover import Takeover, detach
@@ -54,16 +54,12 @@ def _fill(island: Island, names: Names, takeover: Takeover) -> None:
             if maker is not None and maker in sources:
                 node.replace_input_with(index, maker.inputs[0])
         _bring_bounds(node, island.sinks[0], element, names)
-        for output in _data_outputs(node):
+        for output in data_outputs(node):
             output.type = ir.TensorType(element)
     for sink in island.sinks:
         _drop_sink(sink, takeover)
     for source in island.sources:
         _drop_if_unused(source)
-
-
-def _data_outputs(node: ir.Node) -> list[ir.Value]:
-    return list(node.outputs[:1] if node.op_type == "MaxPool" else node.outputs)
 
 
 def _bring_bounds(node: ir.Node, sink: ir.Node, element: ir.DataType, names: Names) -> None:

@@ -52,9 +52,12 @@ def _name_tensors(group: list[Place], changes: Changes) -> None:
         around = owners[place.graph]
         outer = visible.get(around.graph) if around is not None and around.graph is not None else None
         own = visible[place.graph] = dict(outer or {})
-        fixed = {v: None for v in (*place.graph.inputs, *place.graph.outputs) if v in defined[place.graph]}
-        for value in {**fixed, **defined[place.graph]}:
-            _give_name(value, own, repeated, taken, changes)
+        outside = {v: None for v in (*place.graph.inputs, *place.graph.outputs) if v in defined[place.graph]}
+        for value in {**outside, **defined[place.graph]}:
+            if place.owner is None and value in outside and value.name:
+                own.setdefault(value.name, value)  # whatever it is called: it is known by that name
+            else:
+                _give_name(value, own, repeated, taken, changes)
 
 
 def _repeated(defined: dict[ir.Graph, dict[ir.Value, None]]) -> set[str]:
