@@ -50,8 +50,7 @@ def _uses_by_tensor(value: ir.Value) -> dict[ir.Value | None, list[tuple[ir.Node
             groups.setdefault(node.inputs[0], []).append((node, index))
         else:
             others.append((node, index))
-    ordered = sorted(groups.items(), key=lambda group: (group[0] is not None and group[0].name) or "")
-    return {None: others, **dict(ordered)} if others or value.is_graph_output() else dict(ordered)
+    return {None: others, **groups} if others or value.is_graph_output() else groups
 
 
 def _copy(value: ir.Value, owner: ir.Value, uses: list[tuple[ir.Node, int]], names: Names, changes: Changes) -> None:
