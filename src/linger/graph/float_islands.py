@@ -56,20 +56,15 @@ class Island:
         nodes: The float nodes, in the order of the graph.
         sources: The DQ nodes before them.
         sinks: The Q nodes behind them.
+        quantization: What all Q and DQ around have in common; None where they have nothing.
         obstacle: Why integers cannot go through as they are; empty where they can.
     """
 
     nodes: tuple[ir.Node, ...]
     sources: tuple[ir.Node, ...]
     sinks: tuple[ir.Node, ...]
+    quantization: Quantization | None
     obstacle: str
-
-    @property
-    def quantization(self) -> Quantization:
-        """What all Q and DQ around have in common, where there is no obstacle."""
-        found = quantization_of(self.sinks[0])
-        assert found is not None  # else it were an obstacle
-        return found
 
 
 def data_inputs(node: ir.Node) -> list[int]:
@@ -159,25 +154,30 @@ def _island(nodes: list[ir.Node], opset: int) -> Island | None:
         return None
     before = tuple(maker for maker in sources if maker is not None)
     behind = tuple(dict.fromkeys(user for user, _ in users))
-    return Island(tuple(nodes), before, behind, _obstacle(nodes, before, behind, opset))
+    kinds = {quantization_of(end) for end in (*before, *behind)}
+    common = next(iter(kinds)) if len(kinds) == 1 else None
+    if common is None:
+        return Island(tuple(nodes), before, behind, None, _difference(kinds))
+    return Island(tuple(nodes), before, behind, common, _obstacle(nodes, behind[0], common, opset))
 
 
 def _float_uses(node: ir.Node) -> list[tuple[ir.Node, int]]:
     return [(use.node, use.idx) for output in data_outputs(node) for use in output.uses()]
 
 
-def _obstacle(nodes: list[ir.Node], sources: Iterable[ir.Node], sinks: tuple[ir.Node, ...], opset: int) -> str:
-    found = quantization_of(sinks[0])
-    if found is None or any(quantization_of(end) is None for end in (*sources, *sinks)):
+def _difference(kinds: set[Quantization | None]) -> str:
+    if None in kinds:
         return "its scales are not constant or its integers are of no known type"
-    if any(quantization_of(end) != found for end in (*sources, *sinks)):
-        return "scales, zero points or types before and behind it differ, so numbers are rounded anew"
+    return "scales, zero points or types before and behind it differ, so numbers are rounded anew"
+
+
+def _obstacle(nodes: list[ir.Node], sink: ir.Node, found: Quantization, opset: int) -> str:
     if not found.is_per_tensor:
         return "there is a scale for each channel"
-    if not returns_every_integer(sinks[0], found):
+    if not returns_every_integer(sink, found):
         return "float arithmetic does not give every integer back"
     for node in nodes:
-        missing = _missing_form(node, found.element, opset) or _doubtful_bound(node, sinks[0], found.element)
+        missing = _missing_form(node, found.element, opset) or _doubtful_bound(node, sink, found.element)
         if missing:
             return missing
     return ""

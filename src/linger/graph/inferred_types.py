@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ import onnx
 import onnx_ir as ir
 
 from linger.errors import LingerError
-from linger.graph.dialect_node import is_dialect
+from linger.graph.dialect_node import is_dialect, is_dialect_domain
 from linger.graph.element_types import infer_element_types
-from linger.graph.external_data import INLINE_BYTES
+from linger.graph.external_data import INLINE_BYTES, exchanged
 from linger.graph.passes.attach_functions import attach_functions
 
 _MADE_UP = "unk__"
@@ -56,58 +56,96 @@ def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
     Dialect nodes are looked through by their function bodies. What inference does not know has the element type that
     `element_types` finds, and no shape; sizes with made-up names are open.
     """
-    copy = _prepared(model)
+    source = _with_bodies(model) or model
+    with exchanged(source, _stubs(source)):
+        proto = ir.to_proto(source)
+    _forget(proto)
     found: dict[tuple[GraphKey, str], Inferred] = {}
-    for key, graph in keyed_graphs(copy.graph):
-        for value in (output for node in graph for output in node.outputs):
-            if value.name and value.type is not None:
-                found[key, value.name] = Inferred(value.type, value.shape)
-    _stub_large_tensors(copy)
-    try:
-        proto = onnx.shape_inference.infer_shapes(ir.to_proto(copy), data_prop=True)
-    except onnx.shape_inference.InferenceError:  # the file contradicts itself; element types remain
-        return found
-    for key, inferred in _keyed_protos(proto.graph):
-        for info in (*inferred.value_info, *inferred.output):
+    with suppress(onnx.shape_inference.InferenceError):  # a file that contradicts itself: element types remain
+        proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    for key, graph in _keyed_protos(proto.graph):
+        for info in (*graph.value_info, *graph.output):
             if info.type.WhichOneof("value") is not None:
                 shape = ir.serde.deserialize_type_proto_for_shape(info.type)
                 kind = ir.serde.deserialize_type_proto_for_type(info.type)
                 found[key, info.name] = Inferred(kind, None if shape is None else _real(shape))
+    if _is_incomplete(model, found):
+        _walk(proto, found)
     return found
 
 
-def _prepared(model: ir.Model) -> ir.Model:
-    """A copy with function bodies, element types by walking, and nothing declared that inference can find itself."""
-    copy = _forgetful_copy(model)
-    try:
-        attach_functions(copy)
-    except LingerError:  # an op that linger does not know, or not so: without bodies then
-        copy = _forgetful_copy(model)
-        with suppress(LingerError, KeyError):  # as far as it comes
-            infer_element_types(copy.graph)
-    return copy
-
-
-def _forgetful_copy(model: ir.Model) -> ir.Model:
+def _with_bodies(model: ir.Model) -> ir.Model | None:
+    """A copy whose dialect nodes have function bodies; None without such nodes, or where linger does not know one."""
+    if not any(is_dialect(node) for _, graph in keyed_graphs(model.graph) for node in graph):
+        return None
     copy = model.clone()
     for _, graph in keyed_graphs(copy.graph):
         for node in graph:
-            if node.domain in _STANDARD or is_dialect(node) or node.op_identifier() in copy.functions:
+            if _is_known(node.domain) or node.op_identifier() in copy.functions:
                 for output in node.outputs:
                     output.type = output.shape = None
+    try:
+        attach_functions(copy)
+    except LingerError:
+        return None
     return copy
 
 
-def _stub_large_tensors(copy: ir.Model) -> None:
+def _is_known(domain: str) -> bool:
+    return domain in _STANDARD or is_dialect_domain(domain)
+
+
+def _stubs(model: ir.Model) -> dict[int, ir.TensorProtocol]:
     """Large weights decide no shape; without them a model of any size can be given to inference."""
-    for _, graph in keyed_graphs(copy.graph):
+    stubs: dict[int, ir.TensorProtocol] = {}
+    for _, graph in keyed_graphs(model.graph):
         for value in graph.initializers.values():
             tensor = value.const_value
             if tensor is not None and tensor.dtype != ir.DataType.STRING and tensor.nbytes > INLINE_BYTES:
                 shape = ir.Shape(tensor.shape.numpy())
-                value.const_value = ir.ExternalTensor(
+                stubs[id(tensor)] = ir.ExternalTensor(
                     "left_out", 0, tensor.nbytes, tensor.dtype, shape=shape, name=value.name or ""
                 )
+    return stubs
+
+
+def _forget(proto: onnx.ModelProto) -> None:
+    """Drop what is declared of tensors of which inference knows better."""
+    functions = {(function.domain, function.name) for function in proto.functions}
+    for _, graph in _keyed_protos(proto.graph):
+        known = {
+            name
+            for node in graph.node
+            if _is_known(node.domain) or (node.domain, node.op_type) in functions
+            for name in node.output
+        }
+        kept = [info for info in graph.value_info if info.name not in known]
+        del graph.value_info[:]
+        graph.value_info.extend(kept)
+        for output in graph.output:
+            if output.name in known:
+                output.ClearField("type")
+
+
+def _is_incomplete(model: ir.Model, found: Mapping[tuple[GraphKey, str], Inferred]) -> bool:
+    return any(
+        (key, output.name) not in found
+        for key, graph in keyed_graphs(model.graph)
+        for node in graph
+        for output in node.outputs
+        if output.name
+    )
+
+
+def _walk(proto: onnx.ModelProto, found: dict[tuple[GraphKey, str], Inferred]) -> None:
+    """Add the element types that follow from the ops where no shape does."""
+    copy = ir.from_proto(proto)
+    with suppress(LingerError, KeyError):  # as far as it comes
+        infer_element_types(copy.graph)
+    for key, graph in keyed_graphs(copy.graph):
+        for value in (output for node in graph for output in node.outputs):
+            if value.name and value.type is not None:
+                found.setdefault((key, value.name), Inferred(value.type, None))
 
 
 def _keyed_protos(graph: onnx.GraphProto) -> Iterator[tuple[GraphKey, onnx.GraphProto]]:

@@ -23,6 +23,28 @@ class Takeover:
         for place in places(model):
             counts.update(value.name for value in defined_in(place.graph) if value.name)
         self._repeated = {name for name, count in counts.items() if count > 1}
+        self._gone: dict[ir.Node, None] = {}
+
+    def discard(self, node: ir.Node) -> None:
+        """Take a node out of use: it uses nothing any more, and `finish` removes it."""
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
+        self._gone[node] = None
+
+    def discard_if_unused(self, node: ir.Node) -> None:
+        """Take a node out of use if nobody uses its outputs."""
+        if not any(output.uses() or output.is_graph_output() for output in node.outputs):
+            self.discard(node)
+
+    def finish(self) -> None:
+        """Remove the nodes that were discarded, all at once: each removal looks through all outputs of the graph."""
+        by_graph: dict[ir.Graph, list[ir.Node]] = {}
+        for node in self._gone:
+            if node.graph is not None:
+                by_graph.setdefault(node.graph, []).append(node)
+        for graph, nodes in by_graph.items():
+            graph.remove(nodes)
+        self._gone.clear()
 
     def is_possible(self, old: ir.Value, new: ir.Value) -> bool:
         """Whether `new` can stand wherever `old` stands."""
@@ -120,7 +142,9 @@ def learn(value: ir.Value, other: ir.Value) -> None:
         value.shape = other.shape
 
 
-def detach(node: ir.Node) -> None:
-    """Take away all inputs of a node, so that what it used is not used by it any more."""
-    for index in range(len(node.inputs)):
-        node.replace_input_with(index, None)
+def become_identity(node: ir.Node, value: ir.Value) -> None:
+    """Make of a node one that hands on a value, under the name that its output has."""
+    node.op_type, node.domain = "Identity", ""
+    node.attributes.clear()
+    node.resize_inputs(1)
+    node.replace_input_with(0, value)

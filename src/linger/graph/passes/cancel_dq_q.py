@@ -13,7 +13,7 @@ from linger.graph.changes import Changes
 from linger.graph.dialect_node import attributes_of, describe, is_dialect, op_of
 from linger.graph.element_types import INTEGERS
 from linger.graph.qdq_node import DEQUANTIZE, QUANTIZE, is_qdq, quantization_of, returns_every_integer
-from linger.graph.takeover import Takeover, detach
+from linger.graph.takeover import Takeover, become_identity
 from linger.graph.walking import places
 from linger.numeric.fixed import storage_bits
 from linger.numeric.onnx_writer import integer_type
@@ -42,7 +42,8 @@ def cancel_dq_q(model: ir.Model) -> Changes:
             where = describe(node)
             _cancel(first, node, takeover)
             changes.note(where, f"removed: it undoes {describe(first)} exactly")
-            _drop_if_unused(first)
+            takeover.discard_if_unused(first)
+    takeover.finish()
     return changes
 
 
@@ -90,22 +91,9 @@ def _bits_of(q: ir.Value) -> int | None:
 
 
 def _cancel(first: ir.Node, second: ir.Node, takeover: Takeover) -> None:
-    q, y, graph = first.inputs[0], second.outputs[0], second.graph
+    q = first.inputs[0]
     assert q is not None  # both were looked at
-    assert graph is not None
-    if takeover.replace(y, q):
-        detach(second)
-        graph.remove(second)
-        return
-    second.op_type, second.domain = "Identity", ""
-    second.attributes.clear()
-    second.resize_inputs(1)
-    second.replace_input_with(0, q)
-
-
-def _drop_if_unused(node: ir.Node) -> None:
-    graph = node.graph
-    if graph is None or any(output.uses() or output.is_graph_output() for output in node.outputs):
-        return
-    detach(node)
-    graph.remove(node)
+    if takeover.replace(second.outputs[0], q):
+        takeover.discard(second)
+    else:
+        become_identity(second, q)

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from linger.errors import GraphError
 from linger.graph.changes import Changes
 from linger.graph.inferred_types import Inferred, inferred_types, keyed_graphs
+from linger.graph.order import in_order
 from linger.graph.tensor_text import type_of
+from linger.graph.walking import places_in
 
 
 def complete_types(model: ir.Model) -> Changes:
@@ -15,9 +18,14 @@ def complete_types(model: ir.Model) -> Changes:
 
     What is declared and not contradicted stays. A declaration that contradicts the nodes is corrected, that of an output too:
     what an output computes follows from its nodes, and a runtime refuses the file otherwise. Sizes that an output leaves open
-    stay open. Requires: nodes in order. Leaves: tensors of ops that nobody knows as they were declared.
+    stay open. Leaves: tensors of ops that nobody knows as they were declared.
+
+    Raises:
+        GraphError: The nodes are not in order.
     """
     changes = Changes()
+    if any(in_order(place) != list(place.graph) for place in places_in(model.graph, None)):
+        raise GraphError("the nodes are not in order, so their types cannot be told. Run the rule sort_nodes first.")
     inferred = inferred_types(model)
     interface = set(model.graph.outputs)
     for key, graph in keyed_graphs(model.graph):

@@ -11,7 +11,7 @@ from linger.graph.dialect_node import describe
 from linger.graph.float_islands import Island, bounds_of, data_inputs, data_outputs, float_islands
 from linger.graph.names import Names
 from linger.graph.qdq_node import constant, quantized, zero_of
-from linger.graph.takeover import Takeover, detach
+from linger.graph.takeover import Takeover, become_identity
 from linger.graph.walking import defined_in, places
 
 
@@ -23,18 +23,20 @@ def fill_float_islands(model: ir.Model) -> Changes:
     (`float_islands.island_findings` lists them).
     """
     changes = Changes()
-    islands = [island for island in float_islands(model) if not island.obstacle]
+    islands = [(i, i.quantization.element) for i in float_islands(model) if i.quantization and not i.obstacle]
     if not islands:
         return changes
     names = Names(v.name for place in places(model) for v in defined_in(place.graph) if v.name)
     takeover = Takeover(model)
-    for island in islands:
+    for island, element in islands:
         if not _can_be_written(island, takeover):
             continue
-        element = island.quantization.element.name.lower()
-        _fill(island, names, takeover)
+        _fill(island, element, names, takeover)
         for node in island.nodes:
-            changes.note(describe(node), f"runs on {element} now, without DequantizeLinear and QuantizeLinear")
+            changes.note(
+                describe(node), f"runs on {element.name.lower()} now, without DequantizeLinear and QuantizeLinear"
+            )
+    takeover.finish()
     return changes
 
 
@@ -45,8 +47,8 @@ def _can_be_written(island: Island, takeover: Takeover) -> bool:
     return graph is not None and all(q is not None and takeover.is_visible(q, graph) for q in integers)
 
 
-def _fill(island: Island, names: Names, takeover: Takeover) -> None:
-    element, sources = island.quantization.element, set(island.sources)
+def _fill(island: Island, element: ir.DataType, names: Names, takeover: Takeover) -> None:
+    sources = set(island.sources)
     for node in island.nodes:
         for index in data_inputs(node):
             value = node.inputs[index]
@@ -59,7 +61,7 @@ def _fill(island: Island, names: Names, takeover: Takeover) -> None:
     for sink in island.sinks:
         _drop_sink(sink, takeover)
     for source in island.sources:
-        _drop_if_unused(source)
+        takeover.discard_if_unused(source)
 
 
 def _bring_bounds(node: ir.Node, sink: ir.Node, element: ir.DataType, names: Names) -> None:
@@ -92,20 +94,9 @@ def _integer(number: int | None, node: ir.Node, element: ir.DataType, names: Nam
 
 def _drop_sink(sink: ir.Node, takeover: Takeover) -> None:
     """Whoever used the integers of a Q takes those that come to it now."""
-    integers, graph = sink.inputs[0], sink.graph
+    integers = sink.inputs[0]
     assert integers is not None  # it belongs to an island
-    assert graph is not None
     if takeover.replace(sink.outputs[0], integers, with_name=True):
-        detach(sink)
-        graph.remove(sink)
-        return
-    sink.op_type, sink.domain = "Identity", ""
-    sink.attributes.clear()
-    sink.resize_inputs(1)
-
-
-def _drop_if_unused(node: ir.Node) -> None:
-    output, graph = node.outputs[0], node.graph
-    if graph is not None and not output.uses() and not output.is_graph_output():
-        detach(node)
-        graph.remove(node)
+        takeover.discard(sink)
+    else:
+        become_identity(sink, integers)

@@ -10,7 +10,7 @@ from linger.graph.changes import Changes
 from linger.graph.dialect_node import describe, is_dialect_domain
 from linger.graph.function_calls import Copy, Functions, inside_out, require_bounded
 from linger.graph.names import Names
-from linger.graph.takeover import Takeover, detach
+from linger.graph.takeover import Takeover
 from linger.graph.walking import Place, defined_in, nodes_within, places, places_in
 
 
@@ -78,6 +78,7 @@ def _inline(model: ir.Model, found: list[Place], calls: list[ir.Node], wanted: F
         _put(copy, takeover)
         inner = (node for made in copy.made for node in nodes_within(made))
         waiting += [node for node in inner if node.op_identifier() in wanted]
+    takeover.finish()
     for identifier in used:
         for domain, version in model.functions[identifier].opset_imports.items():
             model.graph.opset_imports.setdefault(domain, version)
@@ -92,8 +93,7 @@ def _put(copy: Copy, takeover: Takeover) -> None:
     graph.insert_before(call, copy.made)
     for old, new in zip(call.outputs, results, strict=False):
         takeover.stand_in(old, new)
-    detach(call)
-    graph.remove(call)
+    takeover.discard(call)
 
 
 def _drop(model: ir.Model, used: set[ir.OperatorIdentifier]) -> None:

@@ -11,7 +11,7 @@ from linger.graph.changes import Changes
 from linger.graph.dialect_node import describe
 from linger.graph.effects import Effects
 from linger.graph.order import in_order
-from linger.graph.takeover import Takeover, detach
+from linger.graph.takeover import Takeover
 from linger.graph.tensor_content import attributes_key
 from linger.graph.walking import places
 
@@ -36,6 +36,7 @@ def merge_duplicates(model: ir.Model) -> Changes:
             kept = first.setdefault(key, node)
             if kept is not node:
                 _merge(kept, node, takeover, changes)
+    takeover.finish()
     return changes
 
 
@@ -49,14 +50,11 @@ def _key(node: ir.Node, effects: Effects) -> Hashable | None:
 
 def _merge(kept: ir.Node, node: ir.Node, takeover: Takeover, changes: Changes) -> None:
     pairs = list(zip(node.outputs, kept.outputs, strict=True))
-    graph = node.graph
-    assert graph is not None  # the node came from a graph
     if all(takeover.is_possible(old, new) for old, new in pairs):
         for old, new in pairs:
             takeover.replace(old, new)
         changes.note(describe(node), f"merged with {describe(kept)}, which computes the same")
-        detach(node)
-        graph.remove(node)
+        takeover.discard(node)
         return
     shared = [takeover.share(old, new) for old, new in pairs]
     if any(shared):

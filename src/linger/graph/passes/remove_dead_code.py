@@ -11,7 +11,6 @@ from linger.graph.changes import Changes
 from linger.graph.dialect_node import describe
 from linger.graph.effects import Effects
 from linger.graph.search import inner_graphs
-from linger.graph.takeover import detach
 from linger.graph.walking import Place, nodes_within, places
 
 
@@ -28,7 +27,8 @@ def remove_dead_code(model: ir.Model) -> Changes:
         dead = [node for node in place.graph if node not in needed]
         for node in dead:
             for inner in nodes_within(node):
-                detach(inner)
+                for index in range(len(inner.inputs)):
+                    inner.replace_input_with(index, None)
         is_inside_dead_node = place.owner is not None and place.owner not in needed
         if is_inside_dead_node:
             continue

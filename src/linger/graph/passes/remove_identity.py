@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from linger.graph.changes import Changes
 from linger.graph.dialect_node import describe
-from linger.graph.takeover import Takeover, detach
+from linger.graph.takeover import Takeover
 from linger.graph.walking import places
 
 
@@ -27,8 +27,8 @@ def remove_identity(model: ir.Model) -> Changes:
             where, before, after = describe(node), x and x.name, y.name
             if x is None or not takeover.replace(y, x):
                 continue
-            detach(node)
-            place.graph.remove(node)
+            takeover.discard(node)
             said = f"{before} is called {after} now" if x.name != before else f"{before} takes its place"
             changes.note(where, f"removed: {said}")
+    takeover.finish()
     return changes
