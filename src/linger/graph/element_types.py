@@ -49,7 +49,7 @@ def _output_type(node: ir.Node) -> ir.DataType | None:
     if node.op_type == "Cast":
         return ir.DataType(node.attributes["to"].as_int())
     if node.op_type in ("Constant", "ConstantOfShape"):
-        return _constant_type(node)
+        return constant_type(node)
     if node.op_type == "QuantizeLinear":
         return _dtype(node, 2) or ir.DataType.UINT8
     return _dtype(node, 1 if node.op_type == "Where" else 0)
@@ -60,7 +60,8 @@ def _dtype(node: ir.Node, index: int) -> ir.DataType | None:
     return None if value is None else value.dtype
 
 
-def _constant_type(node: ir.Node) -> ir.DataType:
+def constant_type(node: ir.Node) -> ir.DataType:
+    """The element type of a Constant or a ConstantOfShape."""
     for name, attribute in node.attributes.items():
         if name == "value":
             return attribute.as_tensor().dtype
