@@ -9,7 +9,7 @@ from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.graph.changes import Changes
 from linger.graph.claims import DEQUANT, NEWER_DOMAIN, is_dequant, is_quantising, read_scale
 from linger.graph.fact_book import Propagation, Use
-from linger.graph.flow import Flow, home_of
+from linger.graph.flow import Flow, home_of, place_early
 from linger.graph.names import Names
 from linger.graph.propagation import OutputPolicy, propagate
 
@@ -93,6 +93,8 @@ class _Inserter:
         scale = self._found.fact(value).scale
         for node in value.consumers():
             if is_dequant(node) and node.graph is graph and read_scale(node, "scale_o") == scale:
+                graph.remove(node)  # it may stand behind what is to read it
+                place_early(node, graph)
                 return node.outputs[0]
         return None
 
@@ -104,13 +106,7 @@ class _Inserter:
         made = node.outputs[0]
         made.name = self._names.choose(f"{value.name}_dequant")
         made.type, made.shape = ir.TensorType(ir.DataType.FLOAT), value.shape
-        producer = value.producer()
-        if producer is not None and producer.graph is graph:
-            graph.insert_after(producer, node)
-        elif len(graph):
-            graph.insert_before(graph[0], node)
-        else:
-            graph.append(node)
+        place_early(node, graph)
         self._changes.note(node.name, f"Dequant of {value.name!r} at scale {scale:g} inserted")
         self._import(graph)
         return made
