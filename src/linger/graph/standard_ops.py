@@ -8,7 +8,10 @@ from functools import cache
 import onnx
 import onnx_ir as ir
 
-from linger.graph.element_types import INTEGERS
+from linger.graph.element_types import INTEGERS, constant_type
+
+OLDEST_OPSET = 7
+"""Of a model that does not say which one it is for."""
 
 _MOVED = dict.fromkeys(
     (
@@ -36,6 +39,7 @@ RAW = frozenset(
 )  # fmt: skip
 """Ops that are about integers as such; what the integers stand for is stated elsewhere, or nowhere."""
 
+_CASTS = frozenset({"Cast", "CastLike"})
 _EXACT_COMPARISON_BITS = 16
 """Wider integers may be equal as float32, so comparing them is not comparing what they stand for."""
 
@@ -82,6 +86,25 @@ def compared_inputs(node: ir.Node) -> tuple[int, ...]:
 def inputs_beside(node: ir.Node) -> tuple[int, ...]:
     """Inputs that must be of the type of the data and are no data: bounds and borders."""
     return tuple(i for i in _BESIDE.get(node.op_type, ()) if i < len(node.inputs) and node.inputs[i] is not None)
+
+
+def integer_inputs(node: ir.Node, opset: int) -> tuple[int, ...]:
+    """Inputs of a standard node that must be integers: the op is about integers, or a constant beside them is one."""
+    if node.op_type in RAW - _CASTS:
+        return tuple(i for i in range(len(node.inputs)) if not takes(node.op_type, i, "float", opset))
+    data = moved_inputs(node) or compared_inputs(node)
+    together = [i for i in (*data, *inputs_beside(node)) if i < len(node.inputs)]
+    constant = {i for i in together if _is_integer_constant(node.inputs[i])}
+    return tuple(i for i in together if i not in constant) if constant else ()
+
+
+def _is_integer_constant(value: ir.Value | None) -> bool:
+    if value is None or value.is_graph_input():
+        return False
+    producer = value.producer()
+    if producer is not None and producer.op_type == "Constant":
+        return constant_type(producer) in INTEGERS
+    return value.const_value is not None and value.const_value.dtype in INTEGERS
 
 
 def moved_outputs(node: ir.Node) -> int:

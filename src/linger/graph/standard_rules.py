@@ -17,6 +17,7 @@ from linger.graph.standard_ops import (
     can_run,
     compared_inputs,
     inputs_beside,
+    integer_inputs,
     moved_inputs,
     moved_outputs,
     output_type,
@@ -54,6 +55,8 @@ def _take_all(book: FactBook, node: ir.Node, facts: list[Fact]) -> None:
 def _can_stay(book: FactBook, node: ir.Node, fact: Fact) -> bool:
     if any(output in book.demand.wanted for output in node.outputs):
         return True  # what takes integers further on decides
+    if integer_inputs(node, book.opset):
+        return True  # so do integers beside them
     return can_run(node, fact.element, fact.bits, book.opset)
 
 
