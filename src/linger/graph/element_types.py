@@ -35,7 +35,9 @@ def infer_element_types(graph: ir.Graph) -> None:
 
 def _output_types(node: ir.Node, inner: list[ir.Graph]) -> list[ir.DataType | None]:
     if inner:
-        ends = inner[0].outputs[1:] if node.op_type == "Loop" else inner[0].outputs  # a Loop's first one is its condition
+        ends = (
+            inner[0].outputs[1:] if node.op_type == "Loop" else inner[0].outputs
+        )  # a Loop's first one is its condition
         return [end.dtype for end in ends]
     others = ir.DataType.FLOAT if is_dialect(node) else _output_type(node)
     return [_output_type(node), *[others] * (len(node.outputs) - 1)]
