@@ -116,19 +116,18 @@ def facts_of_call(book: FactBook, node: ir.Node, function: ir.Function) -> list[
     if function.identifier() in book.calling:
         raise GraphError(f"{describe(node)}: the function calls itself. Remove the circle.")
     given = [book.fact(v) for v in node.inputs]
-    results = _tried(book, function, given)
-    if results is not None:
-        for index, fact in enumerate(given):
-            if fact.is_quantised:
-                book.take(Use(node, index))
-        return results
-    for index, (formal, fact) in enumerate(zip(function.inputs, given, strict=False)):
-        if fact.is_quantised and formal not in book.demand.wanted:
-            book.need(Use(node, index))
-            given[index] = REAL
-        elif fact.is_quantised:
+    if _tried(book, function, given) is None:
+        given = [
+            REAL if fact.is_quantised and formal not in book.demand.wanted else fact
+            for formal, fact in zip(function.inputs, given, strict=False)
+        ]
+    for index, fact in enumerate(given):
+        if fact.is_quantised:
             book.take(Use(node, index))
-    return _called(book, node, function, given)
+        elif book.fact(node.inputs[index]).is_quantised:
+            book.need(Use(node, index))
+    results = _tried(book, function, given)
+    return _called(book, node, function, given) if results is None else results
 
 
 def _called(book: FactBook, node: ir.Node, function: ir.Function, given: list[Fact]) -> list[Fact]:
@@ -160,6 +159,7 @@ def _tried(book: FactBook, function: ir.Function, given: list[Fact]) -> list[Fac
         book.reported = reported
         book.trials[key] = [trial.fact(v) for v in function.outputs] if trial.is_clean else None
         if trial.is_clean:
+            book.function_facts.setdefault(function.identifier(), given)
             for value, fact in trial.facts.items():  # bodies may be called with several kinds
                 kept.facts[value] = fact if kept.facts.get(value, fact) == fact else UNKNOWN
     return book.trials[key]
