@@ -132,16 +132,20 @@ class FactBook:
         """This use needs real numbers."""
         value = use.value
         fact = self.fact(value)
-        if not fact.is_quantised:
-            return
-        if fact.scale is not None or is_dequant(value.producer()):
+        if fact.is_quantised and (fact.scale is not None or is_dequant(value.producer())):
             self.result.needs.append(use)
-        elif value not in self.reported:
+        elif fact.is_quantised or fact.element in INTEGERS:
+            self.need_unscaled(use)
+
+    def need_unscaled(self, use: Use) -> None:
+        """This use needs real numbers, and there is no way to have them."""
+        value = use.value
+        if value not in self.reported:
             self.reported.add(value)
             self.find(
                 ERROR,
                 str(use),
-                f"it needs real numbers, and the scale of {value.name!r} ({fact}) is not known",
+                f"it needs real numbers, and the scale of {value.name!r} ({self.fact(value)}) is not known",
                 "Give the node that makes it a scale_o, or put a Dequant with the right scale behind it.",
             )
 

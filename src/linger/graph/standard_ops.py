@@ -13,6 +13,8 @@ from linger.graph.element_types import INTEGERS, constant_type
 OLDEST_OPSET = 7
 """Of a model that does not say which one it is for."""
 
+WHOLE = INTEGERS | {ir.DataType.INT64}
+
 _MOVED = dict.fromkeys(
     (
         "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Pad", "Gather", "GatherElements",
@@ -124,6 +126,12 @@ def can_run(node: ir.Node, element: ir.DataType | None, bits: int | None, opset:
         return False
     data = (*moved_inputs(node), *compared_inputs(node))
     return takes(node.op_type, data[0] if data else 0, element.name.lower(), opset)
+
+
+def can_take(node: ir.Node, index: int, element: ir.DataType | None, opset: int) -> bool:
+    """Whether an input of a standard node may have an element type; where floats may not stand either, nothing is said."""
+    is_open = element is None or node.op_type in _ADOPTED or not takes_reals(node, index, opset)
+    return is_open or takes(node.op_type, index, element.name.lower(), opset)  # type: ignore[union-attr]
 
 
 def takes_reals(node: ir.Node, index: int, opset: int) -> bool:

@@ -14,7 +14,9 @@ from linger.graph.finding import ERROR, WARNING
 from linger.graph.standard_ops import (
     LOOKING,
     RAW,
+    WHOLE,
     can_run,
+    can_take,
     compared_inputs,
     inputs_beside,
     integer_inputs,
@@ -29,7 +31,7 @@ def facts_of_standard(book: FactBook, node: ir.Node) -> list[Fact]:
     """A standard node: integers stay integers where they are moved, selected or compared and a runtime can do so."""
     facts = [book.fact(v) for v in node.inputs]
     if not any(f.is_quantised for f in facts):
-        return _plain_outputs(book, node, facts)
+        return _plain_outputs(book, node, _without_misfits(book, node, facts))
     if node.op_type in LOOKING:
         _take_all(book, node, facts)
         return [plain(ir.DataType.INT64)]
@@ -44,6 +46,16 @@ def facts_of_standard(book: FactBook, node: ir.Node) -> list[Fact]:
             return _plain_outputs(book, node, facts)
         return [common] * moved_outputs(node) + [plain(ir.DataType.INT64)] * len(node.outputs)
     return _on_reals(book, node, facts)
+
+
+def _without_misfits(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
+    """Integers that nobody gave a scale, where the op takes real numbers only: said so, and followed as if they were real."""
+    seen = list(facts)
+    for index, fact in enumerate(facts):
+        if fact.element in WHOLE and not can_take(node, index, fact.element, book.opset):
+            book.need_unscaled(Use(node, index))
+            seen[index] = REAL
+    return seen
 
 
 def _take_all(book: FactBook, node: ir.Node, facts: list[Fact]) -> None:

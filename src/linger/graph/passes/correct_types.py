@@ -17,9 +17,12 @@ def correct_types(model: ir.Model) -> Changes:
     """
     changes = Changes()
     found = propagate(model)
-    for value in _computed(Flow.of(model)):
+    flow = Flow.of(model)
+    open_ends = {v for function in flow.functions.values() for v in function.outputs}  # a function has no types
+    for value in _computed(flow):
         element = found.element(value)
-        if element is None or value.dtype == element or (value.dtype is None and not value.is_graph_output()):
+        is_open = value.dtype is None and (value in open_ends or not value.is_graph_output())
+        if element is None or value.dtype == element or is_open:
             continue
         was = "it was not declared" if value.dtype is None else f"not {value.dtype.name.lower()}"
         changes.note(f"tensor {value.name!r}", f"is {element.name.lower()}, {was}")
