@@ -154,6 +154,21 @@ def takes(op_type: str, index: int, element: str, opset: int) -> bool:
 
 
 @cache
+def type_variable(op_type: str, index: int, opset: int) -> str | None:
+    """The name of an input's type where several tensors of a node have the same one; None where it is fixed.
+
+    >>> type_variable("Clip", 0, 17) == type_variable("Clip", 1, 17), type_variable("Reshape", 1, 17)
+    (True, None)
+    """
+    schema = _schema(op_type, opset)
+    if schema is None or not schema.inputs:
+        return None
+    parameter = schema.inputs[min(index, len(schema.inputs) - 1)]
+    is_free = not parameter.is_homogeneous and index >= len(schema.inputs) - 1
+    return None if is_free or parameter.type_str.startswith("tensor(") else parameter.type_str
+
+
+@cache
 def output_type(op_type: str, index: int, opset: int) -> ir.DataType | int | None:
     """The element type of an output, or the input whose type it has; None where neither is fixed by ONNX.
 

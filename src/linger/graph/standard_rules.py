@@ -24,6 +24,7 @@ from linger.graph.standard_ops import (
     moved_outputs,
     output_type,
     takes_reals,
+    type_variable,
 )
 
 
@@ -51,8 +52,12 @@ def facts_of_standard(book: FactBook, node: ir.Node) -> list[Fact]:
 def _without_misfits(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
     """Integers that nobody gave a scale, where the op takes real numbers only: said so, and followed as if they were real."""
     seen = list(facts)
+    groups = [type_variable(node.op_type, index, book.opset) for index in range(len(facts))]
+    of_reals = {group for group, fact in zip(groups, facts, strict=True) if fact.is_real and group is not None}
     for index, fact in enumerate(facts):
-        if fact.element in WHOLE and not can_take(node, index, fact.element, book.opset):
+        if fact.element not in WHOLE:
+            continue
+        if groups[index] in of_reals or not can_take(node, index, fact.element, book.opset):
             book.need_unscaled(Use(node, index))
             seen[index] = REAL
     return seen
