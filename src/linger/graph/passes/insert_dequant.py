@@ -8,6 +8,7 @@ import onnx_ir as ir
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.graph.changes import Changes
 from linger.graph.claims import DEQUANT, NEWER_DOMAIN, is_dequant, is_quantising, read_scale
+from linger.graph.dialect_node import describe
 from linger.graph.fact_book import Propagation, Use
 from linger.graph.flow import Flow, home_of, place_early
 from linger.graph.names import Names
@@ -113,8 +114,20 @@ class _Inserter:
         made.type, made.shape = ir.TensorType(ir.DataType.FLOAT), value.shape
         place_early(node, graph)
         self._changes.note(node.name, f"Dequant of {value.name!r} at scale {scale:g} inserted")
+        if graph is home_of(value):
+            self._replace_inner(node, scale)
         self._import(graph)
         return made
+
+    def _replace_inner(self, made: ir.Node, scale: float) -> None:
+        """Dequants in branches give way to one that they can see."""
+        value, graph = made.inputs[0], made.graph
+        assert value is not None  # it was just made
+        for node in [n for n in value.consumers() if is_dequant(n) and n.graph is not graph]:
+            if read_scale(node, "scale_o") == scale and not node.outputs[0].is_graph_output():
+                self._changes.note(describe(node), f"removed: {made.name} does the same")
+                node.outputs[0].replace_all_uses_with(made.outputs[0])
+                node.graph.remove(node, safe=True)  # type: ignore[union-attr]
 
     def _import(self, graph: ir.Graph) -> None:
         """Functions have imports of their own; a sub-graph has those of what it stands in."""
