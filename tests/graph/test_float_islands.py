@@ -65,8 +65,12 @@ def test_obstacles_are_notes_with_a_reason(model, reason):
     assert re.search(reason, finding.reason)
 
 
-def test_what_can_be_filled_is_no_finding():
-    assert island_findings(between("g = Relu(f)")) == ()
+def test_what_can_be_filled_names_the_rule():
+    (finding,) = island_findings(between("a = Relu(f)  g = Clip(a)"))
+    assert str(finding) == (
+        "a (Relu): Relu and Clip work in float between DequantizeLinear and QuantizeLinear: integers would give the same "
+        "numbers. Choose the rule fill_float_islands to have it in integers."
+    )
 
 
 def test_scales_for_each_channel_are_an_obstacle():
