@@ -48,7 +48,7 @@ def test_unknown_names_are_all_named_with_those_that_come_near():
 def test_other_rules_can_be_put_between():
     rule = Rule("own", "Does nothing.", lambda model: Changes())
     names = list(with_rules([rule]))
-    assert names[names.index("own") + 1] == "cancel_dq_q"
+    assert names[names.index("own") + 1] == "complete_types"
     assert len(names) == len(RULES) + 1
 
 

@@ -85,9 +85,11 @@ the Q/DQ pairs by which TensorRT and OpenVINO know where integers are meant.
 
 
 def with_rules(
-    extra: Iterable[Rule], *, before: str = "cancel_dq_q", known: Mapping[str, Rule] = RULES
+    extra: Iterable[Rule], *, before: str = "complete_types", known: Mapping[str, Rule] = RULES
 ) -> dict[str, Rule]:
     """The known rules and others, which run before the one named.
+
+    What moves integers and floats comes before `complete_types`, which declares what the nodes compute.
 
     >>> own = Rule("own", "Does nothing.", lambda model: Changes())
     >>> list(with_rules([own], before="fix_versions"))[:3]
