@@ -152,8 +152,7 @@ def _island(nodes: list[ir.Node], opset: int) -> Island | None:
     users = dict.fromkeys(use for node in nodes for use in _float_uses(node) if use[0] not in inside)
     is_sunk = all(is_qdq(user, QUANTIZE) and index == 0 for user, index in users)
     is_output = any(output.is_graph_output() for node in nodes for output in data_outputs(node))
-    is_data = all(index in data_inputs(user) for node in nodes for user, index in _float_uses(node) if user in inside)
-    if not users or not is_sunk or is_output or not is_data:
+    if not users or not is_sunk or is_output:
         return None
     before = tuple(maker for maker in sources if maker is not None)
     behind = tuple(dict.fromkeys(user for user, _ in users))
