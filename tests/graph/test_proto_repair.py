@@ -6,10 +6,10 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from linger.errors import GraphError, UsageError
-from linger.graph.model_io import load, save
+from linger.errors import GraphError
+from linger.graph.model_io import load
 from linger.graph.passes.fix_versions import fix_versions
-from linger.graph.proto_repair import load_repaired, repair_proto
+from linger.graph.proto_repair import repair_proto
 from tests.support.onnx_text import printed
 from tests.support.passes import body_of, computed
 
@@ -190,55 +190,7 @@ def test_reading_without_the_repair_would_refuse_or_lose():
     assert inner.inputs[0] is inner.outputs[0]
 
 
-def test_every_kind_of_source_is_repaired_and_stays_as_it_is(tmp_path):
-    proto = proto_of("a = Abs(x)  a = Neg(a)  y = Exp(a)")
-    content = proto.SerializeToString()
-    path = tmp_path / "broken.onnx"
-    path.write_bytes(content)
-    for source in (proto, content, path, str(path)):
-        model, changes = load_repaired(source)
-        assert printed(model) == ["a=Abs(x)", "a_1=Neg(a)", "y=Exp(a_1)"]
-        assert len(changes) == 1
-    again, changes = load_repaired(model)
-    assert again is not model
-    assert not len(changes)
-    assert proto.SerializeToString() == content == path.read_bytes()
-
-
-def test_a_file_without_any_opset_is_loaded(tmp_path):
-    proto = proto_of("y = Abs(x)")
-    del proto.opset_import[:]
-    path = tmp_path / "old.onnx"
-    path.write_bytes(proto.SerializeToString())
-    assert dict(load_repaired(path)[0].graph.opset_imports) == {"": 0}
-
-
-def test_weights_in_another_file_are_found(tmp_path):
-    model = load(proto_of("y = Add(x, w)", inputs="float[1000] x", outputs="float[1000] y"))
-    weight = ir.Value(name="w", const_value=ir.tensor(np.arange(1000, dtype=np.float32), name="w"))
-    model.graph.register_initializer(weight)
-    model.graph.node(0).replace_input_with(1, weight)
-    save(model, tmp_path / "m.onnx", external_data=True)
-    first, _ = load_repaired(tmp_path / "m.onnx")
-    second, _ = load_repaired(first)
-    for found in (first, second):
-        assert isinstance(found.graph.initializers["w"].const_value, ir.ExternalTensor)
-        assert found.graph.initializers["w"].const_value.numpy()[-1] == 999
-    (tmp_path / "m.onnx.data").unlink()
-    with pytest.raises(GraphError, match=r"m\.onnx: external data cannot be used"):
-        load_repaired(tmp_path / "m.onnx")
-
-
-@pytest.mark.parametrize(
-    ("source", "error", "said"),
-    [
-        pytest.param("no/such/file.onnx", UsageError, "there is no such file", id="missing"),
-        pytest.param(".", UsageError, "this is a folder", id="folder"),
-        pytest.param(b"\xff\xff nothing", GraphError, "not a complete ONNX model", id="bytes"),
-        pytest.param(b"", GraphError, "it has no graph", id="empty"),
-        pytest.param(onnx.ModelProto(), GraphError, "it has no graph", id="empty proto"),
-    ],
-)
-def test_what_is_no_model_is_refused_in_a_sentence(source, error, said):
-    with pytest.raises(error, match=said):
-        load_repaired(source)
+def test_what_has_no_graph_is_left_to_the_reader():
+    assert repair_proto(onnx.ModelProto()).rows() == []
+    with pytest.raises(GraphError, match="the given bytes: this is no ONNX model: it has no graph"):
+        load(b"", prepare=repair_proto)

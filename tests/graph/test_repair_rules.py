@@ -1,22 +1,21 @@
 """Rules by name."""
 
-import inspect
+import importlib.util
 
 import numpy as np
 import pytest
 
 from linger.errors import UsageError
 from linger.graph import passes
-from linger.graph.changes import Changes
-from linger.graph.repair_rules import RULES, Rule, choose_rules, with_rules
+from linger.graph.repair_rules import RULES, choose_rules
 from tests.support.onnx_text import checked, content, parse, printed
 from tests.support.passes import computed
 
 
 def test_every_rule_is_named_like_its_pass_and_says_what_it_does_in_a_sentence():
     for name, rule in RULES.items():
-        assert rule.name == name == rule.apply.__name__
-        assert inspect.getmodule(rule.apply).__name__ == f"{passes.__name__}.{name}"
+        assert rule.name == name
+        assert importlib.util.find_spec(f"{passes.__name__}.{name}") is not None
         assert rule.description.endswith(".")
         assert "\n" not in rule.description
 
@@ -43,13 +42,6 @@ def test_unknown_names_are_all_named_with_those_that_come_near():
         choose_rules(["remove_identities", "sort_nodes", "xyz"])
     with pytest.raises(UsageError, match="3: there is no such rule"):
         choose_rules([3])
-
-
-def test_other_rules_can_be_put_between():
-    rule = Rule("own", "Does nothing.", lambda model: Changes())
-    names = list(with_rules([rule]))
-    assert names[names.index("own") + 1] == "complete_types"
-    assert len(names) == len(RULES) + 1
 
 
 def test_all_rules_together_settle_in_one_run():

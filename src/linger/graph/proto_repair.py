@@ -8,19 +8,13 @@ one name apart.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import onnx
-import onnx_ir as ir
-from google.protobuf.message import DecodeError
 
 from linger.errors import GraphError, listing
 from linger.graph.changes import Changes
 from linger.graph.definitions import separate_definitions, taken_names
-from linger.graph.external_data import external_tensors, resolve_external_data
-from linger.graph.model_io import ModelLike, load
 from linger.graph.names import Names
 
 _UNKNOWN_VERSION = 0
@@ -42,7 +36,7 @@ def repair_proto(proto: onnx.ModelProto) -> Changes:
     """
     changes = Changes()
     if not proto.HasField("graph"):
-        raise GraphError("this is no ONNX model: it has no graph. Export it again.")
+        return changes  # whoever reads it says where it came from
     _fix_imports(proto, changes)
     graphs = [*_graphs(proto.graph), *(g for f in proto.functions for n in f.node for g in _inner(n))]
     for graph in graphs:
@@ -56,33 +50,6 @@ def repair_proto(proto: onnx.ModelProto) -> Changes:
         )
     _hand_on(proto, names, changes)
     return changes
-
-
-def load_repaired(source: ModelLike) -> tuple[ir.Model, Changes]:
-    """A model of one's own from a path, bytes, a ModelProto or an onnx_ir model, repaired before it is read; and the repairs.
-
-    Raises:
-        UsageError: There is no such file.
-        GraphError: The content is no model, or cannot be repaired, or its external data cannot be used.
-    """
-    proto, folder = onnx.ModelProto(), None
-    if isinstance(source, onnx.ModelProto):
-        proto.CopyFrom(source)
-    elif isinstance(source, ir.Model):
-        proto, folder = ir.to_proto(source), next((Path(t.base_dir) for t in external_tensors(source)), None)
-    else:
-        try:
-            proto.ParseFromString(source if isinstance(source, bytes) else Path(source).read_bytes())
-        except (OSError, DecodeError):
-            return load(source), Changes()  # which says what is wrong
-        folder = None if isinstance(source, bytes) else Path(source).parent
-    changes = repair_proto(proto)
-    model = load(proto)
-    if folder is not None:
-        resolve_external_data(
-            model, folder, str(source) if isinstance(source, (str, os.PathLike)) else "the given model"
-        )
-    return model, changes
 
 
 def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:

@@ -104,25 +104,6 @@ the Q/DQ pairs by which TensorRT and OpenVINO know where integers are meant.
 """
 
 
-def with_rules(
-    extra: Iterable[Rule], *, before: str = "complete_types", known: Mapping[str, Rule] = RULES
-) -> dict[str, Rule]:
-    """The known rules and others, which run before the one named.
-
-    What moves integers and floats comes before `complete_types`, which declares what the nodes compute.
-
-    >>> own = Rule("own", "Does nothing.", lambda model: Changes())
-    >>> list(with_rules([own], before="fix_versions"))[:3]
-    ['sort_nodes', 'own', 'fix_versions']
-    """
-    joined: dict[str, Rule] = {}
-    for name, rule in known.items():
-        if name == before:
-            joined.update({other.name: other for other in extra})
-        joined[name] = rule
-    return joined
-
-
 def choose_rules(names: Iterable[str] | str | None = None, known: Mapping[str, Rule] = RULES) -> tuple[Rule, ...]:
     """The rules of these names, in the order in which they run (None: those that are on by default).
 
