@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from linger.dialect import DOMAIN, Op, ops
 from linger.errors import GraphError, UnsupportedError, UsageError
 from linger.graph.changes import Changes
+from linger.graph.conversion import convert_nodes, has_nodes_of
 from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, op_of, require_known_ops
+from linger.graph.dialects import NEWER, OLDER
 from linger.graph.element_types import INTEGERS, infer_element_types
 from linger.numeric.fixed import limits
 from linger.numeric.normalization import is_exact
@@ -31,12 +33,13 @@ _LIMITED_TO_16_BITS = frozenset({"Conv1dInt", "Conv2dInt", "ConvTranspose2dInt",
 
 
 def bring_to_normal_form(model: ir.Model) -> Changes:
-    """Sort, type, adopt integer Relu, MaxPool and Clip of the standard domain, complete inputs.
+    """Write nodes of the domain `linger` in the domain `thinker`, sort, type, adopt integer Relu, MaxPool and Clip of the
+    standard domain, complete inputs.
 
     Raises:
         UnsupportedError: Nodes without an op, or with settings that have no agreed meaning.
     """
-    changes = Changes()
+    changes = convert_nodes(model, OLDER)[0] if has_nodes_of(model, NEWER) else Changes()
     require_known_ops(model)
     model.graph.sort()
     infer_element_types(model.graph)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QLSTM and QGRU as LSTMInt and GRUInt: integer states become real ones, and lengths are added where there is a state."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from linger.graph.conversion_plan import (
+    NoEquivalent,
+    Plan,
+    Scene,
+    known,
+    known_number,
+    made_attributes,
+    replace_inputs,
+    rewrite,
+    sizes_of,
+)
+from linger.graph.dialects import CELL_BITS, CELL_SCALE, DIALECTS, OLDER, NewerOp, input_names
+from linger.graph.older_attributes import older_attributes, older_op
+
+_WEIGHTS = 4
+_OTHER_SIMULATION = (
+    "the tools of the domain linger simulate this cell in Q15; engines run it as {op}, and so does linger",
+    "Compare with the chip, not with that simulation.",
+)
+
+
+def plan_recurrent(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
+    """One direction of one layer. Integer states were made by a Quant of their own, which the older op does itself."""
+    fewest, most = 1 + _WEIGHTS, len(newer.inputs)
+    if not fewest <= len(node.inputs) <= most:
+        raise NoEquivalent(f"it has {len(node.inputs)} inputs, not {fewest} to {most}", "Export the file again.")
+    if known(node, "num_layers", 1) != 1:
+        raise NoEquivalent(f"it has {known(node, 'num_layers')} layers", "Export one node per layer.")
+    op = older_op(node, newer.older or "")
+    attributes = older_attributes(node, newer, op)
+    if known_number(node, "scale_o") != known_number(node, "scale_h"):
+        raise NoEquivalent(
+            f"its output has scale {known(node, 'scale_o')}, its state {known(node, 'scale_h')}; {op.name} has one for both",
+            "Export it again with one scale for both.",
+        )
+
+    def edit() -> None:
+        names = input_names(node, newer)
+        given = dict(zip(names, node.inputs, strict=True))
+        inputs = [given["x"]]
+        if "h" in given:
+            inputs += [_lengths(node, scene), *_states(node, newer, scene)]
+        replace_inputs(node, [*inputs, *node.inputs[-_WEIGHTS:]])
+        rewrite(node, OLDER, op.name, attributes)
+
+    reason, remedy = _OTHER_SIMULATION
+    return Plan(edit, f"became {op.name}", ((reason.format(op=op.name), remedy),))
+
+
+def _lengths(node: ir.Node, scene: Scene) -> ir.Value:
+    """Every sequence has its full length; the older op has no form with a state and without lengths."""
+    x = node.inputs[0]
+    time, batch = (1, 0) if known(node, "batch_first", 0) else (0, 1)
+    sizes = sizes_of(x)
+    wish = f"{node.outputs[0].name}_lengths"
+    if sizes is not None and sizes[time] is not None and sizes[batch] is not None:
+        return scene.constant(node, np.full(sizes[batch] or 0, sizes[time], np.int64), wish)
+    shape = scene.before(node, "Shape", [x], wish=f"{wish}_shape")
+    parts = []
+    for axis, name in ((time, "time"), (batch, "batch")):
+        index = scene.constant(node, np.array([axis], np.int64), f"{wish}_{name}_axis")
+        parts.append(scene.before(node, "Gather", [shape, index], wish=f"{wish}_{name}"))
+    return scene.before(node, "Expand", parts, wish=wish)
+
+
+def _states(node: ir.Node, newer: NewerOp, scene: Scene) -> list[ir.Value]:
+    """The real states, h and perhaps c; a cell state that is left out is zero."""
+    names = input_names(node, newer)
+    h = _real(node, names.index("h"), known_number(node, "scale_h"), known(node, "o_bits"), scene)
+    if "c" not in newer.inputs:
+        return [h]
+    if "c" not in names:
+        return [h, scene.before(node, "Sub", [h, h], wish=f"{node.outputs[0].name}_c", like=h)]
+    return [h, _real(node, names.index("c"), known_number(node, "scale_c", CELL_SCALE), CELL_BITS, scene)]
+
+
+def _real(node: ir.Node, index: int, scale: float, bits: int, scene: Scene) -> ir.Value:
+    """What an integer state was quantised from; where another node made it, its Dequant."""
+    value = node.inputs[index]
+    maker = None if value is None else value.producer()
+    if maker is not None and maker.op_type == "Quant" and maker.domain in DIALECTS and maker.inputs[0] is not None:
+        if (known(maker, "scale_x"), known(maker, "data_bits")) == (scale, bits):
+            return maker.inputs[0]
+    return scene.before(
+        node,
+        "Dequant",
+        [value],
+        made_attributes({"scale_o": scale}).values(),
+        domain=OLDER,
+        wish=f"{node.outputs[0].name}_state_{index}",
+        like=value,
+        element=ir.DataType.FLOAT,
+    )
