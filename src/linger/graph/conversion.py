@@ -14,7 +14,8 @@ import onnx_ir as ir
 from linger.dialect import DOMAIN_VERSION
 from linger.errors import UnsupportedError, UsageError, listing
 from linger.graph.changes import Changes
-from linger.graph.conversion_plan import NoEquivalent, Plan, Scene
+from linger.graph.conversion_plan import NoEquivalent, Plan
+from linger.graph.conversion_scene import Scene
 from linger.graph.dialect_node import all_nodes, describe, is_dialect, is_dialect_domain
 from linger.graph.dialects import DIALECTS, NEWER, NEWER_VERSION, OLDER
 from linger.graph.finding import ERROR, WARNING, Finding

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The newer dialect (domain `linger`, Q names) as data: its ops, what each tensor of a node claims, and the op of the
-older dialect (domain `thinker`) that computes the same. The older dialect is `linger.dialect.ops()`.
+"""The newer dialect (domain `linger`, Q names) as data: its ops, what a node says of its tensors, its older names.
+
+The older dialect (domain `thinker`) is `linger.dialect.ops()`; what it computes, linger computes. A newer op is read as
+the older one of this table.
 """
 
 from __future__ import annotations
@@ -111,7 +113,9 @@ NEWER_OPS: Mapping[str, NewerOp] = MappingProxyType(
     {
         op.name: op
         for op in (
-            NewerOp("Quant", "Quant", renamed={}, own=frozenset({"zero_point"}), result=Claim(("scale_x",), "data_bits")),
+            NewerOp(
+                "Quant", "Quant", renamed={}, own=frozenset({"zero_point"}), result=Claim(("scale_x",), "data_bits")
+            ),
             NewerOp("Dequant", "Dequant", renamed={}, result=None),
             NewerOp("QConv1d", "Conv1dInt", _WINDOW, _STEPS),
             NewerOp("QConv2d", "Conv2dInt", _WINDOW, _STEPS),

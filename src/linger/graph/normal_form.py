@@ -17,6 +17,7 @@ from linger.dialect import DOMAIN, Op, ops
 from linger.errors import GraphError, UnsupportedError, UsageError
 from linger.graph.changes import Changes
 from linger.graph.conversion import convert_nodes, has_nodes_of
+from linger.graph.conversion_scene import content_of
 from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, op_of, require_known_ops
 from linger.graph.dialects import NEWER, OLDER
 from linger.graph.element_types import INTEGERS, infer_element_types
@@ -33,8 +34,7 @@ _LIMITED_TO_16_BITS = frozenset({"Conv1dInt", "Conv2dInt", "ConvTranspose2dInt",
 
 
 def bring_to_normal_form(model: ir.Model) -> Changes:
-    """Write nodes of the domain `linger` in the domain `thinker`, sort, type, adopt integer Relu, MaxPool and Clip of the
-    standard domain, complete inputs.
+    """Adopt nodes of the domain `linger` and integer Relu, MaxPool and Clip of the standard one, sort, type, complete.
 
     Raises:
         UnsupportedError: Nodes without an op, or with settings that have no agreed meaning.
@@ -122,10 +122,25 @@ def _refuse(node: ir.Node, attributes: dict[str, Any]) -> None:
             raise UnsupportedError(
                 f"{describe(node)}: rows have the table's scale and width {source}, not {target}. Add a Requant behind it."
             )
+    if node.op_type == "iqAdd":
+        _refuse_two_roundings(node, attributes)
     if node.op_type == "ConvTranspose2dInt":
         _refuse_long_sums(node, attributes)
     if node.op_type == "LayerNormInt":
         _refuse_long_lines(node)
+
+
+def _refuse_two_roundings(node: ir.Node, attributes: dict[str, Any]) -> None:
+    """Old files add a real number with one rounding, ⌊(x/scale_x + c)·scale_o + ½⌋; iqAdd rounds each operand."""
+    y = node.inputs[1] if len(node.inputs) > 1 else None
+    if y is None or y.dtype != ir.DataType.FLOAT or attributes["scale_o"] >= attributes["scale_x"]:
+        return
+    content = content_of(y)
+    if content is None or np.any(content * attributes["scale_o"] % 1):
+        raise UnsupportedError(
+            f"{describe(node)}: adds a real number that is no whole number at scale_o={attributes['scale_o']:g}, which is "
+            f"coarser than scale_x={attributes['scale_x']:g}: two roundings are not one. Quantise the number first."
+        )
 
 
 def _refuse_long_sums(node: ir.Node, attributes: dict[str, Any]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attributes that a node of the newer dialect has in the older one, and what of them has no meaning there."""
+"""The op and the attributes that a node of the newer dialect has in the older one; the plan for a node that needs no more."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from linger.dialect import Op, find_op
 from linger.errors import listing
-from linger.graph.conversion_plan import NoEquivalent, known, made_attributes, renamed
-from linger.graph.dialects import DEFAULT_PLATFORM, QUANT_MODE, NewerOp
+from linger.graph.conversion_plan import NoEquivalent, Plan, known, made_attributes, renamed
+from linger.graph.conversion_scene import rewrite
+from linger.graph.dialects import DEFAULT_PLATFORM, OLDER, QUANT_MODE, NewerOp
 
 _USUAL_BITS = 8
 _EVERYWHERE = frozenset({"platform", "quant_mode"})
@@ -72,10 +73,10 @@ def older_attributes(
     missing = [newer.older_names.get(a.name, a.name) for a in op.attributes if a.is_required and a.name not in written]
     if missing:
         raise NoEquivalent(f"it lacks {listing(missing)}", "Export the file again, or add it.")
-    for name, attribute in schema.items():
-        is_customary = attribute.kind == "str" or name in _ALWAYS_WRITTEN
-        if not attribute.is_required and is_customary and name not in written and name not in _EVERYWHERE:
-            written |= made_attributes({name: attribute.default})
+    for name, wanted in schema.items():
+        is_customary = wanted.kind == "str" or name in _ALWAYS_WRITTEN
+        if not wanted.is_required and is_customary and name not in written and name not in _EVERYWHERE:
+            written |= made_attributes({name: wanted.default})
     if op.name.startswith("iq") and _is_usual_width(written.get("o_bits")):
         del written["o_bits"]  # older files do not say it
     if platform_named(node) != DEFAULT_PLATFORM and op.name != "Dequant":
@@ -83,7 +84,21 @@ def older_attributes(
     return written
 
 
-def unknown_attributes(node: ir.Node, newer: NewerOp, op: Op) -> list[str]:
+def plan_renamed(
+    node: ir.Node, newer: NewerOp, more: Mapping[str, Any] | None = None, *, doubts: tuple[tuple[str, str], ...] = ()
+) -> Plan:
+    """The plan for a node that gets another name and other attributes, and nothing else."""
+    op = older_op(node, newer.older or "")
+    attributes = older_attributes(node, newer, op, more)
+    return Plan(lambda: rewrite(node, OLDER, op.name, attributes), _became(node, newer, op), doubts)
+
+
+def _became(node: ir.Node, newer: NewerOp, op: Op) -> str:
+    dropped = _unknown_attributes(node, newer, op)
+    return f"became {op.name}" + (f", without {listing(dropped)}" if dropped else "")
+
+
+def _unknown_attributes(node: ir.Node, newer: NewerOp, op: Op) -> list[str]:
     """Attributes that neither dialect knows; they are left out."""
     schema = {a.name for a in op.attributes} | newer.own | _EVERYWHERE
     names = (name for name in node.attributes if not _is_width_of_part(name))

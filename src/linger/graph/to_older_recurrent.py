@@ -6,19 +6,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from linger.graph.conversion_plan import (
-    NoEquivalent,
-    Plan,
-    Scene,
-    known,
-    known_number,
-    made_attributes,
-    replace_inputs,
-    rewrite,
-    sizes_of,
-)
+from linger.graph.conversion_plan import NoEquivalent, Plan, known, known_number, made_attributes
+from linger.graph.conversion_scene import Scene, replace_inputs, sizes_of
 from linger.graph.dialects import CELL_BITS, CELL_SCALE, DIALECTS, OLDER, NewerOp, input_names
-from linger.graph.older_attributes import older_attributes, older_op
+from linger.graph.older_attributes import plan_renamed
 
 _WEIGHTS = 4
 _OTHER_SIMULATION = (
@@ -34,11 +25,11 @@ def plan_recurrent(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
         raise NoEquivalent(f"it has {len(node.inputs)} inputs, not {fewest} to {most}", "Export the file again.")
     if known(node, "num_layers", 1) != 1:
         raise NoEquivalent(f"it has {known(node, 'num_layers')} layers", "Export one node per layer.")
-    op = older_op(node, newer.older or "")
-    attributes = older_attributes(node, newer, op)
+    reason, remedy = _OTHER_SIMULATION
+    renaming = plan_renamed(node, newer, doubts=((reason.format(op=newer.older), remedy),))
     if known_number(node, "scale_o") != known_number(node, "scale_h"):
         raise NoEquivalent(
-            f"its output has scale {known(node, 'scale_o')}, its state {known(node, 'scale_h')}; {op.name} has one for both",
+            f"its output has scale {known(node, 'scale_o')}, its state {known(node, 'scale_h')}; {newer.older} has one for both",
             "Export it again with one scale for both.",
         )
 
@@ -49,10 +40,9 @@ def plan_recurrent(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
         if "h" in given:
             inputs += [_lengths(node, scene), *_states(node, newer, scene)]
         replace_inputs(node, [*inputs, *node.inputs[-_WEIGHTS:]])
-        rewrite(node, OLDER, op.name, attributes)
+        renaming.edit()
 
-    reason, remedy = _OTHER_SIMULATION
-    return Plan(edit, f"became {op.name}", ((reason.format(op=op.name), remedy),))
+    return Plan(edit, renaming.what, renaming.doubts)
 
 
 def _lengths(node: ir.Node, scene: Scene) -> ir.Value:
@@ -86,9 +76,10 @@ def _real(node: ir.Node, index: int, scale: float, bits: int, scene: Scene) -> i
     """What an integer state was quantised from; where another node made it, its Dequant."""
     value = node.inputs[index]
     maker = None if value is None else value.producer()
-    if maker is not None and maker.op_type == "Quant" and maker.domain in DIALECTS and maker.inputs[0] is not None:
-        if (known(maker, "scale_x"), known(maker, "data_bits")) == (scale, bits):
-            return maker.inputs[0]
+    if maker is not None and maker.op_type == "Quant" and maker.domain in DIALECTS:
+        before = maker.inputs[0] if maker.inputs else None
+        if before is not None and (known(maker, "scale_x"), known(maker, "data_bits")) == (scale, bits):
+            return before
     return scene.before(
         node,
         "Dequant",
