@@ -12,6 +12,8 @@ import onnx_ir as ir
 from linger.errors import UnsupportedError
 from linger.numeric.onnx_writer import make_attribute
 
+EXPORT_AGAIN = "Export the file again, or mend it."
+
 
 class NoEquivalent(UnsupportedError):  # noqa: N818 - not an error by itself: it becomes a finding
     """A node has no counterpart in the other dialect."""
@@ -66,10 +68,12 @@ def known_ints(node: ir.Node, name: str, count: int | None = None) -> tuple[int,
         NoEquivalent: It is something else, or missing.
     """
     found = known(node, name)
+    if found is None:
+        raise NoEquivalent(f"it lacks {name}", EXPORT_AGAIN)
     is_list = isinstance(found, tuple) and all(isinstance(n, int) for n in found)
     if not is_list or count not in (None, len(found)):
         wanted = "integers" if count is None else f"{count} integers"
-        raise NoEquivalent(f"its attribute {name!r} is {found!r}, not {wanted}", "Export the file again.")
+        raise NoEquivalent(f"its attribute {name!r} is {found!r}, not {wanted}", EXPORT_AGAIN)
     return tuple(found)
 
 
@@ -80,9 +84,11 @@ def known_number(node: ir.Node, name: str, default: float | None = None) -> floa
         NoEquivalent: It is something else, or missing.
     """
     found = known(node, name, default)
+    if found is None:
+        raise NoEquivalent(f"it lacks {name}", EXPORT_AGAIN)
     if isinstance(found, (int, float)):
         return float(found)
-    raise NoEquivalent(f"its attribute {name!r} is {found!r}, not a number", "Export the file again.")
+    raise NoEquivalent(f"its attribute {name!r} is {found!r}, not a number", EXPORT_AGAIN)
 
 
 def made_attributes(values: Mapping[str, Any]) -> dict[str, ir.Attr]:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from linger.dialect import Op, find_op, is_known
 from linger.errors import listing
-from linger.graph.conversion_plan import NoEquivalent, Plan, made_attributes, renamed
+from linger.graph.conversion_plan import EXPORT_AGAIN, NoEquivalent, Plan, made_attributes, renamed
 from linger.graph.conversion_scene import rewrite
 from linger.graph.dialect_node import is_dialect
 from linger.graph.dialects import NEWER, QUANT_MODE, NewerOp, claims, is_newer
@@ -46,7 +46,7 @@ def newer_attributes(
     written = made_attributes(more or {})
     missing = [a.name for a in op.attributes if a.is_required and a.name not in node.attributes]
     if missing:
-        raise NoEquivalent(f"it lacks {listing(missing)}", "Export the file again, or add it.")
+        raise NoEquivalent(f"it lacks {listing(missing)}", EXPORT_AGAIN)
     for attribute in op.attributes:
         name = newer.older_names.get(attribute.name, attribute.name)
         if attribute.kind == "str" or name in written:

@@ -73,9 +73,9 @@ def is_narrow_exact(node: ir.Node, op: Op) -> bool:
 def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
     """No runtime has integer Relu, MaxPool and Clip for every opset and width, so they become dialect nodes.
 
-    A file without any dialect node is somebody else's business and stays as it is.
+    A file without any dialect node, now or before it was converted, is somebody else's business and stays as it is.
     """
-    if not any(is_dialect(node) for node in all_nodes(model)):
+    if not changes and not any(is_dialect(node) for node in all_nodes(model)):
         return
     standard = {op.standard_name: op for op in ops().values() if op.standard_name}
     for node in all_nodes(model):

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from linger.dialect import Op, find_op
 from linger.errors import listing
-from linger.graph.conversion_plan import NoEquivalent, Plan, known, made_attributes, renamed
+from linger.graph.conversion_plan import EXPORT_AGAIN, NoEquivalent, Plan, known, made_attributes, renamed
 from linger.graph.conversion_scene import rewrite
 from linger.graph.dialects import DEFAULT_PLATFORM, OLDER, QUANT_MODE, NewerOp
 
@@ -72,7 +72,7 @@ def older_attributes(
             written[older] = renamed(attribute, older)
     missing = [newer.older_names.get(a.name, a.name) for a in op.attributes if a.is_required and a.name not in written]
     if missing:
-        raise NoEquivalent(f"it lacks {listing(missing)}", "Export the file again, or add it.")
+        raise NoEquivalent(f"it lacks {listing(missing)}", EXPORT_AGAIN)
     for name, wanted in schema.items():
         is_customary = wanted.kind == "str" or name in _ALWAYS_WRITTEN
         if not wanted.is_required and is_customary and name not in written and name not in _EVERYWHERE:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.dialect import Op
-from linger.graph.conversion_plan import NoEquivalent, Plan, known, known_number, made_attributes
+from linger.graph.conversion_plan import EXPORT_AGAIN, NoEquivalent, Plan, known, known_number, made_attributes
 from linger.graph.conversion_scene import Scene, content_of, replace_inputs, rewrite, sizes_of
 from linger.graph.dialects import CELL_BITS, CELL_SCALE, NEWER, NewerOp
 from linger.graph.newer_attributes import newer_attributes
@@ -21,7 +21,7 @@ _WEIGHTS = 4
 def plan_recurrent(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Plan:
     """Real states get a Quant each; the newer op has no lengths, so only full ones can go."""
     if len(node.inputs) not in {len(form) for form in op.forms}:
-        raise NoEquivalent(f"it has {len(node.inputs)} inputs, which no form of it has", "Export the file again.")
+        raise NoEquivalent(f"it has {len(node.inputs)} inputs, which no form of it has", EXPORT_AGAIN)
     given = dict(zip(op.form(len(node.inputs)), node.inputs, strict=True))
     if "lengths" in given and not _are_full(given["lengths"], node):
         raise NoEquivalent(

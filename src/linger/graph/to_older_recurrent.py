@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from linger.graph.conversion_plan import NoEquivalent, Plan, known, known_number, made_attributes
+from linger.graph.conversion_plan import EXPORT_AGAIN, NoEquivalent, Plan, known, known_number, made_attributes
 from linger.graph.conversion_scene import Scene, replace_inputs, sizes_of
 from linger.graph.dialects import CELL_BITS, CELL_SCALE, DIALECTS, OLDER, NewerOp, input_names
 from linger.graph.older_attributes import plan_renamed
@@ -22,7 +22,7 @@ def plan_recurrent(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
     """One direction of one layer. Integer states were made by a Quant of their own, which the older op does itself."""
     fewest, most = 1 + _WEIGHTS, len(newer.inputs)
     if not fewest <= len(node.inputs) <= most:
-        raise NoEquivalent(f"it has {len(node.inputs)} inputs, not {fewest} to {most}", "Export the file again.")
+        raise NoEquivalent(f"it has {len(node.inputs)} inputs, not {fewest} to {most}", EXPORT_AGAIN)
     if known(node, "num_layers", 1) != 1:
         raise NoEquivalent(f"it has {known(node, 'num_layers')} layers", "Export one node per layer.")
     reason, remedy = _OTHER_SIMULATION

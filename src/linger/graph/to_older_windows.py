@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from linger.graph.conversion_plan import NoEquivalent, Plan, known, known_ints
+from linger.graph.conversion_plan import EXPORT_AGAIN, NoEquivalent, Plan, known, known_ints
 from linger.graph.conversion_scene import Scene, content_of, replace_inputs, sizes_of
 from linger.graph.dialects import NewerOp
 from linger.graph.older_attributes import plan_renamed
@@ -27,7 +27,7 @@ def plan_batch_norm(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
     sizes = sizes_of(alpha)
     channels = sizes[0] if sizes else None
     if alpha is None or channels is None:
-        raise NoEquivalent("it has no factors or offsets, or their number is not known", "Export the file again.")
+        raise NoEquivalent("it has no factors or offsets, or their number is not known", EXPORT_AGAIN)
     count, title = channels, alpha.name or "batch_norm"
     renaming = plan_renamed(node, newer)
 
