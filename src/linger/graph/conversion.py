@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from linger.graph.search import Scopes
 from linger.graph.to_newer import plan_newer
 from linger.graph.to_older import plan_older
 
+_VERSIONS = {OLDER: DOMAIN_VERSION, NEWER: NEWER_VERSION}
 _PLANNERS: Mapping[str, Callable[[ir.Node, Scene], Plan]] = {OLDER: plan_older, NEWER: plan_newer}
 
 
@@ -109,12 +110,13 @@ def convert_nodes(model: ir.Model, to: str, *, partial: bool = False) -> tuple[C
         UnsupportedError: Nodes have no equivalent and `partial` is not set; all of them are named.
     """
     source = NEWER if to == OLDER else OLDER
-    names = Names(_all_names(model))
+    places = [(scope, list(_nodes(model, scope))) for scope in _scopes(model)]
+    names = Names(_all_names(model, [node for _, nodes in places for node in nodes]))
     plans: list[tuple[ir.Node, Plan]] = []
     findings: list[Finding] = []
-    for scope in _scopes(model):
+    for scope, nodes in places:
         scene = Scene(model, scope, names)
-        for node in _nodes(model, scope):
+        for node in nodes:
             if not _is_of(node, source, model):
                 continue
             try:
@@ -157,29 +159,28 @@ def _is_of(node: ir.Node, dialect: str, model: ir.Model) -> bool:
     return node.domain == NEWER and node.op_identifier() not in model.functions
 
 
-def _all_names(model: ir.Model) -> Iterator[str]:
-    for value in Scopes.of(model).values():
-        yield value.name or ""
-    for function in model.functions.values():
-        for node in function.all_nodes():
-            yield from (value.name or "" for value in (*node.inputs, *node.outputs) if value is not None)
+def _all_names(model: ir.Model, nodes: Sequence[ir.Node]) -> Iterator[str]:
+    yield from (value.name or "" for value in (*model.graph.inputs, *model.graph.initializers.values()))
+    for node in nodes:
+        yield from (value.name or "" for value in (*node.inputs, *node.outputs) if value is not None)
 
 
 def _tidy(model: ir.Model, source: str, to: str) -> None:
     """Import what is used; forget domains and bodies of dialect ops that nothing uses any more."""
-    called = {node.op_identifier() for scope in _scopes(model) for node in _nodes(model, scope)}
+    called = {scope: {node.op_identifier() for node in _nodes(model, scope)} for scope in _scopes(model)}
     if source == OLDER:
-        for identifier in [i for i in model.functions if is_dialect_domain(i[0]) and i not in called]:
+        everywhere = set().union(*called.values())
+        for identifier in [i for i in model.functions if is_dialect_domain(i[0]) and i not in everywhere]:
             del model.functions[identifier]
-    version = {OLDER: DOMAIN_VERSION, NEWER: NEWER_VERSION}[to]
-    for scope in _scopes(model):
+    standard = model.graph.opset_imports.get("")
+    for scope, identifiers in called.items():
         imports = model.graph.opset_imports if scope is None else scope.opset_imports
-        used = {node.domain for node in _nodes(model, scope)}
+        used = {identifier[0] for identifier in identifiers}
         if scope is None:
             used |= {identifier[0] for identifier in model.functions}
         for domain in [d for d in imports if d not in used and (is_dialect_domain(d) or d == NEWER)]:
             del imports[domain]
         if to in used:
-            imports.setdefault(to, version)
-        if "" in used and "" in model.graph.opset_imports:
-            imports.setdefault("", model.graph.opset_imports[""])
+            imports.setdefault(to, _VERSIONS[to])
+        if "" in used and standard is not None:
+            imports.setdefault("", standard)

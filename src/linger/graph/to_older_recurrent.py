@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from linger.dialect import find_op
 from linger.graph.conversion_plan import EXPORT_AGAIN, NoEquivalent, Plan, known, known_number, made_attributes
 from linger.graph.conversion_scene import Scene, replace_inputs, sizes_of
 from linger.graph.dialects import CELL_BITS, CELL_SCALE, DIALECTS, OLDER, NewerOp, input_names
@@ -41,6 +42,7 @@ def plan_recurrent(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
             inputs += [_lengths(node, scene), *_states(node, newer, scene)]
         replace_inputs(node, [*inputs, *node.inputs[-_WEIGHTS:]])
         renaming.edit()
+        node.op_type = find_op(node.op_type).bare_name(len(node.inputs))
 
     return Plan(edit, renaming.what, renaming.doubts)
 
