@@ -63,7 +63,7 @@ def described(model):
         (v.name, v.type.SerializeToString(deterministic=True)) for v in (*proto.graph.input, *proto.graph.output)
     ]
     weights = {
-        t.name: (onnx.numpy_helper.to_array(t).dtype, onnx.numpy_helper.to_array(t).tolist())
+        t.name: (onnx.numpy_helper.to_array(t).dtype, onnx.numpy_helper.to_array(t).tobytes())
         for t in proto.graph.initializer
     }
     return nodes, interface, weights, {o.domain: o.version for o in proto.opset_import}
