@@ -7,10 +7,47 @@ from linger.dialect import ops
 from linger.graph.dialects import NEWER_OPS, Claim, claims, input_names, is_newer
 from linger.targets import PACKED_OPS
 
-DOCUMENTED = ["Quant", "Dequant", "QConv1d", "QConv2d", "QConvTranspose1d", "QConvTranspose2d", "QLinear", "QBatchNorm1d", "QBatchNorm2d", "QAdd", "QMul", "QBmm", "QMatmul", "QSigmoid", "QTanh", "QGelu", "QSwish", "QCat", "QSoftmax", "QGLU", "QLayerNorm", "QAvgPool1d", "QAvgPool2d", "QGlobalAveragePool2d", "QLSTM", "QGRU", "Gather", "Squeeze"]
-UNPACKED = (
-    ["QLayerNorm", "QGLU", "QMatmul", "QGelu", "QSwish", "QAvgPool1d", "QGlobalAveragePool2d", "QConvTranspose1d", "QBatchNorm1d"]
-)
+DOCUMENTED = [
+    "Quant",
+    "Dequant",
+    "QConv1d",
+    "QConv2d",
+    "QConvTranspose1d",
+    "QConvTranspose2d",
+    "QLinear",
+    "QBatchNorm1d",
+    "QBatchNorm2d",
+    "QAdd",
+    "QMul",
+    "QBmm",
+    "QMatmul",
+    "QSigmoid",
+    "QTanh",
+    "QGelu",
+    "QSwish",
+    "QCat",
+    "QSoftmax",
+    "QGLU",
+    "QLayerNorm",
+    "QAvgPool1d",
+    "QAvgPool2d",
+    "QGlobalAveragePool2d",
+    "QLSTM",
+    "QGRU",
+    "Gather",
+    "Squeeze",
+]
+UNPACKED = [
+    "QLayerNorm",
+    "QGLU",
+    "QMatmul",
+    "QGelu",
+    "QSwish",
+    "QAvgPool1d",
+    "QGlobalAveragePool2d",
+    "QConvTranspose1d",
+    "QBatchNorm1d",
+]
 STANDARD = {"MaxPool", "Squeeze"}
 
 

@@ -25,7 +25,7 @@ def convert(
     partial: Annotated[bool, typer.Option("--partial", help="Leave nodes without an equivalent as they are.")] = False,
 ) -> None:
     """Turn a file of the domain linger into one of the domain thinker, or back."""
-    target = model.with_name(f"{model.stem}_{to}.onnx") if out is None else out
+    target = model.parent / f"{model.stem}_{to}.onnx" if out is None else out
     done = convert_dialect(model, to, path=target, partial=partial)
     console = Console()
     if done.findings:

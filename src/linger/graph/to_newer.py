@@ -83,6 +83,8 @@ def _plan_of_tensors(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Pla
         raise NoEquivalent(f"its input {listing(real)} is real; {newer.name} takes integers only", _KEEP)
     names = [f"x_{i}" for i in range(len(node.inputs))] if op.is_variadic else newer.inputs[: len(node.inputs)]
     widths = {f"{name}_bits": width_of(value) for name, value in zip(names, node.inputs, strict=False)}
+    if "data_bits" in node.attributes and op.name == "BmmInt":  # one width for both matrices
+        widths = {f"{name}_bits": known(node, "data_bits") for name in names}
     chosen = newer
     if op.name == "BmmInt" and any(len(sizes_of(v) or (0,) * _BATCHED_AXES) != _BATCHED_AXES for v in node.inputs):
         chosen = NEWER_OPS["QMatmul"]
