@@ -6,11 +6,14 @@ import pytest
 
 pytest.importorskip("torch", reason="the samples are also those of the torch kernel")
 
+import linger
 from linger.graph.conversion import convert_dialect
-from linger.graph.dialect_node import attributes_of, op_of
+from linger.graph.dialect_node import attributes_of, is_dialect, op_of
+from linger.graph.model_io import load
 from linger.graph.to_newer import _NEWER_NAMES
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
+from tests.support.models import small_net
 from tests.support.samples import arrays, every_op, run_numpy, single_node_model, title
 
 CONVERTED = [op for op in every_op() if op.name in _NEWER_NAMES or op.standard_name]
@@ -96,3 +99,35 @@ def test_the_newer_file_runs_in_onnx_runtime(op, opset):
     expected = list(Reference(model).run(feeds).values())
     assert [a.tolist() for a in found] == [a.tolist() for a in expected]
     assert isinstance(newer, ir.Model)
+
+
+@pytest.mark.parametrize("form", ["bare", "dialect"])
+def test_an_exported_network_there_and_back(tmp_path, form):
+    """As a device's packer gets it, and with bodies, which go on the way."""
+    model, x = small_net()
+    path = tmp_path / "net.onnx"
+    linger.onnx.export(model, (x,), path, form=form)
+    done = convert_dialect(path, "linger")
+    assert done.findings == ()
+    assert {node.domain for node in done.model.graph} == {"", "linger"}
+    assert not done.model.functions
+    back = convert_dialect(done.model, "thinker").model
+    original = load(path)
+    assert [nodes_said(n) for n in back.graph] == [nodes_said(n) for n in original.graph]
+    feeds = {original.graph.inputs[0].name: x.numpy()}
+    expected = Session(path).intermediates(feeds)
+    found = Session(done.model).intermediates(feeds)
+    assert {n: a.tolist() for n, a in found.items()} == {n: a.tolist() for n, a in expected.items()}
+    assert {n: a.tolist() for n, a in Reference(done.model).run(feeds).items()} == {
+        value.name: expected[value.name].tolist() for value in original.graph.outputs
+    }
+
+
+def nodes_said(node):
+    """What a node says, whether it stands in the dialect with a body or not."""
+    names = [v.name if v is not None else None for v in (*node.inputs, *node.outputs)]
+    if not is_dialect(node):
+        return node.op_type, names, {n: a.value for n, a in node.attributes.items() if n not in ("value", "dilations")}
+    op = op_of(node)
+    attributes = {n: v for n, v in attributes_of(node, op).items() if n != "dilations" or op.standard_name is None}
+    return op.name, names, attributes
