@@ -21,7 +21,10 @@ from tests.support.newer_text import VENUS, by_numpy, computed, described, parse
 from tests.support.onnx_text import content
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
-CASES = [case["case"] for case in json.loads((GOLDEN / "manifest.json").read_text(encoding="utf-8"))["cases"]]
+CASES = [
+    pytest.param(case["case"], marks=[] if index % 3 == 0 else [pytest.mark.slow])
+    for index, case in enumerate(json.loads((GOLDEN / "manifest.json").read_text(encoding="utf-8"))["cases"])
+]
 NO_EQUIVALENT = {"LayerNormInt", "LogSoftmaxInt", "Requant", "ShuffleChannel", "iqDiv", "iqPad"}
 
 PAIR = f"{VENUS}, x_bits=8, y_bits=8, o_bits=8, scale_x=16.0, scale_y=16.0, scale_o=16.0"
@@ -253,9 +256,9 @@ def test_wrong_calls(tmp_path):
 def test_time_grows_with_the_number_of_nodes():
     """A step that looks at all nodes for each of them would take a minute."""
     curve = f"{VENUS}, x_bits=8, o_bits=8, scale_x=16.0, scale_o=128.0"
-    body = "".join(f"t{i + 1} = linger.QSigmoid<{curve}>(t{i})" for i in range(3000))
-    model = ir.from_proto(parse(body, "int8[2] t0", "int8[2] t3000"))
+    body = "".join(f"t{i + 1} = linger.QSigmoid<{curve}>(t{i})" for i in range(1500))
+    model = ir.from_proto(parse(body, "int8[2] t0", "int8[2] t1500"))
     begin = time.process_time()
     done = convert_dialect(model, "thinker")
-    assert len(done.model.graph) == 6000
-    assert time.process_time() - begin < 4  # measured: 0.6 s
+    assert len(done.model.graph) == 3000
+    assert time.process_time() - begin < 3  # measured: 0.3 s

@@ -17,7 +17,7 @@ from tests.support.models import small_net
 from tests.support.samples import arrays, every_op, run_numpy, single_node_model, title
 
 CONVERTED = [op for op in every_op() if op.name in _NEWER_NAMES or op.standard_name]
-QUICK = 4
+QUICK = 2
 """Samples of each op that are tried every time; all of them by make test-slow."""
 
 PAIRS = [
@@ -101,7 +101,7 @@ def test_the_newer_file_runs_in_onnx_runtime(op, opset):
     assert isinstance(newer, ir.Model)
 
 
-@pytest.mark.parametrize("form", ["bare", "dialect"])
+@pytest.mark.parametrize("form", [pytest.param("bare", marks=pytest.mark.slow), "dialect"])
 def test_an_exported_network_there_and_back(tmp_path, form):
     """As a device's packer gets it, and with bodies, which go on the way."""
     model, x = small_net()

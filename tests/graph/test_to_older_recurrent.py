@@ -92,7 +92,7 @@ def test_a_gru_worked_out_by_hand():
     body = f"y, h = linger.QGRU<{GRU}, has_hidden=1>(x, qh, wi, wh, bi, bh)"
     model = parse(body, "int8[1,1,1] x, int8[1,1,1] qh", "int8[1,1,1] y, float[1,1,1] h", extra=THREE)
     assert computed(model, x=X, qh=np.array([[[64]]], np.int8)) == {"y": [[[32]]], "h": [[[0.25]]]}
-    assert [name for _, name in types(convert_dialect(model, "thinker").model)] == ["Dequant", "GRUInt"]
+    assert [name for _, name in types(convert_dialect(model, "thinker").model)] == ["Dequant", "GRUInt_Is8_Is64_If32"]
 
 
 def test_old_spelling_of_the_input_scale_is_read():
