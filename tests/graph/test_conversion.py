@@ -253,6 +253,36 @@ def test_wrong_calls(tmp_path):
         convert_dialect(model, "thinker", path=tmp_path / "no" / "m.onnx")
 
 
+def test_weights_in_a_file_of_their_own_come_along(tmp_path):
+    up = "dilations=[1], group=1, kernel_shape=[2], pads=[0,0], strides=[2], output_padding=[0]"
+    node = f"{VENUS}, {up}, x_bits=8, w_bits=8, o_bits=8, scale_x=16.0, scale_w=64.0, scale_o=256.0"
+    model = parse(
+        f"y = linger.QConvTranspose1d<{node}>(x, w)", "int8[1,1,2] x", "int8[1,1,4] y", extra="<int8[1,1,2] w={3,-5}>"
+    )
+    source = tmp_path / "m.onnx"
+    onnx.save(model, source, save_as_external_data=True, location="m.data", size_threshold=0)
+    (tmp_path / "far").mkdir()
+    x = np.array([[[6, -2]]], np.int8)
+    written = convert_dialect(source, "thinker", path=tmp_path / "far" / "m.onnx").path
+    assert by_numpy(written, x=x) == by_numpy(source, x=x) == {"y": [[[5, -7, -1, 3]]]}
+    convert_dialect(source, "thinker", path=source)
+    assert by_numpy(source, x=x) == {"y": [[[5, -7, -1, 3]]]}
+
+
+def test_a_newer_file_is_repaired_in_its_own_words():
+    """The scale comes through an op of the newer dialect that only moves numbers."""
+    body = f"""q = linger.Quant<data_bits=8, scale_x=16.0, zero_point=0>(x)  t = linger.QAdd<{PAIR}>(q, q)
+      s = linger.Squeeze<axes=[0]>(t)  y = Exp(s)"""
+    done = linger.fix_dequant(parse(body, "float[1,2] x", "float[2] y"))
+    assert done.ok
+    inserted = next(node for node in done.model.graph if node.op_type == "Dequant")
+    assert (inserted.domain, inserted.attributes["scale_o"].value) == ("linger", 16.0)
+    x = np.array([[0.5, -0.25]], np.float32)
+    np.testing.assert_allclose(
+        Session(done.model).run(None, {"x": x})[0], np.exp([1.0, -0.5]), rtol=1e-6
+    )  # float32 exp
+
+
 def test_time_grows_with_the_number_of_nodes():
     """A step that looks at all nodes for each of them would take a minute."""
     curve = f"{VENUS}, x_bits=8, o_bits=8, scale_x=16.0, scale_o=128.0"

@@ -119,8 +119,25 @@ def test_a_requant_that_widens_goes_with_its_curve():
     ids=["saturates", "used elsewhere", "alone"],
 )
 def test_other_requants_are_refused(body):
+    check_refused(body, "int8[2] y")
+
+
+def test_a_requant_that_is_an_output_is_refused():
+    check_refused(f"{WIDEN} y = thinker.iqSigmoid<{CURVE}>(w)", "int8[2] y, int16[2] w")
+
+
+def check_refused(body, outputs):
     with pytest.raises(UnsupportedError, match=r"\(Requant\).*widens the input"):
-        convert_dialect(parse(body, "int8[2] x", "int8[2] y"), "linger")
+        convert_dialect(parse(body, "int8[2] x", outputs), "linger")
+
+
+def test_running_statistics_go():
+    product = f"data_bits=8, parameter_bits=8, o_bits=8, {QUANT}, scale_o=16.0, scale_w=64.0, scale_x=16.0"
+    weights = "<int8[2] w={3,2}, int32[2] b={4,-2}, float[2] m={0,0}, float[2] v={1,1}>"
+    node = f"y = thinker.BatchNorm2dInt<{product}>(x, w, b, m, v)"
+    graph = convert_dialect(parse(node, "int8[1,2,1,1] x", "int8[1,2,1,1] y", extra=weights), "linger").model.graph
+    assert [value.name for value in graph[0].inputs] == ["x", "w", "b"]
+    assert sorted(graph.initializers) == ["b", "w"]
 
 
 def test_real_operands_are_refused():

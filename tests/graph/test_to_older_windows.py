@@ -107,7 +107,7 @@ def test_a_global_pool_takes_the_size_of_the_picture():
     node = f"y = linger.QGlobalAveragePool2d<{POOL}>(x)"
     model = parse(node, "int8[n,1,2,3] x", "int8[n,1,1,1] y")
     (written,) = convert_dialect(model, "thinker").model.graph
-    assert written.attributes["kernel_shape"].value == (2, 3)
+    assert written.attributes["kernel_shape"].value == written.attributes["strides"].value == (2, 3)
     # the sum is 9, and 9/6 = 1.5
     assert computed(model, x=np.array([[[[1, 2, 3], [4, 5, -6]]]], np.int8))["y"] == [[[[2]]]]
     refused(parse(node, "int8[n,1,h,3] x", "int8[n,1,1,1] y"), "needs the size of the picture")
