@@ -115,8 +115,9 @@ def test_a_requant_that_widens_goes_with_its_curve():
         f"{WIDEN.replace('4096.0', '8192.0')} y = thinker.iqSigmoid<{CURVE.replace('4096.0', '8192.0')}>(w)",
         f"{WIDEN} r = Relu(w) y = thinker.iqSigmoid<{CURVE}>(w)",
         "y = thinker.Requant<data_bits=8, o_bits=8, scale_o=8.0, scale_x=16.0>(x)",
+        f"{WIDEN.replace('o_bits=16', 'o_bits=1099511627776')} y = thinker.iqSigmoid<{CURVE}>(w)",
     ],
-    ids=["saturates", "used elsewhere", "alone"],
+    ids=["saturates", "used elsewhere", "alone", "absurd"],
 )
 def test_other_requants_are_refused(body):
     check_refused(body, "int8[2] y")

@@ -115,8 +115,10 @@ def test_its_other_simulation_is_said():
         (lstm(settings=LSTM.replace("hidden_size=1, ", "")), "it lacks hidden_size"),
         (lstm(settings=LSTM.replace("scale_x=32.0, ", "")), "it lacks scale_x"),
         (lstm(inputs="x, qh, qc, qc"), "it has 8 inputs, not 5 to 7"),
+        (lstm("2,3"), "its input has 2 axes, not 3"),
+        (lstm(settings=LSTM.replace("scale_c=32768.0", 'scale_c="fine"')), "'scale_c' is 'fine', not a number"),
     ],
-    ids=["layers", "scales", "size", "scale", "inputs"],
+    ids=["layers", "scales", "size", "scale", "inputs", "axes", "cell"],
 )
 def test_what_cannot_be_written(model, message):
     with pytest.raises(UnsupportedError) as error:

@@ -152,6 +152,15 @@ def test_settings_that_change_nothing_are_taken(setting):
     assert computed(model, x=np.array([[[1, 4, -1, -4]]], np.int8))["y"] == [[[3, -2]]]
 
 
+@pytest.mark.parametrize("weight", ["int8 w={3}", "int8[2] w={3,-5}"], ids=["number", "vector"])
+def test_a_weight_of_other_axes_is_refused(weight):
+    node = f"y = linger.QConvTranspose1d<{UP}, {PRODUCT}>(x, w)"
+    refused(
+        parse(node, "int8[1,1,2] x", "int8[1,1,4] y", extra=f"<{weight}>"), "its weight is missing, or has other axes"
+    )
+    refused(parse(node.replace("(x, w)", "(x)"), "int8[1,1,2] x", "int8[1,1,4] y"), "its weight is missing")
+
+
 def test_other_axes_than_expected_are_refused():
     refused(parse(f"y = linger.QAvgPool1d<{POOL}, {ROW}>(x)", "int8[1,4] x", "int8[1,2] y"), "2 axes, not 3")
     norm = f"y = linger.QBatchNorm1d<{PRODUCT}>(x, w, b)"

@@ -161,6 +161,11 @@ def content_of(value: ir.Value | None) -> NDArray[Any] | None:
     return node.attributes["value"].as_tensor().numpy()
 
 
+def axes_of(value: ir.Value | None) -> int | None:
+    """How many axes a tensor has; None where that is not known."""
+    return None if value is None or value.shape is None else len(value.shape)
+
+
 def sizes_of(value: ir.Value | None) -> tuple[int | None, ...] | None:
     """The shape of a tensor, None for open sizes; None where not even the number of axes is known."""
     if value is None or value.shape is None:

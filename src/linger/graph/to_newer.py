@@ -10,7 +10,7 @@ import onnx_ir as ir
 from linger.dialect import Op, find_op, is_known
 from linger.errors import listing
 from linger.graph.conversion_plan import NoEquivalent, Plan, known, known_number
-from linger.graph.conversion_scene import Scene, drop_unused, replace_inputs, rewrite, sizes_of
+from linger.graph.conversion_scene import Scene, axes_of, drop_unused, replace_inputs, rewrite
 from linger.graph.dialect_node import is_dialect
 from linger.graph.dialects import NEWER, NEWER_OPS, NewerOp
 from linger.graph.newer_attributes import newer_attributes, plan_renamed, width_of
@@ -18,6 +18,7 @@ from linger.graph.older_attributes import platform_named
 from linger.graph.to_newer_recurrent import plan_recurrent
 
 _BATCHED_AXES = 3
+_WIDEST = 32
 _KEEP = "Keep the file in the domain thinker, or convert the rest of it with partial=True."
 
 _NEWER_NAMES: Mapping[str, str] = {
@@ -86,7 +87,7 @@ def _plan_of_tensors(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Pla
     if "data_bits" in node.attributes and op.name == "BmmInt":  # one width for both matrices
         widths = {f"{name}_bits": known(node, "data_bits") for name in names}
     chosen = newer
-    if op.name == "BmmInt" and any(len(sizes_of(v) or (0,) * _BATCHED_AXES) != _BATCHED_AXES for v in node.inputs):
+    if op.name == "BmmInt" and any(axes_of(v) not in (None, _BATCHED_AXES) for v in node.inputs):
         chosen = NEWER_OPS["QMatmul"]
     return plan_renamed(node, chosen, op, widths)
 
@@ -97,7 +98,7 @@ def _plan_curve(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Plan:
     before = _widening(node)
     if before is None:
         return plan_renamed(node, newer, op, {"x_bits": width_of(node.inputs[0])})
-    taken = {"x_bits": known(before, "data_bits"), "scale_x": known_number(before, "scale_x")}
+    taken = {"x_bits": int(known_number(before, "data_bits")), "scale_x": known_number(before, "scale_x")}
     renaming = plan_renamed(node, newer, op, taken)
 
     def edit() -> None:
@@ -115,9 +116,10 @@ def _widening(node: ir.Node) -> ir.Node | None:
     if maker is None or not is_dialect(maker) or maker.op_type != "Requant" or maker.graph is not node.graph:
         return None
     source, target = known_number(maker, "scale_x"), known_number(maker, "scale_o")
-    narrow, wide = known(maker, "data_bits"), known(maker, "o_bits")
-    is_exact = source > 0 and target == known_number(node, "scale_x") and target / source == 2.0 ** (wide - narrow)
-    return maker if is_exact and wide > narrow else None
+    shift = known_number(maker, "o_bits") - known_number(maker, "data_bits")
+    if target != known_number(node, "scale_x") or not 0 < shift <= _WIDEST:
+        return None
+    return maker if source * 2.0**shift == target else None
 
 
 def _is_taken_in(node: ir.Node) -> bool:

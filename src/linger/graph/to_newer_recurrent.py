@@ -32,7 +32,7 @@ def plan_recurrent(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Plan:
         more |= {"has_cell": int("c" in given), "scale_c": CELL_SCALE}
     attributes = newer_attributes(node, newer, op, more)
     attributes.pop("dropout", None)
-    formats = {"h": (known_number(node, "scale_h"), known(node, "o_bits")), "c": (CELL_SCALE, CELL_BITS)}
+    formats = {"h": (known_number(node, "scale_h"), int(known_number(node, "o_bits"))), "c": (CELL_SCALE, CELL_BITS)}
 
     def edit() -> None:
         now = dict(zip(op.form(len(node.inputs)), node.inputs, strict=True))

@@ -17,7 +17,7 @@ from linger.graph.conversion_plan import (
     made_attributes,
     renamed,
 )
-from linger.graph.conversion_scene import Scene, rewrite, sizes_of
+from linger.graph.conversion_scene import Scene, axes_of, rewrite
 from linger.graph.dialects import DEFAULT_PLATFORM, NEWER_OPS, OLDER, NewerOp
 from linger.graph.older_attributes import older_op, plan_renamed, platform_named
 from linger.graph.to_older_recurrent import plan_recurrent
@@ -62,7 +62,7 @@ def _plan_quant(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
 
 def _plan_product(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
     del scene
-    axes = max(len(sizes_of(value) or ()) for value in node.inputs)
+    axes = max(axes_of(value) or 0 for value in node.inputs)
     if axes <= _MOST_PACKED_AXES:
         return plan_renamed(node, newer)
     doubt = (
@@ -75,7 +75,7 @@ def _plan_product(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
 def _plan_curve(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
     """Sigmoid and tanh: venus wants 16 bits, so narrower input is shifted left first, which loses nothing."""
     wanted, bits = older_op(node, newer.older or "").input_bits, known(node, "x_bits")
-    if wanted is None or not isinstance(bits, int) or bits >= wanted:
+    if wanted is None or not isinstance(bits, int) or not 0 < bits < wanted:
         return plan_renamed(node, newer)
     source = known_number(node, "scale_x")
     widened = source * 2.0 ** (wanted - bits)

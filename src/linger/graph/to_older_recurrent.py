@@ -8,11 +8,12 @@ import onnx_ir as ir
 
 from linger.dialect import find_op
 from linger.graph.conversion_plan import EXPORT_AGAIN, NoEquivalent, Plan, known, known_number, made_attributes
-from linger.graph.conversion_scene import Scene, replace_inputs, sizes_of
+from linger.graph.conversion_scene import Scene, axes_of, replace_inputs, sizes_of
 from linger.graph.dialects import CELL_BITS, CELL_SCALE, DIALECTS, OLDER, NewerOp, input_names
 from linger.graph.older_attributes import plan_renamed
 
 _WEIGHTS = 4
+_AXES = 3
 _OTHER_SIMULATION = (
     "the tools of the domain linger simulate this cell in Q15; engines run it as {op}, and so does linger",
     "Compare with the chip, not with that simulation.",
@@ -24,22 +25,31 @@ def plan_recurrent(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
     fewest, most = 1 + _WEIGHTS, len(newer.inputs)
     if not fewest <= len(node.inputs) <= most:
         raise NoEquivalent(f"it has {len(node.inputs)} inputs, not {fewest} to {most}", EXPORT_AGAIN)
+    if axes_of(node.inputs[0]) not in (None, _AXES):
+        raise NoEquivalent(f"its input has {axes_of(node.inputs[0])} axes, not {_AXES}", EXPORT_AGAIN)
     if known(node, "num_layers", 1) != 1:
         raise NoEquivalent(f"it has {known(node, 'num_layers')} layers", "Export one node per layer.")
     reason, remedy = _OTHER_SIMULATION
     renaming = plan_renamed(node, newer, doubts=((reason.format(op=newer.older), remedy),))
-    if known_number(node, "scale_o") != known_number(node, "scale_h"):
+    scales = {"h": known_number(node, "scale_h"), "c": known_number(node, "scale_c", CELL_SCALE)}
+    widths = {"h": known(node, "o_bits"), "c": CELL_BITS}
+    if known_number(node, "scale_o") != scales["h"]:
         raise NoEquivalent(
-            f"its output has scale {known(node, 'scale_o')}, its state {known(node, 'scale_h')}; {newer.older} has one for both",
+            f"its output has scale {known(node, 'scale_o')}, its state {scales['h']}; {newer.older} has one for both",
             "Export it again with one scale for both.",
         )
+    time = 1 if known(node, "batch_first", 0) else 0
+    states = [name for name in input_names(node, newer) if name in scales]
 
     def edit() -> None:
-        names = input_names(node, newer)
-        given = dict(zip(names, node.inputs, strict=True))
-        inputs = [given["x"]]
-        if "h" in given:
-            inputs += [_lengths(node, scene), *_states(node, newer, scene)]
+        inputs = [node.inputs[0]]
+        if states:
+            real = [_real(node, i + 1, scales[name], widths[name], scene) for i, name in enumerate(states)]
+            if len(states) < len(newer.inputs) - fewest:  # a cell state that is left out is zero
+                real.append(
+                    scene.before(node, "Sub", [real[0], real[0]], wish=f"{node.outputs[0].name}_c", like=real[0])
+                )
+            inputs += [_lengths(node, time, scene), *real]
         replace_inputs(node, [*inputs, *node.inputs[-_WEIGHTS:]])
         renaming.edit()
         node.op_type = find_op(node.op_type).bare_name(len(node.inputs))
@@ -47,10 +57,9 @@ def plan_recurrent(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
     return Plan(edit, renaming.what, renaming.doubts)
 
 
-def _lengths(node: ir.Node, scene: Scene) -> ir.Value:
+def _lengths(node: ir.Node, time: int, scene: Scene) -> ir.Value:
     """Every sequence has its full length; the older op has no form with a state and without lengths."""
-    x = node.inputs[0]
-    time, batch = (1, 0) if known(node, "batch_first", 0) else (0, 1)
+    x, batch = node.inputs[0], 1 - time
     sizes = sizes_of(x)
     wish = f"{node.outputs[0].name}_lengths"
     if sizes is not None and sizes[time] is not None and sizes[batch] is not None:
@@ -63,24 +72,14 @@ def _lengths(node: ir.Node, scene: Scene) -> ir.Value:
     return scene.before(node, "Expand", parts, wish=wish)
 
 
-def _states(node: ir.Node, newer: NewerOp, scene: Scene) -> list[ir.Value]:
-    """The real states, h and perhaps c; a cell state that is left out is zero."""
-    names = input_names(node, newer)
-    h = _real(node, names.index("h"), known_number(node, "scale_h"), known(node, "o_bits"), scene)
-    if "c" not in newer.inputs:
-        return [h]
-    if "c" not in names:
-        return [h, scene.before(node, "Sub", [h, h], wish=f"{node.outputs[0].name}_c", like=h)]
-    return [h, _real(node, names.index("c"), known_number(node, "scale_c", CELL_SCALE), CELL_BITS, scene)]
-
-
 def _real(node: ir.Node, index: int, scale: float, bits: int, scene: Scene) -> ir.Value:
     """What an integer state was quantised from; where another node made it, its Dequant."""
     value = node.inputs[index]
     maker = None if value is None else value.producer()
     if maker is not None and maker.op_type == "Quant" and maker.domain in DIALECTS:
+        said = [None if a is None else a.value for a in map(maker.attributes.get, ("scale_x", "data_bits"))]
         before = maker.inputs[0] if maker.inputs else None
-        if before is not None and (known(maker, "scale_x"), known(maker, "data_bits")) == (scale, bits):
+        if before is not None and said == [scale, bits]:
             return before
     return scene.before(
         node,

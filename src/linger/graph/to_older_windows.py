@@ -10,11 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.graph.conversion_plan import EXPORT_AGAIN, NoEquivalent, Plan, known, known_ints
-from linger.graph.conversion_scene import Scene, content_of, replace_inputs, sizes_of
+from linger.graph.conversion_scene import Scene, axes_of, content_of, replace_inputs, sizes_of
 from linger.graph.dialects import NewerOp
 from linger.graph.older_attributes import plan_renamed
 
 _PICTURE_AXES = 4
+_ROW_AXES = 3
 _OF_A_BATCH_NORM = 3
 _BETWEEN = "{} between Unsqueeze and Squeeze"
 
@@ -42,8 +43,8 @@ def plan_batch_norm(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
 
 def plan_flat_batch_norm(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
     """QBatchNorm1d of [n, c] or [n, c, length], as one of a picture."""
-    axes = len(sizes_of(node.inputs[0]) or ())
-    if axes not in (2, 3):
+    axes = axes_of(node.inputs[0])
+    if axes is None or axes not in (2, 3):
         raise NoEquivalent(
             "the number of axes of its input is not known to be 2 or 3", "Export with shapes of every tensor."
         )
@@ -101,19 +102,27 @@ def _check_pool(node: ir.Node, kernel: Sequence[int]) -> Doubts:
 
 def plan_row(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
     """A window over one axis, as one over a picture of one row."""
-    axes = sizes_of(node.inputs[0])
-    if axes is not None and len(axes) != _PICTURE_AXES - 1:
-        raise NoEquivalent(f"its input has {len(axes)} axes, not 3", "Add the axis of the batch.")
+    axes = axes_of(node.inputs[0])
+    if axes not in (None, _ROW_AXES):
+        raise NoEquivalent(f"its input has {axes} axes, not {_ROW_AXES}", "Add the axis of the batch.")
+    if "w" in newer.inputs:
+        _check_weight(node)
     doubts = _check_pool(node, known_ints(node, "kernel_shape", 1)) if newer.name == "QAvgPool1d" else ()
     renaming = plan_renamed(node, newer, _on_a_row(node), doubts=doubts)
 
     def edit() -> None:
-        if len(node.inputs) > 1:
+        if "w" in newer.inputs:
             _make_weight_a_row(node, scene)
         _stand_between(node, scene, (2,))
         renaming.edit()
 
     return Plan(edit, _BETWEEN.format(renaming.what), doubts)
+
+
+def _check_weight(node: ir.Node) -> None:
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    if weight is None or axes_of(weight) not in (None, _ROW_AXES):
+        raise NoEquivalent("its weight is missing, or has other axes than [in, out, k]", EXPORT_AGAIN)
 
 
 def _on_a_row(node: ir.Node) -> dict[str, tuple[int, ...]]:
@@ -131,7 +140,7 @@ def _on_a_row(node: ir.Node) -> dict[str, tuple[int, ...]]:
 def _make_weight_a_row(node: ir.Node, scene: Scene) -> None:
     """A weight [in, out, k] as [in, out, 1, k]; a constant of this node alone keeps its name."""
     weight = node.inputs[1]
-    assert weight is not None  # a convolution has one
+    assert weight is not None  # the plan looked at it
     content = None if weight.producer() is not None else content_of(weight)
     if content is None:
         node.replace_input_with(1, scene.unsqueezed(node, weight, (2,)))
