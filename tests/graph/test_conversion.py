@@ -118,6 +118,16 @@ def test_in_every_form_a_source_can_have(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
 
 
+def test_what_is_done_to_the_result_does_not_reach_the_source():
+    loaded = ir.from_proto(parse(ENDS.replace("DOMAIN", "linger"), "float[2] x", "float[2] y"))
+    sum_ = loaded.graph[1].outputs[0]
+    sum_.type, sum_.shape = ir.TensorType(ir.DataType.INT32), ir.Shape([2])  # wrong, which the bodies will show
+    done = convert_dialect(loaded, "thinker").model
+    attach_functions(done)
+    assert done.graph[1].outputs[0].dtype == ir.DataType.INT8
+    assert sum_.dtype == ir.DataType.INT32
+
+
 def test_a_model_whose_nodes_are_not_in_order_is_converted():
     loaded = ir.from_proto(parse(ENDS.replace("DOMAIN", "linger"), "float[2] x", "float[2] y"))
     loaded.graph.append(loaded.graph[0])

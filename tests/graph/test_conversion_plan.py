@@ -3,7 +3,15 @@
 import onnx_ir as ir
 import pytest
 
-from linger.graph.conversion_plan import NoEquivalent, known, known_ints, known_number, made_attributes, renamed
+from linger.graph.conversion_plan import (
+    NoEquivalent,
+    known,
+    known_ints,
+    known_number,
+    known_width,
+    made_attributes,
+    renamed,
+)
 
 
 def node(*attributes):
@@ -18,6 +26,7 @@ def test_values_of_attributes():
     assert known_number(made, "scale_x") == 4.0
     assert isinstance(known_number(made, "bits"), float)
     assert known_number(made, "nothing", 2.0) == 2.0
+    assert known_width(made, "bits") == 8
 
 
 @pytest.mark.parametrize(
@@ -29,6 +38,9 @@ def test_values_of_attributes():
         (lambda n: known_ints(n, "nothing"), "it lacks nothing"),
         (lambda n: known_number(n, "pads"), r"'pads' is \(1, 2\), not a number"),
         (lambda n: known_number(n, "nothing"), "it lacks nothing"),
+        (lambda n: known_width(n, "wide"), "'wide' is 33, not a width from 1 to 32"),
+        (lambda n: known_width(n, "scale_x"), "'scale_x' is 4.0, not a width"),
+        (lambda n: known_width(n, "nothing"), "'nothing' is None, not a width"),
         (lambda n: known(n, "open"), "'open' is a parameter of the function around it. Inline"),
     ],
 )
@@ -37,6 +49,7 @@ def test_what_cannot_be_read_says_so(read, message):
         ir.AttrInt64s("pads", [1, 2]),
         ir.AttrFloat32("scale_x", 4.0),
         ir.AttrFloat32s("scales", [1.0]),
+        ir.AttrInt64("wide", 33),
         ir.RefAttr("open", "outer", ir.AttributeType.INT),
     )
     with pytest.raises(NoEquivalent, match=message):

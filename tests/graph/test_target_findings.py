@@ -79,6 +79,8 @@ def test_newer_names_are_judged_as_the_ops_that_the_packer_takes_them_for():
     found = [(f.severity, f.node, f.reason) for f in target_findings(model, TARGETS["venus"])]
     assert ("error", "b (QGlobalAveragePool2d)", "venus's packer does not know the name QGlobalAveragePool2d") in found
     assert ("error", "c (QGLU)", "venus's packer has no QGLU") in found
-    assert ("error", "d (iqGelu)", "venus's packer has no iqGelu") in found
+    assert [text for text in found if text[1].startswith("d ")] == [
+        ("error", "d (iqGelu)", "venus's packer has no iqGelu")
+    ]
     assert any(node == "a (AvgPool2dInt)" and "a window of 169 pixels" in reason for _, node, reason in found)
     assert content(model) == before

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from linger.errors import UnsupportedError
 from linger.numeric.onnx_writer import make_attribute
 
+_WIDEST = 32
 EXPORT_AGAIN = "Export the file again, or mend it."
 
 
@@ -89,6 +90,18 @@ def known_number(node: ir.Node, name: str, default: float | None = None) -> floa
     if isinstance(found, (int, float)):
         return float(found)
     raise NoEquivalent(f"its attribute {name!r} is {found!r}, not a number", EXPORT_AGAIN)
+
+
+def known_width(node: ir.Node, name: str) -> int:
+    """The value of an attribute that is a width.
+
+    Raises:
+        NoEquivalent: It is something else, or missing.
+    """
+    found = known(node, name)
+    if isinstance(found, int) and 0 < found <= _WIDEST:
+        return found
+    raise NoEquivalent(f"its attribute {name!r} is {found!r}, not a width from 1 to {_WIDEST}", EXPORT_AGAIN)
 
 
 def made_attributes(values: Mapping[str, Any]) -> dict[str, ir.Attr]:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from linger.dialect import Op, find_op, is_known
 from linger.errors import listing
-from linger.graph.conversion_plan import NoEquivalent, Plan, known, known_number
+from linger.graph.conversion_plan import NoEquivalent, Plan, known, known_number, known_width
 from linger.graph.conversion_scene import Scene, axes_of, drop_unused, replace_inputs, rewrite
 from linger.graph.dialect_node import is_dialect
 from linger.graph.dialects import NEWER, NEWER_OPS, NewerOp
@@ -18,7 +18,6 @@ from linger.graph.older_attributes import platform_named
 from linger.graph.to_newer_recurrent import plan_recurrent
 
 _BATCHED_AXES = 3
-_WIDEST = 32
 _KEEP = "Keep the file in the domain thinker, or convert the rest of it with partial=True."
 
 _NEWER_NAMES: Mapping[str, str] = {
@@ -98,7 +97,7 @@ def _plan_curve(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Plan:
     before = _widening(node)
     if before is None:
         return plan_renamed(node, newer, op, {"x_bits": width_of(node.inputs[0])})
-    taken = {"x_bits": int(known_number(before, "data_bits")), "scale_x": known_number(before, "scale_x")}
+    taken = {"x_bits": known_width(before, "data_bits"), "scale_x": known_number(before, "scale_x")}
     renaming = plan_renamed(node, newer, op, taken)
 
     def edit() -> None:
@@ -116,10 +115,9 @@ def _widening(node: ir.Node) -> ir.Node | None:
     if maker is None or not is_dialect(maker) or maker.op_type != "Requant" or maker.graph is not node.graph:
         return None
     source, target = known_number(maker, "scale_x"), known_number(maker, "scale_o")
-    shift = known_number(maker, "o_bits") - known_number(maker, "data_bits")
-    if target != known_number(node, "scale_x") or not 0 < shift <= _WIDEST:
-        return None
-    return maker if source * 2.0**shift == target else None
+    shift = known_width(maker, "o_bits") - known_width(maker, "data_bits")
+    is_exact = shift > 0 and target == known_number(node, "scale_x") == source * 2.0**shift
+    return maker if is_exact else None
 
 
 def _is_taken_in(node: ir.Node) -> bool:

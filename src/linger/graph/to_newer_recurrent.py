@@ -9,7 +9,15 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.dialect import Op
-from linger.graph.conversion_plan import EXPORT_AGAIN, NoEquivalent, Plan, known, known_number, made_attributes
+from linger.graph.conversion_plan import (
+    EXPORT_AGAIN,
+    NoEquivalent,
+    Plan,
+    known,
+    known_number,
+    known_width,
+    made_attributes,
+)
 from linger.graph.conversion_scene import Scene, content_of, replace_inputs, rewrite, sizes_of
 from linger.graph.dialects import CELL_BITS, CELL_SCALE, NEWER, NewerOp
 from linger.graph.newer_attributes import newer_attributes
@@ -32,7 +40,7 @@ def plan_recurrent(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Plan:
         more |= {"has_cell": int("c" in given), "scale_c": CELL_SCALE}
     attributes = newer_attributes(node, newer, op, more)
     attributes.pop("dropout", None)
-    formats = {"h": (known_number(node, "scale_h"), int(known_number(node, "o_bits"))), "c": (CELL_SCALE, CELL_BITS)}
+    formats = {"h": (known_number(node, "scale_h"), known_width(node, "o_bits")), "c": (CELL_SCALE, CELL_BITS)}
 
     def edit() -> None:
         now = dict(zip(op.form(len(node.inputs)), node.inputs, strict=True))
