@@ -80,6 +80,8 @@ if TYPE_CHECKING:
     from linger.setters import SetIQTensorVar as SetIQTensorVar
     from linger.setters import SetPlatFormQuant as SetPlatFormQuant
     from linger.settings import Switches as Switches
+    from linger.verification.check import check as check
+    from linger.verification.check_result import CheckResult as CheckResult
     from linger.verification.result import Verification as Verification
 
 __version__ = "0.1.0"
@@ -155,6 +157,8 @@ _HOME = {
     "restore": "linger.onnx.redirect",
     "verify": "linger.pipeline",
     "Verification": "linger.verification.result",
+    "check": "linger.verification.check",
+    "CheckResult": "linger.verification.check_result",
     "LingerError": "linger.errors",
     "UsageError": "linger.errors",
     "UnsupportedError": "linger.errors",

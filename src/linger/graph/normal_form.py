@@ -44,10 +44,20 @@ def bring_to_normal_form(model: ir.Model) -> Changes:
     for node in [n for n in all_nodes(model) if is_dialect(n)]:
         op = op_of(node)
         node.op_type = op.name  # not one of its aliases
-        _require_form(node, op)
-        _refuse(node, attributes_of(node, op))
+        require_settings(node, op)
         _complete_inputs(model, node, op, changes)
     return changes
+
+
+def require_settings(node: ir.Node, op: Op) -> None:
+    """Refuse a dialect node that has too many or too few inputs, lacks attributes, or cannot be computed exactly.
+
+    Raises:
+        GraphError: Inputs or attributes that do not fit the op.
+        UnsupportedError: Settings that have no agreed meaning, or sums that would not be exact.
+    """
+    _require_form(node, op)
+    _refuse(node, attributes_of(node, op))
 
 
 def element_bits_of(node: ir.Node) -> int:

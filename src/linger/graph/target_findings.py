@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
 import onnx
 import onnx_ir as ir
 
@@ -10,7 +13,9 @@ from linger.errors import LingerError
 from linger.graph import operand_limits, packing_limits, product_limits, window_limits
 from linger.graph.dialect_node import all_nodes
 from linger.graph.finding import SEVERITIES, Finding, Rule, Shape, Site
+from linger.graph.node_places import places_of
 from linger.graph.passes.attach_functions import attach_functions
+from linger.graph.target_rules import TARGET_RULES
 from linger.targets import Target
 
 _EVERY_NODE: tuple[Rule, ...] = (
@@ -23,20 +28,32 @@ _EVERY_NODE: tuple[Rule, ...] = (
 _TABLES = (window_limits.RULES, product_limits.RULES, operand_limits.RULES, packing_limits.RULES)
 
 
-def target_findings(model: ir.Model, target: Target) -> tuple[Finding, ...]:
+def target_findings(model: ir.Model, target: Target, *, skip: Collection[ir.Node] = ()) -> tuple[Finding, ...]:
     """What a chip has against a model, the worst first, in the order of the nodes.
 
     Sizes come from shape inference through the bodies of the dialect's ops. A limit that depends on an open size gives a
     finding of the severity "note". The model is not changed.
+
+    Args:
+        model: The model.
+        target: The chip.
+        skip: Nodes that are not asked, because their attributes or operands are not those of their op.
     """
     shapes, types = _known_tensors(model)
-    found = list(packing_limits.check_model(model, target))
-    for node in all_nodes(model):
+    found = [_of(packing_limits.check_model, f) for f in packing_limits.check_model(model, target)]
+    for place in places_of(model.graph):
+        node = place.node
+        if node in skip:
+            continue
         site = Site(node, shapes, types)
         rules = (*_EVERY_NODE, *(rule for table in _TABLES for rule in table.get(node.op_type, ())))
         for rule in rules:
-            found += rule(site, target)
+            found += (replace(_of(rule, f), node=str(place)) for f in rule(site, target))
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
+
+
+def _of(rule: Callable[..., Iterable[Finding]], finding: Finding) -> Finding:
+    return replace(finding, rule=TARGET_RULES[rule].id)
 
 
 def _known_tensors(model: ir.Model) -> tuple[dict[str, Shape], dict[str, ir.DataType]]:
