@@ -82,6 +82,9 @@ if TYPE_CHECKING:
     from linger.settings import Switches as Switches
     from linger.verification.check import check as check
     from linger.verification.check_result import CheckResult as CheckResult
+    from linger.verification.fix_dequant import Repair as Repair
+    from linger.verification.fix_dequant import fix_dequant as fix_dequant
+    from linger.verification.fix_dequant import parser_dequant as parser_dequant
     from linger.verification.result import Verification as Verification
 
 __version__ = "0.1.0"
@@ -155,6 +158,9 @@ _HOME = {
     "Session": "linger.runtime.session",
     "redirect": "linger.onnx.redirect",
     "restore": "linger.onnx.redirect",
+    "fix_dequant": "linger.verification.fix_dequant",
+    "parser_dequant": "linger.verification.fix_dequant",
+    "Repair": "linger.verification.fix_dequant",
     "verify": "linger.pipeline",
     "Verification": "linger.verification.result",
     "check": "linger.verification.check",
