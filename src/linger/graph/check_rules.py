@@ -152,6 +152,10 @@ PARAMETER_SHAPE = CheckRule(
     "LGR306", "parameter-shape", ERROR, "Weights and biases have the shape that the attributes and each other ask for.",
     "The window is in kernel_shape and in the weight, the number of channels in the weight and in the bias.",
 )  # fmt: skip
+CONTRADICTION = CheckRule(
+    "LGR307", "contradiction", ERROR, "Types, scales and widths of tensors fit together.",
+    "Two parts of the file say different things of the same tensor.",
+)  # fmt: skip
 
 INVALID_SCALE = CheckRule(
     "LGR401", "invalid-scale", ERROR, "Scales are positive numbers.",
@@ -218,6 +222,10 @@ DEQUANT_SCALE = CheckRule(
 DEQUANT_OF_FLOAT = CheckRule(
     "LGR604", "dequant-of-float", ERROR, "A Dequant gets integers.",
     "Real numbers would be divided by a scale that they do not have. linger.fix_dequant removes it.",
+)  # fmt: skip
+MISPLACED_DEQUANT = CheckRule(
+    "LGR605", "misplaced-dequant", ERROR, "No Dequant stands before an op that takes integers.",
+    "The op gets real numbers where it reads integers. linger.fix_dequant connects it to the integers.",
 )  # fmt: skip
 
 ZERO_POINT = CheckRule(

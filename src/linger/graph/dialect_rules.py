@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from linger.graph.check_rules import MISSING_ATTRIBUTE, OPERAND_TYPE, SCALE_MISMATCH
 from linger.graph.claims import Claim, claims_of, read_scale
 from linger.graph.dialect_node import describe
 from linger.graph.fact_book import FactBook, Use
@@ -23,7 +24,8 @@ def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
     if fact.scale is not None and own != fact.scale:
         book.result.wrong_scales.append((node, fact.scale))
     elif own is None:
-        book.find(ERROR, describe(node), "it has no scale_o, and its tensor's scale is not known", "Set scale_o.")
+        reason = "it has no scale_o, and its tensor's scale is not known"
+        book.find(ERROR, describe(node), reason, "Set scale_o.", rule=MISSING_ATTRIBUTE)
     if value is not None:
         book.take(Use(node, 0))
     return [fact if fact.is_quantised and node.outputs[0] in book.demand.wanted else REAL]
@@ -56,6 +58,7 @@ def _expect_integers(book: FactBook, node: ir.Node, index: int, claim: Claim) ->
                 describe(node),
                 f"it takes integers, and {name!r} holds real numbers",
                 "Put a Quant with the scale that this node states before it.",
+                rule=OPERAND_TYPE,
             )
         return
     book.take(use)
@@ -65,6 +68,7 @@ def _expect_integers(book: FactBook, node: ir.Node, index: int, claim: Claim) ->
             describe(node),
             f"{claim.attribute} is {claim.scale:g}, and {name!r} has the scale {fact.scale:g}",
             "Give this node the scale of its tensor, or requantise the tensor.",
+            rule=SCALE_MISMATCH,
         )
     if claim.bits is not None and fact.bits is not None and not _fits(claim.bits, fact):
         book.find(
@@ -72,6 +76,7 @@ def _expect_integers(book: FactBook, node: ir.Node, index: int, claim: Claim) ->
             describe(node),
             f"it reads {name!r} as {claim.bits} bits, and that has {fact.bits} ({fact})",
             "State the width that the tensor has, or requantise it.",
+            rule=OPERAND_TYPE,
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from linger.graph.check_rules import CheckRule
-from linger.graph.dialect_node import is_dialect, is_dialect_domain
+from linger.graph.claims import is_quantising, is_quantising_domain
 from linger.graph.finding import Finding
 
 
@@ -80,7 +80,7 @@ def _graphs_by_name(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
 def function_places(model: ir.Model) -> Iterator[Place]:
     """Every node of the functions that a file brings along, those of the dialect's own ops left out."""
     for (domain, name, _), function in model.functions.items():
-        if not is_dialect_domain(domain):
+        if not is_quantising_domain(domain):
             yield from places_of(function, f"{domain}::{name}/")
 
 
@@ -96,7 +96,7 @@ class Whole:
     def of(cls, model: ir.Model) -> Whole:
         """The model as it is now."""
         places = tuple(places_of(model.graph))
-        return cls(model, places, any(is_dialect(place.node) for place in places))
+        return cls(model, places, any(is_quantising(place.node) for place in places))
 
     def graphs(self) -> Iterator[tuple[str, ir.Graph]]:
         """The main graph and those inside it, each with the way to it."""

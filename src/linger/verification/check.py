@@ -18,6 +18,7 @@ from linger.graph.name_findings import name_findings, size_findings
 from linger.graph.node_places import Whole
 from linger.graph.number_findings import number_findings
 from linger.graph.onnx_verdict import onnx_verdict, without_weights
+from linger.graph.propagation_findings import propagation_findings
 from linger.graph.qdq_findings import qdq_findings
 from linger.graph.scale_findings import scale_findings
 from linger.graph.schema_findings import schema_findings
@@ -96,6 +97,7 @@ def _collected(whole: Whole, light: onnx.ModelProto, chip: Target | None) -> Ite
     yield from name_findings(whole)
     yield from size_findings(whole)
     yield from scale_findings(whole, for_target=chip is not None)
+    yield from propagation_findings(whole)
     yield from dequant_findings(whole)
     yield from qdq_findings(whole)
     unfit = frozenset(place.node for place in whole.places if str(place) in explained)
