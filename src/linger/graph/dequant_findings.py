@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from linger.graph import check_rules as rules
-from linger.graph.dialect_node import is_dialect
+from linger.graph.claims import is_dequant
 from linger.graph.finding import Finding
 from linger.graph.node_places import Place, Whole
 
@@ -18,9 +18,9 @@ def dequant_findings(whole: Whole) -> Iterator[Finding]:
     first: dict[ir.Value, Place] = {}
     for place in whole.places:
         node = place.node
-        if node.op_type != "Dequant" or not is_dialect(node) or not node.inputs or node.inputs[0] is None:
+        tensor = node.inputs[0] if is_dequant(node) and node.inputs else None
+        if tensor is None:
             continue
-        tensor = node.inputs[0]
         earlier = first.setdefault(tensor, place)
         graph = earlier.node.graph
         if earlier is not place and isinstance(graph, ir.Graph) and place.within(graph) is not None:

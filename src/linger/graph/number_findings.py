@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,17 +48,17 @@ class _Parameter:
         return tuple(int(n) for n in self.tensor.shape.numpy())
 
 
-def number_findings(whole: Whole, *, skip: frozenset[ir.Node] = frozenset()) -> Iterator[Finding]:
+def number_findings(whole: Whole, *, skip: Collection[str] = ()) -> Iterator[Finding]:
     """What the constants of each dialect node say.
 
     Args:
         whole: The model.
-        skip: Nodes whose attributes or operands are wrong, so that nothing more can be said of them.
+        skip: Nodes, as findings name them, whose attributes or operands are wrong: nothing more can be said of them.
     """
     seen: dict[tuple[Any, ...], WeightSums] = {}
     for place in whole.places:
         node = place.node
-        if not is_dialect(node) or not is_known(node.op_type) or node in skip:
+        if not is_dialect(node) or not is_known(node.op_type) or str(place) in skip:
             continue
         op = op_of(node)
         widths = {a.name: _int(node, a.name, a.default) for a in op.attributes if a.name in _WIDTHS}

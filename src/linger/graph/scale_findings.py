@@ -8,13 +8,21 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from linger.dialect import Op, is_known
+from linger.dialect import Limit, is_known
 from linger.graph import check_rules as rules
+from linger.graph.claims import is_quantising
 from linger.graph.dialect_node import is_dialect, op_of
 from linger.graph.finding import Finding
 from linger.graph.node_places import Place, Whole
 
 _FACTORS = ("scale_x", "scale_w", "scale_y")
+_NEWER_LIMITS: dict[str, Limit] = {
+    **dict.fromkeys(("QConv1d", "QConv2d", "QConvBN2d", "QConvTranspose1d", "QConvTranspose2d", "QLinear"), math.prod),
+    **dict.fromkeys(("QBatchNorm1d", "QBatchNorm2d", "QMul", "QBmm", "QMatmul"), math.prod),
+    "QAdd": min,
+}
+"""What bounds the output scale of ops of the newer dialect."""
+
 _CALIBRATE = "Calibrate or train the model with linger and export it again."
 
 
@@ -26,12 +34,12 @@ def scale_findings(whole: Whole, *, for_target: bool = False) -> Iterator[Findin
         for_target: A chip is asked too; it judges shifts and scales below 1 by its own rules.
     """
     for place in whole.places:
-        if not is_dialect(place.node) or not is_known(place.node.op_type):
+        if not is_quantising(place.node):
             continue
         scales = scales_of(place.node)
         yield from _value_findings(place, scales, for_target=for_target)
         if all(_is_positive(scale) for scale in scales.values()):
-            yield from _relation_findings(place, op_of(place.node), scales, for_target=for_target)
+            yield from _relation_findings(place, scales, for_target=for_target)
 
 
 def scales_of(node: ir.Node) -> dict[str, float]:
@@ -78,21 +86,23 @@ def _listed(scales: dict[str, float]) -> str:
     return ", ".join(f"{name} = {scale:g}" for name, scale in scales.items())
 
 
-def _relation_findings(place: Place, op: Op, scales: dict[str, float], *, for_target: bool) -> Iterator[Finding]:
-    output = scales.get("scale_o")
+def _relation_findings(place: Place, scales: dict[str, float], *, for_target: bool) -> Iterator[Finding]:
+    output, node = scales.get("scale_o"), place.node
     if output is None:
         return
+    op = op_of(node) if is_dialect(node) and is_known(node.op_type) else None
+    limit = _NEWER_LIMITS.get(node.op_type) if op is None else op.limit
     operands = [scales[name] for name in _FACTORS if name in scales]
-    if operands and not for_target and op.limit in (math.prod, min):
-        bound = op.limit(operands)
+    if operands and not for_target and limit in (math.prod, min):
+        bound = limit(operands)
         if output > bound:
-            whose = "that of the product" if op.limit is math.prod else "that of an operand"
+            whose = "that of the product" if limit is math.prod else "that of an operand"
             yield place.finding(
                 rules.LEFT_SHIFT,
                 f"scale_o = {output:g} is above {bound:g}, {whose}, so the result would be shifted left",
                 _CALIBRATE,
             )
-    if op.output_scale is not None and output != op.output_scale:
+    if op is not None and op.output_scale is not None and output != op.output_scale:
         yield place.finding(
             rules.FIXED_SCALE,
             f"scale_o = {output:g}; the device's {op.name} gives {op.output_scale:g}",

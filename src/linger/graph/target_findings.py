@@ -28,7 +28,7 @@ _EVERY_NODE: tuple[Rule, ...] = (
 _TABLES = (window_limits.RULES, product_limits.RULES, operand_limits.RULES, packing_limits.RULES)
 
 
-def target_findings(model: ir.Model, target: Target, *, skip: Collection[ir.Node] = ()) -> tuple[Finding, ...]:
+def target_findings(model: ir.Model, target: Target, *, skip: Collection[str] = ()) -> tuple[Finding, ...]:
     """What a chip has against a model, the worst first, in the order of the nodes.
 
     Sizes come from shape inference through the bodies of the dialect's ops. A limit that depends on an open size gives a
@@ -37,13 +37,13 @@ def target_findings(model: ir.Model, target: Target, *, skip: Collection[ir.Node
     Args:
         model: The model.
         target: The chip.
-        skip: Nodes that are not asked, because their attributes or operands are not those of their op.
+        skip: Nodes, as findings name them, that are not asked: their attributes or operands are not those of their op.
     """
     shapes, types = _known_tensors(model)
     found = [_of(packing_limits.check_model, f) for f in packing_limits.check_model(model, target)]
     for place in places_of(model.graph):
         node = place.node
-        if node in skip:
+        if str(place) in skip:
             continue
         site = Site(node, shapes, types)
         rules = (*_EVERY_NODE, *(rule for table in _TABLES for rule in table.get(node.op_type, ())))

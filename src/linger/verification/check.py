@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
 from linger.errors import UsageError, listing
+from linger.graph import packing_limits
 from linger.graph.dequant_findings import dequant_findings
 from linger.graph.finding import ERROR, SEVERITIES, Finding
 from linger.graph.model_io import ModelLike, load, read_proto
@@ -25,6 +27,7 @@ from linger.graph.schema_findings import schema_findings
 from linger.graph.setting_findings import setting_findings
 from linger.graph.structure_findings import structure_findings
 from linger.graph.target_findings import target_findings
+from linger.graph.target_rules import TARGET_RULES
 from linger.graph.usage_findings import usage_findings
 from linger.targets import Target, find_target
 from linger.verification.check_result import RULES, CheckResult
@@ -74,6 +77,9 @@ def rule_ids(given: Iterable[str]) -> frozenset[str]:
     return frozenset(by_name.get(name, name) for name in wanted)
 
 
+OF_A_CHIP = TARGET_RULES[packing_limits.check_known].id
+"""What a finding of a chip counts as that names no rule."""
+
 RULES_SPAN = f"{min(RULES)} … {max(RULES)}"
 
 
@@ -100,10 +106,11 @@ def _collected(whole: Whole, light: onnx.ModelProto, chip: Target | None) -> Ite
     yield from propagation_findings(whole)
     yield from dequant_findings(whole)
     yield from qdq_findings(whole)
-    unfit = frozenset(place.node for place in whole.places if str(place) in explained)
-    yield from number_findings(whole, skip=unfit)
+    yield from number_findings(whole, skip=explained)
     if chip is not None:
-        yield from target_findings(whole.model, chip, skip=unfit)
+        yield from (
+            f if f.rule else replace(f, rule=OF_A_CHIP) for f in target_findings(whole.model, chip, skip=explained)
+        )
 
 
 def _ordered(whole: Whole, found: Iterable[Finding]) -> Collection[Finding]:

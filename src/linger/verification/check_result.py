@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from linger import __version__
 from linger.graph.check_rules import GENERAL_RULES, CheckRule
 from linger.graph.finding import ERROR, NOTE, SEVERITIES, WARNING, Finding
 from linger.graph.target_rules import TARGET_RULES
@@ -95,6 +95,11 @@ class CheckResult:
         return sarif_report([self])
 
 
+def linger_version() -> str:
+    """The version of this package, which the deployment side may not import by name: the name leads to torch as well."""
+    return str(importlib.import_module("linger").__version__)
+
+
 def relative_location(path: PurePath) -> str:
     """A path that tells nothing of the machine.
 
@@ -113,7 +118,7 @@ def json_report(results: Iterable[CheckResult]) -> str:
     document = {
         "format": "linger-check",
         "version": FORMAT_VERSION,
-        "linger": __version__,
+        "linger": linger_version(),
         "ok": all(file["ok"] for file in files),
         "files": files,
     }

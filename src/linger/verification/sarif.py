@@ -10,10 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
-from linger import __version__
 from linger.graph.check_rules import CheckRule
 from linger.graph.finding import Finding
-from linger.verification.check_result import RULES, CheckResult
+from linger.verification.check_result import RULES, CheckResult, linger_version
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _FINGERPRINT = "lingerFinding/v1"
@@ -28,8 +27,8 @@ def sarif_report(results: Iterable[CheckResult]) -> str:
         "tool": {
             "driver": {
                 "name": "linger",
-                "version": __version__,
-                "semanticVersion": __version__,
+                "version": linger_version(),
+                "semanticVersion": linger_version(),
                 "rules": [_rule(rule) for rule in RULES.values()],
             }
         },
