@@ -45,11 +45,16 @@ class ChipCase:
 
     @property
     def bad(self):
-        return model_of(self.body, **({"k": (1,)} | self.settings))
+        return _made(self.body, self.settings)
 
     @property
     def good(self):
-        return model_of(self.body if self.mended is None else self.mended, **({"k": (1,)} | self.settings | self.changes))
+        return _made(self.body if self.mended is None else self.mended, self.settings | self.changes)
+
+
+def _made(body, settings):
+    """A model with one more constant, since a packer wants one; `k=None` leaves it out."""
+    return model_of(body, **{name: value for name, value in ({"k": (1,)} | settings).items() if value is not None})
 
 
 def text_model(body, *, inputs="float[2,2] x", outputs="float[2,2] y", extra="", domains=', "thinker": 1', opset=12,
@@ -215,7 +220,7 @@ ONE_BY_ONE = {"kernel_shape": [1, 1], "pads": [0, 0, 0, 0]}
 
 CHIPS = [
     ChipCase("LGR901", "[n] y = Relu(x)", "[n] y = thinker.iqAdd<scale_x=16.0, scale_y=16.0, scale_o=16.0>(x, z)",
-             settings={"k": ()}, changes={"z": (1, 8, 16, 16)}),
+             settings={"k": None}, changes={"z": (1, 8, 16, 16)}),
     ChipCase("LGR902", "[n] y = Softplus(x)", "[n] y = Relu(x)", {"inputs": "float[2] x"}),
     _chip("LGR903", "iqSigmoid", {}, {"platform": "arcs"}, common={"scale_x": 16.0, "scale_o": 128.0}, target="arcs"),
     ChipCase("LGR904", node("iqVar", dim=2, scale_x=16.0, scale_o=16.0), node("Relu")),

@@ -115,7 +115,7 @@ def facts_of_call(book: FactBook, node: ir.Node, function: ir.Function) -> list[
     """A user's function: its inputs are integers only if its body wants them."""
     identifier = function.identifier()
     if identifier in book.calling:
-        raise GraphError(f"{describe(node)}: the function calls itbook. Remove the circle.")
+        raise GraphError(f"{describe(node)}: the function calls itself. Remove the circle.")
     given = [book.fact(v) for v in node.inputs]
     for index, (formal, fact) in enumerate(zip(function.inputs, given, strict=False)):
         if fact.is_quantised and formal not in book.demand.wanted:

@@ -9,7 +9,7 @@ from linger.graph.check_rules import MISSING_ATTRIBUTE, OPERAND_TYPE, SCALE_MISM
 from linger.graph.claims import Claim, claims_of, read_scale
 from linger.graph.dialect_node import describe
 from linger.graph.fact_book import FactBook, Use
-from linger.graph.facts import REAL, Fact, quantised, storage_bits
+from linger.graph.facts import REAL, Fact, quantised, storage_bits, storage_type
 from linger.graph.finding import ERROR
 
 
@@ -70,7 +70,7 @@ def _expect_integers(book: FactBook, node: ir.Node, index: int, claim: Claim) ->
             "Give this node the scale of its tensor, or requantise the tensor.",
             rule=SCALE_MISMATCH,
         )
-    if claim.bits is not None and fact.bits is not None and not _fits(claim.bits, fact):
+    if claim.bits is not None and fact.bits is not None and not _fits(claim.bits, fact, use.value):
         book.find(
             ERROR,
             describe(node),
@@ -91,7 +91,10 @@ def _is_number(value: ir.Value) -> bool:
     )
 
 
-def _fits(claimed: int, fact: Fact) -> bool:
+def _fits(claimed: int, fact: Fact, value: ir.Value) -> bool:
     """Whether integers can be read with a width: the same storage, and no wider than that."""
+    producer = value.producer()
+    if producer is None or producer.op_type == "Constant":
+        return storage_type(claimed) == fact.element  # nothing but its storage says how wide a given tensor is
     storage = storage_bits(fact.element)
     return fact.bits is not None and claimed >= fact.bits and (storage is None or claimed <= storage)
