@@ -3,9 +3,8 @@
 import pytest
 
 import linger
-from linger.errors import GraphError, UsageError
 from linger.verification.check_result import RULES
-from tests.support.check_cases import CHIPS, GENERAL, linear, text_model, with_weights
+from tests.support.check_cases import CHIPS, GENERAL
 
 CASES = [*GENERAL, *CHIPS]
 IDS = [f"{case.rule}-{i}" for i, case in enumerate(CASES)]

@@ -74,6 +74,10 @@ INFERENCE = CheckRule(
     "LGR111", "type-inference", WARNING, "Types and shapes of a standard file follow from each other.",
     "ONNX's own inference contradicts the file. Export it again, or remove the stale value_info.",
 )  # fmt: skip
+NOT_CHECKED = CheckRule(
+    "LGR112", "not-checked", NOTE, "Everything could be checked.",
+    "Some checks need a file without the errors named before. Mend those and check again.",
+)  # fmt: skip
 
 UNDEFINED_TENSOR = CheckRule(
     "LGR201", "undefined-tensor", ERROR, "Every tensor that is read is made somewhere before.",
@@ -155,6 +159,10 @@ PARAMETER_SHAPE = CheckRule(
 CONTRADICTION = CheckRule(
     "LGR307", "contradiction", ERROR, "Types, scales and widths of tensors fit together.",
     "Two parts of the file say different things of the same tensor.",
+)  # fmt: skip
+BROKEN_TENSOR = CheckRule(
+    "LGR308", "broken-tensor", ERROR, "Constants hold as many numbers as their shape says.",
+    "The file was cut off or badly edited. Export it again, or copy it again whole.",
 )  # fmt: skip
 
 INVALID_SCALE = CheckRule(

@@ -28,7 +28,8 @@ def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
         book.find(ERROR, describe(node), reason, "Set scale_o.", rule=MISSING_ATTRIBUTE)
     if value is not None:
         book.take(Use(node, 0))
-    return [fact if fact.is_quantised and node.outputs[0] in book.demand.wanted else REAL]
+    is_wanted = any(output in book.demand.wanted for output in node.outputs[:1])
+    return [fact if fact.is_quantised and is_wanted else REAL]
 
 
 def facts_of_dialect(book: FactBook, node: ir.Node) -> list[Fact]:
@@ -84,8 +85,9 @@ def _is_number(value: ir.Value) -> bool:
     """Whether a tensor is one constant number."""
     tensor = value.const_value
     producer = value.producer()
-    if tensor is None and producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
-        tensor = producer.attributes["value"].as_tensor()
+    if tensor is None and producer is not None and producer.op_type == "Constant":
+        held = producer.attributes.get("value")
+        tensor = held.as_tensor() if held is not None and held.type == ir.AttributeType.TENSOR else None
     return (tensor is not None and tensor.size == 1) or (
         producer is not None and producer.op_type == "Constant" and "value_float" in producer.attributes
     )

@@ -30,7 +30,7 @@ def onnx_verdict(light: onnx.ModelProto, whole: Whole, explained: Collection[str
             onnx.shape_inference.infer_shapes(light, check_type=True, strict_mode=True)
     except onnx.checker.ValidationError as error:
         yield from _complaint(rules.ONNX_CHECKER, str(error), whole, explained)
-    except onnx.shape_inference.InferenceError as error:
+    except (onnx.shape_inference.InferenceError, ValueError) as error:  # ValueError: absurd sizes
         yield from _complaint(rules.INFERENCE, str(error), whole, explained)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import onnx
 import onnx_ir as ir
 
 from linger.errors import GraphError
@@ -19,12 +20,17 @@ from linger.graph.propagation import Propagation, Use, propagate
 _FIX = "linger.fix_dequant mends it."
 
 
-def propagation_findings(whole: Whole) -> Iterator[Finding]:
-    """Contradictions between producers and consumers, and Dequants that are missing, wrong or in the wrong place."""
+def propagation_findings(whole: Whole, light: onnx.ModelProto) -> Iterator[Finding]:
+    """Contradictions between producers and consumers, and Dequants that are missing, wrong or in the wrong place.
+
+    Args:
+        whole: The model.
+        light: The same, which may lack its weights (`linger.graph.onnx_verdict.without_weights`), to be sorted if need be.
+    """
     try:
         found, places = propagate(whole.model), _Places(whole)
     except GraphError:
-        copy = Whole.of(ir.from_proto(ir.to_proto(whole.model)))
+        copy = Whole.of(ir.from_proto(light))
         try:
             copy.model.graph.sort()
             found, places = propagate(copy.model), _Places(copy)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,11 @@ _PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _SCALE, _ZERO_POINT = 1, 2
 
 
-def qdq_findings(whole: Whole) -> Iterator[Finding]:
+def qdq_findings(whole: Whole, *, skip: Collection[str] = ()) -> Iterator[Finding]:
     """Zero points and scales that fixed point does not have; warnings in a file of the dialect, notes in any other."""
     severity = WARNING if whole.has_dialect else None
     for place in whole.places:
-        if place.node.op_type not in _PAIR or place.node.domain:
+        if place.node.op_type not in _PAIR or place.node.domain or str(place) in skip:
             continue
         scales, zeros = _content(place.node, _SCALE), _content(place.node, _ZERO_POINT)
         odd = None if scales is None else next((s for s in scales if not is_power_of_two(s)), None)

@@ -116,7 +116,7 @@ def _element(book: FactBook, node: ir.Node, facts: list[Fact], index: int) -> ir
 
 def _constant(book: FactBook, node: ir.Node) -> Fact:
     element = constant_type(node)
-    scale = book.demand.scale_of(node.outputs[0])
+    scale = book.demand.scale_of(node.outputs[0]) if node.outputs else None
     return quantised(scale, storage_bits(element), element) if element in INTEGERS and scale else plain(element)
 
 

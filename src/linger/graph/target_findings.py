@@ -39,7 +39,7 @@ def target_findings(model: ir.Model, target: Target, *, skip: Collection[str] = 
         target: The chip.
         skip: Nodes, as findings name them, that are not asked: their attributes or operands are not those of their op.
     """
-    shapes, types = _known_tensors(model)
+    shapes, types = _known_tensors(model, is_sound=not skip)
     found = [_of(packing_limits.check_model, f) for f in packing_limits.check_model(model, target)]
     for place in places_of(model.graph):
         node = place.node
@@ -56,16 +56,21 @@ def _of(rule: Callable[..., Iterable[Finding]], finding: Finding) -> Finding:
     return replace(finding, rule=TARGET_RULES[rule].id)
 
 
-def _known_tensors(model: ir.Model) -> tuple[dict[str, Shape], dict[str, ir.DataType]]:
-    """Shapes and types by name; of a file with ops that linger does not know, those that the file itself tells."""
+def _inferred(model: ir.Model) -> ir.Model:
+    """A copy with the types and shapes that follow from each other, as far as that goes."""
     copy = ir.from_proto(ir.to_proto(model))
     try:
         attach_functions(copy)
         proto = ir.to_proto(copy)
         del proto.graph.value_info[:]  # half-known ones would stop the inference
-        copy = ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
-    except (LingerError, onnx.shape_inference.InferenceError):
-        pass
+        return ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
+    except (LingerError, onnx.shape_inference.InferenceError, ValueError):  # ValueError: absurd sizes
+        return copy
+
+
+def _known_tensors(model: ir.Model, *, is_sound: bool) -> tuple[dict[str, Shape], dict[str, ir.DataType]]:
+    """Shapes and types by name; of a file with ops that linger does not know, those that the file itself tells."""
+    copy = _inferred(model) if is_sound else model
     shapes: dict[str, Shape] = {}
     types: dict[str, ir.DataType] = {}
     values = [*copy.graph.inputs, *copy.graph.initializers.values()]

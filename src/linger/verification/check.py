@@ -11,13 +11,14 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from linger.errors import UsageError, listing
+from linger.errors import GraphError, UsageError, listing
 from linger.graph import packing_limits
+from linger.graph.check_rules import BROKEN_TENSOR, NOT_CHECKED
 from linger.graph.dequant_findings import dequant_findings
 from linger.graph.finding import ERROR, SEVERITIES, Finding
 from linger.graph.model_io import ModelLike, load, read_proto
 from linger.graph.name_findings import name_findings, size_findings
-from linger.graph.node_places import Whole
+from linger.graph.node_places import Whole, model_finding
 from linger.graph.number_findings import number_findings
 from linger.graph.onnx_verdict import onnx_verdict, without_weights
 from linger.graph.propagation_findings import propagation_findings
@@ -28,6 +29,7 @@ from linger.graph.setting_findings import setting_findings
 from linger.graph.structure_findings import structure_findings
 from linger.graph.target_findings import target_findings
 from linger.graph.target_rules import TARGET_RULES
+from linger.graph.tensor_findings import tensor_findings
 from linger.graph.usage_findings import usage_findings
 from linger.targets import Target, find_target
 from linger.verification.check_result import RULES, CheckResult
@@ -87,30 +89,62 @@ def _proto(source: ModelLike, model: ir.Model) -> onnx.ModelProto:
     """The content as the file has it, before onnx_ir tidied it up."""
     if isinstance(source, onnx.ModelProto):
         return source
+    if isinstance(source, bytes):
+        proto = onnx.ModelProto()
+        proto.ParseFromString(source)
+        return proto
     if isinstance(source, (str, os.PathLike)):
         return read_proto(source)
-    return ir.to_proto(model)
+    try:
+        return ir.to_proto(model)
+    except (ir.serde.SerdeError, ValueError, TypeError) as error:
+        raise GraphError(f"check: the given model cannot be written as a file ({error}). Mend it first.") from error
 
 
 def _collected(whole: Whole, light: onnx.ModelProto, chip: Target | None) -> Iterator[Finding]:
-    shape = [*schema_findings(whole), *structure_findings(whole)]
-    yield from shape
-    explained = {f.node for f in shape if f.severity == ERROR}
-    yield from onnx_verdict(light, whole, explained)
-    if not explained:
-        yield from setting_findings(light, whole)
+    broken = list(tensor_findings(whole))
+    found = [*schema_findings(whole), *structure_findings(whole), *broken]
+    found += number_findings(whole, skip=_unfit(whole, found))
+    yield from found
+    unfit = _unfit(whole, found)
+    yield from onnx_verdict(light, whole, {f.node for f in found if f.severity == ERROR})
     yield from usage_findings(whole)
     yield from name_findings(whole)
     yield from size_findings(whole)
-    yield from scale_findings(whole, for_target=chip is not None)
-    yield from propagation_findings(whole)
+    yield from scale_findings(whole, for_target=chip is not None and not broken)
+    yield from propagation_findings(whole, light)
     yield from dequant_findings(whole)
-    yield from qdq_findings(whole)
-    yield from number_findings(whole, skip=explained)
-    if chip is not None:
-        yield from (
-            f if f.rule else replace(f, rule=OF_A_CHIP) for f in target_findings(whole.model, chip, skip=explained)
+    yield from qdq_findings(whole, skip=unfit)
+    skipped = []
+    if any(f.severity == ERROR for f in found):
+        skipped.append("whether linger could run every node")
+    else:
+        yield from setting_findings(light, whole)
+    if chip is not None and broken:
+        skipped.append(f"the limits of {chip.name}")
+    elif chip is not None:
+        yield from _chip_findings(whole, chip, unfit)
+    if skipped:
+        yield model_finding(
+            NOT_CHECKED,
+            f"because of the errors it was not checked {' nor '.join(skipped)}",
+            "Mend these and check again.",
         )
+
+
+def _unfit(whole: Whole, found: Iterable[Finding]) -> frozenset[str]:
+    """Nodes, as findings name them, whose attributes, operands or constants are wrong."""
+    wrong = {f.node for f in found if f.severity == ERROR}
+    tensors = {f.tensor for f in found if f.rule == BROKEN_TENSOR.id and f.tensor}
+    readers = {
+        str(place) for place in whole.places if any(v is not None and v.name in tensors for v in place.node.inputs)
+    }
+    return frozenset(wrong | readers if tensors else wrong)
+
+
+def _chip_findings(whole: Whole, chip: Target, unfit: Collection[str]) -> Iterator[Finding]:
+    for finding in target_findings(whole.model, chip, skip=unfit):
+        yield finding if finding.rule else replace(finding, rule=OF_A_CHIP)
 
 
 def _ordered(whole: Whole, found: Iterable[Finding]) -> Collection[Finding]:
