@@ -59,9 +59,9 @@ def problem_of(tensor: ir.TensorProtocol) -> str | None:
 
 def _content(proto: onnx.TensorProto, dtype: ir.DataType, count: int) -> tuple[int, str, int]:
     """How much there is, in which unit, and how much there should be."""
-    if proto.HasField("raw_data"):
+    if proto.HasField("raw_data") and dtype != ir.DataType.STRING:
         return len(proto.raw_data), "bytes", -(-count * dtype.bitwidth // 8)
     field = getattr(proto, _FIELDS.get(dtype, "int32_data"))
-    if dtype.bitwidth < 8 and dtype != ir.DataType.STRING:
+    if dtype != ir.DataType.STRING and dtype.bitwidth < 8:
         count = -(-count * dtype.bitwidth // 8)
     return len(field), "numbers", 2 * count if dtype in _COMPLEX else count

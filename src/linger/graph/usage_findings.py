@@ -23,10 +23,9 @@ def usage_findings(whole: Whole) -> Iterator[Finding]:
     for way, graph in whole.graphs():
         for value in graph.initializers.values():
             if not _is_used(value):
-                size = 0 if value.const_value is None else value.const_value.nbytes
                 yield model_finding(
                     rules.UNUSED_INITIALIZER,
-                    f"the initializer {way + (value.name or '')!r} ({size} bytes) is used by nothing",
+                    f"the initializer {way + (value.name or '')!r}{_weight(value)} is used by nothing",
                     "Remove it.",
                     tensor=value.name or "",
                 )
@@ -39,6 +38,13 @@ def usage_findings(whole: Whole) -> Iterator[Finding]:
                 "Remove it, or connect it.",
                 tensor=value.name or "",
             )
+
+
+def _weight(value: ir.Value) -> str:
+    tensor = value.const_value
+    if tensor is None or tensor.dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
+        return ""
+    return f" ({tensor.nbytes} bytes)"
 
 
 def _is_used(value: ir.Value) -> bool:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from linger.errors import GraphError, UsageError, listing
 from linger.graph import packing_limits
-from linger.graph.check_rules import BROKEN_TENSOR, NOT_CHECKED
+from linger.graph.check_rules import BIAS_RANGE, BROKEN_TENSOR, NOT_CHECKED, PARAMETER_RANGE, PARAMETER_TYPE
 from linger.graph.dequant_findings import dequant_findings
 from linger.graph.finding import ERROR, SEVERITIES, Finding
 from linger.graph.model_io import ModelLike, load, read_proto
@@ -79,6 +79,9 @@ def rule_ids(given: Iterable[str]) -> frozenset[str]:
     return frozenset(by_name.get(name, name) for name in wanted)
 
 
+_ONLY_NUMBERS = frozenset({PARAMETER_TYPE.id, PARAMETER_RANGE.id, BIAS_RANGE.id})
+"""Errors that do not keep a chip from judging the rest of the node."""
+
 OF_A_CHIP = TARGET_RULES[packing_limits.check_known].id
 """What a finding of a chip counts as that names no rule."""
 
@@ -133,8 +136,8 @@ def _collected(whole: Whole, light: onnx.ModelProto, chip: Target | None) -> Ite
 
 
 def _unfit(whole: Whole, found: Iterable[Finding]) -> frozenset[str]:
-    """Nodes, as findings name them, whose attributes, operands or constants are wrong."""
-    wrong = {f.node for f in found if f.severity == ERROR}
+    """Nodes, as findings name them, whose attributes, operands or constants cannot be read as those of their op."""
+    wrong = {f.node for f in found if f.severity == ERROR and f.rule not in _ONLY_NUMBERS}
     tensors = {f.tensor for f in found if f.rule == BROKEN_TENSOR.id and f.tensor}
     readers = {
         str(place) for place in whole.places if any(v is not None and v.name in tensors for v in place.node.inputs)
