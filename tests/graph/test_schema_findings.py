@@ -54,7 +54,7 @@ def test_attributes_that_the_files_own_function_declares_are_known():
     assert reasons(quant) == [("LGR103", "Quant has no attribute 'half'")]
 
 
-@pytest.mark.parametrize("operands", ["x", "x, low", "x, low, high", 'x, , high'], ids=["none", "low", "both", "high"])
+@pytest.mark.parametrize("operands", ["x", "x, low", "x, low, high", "x, , high"], ids=["none", "low", "both", "high"])
 def test_ends_of_a_clip_may_be_left_out(operands):
     operands = operands.replace("x, , high", 'x, "", high')
     assert found(f"[n] y = thinker.Clip({operands})", inputs="int8[2] x, int8 low, int8 high") == []
@@ -68,7 +68,9 @@ def test_a_bias_may_be_left_out_and_a_weight_not():
 
 
 def test_recurrent_nodes_have_few_forms():
-    gates = "input_size=1, hidden_size=1, batch_first=0, go_forward=1, scale_i=1.0, scale_h=1.0, scale_iw=1.0, scale_hw=1.0"
+    gates = (
+        "input_size=1, hidden_size=1, batch_first=0, go_forward=1, scale_i=1.0, scale_h=1.0, scale_iw=1.0, scale_hw=1.0"
+    )
     widths = "scale_o=1.0, data_bits=8, parameter_bits=8, o_bits=8"
     body = f"[n] y = thinker.LSTMInt<{gates}, {widths}>({{}})"
     assert found(body.format("x, x, x, x, x")) == []
@@ -106,7 +108,9 @@ def test_an_opset_of_the_future_is_not_judged():
 
 
 def test_ops_that_an_opset_has_given_up_are_unknown():
-    assert reasons("[n] y = Upsample(x, x)", opset=12) == [("LGR101", "standard ONNX has given up Upsample in opset 12")]
+    assert reasons("[n] y = Upsample(x, x)", opset=12) == [
+        ("LGR101", "standard ONNX has given up Upsample in opset 12")
+    ]
     assert found("[n] y = Upsample(x, x)", opset=9) == []
 
 
