@@ -33,7 +33,7 @@ def sarif_report(results: Iterable[CheckResult]) -> str:
             }
         },
         "invocations": [{"executionSuccessful": True}],
-        "artifacts": [{"location": {"uri": _uri(r.location)}} for r in results if r.location is not None],
+        "artifacts": [{"location": {"uri": uri}} for uri in dict.fromkeys(_uris(results))],
         "results": [entry for result in results for entry in _entries(result, index)],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False) + "\n"
@@ -53,6 +53,10 @@ def _rule(rule: CheckRule) -> dict[str, Any]:
 def _uri(location: str) -> str:
     """A relative reference: every byte that is not plain is written as %XX, `:` too, which would look like a scheme."""
     return quote(location, safe="/")
+
+
+def _uris(results: Iterable[CheckResult]) -> Iterable[str]:
+    return (_uri(result.location) for result in results if result.location is not None)
 
 
 def _entries(result: CheckResult, index: dict[str, int]) -> Iterable[dict[str, Any]]:
