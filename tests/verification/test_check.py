@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import onnx
 import onnx_ir as ir
@@ -173,3 +174,17 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
         [sys.executable, "-c", code, small, tmp_path / "m.onnx"], capture_output=True, text=True, check=True
     )
     assert int(done.stdout) < 16 * 1024  # kilobytes
+
+
+@pytest.mark.slow
+def test_ten_thousand_nodes_take_seconds():
+    count = 10_000
+    step = f"[l{{i}}] t{{j}} = thinker.LinearInt<{LINEAR}>(t{{i}}, w, b)"
+    nodes = " ".join(step.format(i=i, j=i + 1) for i in range(count))
+    body = (
+        f"[q] t0 = thinker.Quant<data_bits=8, scale_x=16.0>(x) {nodes} [d] y = thinker.Dequant<scale_o=16.0>(t{count})"
+    )
+    content = text_model(body, **with_weights()).SerializeToString()
+    start = time.process_time()
+    assert linger.check(content, "venus").findings == ()
+    assert time.process_time() - start < 30  # 9 s where it was written; quadratic time would be minutes

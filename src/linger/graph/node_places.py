@@ -13,6 +13,9 @@ from linger.graph.claims import is_quantising, is_quantising_domain
 from linger.graph.finding import Finding
 
 
+_HOLDING = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
 @dataclass(frozen=True)
 class Place:
     """A node and the way to it.
@@ -69,11 +72,11 @@ def _inside(outer: Place, name: str, graph: ir.Graph) -> Iterator[Place]:
 
 def _graphs_by_name(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
     for name, attribute in node.attributes.items():
-        if attribute.is_ref():
+        if attribute.type not in _HOLDING or attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.GRAPH:
             yield name, attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
+        else:
             yield from ((f"{name}[{i}]", graph) for i, graph in enumerate(attribute.as_graphs()))
 
 
@@ -86,23 +89,31 @@ def function_places(model: ir.Model) -> Iterator[Place]:
 
 @dataclass(frozen=True)
 class Whole:
-    """A model to be checked, its nodes in order."""
+    """A model to be checked, its nodes in order.
+
+    Attributes:
+        model: The model.
+        places: Its nodes, those of branches and bodies included.
+        has_dialect: Whether one of them belongs to a dialect.
+        inner: The graphs inside the main graph, each with the way to it.
+    """
 
     model: ir.Model
     places: tuple[Place, ...]
     has_dialect: bool
+    inner: tuple[tuple[str, ir.Graph], ...] = ()
 
     @classmethod
     def of(cls, model: ir.Model) -> Whole:
         """The model as it is now."""
         places = tuple(places_of(model.graph))
-        return cls(model, places, any(is_quantising(place.node) for place in places))
+        inner = [(f"{place.path}/{name}/", graph) for place in places for name, graph in _graphs_by_name(place.node)]
+        return cls(model, places, any(is_quantising(place.node) for place in places), tuple(inner))
 
     def graphs(self) -> Iterator[tuple[str, ir.Graph]]:
         """The main graph and those inside it, each with the way to it."""
         yield "", self.model.graph
-        for place in self.places:
-            yield from ((f"{place.path}/{name}/", graph) for name, graph in _graphs_by_name(place.node))
+        yield from self.inner
 
 
 def model_finding(

@@ -84,6 +84,8 @@ def _node_findings(
     parameters = {name: found for name, value in given.items() if (found := _constant(value)) is not None}
     for name in _WEIGHTS:
         weight, bias = parameters.get(name), parameters.get(_BIAS_OF[name])
+        if weight is None and bias is None:
+            continue
         problems = [*_weight_problems(place, op, name, weight, widths), *_bias_problems(place, bias)]
         if weight is not None and not problems:
             problems = list(_shape_problems(place, op, weight, bias))
