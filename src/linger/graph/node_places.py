@@ -12,7 +12,6 @@ from linger.graph.check_rules import CheckRule
 from linger.graph.claims import is_quantising, is_quantising_domain
 from linger.graph.finding import Finding
 
-
 _HOLDING = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
