@@ -93,3 +93,10 @@ def test_types_that_do_not_come_from_the_first_input():
     found = missing("q = Q16(x) d = DQ16(q) y = Where(m, d, x) o = OneHot(s, s, f)")[1]
     named = {v.name: str(f) for v, f in found.facts.items()}
     assert (named["y"], named["o"]) == ("float32", "float32")
+
+
+def test_what_meets_a_tensor_of_an_unknown_type_is_left_and_said():
+    body = "q = Q16(x) u = other.Op(x) y = Concat<axis = 0>(q, u)"
+    needed, found = missing(body, domains=', "thinker": 1, "other": 1')
+    assert needed == []
+    assert [(f.severity, f.node) for f in found.findings] == [("warning", "y (Concat)")]

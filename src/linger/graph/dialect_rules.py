@@ -15,8 +15,7 @@ from linger.graph.finding import ERROR
 
 def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
     """A Dequant: its tensor must hold integers at its scale; looked through where its result must be integers."""
-    value = node.inputs[0] if node.inputs else None
-    fact = book.fact(value)
+    fact = book.fact(node.inputs[0])
     if fact.is_real:
         book.result.of_reals.append(node)
         return [fact]
@@ -26,8 +25,7 @@ def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
     elif own is None:
         reason = "it has no scale_o, and its tensor's scale is not known"
         book.find(ERROR, describe(node), reason, "Set scale_o.", rule=MISSING_ATTRIBUTE)
-    if value is not None:
-        book.take(Use(node, 0))
+    book.take(Use(node, 0))
     is_wanted = any(output in book.demand.wanted for output in node.outputs[:1])
     return [fact if fact.is_quantised and is_wanted else REAL]
 

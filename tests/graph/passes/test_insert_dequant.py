@@ -26,6 +26,11 @@ def test_one_that_is_there_is_used():
     assert inserted("q = Q64(x) d = DQ64(q) a = Exp(d) b = Exp(q) y = Add(a, b)")[0][2:4] == ["a=Exp(d)", "b=Exp(d)"]
 
 
+def test_one_that_stands_too_late_is_moved_forward():
+    text = inserted("q = Q64(x) b = Exp(q) d = DQ64(q) a = Tanh(d) y = Add(a, b)")[0]
+    assert text == ["q=Q64(x)", "d=DQ64(q)", "b=Exp(d)", "a=Tanh(d)", "y=Add(a,b)"]
+
+
 def test_not_one_with_another_scale():
     assert "q_dequant=DQ64(q)" in inserted("q = Q64(x) d = DQ8(q) a = Exp(d) b = Exp(q) y = Add(a, b)")[0]
 

@@ -56,6 +56,11 @@ def test_outputs_keep_a_dequant_each():
     assert where == ["d (Dequant)"]
 
 
+def test_the_dequant_of_an_output_is_moved_before_its_readers():
+    text, _ = removed("q = Q16(x) d = DQ16(q) w = Exp(d) y = DQ16(q)", outputs="float[n] y, float[n] w")
+    assert text == ["q=Q16(x)", "y=DQ16(q)", "w=Exp(y)"]
+
+
 def test_other_scales_are_other_dequants():
     assert removed("q = Q16(x) d = DQ16(q) e = DQ8(q) y = Add(d, e)")[1] == []
 
