@@ -101,6 +101,12 @@ def test_attributes_that_a_function_leaves_open_have_types_too():
     ]
 
 
+def test_outside_of_functions_attributes_have_values():
+    assert reasons("[n] y = LeakyRelu<alpha: float = @slope>(x)") == [
+        ("LGR104", "the attribute 'alpha' stands for one of a function, and the node is in none")
+    ]
+
+
 def test_an_opset_of_the_future_is_not_judged():
     (only,) = found("[n] y = Rilu(x)", opset=999)
     assert only[:3] == ("LGR108", "warning", "")

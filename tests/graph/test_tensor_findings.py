@@ -71,5 +71,9 @@ def test_initializers_and_constants_of_branches_are_looked_at():
     branch.node[0].attribute[0].t.dims[0] = 3
     assert [(f.node, f.tensor, f.reason) for f in tensor_findings(Whole.of(load(proto)))] == [
         ("", "w", "the initializer 'i/then_branch/w' holds 1 numbers; 7 make its shape [7]"),
-        ("i/then_branch/k (Constant)", "", "the tensor in its attribute 'value' holds 2 numbers; 3 make its shape [3]"),
+        (
+            "i/then_branch/k (Constant)",
+            "k",
+            "the tensor in its attribute 'value' holds 2 numbers; 3 make its shape [3]",
+        ),
     ]

@@ -55,6 +55,7 @@ def schema_findings(whole: Whole) -> Iterator[Finding]:
     imports = whole.model.graph.opset_imports
     for place in whole.places:
         yield from _node_findings(place, imports, whole)
+        yield from _open_attributes(place)
         if whole.has_dialect:
             yield from _empty_lists(place)
     for place in function_places(whole.model):
@@ -249,6 +250,17 @@ def _attribute_findings(place: Place, expected: _Expectation) -> Iterator[Findin
     missing = [name for name in expected.required if name not in node.attributes]
     if missing:
         yield place.finding(rules.MISSING_ATTRIBUTE, f"it lacks {listing(missing)}", "Add what is missing.")
+
+
+def _open_attributes(place: Place) -> Iterator[Finding]:
+    """Attributes that take their value from the caller of a function, where there is no function."""
+    for name, attribute in place.node.attributes.items():
+        if attribute.is_ref():
+            yield place.finding(
+                rules.ATTRIBUTE_TYPE,
+                f"the attribute {name!r} stands for one of a function, and the node is in none",
+                "Give it a value.",
+            )
 
 
 def _range(low: int, high: int) -> str:

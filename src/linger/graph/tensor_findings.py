@@ -41,7 +41,8 @@ def tensor_findings(whole: Whole) -> Iterator[Finding]:
                 problem = problem_of(attribute.as_tensor())
                 if problem is not None:
                     reason = f"the tensor in its attribute {attribute.name!r} {problem}"
-                    yield place.finding(rules.BROKEN_TENSOR, reason, _REMEDY)
+                    made = place.node.outputs[0].name if place.node.outputs else None  # whose readers cannot be judged
+                    yield place.finding(rules.BROKEN_TENSOR, reason, _REMEDY, tensor=made or "")
 
 
 def problem_of(tensor: ir.TensorProtocol) -> str | None:
