@@ -82,6 +82,8 @@ if TYPE_CHECKING:
     from linger.setters import SetIQTensorVar as SetIQTensorVar
     from linger.setters import SetPlatFormQuant as SetPlatFormQuant
     from linger.settings import Switches as Switches
+    from linger.verification.check import check as check
+    from linger.verification.check_result import CheckResult as CheckResult
     from linger.verification.fix_dequant import Repair as Repair
     from linger.verification.fix_dequant import fix_dequant as fix_dequant
     from linger.verification.fix_dequant import parser_dequant as parser_dequant
@@ -165,6 +167,8 @@ _HOME = {
     "Repair": "linger.verification.fix_dequant",
     "verify": "linger.pipeline",
     "Verification": "linger.verification.result",
+    "check": "linger.verification.check",
+    "CheckResult": "linger.verification.check_result",
     "LingerError": "linger.errors",
     "UsageError": "linger.errors",
     "UnsupportedError": "linger.errors",

@@ -65,7 +65,7 @@ def _dtype(node: ir.Node, index: int) -> ir.DataType | None:
 def constant_type(node: ir.Node) -> ir.DataType:
     """The element type of a Constant or a ConstantOfShape."""
     for name, attribute in node.attributes.items():
-        if name == "value":
+        if name == "value" and attribute.type == ir.AttributeType.TENSOR:
             return attribute.as_tensor().dtype
         if name.startswith("value_int"):
             return ir.DataType.INT64
