@@ -80,7 +80,10 @@ if TYPE_CHECKING:
     from linger.setters import SetIQTensorVar as SetIQTensorVar
     from linger.setters import SetPlatFormQuant as SetPlatFormQuant
     from linger.settings import Switches as Switches
+    from linger.verification.compare import compare as compare
+    from linger.verification.comparison_result import FileComparison as FileComparison
     from linger.verification.result import Verification as Verification
+    from linger.verification.vectors import write_vectors as write_vectors
 
 __version__ = "0.1.0"
 
@@ -155,6 +158,9 @@ _HOME = {
     "restore": "linger.onnx.redirect",
     "verify": "linger.pipeline",
     "Verification": "linger.verification.result",
+    "compare": "linger.verification.compare",
+    "FileComparison": "linger.verification.comparison_result",
+    "write_vectors": "linger.verification.vectors",
     "LingerError": "linger.errors",
     "UsageError": "linger.errors",
     "UnsupportedError": "linger.errors",

@@ -27,6 +27,8 @@ _CEILING_DB = 100.0
 
 _BLUE, _RED, _GREY = "#33658a", "#c1292e", "#8d99ae"
 _MOST_GRID_LINES = 64
+_MOST_LABELS = 100
+_WIDEST = 24.0
 
 
 def draw_tensor(item: Item, values: Histogram, path: Path) -> None:
@@ -82,6 +84,41 @@ def draw_layers(names: Sequence[str], decibels: Sequence[float], path: Path, *, 
     axes.set_yticks(range(len(names)), list(names), fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel("signal to noise, dB")
+    axes.set_title(title, loc="left", fontsize=10)
+    _save(figure, path)
+
+
+def draw_differences(
+    names: Sequence[str], largest: Sequence[float], path: Path, *, title: str, are_real: Sequence[bool]
+) -> None:
+    """The largest difference of each tensor, a bar per tensor in the order given, the first that differs marked.
+
+    Args:
+        names: The tensors.
+        largest: Their largest differences in LSB; infinite where shapes differ.
+        path: The picture.
+        title: Above it.
+        are_real: Which differences are real numbers instead, because no scale is known; these bars are grey.
+
+    Raises:
+        UsageError: Nothing to draw, matplotlib is missing, or the file is neither .png nor .svg.
+    """
+    if not names:
+        raise UsageError(f"{path}: there is no tensor to draw.")
+    figure = _figure(path, min(max(6.0, 0.16 * len(names) + 2), _WIDEST), 4.5)
+    axes = figure.add_subplot()
+    top = max((n for n in largest if math.isfinite(n)), default=0.0) or 1.0
+    heights = [n if math.isfinite(n) else 2 * top for n in largest]
+    axes.bar(range(len(names)), heights, color=[_GREY if real else _BLUE for real in are_real])
+    first = next((i for i, n in enumerate(largest) if n), None)
+    if first is not None:
+        axes.axvline(first, color=_RED, linewidth=1, linestyle="--", label=f"first: {names[first]}")
+        axes.legend(loc="upper right", fontsize=8, frameon=False)
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("largest difference, LSB (grey: real numbers)" if any(are_real) else "largest difference, LSB")
+    step = -(-len(names) // _MOST_LABELS)
+    axes.set_xticks(range(0, len(names), step), [names[i] for i in range(0, len(names), step)], rotation=90, fontsize=6)
     axes.set_title(title, loc="left", fontsize=10)
     _save(figure, path)
 
