@@ -82,6 +82,9 @@ if TYPE_CHECKING:
     from linger.settings import Switches as Switches
     from linger.verification.compare import compare as compare
     from linger.verification.comparison_result import FileComparison as FileComparison
+    from linger.verification.fix_dequant import Repair as Repair
+    from linger.verification.fix_dequant import fix_dequant as fix_dequant
+    from linger.verification.fix_dequant import parser_dequant as parser_dequant
     from linger.verification.result import Verification as Verification
     from linger.verification.vectors import write_vectors as write_vectors
 
@@ -156,6 +159,9 @@ _HOME = {
     "Session": "linger.runtime.session",
     "redirect": "linger.onnx.redirect",
     "restore": "linger.onnx.redirect",
+    "fix_dequant": "linger.verification.fix_dequant",
+    "parser_dequant": "linger.verification.fix_dequant",
+    "Repair": "linger.verification.fix_dequant",
     "verify": "linger.pipeline",
     "Verification": "linger.verification.result",
     "compare": "linger.verification.compare",
