@@ -14,22 +14,26 @@ from linger.verification.comparison_result import FileComparison
 from linger.verification.tensor_difference import TensorDifference
 
 SHOWN_ROWS = 20
-_COLUMNS = ("tensor", "op", "type", "values", "differ", "largest", "mean", "unit", "first", "a", "b", "real", "scale")
+_COLUMNS = ("tensor", "op", "type", "values", "differ", "largest", "mean", "first at", "a", "b", "real", "scale")
+_MORE = ("saturated", "matched by", "notes")
+_TEXTS = frozenset({"tensor", "op", "type", "matched by", "notes"})
 
 
 def comparison_table(result: FileComparison, *, is_whole: bool = False) -> Table:
     """The rows that differ, the first in the order of execution on top and then the worst; equal ones behind them.
 
-    Long tables are cut unless `is_whole`; then, the rows are in the order of execution.
+    Long tables are cut unless `is_whole`; then, the rows are in the order of execution. Columns without any content are
+    left out.
     """
     rows = list(result.rows) if is_whole else _most_important(result)
     made = Table(title=Text(f"a: {result.a}\nb: {result.b}"), title_justify="left")
-    for column in (*_COLUMNS, "saturated", "matched by", "notes"):
-        made.add_column(
-            column, justify="left" if column in ("tensor", "op", "type", "matched by", "notes") else "right"
-        )
-    for row in rows:
-        made.add_row(*(Text(cell) for cell in _cells(row)), style="" if row.ok else "red")
+    cells = [_cells(row) for row in rows]
+    used = [i for i, column in enumerate((*_COLUMNS, *_MORE)) if column == "tensor" or any(c[i] for c in cells)]
+    for i in used:
+        column = (*_COLUMNS, *_MORE)[i]
+        made.add_column(column, justify="left" if column in _TEXTS else "right")
+    for row, texts in zip(rows, cells, strict=True):
+        made.add_row(*(Text(texts[i]) for i in used), style="" if row.ok else "red")
     if len(rows) < len(result.rows):
         made.caption = Text(f"… {len(result.rows) - len(rows)} more tensors; --all shows them")
     return made
@@ -77,29 +81,33 @@ def _most_important(result: FileComparison) -> list[TensorDifference]:
 def _cells(row: TensorDifference) -> tuple[str, ...]:
     types = row.dtype_a if row.dtype_a == row.dtype_b else f"{row.dtype_a} / {row.dtype_b}"
     first = row.first
-    where = "" if first is None else f"{first.batch}: {list(first.index)}"
     return (
         row.name if row.name == row.other else f"{row.name} / {row.other}",
         row.op_type,
         types,
         str(row.values),
         str(row.differing),
-        f"{row.largest:g}",
-        f"{row.mean:.3g}",
-        row.unit,
-        where,
+        f"{row.largest:g} {row.unit}",
+        f"{row.mean:.3g}" if row.differing else "",
+        "" if first is None else f"{first.batch}: {list(first.index)}",
         "" if first is None else _number(first.a),
         "" if first is None else _number(first.b),
-        "" if row.largest_real is None else f"{row.largest_real:g}",
+        f"{row.largest_real:g}" if row.largest_real else "",
         "" if row.scale is None else f"{row.scale:g}",
-        f"{_share(row.saturated_a, row.values)} / {_share(row.saturated_b, row.values)}",
-        row.matched,
+        _shares(row),
+        "" if row.matched == "name" else row.matched,
         "; ".join(row.notes),
     )
 
 
 def _number(value: object) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def _shares(row: TensorDifference) -> str:
+    """The saturated part of both, once where it is the same."""
+    parts = dict.fromkeys(_share(count, row.values) for count in (row.saturated_a, row.saturated_b))
+    return " / ".join(parts) if row.saturated_a or row.saturated_b else ""
 
 
 def _share(count: int, values: int) -> str:

@@ -29,6 +29,8 @@ _BLUE, _RED, _GREY = "#33658a", "#c1292e", "#8d99ae"
 _MOST_GRID_LINES = 64
 _MOST_LABELS = 100
 _WIDEST = 24.0
+_LINEAR_TO = 16.0
+"""Up to so many LSB the axis is linear, so that 1 and 2 can be told apart."""
 
 
 def draw_tensor(item: Item, values: Histogram, path: Path) -> None:
@@ -113,8 +115,10 @@ def draw_differences(
     first = next((i for i, n in enumerate(largest) if n), None)
     if first is not None:
         axes.axvline(first, color=_RED, linewidth=1, linestyle="--", label=f"first: {names[first]}")
-        axes.legend(loc="upper right", fontsize=8, frameon=False)
-    axes.set_yscale("symlog", linthresh=1)
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False)
+    if top > _LINEAR_TO:
+        axes.set_yscale("symlog", linthresh=_LINEAR_TO)
+        axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylim(bottom=0)
     axes.set_ylabel("largest difference, LSB (grey: real numbers)" if any(are_real) else "largest difference, LSB")
     step = -(-len(names) // _MOST_LABELS)

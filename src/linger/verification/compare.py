@@ -109,6 +109,7 @@ class _FilePair:
                     in_b[other],
                     scale_a=fact.scale,
                     scale_b=self.b.facts[other].scale,
+                    bits=fact.bits,
                     tolerance=self._tolerance,
                 )
         self._batches += 1

@@ -106,6 +106,7 @@ class _DumpComparison:
             made.array,
             scale_a=fact.scale,
             scale_b=made.scale if made.scale is not None else fact.scale,
+            bits=fact.bits,
             tolerance=self._tolerance,
         )
 

@@ -44,7 +44,7 @@ class TensorDifference:
         largest: The largest |difference| in LSB (in real numbers where no scale is known).
         largest_real: The same as a real number; None for integers whose scale is not known.
         first: Where they differ first.
-        saturated_a: How many integers of a are the smallest or the largest of their type.
+        saturated_a: How many integers of a are the smallest or the largest of their width.
         saturated_b: The same of b.
         notes: What else is worth knowing: other types, shapes, scales.
     """
@@ -98,6 +98,7 @@ class TensorDifference:
         *,
         scale_a: float | None = None,
         scale_b: float | None = None,
+        bits: int | None = None,
         tolerance: float = 0.0,
     ) -> None:
         """Count one batch.
@@ -108,12 +109,13 @@ class TensorDifference:
             b: The tensor of b.
             scale_a: The scale of a, where it is known.
             scale_b: The scale of b.
+            bits: The width of the integers, where it is less than that of their type.
             tolerance: How far two floats without a scale may lie apart, as a part of the largest |a|.
         """
         self.dtype_a, self.dtype_b, self.shape = str(a.dtype), str(b.dtype), a.shape
         self._note_types(a, b, scale_a, scale_b)
-        self.saturated_a += saturated(a)
-        self.saturated_b += saturated(b)
+        self.saturated_a += saturated(a, bits)
+        self.saturated_b += saturated(b, bits)
         if not _same_shape(a, b):
             self._count_shapes(batch, a, b)
             return
@@ -194,12 +196,12 @@ def in_units(array: Array, scale: float | None, unit: float | None) -> Array:
     return wide if unit is None else wide * unit
 
 
-def saturated(array: Array) -> int:
-    """How many integers are the smallest or the largest of their type."""
+def saturated(array: Array, bits: int | None = None) -> int:
+    """How many integers are the smallest or the largest of their width, which is that of their type unless given."""
     if array.dtype.kind != "i" or array.dtype.itemsize > _WIDEST_SATURATING:
         return 0
-    ends = np.iinfo(array.dtype)
-    return int(np.count_nonzero((array == ends.min) | (array == ends.max)))
+    largest = 2 ** ((bits or array.dtype.itemsize * 8) - 1) - 1
+    return int(np.count_nonzero((array <= -largest - 1) | (array >= largest)))
 
 
 def _unit(a: Array, b: Array, scale_a: float | None, scale_b: float | None) -> float | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the file says of each tensor of its main graph: who makes it, in which order, and its scale."""
+"""What the file says of each tensor of its main graph: who makes it, in which order, its scale and width."""
 
 from __future__ import annotations
 
@@ -7,39 +7,12 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from linger.graph.dialect_node import is_dialect
+from linger.graph.claims import is_dequant
+from linger.graph.propagation import Propagation, propagate
 from linger.graph.search import inner_graphs
 
-_MOVING = frozenset(
-    {
-        "Clip",
-        "Compress",
-        "DepthToSpace",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Identity",
-        "MaxPool",
-        "Pad",
-        "Relu",
-        "Reshape",
-        "ReverseSequence",
-        "ShuffleChannel",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-        "iqPad",
-    }
-)
-"""Ops whose outputs have the scale of their first input."""
-
-_LINEAR = ("DequantizeLinear", "QuantizeLinear")
+_MOVING = frozenset({"Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
+"""Float ops whose outputs hold the numbers of their first input: what came from a Dequant still lies on its grid."""
 
 
 @dataclass(frozen=True)
@@ -52,30 +25,31 @@ class TensorFact:
         op_type: That node's type; `Input` for an input.
         order: Its place in the order of execution.
         scale: What real values are multiplied with to give its integers (for a float tensor: those it was made from).
+        bits: The width of its integers.
     """
 
     name: str
     node: str
     op_type: str
     order: int
-    scale: float | None
+    scale: float | None = None
+    bits: int | None = None
 
 
 def tensor_facts(model: ir.Model) -> dict[str, TensorFact]:
     """Inputs and node outputs of a sorted main graph by name, in the order of execution."""
+    known = propagate(model)
     found: dict[str, TensorFact] = {}
     for value in inputs_of(model):
-        found[value.name or ""] = TensorFact(value.name or "", "", "Input", len(found), None)
+        name, fact = value.name or "", known.fact(value)
+        scale = fact.scale if fact.scale is not None else _expected_scale(value)
+        found[name] = TensorFact(name, "", "Input", len(found), scale, fact.bits)
     for node in model.graph:
-        for index, output in enumerate(node.outputs):
+        for output in node.outputs:
             if output.name:
-                scale = _scale(node, index, found)
-                found[output.name] = TensorFact(output.name, node.name or "", node.op_type, len(found), scale)
-    for value in inputs_of(model):
-        scale = _quantised_input_scale(value)
-        if scale is not None:
-            old = found[value.name or ""]
-            found[old.name] = TensorFact(old.name, old.node, old.op_type, old.order, scale)
+                scale = _scale(node, output, known, found)
+                bits = known.fact(output).bits
+                found[output.name] = TensorFact(output.name, node.name or "", node.op_type, len(found), scale, bits)
     return found
 
 
@@ -96,21 +70,17 @@ def inner_tensor_count(model: ir.Model) -> int:
     return count
 
 
-def _scale(node: ir.Node, index: int, found: dict[str, TensorFact]) -> float | None:
-    if index and node.op_type != "Split":
-        return None  # the states of a recurrent node are real, in formats of their own
-    if node.op_type == "Quant":
-        return _attribute(node, "scale_x")
-    if (scale := _attribute(node, "scale_o")) is not None:
-        return scale
-    if node.op_type in _LINEAR:
+def _scale(node: ir.Node, output: ir.Value, known: Propagation, found: dict[str, TensorFact]) -> float | None:
+    if is_dequant(node):
+        return _attribute(node, "scale_o") or known.fact(node.inputs[0]).scale
+    if node.op_type == "DequantizeLinear" and not node.domain:
         return _linear_scale(node)
-    if node.op_type in _MOVING or is_dialect(node):
-        return _input_scale(node, 0, found)
-    if node.op_type == "Concat":
-        scales = {_input_scale(node, i, found) for i in range(len(node.inputs))}
-        return scales.pop() if len(scales) == 1 else None
-    return None
+    fact = known.fact(output)
+    if fact.scale is not None or node.op_type not in _MOVING or node.domain:
+        return fact.scale
+    first = node.inputs[0] if node.inputs else None
+    moved = None if first is None else found.get(first.name or "")
+    return None if moved is None else moved.scale
 
 
 def _attribute(node: ir.Node, name: str) -> float | None:
@@ -120,34 +90,16 @@ def _attribute(node: ir.Node, name: str) -> float | None:
     return float(found.value) or None
 
 
-def _input_scale(node: ir.Node, index: int, found: dict[str, TensorFact]) -> float | None:
-    value = node.inputs[index] if index < len(node.inputs) else None
-    fact = None if value is None or value.name is None else found.get(value.name)
-    # a float input of the file has no integers behind it, whatever its consumer does with it
-    return None if fact is None or fact.op_type == "Input" else fact.scale
-
-
 def _linear_scale(node: ir.Node) -> float | None:
-    """Of QuantizeLinear and DequantizeLinear the scale divides; ours multiplies. Only one for the whole tensor counts."""
+    """The scale of DequantizeLinear divides; ours multiplies. Only one for the whole tensor counts."""
     step = node.inputs[1] if len(node.inputs) > 1 else None
     if step is None or step.const_value is None or step.const_value.size != 1:
         return None
-    if _zero_point(node) != 0:
-        return None
-    divisor = float(step.const_value.numpy().reshape(())[()])
-    return 1.0 / divisor if divisor else None
+    length = float(step.const_value.numpy().reshape(())[()])
+    return 1.0 / length if length else None
 
 
-def _zero_point(node: ir.Node) -> int | None:
-    point = node.inputs[2] if len(node.inputs) > 2 else None  # x, scale, zero point
-    if point is None:
-        return 0
-    if point.const_value is None or point.const_value.size != 1:
-        return None
-    return int(point.const_value.numpy().reshape(())[()])
-
-
-def _quantised_input_scale(value: ir.Value) -> float | None:
+def _expected_scale(value: ir.Value) -> float | None:
     """An integer input has the scale that its consumers expect, where they agree."""
     if value.dtype is None or not value.dtype.is_integer():
         return None

@@ -43,6 +43,7 @@ class Vector:
     order: int
     batch: int
     scale: float | None
+    bits: int | None
     array: Array
 
     @property
@@ -56,8 +57,10 @@ class Vector:
         if self.scale is None or self.array.dtype.kind != "i":
             return None
         mantissa, exponent = np.frexp(self.scale)
+        if mantissa != 0.5:
+            return None
         fraction = int(exponent) - 1
-        return None if mantissa != 0.5 else f"Q{self.array.dtype.itemsize * 8 - 1 - fraction}.{fraction}"
+        return f"Q{(self.bits or self.array.dtype.itemsize * 8) - 1 - fraction}.{fraction}"
 
     @property
     def raw(self) -> bytes:
@@ -152,6 +155,7 @@ def _entry(vector: Vector, formats: Sequence[str]) -> dict[str, Any]:
         "dtype": str(vector.array.dtype),
         "shape": list(vector.array.shape),
         "scale": vector.scale,
+        "bits": vector.bits,
         "q_format": vector.q_format,
         "files": {form: _place(vector, form) for form in ("bin", "npz", "text") if form in formats},
         "sha256": hashlib.sha256(vector.raw).hexdigest(),

@@ -146,7 +146,9 @@ class _Run:
             kind = self._kind(fact, computed)
             if kind is not None:
                 array = np.asarray(computed[fact.name])
-                found.append(Vector(fact.name, fact.node, fact.op_type, kind, fact.order, batch, fact.scale, array))
+                found.append(
+                    Vector(fact.name, fact.node, fact.op_type, kind, fact.order, batch, fact.scale, fact.bits, array)
+                )
             elif fact.name in computed and fact.name not in self._constants:
                 self.left_out[fact.name] = None
         self.tensors = len(found)
