@@ -59,7 +59,12 @@ def test_all_bad_files_are_named_at_once(tmp_path):
     found = read_dumps(tmp_path)
     assert names(found) == {"good": Q.tolist()}
     text = " ".join(found.problems)
-    for word in ("cut.npz: this is not a readable", "'nan' in line 2", "raw.bin: raw bytes need a manifest", "none.txt: there"):
+    for word in (
+        "cut.npz: this is not a readable",
+        "'nan' in line 2",
+        "raw.bin: raw bytes need a manifest",
+        "none.txt: there",
+    ):
         assert word in text
     assert len(found.problems) == 4
 

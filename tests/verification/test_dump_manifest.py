@@ -35,7 +35,13 @@ FULL = {
 def test_everything_in_json(manifest):
     (entry,), problems = read_manifest(manifest({"tensors": [FULL]}))
     assert problems == []
-    assert (entry.name, entry.files, entry.scale, entry.batch, entry.shape) == ("conv", ("c.bin",), 16.0, 2, (1, 3, 2, 2))
+    assert (entry.name, entry.files, entry.scale, entry.batch, entry.shape) == (
+        "conv",
+        ("c.bin",),
+        16.0,
+        2,
+        (1, 3, 2, 2),
+    )
     layout = entry.layout
     assert (layout.element, layout.byte_order, layout.layout) == ("int4", "big", "NHWC")
     assert (layout.channel_align, layout.low_nibble_first) == (8, False)
@@ -80,7 +86,17 @@ def test_all_bad_entries_are_named(manifest):
     ]
     entries, problems = read_manifest(manifest({"tensors": tensors}))
     assert [e.name for e in entries] == ["ok"]
-    expected = ["number 1: it has no name", "'b': it has no file", "'int7'", "'d'", "'e'", "'wide'", "-1", "'one'", "'both'"]
+    expected = [
+        "number 1: it has no name",
+        "'b': it has no file",
+        "'int7'",
+        "'d'",
+        "'e'",
+        "'wide'",
+        "-1",
+        "'one'",
+        "'both'",
+    ]
     assert len(problems) == len(expected)
     for problem, word in zip(problems, expected, strict=True):
         assert word in problem

@@ -98,4 +98,6 @@ def test_six_decimals_of_a_float_without_a_scale():
 
 
 def test_few_decimals_of_a_float_without_a_scale_are_taken_as_they_are():
-    assert prepared(np.float64([0.3, 2.0]), np.float32([0.33, 2.0]), None, is_text=True, decimals=1)[0][0] == np.float32(0.3)
+    assert prepared(np.float64([0.3, 2.0]), np.float32([0.33, 2.0]), None, is_text=True, decimals=1)[0][
+        0
+    ] == np.float32(0.3)

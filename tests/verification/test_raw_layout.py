@@ -63,7 +63,9 @@ def test_blocks_of_channels():
     assert made.stored_shape == (1, 2, 1, 1, 4)
     assert np.array_equal(made.decode(bytes([1, 2, 3, 4, 5, 0, 0, 0])), x)
     wide = np.arange(16, dtype=np.int8).reshape(1, 8, 1, 2)
-    blocks = np.array([[c * 2 + w for c in range(4)] for w in range(2)] + [[c * 2 + w for c in range(4, 8)] for w in range(2)])
+    blocks = np.array(
+        [[c * 2 + w for c in range(4)] for w in range(2)] + [[c * 2 + w for c in range(4, 8)] for w in range(2)]
+    )
     assert np.array_equal(RawLayout("int8", wide.shape, layout="NC4HW4").decode(blocks.astype(np.int8).tobytes()), wide)
 
 
