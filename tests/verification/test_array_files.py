@@ -85,7 +85,7 @@ def test_arrays(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04cut", b"\x93NUMPY\x01\x00garbage", b"text"])
 def test_unreadable_arrays(tmp_path, content):
     (tmp_path / "a.npz").write_bytes(content)
-    with pytest.raises(UsageError, match="not a readable .npz or .npy file"):
+    with pytest.raises(UsageError, match=r"not a readable \.npz or \.npy file"):
         load_arrays(tmp_path / "a.npz", "")
 
 

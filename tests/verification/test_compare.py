@@ -74,7 +74,7 @@ def test_renamed_tensors():
     changed = model(("q = ", "first = "), ("Relu(q)", "Relu(first)"), ("(q, r)", "(first, r)"))
     result = compare(model(), changed, X)
     assert result.ok
-    assert [(row.name, row.other, row.matched) for row in result.rows][0] == ("q", "first", "structure")
+    assert next((row.name, row.other, row.matched) for row in result.rows) == ("q", "first", "structure")
 
 
 def test_renamed_inputs_and_outputs():
