@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from linger.reporting.comparison_table import comparison_table, draw_comparison, unmatched_table
+from linger.reporting.plots import require_picture
 from linger.verification.compare import compare as compare_tensors
 
 _UNBROKEN = 100_000
@@ -40,6 +41,8 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, every tensor.")] = False,
 ) -> None:
     """Compare tensor by tensor, in LSB; exit code 0 if all are equal, 1 if not, 2 for wrong usage."""
+    if plot is not None:
+        require_picture(plot)
     result = compare_tensors(
         a,
         b,

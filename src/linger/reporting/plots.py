@@ -127,13 +127,24 @@ def draw_differences(
     _save(figure, path)
 
 
-def _figure(path: Path, width: float, height: float) -> Figure:
+def require_picture(path: Path) -> None:
+    """Refuse a picture that could not be drawn, before the work that leads to it.
+
+    Raises:
+        UsageError: The file is neither .png nor .svg, or matplotlib is missing.
+    """
     if path.suffix not in SUFFIXES:
         raise UsageError(f"{path}: pictures are written as {listing(SUFFIXES)}. Choose one of these endings.")
     try:
-        from matplotlib.figure import Figure  # pyplot would keep every figure in a list of its own
+        from matplotlib import figure as _
     except ImportError as error:
         raise UsageError("pictures need matplotlib. Install linger with the extra 'report': linger[report].") from error
+
+
+def _figure(path: Path, width: float, height: float) -> Figure:
+    require_picture(path)
+    from matplotlib.figure import Figure  # pyplot would keep every figure in a list of its own
+
     return Figure(figsize=(width, height), layout="constrained")
 
 
