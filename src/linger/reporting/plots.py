@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import math
 from collections.abc import Sequence
@@ -136,7 +137,7 @@ def require_picture(path: Path) -> None:
     if path.suffix not in SUFFIXES:
         raise UsageError(f"{path}: pictures are written as {listing(SUFFIXES)}. Choose one of these endings.")
     try:
-        from matplotlib import figure as _
+        importlib.import_module("matplotlib.figure")
     except ImportError as error:
         raise UsageError("pictures need matplotlib. Install linger with the extra 'report': linger[report].") from error
 
