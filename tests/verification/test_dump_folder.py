@@ -177,3 +177,11 @@ def test_texts_of_the_dumper_alone(tmp_path):
 def test_a_layer_of_the_dumper(tmp_path):
     np.savez(tmp_path / "root.fc.npz", input=Q / 2, output=Q / 4)
     assert names(read_dumps(tmp_path)) == {"root.fc": (Q / 4).tolist()}
+
+
+def test_settings_of_the_dumper_that_are_texts_do_no_harm(tmp_path):
+    np.savez(tmp_path / "root.c.Conv2dInt.npz", q_outputs=Q, platform_quant="luna_quant")
+    assert names(read_dumps(tmp_path)) == {"root.c.Conv2dInt": Q.tolist()}
+    np.savez(tmp_path / "other.npz", a=Q, b="text")
+    (problem,) = read_dumps(tmp_path).problems
+    assert "b (<U4): these are no numbers" in problem

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from linger.errors import UsageError
+from linger.errors import GraphError, UsageError
 from linger.verification.file_runner import ENGINES, FileRunner
 from tests.support.onnx_text import BRANCH, parse
 from tests.support.small_dialect import TENSORS, X, model
@@ -41,3 +41,12 @@ def test_what_branches_hold_is_said():
 def test_unknown_engine():
     with pytest.raises(UsageError, match="engine 'tpu' is none of onnxruntime, numpy"):
         FileRunner(model(), "a", "tpu")
+
+
+def test_what_the_reference_cannot_do_is_a_sentence():
+    net = parse("y = DequantizeLinear(x, s)", inputs="int8[n] x", extra="<float s = {1.0}>", opset=12)
+    with pytest.raises(GraphError, match="a: the numpy reference cannot run it: RuntimeError: No implementation"):
+        FileRunner(net, "a", "numpy")
+    net = parse("y = Reshape(x, s)", extra="<int64[1] s = {7}>")
+    with pytest.raises(GraphError, match="a: the numpy reference cannot run it: ValueError: cannot reshape"):
+        FileRunner(net, "a", "numpy").run({"x": np.float32([1])})

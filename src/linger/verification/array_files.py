@@ -41,8 +41,13 @@ class TextArray:
     decimals: int | None
 
 
-def load_arrays(path: Path, purpose: str) -> dict[str, Array]:
+def load_arrays(path: Path, purpose: str, *, with_texts: bool = False) -> dict[str, Array]:
     """The arrays of an .npz file by name; that of an .npy file by the name of the file.
+
+    Args:
+        path: The file.
+        purpose: What it should hold, for the message that says it is missing.
+        with_texts: Whether arrays of texts, such as the settings that linger.Dumper keeps, may be among them.
 
     Raises:
         UsageError: There is no such file, it cannot be read, or it holds something else than numbers.
@@ -59,7 +64,8 @@ def load_arrays(path: Path, purpose: str) -> dict[str, Array]:
                 found = {path.stem: content}
     except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, SyntaxError) as error:
         raise UsageError(f"{path}: this is not a readable .npz or .npy file ({_first_line(error)}).") from error
-    wrong = [f"{name} ({array.dtype})" for name, array in found.items() if array.dtype.kind not in "iufb"]
+    kinds = "iufbU" if with_texts else "iufb"
+    wrong = [f"{name} ({array.dtype})" for name, array in found.items() if array.dtype.kind not in kinds]
     if wrong:
         raise UsageError(f"{path}: {', '.join(wrong)}: these are no numbers that a tensor holds.")
     return found

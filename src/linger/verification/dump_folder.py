@@ -190,7 +190,7 @@ def _read_file(path: Path, batch: int, found: Dumps) -> None:
 
 
 def _from_arrays(path: Path) -> Iterator[DumpTensor]:
-    arrays = load_arrays(path, "with tensors")
+    arrays = load_arrays(path, "with tensors", with_texts=True)
     if "q_outputs" in arrays:  # one op, by linger.Dumper.enable_dump_quanted
         scale = arrays.get("scale_o")
         known = None if scale is None or scale.size != 1 else float(scale.reshape(())[()])
@@ -201,7 +201,7 @@ def _from_arrays(path: Path) -> Iterator[DumpTensor]:
     elif len(arrays) == 1 and "arr_0" in arrays:
         yield DumpTensor(path.stem, arrays["arr_0"], str(path))
     else:
-        for name, array in arrays.items():
+        for name, array in load_arrays(path, "with tensors").items():
             yield DumpTensor(name, array, f"{path} ({name})" if path.suffix == ".npz" else str(path))
 
 

@@ -4,19 +4,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.errors import UsageError, listing
+from linger.errors import GraphError, UsageError, listing
 from linger.graph.model_io import ModelLike
 from linger.runtime.reference import Reference
-from linger.runtime.session import Session
+from linger.runtime.session import Feeds, Session
 from linger.verification.tensor_facts import inner_tensor_count, inputs_of, tensor_facts
 
 Array = NDArray[Any]
+
+_REFERENCE_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""onnx's reference ops raise whatever Python and numpy do; its own errors are RuntimeErrors."""
 
 ENGINES = ("onnxruntime", "numpy")
 
@@ -36,7 +42,7 @@ class FileRunner:
         self.label = str(Path(model)) if isinstance(model, (str, os.PathLike)) else label
         session = Session(model)
         self.model = session.model
-        self._computed = session.intermediates if engine == "onnxruntime" else Reference(self.model).intermediates
+        self._computed = session.intermediates if engine == "onnxruntime" else reference_of(self.model, self.label)
         self.facts = tensor_facts(self.model)
         self.inputs = [value.name or "" for value in inputs_of(self.model)]
         self.outputs = [value.name or "" for value in self.model.graph.outputs]
@@ -59,3 +65,28 @@ class FileRunner:
         if not inner:
             return []
         return [f"{self.label}: {inner} tensors inside branches and loops are not compared, only what these return."]
+
+
+def reference_of(model: ir.Model, label: str) -> Callable[[Feeds], dict[str, Array]]:
+    """Every tensor by the numpy reference; what onnx's own reference ops cannot do is said in a sentence.
+
+    Raises:
+        GraphError: Now or when it is called: an op without an implementation, or numbers that an op refuses.
+    """
+    with _explained(label):
+        reference = Reference(model)
+
+    def run(feeds: Feeds) -> dict[str, Array]:
+        with _explained(label):
+            return reference.intermediates(feeds)
+
+    return run
+
+
+@contextmanager
+def _explained(label: str) -> Iterator[None]:
+    try:
+        yield
+    except _REFERENCE_ERRORS as error:
+        reason = (str(error).splitlines() or [""])[0].rstrip(".")
+        raise GraphError(f"{label}: the numpy reference cannot run it: {type(error).__name__}: {reason}.") from error
