@@ -50,7 +50,7 @@ def write_folder(target: Path, fill: Callable[[Path], object], *, is_own: Callab
     Raises:
         UsageError: A folder that is in the way, or one that cannot be written.
     """
-    _require_free(target, is_own)
+    require_free_folder(target, is_own)
     try:
         temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part"))
     except OSError as error:
@@ -71,7 +71,12 @@ def write_folder(target: Path, fill: Callable[[Path], object], *, is_own: Callab
                 shutil.rmtree(left)
 
 
-def _require_free(target: Path, is_own: Callable[[Path], bool] | None) -> None:
+def require_free_folder(target: Path, is_own: Callable[[Path], bool] | None = None) -> None:
+    """Refuse a folder that could not be written, before the work that fills it.
+
+    Raises:
+        UsageError: Something is in the way, or there is nothing around it.
+    """
     if not target.parent.is_dir():
         raise UsageError(f"{target}: the folder {str(target.parent)!r} does not exist. Create it first.")
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):

@@ -105,5 +105,5 @@ def test_arrays_of_something_else(tmp_path, array):
 
 def test_objects_are_never_unpickled(tmp_path):
     np.savez(tmp_path / "a.npz", t=np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(UsageError, match="not a readable"):
+    with pytest.raises(UsageError, match=r"not a readable .* \(it holds no arrays of numbers\)\.$"):
         load_arrays(tmp_path / "a.npz", "")

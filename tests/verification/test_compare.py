@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnx.inliner
 import onnx_ir as ir
 import pytest
 
@@ -95,23 +96,27 @@ def test_int16_storage_of_the_same_numbers_is_equal_and_noted():
     assert list(result.rows[0].notes) == ["int8 against int16"]
 
 
-def test_an_integer_output_meets_the_float_of_a_dequant():
-    integer = model(("float[n,2,1,3] y", "int8[n,2,1,3] s"), ("y = thinker.Dequant<scale_o=8.0>(s)", ""))
-    result = compare(model(), integer, X)
-    # y is an output that only a has; s is in both
-    assert [row.name for row in result.rows] == ["q", "r", "s"]
-    assert result.missing_outputs == ("y",)
+INTEGER_OUTPUT = (("float[n,2,1,3] y", "int8[n,2,1,3] s"), ("y = thinker.Dequant<scale_o=8.0>(s)", ""))
+
+
+@pytest.mark.parametrize("is_swapped", [False, True], ids=["floats first", "integers first"])
+def test_an_integer_output_meets_the_float_of_a_dequant(is_swapped):
+    files = [model(), model(*INTEGER_OUTPUT)]
+    result = compare(*(files[::-1] if is_swapped else files), X)
+    assert result.ok
+    rows = {(row.name, row.other): row for row in result.rows}
+    row = rows["s", "y"] if is_swapped else rows["y", "s"]
+    assert (row.matched, row.scale, row.values) == ("output position", 8.0, 6)
+    assert {row.dtype_a, row.dtype_b} == {"int8", "float32"}
+    assert ("s", "s") in rows
+    assert (result.only_a, result.only_b, result.missing_outputs) == ((), (), ())
+
+
+def test_an_output_that_only_one_file_has_is_not_ok():
+    more = model(("=> (float[n,2,1,3] y)", "=> (float[n,2,1,3] y, float[n,2,1,3] z)"), ("y = th", "z = Neg(y) y = th"))
+    result = compare(model(), more, X)
+    assert result.missing_outputs == ("z",)
     assert not result.ok
-    floats = model(
-        ("y = thinker.Dequant<scale_o=8.0>(s)", "y = thinker.Dequant<scale_o=8.0>(s)"),
-        ("s = ", "u = "),
-        ("(s)", "(u)"),
-        ("y = ", "s = "),
-        ("] y", "] s"),
-    )
-    result = compare(integer, floats, X)
-    row = {r.name: r for r in result.rows}["s"]
-    assert (row.dtype_a, row.dtype_b, row.ok) == ("int8", "float32", True)
 
 
 def test_inputs_are_made_up_from_the_seed():
@@ -146,6 +151,17 @@ def test_branches_are_mentioned():
     assert "3 tensors inside branches and loops" in result.summary()
 
 
+def test_functions_against_the_same_inlined():
+    text = """<ir_version: 8, opset_import: ["": 17, "local": 1]>
+    g (float[n] x) => (float[n] y) { a = local.f(x) y = Neg(a) }
+    <domain: "local", opset_import: ["": 17]> f (p) => (q) { t = Exp(p) q = Abs(t) }"""
+    whole = onnx.parser.parse_model(text)
+    result = compare(whole, onnx.inliner.inline_local_functions(whole), np.float32([1, 2]))
+    assert result.ok
+    assert [row.name for row in result.rows] == ["a", "y"]
+    assert len(result.only_b) == 1  # what the function keeps to itself
+
+
 def test_given_models_stay_as_they_are():
     a, b = ir.from_proto(model()), ir.from_proto(model())
     before = content(a), content(b)
@@ -155,6 +171,7 @@ def test_given_models_stay_as_they_are():
 
 def test_wrong_calls(tmp_path):
     np.savez(tmp_path / "x.npz", x=X)
+    (tmp_path / "raw.bin").write_bytes(b"123")
     for arguments, settings, message in (
         ((tmp_path, model()), {}, "these are dumps. Give the ONNX file first"),
         ((model(), model()), {"batches": 0}, "at least one"),
@@ -164,6 +181,7 @@ def test_wrong_calls(tmp_path):
         ((tmp_path / "none.onnx", model()), {}, "no such file"),
         ((model(), tmp_path / "none.onnx"), {}, "no such file"),
         ((model(), tmp_path / "none"), {}, "no such file"),
+        ((model(), tmp_path / "raw.bin"), {}, "raw bytes need a manifest"),
         ((model(), parse("y = Add(x, z)", inputs="float[n] x, float[n] z")), {}, "a has x, b has x, z"),
     ):
         with pytest.raises(UsageError, match=message):

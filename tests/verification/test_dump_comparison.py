@@ -208,6 +208,10 @@ def test_empty_and_missing_folder(folder, tmp_path):
         compare(model(), folder)
     with pytest.raises(UsageError, match="no such file or folder"):
         compare(model(), tmp_path / "none.npz")
+    (tmp_path / "t.txt").write_text("")
+    with pytest.raises(UsageError) as error:
+        compare(model(), tmp_path / "t.txt", X)
+    assert str(error.value).startswith(f"{tmp_path / 't.txt'}: there is no number in it.")
 
 
 # -- a real network -------------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def test_made_up_integers(kind, low, high):
 
 
 def test_inputs_that_cannot_be_made_up_are_all_named():
-    net = parse("y = Identity(x)", inputs="string[n] x, float z", outputs="string[n] y")
+    net = parse("y = Identity(x)", inputs="string[n] x, float z, int8[99999,99999] w", outputs="string[n] y")
     net.graph.inputs[1].shape = None
-    with pytest.raises(UsageError, match=r"x \(string\), z \(open rank\)"):
+    with pytest.raises(UsageError, match=r"x \(string\[\?\]\), z \(open rank\), w \(int8\[99999, 99999\]\)"):
         generated_feeds(net, seed=0, batches=1)

@@ -63,7 +63,9 @@ def load_arrays(path: Path, purpose: str, *, with_texts: bool = False) -> dict[s
             else:
                 found = {path.stem: content}
     except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, SyntaxError) as error:
-        raise UsageError(f"{path}: this is not a readable .npz or .npy file ({_first_line(error)}).") from error
+        # numpy takes whatever it does not know for a pickle, and recommends to trust it
+        reason = "it holds no arrays of numbers" if "pickle" in str(error) else _first_line(error)
+        raise UsageError(f"{path}: this is not a readable .npz or .npy file ({reason}).") from error
     kinds = "iufbU" if with_texts else "iufb"
     wrong = [f"{name} ({array.dtype})" for name, array in found.items() if array.dtype.kind not in kinds]
     if wrong:

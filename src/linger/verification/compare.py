@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Union
 
@@ -12,12 +13,12 @@ from linger.graph.model_io import ModelLike
 from linger.progress import progress
 from linger.verification.comparison_result import FileComparison
 from linger.verification.dump_comparison import compare_with_dumps
-from linger.verification.dump_folder import DUMP_SUFFIXES
+from linger.verification.dump_folder import DUMP_SUFFIXES, RAW_SUFFIXES
 from linger.verification.dump_manifest import NAMES
 from linger.verification.feeds import Feed, generated_feeds, given_feeds
 from linger.verification.file_runner import FileRunner
 from linger.verification.tensor_difference import TensorDifference
-from linger.verification.tensor_matching import Matches, Side, match_tensors
+from linger.verification.tensor_matching import OUTPUT_POSITION, Matches, Side, match_tensors
 
 DumpLike = Union[str, "os.PathLike[str]"]
 
@@ -79,7 +80,7 @@ def is_dump(source: Any) -> bool:
     if not isinstance(source, (str, os.PathLike)):
         return False
     path = Path(source)
-    return path.is_dir() or path.suffix in DUMP_SUFFIXES or path.name in NAMES
+    return path.is_dir() or path.suffix in (*DUMP_SUFFIXES, *RAW_SUFFIXES) or path.name in NAMES
 
 
 class _FilePair:
@@ -90,7 +91,7 @@ class _FilePair:
         self._tolerance = tolerance
         self._inputs = _input_pairs(a, b)
         self._matches: Matches | None = None
-        self._rows: dict[str, TensorDifference] = {}
+        self._rows: dict[tuple[str, str], TensorDifference] = {}
         self._batches = 0
 
     def add(self, feed: Feed) -> None:
@@ -98,21 +99,31 @@ class _FilePair:
         in_b = self.b.run({self._inputs[name]: array for name, array in feed.items()})
         if self._matches is None:
             self._matches = match_tensors(Side(self.a.model, in_a), Side(self.b.model, in_b))
-        for name, array in in_a.items():
-            if name in self._matches.pairs:
-                other, how = self._matches.pairs[name]
-                fact = self.a.facts[name]
-                row = self._rows.setdefault(name, TensorDifference(name, other, how, fact.op_type))
-                row.add(
-                    self._batches,
-                    array,
-                    in_b[other],
-                    scale_a=fact.scale,
-                    scale_b=self.b.facts[other].scale,
-                    bits=fact.bits,
-                    tolerance=self._tolerance,
-                )
+        for name, other, how in self._pairs(in_a):
+            fact = self.a.facts[name]
+            row = self._rows.setdefault((name, other), TensorDifference(name, other, how, fact.op_type))
+            row.add(
+                self._batches,
+                in_a[name],
+                in_b[other],
+                scale_a=fact.scale,
+                scale_b=self.b.facts[other].scale,
+                bits=fact.bits,
+                tolerance=self._tolerance,
+            )
         self._batches += 1
+
+    def _pairs(self, in_a: Feed) -> Iterator[tuple[str, str, str]]:
+        """Every pair in the order of execution of a, outputs that meet in a second place behind their tensor."""
+        assert self._matches is not None  # the caller has matched
+        outputs: dict[str, list[str]] = {}
+        for name, other in self._matches.outputs:
+            outputs.setdefault(name, []).append(other)
+        for name in in_a:
+            if name in self._matches.pairs:
+                yield name, *self._matches.pairs[name]
+            for other in outputs.get(name, []):
+                yield name, other, OUTPUT_POSITION
 
     def result(self) -> FileComparison:
         assert self._matches is not None  # there is at least one feed

@@ -50,7 +50,8 @@ def compare_with_dumps(
     if problems:
         shown = " ".join(problems[:_SHOWN_PROBLEMS])
         more = f" And {len(problems) - _SHOWN_PROBLEMS} more." if len(problems) > _SHOWN_PROBLEMS else ""
-        raise UsageError(f"{path}: {shown}{more}")
+        where = f"{path}: " if path.is_dir() else ""  # of a file, the sentences name it themselves
+        raise UsageError(f"{where}{shown}{more}")
     return comparison.result(str(path))
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,9 @@ Inputs = Any
 """A path of an .npz or .npy file, an array, a mapping from names to arrays, or a list of such feeds."""
 
 _OPEN_SIZE = 2
+_LARGEST_INPUT = 2**28
+"""Numbers; a file that declares more is damaged, or its user has real inputs."""
+
 _SPREAD = 3.0
 """The range of a Quant is three standard deviations: nearly all integers occur, and a few saturate."""
 
@@ -76,9 +80,9 @@ def generated_feeds(model: ir.Model, *, seed: int, batches: int) -> list[Feed]:
         UsageError: An input of a type, or without a number of axes, for which none can be made up; all are named.
     """
     wrong = [
-        f"{value.name} ({_type_text(value)})"
+        f"{value.name} ({_type_text(value)}{_shape_text(value)})"
         for value in inputs_of(model)
-        if _kind(value) is None or value.shape is None
+        if _kind(value) is None or value.shape is None or math.prod(_made_up_sizes(value)) > _LARGEST_INPUT
     ]
     if wrong:
         raise UsageError(f"no values can be made up for the inputs {listing(wrong)}. Give inputs.")
@@ -165,11 +169,15 @@ def _shape_text(value: ir.Value) -> str:
     return "" if value.shape is None else f"[{', '.join(str(d) if isinstance(d, int) else '?' for d in value.shape)}]"
 
 
+def _made_up_sizes(value: ir.Value) -> list[int]:
+    assert value.shape is not None  # the caller has looked
+    return [d if isinstance(d, int) else _OPEN_SIZE for d in value.shape]
+
+
 def _made_up(value: ir.Value, generator: np.random.Generator) -> Array:
     kind = _kind(value)
     assert kind is not None  # generated_feeds has looked
-    assert value.shape is not None
-    shape = [d if isinstance(d, int) else _OPEN_SIZE for d in value.shape]
+    shape = _made_up_sizes(value)
     if kind.kind == "f":
         return (generator.standard_normal(shape) * _deviation(value)).astype(kind)
     if kind.kind == "b":

@@ -12,6 +12,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+OUTPUT_POSITION = "output position"
+
 Array = NDArray[Any]
 Key = Callable[[str], Hashable]
 
@@ -26,12 +28,17 @@ class Side:
 
 @dataclass
 class Matches:
-    """Pairs found so far: the tensor of b and the way in which it was found, by the tensor of a."""
+    """Pairs found so far: the tensor of b and the way in which it was found, by the tensor of a.
+
+    `outputs` are pairs of outputs of which one has another partner, too: the float that a Dequant gives in one file, and the
+    integers that are the output of the other.
+    """
 
     a: Side
     b: Side
     pairs: dict[str, tuple[str, str]] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
+    outputs: list[tuple[str, str]] = field(default_factory=list)
 
     def pair(self, name_a: str, name_b: str, how: str) -> None:
         """Keep a pair, unless one of the two has a partner already."""
@@ -41,11 +48,13 @@ class Matches:
 
     def rest_a(self) -> list[str]:
         """Tensors of a without a partner."""
-        return [name for name in self.a.values if name not in self.pairs]
+        outputs = {name for name, _ in self.outputs}
+        return [name for name in self.a.values if name not in self.pairs and name not in outputs]
 
     def rest_b(self) -> list[str]:
         """Tensors of b without a partner."""
-        return [name for name in self.b.values if name not in self.taken]
+        outputs = {name for _, name in self.outputs}
+        return [name for name in self.b.values if name not in self.taken and name not in outputs]
 
 
 def match_tensors(a: Side, b: Side) -> Matches:
@@ -124,8 +133,12 @@ def _pair_outputs(found: Matches) -> None:
     names_a, names_b = ([v.name or "" for v in side.model.graph.outputs] for side in (found.a, found.b))
     if len(names_a) == len(names_b):
         for name_a, name_b in zip(names_a, names_b, strict=True):
-            if name_a in found.a.values and name_b in found.b.values:
-                found.pair(name_a, name_b, "output position")
+            if name_a not in found.a.values or name_b not in found.b.values:
+                continue
+            if (name_a in found.pairs) != (name_b in found.taken):
+                found.outputs.append((name_a, name_b))
+            else:
+                found.pair(name_a, name_b, OUTPUT_POSITION)
 
 
 def _pair_by(found: Matches, how: str, key_a: Key, key_b: Key, *, is_strict: bool) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.atomic import write_folder
+from linger.atomic import require_free_folder, write_folder
 from linger.errors import UsageError, VerificationError, listing
 from linger.graph.model_io import ModelLike
 from linger.graph.recording import Recording
@@ -118,8 +118,9 @@ def write_vectors(
 
 
 def _refuse_early(target: Path, *, force: bool) -> None:
-    """Before the work: a folder that is in the way."""
+    """Before the work: what is in the way."""
     if not target.is_dir() or not any(target.iterdir()):
+        require_free_folder(target)
         return
     if not force:
         raise UsageError(f"{target}: the folder exists. Choose another one, or replace it with force.")
