@@ -35,6 +35,14 @@ def test_dumps_with_their_input(folder):
     assert (result.values, result.only_a, result.only_b) == (24, (), ())
 
 
+def test_rows_are_in_the_order_of_execution(folder):
+    renamed = model(("q = ", "z_first = "), ("Relu(q)", "Relu(z_first)"), ("(q, r)", "(z_first, r)"))
+    save(folder, x=X, r=R + 1, z_first=Q + 1)
+    result = compare(renamed, folder)
+    assert [row.name for row in result.rows] == ["z_first", "r"]
+    assert result.first.tensor == "z_first"
+
+
 def test_a_wrong_integer_is_named(folder):
     wrong = R.copy()
     wrong[0, 1, 0, 2] = 3

@@ -47,7 +47,8 @@ def test_what_is_not_read_is_listed(tmp_path):
     np.save(tmp_path / "a.npy", Q)
     (tmp_path / "log.out").write_text("x")
     (tmp_path / "more").mkdir()
-    assert sorted(read_dumps(tmp_path).unread) == ["log.out", "more"]
+    (tmp_path / "batch_1" / "batch_2").mkdir(parents=True)
+    assert sorted(read_dumps(tmp_path).unread) == ["batch_2", "log.out", "more"]
 
 
 def test_all_bad_files_are_named_at_once(tmp_path):

@@ -190,6 +190,20 @@ def test_an_existing_folder_is_kept(out):
     assert manifest(out) != before
 
 
+def test_a_folder_that_appears_meanwhile_is_kept(out, monkeypatch):
+    real = Reference.intermediates
+
+    def meanwhile(self, feeds):
+        out.mkdir(exist_ok=True)
+        (out / "theirs").write_text("x")
+        return real(self, feeds)
+
+    monkeypatch.setattr(Reference, "intermediates", meanwhile)
+    with pytest.raises(UsageError, match="not ours to replace"):
+        write_vectors(model(), out, X)
+    assert [p.name for p in out.iterdir()] == ["theirs"]
+
+
 def test_force_replaces_nothing_but_vectors(out):
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")

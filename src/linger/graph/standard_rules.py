@@ -14,13 +14,17 @@ from linger.graph.finding import ERROR, WARNING
 from linger.graph.standard_ops import (
     LOOKING,
     RAW,
+    WHOLE,
     can_run,
+    can_take,
     compared_inputs,
     inputs_beside,
+    integer_inputs,
     moved_inputs,
     moved_outputs,
     output_type,
     takes_reals,
+    type_variable,
 )
 
 
@@ -28,7 +32,7 @@ def facts_of_standard(book: FactBook, node: ir.Node) -> list[Fact]:
     """A standard node: integers stay integers where they are moved, selected or compared and a runtime can do so."""
     facts = [book.fact(v) for v in node.inputs]
     if not any(f.is_quantised for f in facts):
-        return _plain_outputs(book, node, facts)
+        return _plain_outputs(book, node, _without_misfits(book, node, facts))
     if node.op_type in LOOKING:
         _take_all(book, node, facts)
         return [plain(ir.DataType.INT64)]
@@ -36,6 +40,8 @@ def facts_of_standard(book: FactBook, node: ir.Node) -> list[Fact]:
         _take_all(book, node, facts)
         return _raw(book, node, facts)
     data = moved_inputs(node) or compared_inputs(node)
+    if any(facts[i].element is None for i in data if i < len(facts) and node.inputs[i] is not None):
+        return facts_of_unknown(book, node)  # what it meets may be integers or not
     common = _common(node, facts, data)
     if common is not None and _can_stay(book, node, common):
         _take_all(book, node, facts)
@@ -43,6 +49,20 @@ def facts_of_standard(book: FactBook, node: ir.Node) -> list[Fact]:
             return _plain_outputs(book, node, facts)
         return [common] * moved_outputs(node) + [plain(ir.DataType.INT64)] * len(node.outputs)
     return _on_reals(book, node, facts)
+
+
+def _without_misfits(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
+    """Integers that nobody gave a scale, where the op takes real numbers only: said so, and followed as if they were real."""
+    seen = list(facts)
+    groups = [type_variable(node.op_type, index, book.opset) for index in range(len(facts))]
+    of_reals = {group for group, fact in zip(groups, facts, strict=True) if fact.is_real and group is not None}
+    for index, fact in enumerate(facts):
+        if fact.element not in WHOLE:
+            continue
+        if groups[index] in of_reals or not can_take(node, index, fact.element, book.opset):
+            book.need_unscaled(Use(node, index))
+            seen[index] = REAL
+    return seen
 
 
 def _take_all(book: FactBook, node: ir.Node, facts: list[Fact]) -> None:
@@ -54,6 +74,8 @@ def _take_all(book: FactBook, node: ir.Node, facts: list[Fact]) -> None:
 def _can_stay(book: FactBook, node: ir.Node, fact: Fact) -> bool:
     if any(output in book.demand.wanted for output in node.outputs):
         return True  # what takes integers further on decides
+    if integer_inputs(node, book.opset):
+        return True  # so do integers beside them
     return can_run(node, fact.element, fact.bits, book.opset)
 
 
@@ -118,14 +140,14 @@ def _constant(book: FactBook, node: ir.Node) -> Fact:
 
 
 def facts_of_unknown(book: FactBook, node: ir.Node) -> list[Fact]:
-    """A node of an op that nobody knows: left as it is, and said so."""
+    """A node whose op, or whose other inputs, nobody knows: left as it is, and said so."""
     for index, value in enumerate(node.inputs):
         if value is not None and book.fact(value).is_quantised and not is_dequant(value.producer()):
             book.find(
                 WARNING,
                 describe(node),
-                f"linger does not know this op, so it cannot tell whether it takes the integers of {value.name!r} "
-                f"({book.fact(value)}), input {index}",
+                f"whether it takes the integers of {value.name!r} ({book.fact(value)}), its input {index}, cannot be told: "
+                "the op, or the type of what it meets there, is not known",
                 "If it computes with real numbers, put a Dequant before it.",
             )
     return [plain(output.dtype) for output in node.outputs]

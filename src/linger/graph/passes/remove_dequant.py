@@ -9,7 +9,7 @@ from linger.graph.changes import Changes
 from linger.graph.claims import is_dequant, read_scale
 from linger.graph.dialect_node import describe
 from linger.graph.fact_book import Propagation, Use
-from linger.graph.flow import Flow, home_of
+from linger.graph.flow import Flow, home_of, place_early
 from linger.graph.propagation import propagate
 
 
@@ -28,6 +28,8 @@ def remove_dequant(model: ir.Model) -> Changes:
     for use in found.integer_uses:
         _bypass(use, found, changes)
     _merge(flow, changes)
+    if changes:
+        flow.sort()  # the Dequant that stays may stand behind what now reads it
     for node in [n for n in flow.nodes() if is_dequant(n)]:
         if not any(o.uses() or o.is_graph_output() for o in node.outputs):
             changes.note(describe(node), "removed: nothing uses it")
@@ -88,6 +90,10 @@ def _merge_equal(nodes: list[ir.Node], flow: Flow, changes: Changes) -> None:
         changes.note(describe(node), f"removed: {describe(twin)} does the same")
         node.outputs[0].replace_all_uses_with(twin.outputs[0])
         _remove(node)
+        assert twin.graph is not None  # it came from a graph
+        graph = twin.graph
+        graph.remove(twin)  # it may stand behind what reads it now
+        place_early(twin, graph)
 
 
 def _scopes(graph: ir.Graph | None, flow: Flow) -> list[ir.Graph]:
