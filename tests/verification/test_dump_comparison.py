@@ -1,14 +1,18 @@
 """A file against dumps: of a device, of another tool, damaged ones."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
 import linger
 from linger.errors import UsageError
-from linger.verification.compare import compare
+from linger.verification.compare import compare as compare_tensors
 from tests.support.small_dialect import TENSORS, Q, R, S, X, Y, model
+
+compare = partial(compare_tensors, engine="numpy")
+"""The engine without sessions: ten times as quick. The tests that say linger.compare take the other."""
 
 
 @pytest.fixture
@@ -233,14 +237,14 @@ def resnet(shared):
 @pytest.fixture(scope="module")
 def recorded(shared):
     with np.load(shared / "golden" / "ops" / "resnet18-12-regular.npz") as content:
-        return {name: content[name][:3] for name in content.files}
+        return {name: content[name][:2] for name in content.files}
 
 
 def test_the_engines_recorded_outputs_are_equal(resnet, recorded, folder):
     save(folder, **recorded)
-    result = compare(resnet, folder)
+    result = linger.compare(resnet, folder)
     assert result.ok
-    assert (result.batches, result.values, len(result.only_a)) == (3, 300, 65)
+    assert (result.batches, result.values, len(result.only_a)) == (2, 200, 65)
     assert rows(result)["output"].scale == 16.0
 
 

@@ -14,7 +14,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import GraphError, UsageError, listing
-from linger.graph.model_io import ModelLike
+from linger.graph.model_io import ModelLike, load
+from linger.graph.normal_form import bring_to_normal_form
 from linger.runtime.reference import Reference
 from linger.runtime.session import Feeds, Session
 from linger.verification.tensor_facts import inner_tensor_count, inputs_of, tensor_facts
@@ -40,9 +41,15 @@ class FileRunner:
         if engine not in ENGINES:
             raise UsageError(f"engine {engine!r} is none of {listing(ENGINES)}.")
         self.label = str(Path(model)) if isinstance(model, (str, os.PathLike)) else label
-        session = Session(model)
-        self.model = session.model
-        self._computed = session.intermediates if engine == "onnxruntime" else reference_of(self.model, self.label)
+        self._computed: Callable[[Feeds], dict[str, Array]]
+        if engine == "onnxruntime":
+            session = Session(model)
+            self.model, self._computed = session.model, session.intermediates
+        else:
+            loaded = load(model)
+            self.model = loaded if loaded is not model else load(ir.to_proto(loaded))  # a given model stays as it is
+            bring_to_normal_form(self.model)
+            self._computed = reference_of(self.model, self.label)
         self.facts = tensor_facts(self.model)
         self.inputs = [value.name or "" for value in inputs_of(self.model)]
         self.outputs = [value.name or "" for value in self.model.graph.outputs]
