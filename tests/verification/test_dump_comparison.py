@@ -204,7 +204,7 @@ def test_unknown_names_can_be_allowed(folder):
 
 
 def test_missing_inputs_are_named(folder):
-    save(folder, q=Q)
+    save(folder, r=R)
     with pytest.raises(UsageError, match=r"The inputs x are not among the dumps\. Give inputs"):
         compare(model(), folder)
 

@@ -101,3 +101,11 @@ def test_few_decimals_of_a_float_without_a_scale_are_taken_as_they_are():
     assert prepared(np.float64([0.3, 2.0]), np.float32([0.33, 2.0]), None, is_text=True, decimals=1)[0][
         0
     ] == np.float32(0.3)
+
+
+def test_a_text_of_integers_for_a_float_tensor():
+    tensor = np.float32([1.0, -0.5, 2.0])
+    array, notes = prepared(np.int64([16, -8, 31]), tensor, is_text=True)
+    assert (array.tolist(), array.dtype.kind, notes) == ([16, -8, 31], "i", ["read as integers"])
+    array, notes = prepared(np.int64([1, -1, 2]), tensor, is_text=True)
+    assert (array.tolist(), array.dtype, notes) == ([1.0, -1.0, 2.0], np.float32, [])

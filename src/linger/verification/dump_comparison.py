@@ -3,29 +3,25 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
 from linger.progress import progress
 from linger.verification.comparison_result import FileComparison
 from linger.verification.dump_folder import Dumps, DumpTensor, read_dumps
+from linger.verification.dump_inputs import Matched, find_inputs
 from linger.verification.dump_names import NameMatch, NameMatcher
 from linger.verification.dump_values import prepare
-from linger.verification.feeds import Feed, cut, fitted, given_feeds
+from linger.verification.feeds import Feed
 from linger.verification.file_runner import FileRunner
 from linger.verification.tensor_difference import TensorDifference
-from linger.verification.tensor_facts import inputs_of
 
 Array = NDArray[Any]
-Matched = dict[str, tuple[DumpTensor, str]]
-"""The dump of each tensor of the file, and how it was found."""
-
 _SHOWN_PROBLEMS = 20
 _SHOWN_FILES = 5
 
@@ -41,18 +37,18 @@ def compare_with_dumps(
     dumps = read_dumps(path)
     comparison = _DumpComparison(runner, dumps, float_tolerance)
     matched = {number: comparison.match(number, found) for number, found in sorted(dumps.tensors.items())}
-    feeds = _feeds_of(runner.model, matched, inputs, comparison.problems)
-    # a dumped input that was fed would be compared with itself
-    fed = [] if inputs is not None else runner.inputs
-    for number, parts in progress(feeds.items(), "compare", total=len(feeds)):
-        comparison.add({n: found for n, found in matched[number].items() if n not in fed}, parts)
+    fed = find_inputs(runner.model, matched, inputs)
+    comparison.problems += fed.problems
+    for number, parts in progress(fed.feeds.items(), "compare", total=len(fed.feeds)):
+        # a dumped input that was fed would be compared with itself
+        comparison.add({n: found for n, found in matched[number].items() if n not in fed.used}, parts)
     problems = [*comparison.problems, *([] if allow_unknown else comparison.unknown.values())]
     if problems:
         shown = " ".join(problems[:_SHOWN_PROBLEMS])
         more = f" And {len(problems) - _SHOWN_PROBLEMS} more." if len(problems) > _SHOWN_PROBLEMS else ""
         where = f"{path}: " if path.is_dir() else ""  # of a file, the sentences name it themselves
         raise UsageError(f"{where}{shown}{more}")
-    return comparison.result(str(path))
+    return comparison.result(str(path), fed.notes)
 
 
 class _DumpComparison:
@@ -111,11 +107,11 @@ class _DumpComparison:
             tolerance=self._tolerance,
         )
 
-    def result(self, label: str) -> FileComparison:
+    def result(self, label: str, fed: Iterable[str]) -> FileComparison:
         facts = self._runner.facts
         rows = sorted(self._rows.values(), key=lambda row: facts[row.name].order)
         absent = [n for n in facts if n not in self._rows and n not in self._runner.constants]
-        notes = [*self._runner.notes()]
+        notes = [*self._runner.notes(), *fed]
         if self._dumps.unread:
             notes.append(f"Not read: {listing(self._dumps.unread, limit=_SHOWN_FILES)}.")
         return FileComparison(
@@ -139,66 +135,3 @@ def _part(dump: DumpTensor, number: int, count: int) -> Array:
         )
     parts: Array = dump.array.reshape(count, -1)
     return np.asarray(parts[number])
-
-
-# -- inputs ---------------------------------------------------------------------------------------------------
-
-
-def _feeds_of(model: ir.Model, matched: dict[int, Matched], inputs: Any, problems: list[str]) -> dict[int, list[Feed]]:
-    """The feeds of every batch of dumps; where they are missing, that is one more problem."""
-    given = None if inputs is None else given_feeds(inputs, model)
-    if given is not None:
-        return _distributed(given, matched, problems)
-    found: dict[int, list[Feed]] = {}
-    missing: dict[str, None] = {}
-    for number, tensors in matched.items():
-        feed = {}
-        for value in inputs_of(model):
-            array = _input_array(value, tensors)
-            if array is None:
-                missing[value.name or ""] = None
-            else:
-                feed[value.name or ""] = array
-        if len(feed) == len(inputs_of(model)):
-            try:
-                found[number] = cut(fitted(feed, model, f"batch {number}"), model)
-            except UsageError as error:
-                problems.append(str(error))
-    if missing:
-        problems.append(f"The inputs {listing(missing)} are not among the dumps. Give inputs.")
-    return found
-
-
-def _distributed(given: list[Feed], matched: dict[int, Matched], problems: list[str]) -> dict[int, list[Feed]]:
-    """Given feeds in order: one per batch of dumps, or all of them for the only one."""
-    if len(matched) == 1:
-        return {next(iter(matched)): given}
-    if len(given) == len(matched):
-        return {number: [feed] for number, feed in zip(matched, given, strict=True)}
-    problems.append(f"There are dumps of {len(matched)} batches, but inputs of {len(given)}.")
-    return {}
-
-
-def _input_array(value: ir.Value, tensors: Matched) -> Array | None:
-    name = value.name or ""
-    if name in tensors:
-        return _shaped(tensors[name][0].array, value)
-    for node in value.consumers():  # linger.Dumper keeps what went into the Quant behind an input
-        output = node.outputs[0].name or ""
-        if node.op_type == "Quant" and output in tensors and tensors[output][0].op_input is not None:
-            return tensors[output][0].op_input
-    return None
-
-
-def _shaped(array: Array, value: ir.Value) -> Array:
-    """Flat numbers in the sizes of an input; several batches behind each other where there are more."""
-    if value.shape is None or array.ndim == len(value.shape):
-        return array
-    open_sizes = [i for i, d in enumerate(value.shape) if not isinstance(d, int)]
-    sizes = [d if isinstance(d, int) else -1 for d in value.shape]
-    if len(open_sizes) > 1 or not sizes:
-        return array.reshape(()) if not sizes and array.size == 1 else array
-    if not open_sizes:
-        sizes[0] = -1
-    rest = math.prod(n for n in sizes if n != -1)
-    return array.reshape(sizes) if rest and array.size % rest == 0 else array

@@ -54,7 +54,8 @@ def prepare(dump: DumpTensor, flat: Array, tensor: Array, name: str, scale: floa
         array, note = _as_meant(array, dump, tensor, scale)
         notes += note
     elif dump.is_text and tensor.dtype.kind == "f":
-        array = array.astype(tensor.dtype)
+        array, note = _as_meant_for_floats(array, tensor, scale)
+        notes += note
     return PreparedDump(_narrowed(array, tensor) if dump.is_text else array, dump.scale, tuple(notes))
 
 
@@ -99,6 +100,16 @@ def _as_meant(array: Array, dump: DumpTensor, tensor: Array, scale: float | None
     if wrong_reals < wrong_integers:
         return array, ["read as real values"]
     return as_integers, []
+
+
+def _as_meant_for_floats(array: Array, tensor: Array, scale: float | None) -> tuple[Array, list[str]]:
+    """A text for a float tensor: its real values, or the integers that it was made from, if those fit better."""
+    real = array.astype(tensor.dtype)
+    if scale is None or not np.array_equal(array, np.rint(array)):
+        return real, []
+    if np.count_nonzero(array != tensor.astype(np.float64) * scale) < np.count_nonzero(real != tensor):
+        return array.astype(np.int64), ["read as integers"]
+    return real, []
 
 
 def _narrowed(array: Array, tensor: Array) -> Array:
