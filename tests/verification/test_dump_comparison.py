@@ -151,6 +151,15 @@ def test_flat_input(folder):
     assert compare(model(), folder).ok
 
 
+def test_integers_behind_the_quant_are_the_input(folder):
+    save(folder, q=Q, r=R)
+    result = compare(model(), folder)
+    assert result.ok
+    assert [row.name for row in result.rows] == ["r"]  # q was fed, so it proves nothing
+    assert result.only_a == ("s", "y")
+    assert "The input x is made from the dumped integers q." in result.summary()
+
+
 def test_dumper_gives_the_input_of_a_quant(folder):
     np.savez(folder / "root.q.npz", q_outputs=Q, outputs=Q / 16, input=X, scale_o=16.0)
     np.savez(folder / "root.r.npz", q_outputs=R, outputs=R / 16, scale_o=16.0)

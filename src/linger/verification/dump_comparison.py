@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from linger.errors import UsageError, listing
 from linger.progress import progress
 from linger.verification.comparison_result import FileComparison
 from linger.verification.dump_folder import Dumps, DumpTensor, read_dumps
-from linger.verification.dump_inputs import Matched, find_inputs
+from linger.verification.dump_inputs import FoundInputs, Matched, find_inputs
 from linger.verification.dump_names import NameMatch, NameMatcher
 from linger.verification.dump_values import prepare
 from linger.verification.feeds import Feed
@@ -48,7 +47,7 @@ def compare_with_dumps(
         more = f" And {len(problems) - _SHOWN_PROBLEMS} more." if len(problems) > _SHOWN_PROBLEMS else ""
         where = f"{path}: " if path.is_dir() else ""  # of a file, the sentences name it themselves
         raise UsageError(f"{where}{shown}{more}")
-    return comparison.result(str(path), fed.notes)
+    return comparison.result(str(path), fed)
 
 
 class _DumpComparison:
@@ -107,11 +106,11 @@ class _DumpComparison:
             tolerance=self._tolerance,
         )
 
-    def result(self, label: str, fed: Iterable[str]) -> FileComparison:
+    def result(self, label: str, fed: FoundInputs) -> FileComparison:
         facts = self._runner.facts
         rows = sorted(self._rows.values(), key=lambda row: facts[row.name].order)
         absent = [n for n in facts if n not in self._rows and n not in self._runner.constants]
-        notes = [*self._runner.notes(), *fed]
+        notes = [*self._runner.notes(), *fed.notes]
         if self._dumps.unread:
             notes.append(f"Not read: {listing(self._dumps.unread, limit=_SHOWN_FILES)}.")
         return FileComparison(
@@ -119,7 +118,7 @@ class _DumpComparison:
             b=label,
             rows=tuple(rows),
             batches=self._runs,
-            only_a=tuple(name for name in absent if name not in self._runner.inputs),
+            only_a=tuple(name for name in absent if name not in self._runner.inputs and name not in fed.used),
             only_b=tuple(self.unknown),
             notes=tuple(notes),
         )
