@@ -89,6 +89,14 @@ def test_unreadable_arrays(tmp_path, content):
         load_arrays(tmp_path / "a.npz", "")
 
 
+def test_absurd_sizes_are_not_made(tmp_path):
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000000,), }"
+    padded = header + b" " * (118 - len(header) - 1) + b"\n"
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded)
+    with pytest.raises(UsageError, match="not a readable"):
+        load_arrays(tmp_path / "a.npy", "")
+
+
 def test_missing_file_and_folder(tmp_path):
     with pytest.raises(UsageError, match=r"no such file. Give an .npz file with inputs"):
         load_arrays(tmp_path / "a.npz", "with inputs")

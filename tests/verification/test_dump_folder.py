@@ -1,6 +1,7 @@
 """What is read from a folder, and what is said of the rest."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -48,7 +49,8 @@ def test_what_is_not_read_is_listed(tmp_path):
     (tmp_path / "log.out").write_text("x")
     (tmp_path / "more").mkdir()
     (tmp_path / "batch_1" / "batch_2").mkdir(parents=True)
-    assert sorted(read_dumps(tmp_path).unread) == ["batch_2", "log.out", "more"]
+    os.mkfifo(tmp_path / "pipe.txt")
+    assert sorted(read_dumps(tmp_path).unread) == ["batch_2", "log.out", "more", "pipe.txt"]
 
 
 def test_all_bad_files_are_named_at_once(tmp_path):

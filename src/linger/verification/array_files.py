@@ -62,7 +62,7 @@ def load_arrays(path: Path, purpose: str, *, with_texts: bool = False) -> dict[s
                 found = {name: content[name] for name in content.files}
             else:
                 found = {path.stem: content}
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, SyntaxError) as error:
+    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, SyntaxError, MemoryError) as error:
         # numpy takes whatever it does not know for a pickle, and recommends to trust it
         reason = "it holds no arrays of numbers" if "pickle" in str(error) else _first_line(error)
         raise UsageError(f"{path}: this is not a readable .npz or .npy file ({reason}).") from error

@@ -169,8 +169,10 @@ def _read_folder(folder: Path, batch: int, found: Dumps, *, is_top: bool = False
                 _read_folder(path, int(match[1]), found)
             else:
                 found.unread.append(path.name)
-        else:
+        elif path.is_file():
             _read_file(path, batch, found)
+        else:
+            found.unread.append(path.name)  # a pipe or a socket: reading might never end
 
 
 def _read_file(path: Path, batch: int, found: Dumps) -> None:
