@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from linger.errors import UnsupportedError as UnsupportedError
     from linger.errors import UsageError as UsageError
     from linger.errors import VerificationError as VerificationError
+    from linger.graph.conversion import Conversion as Conversion
+    from linger.graph.conversion import convert_dialect as convert_dialect
     from linger.numeric.fixed_point import FixedPoint as FixedPoint
     from linger.onnx.redirect import redirect as redirect
     from linger.onnx.redirect import restore as restore
@@ -157,6 +159,8 @@ _HOME = {
     "compare_layers": "linger.quantization.layer_comparison",
     "QTensor": "linger.quantization.qtensor",
     "Session": "linger.runtime.session",
+    "convert_dialect": "linger.graph.conversion",
+    "Conversion": "linger.graph.conversion",
     "redirect": "linger.onnx.redirect",
     "restore": "linger.onnx.redirect",
     "fix_dequant": "linger.verification.fix_dequant",

@@ -43,7 +43,7 @@ class Rule:
         description: What it does, in one sentence.
         apply: The pass: edits a model in place and returns what it changed.
         is_default: Whether it runs when no rules are chosen.
-        find: What the rule saw and left as it is; None where a rule leaves nothing to say.
+        find: What the rule sees and leaves as it is, or would do if it was chosen; None where there is nothing to say.
     """
 
     name: str

@@ -8,8 +8,10 @@ import onnx_ir as ir
 
 from linger.errors import LingerError
 from linger.graph import operand_limits, packing_limits, product_limits, window_limits
-from linger.graph.dialect_node import all_nodes
-from linger.graph.finding import SEVERITIES, Finding, Rule, Shape, Site
+from linger.graph.conversion import convert_nodes, copied, has_nodes_of
+from linger.graph.dialect_node import all_nodes, describe
+from linger.graph.dialects import NEWER, NEWER_OPS, OLDER, is_newer
+from linger.graph.finding import ERROR, SEVERITIES, Finding, Rule, Shape, Site
 from linger.graph.passes.attach_functions import attach_functions
 from linger.targets import Target
 
@@ -27,16 +29,34 @@ def target_findings(model: ir.Model, target: Target) -> tuple[Finding, ...]:
     """What a chip has against a model, the worst first, in the order of the nodes.
 
     Sizes come from shape inference through the bodies of the dialect's ops. A limit that depends on an open size gives a
-    finding of the severity "note". The model is not changed.
+    finding of the severity "note". Nodes of the domain `linger` are judged as the older ops that the packer takes them
+    for. The model is not changed.
     """
+    found: list[Finding] = []
+    if has_nodes_of(model, NEWER):
+        found += _unpacked_names(model, target)
+        model = copied(model)
+        convert_nodes(model, OLDER, partial=True)
     shapes, types = _known_tensors(model)
-    found = list(packing_limits.check_model(model, target))
+    found += packing_limits.check_model(model, target)
     for node in all_nodes(model):
         site = Site(node, shapes, types)
         rules = (*_EVERY_NODE, *(rule for table in _TABLES for rule in table.get(node.op_type, ())))
         for rule in rules:
             found += rule(site, target)
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
+
+
+def _unpacked_names(model: ir.Model, target: Target) -> list[Finding]:
+    """Names of the newer dialect that the packer does not know, although it knows an op that computes the same."""
+    found = []
+    for node in all_nodes(model):
+        op = NEWER_OPS.get(node.op_type) if is_newer(node) else None
+        if op is not None and not op.is_packed and op.older in target.ops:
+            reason = f"{target.name}'s packer does not know the name {op.name}"
+            remedy = f"linger.convert_dialect(model, to={OLDER!r}) writes it as {op.older}."
+            found.append(Finding(ERROR, describe(node), reason, remedy))
+    return found
 
 
 def _known_tensors(model: ir.Model) -> tuple[dict[str, Shape], dict[str, ir.DataType]]:
