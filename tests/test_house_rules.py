@@ -76,6 +76,8 @@ def run_isolated(code):
         "linger.cli.run",
         "linger.cli.ops",
         "linger.cli.inspect",
+        "linger.cli.compare",
+        "linger.cli.vectors",
     ],
 )
 def test_deployment_side_leaves_torch_unimported(module):

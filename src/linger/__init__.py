@@ -84,10 +84,13 @@ if TYPE_CHECKING:
     from linger.settings import Switches as Switches
     from linger.verification.check import check as check
     from linger.verification.check_result import CheckResult as CheckResult
+    from linger.verification.compare import compare as compare
+    from linger.verification.comparison_result import FileComparison as FileComparison
     from linger.verification.fix_dequant import Repair as Repair
     from linger.verification.fix_dequant import fix_dequant as fix_dequant
     from linger.verification.fix_dequant import parser_dequant as parser_dequant
     from linger.verification.result import Verification as Verification
+    from linger.verification.vectors import write_vectors as write_vectors
 
 __version__ = "0.1.0"
 
@@ -169,6 +172,9 @@ _HOME = {
     "Verification": "linger.verification.result",
     "check": "linger.verification.check",
     "CheckResult": "linger.verification.check_result",
+    "compare": "linger.verification.compare",
+    "FileComparison": "linger.verification.comparison_result",
+    "write_vectors": "linger.verification.vectors",
     "LingerError": "linger.errors",
     "UsageError": "linger.errors",
     "UnsupportedError": "linger.errors",
