@@ -61,7 +61,8 @@ class QuantizeLinear(QuantizeLinear_21):
         ends, zero = np.iinfo(made), np.zeros((), made) if zero_point is None else zero_point
         # the quotient in the type of x, as runtimes have it; the sum in float64, where every step is exact
         kind = _type_named(settings.get("precision"), x.dtype)
-        steps = np.rint(x.astype(kind) / _along(scale, x, settings).astype(kind)).astype(np.float64)
+        with np.errstate(all="ignore"):  # infinities saturate, as everything does that is too large
+            steps = np.rint(x.astype(kind) / _along(scale, x, settings).astype(kind)).astype(np.float64)
         shifted = np.clip(steps + _along(zero, x, settings).astype(np.float64), ends.min, ends.max)
         return (np.nan_to_num(shifted).astype(made),)
 
