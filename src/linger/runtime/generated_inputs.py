@@ -15,14 +15,14 @@ from linger.runtime.session import Session
 OPEN_SIZE = 2
 """What an axis without a fixed size becomes."""
 
-_FLOATS = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
-_SMALL_INTEGERS = {
+_FLOATS: dict[str, Any] = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
+_SMALL_INTEGERS: dict[str, Any] = {
     "tensor(int8)": np.int8,
     "tensor(uint8)": np.uint8,
     "tensor(int16)": np.int16,
     "tensor(uint16)": np.uint16,
 }
-_INDICES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+_INDICES: dict[str, Any] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 _NEAREST_INDICES = 8
 _LARGEST_INPUT = 2**28
 _UNIFORM_PARTS = 12
@@ -81,4 +81,4 @@ def _nearly_normal(bits: np.random.PCG64, count: int) -> NDArray[np.float64]:
         raw = np.asarray(bits.random_raw(count), np.uint64)
         for part in range(3):
             total += ((raw >> np.uint64(part * _FRACTION_BITS)) & np.uint64(2**_FRACTION_BITS - 1)).astype(np.int64)
-    return total / 2**_FRACTION_BITS - _UNIFORM_PARTS / 2
+    return np.asarray(total / 2**_FRACTION_BITS - _UNIFORM_PARTS / 2)

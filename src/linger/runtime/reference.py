@@ -14,6 +14,7 @@ from onnx.reference.op_run import OpRun
 
 from linger.dialect import DOMAIN, Op, ops
 from linger.graph.dialect_node import all_nodes, attributes_of, is_dialect, is_dialect_domain, op_of
+from linger.graph.external_data import exchanged, in_memory
 from linger.graph.model_io import ModelLike, load
 from linger.graph.normal_form import bring_to_normal_form
 from linger.numeric.kernel import Kernel
@@ -26,7 +27,9 @@ class Reference:
     """Interprets a dialect file with integers in numpy and keeps every tensor."""
 
     def __init__(self, model: ModelLike, *, kernel: Kernel[Any] | None = None) -> None:
-        copy = load(ir.to_proto(load(model)))
+        given = load(model)
+        with exchanged(given, in_memory(given)):  # the evaluator reads no data files
+            copy = load(ir.to_proto(given))
         bring_to_normal_form(copy)
         for node in all_nodes(copy):
             if is_dialect(node):
