@@ -39,13 +39,15 @@ if TYPE_CHECKING:
     from linger.errors import UnsupportedError as UnsupportedError
     from linger.errors import UsageError as UsageError
     from linger.errors import VerificationError as VerificationError
+    from linger.graph.recording import Recording as Recording
     from linger.numeric.fixed_point import FixedPoint as FixedPoint
+    from linger.onnx.recorder import record as record
     from linger.onnx.redirect import redirect as redirect
     from linger.onnx.redirect import restore as restore
     from linger.pipeline import init as init
     from linger.pipeline import plot_layers as plot_layers
     from linger.pipeline import plot_tensors as plot_tensors
-    from linger.pipeline import verify as verify
+    from linger.proof import verify as verify
     from linger.quantization.calibrate import calibration as calibration
     from linger.quantization.channels import channel_shuffle as channel_shuffle
     from linger.quantization.comparison_result import LayerComparison as LayerComparison
@@ -80,6 +82,9 @@ if TYPE_CHECKING:
     from linger.setters import SetIQTensorVar as SetIQTensorVar
     from linger.setters import SetPlatFormQuant as SetPlatFormQuant
     from linger.settings import Switches as Switches
+    from linger.verification.recheck import check_certificate as check_certificate
+    from linger.verification.recording_files import load_recordings as load_recordings
+    from linger.verification.recording_files import save_recordings as save_recordings
     from linger.verification.result import Verification as Verification
 
 __version__ = "0.1.0"
@@ -153,7 +158,12 @@ _HOME = {
     "Session": "linger.runtime.session",
     "redirect": "linger.onnx.redirect",
     "restore": "linger.onnx.redirect",
-    "verify": "linger.pipeline",
+    "record": "linger.onnx.recorder",
+    "Recording": "linger.graph.recording",
+    "save_recordings": "linger.verification.recording_files",
+    "load_recordings": "linger.verification.recording_files",
+    "verify": "linger.proof",
+    "check_certificate": "linger.verification.recheck",
     "Verification": "linger.verification.result",
     "LingerError": "linger.errors",
     "UsageError": "linger.errors",
