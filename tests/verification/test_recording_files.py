@@ -81,9 +81,12 @@ def test_places_that_cannot_be_read_are_one_sentence(tmp_path):
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 no zip")
     (tmp_path / "m.onnx").write_bytes(b"")
     (tmp_path / "empty").mkdir()
+    np.save(tmp_path / "array.npy", np.ones(1))
+    (tmp_path / "array.npy").rename(tmp_path / "array.npz")
     for name, message in [
         ("none.npz", "no such file"),
         ("broken.npz", "not a readable"),
+        ("array.npz", "not a readable"),
         ("m.onnx", r"recordings are \.npz files"),
         ("empty", r"no \.npz file in this folder"),
     ]:
@@ -102,7 +105,7 @@ def test_damage_anywhere_is_one_sentence(tmp_path):
 
 def test_objects_are_neither_written_nor_read(tmp_path):
     evil = recording(integers={"a": np.array([print]), "b": np.array([{}]), "c": np.ones(1, np.int8)})
-    with pytest.raises(UsageError, match="a, b: arrays of Python objects"):
+    with pytest.raises(UsageError, match="integers/a, integers/b: arrays of Python objects"):
         save_recordings([recording(), evil], tmp_path / "folder")
     assert list(tmp_path.iterdir()) == []  # nor the batch before it
     np.savez(tmp_path / "evil.npz", x=np.array([print], dtype=object))

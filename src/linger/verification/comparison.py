@@ -29,6 +29,8 @@ from linger.verification.differences import (
 from linger.verification.result import Divergence, FloatRow, TensorRow
 
 RUNTIME = "ONNX Runtime"
+PLAIN = ", run plainly"
+"""Added where nothing but the outputs is watched, as a user runs the file."""
 
 # what onnx's reference ops raise when a file asks for something they cannot do
 _REFERENCE_ERRORS = (
@@ -159,7 +161,7 @@ class Comparison:
         """The sessions as a user runs them, without extra outputs, must give the recorded outputs."""
         for name, recorded in self._recorded_outputs(batch.recording).items():
             expected = batch.reference.get(name) if recorded is None else recorded
-            found = {f"{by}, run plainly": a[name] for by, a in batch.outputs.items() if name in a}
+            found = {f"{by}{PLAIN}": a[name] for by, a in batch.outputs.items() if name in a}
             if recorded is not None and name in batch.reference:
                 found = {"numpy": batch.reference[name], **found}
             if expected is not None:
@@ -211,7 +213,7 @@ class Comparison:
 
     def _inputs_of(self, node: ir.Node, batch: Batch, by: str, *, is_recorded: bool) -> dict[str, bool | None]:
         """Whether each tensor that goes into a node is the same on both sides."""
-        other = batch.reference if by == "numpy" else batch.watched.get(by.removesuffix(", run plainly"), {})
+        other = batch.reference if by == "numpy" else batch.watched.get(by, {})  # a plain run shows no inputs
         states: dict[str, bool | None] = {}
         for name in dict.fromkeys(v.name for v in needed_by(node)):
             if name not in self._producers or name is None:

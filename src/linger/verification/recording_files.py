@@ -30,6 +30,7 @@ SUFFIX = ".npz"
 
 UNREADABLE = (
     ValueError,
+    TypeError,
     OSError,
     EOFError,
     KeyError,
@@ -38,6 +39,8 @@ UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
+"""What numpy raises on files that are damaged or something else."""
+
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -118,7 +121,7 @@ def read_arrays(path: Path, *, names_only: bool = False) -> dict[str, NDArray[An
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file. Give an {SUFFIX} file.")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             return dict.fromkeys(file.files, np.zeros(0)) if names_only else {name: file[name] for name in file.files}
     except UNREADABLE as error:
         raise UsageError(f"{path}: this is not a readable {SUFFIX} file ({str(error)[:200]}).") from error

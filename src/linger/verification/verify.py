@@ -16,6 +16,8 @@ from linger.verification.certificate import stamp
 from linger.verification.comparison import Comparison, Way
 from linger.verification.digest import fingerprint
 from linger.verification.result import Evidence, Verification
+from linger.verification.saturation_cause import find_cause
+from linger.verification.unwatched import narrow_down
 
 KEPT_BYTES = 1 << 28
 """Inputs up to this size stay in memory after a verification, so that a certificate can be written."""
@@ -52,12 +54,13 @@ def verify_file(
     return Verification(
         rows=list(comparison.rows.values()),
         batches=comparison.batches,
-        first=comparison.first,
+        first=narrow_down(comparison),
         missing=tuple(comparison.missing),
         output_differences=sum(row.differing for row in outputs),
         float_error=max((row.error for row in outputs if not row.is_exact), default=0.0),
         levels=way.levels,
         outputs=outputs,
+        cause=find_cause(loaded, comparison),
         expected_by=way.recorded_by if has_recorded else "numpy",
         evidence=Evidence(path, kept.inputs, tuple(seeds), kept.fingerprints, dict(way.options), stamped),
     )
