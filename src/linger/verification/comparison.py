@@ -241,7 +241,9 @@ def _reference(model: ir.Model) -> Reference:
 
 def _no_reference(error: Exception) -> UnsupportedError:
     reason = " ".join(str(error.__cause__ or error).split())[:300]
-    return UnsupportedError(f"verify: the numpy reference cannot run this file ({reason}). Compare without that op.")
+    return UnsupportedError(
+        f"verify: the numpy reference cannot run this file ({reason}). Verify the part without that op: linger.graph.extract."
+    )
 
 
 def _dequantized_outputs(model: ir.Model) -> set[str]:

@@ -18,11 +18,6 @@ FAR = 1e-3
 """Outputs that float ops compute may differ in their last bits, and those add up; a lost op differs by far more."""
 
 
-def integers_in(tensors: Arrays) -> dict[str, NDArray[Any]]:
-    """The tensors of an integer type."""
-    return {name: t for name, t in tensors.items() if t.dtype in INTEGER_TYPES}
-
-
 def unequal(want: NDArray[Any], have: NDArray[Any]) -> NDArray[np.bool_]:
     """Which values differ, in the shape of `want`: all of them where types or shapes differ."""
     if not _is_alike(want, have):

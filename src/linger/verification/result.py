@@ -34,6 +34,7 @@ class Divergence:
         op_type: That type alone.
         inputs: Whether each tensor that goes into the node agrees; None where that is not known.
         inside: The first difference inside the body of the node, where it has one and could be followed.
+        unit: What `batch` counts: inside a body its iterations.
     """
 
     tensor: str
@@ -47,6 +48,7 @@ class Divergence:
     op_type: str = ""
     inputs: Mapping[str, bool | None] = field(default_factory=dict)
     inside: Divergence | None = None
+    unit: str = "batch"
 
     @property
     def inputs_agree(self) -> bool | None:
@@ -57,7 +59,7 @@ class Divergence:
 
     def __str__(self) -> str:
         place = f"{list(self.index)}" if self.index else ""
-        text = f"{self.tensor}{place} of batch {self.batch}: "
+        text = f"{self.tensor}{place} of {self.unit} {self.batch}: "
         text += f"{self.expected_by} has {self.expected}, {self.found_by} has {self.found}"
         if self.node:
             text += f"; made by {self.node}, {self._verdict()}"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from linger.graph.model_io import ModelLike, load
 from linger.graph.recording import Recording
+from linger.verification.bodies import look_inside
 from linger.verification.certificate import stamp
 from linger.verification.comparison import Comparison, Way
 from linger.verification.digest import fingerprint
@@ -50,11 +51,13 @@ def verify_file(
         batch = comparison.add(recording)
         kept.add(batch.feeds)
         has_recorded = has_recorded or bool(recording.integers or recording.outputs)
+    comparison.first = narrow_down(comparison)
+    comparison.first = look_inside(comparison)
     outputs = list(comparison.output_rows.values())
     return Verification(
         rows=list(comparison.rows.values()),
         batches=comparison.batches,
-        first=narrow_down(comparison),
+        first=comparison.first,
         missing=tuple(comparison.missing),
         output_differences=sum(row.differing for row in outputs),
         float_error=max((row.error for row in outputs if not row.is_exact), default=0.0),
