@@ -17,9 +17,7 @@ from linger.verification.certificate import sealed
 from linger.verification.comparison import Way
 from linger.verification.digest import file_sha256, fingerprint
 from linger.verification.verify import verify_file
-from tests.runtime.test_session import TEXT
-
-X = np.array([[1.0, -1.0, 0.5]], np.float32)
+from tests.support.recorded import TEXT, X
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Files that are no certificate, and certificates whose entries are damaged."""
 
 import json
+import shutil
 
 import numpy as np
 import onnx
@@ -9,14 +10,21 @@ import pytest
 from linger.errors import UsageError, VerificationError
 from linger.proof import verify
 from linger.verification.certificate_form import is_untouched, read_certificate
-from tests.runtime.test_session import TEXT
+from tests.support.recorded import TEXT
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    place = tmp_path_factory.mktemp("made")
+    onnx.save(onnx.parser.parse_model(TEXT), place / "m.onnx")
+    verify(None, place / "m.onnx", np.ones((1, 3), np.float32), certificate=place / "c.json")
+    return place / "c.json"
 
 
 @pytest.fixture
-def certificate(tmp_path):
-    onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "m.onnx")
-    verify(None, tmp_path / "m.onnx", np.ones((1, 3), np.float32), certificate=tmp_path / "c.json")
-    return tmp_path / "c.json"
+def certificate(made, tmp_path):
+    """A copy that a test may damage."""
+    return shutil.copy(made, tmp_path / "c.json")
 
 
 def refusal(path):

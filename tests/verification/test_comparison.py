@@ -9,12 +9,7 @@ from linger.errors import UnsupportedError, UsageError
 from linger.graph.passes.attach_functions import attach_functions
 from linger.graph.recording import Recording
 from linger.verification.comparison import Comparison, Way
-from tests.runtime.test_session import TEXT
-
-X = np.array([[1.0, -1.0, 0.5]], np.float32)
-Q = np.array([[16, -16, 8]], np.int8)
-R = np.array([[16, 0, 8]], np.int8)
-Y = np.array([[1.0, 0.0, 0.5]], np.float32)
+from tests.support.recorded import TEXT, Q, R, X, Y
 
 
 def compared(recording, text=TEXT, **way):

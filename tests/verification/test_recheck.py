@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 
 import numpy as np
 import onnx
@@ -12,20 +13,25 @@ from linger.graph.recording import Recording
 from linger.proof import verify
 from linger.verification.certificate import sealed
 from linger.verification.recheck import check_certificate
-from tests.runtime.test_session import TEXT
+from tests.support.recorded import TEXT, X
 
-X = np.array([[1.0, -1.0, 0.5]], np.float32)
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A model with three certificates: of inputs made up, embedded and stored."""
+    place = tmp_path_factory.mktemp("made")
+    model = place / "m.onnx"
+    onnx.save(onnx.parser.parse_model(TEXT), model)
+    verify(None, model, batches=2, certificate=place / "generated.json")
+    verify(None, model, [X, 2 * X], certificate=place / "embedded.json")
+    verify(None, model, np.ones((5000, 3), np.float32), certificate=place / "stored.json")
+    return place
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """A model with three certificates: of inputs made up, embedded and stored."""
-    model = tmp_path / "m.onnx"
-    onnx.save(onnx.parser.parse_model(TEXT), model)
-    verify(None, model, batches=2, certificate=tmp_path / "generated.json")
-    verify(None, model, [X, 2 * X], certificate=tmp_path / "embedded.json")
-    verify(None, model, np.ones((5000, 3), np.float32), certificate=tmp_path / "stored.json")
-    return tmp_path
+def folder(made, tmp_path):
+    """A copy that a test may damage."""
+    return shutil.copytree(made, tmp_path / "copy")
 
 
 KINDS = ("generated", "embedded", "stored")
