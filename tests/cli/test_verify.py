@@ -69,9 +69,7 @@ def call(folder, monkeypatch, capsys):
 
 def test_recordings_levels_and_json(folder, call):
     save_recordings([recording(), recording()], folder / "recorded")
-    done = call(
-        "verify", "m.onnx", "--recordings", "recorded", "--level", "all", "--level", "basic", "--json"
-    )
+    done = call("verify", "m.onnx", "--recordings", "recorded", "--level", "all", "--level", "basic", "--json")
     content = json.loads(done.stdout)
     assert (done.returncode, content["ok"], content["integers"], content["batches"]) == (0, True, 12, 2)
     assert content["levels"] == ["all", "basic"]
