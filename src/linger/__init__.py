@@ -82,6 +82,9 @@ if TYPE_CHECKING:
     from linger.setters import SetIQTensorVar as SetIQTensorVar
     from linger.setters import SetPlatFormQuant as SetPlatFormQuant
     from linger.settings import Switches as Switches
+    from linger.verification.fix_dequant import Repair as Repair
+    from linger.verification.fix_dequant import fix_dequant as fix_dequant
+    from linger.verification.fix_dequant import parser_dequant as parser_dequant
     from linger.verification.recheck import check_certificate as check_certificate
     from linger.verification.recording_files import load_recordings as load_recordings
     from linger.verification.recording_files import save_recordings as save_recordings
@@ -164,6 +167,9 @@ _HOME = {
     "load_recordings": "linger.verification.recording_files",
     "verify": "linger.proof",
     "check_certificate": "linger.verification.recheck",
+    "fix_dequant": "linger.verification.fix_dequant",
+    "parser_dequant": "linger.verification.fix_dequant",
+    "Repair": "linger.verification.fix_dequant",
     "Verification": "linger.verification.result",
     "LingerError": "linger.errors",
     "UsageError": "linger.errors",

@@ -13,7 +13,7 @@ from linger.errors import UsageError
 from linger.graph.model_io import ModelLike, load
 from linger.graph.recording import Recording
 from linger.progress import progress
-from linger.runtime.generated_inputs import random_feeds
+from linger.runtime.generated import generated_feeds
 from linger.runtime.session import Session
 from linger.runtime.session_options import Options, checked_levels, make_session_options
 from linger.verification.comparison import Way
@@ -88,7 +88,7 @@ def _recorded(model: Any, inputs: Any) -> Iterator[Recording]:
 def _made_up(path: ModelLike, seeds: Iterable[int]) -> Iterator[Recording]:
     session = Session(path)
     for seed in seeds:
-        feeds = random_feeds(session, seed)
+        feeds = generated_feeds(session, seed)
         yield Recording(list(feeds.values()), input_names=tuple(feeds))
 
 

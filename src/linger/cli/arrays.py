@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input arrays for commands: from an .npz file, or made up to fit a model."""
+"""Input arrays for commands, from an .npz file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from linger.errors import UsageError
-from linger.runtime.generated_inputs import random_feeds
 from linger.runtime.session import Session
 from linger.verification.recording_files import read_arrays
-
-__all__ = ["random_feeds", "read_feeds"]
 
 
 def read_feeds(path: Path, session: Session) -> dict[str, NDArray[Any]]:

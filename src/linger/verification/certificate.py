@@ -32,7 +32,7 @@ from linger.verification.result import Divergence, Evidence, FloatRow, TensorRow
 
 SCHEMA, SCHEMA_VERSION = "linger-certificate", 1
 GENERATOR = "pcg64-sum-of-12"
-"""How seeds become inputs: `linger.runtime.generated_inputs`."""
+"""How seeds become inputs: `linger.runtime.generated`."""
 
 EQUAL, DIFFERENT = "equal", "different"
 GENERATED, EMBEDDED, STORED = "generated", "embedded", "stored"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from linger.errors import LingerError, UsageError, VerificationError, listing
 from linger.graph.recording import Recording
 from linger.progress import progress
-from linger.runtime.generated_inputs import random_feeds
+from linger.runtime.generated import generated_feeds
 from linger.runtime.session import Session
 from linger.runtime.session_options import checked_levels
 from linger.verification.certificate import (
@@ -144,7 +144,7 @@ class _InputsError(Exception):
 def _inputs(said: Mapping[str, Any], certificate: Path, file: Path) -> Iterator[Feeds]:
     if said["kind"] == GENERATED:
         session = Session(file)
-        yield from (random_feeds(session, seed) for seed in said["seeds"])
+        yield from (generated_feeds(session, seed) for seed in said["seeds"])
         return
     arrays = _arrays(_stored(said, certificate))
     batches: list[Feeds] = [{} for _ in said["batches"]]

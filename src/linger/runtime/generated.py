@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from linger.errors import UsageError, listing
 from linger.runtime.session import Session
 
-OPEN_SIZE = 2
-"""What an axis without a fixed size becomes."""
+_OPEN_SIZE = 2
 
 _FLOATS: dict[str, Any] = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
 _SMALL_INTEGERS: dict[str, Any] = {
@@ -29,7 +28,7 @@ _UNIFORM_PARTS = 12
 _FRACTION_BITS = 20
 
 
-def random_feeds(session: Session, seed: int) -> dict[str, NDArray[Any]]:
+def generated_feeds(session: Session, seed: int) -> dict[str, NDArray[Any]]:
     """Random inputs for a session, by name.
 
     Floats are close to a standard normal distribution, integers of 8 and 16 bits take their whole range, wider ones
@@ -38,18 +37,17 @@ def random_feeds(session: Session, seed: int) -> dict[str, NDArray[Any]]:
     Raises:
         UsageError: Inputs of other types, or too large to be made up; all of them are named.
     """
-    described = {
-        i.name: ([d if isinstance(d, int) else OPEN_SIZE for d in i.shape], i.type) for i in session.get_inputs()
-    }
-    wrong = [f"{name} has type {kind}" for name, (_, kind) in described.items() if not _is_known(kind)]
-    wrong += [
-        f"{name} has {math.prod(s)} elements" for name, (s, _) in described.items() if math.prod(s) > _LARGEST_INPUT
+    shapes = {i.name: [d if isinstance(d, int) else _OPEN_SIZE for d in i.shape] for i in session.get_inputs()}
+    kinds = {i.name: i.type for i in session.get_inputs()}
+    strange = [f"{name} ({kind})" for name, kind in kinds.items() if not _is_known(kind)]
+    strange += [
+        f"{n} ({math.prod(shape)} elements)" for n, shape in shapes.items() if math.prod(shape) > _LARGEST_INPUT
     ]
-    if wrong:
-        raise UsageError(f"no values can be made up: {listing(wrong)}. Give the inputs.")
+    if strange:
+        raise UsageError(f"no values can be made up for the inputs {listing(strange)}. Give the inputs.")
     # the raw bits of PCG64 are guaranteed for a seed; numpy's distributions may change
     bits = np.random.PCG64(seed)
-    return {name: _made(bits, shape, kind) for name, (shape, kind) in described.items()}
+    return {name: _made(bits, shape, kinds[name]) for name, shape in shapes.items()}
 
 
 def _is_known(kind: str) -> bool:
