@@ -86,7 +86,7 @@ def _recorded(model: Any, inputs: Any) -> Iterator[Recording]:
 
 
 def _made_up(path: ModelLike, seeds: Iterable[int]) -> Iterator[Recording]:
-    session = Session(path)
+    session = Session(path, make_session_options())
     for seed in seeds:
         feeds = generated_feeds(session, seed)
         yield Recording(list(feeds.values()), input_names=tuple(feeds))

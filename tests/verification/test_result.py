@@ -27,6 +27,11 @@ def test_each_kind_of_disagreement_is_not_ok():
     assert not verification(rows=[bad]).ok
 
 
+def test_nothing_compared_is_said():
+    assert "Nothing is proved: the file has no integer tensors." in verification(rows=[]).summary()
+    assert "Nothing is proved: there was no input." in verification(rows=[], batches=0).summary()
+
+
 def test_first_divergence_is_in_the_summary():
     first = Divergence("conv", 2, (0, 3), "torch", 5, "ONNX Runtime", 6)
     assert "conv[0, 3] of batch 2: torch has 5, ONNX Runtime has 6" in verification(first=first).summary()

@@ -21,7 +21,8 @@ LEVELS: Mapping[str, Any] = {
 Options = Mapping[str, str | int | bool]
 """Attributes of `onnxruntime.SessionOptions`, and config entries: those have a dot in their name."""
 
-_ONLY_ERRORS = 3
+_ONLY_FATAL = 4
+"""Errors are raised; ONNX Runtime need not print them as well."""
 
 
 def checked_levels(levels: str | Iterable[str]) -> tuple[str, ...]:
@@ -49,7 +50,7 @@ def make_session_options(level: str = "all", options: Options | None = None) -> 
     """
     made = ort.SessionOptions()
     made.graph_optimization_level = LEVELS[level]
-    made.log_severity_level = _ONLY_ERRORS
+    made.log_severity_level = _ONLY_FATAL
     if options is not None and not isinstance(options, Mapping):
         raise UsageError(
             f"session_options: a {type(options).__name__} cannot be kept with a result. Give a mapping: attributes of "

@@ -20,7 +20,7 @@ from linger.graph.recording import Recording
 from linger.progress import progress
 from linger.runtime.generated import generated_feeds
 from linger.runtime.session import Session
-from linger.runtime.session_options import checked_levels
+from linger.runtime.session_options import checked_levels, make_session_options
 from linger.verification.certificate import (
     EMBEDDED,
     EQUAL,
@@ -143,7 +143,7 @@ class _InputsError(Exception):
 
 def _inputs(said: Mapping[str, Any], certificate: Path, file: Path) -> Iterator[Feeds]:
     if said["kind"] == GENERATED:
-        session = Session(file)
+        session = Session(file, make_session_options())
         yield from (generated_feeds(session, seed) for seed in said["seeds"])
         return
     arrays = _arrays(_stored(said, certificate))

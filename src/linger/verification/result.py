@@ -218,6 +218,10 @@ class Verification:
     def summary(self) -> str:
         """The verdict in a few sentences."""
         text = f"{self.differing} of {self.integers} integers differ ({_count(len(self.rows), 'tensor')}, {_count(self.batches, 'batch')})."
+        if not self.integers:
+            text += (
+                f" Nothing is proved: {'the file has no integer tensors' if self.batches else 'there was no input'}."
+            )
         if self.missing:
             text += f" Only one side has {', '.join(self.missing)}."
         if self.output_differences:
