@@ -84,6 +84,22 @@ def test_a_loop_is_followed_to_the_iteration_where_it_begins():
     assert (first.inside.expected, first.inside.found) == (2, 3)
 
 
+def test_a_body_is_given_the_number_of_its_iteration():
+    text = LOOP.replace(
+        f"[sum] next = {ADD}(state, q)",
+        f"""
+      one = Constant<value = int64 {{1}}>()
+      two = Constant<value = int64[1] {{2}}>()
+      sum = Add(i, one)
+      small = Cast<to = 3>(sum)
+      k = Expand(small, two)
+      [sum] next = {ADD}(k, q)""",
+    )
+    # k is 1 at first, a tie; then 2, which makes 1 + 1, or 2 + 1
+    first = proof(text, np.array([0.0625, 0.0625], np.float32), np.array(3)).first
+    assert (first.inside.batch, first.inside.expected, first.inside.found) == (1, 2, 3)
+
+
 def test_a_loop_that_ends_itself_is_followed_no_further():
     text = LOOP.replace("still = Identity(going)", "one = Constant<value = int64 {1}>() still = Less(i, one)")
     first = proof(text, np.array([0.0625, 0.5], np.float32), np.array(9)).first

@@ -25,7 +25,7 @@ def chain(saturating, layers=6):
     return ir.from_proto(onnx.parser.parse_model(text))
 
 
-@pytest.mark.parametrize("saturating", range(6))
+@pytest.mark.parametrize("saturating", [0, 3, 5])
 def test_the_layer_is_found_wherever_it_is(monkeypatch, saturating):
     monkeypatch.setattr(comparison, "Session", ImitatedSession)
     made = Comparison(chain(saturating), Way())
