@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -19,7 +20,7 @@ from linger.runtime.session_options import Options, checked_levels, make_session
 from linger.verification.comparison import Way
 from linger.verification.recordings import Signature, as_recordings, is_torch_model
 from linger.verification.result import Verification
-from linger.verification.verify import verify_file
+from linger.verification.verify import KEPT_BYTES, verify_file
 
 
 def verify(
@@ -71,7 +72,9 @@ def verify(
         recordings = _made_up(path, seeds)
     else:
         recordings = as_recordings(model, inputs, Signature.of(load(path)))
-    result = verify_file(path, progress(recordings, "verify", len(seeds) or None), way=way, seeds=seeds)
+    kept_bytes = KEPT_BYTES if certificate is None else sys.maxsize
+    shown = progress(recordings, "verify", len(seeds) or None)
+    result = verify_file(path, shown, way=way, seeds=seeds, kept_bytes=kept_bytes)
     if certificate is not None:
         result.save_certificate(Path(certificate))
     return result

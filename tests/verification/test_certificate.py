@@ -141,9 +141,8 @@ def test_a_file_that_changed_meanwhile_has_none(model, tmp_path):
         result.save_certificate(tmp_path / "c.json")
 
 
-def test_inputs_that_were_not_kept_are_said(model, tmp_path, monkeypatch):
-    monkeypatch.setattr("linger.verification.verify.KEPT_BYTES", 10)
-    result = verify_file(model, [Recording(inputs=[X])])
+def test_inputs_that_were_not_kept_are_said(model, tmp_path):
+    result = verify_file(model, [Recording(inputs=[X])], kept_bytes=10)
     assert result.ok
     with pytest.raises(UsageError, match="too many to be kept"):
         result.save_certificate(tmp_path / "c.json")

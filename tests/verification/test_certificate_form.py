@@ -54,13 +54,15 @@ def test_one_that_is_cut_off_anywhere_is_refused(certificate):
     [
         (b"\xff\xfe\x00", "not a complete certificate"),
         (b"[" * 100_000, "not a complete certificate"),
+        (b'{"float_error": NaN}', "not a complete certificate"),
+        (b'{"date": "\\ud800"}', "not a complete certificate"),
         (b"[]", "this is no certificate"),
         (b"{}", "this is no certificate"),
         (b'{"schema": "sarif"}', "this is no certificate"),
         (b'{"schema": "linger-certificate", "schema_version": 2}', "schema version 2; this linger knows 1"),
         (b'{"schema": "linger-certificate"}', "schema version None"),
     ],
-    ids=["no text", "deep", "list", "empty", "other schema", "newer", "no version"],
+    ids=["no text", "deep", "not a number", "half a character", "list", "empty", "other schema", "newer", "no version"],
 )
 def test_what_is_no_certificate_is_refused(tmp_path, content, reason):
     (tmp_path / "c.json").write_bytes(content)
@@ -130,6 +132,7 @@ def change(*path, value):
             "no list of seeds",
         ),
         (change("levels", value=["most"]), "levels has most"),
+        (change("levels", value=[["all"]]), "levels has ['all']"),
         (change("levels", value=[]), "levels has nothing"),
         (change("verdict", value="fine"), "verdict is 'fine'"),
         (change("counts", "integers", value="6"), "counts.integers is no number"),

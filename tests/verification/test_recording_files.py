@@ -1,5 +1,7 @@
 """Recordings in .npz files."""
 
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -101,6 +103,28 @@ def test_damage_anywhere_is_one_sentence(tmp_path):
         (tmp_path / "cut.npz").write_bytes(content[:cut])
         with pytest.raises(UsageError, match="not a readable"):
             list(load_recordings(tmp_path / "cut.npz"))
+
+
+def test_any_byte_may_be_wrong(tmp_path, draw):
+    save_recordings(recording(), tmp_path / "r.npz")
+    content = (tmp_path / "r.npz").read_bytes()
+    refused = 0
+    for place in range(0, len(content), 7):
+        damaged = bytearray(content)
+        damaged[place] ^= int(draw.integers(1, 256))
+        (tmp_path / "damaged.npz").write_bytes(damaged)
+        try:
+            list(load_recordings(tmp_path / "damaged.npz"))
+        except UsageError:
+            refused += 1
+    assert refused > 50  # some bytes (times, padding) mean nothing
+
+
+def test_entries_that_are_no_arrays_are_named(tmp_path):
+    with zipfile.ZipFile(tmp_path / "z.npz", "w") as file:
+        file.writestr("inputs/0.npy", b"no array at all")
+    with pytest.raises(UsageError, match="no arrays: inputs/0"):
+        list(load_recordings(tmp_path / "z.npz"))
 
 
 def test_objects_are_neither_written_nor_read(tmp_path):

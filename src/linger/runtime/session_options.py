@@ -35,7 +35,7 @@ def checked_levels(levels: str | Iterable[str]) -> tuple[str, ...]:
         UsageError: Names that are no levels, or none at all.
     """
     given = [levels] if isinstance(levels, str) else list(levels)
-    unknown = [str(level) for level in given if level not in LEVELS]
+    unknown = [str(level) for level in given if not isinstance(level, str) or level not in LEVELS]
     if unknown or not given:
         wrong = f"unknown: {listing(unknown)}" if unknown else "none is given"
         raise UsageError(f"levels: {wrong}. Choose among {listing(LEVELS)}.")

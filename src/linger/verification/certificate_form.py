@@ -59,6 +59,7 @@ def read_certificate(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: there is no such file. Give a certificate that linger verify has written.")
     try:
         content = json.loads(path.read_bytes().decode())
+        json.dumps(content, ensure_ascii=False, allow_nan=False).encode()  # no NaN, no half of a character
     except (ValueError, RecursionError, OSError) as error:
         raise VerificationError(
             f"{path}: this is not a complete certificate ({error}). Copy it again whole, or verify the model again."
@@ -157,7 +158,7 @@ def _seeds(inputs: Mapping[str, Any], batches: int | None) -> Iterator[str]:
 
 
 def _levels(levels: list[Any]) -> Iterator[str]:
-    unknown = [str(level) for level in levels if level not in LEVELS]
+    unknown = [str(level) for level in levels if not isinstance(level, str) or level not in LEVELS]
     if unknown or not levels:
         yield f"levels has {', '.join(unknown) or 'nothing'}, not some of {', '.join(LEVELS)}"
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from linger.errors import LingerError, UsageError, VerificationError, listing
@@ -32,7 +31,7 @@ from linger.verification.certificate import (
 from linger.verification.certificate_form import is_untouched, read_certificate
 from linger.verification.comparison import Way
 from linger.verification.digest import file_sha256, fingerprint
-from linger.verification.recording_files import UNREADABLE
+from linger.verification.recording_files import UNREADABLE, arrays_in
 from linger.verification.result import Verification
 from linger.verification.verify import verify_file
 
@@ -175,8 +174,7 @@ def _stored(said: Mapping[str, Any], certificate: Path) -> bytes:
 
 def _arrays(content: bytes) -> Feeds:
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        return arrays_in(io.BytesIO(content))
     except UNREADABLE as error:
         raise _InputsError(f"the stored inputs cannot be read ({str(error)[:100]})") from error
 

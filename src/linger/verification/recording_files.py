@@ -11,12 +11,13 @@ import io
 import os
 import re
 import shutil
+import struct
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +30,17 @@ INPUTS, INTEGERS, OUTPUTS = "inputs/", "integers/", "outputs/"
 SUFFIX = ".npz"
 
 UNREADABLE = (
-    ValueError,
-    TypeError,
-    OSError,
-    EOFError,
-    KeyError,
+    ArithmeticError,
     AttributeError,
-    NotImplementedError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
     zipfile.BadZipFile,
     zlib.error,
 )
@@ -121,10 +126,23 @@ def read_arrays(path: Path, *, names_only: bool = False) -> dict[str, NDArray[An
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file. Give an {SUFFIX} file.")
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return dict.fromkeys(file.files, np.zeros(0)) if names_only else {name: file[name] for name in file.files}
+        with path.open("rb") as opened:
+            return arrays_in(opened, names_only=names_only)
     except UNREADABLE as error:
-        raise UsageError(f"{path}: this is not a readable {SUFFIX} file ({str(error)[:200]}).") from error
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"{path}: this is not a readable {SUFFIX} file ({reason}).") from error
+
+
+def arrays_in(opened: IO[bytes], *, names_only: bool = False) -> dict[str, NDArray[Any]]:
+    """Every array of an .npz file by name; a damaged one raises one of UNREADABLE."""
+    with np.load(opened, allow_pickle=False) as file:
+        if names_only:
+            return dict.fromkeys(file.files, np.zeros(0))
+        found = {name: file[name] for name in file.files}
+    strange = [name for name, array in found.items() if not isinstance(array, np.ndarray)]
+    if strange:
+        raise ValueError(f"no arrays: {listing(strange)}")
+    return found
 
 
 def npz_content(arrays: Mapping[str, NDArray[Any]]) -> bytes:

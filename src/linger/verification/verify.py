@@ -25,7 +25,12 @@ KEPT_BYTES = 1 << 28
 
 
 def verify_file(
-    model: ModelLike, recordings: Iterable[Recording], *, way: Way | None = None, seeds: Sequence[int] = ()
+    model: ModelLike,
+    recordings: Iterable[Recording],
+    *,
+    way: Way | None = None,
+    seeds: Sequence[int] = (),
+    kept_bytes: int = KEPT_BYTES,
 ) -> Verification:
     """Run the file on each recording's inputs and compare every integer with equality.
 
@@ -36,6 +41,7 @@ def verify_file(
         recordings: One per batch.
         way: Levels and options of ONNX Runtime; None: its defaults.
         seeds: With which the inputs were made, where they were.
+        kept_bytes: Inputs up to this size are kept for a certificate.
 
     Raises:
         UsageError: The inputs do not fit the file.
@@ -45,7 +51,7 @@ def verify_file(
     loaded = load(model)
     stamped = () if path is None else stamp(path, loaded)
     comparison = Comparison(loaded, way)
-    kept = _Kept()
+    kept = _Kept(0 if seeds else kept_bytes)  # a seed is enough
     has_recorded = False
     for recording in recordings:
         batch = comparison.add(recording)
@@ -72,7 +78,8 @@ def verify_file(
 class _Kept:
     """The inputs of every batch, until they are too many; their fingerprints in any case."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self.inputs: list[Mapping[str, NDArray[Any]]] | None = []
         self.fingerprints: list[dict[str, str]] = []
         self._bytes = 0
@@ -80,7 +87,7 @@ class _Kept:
     def add(self, feeds: Mapping[str, NDArray[Any]]) -> None:
         self.fingerprints.append({name: fingerprint(array) for name, array in feeds.items()})
         self._bytes += sum(array.nbytes for array in feeds.values())
-        if self._bytes > KEPT_BYTES:
+        if self._bytes > self._most:
             self.inputs = None
         if self.inputs is not None:
             self.inputs.append(dict(feeds))
