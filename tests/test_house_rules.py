@@ -71,6 +71,8 @@ def run_isolated(code):
         "linger.graph.passes.attach_functions",
         "linger.graph",
         "linger.verification.verify",
+        "linger.verification.recheck",
+        "linger.proof",
         "linger.reporting.tables",
         "linger.cli.verify",
         "linger.cli.run",
