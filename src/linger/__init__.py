@@ -80,6 +80,9 @@ if TYPE_CHECKING:
     from linger.setters import SetIQTensorVar as SetIQTensorVar
     from linger.setters import SetPlatFormQuant as SetPlatFormQuant
     from linger.settings import Switches as Switches
+    from linger.verification.fix_dequant import Repair as Repair
+    from linger.verification.fix_dequant import fix_dequant as fix_dequant
+    from linger.verification.fix_dequant import parser_dequant as parser_dequant
     from linger.verification.result import Verification as Verification
 
 __version__ = "0.1.0"
@@ -153,6 +156,9 @@ _HOME = {
     "Session": "linger.runtime.session",
     "redirect": "linger.onnx.redirect",
     "restore": "linger.onnx.redirect",
+    "fix_dequant": "linger.verification.fix_dequant",
+    "parser_dequant": "linger.verification.fix_dequant",
+    "Repair": "linger.verification.fix_dequant",
     "verify": "linger.pipeline",
     "Verification": "linger.verification.result",
     "LingerError": "linger.errors",

@@ -356,7 +356,8 @@ def ops() -> Mapping[str, Op]:
 
 def is_known(name: str) -> bool:
     """Whether there is an op of this name, or one that files also call so."""
-    return name in ops() or name in _aliases()
+    _discover()
+    return name in _registry or name in _aliases()
 
 
 def find_op(name: str, platform: str | None = None) -> Op:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linger.cli.arrays import random_feeds, read_feeds
+from linger.cli.arrays import read_feeds
 from linger.errors import UsageError
 from linger.runtime.session import Session
 
@@ -36,10 +36,3 @@ def test_pickled_arrays_are_never_loaded(folder, session):
     np.savez(folder / "evil.npz", x=np.array([print], dtype=object))
     with pytest.raises(UsageError, match="not a readable"):
         read_feeds(folder / "evil.npz", session)
-
-
-def test_random_feeds_are_seeded_and_fit(session):
-    first, again, other = (random_feeds(session, seed)["x"] for seed in (1, 1, 2))
-    assert first.shape == (2, 3)
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, other)

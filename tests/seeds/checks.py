@@ -316,3 +316,12 @@ class DeformConv(nn.Module):
         mask = torch.ones(1, 9, 6, 6)
         geometry = (1, 1, 0, 0, 1, 1, 1, 1, True)
         return torch.ops.torchvision.deform_conv2d(x, self.weight, offset, mask, self.bias, *geometry)
+
+
+def mended_file(stage: Stage) -> None:
+    """The mended file computes what the right one computes, and nothing else was left behind."""
+    assert sorted(p.name for p in Path().glob("*")) == ["dbpagec2_wrong.onnx", "dbpagec2_wrong_fix.onnx", "right.onnx"]
+    x = np.random.default_rng(0).normal(0, 1, (1, 3, 224, 224)).astype(np.float32)
+    right, mended = (linger.Session(name).run(None, {"input": x}) for name in ("right.onnx", "dbpagec2_wrong_fix.onnx"))
+    assert_same(mended[0], right[0])
+    assert len(np.unique(right[0])) > 16

@@ -106,6 +106,21 @@ def checkpoint_files(stage: Stage) -> None:
     stage.give(torch=torch, linger=linger)
 
 
+def wrong_file(stage: Stage) -> None:
+    """A file whose Dequant stands before the last convolution, as older versions wrote them."""
+    quantised_net(stage)
+    linger.onnx.export(stage["net"], torch.zeros(1, 3, 224, 224), "right.onnx", input_names=["input"], form="bare")
+    model = onnx.load("right.onnx")
+    *_, last, dequant = model.graph.node
+    assert (last.op_type, dequant.op_type) == ("Conv2dInt", "Dequant")
+    before, output = last.input[0], dequant.output[0]
+    last.output[0], last.input[0] = output, "moved"
+    dequant.input[0], dequant.output[0] = before, "moved"
+    del model.graph.node[-2:]
+    model.graph.node.extend([dequant, last])
+    onnx.save(model, "dbpagec2_wrong.onnx")
+
+
 def network_on_a_card(stage: Stage) -> None:
     """The network of the missing torchvision, its checkpoint, and a card."""
     stage.give_cuda()

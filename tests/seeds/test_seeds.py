@@ -22,11 +22,10 @@ from tests.support.seed_blocks import Block, find_blocks, read_blocks
 AS_PRINTED = "run as printed"
 COMPLETED = "completed"
 NOT_CODE = "not code"
-LATER = "later"
 
 COUNTS = {
-    "000": {AS_PRINTED: 2, COMPLETED: 9, NOT_CODE: 4, LATER: 1},
-    "001": {COMPLETED: 4, NOT_CODE: 2, LATER: 1},
+    "000": {AS_PRINTED: 2, COMPLETED: 10, NOT_CODE: 4},
+    "001": {COMPLETED: 5, NOT_CODE: 2},
     "002": {AS_PRINTED: 2, COMPLETED: 5, NOT_CODE: 2},
     "003": {COMPLETED: 3, NOT_CODE: 1},
     "004": {COMPLETED: 11, NOT_CODE: 1},
@@ -44,14 +43,9 @@ class Case:
     reason: str
     prelude: Callable[[Stage], None] = preludes.nothing
     check: Callable[[Stage], None] = checks.nothing
-    missing: str = ""
 
     def __str__(self) -> str:
         return f"{self.document}-{self.index}"
-
-
-def later(document: str, index: int, digest: str, missing: str, prelude: Callable[[Stage], None]) -> Case:
-    return Case(document, index, digest, LATER, f"linger.{missing} does not exist yet", prelude, missing=missing)
 
 
 LOG = "a string: the printed log of an analysis"
@@ -71,14 +65,14 @@ CASES = (
     Case("000", 12, "2b4e7876", COMPLETED, "imports, ResNet-50, a card", preludes.network_on_a_card, checks.log_of_layer_outputs),
     Case("000", 13, "a7211c06", NOT_CODE, LOG),
     Case("000", 14, "43ad176d", COMPLETED, "the quantised model", preludes.quantised_net, checks.debug_file),
-    later("000", 15, "81f42990", "fix_dequant", preludes.checkpoint_files),
+    Case("000", 15, "81f42990", COMPLETED, "imports, its wrong file", preludes.wrong_file, checks.mended_file),
     Case("001", 0, "8559b0e1", COMPLETED, "imports, its checkpoint file", preludes.checkpoint_files, checks.log_at_the_given_place),
     Case("001", 1, "3d9c926e", COMPLETED, "imports, its checkpoint file", preludes.checkpoint_files, checks.log_at_the_default_place),
     Case("001", 2, "488b4f33", NOT_CODE, LOG),
     Case("001", 3, "2b4e7876", COMPLETED, "imports, ResNet-50, a card", preludes.network_on_a_card, checks.log_of_layer_outputs),
     Case("001", 4, "a7211c06", NOT_CODE, LOG),
     Case("001", 5, "43ad176d", COMPLETED, "the quantised model", preludes.quantised_net, checks.debug_file),
-    later("001", 6, "81f42990", "fix_dequant", preludes.checkpoint_files),
+    Case("001", 6, "81f42990", COMPLETED, "imports, its wrong file", preludes.wrong_file, checks.mended_file),
     Case("002", 0, "04dea48e", COMPLETED, "the four names that it passes", preludes.whole_signature, checks.export_at_default_opset),
     Case("002", 1, "6befb358", COMPLETED, "the class of the model", preludes.model_class, checks.simple_export),
     Case("002", 2, "ccd7b84a", NOT_CODE, "a row of dots stands for other lines", check=checks.init_redirects),
@@ -169,14 +163,6 @@ def test_fragment_is_not_code(case, stage):
     elif case.reason == LOG:
         assert block.is_only_a_string
     case.check(stage)
-
-
-@cases(LATER)
-def test_block_runs_up_to_the_missing_name(case, stage):
-    """Everything before it works; when the name arrives, this fails and the block becomes *completed*."""
-    case.prelude(stage)
-    with pytest.raises(AttributeError, match=f"module 'linger' has no attribute '{case.missing}'"):
-        stage.run(case.index)
 
 
 def test_python_under_a_shell_label_runs_too(shared, tmp_path, monkeypatch):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input arrays for commands: from an .npz file, or made up to fit a model."""
+"""Input arrays for commands, from an .npz file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from linger.errors import UsageError
 from linger.runtime.session import Session
-
-_TYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(int8)": np.int8}
 
 
 def read_feeds(path: Path, session: Session) -> dict[str, NDArray[Any]]:
@@ -31,17 +29,3 @@ def read_feeds(path: Path, session: Session) -> dict[str, NDArray[Any]]:
     if len(found) == len(names):
         return dict(zip(names, found.values(), strict=True))
     raise UsageError(f"{path}: it holds {', '.join(found) or 'nothing'}; the model's inputs are {', '.join(names)}.")
-
-
-def random_feeds(session: Session, seed: int) -> dict[str, NDArray[Any]]:
-    """Random inputs; open sizes become 2."""
-    generator = np.random.default_rng(seed)
-    feeds = {}
-    for i in session.get_inputs():
-        shape = [d if isinstance(d, int) else 2 for d in i.shape]
-        kind = _TYPES.get(i.type)
-        if kind is None:
-            raise UsageError(f"input {i.name} has type {i.type}, for which no values can be made up. Give --inputs.")
-        made = generator.normal(0, 1, shape) if kind is np.float32 else generator.integers(-8, 8, shape)
-        feeds[i.name] = made.astype(kind)
-    return feeds

@@ -12,8 +12,9 @@ import typer
 from rich.console import Console
 
 from linger.atomic import write_atomically
-from linger.cli.arrays import random_feeds, read_feeds
+from linger.cli.arrays import read_feeds
 from linger.reporting.tables import table
+from linger.runtime.generated import generated_feeds
 from linger.runtime.session import Session
 
 
@@ -27,7 +28,7 @@ def run(
 ) -> None:
     """Run a model and show (or save) what it computes."""
     session = Session(model)
-    feeds = random_feeds(session, seed) if inputs is None else read_feeds(inputs, session)
+    feeds = generated_feeds(session, seed) if inputs is None else read_feeds(inputs, session)
     names = [o.name for o in session.get_outputs()]
     results = session.intermediates(feeds) if every else dict(zip(names, session.run(None, feeds), strict=True))
     if output is not None:

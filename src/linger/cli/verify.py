@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from linger.cli.arrays import random_feeds, read_feeds
+from linger.cli.arrays import read_feeds
 from linger.errors import VerificationError
 from linger.graph.recording import Recording
 from linger.progress import progress
 from linger.reporting.tables import verification_table
+from linger.runtime.generated import generated_feeds
 from linger.runtime.session import Session
 from linger.verification.verify import verify_file
 
@@ -26,7 +27,7 @@ def verify(
     """Compare every integer that ONNX Runtime computes with the numpy reference."""
     session = Session(model)
     feeds = (
-        [random_feeds(session, seed) for seed in range(batches)] if inputs is None else [read_feeds(inputs, session)]
+        [generated_feeds(session, seed) for seed in range(batches)] if inputs is None else [read_feeds(inputs, session)]
     )
     recordings = (Recording(inputs=list(feed.values())) for feed in progress(feeds, "verify"))
     result = verify_file(model, recordings)

@@ -42,7 +42,7 @@ def _output_type(node: ir.Node, inner: list[ir.Graph]) -> ir.DataType | None:
     if node.op_type == "Cast":
         return ir.DataType(node.attributes["to"].as_int())
     if node.op_type in ("Constant", "ConstantOfShape"):
-        return _constant_type(node)
+        return constant_type(node)
     if node.op_type == "QuantizeLinear":
         return _dtype(node, 2) or ir.DataType.UINT8
     if inner:
@@ -55,7 +55,8 @@ def _dtype(node: ir.Node, index: int) -> ir.DataType | None:
     return None if value is None else value.dtype
 
 
-def _constant_type(node: ir.Node) -> ir.DataType:
+def constant_type(node: ir.Node) -> ir.DataType:
+    """The element type of a Constant or a ConstantOfShape."""
     for name, attribute in node.attributes.items():
         if name == "value":
             return attribute.as_tensor().dtype

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What dialect nodes do with quantised tensors."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from linger.graph.claims import Claim, claims_of, read_scale
+from linger.graph.dialect_node import describe
+from linger.graph.fact_book import FactBook, Use
+from linger.graph.facts import REAL, Fact, quantised, storage_bits
+from linger.graph.finding import ERROR
+
+
+def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
+    """A Dequant: its tensor must hold integers at its scale; looked through where its result must be integers."""
+    value = node.inputs[0] if node.inputs else None
+    fact = book.fact(value)
+    if fact.is_real:
+        book.result.of_reals.append(node)
+        return [fact]
+    own = read_scale(node, "scale_o")
+    if fact.scale is not None and own != fact.scale:
+        book.result.wrong_scales.append((node, fact.scale))
+    elif own is None:
+        book.find(ERROR, describe(node), "it has no scale_o, and its tensor's scale is not known", "Set scale_o.")
+    if value is not None:
+        book.take(Use(node, 0))
+    return [fact if fact.is_quantised and node.outputs[0] in book.demand.wanted else REAL]
+
+
+def facts_of_dialect(book: FactBook, node: ir.Node) -> list[Fact]:
+    """Any other dialect node: what it states is compared with what comes in."""
+    claims = claims_of(node)
+    for index, claim in claims.integers.items():
+        if index < len(node.inputs) and node.inputs[index] is not None:
+            _expect_integers(book, node, index, claim)
+    for index in claims.reals:
+        if index < len(node.inputs) and node.inputs[index] is not None:
+            book.need(Use(node, index))
+    if claims.kept is not None:
+        kept = node.inputs[claims.kept] if claims.kept < len(node.inputs) else None
+        if kept is not None and book.fact(kept).is_quantised:
+            book.take(Use(node, claims.kept))
+        return [book.fact(kept)]
+    return [REAL if c is None else quantised(c.scale, c.bits) for c in claims.outputs]
+
+
+def _expect_integers(book: FactBook, node: ir.Node, index: int, claim: Claim) -> None:
+    use = Use(node, index)
+    fact, name = book.fact(use.value), use.value.name
+    if fact.is_real:
+        if index == 0 or not _is_number(use.value):  # a second operand may be one real number
+            book.find(
+                ERROR,
+                describe(node),
+                f"it takes integers, and {name!r} holds real numbers",
+                "Put a Quant with the scale that this node states before it.",
+            )
+        return
+    book.take(use)
+    if claim.scale is not None and fact.scale is not None and claim.scale != fact.scale:
+        book.find(
+            ERROR,
+            describe(node),
+            f"{claim.attribute} is {claim.scale:g}, and {name!r} has the scale {fact.scale:g}",
+            "Give this node the scale of its tensor, or requantise the tensor.",
+        )
+    if claim.bits is not None and fact.bits is not None and not _fits(claim.bits, fact):
+        book.find(
+            ERROR,
+            describe(node),
+            f"it reads {name!r} as {claim.bits} bits, and that has {fact.bits} ({fact})",
+            "State the width that the tensor has, or requantise it.",
+        )
+
+
+def _is_number(value: ir.Value) -> bool:
+    """Whether a tensor is one constant number."""
+    tensor = value.const_value
+    producer = value.producer()
+    if tensor is None and producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
+        tensor = producer.attributes["value"].as_tensor()
+    return (tensor is not None and tensor.size == 1) or (
+        producer is not None and producer.op_type == "Constant" and "value_float" in producer.attributes
+    )
+
+
+def _fits(claimed: int, fact: Fact) -> bool:
+    """Whether integers can be read with a width: the same storage, and no wider than that."""
+    storage = storage_bits(fact.element)
+    return fact.bits is not None and claimed >= fact.bits and (storage is None or claimed <= storage)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put a Dequant between integers and the ops that need real numbers."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from linger.dialect import DOMAIN, DOMAIN_VERSION
+from linger.graph.changes import Changes
+from linger.graph.claims import DEQUANT, NEWER_DOMAIN, is_dequant, is_quantising, read_scale
+from linger.graph.fact_book import Propagation, Use
+from linger.graph.flow import Flow, home_of
+from linger.graph.names import Names
+from linger.graph.propagation import OutputPolicy, propagate
+
+
+def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared") -> Changes:
+    """Insert one Dequant per quantised tensor, shared by all that need its real numbers.
+
+    A tensor that is an output of the model and shall be real hands its name on to the Dequant's result and is then called
+    `<name>_quant`.
+
+    Requires: sorted nodes. Leaves: no op that needs real numbers reading integers, where the scale is known.
+
+    Args:
+        model: The model.
+        outputs: As for `propagate`.
+    """
+    changes = Changes()
+    found = propagate(model, outputs=outputs)
+    missing = found.missing
+    if missing:
+        inserter = _Inserter(model, found, changes)
+        for use in missing:
+            inserter.serve(use)
+    return changes
+
+
+class _Inserter:
+    def __init__(self, model: ir.Model, found: Propagation, changes: Changes) -> None:
+        self._model, self._found, self._changes = model, found, changes
+        self._flow = Flow.of(model)
+        nodes = list(self._flow.nodes())
+        self._node_names = Names(n.name for n in nodes if n.name)
+        values = [v for g in self._flow.graphs() for v in (*g.inputs, *g.initializers.values())]
+        values += [o for n in nodes for o in n.outputs]
+        self._names = Names(v.name for v in values if v.name)
+        is_newer = any(n.domain == NEWER_DOMAIN for n in nodes)
+        is_older = any(is_quantising(n) and n.domain != NEWER_DOMAIN for n in nodes)
+        self._domain = NEWER_DOMAIN if is_newer and not is_older else DOMAIN
+        self._made: dict[tuple[ir.Value, ir.Graph], ir.Value] = {}
+
+    def serve(self, use: Use) -> None:
+        """Let a use have real numbers."""
+        value = use.value
+        if isinstance(use.owner, ir.Node):
+            home = home_of(value) or use.owner.graph  # there, everything that can read the tensor can read its Dequant
+            assert home is not None  # the node came from a graph
+            use.owner.replace_input_with(use.index, self._real(value, home))
+            self._changes.note(str(use), f"takes the real numbers of {value.name!r} ({self._found.fact(value)})")
+        elif use.owner is self._model.graph:
+            self._serve_output(value)
+        else:
+            graph = use.owner
+            made = self._real(value, graph)
+            if made.is_graph_output() and made is not graph.outputs[use.index]:
+                made = self._insert(value, graph)  # each output of a graph is a tensor of its own
+            graph.outputs[use.index] = made
+            self._changes.note(f"output {value.name!r}", f"gives real numbers ({self._found.fact(value)} before)")
+
+    def _serve_output(self, value: ir.Value) -> None:
+        graph, name, declared = self._model.graph, value.name or "output", value.type
+        if value.is_graph_input() or value.is_initializer():
+            return  # its name and its type are those of the interface
+        made = self._real(value, graph)
+        if made.is_graph_output():
+            made = self._insert(value, graph)
+        self._changes.note(f"output {name!r}", f"gives real numbers ({self._found.fact(value)} before)")
+        value.name = self._names.choose(f"{name}_quant")
+        made.name = name
+        made.type = declared if declared is not None and declared.dtype == ir.DataType.FLOAT else made.type
+        for index, output in enumerate(graph.outputs):
+            if output is value:
+                graph.outputs[index] = made
+
+    def _real(self, value: ir.Value, graph: ir.Graph) -> ir.Value:
+        """The real numbers of a tensor in a graph: of a Dequant that is there, or of a new one."""
+        if (value, graph) not in self._made:
+            self._made[value, graph] = self._present(value, graph) or self._insert(value, graph)
+        return self._made[value, graph]
+
+    def _present(self, value: ir.Value, graph: ir.Graph) -> ir.Value | None:
+        scale = self._found.fact(value).scale
+        for node in value.consumers():
+            if is_dequant(node) and node.graph is graph and read_scale(node, "scale_o") == scale:
+                return node.outputs[0]
+        return None
+
+    def _insert(self, value: ir.Value, graph: ir.Graph) -> ir.Value:
+        scale = self._found.fact(value).scale
+        assert scale is not None  # a use without a known scale is a finding, not a need
+        node = ir.Node(self._domain, DEQUANT, [value], attributes=[ir.AttrFloat32("scale_o", scale)])
+        node.name = self._node_names.choose(f"{value.name}_dequant")
+        made = node.outputs[0]
+        made.name = self._names.choose(f"{value.name}_dequant")
+        made.type, made.shape = ir.TensorType(ir.DataType.FLOAT), value.shape
+        producer = value.producer()
+        if producer is not None and producer.graph is graph:
+            graph.insert_after(producer, node)
+        elif len(graph):
+            graph.insert_before(graph[0], node)
+        else:
+            graph.append(node)
+        self._changes.note(node.name, f"Dequant of {value.name!r} at scale {scale:g} inserted")
+        self._import(graph)
+        return made
+
+    def _import(self, graph: ir.Graph) -> None:
+        """Functions have imports of their own; a sub-graph has those of what it stands in."""
+        while (owner := self._flow.owners.get(graph)) is not None and owner.graph is not None:
+            graph = owner.graph
+        for imports in (graph.opset_imports, self._model.graph.opset_imports):
+            imports.setdefault(self._domain, DOMAIN_VERSION)

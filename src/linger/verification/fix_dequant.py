@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger.fix_dequant and linger.parser_dequant: the documented faces of the repair."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from linger.errors import VerificationError, listing
+from linger.graph.finding import ERROR, Finding
+from linger.graph.model_io import ModelLike, load, save
+from linger.graph.propagation import OutputPolicy
+from linger.graph.recording import Recording
+from linger.graph.repair import RuleChange, repair
+from linger.runtime.generated import generated_feeds
+from linger.runtime.session import Session
+from linger.verification.result import Verification
+from linger.verification.verify import verify_file
+
+_SUFFIX = ".onnx"
+_SEEDS = (0, 1)
+
+
+@dataclass(frozen=True, repr=False)
+class Repair:
+    """What `linger.fix_dequant` did.
+
+    Attributes:
+        model: The mended model.
+        path: The file it was written to; None where the model was given in memory.
+        changes: Every edit, in order, with its rule.
+        findings: What could not be mended, or is doubtful; nothing was changed there.
+        check: The comparison of ONNX Runtime with the numpy reference, where one was asked for.
+    """
+
+    model: ir.Model
+    path: Path | None
+    changes: tuple[RuleChange, ...]
+    findings: tuple[Finding, ...]
+    check: Verification | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether no error is left."""
+        return not any(f.severity == ERROR for f in self.findings)
+
+    def summary(self) -> str:
+        """The verdict in a few sentences."""
+        text = f"{len(self.changes)} changes" if len(self.changes) != 1 else "1 change"
+        text += f", written to {self.path}." if self.path is not None else "."
+        errors = [f for f in self.findings if f.severity == ERROR]
+        if errors:
+            text += f" {len(errors)} left to mend by hand: {listing(map(str, errors))}"
+        if self.check is not None:
+            text += f" {self.check.summary()}"
+        return text
+
+    def __repr__(self) -> str:
+        return f"Repair({self.summary()})"
+
+
+def fix_dequant(
+    source: ModelLike,
+    check: bool = False,  # noqa: FBT001, FBT002 - the documented signature
+    *,
+    outputs: OutputPolicy = "declared",
+    rules: Collection[str] | None = None,
+) -> Repair:
+    """Mend a file whose Dequants are misplaced or whose graph is broken, and say what was changed.
+
+    Args:
+        source: A file, mended into `<name>_fix.onnx` beside it; or bytes, a ModelProto or an onnx_ir model, which stays as
+            it is: nothing is written.
+        check: Run the result, on generated inputs, in ONNX Runtime and with the numpy reference, before anything is written.
+        outputs: Quantised outputs of the model become real numbers where the file does not declare an integer type
+            ("declared"), always ("float"), or never ("integer").
+        rules: Names of the rules to apply; None for all that are on by default.
+
+    Raises:
+        UsageError: There is no such file, or no such rule.
+        GraphError: The content is no model, or cannot be sorted.
+        VerificationError: The check found a difference.
+    """
+    model = _copy(source)
+    changes, findings = repair(model, outputs=outputs, rules=rules)
+    verdict = _checked(model) if check else None
+    path = None
+    if isinstance(source, (str, os.PathLike)):
+        given = Path(source)
+        path = given.with_name(f"{given.name.removesuffix(_SUFFIX)}_fix{_SUFFIX}")
+        save(model, path)
+    return Repair(model, path, tuple(changes), tuple(findings), verdict)
+
+
+def parser_dequant(onnx_model: Any, is_change_in_out_type: bool) -> Any:  # noqa: FBT001 - the documented signature
+    """Put Dequants where they belong, and return a model of the kind that was given, which stays as it is.
+
+    Args:
+        onnx_model: A ModelProto (or an onnx_ir model, bytes, a path: those give an onnx_ir model).
+        is_change_in_out_type: Quantised outputs stay integers, and are declared so; otherwise they become real numbers.
+
+    Raises:
+        GraphError: The content is no model, or holds contradictions; all of them are named.
+    """
+    model = _copy(onnx_model)
+    repair(model, outputs="integer" if is_change_in_out_type else "float")
+    return ir.to_proto(model) if isinstance(onnx_model, onnx.ModelProto) else model
+
+
+def _copy(source: ModelLike) -> ir.Model:
+    loaded = load(source)
+    return loaded if loaded is not source else load(ir.to_proto(loaded))
+
+
+def _checked(model: ir.Model) -> Verification:
+    session = Session(model)
+    recordings = [Recording(inputs=list(generated_feeds(session, seed).values())) for seed in _SEEDS]
+    result = verify_file(model, recordings)
+    if result.differing or result.output_differences:
+        raise VerificationError(f"the mended model: {result.summary()} Nothing was written.")
+    return result
