@@ -18,6 +18,8 @@ from google.protobuf.message import DecodeError
 import linger
 from linger.cli import main
 from linger.errors import LingerError
+from linger.runtime.generated import generated_feeds
+from linger.runtime.reference import Reference
 from tests.support.hostile import ALL
 
 MEMORY = 2 * 2**30
@@ -28,18 +30,13 @@ SECONDS = 10
 
 def _run(path):
     session = linger.Session(path)
-    from linger.cli.arrays import random_feeds
-
-    feeds = random_feeds(session, 0)
+    feeds = generated_feeds(session, 0)
     return session.run(None, feeds), session.intermediates(feeds)
 
 
 def _reference(path):
-    from linger.cli.arrays import random_feeds
-    from linger.runtime.reference import Reference
-
     reference = Reference(path)
-    return reference.run(random_feeds(linger.Session(path), 0))
+    return reference.run(generated_feeds(linger.Session(path), 0))
 
 
 def _extract(path):
@@ -58,12 +55,19 @@ def _saved(path):
     return linger.graph.load(path.with_name("saved.onnx"))
 
 
+def _bytes(path):
+    """The content, where it can be had at all."""
+    with contextlib.suppress(OSError, ValueError):
+        if path.is_file() and path.stat().st_size < 2**31:
+            return path.read_bytes()
+    return b""
+
+
 def _proto(path):
     """Past the file: the content as a ModelProto."""
     proto = onnx.ModelProto()
-    with contextlib.suppress(OSError, ValueError, DecodeError):
-        if path.is_file() and path.stat().st_size < 2**31:
-            proto.ParseFromString(path.read_bytes())
+    with contextlib.suppress(DecodeError):
+        proto.ParseFromString(_bytes(path))
     return linger.graph.load(proto)
 
 
@@ -96,6 +100,10 @@ ENTRIES = {
     "graph.save": _saved,
     "Session": _run,
     "Reference": _reference,
+    "fix_dequant": _public("fix_dequant"),
+    "fix_dequant with a check": _public("fix_dequant", True),
+    "fix_dequant of bytes": lambda path: linger.fix_dequant(_bytes(path)),
+    "parser_dequant": _public("parser_dequant", False),
     "linger inspect": _command("inspect", "FILE"),
     "linger run": _command("run", "FILE"),
     "linger verify": _command("verify", "FILE", "--batches", "1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path
 from typing import Union
 
@@ -23,8 +24,9 @@ from linger.graph.external_data import (
     plan_data_file,
     resolve_external_data,
 )
-from linger.graph.proto_soundness import proto_flaws
-from linger.graph.soundness import DEEPEST, refuse, require_sound
+from linger.graph.node_soundness import node_flaws
+from linger.graph.proto_soundness import UNREADABLE, proto_flaws
+from linger.graph.soundness import DEEPEST, flaws, refuse
 
 __all__ = ["ModelLike", "load", "read_proto", "save"]
 
@@ -37,10 +39,15 @@ _LARGEST_TENSORS = _LARGEST_FILE - 2**26
 """A protobuf file ends at 2 GB; 64 MB are left for nodes, names and shapes."""
 
 
-def load(source: ModelLike) -> ir.Model:
+def load(source: ModelLike, *, allowed: Collection[str] = ()) -> ir.Model:
     """An ONNX model from a path, bytes, a ModelProto or an onnx_ir model (which is returned as it is).
 
     Weights in a file of their own are found beside the model and read when they are needed.
+
+    Args:
+        source: The model.
+        allowed: Categories of flaws (`linger.graph.soundness`) with which a model is not refused: for those that report
+            them, or mend them.
 
     Raises:
         UsageError: There is no such file, or it is something else than a file.
@@ -48,7 +55,7 @@ def load(source: ModelLike) -> ir.Model:
             that nothing makes or whose data does not fit), or its external data is missing or outside its folder.
     """
     if isinstance(source, ir.Model):
-        require_sound(source, "the given model")
+        refuse(flaws(source), "the given model", allowed=allowed)
         return source
     where, content, folder = _GIVEN.get(type(source), str(source)), None, None
     if isinstance(source, onnx.ModelProto):
@@ -57,10 +64,10 @@ def load(source: ModelLike) -> ir.Model:
         content = source if isinstance(source, bytes) else _content(source)
         folder = None if isinstance(source, bytes) else Path(source).parent
         proto = _parse(content, where)
-    refuse(proto_flaws(_complete(proto, where), content), where)
+    refuse(proto_flaws(_complete(proto, where), content), where, allowed=allowed)
     del content
     model = _from_proto(proto, where)
-    require_sound(model, where)
+    refuse([*flaws(model), *node_flaws(model)], where, allowed=allowed)
     resolve_external_data(model, folder, where)
     return model
 
@@ -70,9 +77,12 @@ def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
 
     Raises:
         UsageError: There is no such file.
-        GraphError: The content is not a complete ONNX model.
+        GraphError: The content is not a complete ONNX model, or cannot be shown.
     """
-    return _complete(_parse(_content(path), str(path)), str(path))
+    content, where = _content(path), str(path)
+    proto = _complete(_parse(content, where), where)
+    refuse((flaw for flaw in proto_flaws(proto, content) if flaw.category in UNREADABLE), where)
+    return proto
 
 
 def _content(path: str | os.PathLike[str]) -> bytes:

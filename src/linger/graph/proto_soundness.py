@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx
 
-from linger.graph.soundness import DEEPEST, DEPTH, UNDEFINED, Flaw
+from linger.graph.soundness import DEEPEST, DEPTH, NAME, NODE, OPSET, SHAPE, SPARSE, TENSOR, UNDEFINED, Flaw
 from linger.graph.stored_sizes import MOST_AXES, is_long, raw_lengths, shape_problem, tensor_problem
 
-NAME, NODE, TENSOR, OPSET, SPARSE = "name", "node", "tensor", "opset", "sparse"
+UNREADABLE = frozenset({NAME, SHAPE, DEPTH})
+"""Flaws with which a file cannot even be shown."""
+
 _KIND = onnx.AttributeProto
 _HIGHEST_OPSET = 2**31 - 1
 _STANDARD = ("", "ai.onnx")
@@ -117,7 +119,7 @@ class _Visit:
     def _node_flaws(self, node: onnx.NodeProto) -> list[Flaw]:
         found = []
         if not node.op_type:
-            found.append(Flaw(NODE, "there are nodes without an op type"))
+            found.append(Flaw(NAME, "there are nodes without an op type"))
         if not _is_text((node.op_type, node.name, node.domain, node.overload, *node.input, *node.output)):
             found.append(Flaw(NAME, f"the names of the node {_describe(node)} are no UTF-8 text"))
         for attribute in node.attribute:
@@ -141,8 +143,15 @@ class _Visit:
         elif kind == _KIND.GRAPHS:
             self.inner += attribute.graphs
         tensors = [attribute.t] if kind == _KIND.TENSOR else attribute.tensors
-        problems = [problem for tensor in tensors if (problem := tensor_problem(tensor)) is not None]
-        return [Flaw(TENSOR, f"{where}: {problem}") for problem in problems]
+        return [
+            _tensor_flaw(where, tensor, problem)
+            for tensor in tensors
+            if (problem := tensor_problem(tensor)) is not None
+        ]
+
+
+def _tensor_flaw(where: str, tensor: onnx.TensorProto, problem: str) -> Flaw:
+    return Flaw(TENSOR if len(tensor.dims) <= MOST_AXES else SHAPE, f"{where}: {problem}")
 
 
 def _describe(node: onnx.NodeProto) -> str:
@@ -161,7 +170,7 @@ def _value_flaws(graph: onnx.GraphProto) -> Iterator[Flaw]:
             kind = value.type
             if kind.HasField("tensor_type") and len(kind.tensor_type.shape.dim) > MOST_AXES:
                 problem = shape_problem([0] * len(kind.tensor_type.shape.dim))
-                yield Flaw(TENSOR, f"{_cut(value.name)}: {problem}")
+                yield Flaw(SHAPE, f"{_cut(value.name)}: {problem}")
 
 
 def _initializer_flaws(graph: onnx.GraphProto, lengths: Sequence[int] | None) -> Iterator[Flaw]:
@@ -171,7 +180,7 @@ def _initializer_flaws(graph: onnx.GraphProto, lengths: Sequence[int] | None) ->
     for index, tensor in enumerate(graph.initializer):
         problem = tensor_problem(tensor, None if lengths is None else lengths[index])
         if problem is not None:
-            yield Flaw(TENSOR, f"{_cut(tensor.name)}: {problem}")
+            yield _tensor_flaw(_cut(tensor.name), tensor, problem)
         if not tensor.name or tensor.name in seen:
             yield Flaw(
                 TENSOR,

@@ -7,7 +7,7 @@ A model with such a flaw is refused. Nodes out of order are no flaw: they can be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -26,6 +26,11 @@ MOST_NESTED_CALLS = 20_000
 """Calls from inside functions once all are unfolded, beyond one per node of the file: runtimes unfold them all."""
 
 CYCLE, RECURSION, UNFOLDING, DEPTH, UNDEFINED = "cycle", "recursion", "unfolding", "depth", "undefined"
+NAME, NODE, TENSOR, SHAPE, OPSET, SPARSE = "name", "node", "tensor", "shape", "opset", "sparse"
+ATTRIBUTE, OPERAND = "attribute", "operand"
+REPORTABLE = frozenset({CYCLE, UNDEFINED, ATTRIBUTE, OPERAND})
+"""Flaws that a check can list beside others: such a model can at least be looked at."""
+
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _SHOWN_NODES = 8
 _FunctionKey = tuple[str, str, str]
@@ -36,8 +41,8 @@ class Flaw:
     """One thing that makes a model unusable.
 
     Attributes:
-        category: "cycle", "recursion", "unfolding", "depth" or "undefined"; of a file also "name", "node", "tensor",
-            "opset" or "sparse".
+        category: Of the graph "cycle", "recursion", "unfolding", "depth", "undefined"; of its nodes "attribute",
+            "operand"; of a file "name", "node", "tensor", "shape", "opset", "sparse".
         reason: What is wrong, with the names in it.
     """
 
@@ -45,22 +50,18 @@ class Flaw:
     reason: str
 
 
-def require_sound(model: ir.Model, where: str) -> None:
-    """Refuse a model on which work could not end.
-
-    Raises:
-        GraphError: All its flaws at once.
-    """
-    refuse(flaws(model), where)
-
-
-def refuse(found: Iterable[Flaw], where: str) -> None:
+def refuse(found: Iterable[Flaw], where: str, *, allowed: Collection[str] = ()) -> None:
     """Raise what was found, if anything was.
+
+    Args:
+        found: The flaws.
+        where: The file, for the message.
+        allowed: Categories of flaws that are no reason to refuse.
 
     Raises:
         GraphError: All flaws at once.
     """
-    reasons = list(dict.fromkeys(flaw.reason for flaw in found))
+    reasons = list(dict.fromkeys(flaw.reason for flaw in found if flaw.category not in allowed))
     if reasons:
         raise GraphError(f"{where}: the model cannot be used: {listing(reasons, limit=8)}. Export it again.")
 
@@ -72,10 +73,21 @@ def flaws(model: ir.Model) -> list[Flaw]:
     >>> [(flaw.category, flaw.reason) for flaw in flaws(ir.from_onnx_text(text))]
     [('cycle', 'p (Add), q (Neg) wait for each other')]
     """
-    bodies: dict[_FunctionKey | None, _Body] = {None: _Body.of(model.graph, model.functions)}
-    bodies |= {key: _Body.of(function.graph, model.functions) for key, function in model.functions.items()}
+    bodies = _bodies(model)
     found = [flaw for body in bodies.values() for flaw in body.flaws]
     return found + (_call_flaws(bodies) if model.functions else [])
+
+
+def callees_first(model: ir.Model) -> list[ir.Function]:
+    """The functions of a sound model, each after those that it calls."""
+    order, _ = _callees_first(_bodies(model))
+    return [model.functions[key] for key in order if key is not None]
+
+
+def _bodies(model: ir.Model) -> dict[_FunctionKey | None, _Body]:
+    """The main graph (None) and the functions."""
+    bodies: dict[_FunctionKey | None, _Body] = {None: _Body.of(model.graph, model.functions)}
+    return bodies | {key: _Body.of(function.graph, model.functions) for key, function in model.functions.items()}
 
 
 @dataclass
