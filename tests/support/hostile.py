@@ -178,7 +178,7 @@ LYING: dict[str, Maker] = {
     "a million large dims": _initializer(dims=[LARGE] * 1_000_000),
     "too little raw data": _initializer(int32_data=[], raw_data=b"12345"),
     "too much raw data": _initializer(int32_data=[], raw_data=bytes(13)),
-    "too many items": _initializer(int32_data=range(13) and list(range(13))),
+    "too many items": _initializer(int32_data=list(range(13))),
     "data in the wrong field": _initializer(int32_data=[], float_data=[1.0] * 12),
     "element type 999": _initializer(data_type=999),
     "element type 0": _initializer(data_type=0),
@@ -485,6 +485,21 @@ REPAIRABLE: dict[str, Maker] = {
     "If 8 levels deep": lambda folder: saved(folder, nested(8)),
     "functions that double 6 times": _exploding(6),
 }
+
+HEAVY = frozenset(
+    {
+        "endless: a call chain of 2 000",
+        "endless: a million empty nodes",
+        "enormous: doubled 40 times",
+        "lying: a million dims",
+        "lying: a million large dims",
+        "lying: a name of 20 MB",
+        "lying: an input of a million dims",
+        "sound: a long chain",
+        "sound: a long chain in reverse",
+    }
+)
+"""Cases that take a second or more to make or to read."""
 
 ALL = {
     **{f"no model: {name}": make for name, make in NO_MODEL.items()},

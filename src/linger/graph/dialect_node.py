@@ -13,6 +13,8 @@ from linger.dialect import DOMAIN, Op, find_op, is_known, ops
 from linger.errors import GraphError, UnsupportedError, UsageError, listing
 from linger.numeric.onnx_writer import ATTRIBUTE_TYPES
 
+_WIDEST = 32
+
 
 def is_dialect(node: ir.Node) -> bool:
     """Whether a node belongs to the dialect, in its plain domain or in a sub-domain of a function variant."""
@@ -75,6 +77,8 @@ def _problem(attribute: ir.Attr, op: Op, known: Mapping[str, str]) -> str | None
         return f"{attribute.name} is of kind {attribute.type.name.lower()}, not {ATTRIBUTE_TYPES[kind].name.lower()}"
     if attribute.name.startswith("scale") and not (math.isfinite(attribute.value) and attribute.value > 0):
         return f"{attribute.name} = {attribute.value:g} is no scale, which is a number above 0"
+    if attribute.name.endswith("bits") and not 1 < attribute.value <= _WIDEST:
+        return f"{attribute.name} = {attribute.value} is no width, which is 2 to {_WIDEST}"
     return None
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether standard nodes have the attributes and operands without which nothing can be said of them.
 
-Only what every version of an op agrees on is asked for, so that a file with a wrong opset can still be read and mended.
+Only what all versions of an op agree on is asked for, so that a file with a wrong opset can still be read and mended.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from linger.graph.dialect_node import describe
+from linger.graph.search import inner_graphs
 from linger.graph.soundness import ATTRIBUTE, OPERAND, Flaw
 
 _STANDARD = ("", "ai.onnx")
+_OLDEST_OPSET = 7
+"""The oldest that ONNX Runtime runs."""
+
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _SINGLE = OpSchema.FormalParameterOption.Single
 
 
@@ -33,9 +38,11 @@ class _Expected:
 
 def node_flaws(model: ir.Model) -> Iterator[Flaw]:
     """Attributes of a wrong kind, and required attributes, inputs and outputs that are missing."""
-    for node in [*model.graph.all_nodes(), *(n for f in model.functions.values() for n in f.all_nodes())]:
-        expected = _expected(node.op_type) if node.domain in _STANDARD else None
-        if expected is None or node.op_identifier() in model.functions:
+    for node in _nodes(model):
+        if node.domain not in _STANDARD:
+            continue
+        expected = _expected(node.op_type)
+        if expected is None or (model.functions and node.op_identifier() in model.functions):
             continue
         for name, attribute in node.attributes.items():
             kind = expected.attributes.get(name)
@@ -50,6 +57,15 @@ def node_flaws(model: ir.Model) -> Iterator[Flaw]:
             yield Flaw(OPERAND, f"{describe(node)} has no output")
 
 
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    waiting = [model.graph, *(function.graph for function in model.functions.values())]
+    while waiting:
+        for node in waiting.pop():
+            yield node
+            if any(a.type in _GRAPHS for a in node.attributes.values()):
+                waiting += inner_graphs(node)
+
+
 def _word(kind: ir.AttributeType) -> str:
     return str(kind.name.lower())
 
@@ -59,7 +75,8 @@ def _expected(op_type: str) -> _Expected | None:
     versions = _versions(op_type)
     if not versions:
         return None
-    kinds = [{n: ir.AttributeType(int(a.type)) for n, a in s.attributes.items()} for s in versions]
+    # onnx's stubs do not say that the kinds are an enumeration
+    kinds = [{n: ir.AttributeType[a.type.name] for n, a in s.attributes.items()} for s in versions]  # type: ignore[attr-defined]
     names = set().union(*kinds)
     agreed = {n: found for n in names if len(of := {k[n] for k in kinds if n in k}) == 1 for found in of}
     return _Expected(
@@ -76,10 +93,10 @@ def _leading(operands: Sequence[OpSchema.FormalParameter]) -> int:
 
 
 def _versions(op_type: str) -> list[OpSchema]:
-    """Every version of a standard op, the newest first; none for a name that is no op."""
+    """Every version of a standard op that is still in use, the newest first; none for a name that is no op."""
     found: list[OpSchema] = []
     version = onnx.defs.onnx_opset_version()
-    while version > 0:
+    while version >= _OLDEST_OPSET:
         try:
             schema = onnx.defs.get_schema(op_type, version, "")
         except onnx.defs.SchemaError:

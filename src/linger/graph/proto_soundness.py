@@ -104,30 +104,31 @@ class _Visit:
         self.scopes[-1].update(inputs, weights)
         used: dict[str, onnx.NodeProto] = {}
         for node in graph.node:
-            found += self._node_flaws(node)
+            wanted, made = list(node.input), list(node.output)
+            found += self._node_flaws(node, wanted, made)
             if len(found) >= _MOST_FLAWS:
                 return found
-            self.scopes[-1].update(node.output)
-            for name in node.input:
-                used.setdefault(name, node)
+            self.scopes[-1].update(made)
+            for name in wanted:
+                used[name] = node
         found += [Flaw(UNDEFINED, f"no node makes {n!r}, which {_describe(used[n])} uses") for n in self._missing(used)]
         return found + [Flaw(UNDEFINED, f"no node makes the output {n!r}") for n in self._missing(outputs)]
 
     def _missing(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if not any(name in defined for defined in self.scopes)]
 
-    def _node_flaws(self, node: onnx.NodeProto) -> list[Flaw]:
+    def _node_flaws(self, node: onnx.NodeProto, inputs: Sequence[str], outputs: Sequence[str]) -> list[Flaw]:
         found = []
+        attributes = list(node.attribute)
+        names = [a.name for a in attributes]
         if not node.op_type:
             found.append(Flaw(NAME, "there are nodes without an op type"))
-        if not _is_text((node.op_type, node.name, node.domain, node.overload, *node.input, *node.output)):
+        if not _is_text((node.op_type, node.name, node.domain, node.overload, *inputs, *outputs, *names)):
             found.append(Flaw(NAME, f"the names of the node {_describe(node)} are no UTF-8 text"))
-        for attribute in node.attribute:
-            kind = attribute.type
-            if kind not in _SIMPLE and not attribute.ref_attr_name:
-                found += self._attribute_flaws(node, attribute)
-            if not _is_text((attribute.name,)):
-                found.append(Flaw(NAME, f"{_describe(node)} has an attribute whose name is no UTF-8 text"))
+        if not _SIMPLE.issuperset([a.type for a in attributes]):
+            for attribute in attributes:
+                if attribute.type not in _SIMPLE and not attribute.ref_attr_name:
+                    found += self._attribute_flaws(node, attribute)
         return found
 
     def _attribute_flaws(self, node: onnx.NodeProto, attribute: onnx.AttributeProto) -> list[Flaw]:
