@@ -44,6 +44,7 @@ bench: $(STAMP)
 	cd benchmarks && ../$(BIN)/python export_time.py
 	cd benchmarks && ../$(BIN)/python wb_analyse.py
 	cd benchmarks && ../$(BIN)/python qat_rnn.py
+	cd benchmarks && ../$(BIN)/python repair.py
 
 clean:
 	rm -rf $(VENV) build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

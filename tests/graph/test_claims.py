@@ -90,3 +90,5 @@ def test_dequants_of_both_dialects():
     assert is_dequant(node("y = linger.Dequant <scale_o: float = 8.0> (x)"))
     assert not is_dequant(ir.Node("other", "Dequant", []))
     assert not is_dequant(None)
+    assert not is_dequant(ir.Node("thinker", "Dequant", [], num_outputs=1))
+    assert not is_dequant(ir.Node("thinker", "Dequant", [ir.Value()], num_outputs=0))

@@ -26,10 +26,11 @@ def short(body):
 
 def lines(model):
     """The nodes as short text: `Q16(x)`, `DQ16(x)`, `ADD16(x,y)` for the usual ones."""
-    found = []
-    for line in printed(model):
-        line = re.sub(r"thinker\.Quant<data_bits:int=8,scale_x:float=(\d+)>", r"Q\1", line)
-        line = re.sub(r"thinker\.Dequant<scale_o:float=(\d+)>", r"DQ\1", line)
-        line = re.sub(r"thinker\.iqAdd<scale_x:float=(\d+),scale_y:float=\1,scale_o:float=\1>", r"ADD\1", line)
-        found.append(re.sub(r"\[\w+\](?=\w+=)", "", line))
-    return found
+    return [_shortened(line) for line in printed(model)]
+
+
+def _shortened(line):
+    line = re.sub(r"thinker\.Quant<data_bits:int=8,scale_x:float=(\d+)>", r"Q\1", line)
+    line = re.sub(r"thinker\.Dequant<scale_o:float=(\d+)>", r"DQ\1", line)
+    line = re.sub(r"thinker\.iqAdd<scale_x:float=(\d+),scale_y:float=\1,scale_o:float=\1>", r"ADD\1", line)
+    return re.sub(r"\[\w+\](?=\w+=)", "", line)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from linger.errors import LingerError, UsageError
 
-COMMANDS = ("analyse", "inspect", "ops", "run", "verify")
+COMMANDS = ("analyse", "fix", "inspect", "ops", "run", "verify")
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -47,7 +47,7 @@ def facts_of_loop(book: FactBook, node: ir.Node) -> list[Fact]:
     if not bodies:
         return []
     body = bodies[0]
-    carried = min(len(node.inputs), len(body.inputs)) - LOOP_FORMALS
+    carried = max(min(len(node.inputs), len(body.inputs)) - LOOP_FORMALS, 0)
     _enter(book, body, {i: node.inputs[i] for i in range(LOOP_FORMALS, LOOP_FORMALS + carried)})
     book.visit(body)
     facts = [_carried(book, node, body, i + LOOP_FORMALS, i + 1) for i in range(carried)]
@@ -62,9 +62,10 @@ def facts_of_scan(book: FactBook, node: ir.Node) -> list[Fact]:
     body = bodies[0]
     _enter(book, body, dict(enumerate(node.inputs[: len(body.inputs)])))
     book.visit(body)
-    for index in range(states, min(len(node.inputs), len(body.inputs))):
+    known = min(len(node.inputs), len(body.inputs))
+    for index in range(states, known):
         _pass_in(book, Use(node, index), body.inputs[index])
-    facts = [_carried(book, node, body, i, i) for i in range(min(states, len(body.outputs)))]
+    facts = [_carried(book, node, body, i, i) for i in range(min(states, known, len(body.outputs)))]
     return [*facts, *(_collected(book, body, i) for i in range(states, len(body.outputs)))]
 
 
@@ -115,7 +116,7 @@ def facts_of_call(book: FactBook, node: ir.Node, function: ir.Function) -> list[
     """A user's function: its inputs are integers only if its body wants them."""
     identifier = function.identifier()
     if identifier in book.calling:
-        raise GraphError(f"{describe(node)}: the function calls itbook. Remove the circle.")
+        raise GraphError(f"{describe(node)}: the function calls itself. Remove the circle.")
     given = [book.fact(v) for v in node.inputs]
     for index, (formal, fact) in enumerate(zip(function.inputs, given, strict=False)):
         if fact.is_quantised and formal not in book.demand.wanted:

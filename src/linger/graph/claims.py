@@ -75,8 +75,10 @@ def is_quantising_domain(domain: str) -> bool:
 
 
 def is_dequant(node: ir.Node | None) -> bool:
-    """Whether a node turns integers into real numbers, in either dialect."""
-    return node is not None and node.op_type == DEQUANT and is_quantising(node)
+    """Whether a node turns integers into real numbers, in either dialect; one without a tensor does nothing."""
+    if node is None or node.op_type != DEQUANT or not is_quantising(node):
+        return False
+    return len(node.outputs) == 1 and len(node.inputs) > 0 and node.inputs[0] is not None
 
 
 def claims_of(node: ir.Node) -> Claims:

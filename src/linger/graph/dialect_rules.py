@@ -14,8 +14,7 @@ from linger.graph.finding import ERROR
 
 def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
     """A Dequant: its tensor must hold integers at its scale; looked through where its result must be integers."""
-    value = node.inputs[0] if node.inputs else None
-    fact = book.fact(value)
+    fact = book.fact(node.inputs[0])
     if fact.is_real:
         book.result.of_reals.append(node)
         return [fact]
@@ -24,8 +23,7 @@ def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
         book.result.wrong_scales.append((node, fact.scale))
     elif own is None:
         book.find(ERROR, describe(node), "it has no scale_o, and its tensor's scale is not known", "Set scale_o.")
-    if value is not None:
-        book.take(Use(node, 0))
+    book.take(Use(node, 0))
     return [fact if fact.is_quantised and node.outputs[0] in book.demand.wanted else REAL]
 
 

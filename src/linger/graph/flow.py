@@ -80,6 +80,12 @@ class Flow:
         yield from self.functions
         yield from self.owners
 
+    def sort(self) -> None:
+        """Bring the nodes of every graph into an order in which they can run; what can stay, stays."""
+        self.model.graph.sort()
+        for graph in self.functions:
+            graph.sort()
+
     def sources(self, value: ir.Value) -> list[ir.Value]:
         """The tensors whose numbers come out as `value`; a Dequant counts as if it were not there."""
         node = value.producer()

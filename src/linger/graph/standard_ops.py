@@ -132,10 +132,11 @@ def output_type(op_type: str, index: int, opset: int) -> ir.DataType | int | Non
     schema = _schema(op_type, opset)
     if schema is None or not schema.outputs:
         return None
-    kind = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
-    if kind.startswith("tensor("):
-        return ir.DataType[kind[len("tensor(") : -1].upper()]
-    return next((i for i, parameter in enumerate(schema.inputs) if parameter.type_str == kind), None)
+    output = schema.outputs[min(index, len(schema.outputs) - 1)]
+    if len(output.types) == 1:
+        (kind,) = output.types
+        return ir.DataType[kind[len("tensor(") : -1].upper()] if kind.startswith("tensor(") else None
+    return next((i for i, parameter in enumerate(schema.inputs) if parameter.type_str == output.type_str), None)
 
 
 @cache

@@ -36,6 +36,8 @@ def facts_of_standard(book: FactBook, node: ir.Node) -> list[Fact]:
         _take_all(book, node, facts)
         return _raw(book, node, facts)
     data = moved_inputs(node) or compared_inputs(node)
+    if any(facts[i].element is None for i in data if i < len(facts) and node.inputs[i] is not None):
+        return facts_of_unknown(book, node)  # what it meets may be integers or not
     common = _common(node, facts, data)
     if common is not None and _can_stay(book, node, common):
         _take_all(book, node, facts)
@@ -118,14 +120,14 @@ def _constant(book: FactBook, node: ir.Node) -> Fact:
 
 
 def facts_of_unknown(book: FactBook, node: ir.Node) -> list[Fact]:
-    """A node of an op that nobody knows: left as it is, and said so."""
+    """A node whose op, or whose other inputs, nobody knows: left as it is, and said so."""
     for index, value in enumerate(node.inputs):
         if value is not None and book.fact(value).is_quantised and not is_dequant(value.producer()):
             book.find(
                 WARNING,
                 describe(node),
-                f"linger does not know this op, so it cannot tell whether it takes the integers of {value.name!r} "
-                f"({book.fact(value)}), input {index}",
+                f"whether it takes the integers of {value.name!r} ({book.fact(value)}), its input {index}, cannot be told: "
+                "the op, or the type of what it meets there, is not known",
                 "If it computes with real numbers, put a Dequant before it.",
             )
     return [plain(output.dtype) for output in node.outputs]

@@ -11,7 +11,7 @@ from linger.graph.propagation import propagate
 
 
 def correct_types(model: ir.Model) -> Changes:
-    """Correct declared element types that contradict what is computed; tensors without a declared type stay so.
+    """Correct declared element types that contradict what is computed; of the others, only outputs get one.
 
     Inputs of the model and initializers say themselves what they are. Requires: sorted nodes.
     """
@@ -19,9 +19,10 @@ def correct_types(model: ir.Model) -> Changes:
     found = propagate(model)
     for value in _computed(Flow.of(model)):
         element = found.element(value)
-        if element is None or value.dtype is None or value.dtype == element:
+        if element is None or value.dtype == element or (value.dtype is None and not value.is_graph_output()):
             continue
-        changes.note(f"tensor {value.name!r}", f"is {element.name.lower()}, not {value.dtype.name.lower()}")
+        was = "it was not declared" if value.dtype is None else f"not {value.dtype.name.lower()}"
+        changes.note(f"tensor {value.name!r}", f"is {element.name.lower()}, {was}")
         value.type = ir.TensorType(element)
     return changes
 

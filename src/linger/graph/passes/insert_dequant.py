@@ -33,6 +33,7 @@ def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared") -> Chang
         inserter = _Inserter(model, found, changes)
         for use in missing:
             inserter.serve(use)
+        inserter.sort()
     return changes
 
 
@@ -49,6 +50,10 @@ class _Inserter:
         is_older = any(is_quantising(n) and n.domain != NEWER_DOMAIN for n in nodes)
         self._domain = NEWER_DOMAIN if is_newer and not is_older else DOMAIN
         self._made: dict[tuple[ir.Value, ir.Graph], ir.Value] = {}
+
+    def sort(self) -> None:
+        """A Dequant that was there may stand behind what now reads it."""
+        self._flow.sort()
 
     def serve(self, use: Use) -> None:
         """Let a use have real numbers."""

@@ -28,6 +28,8 @@ def remove_dequant(model: ir.Model) -> Changes:
     for use in found.integer_uses:
         _bypass(use, found, changes)
     _merge(flow, changes)
+    if changes:
+        flow.sort()  # the Dequant that stays may stand behind what now reads it
     for node in [n for n in flow.nodes() if is_dequant(n)]:
         if not any(o.uses() or o.is_graph_output() for o in node.outputs):
             changes.note(describe(node), "removed: nothing uses it")

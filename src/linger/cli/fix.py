@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger fix: mend a file whose Dequants are misplaced or whose graph is broken."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from linger.errors import GraphError
+from linger.reporting.tables import table
+from linger.verification.fix_dequant import Repair, fix_dequant
+
+
+class Outputs(str, Enum):
+    """What quantised outputs of the model become."""
+
+    declared = "declared"
+    float = "float"
+    integer = "integer"
+
+
+def fix(
+    model: Annotated[Path, typer.Argument(help="An ONNX file; the mended one is written to <name>_fix.onnx.")],
+    outputs: Annotated[
+        Outputs, typer.Option(help="Integer outputs become float: unless declared as integers, always, or never.")
+    ] = Outputs.declared,
+    rule: Annotated[list[str] | None, typer.Option(help="Apply this rule only; may be given several times.")] = None,
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Run the result before it is written.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The changes and findings as JSON.")] = False,
+) -> None:
+    """Mend a file and list every change; exit code 1 if something is left to mend by hand."""
+    result = fix_dequant(model, check, outputs=outputs.value, rules=rule or None)
+    if as_json:
+        typer.echo(json.dumps(_as_dict(result), indent=2))
+    else:
+        console = Console()
+        if result.changes:
+            rows = [(c.rule, c.where, c.what) for c in result.changes]
+            console.print(table("Changes", ("rule", "where", "what"), rows))
+        if result.findings:
+            found = [(f.severity, f.node, f"{f.reason}. {f.remedy}") for f in result.findings]
+            console.print(table("Left as it is", ("severity", "where", "why"), found))
+        console.print(f"{result.summary()}", soft_wrap=True, markup=False, highlight=False)
+    if not result.ok:
+        raise GraphError(f"{model}: not everything could be mended. See the list above.")
+
+
+def _as_dict(result: Repair) -> dict[str, object]:
+    return {
+        "path": str(result.path),
+        "ok": result.ok,
+        "changes": [{"rule": c.rule, "where": c.where, "what": c.what} for c in result.changes],
+        "findings": [
+            {"severity": f.severity, "where": f.node, "reason": f.reason, "remedy": f.remedy} for f in result.findings
+        ],
+    }

@@ -1,0 +1,52 @@
+"""linger fix."""
+
+import json
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from tests.support.command import run
+from tests.support.dialect_text import quantising
+
+
+@pytest.fixture
+def wrong(folder):
+    onnx.save(ir.to_proto(quantising("q = Q16(x) d = DQ4(q) y = Exp(q)")), folder / "wrong.onnx")
+    onnx.save(ir.to_proto(quantising("q = Q32(x) a = ADD16(q, q) y = Exp(a)")), folder / "hopeless.onnx")
+    return folder
+
+
+def test_changes_are_listed_and_the_file_is_written(wrong):
+    done = run("fix", "wrong.onnx", "--check", cwd=wrong)
+    assert done.returncode == 0, done.stderr
+    assert "insert_dequant" in done.stdout
+    assert "written to wrong_fix.onnx. 0 of" in done.stdout
+    assert (wrong / "wrong_fix.onnx").exists()
+
+
+def test_as_json(wrong):
+    done = run("fix", "wrong.onnx", "--json", cwd=wrong)
+    found = json.loads(done.stdout)
+    assert found["ok"]
+    assert found["path"] == "wrong_fix.onnx"
+    assert {c["rule"] for c in found["changes"]} >= {"remove_dequant", "insert_dequant"}
+
+
+def test_what_is_left_is_listed_and_the_exit_code_says_so(wrong):
+    done = run("fix", "hopeless.onnx", cwd=wrong)
+    assert done.returncode == 1
+    assert "scale_x is 16, and 'q' has the scale 32" in done.stdout
+    assert "not everything could be mended" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["none.onnx"], 2, "no such file"),
+        (["broken.onnx"], 1, "not a complete ONNX model"),
+        (["m.onnx", "--rule", "x"], 2, "no rule x"),
+    ],
+)
+def test_wrong_calls(fails, arguments, code, message):
+    fails("fix", *arguments, code=code, message=message)
