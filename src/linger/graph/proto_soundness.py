@@ -127,7 +127,7 @@ class _Visit:
             found.append(Flaw(NAME, f"the names of the node {_describe(node)} are no UTF-8 text"))
         if not _SIMPLE.issuperset([a.type for a in attributes]):
             for attribute in attributes:
-                if attribute.type not in _SIMPLE and not attribute.ref_attr_name:
+                if attribute.type not in _SIMPLE:
                     found += self._attribute_flaws(node, attribute)
         return found
 
@@ -137,6 +137,9 @@ class _Visit:
         where = f"attribute {attribute.name!r} of {_describe(node)}"
         if kind == _KIND.UNDEFINED:
             return [Flaw(NODE, f"{where} has no type")]
+        if attribute.ref_attr_name:
+            is_graph = kind in (_KIND.GRAPH, _KIND.GRAPHS)
+            return [Flaw(NODE, f"{where} is a graph that the caller gives, which linger does not read")] if is_graph else []
         if kind in (_KIND.SPARSE_TENSOR, _KIND.SPARSE_TENSORS):
             return [Flaw(SPARSE, f"{where} is a sparse tensor, which linger does not read")]
         if kind == _KIND.GRAPH:

@@ -1,0 +1,93 @@
+"""What every input must survive: only our errors, soon; and a mended model is a model, and stays as it is."""
+
+import time
+
+import onnx
+import onnx_ir as ir
+
+import linger
+from linger.errors import LingerError
+from linger.graph.model_io import load
+from linger.graph.propagation import propagate
+from linger.graph.soundness import REPORTABLE, flaws
+
+SECONDS = 5
+"""CPU time for one small input, with the slowness of instrumented code in it."""
+
+
+def exercise(data: bytes) -> str:
+    """Load, look, mend, write, read and mend again; says how far it got.
+
+    Raises:
+        AssertionError: A promise is broken.
+        Exception: Any error that is not a LingerError escapes.
+    """
+    start = time.process_time()
+    reached = _stages(data)
+    spent = time.process_time() - start
+    assert spent < SECONDS, f"{spent:.1f} s for {len(data)} bytes"
+    return reached
+
+
+def _stages(data: bytes) -> str:
+    try:
+        model = load(data, allowed=REPORTABLE)
+    except LingerError as error:
+        return _sentence("unreadable", error)
+    if hasattr(linger, "check"):
+        linger.check(data)
+    try:
+        model = load(data)
+    except LingerError as error:
+        return _sentence("flawed", error)
+    assert flaws(model) == []
+    _propagated(model)
+    try:
+        mended = linger.fix_dequant(data)
+    except LingerError as error:
+        return _sentence("not mended", error)
+    _stays_mended(mended)
+    if hasattr(linger, "convert_dialect"):
+        _converted(mended.model)
+    return "mended" if mended.ok else "partly mended"
+
+
+def _sentence(reached: str, error: LingerError) -> str:
+    """Every refusal is one line that says something."""
+    assert len(str(error).splitlines()) == 1, repr(str(error))
+    return reached
+
+
+def _propagated(model: ir.Model) -> None:
+    """Following the facts never fails on a sorted model, and changes nothing."""
+    before = content(model)
+    try:
+        propagate(model)
+    except LingerError as error:
+        _sentence("not followed", error)
+    assert content(model) == before
+
+
+def _stays_mended(mended: linger.Repair) -> None:
+    written = content(mended.model)
+    again = load(written)  # it must be a model
+    second = linger.fix_dequant(written)
+    assert [str(change) for change in second.changes] == []
+    assert content(second.model) == content(again)
+    assert [str(f) for f in second.findings] == [str(f) for f in mended.findings]
+
+
+def _converted(model: ir.Model) -> None:
+    for dialect in ("thinker", "linger"):
+        try:
+            made = linger.convert_dialect(model, to=dialect)
+        except LingerError as error:
+            _sentence("not converted", error)
+        else:
+            load(content(made) if isinstance(made, ir.Model) else made)
+
+
+def content(model: ir.Model) -> bytes:
+    """A model as bytes, the same for the same model."""
+    proto: onnx.ModelProto = ir.to_proto(model)
+    return proto.SerializeToString(deterministic=True)
