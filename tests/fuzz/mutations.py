@@ -11,11 +11,49 @@ Mutation = Callable[[onnx.ModelProto, Random], object]
 FLOATS = (0.0, -1.0, 0.5, 1.0, 8.0, 16.0, 32.0, 3.0, 1e-42, 3e38, float("inf"), float("nan"))
 INTS = (-1, 0, 1, 2, 4, 5, 7, 8, 16, 17, 32, 64, 999, 2**31, 2**40, -(2**62))
 DOMAINS = ("", "thinker", "linger", "ai.onnx", "thinker.arcs", "my", "com.microsoft")
-STANDARD = (
-    "Add Relu Identity Transpose Reshape Concat Split If Loop Scan Cast Constant ConstantOfShape Clip MaxPool Where Gather "
-    "QuantizeLinear DequantizeLinear Softmax Shape Slice Squeeze Unsqueeze Flatten Pad Expand Dropout MatMul Mul Sub Neg Max "
-    "SequenceConstruct SequenceAt Optional TopK LSTM Resize"
-).split()
+STANDARD = tuple(
+    [
+        "Add",
+        "Relu",
+        "Identity",
+        "Transpose",
+        "Reshape",
+        "Concat",
+        "Split",
+        "If",
+        "Loop",
+        "Scan",
+        "Cast",
+        "Constant",
+        "ConstantOfShape",
+        "Clip",
+        "MaxPool",
+        "Where",
+        "Gather",
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "Softmax",
+        "Shape",
+        "Slice",
+        "Squeeze",
+        "Unsqueeze",
+        "Flatten",
+        "Pad",
+        "Expand",
+        "Dropout",
+        "MatMul",
+        "Mul",
+        "Sub",
+        "Neg",
+        "Max",
+        "SequenceConstruct",
+        "SequenceAt",
+        "Optional",
+        "TopK",
+        "LSTM",
+        "Resize",
+    ]
+)
 NEWER = ("Quant", "Dequant", "QLinear", "QConv2d", "QAdd", "QCat", "QLSTM", "QSigmoid")
 
 
@@ -168,7 +206,9 @@ def change_kind(proto, random):
 
 
 def rename_attribute(proto, random):
-    _attribute(proto, random).name = random.choice([_attribute(proto, random).name, "axis", "to", "scale_o", "platform", ""])
+    _attribute(proto, random).name = random.choice(
+        [_attribute(proto, random).name, "axis", "to", "scale_o", "platform", ""]
+    )
 
 
 def drop_attribute(proto, random):
@@ -225,9 +265,7 @@ def weight_as_input(proto, random):
 
 
 def _value(proto, random):
-    found = [
-        v for g in graphs(proto) if isinstance(g, onnx.GraphProto) for v in (*g.input, *g.output, *g.value_info)
-    ]
+    found = [v for g in graphs(proto) if isinstance(g, onnx.GraphProto) for v in (*g.input, *g.output, *g.value_info)]
     return random.choice(found) if found else proto.graph.input.add(name="x")
 
 
@@ -346,7 +384,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 )  # fmt: skip
 
 
-def mutated(data: bytes, random: Random, *, most: int = 4) -> bytes:
+def mutated(data: bytes, random: Random, *, most: int = 3) -> bytes:
     """A model with one to a few changes; what is no model comes back as it was."""
     proto = onnx.ModelProto()
     try:

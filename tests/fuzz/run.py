@@ -22,11 +22,14 @@ broken: dict[str, Path] = {}
 start = time.monotonic()
 
 
-def one_input(data: bytes) -> None:
-    """Exercise one input; what breaks is kept, with its traceback."""
+def one_input(data: bytes) -> int:
+    """Exercise one input; what breaks is kept, with its traceback. Unreadable ones are no start for others (-1)."""
+    result = 0
     (FOLDER / "last.bin").write_bytes(data)  # what a crash of the interpreter leaves behind
     try:
-        reached[exercise(data)] += 1
+        stage = exercise(data)
+        reached[stage] += 1
+        result = -1 if stage == "unreadable" else 0
     except Exception as error:  # noqa: BLE001 - this is what the run looks for
         where = _signature(error)
         if where not in broken:
@@ -38,6 +41,7 @@ def one_input(data: bytes) -> None:
         reached["broken"] += 1
     if sum(reached.values()) % 2000 == 0:
         sys.stderr.write(f"{time.monotonic() - start:.0f} s {dict(reached)}\n")
+    return result
 
 
 def _signature(error: Exception) -> str:

@@ -6,7 +6,16 @@ import onnx
 
 CORPUS = Path(__file__).parent / "corpus"
 GOLDEN = CORPUS.parent.parent / "golden"
-OF_GOLDEN = ("net_residual", "net_se", "lstm_fwd", "iqcat_three", "linear_3d", "conv2d_k3p1", "layernorm_2d", "requant_8to16")
+OF_GOLDEN = (
+    "net_residual",
+    "net_se",
+    "lstm_fwd",
+    "iqcat_three",
+    "linear_3d",
+    "conv2d_k3p1",
+    "layernorm_2d",
+    "requant_8to16",
+)
 
 
 def content(path: Path) -> bytes:

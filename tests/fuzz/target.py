@@ -79,12 +79,16 @@ def _stays_mended(mended: linger.Repair) -> None:
 
 def _converted(model: ir.Model) -> None:
     for dialect in ("thinker", "linger"):
-        try:
-            made = linger.convert_dialect(model, to=dialect)
-        except LingerError as error:
-            _sentence("not converted", error)
-        else:
-            load(content(made) if isinstance(made, ir.Model) else made)
+        _converted_to(model, dialect)
+
+
+def _converted_to(model: ir.Model, dialect: str) -> None:
+    try:
+        made = linger.convert_dialect(model, to=dialect)
+    except LingerError as error:
+        _sentence("not converted", error)
+    else:
+        load(content(made) if isinstance(made, ir.Model) else made)
 
 
 def content(model: ir.Model) -> bytes:

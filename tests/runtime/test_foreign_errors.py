@@ -16,7 +16,7 @@ def test_any_error_becomes_one_line_with_its_cause():
 
 
 def test_our_own_errors_stay_what_they_are():
-    with pytest.raises(UsageError, match="^mine$"), as_graph_error("it cannot run"):
+    with pytest.raises(UsageError, match=r"^mine$"), as_graph_error("it cannot run"):
         raise UsageError("mine")
 
 

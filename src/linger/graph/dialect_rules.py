@@ -78,7 +78,8 @@ def _is_number(value: ir.Value) -> bool:
     tensor = value.const_value
     producer = value.producer()
     if tensor is None and producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
-        tensor = producer.attributes["value"].as_tensor()
+        content = producer.attributes["value"]
+        tensor = content.as_tensor() if content.type == ir.AttributeType.TENSOR and not content.is_ref() else None
     return (tensor is not None and tensor.size == 1) or (
         producer is not None and producer.op_type == "Constant" and "value_float" in producer.attributes
     )

@@ -55,11 +55,11 @@ def _dtype(node: ir.Node, index: int) -> ir.DataType | None:
     return None if value is None else value.dtype
 
 
-def constant_type(node: ir.Node) -> ir.DataType:
-    """The element type of a Constant or a ConstantOfShape."""
+def constant_type(node: ir.Node) -> ir.DataType | None:
+    """The element type of a Constant or a ConstantOfShape; None where the caller of a function gives the tensor."""
     for name, attribute in node.attributes.items():
         if name == "value":
-            return attribute.as_tensor().dtype
+            return None if attribute.is_ref() else attribute.as_tensor().dtype
         if name.startswith("value_int"):
             return ir.DataType.INT64
         if name.startswith("value_string"):

@@ -32,15 +32,15 @@ def proto_flaws(proto: onnx.ModelProto, content: bytes | None = None) -> list[Fl
     """
     found = [*_opset_flaws(proto), *_function_names(proto.functions)]
     lengths = _long_lengths(proto, content)
-    waiting: list[tuple[onnx.GraphProto | onnx.FunctionProto, tuple[_Names, ...]]] = [(proto.graph, ())]
-    waiting += [(function, ()) for function in proto.functions]
+    waiting: list[tuple[onnx.GraphProto | onnx.FunctionProto, tuple[_Names, ...], bool]] = [(proto.graph, (), False)]
+    waiting += [(function, (), True) for function in proto.functions]
     while waiting and len(found) < _MOST_FLAWS:
-        graph, around = waiting.pop()
+        graph, around, is_called = waiting.pop()
         if len(around) >= DEEPEST:
             return [*found, Flaw(DEPTH, f"graphs lie more than {DEEPEST} levels deep inside each other")]
-        visit = _Visit(graph, around)
+        visit = _Visit(graph, around, is_called=is_called)
         found += visit.flaws(lengths if graph is proto.graph else None)
-        waiting += [(inner, visit.scopes) for inner in visit.inner]
+        waiting += [(inner, visit.scopes, is_called) for inner in visit.inner]
     return found
 
 
@@ -85,8 +85,11 @@ def _is_text(names: Iterable[str]) -> bool:
 class _Visit:
     """One graph or function body: what it defines, what it holds, what is wrong with it."""
 
-    def __init__(self, graph: onnx.GraphProto | onnx.FunctionProto, around: tuple[_Names, ...]) -> None:
+    def __init__(
+        self, graph: onnx.GraphProto | onnx.FunctionProto, around: tuple[_Names, ...], *, is_called: bool
+    ) -> None:
         self._graph = graph
+        self._is_called = is_called
         self.inner: list[onnx.GraphProto] = []
         self.scopes: tuple[_Names, ...] = (*around, {""})
 
@@ -125,21 +128,28 @@ class _Visit:
             found.append(Flaw(NAME, "there are nodes without an op type"))
         if not _is_text((node.op_type, node.name, node.domain, node.overload, *inputs, *outputs, *names)):
             found.append(Flaw(NAME, f"the names of the node {_describe(node)} are no UTF-8 text"))
-        if not _SIMPLE.issuperset([a.type for a in attributes]):
-            for attribute in attributes:
-                if attribute.type not in _SIMPLE:
-                    found += self._attribute_flaws(node, attribute)
+        for attribute in attributes:
+            if attribute.ref_attr_name:
+                found += self._reference_flaws(node, attribute)
+            elif attribute.type not in _SIMPLE:
+                found += self._attribute_flaws(node, attribute)
         return found
+
+    def _reference_flaws(self, node: onnx.NodeProto, attribute: onnx.AttributeProto) -> list[Flaw]:
+        """Of an attribute whose content the caller of a function gives."""
+        where = f"attribute {_cut(attribute.name)!r} of {_describe(node)}"
+        if not self._is_called:
+            return [Flaw(NODE, f"{where} is to be given by the caller of a function, but stands in none")]
+        if attribute.type in (_KIND.GRAPH, _KIND.GRAPHS, _KIND.UNDEFINED):
+            return [Flaw(NODE, f"{where} is a graph that the caller gives, which linger does not read")]
+        return []
 
     def _attribute_flaws(self, node: onnx.NodeProto, attribute: onnx.AttributeProto) -> list[Flaw]:
         """Of an attribute that holds more than numbers and texts."""
         kind = attribute.type
-        where = f"attribute {attribute.name!r} of {_describe(node)}"
+        where = f"attribute {_cut(attribute.name)!r} of {_describe(node)}"
         if kind == _KIND.UNDEFINED:
             return [Flaw(NODE, f"{where} has no type")]
-        if attribute.ref_attr_name:
-            is_graph = kind in (_KIND.GRAPH, _KIND.GRAPHS)
-            return [Flaw(NODE, f"{where} is a graph that the caller gives, which linger does not read")] if is_graph else []
         if kind in (_KIND.SPARSE_TENSOR, _KIND.SPARSE_TENSORS):
             return [Flaw(SPARSE, f"{where} is a sparse tensor, which linger does not read")]
         if kind == _KIND.GRAPH:

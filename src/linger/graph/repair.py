@@ -20,6 +20,7 @@ from linger.graph.passes.remove_dequant import remove_dequant
 from linger.graph.passes.rescale_dequant import rescale_dequant
 from linger.graph.propagation import OutputPolicy, propagate
 
+_MOST_ROUNDS = 4
 Rules = dict[str, Callable[[ir.Model], Changes]]
 
 
@@ -49,8 +50,12 @@ def repair(
         What was changed, and what could not be mended.
     """
     changes: list[RuleChange] = []
-    for name, run in choose(_rules(outputs), rules).items():
-        changes += [RuleChange(name, c.where, c.what) for c in run(model)]
+    chosen = choose(_rules(outputs), rules)
+    for _ in range(_MOST_ROUNDS):  # what a later rule mends may be work for an earlier one
+        made = [RuleChange(name, c.where, c.what) for name, run in chosen.items() for c in run(model)]
+        changes += made
+        if not made:
+            break
     if any(is_quantising_domain(f.domain) for f in model.functions.values()):
         changes += [RuleChange("attach_functions", c.where, c.what) for c in attach_functions(model)]
     return changes, propagate(model, outputs=outputs).findings
