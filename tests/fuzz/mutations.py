@@ -11,49 +11,12 @@ Mutation = Callable[[onnx.ModelProto, Random], object]
 FLOATS = (0.0, -1.0, 0.5, 1.0, 8.0, 16.0, 32.0, 3.0, 1e-42, 3e38, float("inf"), float("nan"))
 INTS = (-1, 0, 1, 2, 4, 5, 7, 8, 16, 17, 32, 64, 999, 2**31, 2**40, -(2**62))
 DOMAINS = ("", "thinker", "linger", "ai.onnx", "thinker.arcs", "my", "com.microsoft")
-STANDARD = tuple(
-    [
-        "Add",
-        "Relu",
-        "Identity",
-        "Transpose",
-        "Reshape",
-        "Concat",
-        "Split",
-        "If",
-        "Loop",
-        "Scan",
-        "Cast",
-        "Constant",
-        "ConstantOfShape",
-        "Clip",
-        "MaxPool",
-        "Where",
-        "Gather",
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "Softmax",
-        "Shape",
-        "Slice",
-        "Squeeze",
-        "Unsqueeze",
-        "Flatten",
-        "Pad",
-        "Expand",
-        "Dropout",
-        "MatMul",
-        "Mul",
-        "Sub",
-        "Neg",
-        "Max",
-        "SequenceConstruct",
-        "SequenceAt",
-        "Optional",
-        "TopK",
-        "LSTM",
-        "Resize",
-    ]
-)
+STANDARD = (
+    "Add", "Relu", "Identity", "Transpose", "Reshape", "Concat", "Split", "If", "Loop", "Scan", "Cast", "Constant",
+    "ConstantOfShape", "Clip", "MaxPool", "Where", "Gather", "QuantizeLinear", "DequantizeLinear", "Softmax", "Shape",
+    "Slice", "Squeeze", "Unsqueeze", "Flatten", "Pad", "Expand", "Dropout", "MatMul", "Mul", "Sub", "Neg", "Max",
+    "SequenceConstruct", "SequenceAt", "Optional", "TopK", "LSTM", "Resize",
+)  # fmt: skip
 NEWER = ("Quant", "Dequant", "QLinear", "QConv2d", "QAdd", "QCat", "QLSTM", "QSigmoid")
 
 
