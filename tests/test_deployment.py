@@ -66,7 +66,7 @@ session = linger.Session(path)
 (y,) = session.run(None, generated_feeds(session, 0))
 mended = linger.fix_dequant(path, True)
 done = {
-    "run": str(y.dtype),
+    "session": str(y.dtype),
     "fix_dequant": [mended.ok, len(mended.changes), mended.path.name],
     "parser_dequant": type(linger.parser_dequant(path.read_bytes(), False)).__name__,
 }
@@ -92,7 +92,7 @@ def test_a_file_is_run_and_mended_without_torch(tmp_path):
     path = tmp_path / "m.onnx"
     path.write_bytes(dialect().SerializeToString())
     done = json.loads(run(USE, path))
-    assert done["run"] == "float32"
+    assert done["session"] == "float32"
     assert done["fix_dequant"] == [True, 0, "m_fix.onnx"]
     assert done["parser_dequant"] == "Model"
     assert all(done.get(name, True) for name in ("check", "compare", "vectors"))
