@@ -102,9 +102,17 @@ def with_function(calls, body):
 
 
 def test_a_function_gets_real_numbers_unless_its_body_takes_integers():
-    found = with_function("q = Q16(x) y = my.f(q)", "b = Relu(a)")
+    found = with_function("q = Q16(x) y = my.f(q)", "b = Exp(a)")
     assert [(str(u), u.index) for u in found.missing] == [("y (f)", 0)]
     found = with_function("q = Q16(x) r = my.f(q) y = DQ16(r)", "b = ADD16(a, a)")
+    assert found.missing == []
+    assert not found.findings
+
+
+def test_a_function_that_moves_takes_whatever_it_gets():
+    found = with_function(
+        "q = Q16(x) v = Q32(x) r = my.f(q) s = my.f(v) t = my.f(x) d = DQ16(r) y = Add(d, t)", "b = Relu(a)"
+    )
     assert found.missing == []
     assert not found.findings
 

@@ -53,3 +53,24 @@ def test_branches_are_walked_and_type_the_if():
     model = ir.from_proto(onnx.parser.parse_model(text))
     infer_element_types(model.graph)
     assert model.graph[1].outputs[0].dtype == T.INT8
+
+
+def test_every_result_of_a_branch_a_loop_and_a_scan_has_its_own_type():
+    text = """<ir_version: 8, opset_import: ["": 12, "thinker": 1]> g (float[2] x, bool c) => (float[2] y) {
+      q = thinker.Quant<data_bits=8, scale_x=16.0>(x)
+      one, two = If(c) <
+        then_branch = t () => (a, b) { a = Neg(x) b = thinker.Relu(q) },
+        else_branch = e () => (a1, b1) { a1 = Abs(x) b1 = Identity(q) }>
+      n = Constant<value_int = 2>()
+      three, four, five = Loop(n, c, x, q) <
+        body = l (int64 i, bool go, float[2] r, int8[2] k) => (on, r1, k1, r2) {
+          on = Not(go) r1 = Neg(r) k1 = thinker.Relu(k) r2 = Abs(r) }>
+      six, seven = Scan<num_scan_inputs = 1, body = s (float v, int8 w) => (v1, w1) {
+          v1 = Neg(v) w1 = thinker.Relu(w) }>(x, q)
+      y = thinker.Dequant<scale_o=16.0>(two)
+    }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    infer_element_types(model.graph)
+    found = {o.name: o.dtype for node in model.graph for o in node.outputs}
+    names = ("one", "two", "three", "four", "five", "six", "seven")
+    assert [found[n] for n in names] == [T.FLOAT, T.INT8, T.FLOAT, T.INT8, T.FLOAT, T.FLOAT, T.INT8]

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from linger.errors import GraphError
 from linger.graph.dialect_node import describe
-from linger.graph.fact_book import FactBook, Use
+from linger.graph.fact_book import FactBook, Propagation, Use
 from linger.graph.facts import REAL, UNKNOWN, Fact, plain
 from linger.graph.finding import ERROR
 from linger.graph.flow import LOOP_FORMALS, scan_states
@@ -113,35 +113,64 @@ def _collected(book: FactBook, body: ir.Graph, index: int) -> Fact:
 
 
 def facts_of_call(book: FactBook, node: ir.Node, function: ir.Function) -> list[Fact]:
-    """A user's function: its inputs are integers only if its body wants them."""
-    identifier = function.identifier()
-    if identifier in book.calling:
+    """A user's function: integers go in where its body moves them or wants them, else real numbers."""
+    if function.identifier() in book.calling:
         raise GraphError(f"{describe(node)}: the function calls itself. Remove the circle.")
     given = [book.fact(v) for v in node.inputs]
-    for index, (formal, fact) in enumerate(zip(function.inputs, given, strict=False)):
-        if fact.is_quantised and formal not in book.demand.wanted:
-            book.need(Use(node, index))
-            given[index] = REAL
-        elif fact.is_quantised:
+    if _tried(book, function, given) is None:
+        given = [
+            REAL if fact.is_quantised and formal not in book.demand.wanted else fact
+            for formal, fact in zip(function.inputs, given, strict=False)
+        ]
+    for index, fact in enumerate(given):
+        if fact.is_quantised:
             book.take(Use(node, index))
+        elif book.fact(node.inputs[index]).is_quantised:
+            book.need(Use(node, index))
+    results = _tried(book, function, given)
+    return _called(book, node, function, given) if results is None else results
+
+
+def _called(book: FactBook, node: ir.Node, function: ir.Function, given: list[Fact]) -> list[Fact]:
+    """What a function gives whose body has to change, or holds contradictions: it can do so for one kind of inputs."""
+    identifier = function.identifier()
     known = book.function_facts.get(identifier)
     if known is None:
         book.function_facts[identifier] = given
-        book.result.facts.update(zip(function.inputs, given, strict=False))
-        book.calling.append(identifier)
-        book.visit(function.graph)
-        book.calling.pop()
-        return [book.fact(v) for v in function.outputs]
-    if known == given:
-        return [book.fact(v) for v in function.outputs]
-    if any(f.is_quantised for f in (*known, *given)):
+        _enter_function(book, function, given)
+    elif known != given:
         book.find(
             ERROR,
             describe(node),
             f"it calls a function with {', '.join(map(str, given))}, and another call gives it {', '.join(map(str, known))}",
             "Inline the function, or give it the same kind of numbers everywhere.",
         )
-    return [plain(output.dtype) for output in node.outputs]
+        return [plain(output.dtype) for output in node.outputs]
+    return [book.fact(v) for v in function.outputs]
+
+
+def _tried(book: FactBook, function: ir.Function, given: list[Fact]) -> list[Fact] | None:
+    """What a function gives for these inputs if nothing in its body has to change; None otherwise."""
+    key = (function.identifier(), tuple(given))
+    if key not in book.trials:
+        kept, known, reported = book.result, dict(book.function_facts), set(book.reported)
+        book.result = Propagation()
+        _enter_function(book, function, given)
+        trial, book.result, book.function_facts = book.result, kept, known
+        book.reported = reported
+        book.trials[key] = [trial.fact(v) for v in function.outputs] if trial.is_clean else None
+        if trial.is_clean:
+            book.function_facts.setdefault(function.identifier(), given)
+            for value, fact in trial.facts.items():  # bodies may be called with several kinds
+                kept.facts[value] = fact if kept.facts.get(value, fact) == fact else UNKNOWN
+    return book.trials[key]
+
+
+def _enter_function(book: FactBook, function: ir.Function, given: list[Fact]) -> None:
+    book.result.facts.update(zip(function.inputs, given, strict=False))
+    book.calling.append(function.identifier())
+    book.visit(function.graph)
+    book.calling.pop()
 
 
 def _is_same(one: Fact, other: Fact) -> bool:

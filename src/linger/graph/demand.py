@@ -4,14 +4,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 import onnx_ir as ir
 
 from linger.graph.claims import claims_of, is_dequant, is_quantising, read_scale
-from linger.graph.flow import Flow
+from linger.graph.flow import Flow, is_default_domain
+from linger.graph.standard_ops import OLDEST_OPSET, integer_inputs
 
 _ENOUGH = 2
 """Two scales for one tensor are a contradiction; a third one would not tell more."""
+
+
+class Reader(Enum):
+    """Who reads integers: a dialect op, a Dequant, or an op that is about integers as such."""
+
+    DIALECT = "dialect"
+    DEQUANT = "dequant"
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A tensor that must hold integers, who says so, and the scale at which it is read."""
+
+    value: ir.Value
+    reader: Reader
+    scale: float | None
 
 
 @dataclass
@@ -20,11 +39,13 @@ class Demand:
 
     Attributes:
         wanted: Tensors that reach an input which must hold integers, directly or through data movement.
-        scales: The scales at which they are read there, in the order found; at most two.
+        quantised: Those of them that a dialect op or a Dequant reads.
+        scales: The scales at which dialect ops read them, in the order found; at most two.
         dequantised: The scales of Dequants that read them, which are the word of nobody else's.
     """
 
     wanted: set[ir.Value] = field(default_factory=set)
+    quantised: set[ir.Value] = field(default_factory=set)
     scales: dict[ir.Value, list[float]] = field(default_factory=dict)
     dequantised: dict[ir.Value, list[float]] = field(default_factory=dict)
 
@@ -42,30 +63,44 @@ class Demand:
 def find_demand(flow: Flow) -> Demand:
     """Walk back from every input that must hold integers."""
     demand = Demand()
-    waiting: list[tuple[ir.Value, float | None, bool]] = []
-    for node in flow.nodes():
-        if not is_quantising(node):
-            continue
-        own = read_scale(node, "scale_o") if is_dequant(node) else None
-        for index, claim in claims_of(node).integers.items():
-            value = node.inputs[index] if index < len(node.inputs) else None
-            if value is not None:
-                waiting.append((value, own if is_dequant(node) else claim.scale, is_dequant(node)))
+    opset = flow.model.graph.opset_imports.get("", OLDEST_OPSET)
+    waiting = [reading for node in flow.nodes() for reading in _readings(node, opset)]
+    seen: set[tuple[ir.Value, Reader]] = set()
     while waiting:
-        value, scale, is_soft = waiting.pop()
-        if _note(demand, value, scale, is_soft=is_soft):
-            waiting += [(source, scale, is_soft) for source in flow.sources(value)]
+        reading = waiting.pop()
+        value, reader = reading.value, reading.reader
+        if reader is Reader.DEQUANT and is_dequant(value.producer()):
+            continue  # a Dequant of a Dequant's result is one too many; it says nothing of the integers
+        if _note(demand, reading) or (value, reader) not in seen:
+            seen.add((value, reader))
+            waiting += [Reading(source, reader, reading.scale) for source in flow.sources(value)]
     return demand
 
 
-def _note(demand: Demand, value: ir.Value, scale: float | None, *, is_soft: bool) -> bool:
-    """Keep what a reader says; whether it was new."""
-    is_new = value not in demand.wanted
-    demand.wanted.add(value)
-    if scale is None:
-        return is_new
-    known = (demand.dequantised if is_soft else demand.scales).setdefault(value, [])
-    if scale in known or len(known) >= _ENOUGH:
-        return is_new
-    known.append(scale)
+def _readings(node: ir.Node, opset: int) -> list[Reading]:
+    """The inputs of a node that must hold integers."""
+    if is_dequant(node):
+        found, reader = [(0, read_scale(node, "scale_o"))], Reader.DEQUANT
+    elif is_quantising(node):
+        found, reader = [(i, claim.scale) for i, claim in claims_of(node).integers.items()], Reader.DIALECT
+    elif is_default_domain(node):
+        found, reader = [(i, None) for i in integer_inputs(node, opset)], Reader.PLAIN
+    else:
+        return []
+    inputs = node.inputs
+    return [Reading(v, reader, scale) for i, scale in found if i < len(inputs) and (v := inputs[i]) is not None]
+
+
+def _note(demand: Demand, reading: Reading) -> bool:
+    """Keep what a reader says; whether its scale was new."""
+    demand.wanted.add(reading.value)
+    if reading.reader is not Reader.PLAIN:
+        demand.quantised.add(reading.value)
+    if reading.scale is None:
+        return False
+    is_soft = reading.reader is Reader.DEQUANT
+    known = (demand.dequantised if is_soft else demand.scales).setdefault(reading.value, [])
+    if reading.scale in known or len(known) >= _ENOUGH:
+        return False
+    known.append(reading.scale)
     return True

@@ -28,13 +28,22 @@ def infer_element_types(graph: ir.Graph) -> None:
         inner = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
         for subgraph in inner:
             infer_element_types(subgraph)
-        found = _output_type(node, inner)
-        for index, output in enumerate(node.outputs):
+        for output, found in zip(node.outputs, _output_types(node, inner), strict=False):
             if found is not None and (output.dtype is None or is_dialect(node)):
-                output.dtype = ir.DataType.FLOAT if index and is_dialect(node) else found
+                output.dtype = found
 
 
-def _output_type(node: ir.Node, inner: list[ir.Graph]) -> ir.DataType | None:
+def _output_types(node: ir.Node, inner: list[ir.Graph]) -> list[ir.DataType | None]:
+    if inner:
+        ends = (
+            inner[0].outputs[1:] if node.op_type == "Loop" else inner[0].outputs
+        )  # a Loop's first one is its condition
+        return [end.dtype for end in ends]
+    others = ir.DataType.FLOAT if is_dialect(node) else _output_type(node)
+    return [_output_type(node), *[others] * (len(node.outputs) - 1)]
+
+
+def _output_type(node: ir.Node) -> ir.DataType | None:
     if is_dialect(node):
         return _dialect_output_type(node)
     if node.op_type in _FIXED:
@@ -45,8 +54,6 @@ def _output_type(node: ir.Node, inner: list[ir.Graph]) -> ir.DataType | None:
         return constant_type(node)
     if node.op_type == "QuantizeLinear":
         return _dtype(node, 2) or ir.DataType.UINT8
-    if inner:
-        return inner[0].outputs[0].dtype if node.op_type == "If" else None
     return _dtype(node, 1 if node.op_type == "Where" else 0)
 
 

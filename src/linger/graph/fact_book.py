@@ -15,8 +15,7 @@ from linger.graph.element_types import INTEGERS
 from linger.graph.facts import UNKNOWN, Fact, plain, quantised, storage_bits
 from linger.graph.finding import ERROR, Finding
 from linger.graph.flow import Flow
-
-_OLDEST_OPSET = 7
+from linger.graph.standard_ops import OLDEST_OPSET
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,11 @@ class Propagation:
         return ir.DataType.FLOAT if is_dequant(value.producer()) else self.fact(value).element
 
     @property
+    def is_clean(self) -> bool:
+        """Whether nothing has to change."""
+        return not (self.missing or self.integer_uses or self.wrong_scales or self.of_reals or self.findings)
+
+    @property
     def missing(self) -> list[Use]:
         """Uses that need real numbers and get integers."""
         return [use for use in self.needs if not is_dequant(use.value.producer())]
@@ -81,7 +85,8 @@ class FactBook:
         visit: Goes through the nodes of a graph.
         real_formals: Inputs of loop bodies that were found to carry real numbers.
         is_settled: Whether this round found no more of them.
-        function_facts: What the first call of a function gave it.
+        function_facts: What the first call gave a function whose body has to change.
+        trials: What functions give for which inputs; None where their body has to change for that.
         calling: The functions that are being followed.
     """
 
@@ -92,6 +97,7 @@ class FactBook:
     real_formals: set[ir.Value] = field(default_factory=set)
     is_settled: bool = True
     function_facts: dict[ir.OperatorIdentifier, list[Fact]] = field(default_factory=dict)
+    trials: dict[tuple[ir.OperatorIdentifier, tuple[Fact, ...]], list[Fact] | None] = field(default_factory=dict)
     calling: list[ir.OperatorIdentifier] = field(default_factory=list)
     reported: set[ir.Value] = field(default_factory=set)
 
@@ -100,12 +106,13 @@ class FactBook:
         self.is_settled = True
         self.result = Propagation()
         self.function_facts.clear()
+        self.trials.clear()
         self.reported.clear()
 
     @property
     def opset(self) -> int:
         """The version of standard ONNX."""
-        return self.flow.model.graph.opset_imports.get("", _OLDEST_OPSET)
+        return self.flow.model.graph.opset_imports.get("", OLDEST_OPSET)
 
     def facts_of(self, node: ir.Node) -> list[Fact]:
         """What is known of a node's inputs."""
@@ -125,16 +132,20 @@ class FactBook:
         """This use needs real numbers."""
         value = use.value
         fact = self.fact(value)
-        if not fact.is_quantised:
-            return
-        if fact.scale is not None or is_dequant(value.producer()):
+        if fact.is_quantised and (fact.scale is not None or is_dequant(value.producer())):
             self.result.needs.append(use)
-        elif value not in self.reported:
+        elif fact.is_quantised or fact.element in INTEGERS:
+            self.need_unscaled(use)
+
+    def need_unscaled(self, use: Use) -> None:
+        """This use needs real numbers, and there is no way to have them."""
+        value = use.value
+        if value not in self.reported:
             self.reported.add(value)
             self.find(
                 ERROR,
                 str(use),
-                f"it needs real numbers, and the scale of {value.name!r} ({fact}) is not known",
+                f"it needs real numbers, and the scale of {value.name!r} ({self.fact(value)}) is not known",
                 "Give the node that makes it a scale_o, or put a Dequant with the right scale behind it.",
             )
 
@@ -146,7 +157,7 @@ class FactBook:
     def _origin(self, value: ir.Value) -> Fact:
         """An input, an initializer or a constant: its type, and the scale at which its readers take it."""
         element = value.dtype or (None if value.const_value is None else value.const_value.dtype)
-        if element not in INTEGERS or value not in self.demand.wanted:
+        if element not in INTEGERS or value not in self.demand.quantised:
             return plain(element)
         is_constant = value.const_value is not None and not value.is_graph_input()
         different = self.demand.contradiction(value)

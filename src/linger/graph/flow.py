@@ -27,6 +27,18 @@ def home_of(value: ir.Value) -> ir.Graph | None:
     return value.graph if producer is None else producer.graph
 
 
+def place_early(node: ir.Node, graph: ir.Graph) -> None:
+    """Put a node of one input into a graph, as early as that input can be read."""
+    value = node.inputs[0]
+    producer = None if value is None else value.producer()
+    if producer is not None and producer.graph is graph:
+        graph.insert_after(producer, node)
+    elif len(graph):
+        graph.insert_before(graph[0], node)
+    else:
+        graph.append(node)
+
+
 def scan_states(node: ir.Node) -> int | None:
     """How many states a Scan carries; None where it does not say it in a way that can be followed."""
     count = node.attributes.get("num_scan_inputs")

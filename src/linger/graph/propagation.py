@@ -50,7 +50,8 @@ def propagate(model: ir.Model, *, outputs: OutputPolicy = "declared") -> Propaga
             break
     for index, value in enumerate(model.graph.outputs):
         is_integer = outputs == "integer" or (outputs == "declared" and value.dtype in INTEGERS)
-        if book.fact(value).is_quantised and not is_integer:
+        is_declared_real = value.dtype == ir.DataType.FLOAT and book.fact(value).element in INTEGERS
+        if not is_integer and (book.fact(value).is_quantised or is_declared_real):
             book.need(Use(model.graph, index))
     return book.result
 

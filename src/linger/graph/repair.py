@@ -77,8 +77,8 @@ def choose(known: Rules, names: Collection[str] | None) -> Rules:
 
 def _rules(outputs: OutputPolicy) -> Rules:
     return {
-        "remove_dequant": remove_dequant,
         "rescale_dequant": rescale_dequant,
+        "remove_dequant": remove_dequant,
         "insert_dequant": partial(insert_dequant, outputs=outputs),
         "correct_types": correct_types,
     }

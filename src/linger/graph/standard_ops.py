@@ -8,7 +8,12 @@ from functools import cache
 import onnx
 import onnx_ir as ir
 
-from linger.graph.element_types import INTEGERS
+from linger.graph.element_types import INTEGERS, constant_type
+
+OLDEST_OPSET = 7
+"""Of a model that does not say which one it is for."""
+
+WHOLE = INTEGERS | {ir.DataType.INT64}
 
 _MOVED = dict.fromkeys(
     (
@@ -36,6 +41,7 @@ RAW = frozenset(
 )  # fmt: skip
 """Ops that are about integers as such; what the integers stand for is stated elsewhere, or nowhere."""
 
+_CASTS = frozenset({"Cast", "CastLike"})
 _EXACT_COMPARISON_BITS = 16
 """Wider integers may be equal as float32, so comparing them is not comparing what they stand for."""
 
@@ -84,6 +90,25 @@ def inputs_beside(node: ir.Node) -> tuple[int, ...]:
     return tuple(i for i in _BESIDE.get(node.op_type, ()) if i < len(node.inputs) and node.inputs[i] is not None)
 
 
+def integer_inputs(node: ir.Node, opset: int) -> tuple[int, ...]:
+    """Inputs of a standard node that must be integers: the op is about integers, or a constant beside them is one."""
+    if node.op_type in RAW - _CASTS:
+        return tuple(i for i in range(len(node.inputs)) if not takes(node.op_type, i, "float", opset))
+    data = moved_inputs(node) or compared_inputs(node)
+    together = [i for i in (*data, *inputs_beside(node)) if i < len(node.inputs)]
+    constant = {i for i in together if _is_integer_constant(node.inputs[i])}
+    return tuple(i for i in together if i not in constant) if constant else ()
+
+
+def _is_integer_constant(value: ir.Value | None) -> bool:
+    if value is None or value.is_graph_input():
+        return False
+    producer = value.producer()
+    if producer is not None and producer.op_type == "Constant":
+        return constant_type(producer) in INTEGERS
+    return value.const_value is not None and value.const_value.dtype in INTEGERS
+
+
 def moved_outputs(node: ir.Node) -> int:
     """How many outputs carry the numbers on; the others are indices."""
     return len(node.outputs) if node.op_type == "Split" else 1
@@ -103,6 +128,12 @@ def can_run(node: ir.Node, element: ir.DataType | None, bits: int | None, opset:
     return takes(node.op_type, data[0] if data else 0, element.name.lower(), opset)
 
 
+def can_take(node: ir.Node, index: int, element: ir.DataType | None, opset: int) -> bool:
+    """Whether an input of a standard node may have an element type; where floats may not stand either, nothing is said."""
+    is_open = element is None or node.op_type in _ADOPTED or not takes_reals(node, index, opset)
+    return is_open or takes(node.op_type, index, element.name.lower(), opset)  # type: ignore[union-attr]
+
+
 def takes_reals(node: ir.Node, index: int, opset: int) -> bool:
     """Whether an input of a standard node may hold floats."""
     return takes(node.op_type, index, "float", opset)
@@ -120,6 +151,21 @@ def takes(op_type: str, index: int, element: str, opset: int) -> bool:
         return False
     parameter = schema.inputs[min(index, len(schema.inputs) - 1)]
     return f"tensor({element})" in parameter.types
+
+
+@cache
+def type_variable(op_type: str, index: int, opset: int) -> str | None:
+    """The name of an input's type where several tensors of a node have the same one; None where it is fixed.
+
+    >>> type_variable("Clip", 0, 17) == type_variable("Clip", 1, 17), type_variable("Reshape", 1, 17)
+    (True, None)
+    """
+    schema = _schema(op_type, opset)
+    if schema is None or not schema.inputs:
+        return None
+    parameter = schema.inputs[min(index, len(schema.inputs) - 1)]
+    is_free = not parameter.is_homogeneous and index >= len(schema.inputs) - 1
+    return None if is_free or parameter.type_str.startswith("tensor(") else parameter.type_str
 
 
 @cache

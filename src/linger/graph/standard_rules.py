@@ -14,13 +14,17 @@ from linger.graph.finding import ERROR, WARNING
 from linger.graph.standard_ops import (
     LOOKING,
     RAW,
+    WHOLE,
     can_run,
+    can_take,
     compared_inputs,
     inputs_beside,
+    integer_inputs,
     moved_inputs,
     moved_outputs,
     output_type,
     takes_reals,
+    type_variable,
 )
 
 
@@ -28,7 +32,7 @@ def facts_of_standard(book: FactBook, node: ir.Node) -> list[Fact]:
     """A standard node: integers stay integers where they are moved, selected or compared and a runtime can do so."""
     facts = [book.fact(v) for v in node.inputs]
     if not any(f.is_quantised for f in facts):
-        return _plain_outputs(book, node, facts)
+        return _plain_outputs(book, node, _without_misfits(book, node, facts))
     if node.op_type in LOOKING:
         _take_all(book, node, facts)
         return [plain(ir.DataType.INT64)]
@@ -47,6 +51,20 @@ def facts_of_standard(book: FactBook, node: ir.Node) -> list[Fact]:
     return _on_reals(book, node, facts)
 
 
+def _without_misfits(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
+    """Integers that nobody gave a scale, where the op takes real numbers only: said so, and followed as if they were real."""
+    seen = list(facts)
+    groups = [type_variable(node.op_type, index, book.opset) for index in range(len(facts))]
+    of_reals = {group for group, fact in zip(groups, facts, strict=True) if fact.is_real and group is not None}
+    for index, fact in enumerate(facts):
+        if fact.element not in WHOLE:
+            continue
+        if groups[index] in of_reals or not can_take(node, index, fact.element, book.opset):
+            book.need_unscaled(Use(node, index))
+            seen[index] = REAL
+    return seen
+
+
 def _take_all(book: FactBook, node: ir.Node, facts: list[Fact]) -> None:
     for index, fact in enumerate(facts):
         if fact.is_quantised:
@@ -56,6 +74,8 @@ def _take_all(book: FactBook, node: ir.Node, facts: list[Fact]) -> None:
 def _can_stay(book: FactBook, node: ir.Node, fact: Fact) -> bool:
     if any(output in book.demand.wanted for output in node.outputs):
         return True  # what takes integers further on decides
+    if integer_inputs(node, book.opset):
+        return True  # so do integers beside them
     return can_run(node, fact.element, fact.bits, book.opset)
 
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from linger.graph.changes import Changes
+from linger.graph.element_types import INTEGERS
 from linger.graph.flow import Flow
-from linger.graph.propagation import propagate
+from linger.graph.propagation import Propagation, propagate
 
 
 def correct_types(model: ir.Model) -> Changes:
@@ -17,14 +18,23 @@ def correct_types(model: ir.Model) -> Changes:
     """
     changes = Changes()
     found = propagate(model)
-    for value in _computed(Flow.of(model)):
+    flow = Flow.of(model)
+    open_ends = {v for function in flow.functions.values() for v in function.outputs}  # a function has no types
+    for value in _computed(flow):
         element = found.element(value)
-        if element is None or value.dtype == element or (value.dtype is None and not value.is_graph_output()):
+        is_open = value.dtype is None and (value in open_ends or not value.is_graph_output())
+        if element is None or value.dtype == element or is_open or _is_broken_promise(value, found):
             continue
         was = "it was not declared" if value.dtype is None else f"not {value.dtype.name.lower()}"
         changes.note(f"tensor {value.name!r}", f"is {element.name.lower()}, {was}")
         value.type = ir.TensorType(element)
     return changes
+
+
+def _is_broken_promise(value: ir.Value, found: Propagation) -> bool:
+    """Whether an output is declared to be real, and integers come whose scale nobody knows: a finding says so."""
+    is_real_end = value.is_graph_output() and value.dtype == ir.DataType.FLOAT
+    return is_real_end and found.element(value) in INTEGERS and not found.fact(value).is_quantised
 
 
 def _computed(flow: Flow) -> list[ir.Value]:

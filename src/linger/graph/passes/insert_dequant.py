@@ -8,8 +8,9 @@ import onnx_ir as ir
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.graph.changes import Changes
 from linger.graph.claims import DEQUANT, NEWER_DOMAIN, is_dequant, is_quantising, read_scale
+from linger.graph.dialect_node import describe
 from linger.graph.fact_book import Propagation, Use
-from linger.graph.flow import Flow, home_of
+from linger.graph.flow import Flow, home_of, place_early
 from linger.graph.names import Names
 from linger.graph.propagation import OutputPolicy, propagate
 
@@ -98,6 +99,8 @@ class _Inserter:
         scale = self._found.fact(value).scale
         for node in value.consumers():
             if is_dequant(node) and node.graph is graph and read_scale(node, "scale_o") == scale:
+                graph.remove(node)  # it may stand behind what is to read it
+                place_early(node, graph)
                 return node.outputs[0]
         return None
 
@@ -109,16 +112,22 @@ class _Inserter:
         made = node.outputs[0]
         made.name = self._names.choose(f"{value.name}_dequant")
         made.type, made.shape = ir.TensorType(ir.DataType.FLOAT), value.shape
-        producer = value.producer()
-        if producer is not None and producer.graph is graph:
-            graph.insert_after(producer, node)
-        elif len(graph):
-            graph.insert_before(graph[0], node)
-        else:
-            graph.append(node)
+        place_early(node, graph)
         self._changes.note(node.name, f"Dequant of {value.name!r} at scale {scale:g} inserted")
+        if graph is home_of(value):
+            self._replace_inner(node, scale)
         self._import(graph)
         return made
+
+    def _replace_inner(self, made: ir.Node, scale: float) -> None:
+        """Dequants in branches give way to one that they can see."""
+        value, graph = made.inputs[0], made.graph
+        assert value is not None  # it was just made
+        for node in [n for n in value.consumers() if is_dequant(n) and n.graph is not graph]:
+            if read_scale(node, "scale_o") == scale and not node.outputs[0].is_graph_output():
+                self._changes.note(describe(node), f"removed: {made.name} does the same")
+                node.outputs[0].replace_all_uses_with(made.outputs[0])
+                node.graph.remove(node, safe=True)  # type: ignore[union-attr]
 
     def _import(self, graph: ir.Graph) -> None:
         """Functions have imports of their own; a sub-graph has those of what it stands in."""

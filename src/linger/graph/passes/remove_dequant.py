@@ -9,7 +9,7 @@ from linger.graph.changes import Changes
 from linger.graph.claims import is_dequant, read_scale
 from linger.graph.dialect_node import describe
 from linger.graph.fact_book import Propagation, Use
-from linger.graph.flow import Flow, home_of
+from linger.graph.flow import Flow, home_of, place_early
 from linger.graph.propagation import propagate
 
 
@@ -90,6 +90,10 @@ def _merge_equal(nodes: list[ir.Node], flow: Flow, changes: Changes) -> None:
         changes.note(describe(node), f"removed: {describe(twin)} does the same")
         node.outputs[0].replace_all_uses_with(twin.outputs[0])
         _remove(node)
+        assert twin.graph is not None  # it came from a graph
+        graph = twin.graph
+        graph.remove(twin)  # it may stand behind what reads it now
+        place_early(twin, graph)
 
 
 def _scopes(graph: ir.Graph | None, flow: Flow) -> list[ir.Graph]:

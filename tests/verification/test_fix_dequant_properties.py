@@ -1,0 +1,119 @@
+"""Random dialect graphs, damaged in every way: the repair gives back what they computed, or says that it cannot."""
+
+from collections import Counter
+
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+import linger
+from linger.graph.finding import NOTE
+from linger.runtime.reference import Reference
+from linger.runtime.session import Session
+from linger.verification.fix_dequant import Repair
+from tests.support.comparison import assert_same
+from tests.support.damages import KINDS, Damaged, injure
+from tests.support.dialect_graphs import FLOAT, Made, feeds
+from tests.support.graph_control import FAMILIES, random_model
+from tests.support.repairs import as_reals, first_difference, interface, outputs_of
+
+FREELY = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
+SIZES = st.integers(1, 8)
+SEEDS = st.integers(0, 2**32 - 1)
+WAYS = st.lists(st.sampled_from(KINDS), min_size=1, max_size=3)
+
+
+def claims(repair: Repair) -> list[str]:
+    """What the repair says of what it could not mend, notes left out."""
+    return [str(f) for f in repair.findings if f.severity != NOTE]
+
+
+def unhurt(made: Made) -> None:
+    """A right file comes back as it was, and without complaint."""
+    repair = linger.fix_dequant(made.model)
+    assert [str(c) for c in repair.changes] == []
+    assert claims(repair) == []
+
+
+def same_as_before(made: Made, hurt: Damaged, repaired: onnx.ModelProto, number: int) -> None:
+    """The same inputs and outputs, and the same bits.
+
+    An output that was declared as integers and then stood behind a Dequant may have become real: then it is the real
+    number of each integer.
+    """
+    expected = onnx.ModelProto()
+    expected.CopyFrom(made.model)
+    scales = {}
+    for index, (found, wanted) in enumerate(zip(repaired.graph.output, expected.graph.output, strict=True)):
+        if found.name in hurt.real_ends and found.type.tensor_type.elem_type == FLOAT:
+            wanted.type.tensor_type.elem_type = FLOAT
+            scales[index] = made.tensors[found.name].scale
+    assert interface(repaired) == interface(expected)
+    inputs = feeds(made.model, number)
+    before = as_reals(outputs_of(made.model, inputs), scales)
+    assert first_difference(outputs_of(repaired, inputs), before) is None
+
+
+def restored(made: Made, hurt: Damaged, number: int) -> str:
+    """Repair a damaged model; "exact", or "reported" where the file no longer tells what it was and the repair says so."""
+    given_bytes = hurt.model.SerializeToString(deterministic=True)
+    repair = linger.fix_dequant(hurt.model)
+    assert hurt.model.SerializeToString(deterministic=True) == given_bytes  # the given model stays as it is
+    if hurt.can_be_restored:
+        assert claims(repair) == []
+    elif claims(repair):
+        return "reported"
+    repaired = ir.to_proto(repair.model)
+    same_as_before(made, hurt, repaired, number)
+    assert [str(c) for c in linger.fix_dequant(repaired).changes] == []
+    return "exact"
+
+
+def try_cases(count: int, *, derandomize: bool) -> tuple[Counter, Counter, Counter]:
+    """Families of ops, kinds of damage and outcomes over so many cases."""
+    families, kinds, outcomes = Counter(), Counter(), Counter()
+
+    @seed(20261116)
+    @settings(FREELY, max_examples=count, derandomize=derandomize, print_blob=False)
+    @given(SIZES, SEEDS, WAYS)
+    def case(size: int, number: int, ways: list[str]) -> None:
+        made = random_model(number, size)
+        hurt = injure(made, ways, number)
+        unhurt(made)
+        outcome = restored(made, hurt, number)
+        families.update(made.families)
+        kinds.update(hurt.kinds)
+        outcomes.update([outcome])
+
+    case()
+    return families, kinds, outcomes
+
+
+def test_a_hundred_damaged_graphs_are_restored_or_reported():
+    families, kinds, outcomes = try_cases(100, derandomize=True)
+    assert sum(outcomes.values()) >= 100
+    assert set(families) == set(FAMILIES)
+    assert set(kinds) == set(KINDS)
+    assert outcomes["reported"] > 0
+
+
+@pytest.mark.slow
+def test_thousands_of_damaged_graphs_are_restored_or_reported():
+    families, kinds, outcomes = try_cases(2500, derandomize=False)
+    assert sum(outcomes.values()) >= 2000
+    assert min(families[name] for name in FAMILIES) >= 10
+    assert min(kinds[name] for name in KINDS) >= 10
+    assert outcomes["reported"] >= 10
+
+
+@settings(FREELY, max_examples=15, derandomize=True)
+@given(SIZES, SEEDS)
+def test_the_graphs_run_alike_in_onnx_runtime_and_in_the_reference(size, number):
+    made = random_model(number, size, is_exact=True)
+    session, reference = Session(made.model), Reference(made.model)
+    for inputs in feeds(made.model, number):
+        found = reference.run(inputs)
+        for output, array in zip(session.get_outputs(), session.run(None, inputs), strict=True):
+            assert_same(found[output.name], array)
