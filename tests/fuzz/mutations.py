@@ -347,7 +347,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 )  # fmt: skip
 
 
-def mutated(data: bytes, random: Random, *, most: int = 3) -> bytes:
+def mutated(data: bytes, random: Random, *, most: int = 2) -> bytes:
     """A model with one to a few changes; what is no model comes back as it was."""
     proto = onnx.ModelProto()
     try:

@@ -23,13 +23,13 @@ start = time.monotonic()
 
 
 def one_input(data: bytes) -> int:
-    """Exercise one input; what breaks is kept, with its traceback. Unreadable ones are no start for others (-1)."""
+    """Exercise one input; what breaks is kept, with its traceback. Refused ones are no start for others (-1)."""
     result = 0
     (FOLDER / "last.bin").write_bytes(data)  # what a crash of the interpreter leaves behind
     try:
         stage = exercise(data)
         reached[stage] += 1
-        result = -1 if stage == "unreadable" else 0
+        result = -1 if stage in ("unreadable", "flawed") else 0
     except Exception as error:  # noqa: BLE001 - this is what the run looks for
         where = _signature(error)
         if where not in broken:

@@ -1,14 +1,19 @@
 """What every input must survive: only our errors, soon; and a mended model is a model, and stays as it is."""
 
 import time
+import zlib
 
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import DecodeError
 
 import linger
 from linger.errors import LingerError
 from linger.graph.model_io import load
 from linger.graph.propagation import propagate
+from linger.graph.proto_repair import repair_proto
+from linger.graph.proto_soundness import UNREADABLE, proto_flaws
+from linger.graph.repair_rules import RULES
 from linger.graph.soundness import REPORTABLE, flaws
 
 SECONDS = 5
@@ -30,6 +35,7 @@ def exercise(data: bytes) -> str:
 
 
 def _stages(data: bytes) -> str:
+    _readable_after_repair(data)
     try:
         model = load(data, allowed=REPORTABLE)
     except LingerError as error:
@@ -42,6 +48,7 @@ def _stages(data: bytes) -> str:
         return _sentence("flawed", error)
     assert flaws(model) == []
     _propagated(model)
+    _one_rule(data)
     try:
         mended = linger.fix_dequant(data)
     except LingerError as error:
@@ -66,6 +73,33 @@ def _propagated(model: ir.Model) -> None:
     except LingerError as error:
         _sentence("not followed", error)
     assert content(model) == before
+
+
+def _readable_after_repair(data: bytes) -> None:
+    """What is mended before it is read as a graph may still be refused, in a sentence."""
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+        if not any(flaw.category in UNREADABLE for flaw in proto_flaws(proto)):
+            repair_proto(proto)
+            load(proto)
+    except LingerError as error:
+        _sentence("not repaired", error)
+    except DecodeError:
+        return
+
+
+def _one_rule(data: bytes) -> None:
+    """A rule on its own, another one for every input: it leaves a model, and a second time nothing to do."""
+    rule = list(RULES.values())[zlib.crc32(data) % len(RULES)]
+    model = load(data)
+    try:
+        rule.apply(model)
+    except LingerError as error:
+        _sentence("no rule", error)
+        return
+    again = load(content(model))
+    assert [f"{rule.name}: {change}" for change in rule.apply(again)] == []
 
 
 def _stays_mended(mended: linger.Repair) -> None:

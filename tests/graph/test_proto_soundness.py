@@ -67,7 +67,7 @@ def test_an_attribute_that_a_function_passes_on_has_no_content():
     [
         (lambda p: p.opset_import.add(domain="", version=3), "domain '' has two versions, 17 and 3"),
         (lambda p: p.opset_import.add(domain="ai.onnx", version=3), "domain '' has two versions, 17 and 3"),
-        (lambda p: p.opset_import.add(domain="z", version=0), "the opset version 0 of domain 'z' does not exist"),
+        (lambda p: p.opset_import.add(domain="z", version=-1), "the opset version -1 of domain 'z' does not exist"),
         (lambda p: p.graph.node.add(), "there are nodes without an op type"),
         (lambda p: p.graph.node[0].attribute.add(name="k"), "attribute 'k' of q (Quant) has no type"),
         (

@@ -56,7 +56,7 @@ def _opset_flaws(proto: onnx.ModelProto) -> Iterator[Flaw]:
     versions: dict[str, int] = {}
     for entry in proto.opset_import:
         domain = "" if entry.domain in _STANDARD else str(entry.domain)
-        if not 0 < entry.version <= _HIGHEST_OPSET:
+        if not 0 <= entry.version <= _HIGHEST_OPSET:  # 0: not known, see `proto_repair`
             yield Flaw(OPSET, f"the opset version {entry.version} of domain {domain!r} does not exist")
         elif versions.setdefault(domain, entry.version) != entry.version:
             yield Flaw(OPSET, f"domain {domain!r} has two versions, {versions[domain]} and {entry.version}")
