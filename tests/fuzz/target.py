@@ -98,7 +98,7 @@ def _one_rule(data: bytes) -> None:
     except LingerError as error:
         _sentence("no rule", error)
         return
-    again = load(content(model))
+    again = load(content(model), allowed=REPORTABLE)  # inlined, a call that lacks an input leaves a node that does
     assert [f"{rule.name}: {change}" for change in rule.apply(again)] == []
 
 
