@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Union
 
@@ -39,13 +39,19 @@ _LARGEST_TENSORS = _LARGEST_FILE - 2**26
 """A protobuf file ends at 2 GB; 64 MB are left for nodes, names and shapes."""
 
 
-def load(source: ModelLike, *, allowed: Collection[str] = ()) -> ir.Model:
+def load(
+    source: ModelLike,
+    *,
+    prepare: Callable[[onnx.ModelProto], object] | None = None,
+    allowed: Collection[str] = (),
+) -> ir.Model:
     """An ONNX model from a path, bytes, a ModelProto or an onnx_ir model (which is returned as it is).
 
     Weights in a file of their own are found beside the model and read when they are needed.
 
     Args:
         source: The model.
+        prepare: Mends a file before it is read as a graph; a given ModelProto is copied for it.
         allowed: Categories of flaws (`linger.graph.soundness`) with which a model is not refused: for those that report
             them, or mend them.
 
@@ -64,6 +70,10 @@ def load(source: ModelLike, *, allowed: Collection[str] = ()) -> ir.Model:
         content = source if isinstance(source, bytes) else _content(source)
         folder = None if isinstance(source, bytes) else Path(source).parent
         proto = _parse(content, where)
+    if prepare is not None:
+        proto = _copied(proto) if proto is source else proto
+        _require_readable(proto, content, where)
+        prepare(proto)
     refuse(proto_flaws(_complete(proto, where), content), where, allowed=allowed)
     del content
     model = _from_proto(proto, where)
@@ -81,8 +91,19 @@ def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
     """
     content, where = _content(path), str(path)
     proto = _complete(_parse(content, where), where)
-    refuse((flaw for flaw in proto_flaws(proto, content) if flaw.category in UNREADABLE), where)
+    _require_readable(proto, content, where)
     return proto
+
+
+def _require_readable(proto: onnx.ModelProto, content: bytes | None, where: str) -> None:
+    """Refuse what cannot even be walked through or shown."""
+    refuse((flaw for flaw in proto_flaws(proto, content) if flaw.category in UNREADABLE), where)
+
+
+def _copied(proto: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return copy
 
 
 def _content(path: str | os.PathLike[str]) -> bytes:

@@ -115,7 +115,9 @@ class _Visit:
             for name in wanted:
                 used[name] = node
         found += [Flaw(UNDEFINED, f"no node makes {n!r}, which {_describe(used[n])} uses") for n in self._missing(used)]
-        return found + [Flaw(UNDEFINED, f"no node makes the output {n!r}") for n in outputs if not n or self._missing([n])]
+        return found + [
+            Flaw(UNDEFINED, f"no node makes the output {n!r}") for n in outputs if not n or self._missing([n])
+        ]
 
     def _missing(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if not any(name in defined for defined in self.scopes)]
