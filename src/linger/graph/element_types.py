@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx_ir as ir
 
 from linger.graph.dialect_node import attributes_of, is_dialect, op_of
@@ -11,6 +13,8 @@ from linger.numeric.onnx_writer import integer_type
 INTEGERS = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32})
 """Types that quantised tensors have."""
 
+_TYPES: dict[Any, ir.DataType] = {t.value: t for t in ir.DataType}
+_STANDARD = ("", "ai.onnx")
 _FIXED = {
     **dict.fromkeys(("Shape", "Size", "NonZero", "ArgMax", "ArgMin", "NonMaxSuppression"), ir.DataType.INT64),
     **dict.fromkeys(
@@ -22,12 +26,19 @@ _FIXED = {
 }
 
 
-def infer_element_types(graph: ir.Graph) -> None:
-    """Give every value of a sorted graph (and of the graphs inside it) its element type where it can be known."""
+def infer_element_types(graph: ir.Graph, *, guess: bool = True) -> None:
+    """Give every value of a sorted graph (and of the graphs inside it) its element type where it can be known.
+
+    Args:
+        graph: The graph.
+        guess: Whether an op that nobody knows is taken to give what it gets.
+    """
     for node in graph:
         inner = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
         for subgraph in inner:
-            infer_element_types(subgraph)
+            infer_element_types(subgraph, guess=guess)
+        if not guess and not is_dialect(node) and node.domain not in _STANDARD:
+            continue
         for output, found in zip(node.outputs, _output_types(node, inner), strict=False):
             if found is not None and (output.dtype is None or is_dialect(node)):
                 output.dtype = found
@@ -49,7 +60,7 @@ def _output_type(node: ir.Node) -> ir.DataType | None:
     if node.op_type in _FIXED:
         return _FIXED[node.op_type]
     if node.op_type == "Cast":
-        return ir.DataType(node.attributes["to"].as_int())
+        return _TYPES.get(node.attributes["to"].value)
     if node.op_type in ("Constant", "ConstantOfShape"):
         return constant_type(node)
     if node.op_type == "QuantizeLinear":

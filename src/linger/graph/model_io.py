@@ -148,7 +148,8 @@ def _parse(content: bytes, where: str) -> onnx.ModelProto:
 
 
 def _complete(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
-    if not proto.HasField("graph") or not proto.opset_import:
+    graph = proto.graph
+    if not proto.opset_import or not (graph.node or graph.output or graph.input or graph.name):
         raise GraphError(f"{where}: this is no ONNX model: it has no graph or no opset. Export it again.")
     return proto
 
