@@ -85,7 +85,8 @@ def _is_number(value: ir.Value) -> bool:
     producer = value.producer()
     if tensor is None and producer is not None and producer.op_type == "Constant":
         held = producer.attributes.get("value")
-        tensor = held.as_tensor() if held is not None and held.type == ir.AttributeType.TENSOR else None
+        is_tensor = held is not None and held.type == ir.AttributeType.TENSOR and not held.is_ref()
+        tensor = held.as_tensor() if held is not None and is_tensor else None
     return (tensor is not None and tensor.size == 1) or (
         producer is not None and producer.op_type == "Constant" and "value_float" in producer.attributes
     )
