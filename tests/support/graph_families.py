@@ -468,10 +468,11 @@ def matrix_product(s: Scope) -> bool:
 def product_of_two(s: Scope) -> bool:
     """Both operands may be quantised, and neither is a constant."""
     x = None if s.world.is_exact else s.a_float(lambda t: len(t.shape) == 2 and t.size <= 16)
-    y = None if x is None else s.a_float(lambda t: len(t.shape) == 2 and t.shape[0] == x.shape[1])
+    y = None if x is None else s.a_float(lambda t: t.shape == x.shape)
     if x is None or y is None:
         return False
-    s.node("MatMul", [x, y], [s.reals((x.shape[0], y.shape[1]))])
+    turned = s.node("Transpose", [y], [s.like(y, y.shape[::-1])], perm=[1, 0])
+    s.node("MatMul", [x, turned], [s.reals((x.shape[0], x.shape[0]))])
     return True
 
 
