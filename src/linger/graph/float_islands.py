@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Float ops between DequantizeLinear and QuantizeLinear, and whether integers could go through them as they are.
+
+Quantising is monotonic: it never turns the order of two numbers round. So ops that move, repeat, choose or limit numbers do
+to the integers what they do to the floats, as long as all Q and DQ around them have one scale and one zero point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from linger.graph.dialect_node import describe
+from linger.graph.finding import NOTE, Finding
+from linger.graph.qdq_node import (
+    DEQUANTIZE,
+    QUANTIZE,
+    WIDTHS,
+    Quantization,
+    constant,
+    is_qdq,
+    quantization_of,
+    quantized,
+    returns_every_integer,
+)
+from linger.graph.walking import places
+
+_MOVE = (
+    *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split", "Identity"),
+    *("Gather", "GatherElements", "GatherND", "Expand", "Tile"),
+)
+_MOVE_BYTES = ("DepthToSpace", "SpaceToDepth", "Pad")
+_COMPARE = ("Relu", "Clip", "MaxPool", "ReduceMax", "ReduceMin")
+
+DATA_INPUTS = {**dict.fromkeys((*_MOVE, *_MOVE_BYTES, *_COMPARE), 1), "Concat": None, "Where": (1, 2)}
+"""Which inputs hold the numbers: the first, all (None), or those listed. Bounds and indices are no such inputs."""
+
+_BYTE = 8
+_FIRST_OPSET = {_BYTE: dict.fromkeys((*_MOVE, *_MOVE_BYTES, "Concat", "Where"), 11) | dict.fromkeys(_COMPARE, 12)}
+_FIRST_OPSET[4] = {}
+_FIRST_OPSET[16] = dict.fromkeys((*_MOVE, "Concat"), 11)
+"""By width, the opset from which ONNX Runtime 1.31 has the integer kernels on a CPU, as measured (Relu as Clip).
+
+Left out: `Max` and `Min` of bytes, which ONNX Runtime 1.16 to 1.22 do not have, and Resize.
+"""
+
+
+@dataclass(frozen=True)
+class Island:
+    """Float nodes that hang together, with nothing but DQ before and Q behind them.
+
+    Attributes:
+        nodes: The float nodes, in the order of the graph.
+        sources: The DQ nodes before them.
+        sinks: The Q nodes behind them.
+        quantization: What all Q and DQ around have in common; None where they have nothing.
+        obstacle: Why integers cannot go through as they are; empty where they can.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    sources: tuple[ir.Node, ...]
+    sinks: tuple[ir.Node, ...]
+    quantization: Quantization | None
+    obstacle: str
+
+
+def data_inputs(node: ir.Node) -> list[int]:
+    """The indices of the inputs that hold the numbers."""
+    wanted = DATA_INPUTS[node.op_type]
+    if isinstance(wanted, tuple):
+        return list(wanted)
+    return list(range(len(node.inputs) if wanted is None else wanted))
+
+
+def data_outputs(node: ir.Node) -> list[ir.Value]:
+    """The outputs that hold the numbers; the indices that MaxPool may give do not."""
+    return list(node.outputs[:1] if node.op_type == "MaxPool" else node.outputs)
+
+
+def float_islands(model: ir.Model) -> list[Island]:
+    """Every island of the model, in branches, bodies and functions too."""
+    found = []
+    for place in places(model):
+        opset = (place.function.opset_imports if place.function is not None else model.opset_imports).get("", 0)
+        for nodes in _groups(place.graph):
+            island = _island(nodes, opset)
+            if island is not None:
+                found.append(island)
+    return found
+
+
+def island_findings(model: ir.Model) -> tuple[Finding, ...]:
+    """The islands that integers cannot go through as they are, as notes."""
+    return tuple(
+        Finding(
+            NOTE,
+            describe(island.nodes[0]),
+            f"{_listed(island.nodes)} in float between DequantizeLinear and QuantizeLinear: {island.obstacle}",
+            "It was left as it is, because integers would not give the same numbers or cannot be run. "
+            "Quantise both sides alike to have it in integers.",
+        )
+        for island in float_islands(model)
+        if island.obstacle
+    )
+
+
+def _listed(nodes: Iterable[ir.Node]) -> str:
+    types = list(dict.fromkeys(node.op_type for node in nodes))
+    return f"{' and '.join(types)} {'works' if len(types) == 1 else 'work'}"
+
+
+def _groups(graph: ir.Graph) -> list[list[ir.Node]]:
+    """Nodes of the known ops, grouped by the data that goes from one to the other within the graph."""
+    members = {node: index for index, node in enumerate(graph) if node.op_type in DATA_INPUTS and not node.domain}
+    leader = dict(zip(members, members, strict=True))
+
+    def lead(node: ir.Node) -> ir.Node:
+        while leader[node] is not node:
+            leader[node] = leader[leader[node]]
+            node = leader[node]
+        return node
+
+    for node in members:
+        for index in data_inputs(node):
+            maker = _maker(node, index)
+            if maker is not None and maker in members:
+                leader[lead(node)] = lead(maker)
+    groups: dict[ir.Node, list[ir.Node]] = {}
+    for node in members:
+        groups.setdefault(lead(node), []).append(node)
+    return list(groups.values())
+
+
+def _maker(node: ir.Node, index: int) -> ir.Node | None:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return None if value is None else value.producer()
+
+
+def _island(nodes: list[ir.Node], opset: int) -> Island | None:
+    """The island that nodes form; None where other floats come in or go out."""
+    inside = set(nodes)
+    makers = [_maker(node, index) for node in nodes for index in data_inputs(node)]
+    sources = dict.fromkeys(maker for maker in makers if maker not in inside)
+    if any(maker is None or not is_qdq(maker, DEQUANTIZE) for maker in sources):
+        return None
+    users = dict.fromkeys(use for node in nodes for use in _float_uses(node) if use[0] not in inside)
+    is_sunk = all(is_qdq(user, QUANTIZE) and index == 0 for user, index in users)
+    is_output = any(output.is_graph_output() for node in nodes for output in data_outputs(node))
+    is_data = all(index in data_inputs(user) for node in nodes for user, index in _float_uses(node) if user in inside)
+    if not users or not is_sunk or is_output or not is_data:
+        return None
+    before = tuple(maker for maker in sources if maker is not None)
+    behind = tuple(dict.fromkeys(user for user, _ in users))
+    kinds = {quantization_of(end) for end in (*before, *behind)}
+    common = next(iter(kinds)) if len(kinds) == 1 else None
+    if common is None:
+        return Island(tuple(nodes), before, behind, None, _difference(kinds))
+    return Island(tuple(nodes), before, behind, common, _obstacle(nodes, behind[0], common, opset))
+
+
+def _float_uses(node: ir.Node) -> list[tuple[ir.Node, int]]:
+    return [(use.node, use.idx) for output in data_outputs(node) for use in output.uses()]
+
+
+def _difference(kinds: set[Quantization | None]) -> str:
+    if None in kinds:
+        return "its scales are not constant or its integers are of no known type"
+    return "scales, zero points or types before and behind it differ, so numbers are rounded anew"
+
+
+def _obstacle(nodes: list[ir.Node], sink: ir.Node, found: Quantization, opset: int) -> str:
+    if not found.is_per_tensor:
+        return "there is a scale for each channel"
+    if not returns_every_integer(sink, found):
+        return "float arithmetic does not give every integer back"
+    for node in nodes:
+        missing = _missing_form(node, found.element, opset) or _doubtful_bound(node, sink, found.element)
+        if missing:
+            return missing
+    return ""
+
+
+def _missing_form(node: ir.Node, element: ir.DataType, opset: int) -> str:
+    first = _FIRST_OPSET[WIDTHS[element]].get(node.op_type)
+    if first is None or opset < first or not _schema_takes(node, element, opset):
+        since = "" if first is None else f" before opset {max(first, opset + 1)}"
+        return f"there is no {node.op_type} of {element.name.lower()}{since}"
+    return ""
+
+
+def bounds_of(node: ir.Node) -> list[int]:
+    """The indices of the inputs that are compared with the data or stand beside it: limits of Clip, the border of Pad."""
+    wanted = {"Clip": (1, 2), "Pad": (2,)}.get(node.op_type, ())
+    return [index for index in wanted if index < len(node.inputs) and node.inputs[index] is not None]
+
+
+def _doubtful_bound(node: ir.Node, sink: ir.Node, element: ir.DataType) -> str:
+    for index in bounds_of(node):
+        tensor = constant(node.inputs[index])
+        if tensor is None or tensor.size != 1:
+            return f"the bounds or the border of {describe(node)} are computed"
+        number = float(tensor.numpy().reshape(-1)[0])
+        if quantized(number, sink, element) is None:
+            return f"{number} in {describe(node)} lies between two integers, and kernels may round it either way"
+    return ""
+
+
+def _schema_takes(node: ir.Node, element: ir.DataType, opset: int) -> bool:
+    op_type = "Clip" if node.op_type == "Relu" else node.op_type
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    formal = schema.inputs[data_inputs(node)[0]] if node.op_type != "Concat" else schema.inputs[0]
+    return f"tensor({element.name.lower()})" in formal.types

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pairs that dequantise and quantise again in the same way go: DequantizeLinear → QuantizeLinear and Dequant → Quant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from linger.dialect import is_known
+from linger.errors import LingerError
+from linger.graph.changes import Changes
+from linger.graph.dialect_node import attributes_of, describe, is_dialect, op_of
+from linger.graph.element_types import INTEGERS
+from linger.graph.qdq_node import DEQUANTIZE, QUANTIZE, is_qdq, quantization_of, returns_every_integer
+from linger.graph.takeover import Takeover, become_identity
+from linger.graph.walking import places
+from linger.numeric.fixed import storage_bits
+from linger.numeric.onnx_writer import integer_type
+
+_WIDEST_EXACT = 16
+"""Dequant and Quant round three times in float32, by 2^-24 each: of 2^15, less than 0.01. Of 32 bits, up to 2^8."""
+
+_SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-100, 2.0**100
+"""Between these no q / scale is subnormal or infinite."""
+
+
+def cancel_dq_q(model: ir.Model) -> Changes:
+    """Let users of the second node of a pair use the integers in front of the first one.
+
+    Only where scale, zero point, type and axis are constant and equal and every integer of the type comes back exactly. A
+    pair with different scales is a requantisation and stays. Leaves: a dequantisation only if somebody uses its floats; an
+    Identity where an output needs a tensor of its own.
+    """
+    changes = Changes()
+    takeover = Takeover(model)
+    for place in places(model):
+        for node in tuple(place.graph):
+            first = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+            if first is None or not (_is_qdq_pair(first, node) or _is_dialect_pair(first, node)):
+                continue
+            where = describe(node)
+            _cancel(first, node, takeover)
+            changes.note(where, f"removed: it undoes {describe(first)} exactly")
+            takeover.discard_if_unused(first)
+    takeover.finish()
+    return changes
+
+
+def _is_qdq_pair(first: ir.Node, second: ir.Node) -> bool:
+    if not is_qdq(first, DEQUANTIZE) or not is_qdq(second, QUANTIZE):
+        return False
+    before, after = quantization_of(first), quantization_of(second)
+    return before is not None and before == after and returns_every_integer(first, before)
+
+
+def _is_dialect_pair(first: ir.Node, second: ir.Node) -> bool:
+    is_pair = is_dialect(first) and is_dialect(second) and (first.op_type, second.op_type) == ("Dequant", "Quant")
+    q = first.inputs[0] if is_pair and first.inputs else None
+    if q is None:
+        return False
+    dequant, quant = _settings(first), _settings(second)
+    if dequant is None or quant is None or dequant["scale_o"] != quant["scale_x"]:
+        return False
+    bits = quant["data_bits"]
+    held = _bits_of(q)
+    if held is None or bits > _WIDEST_EXACT or not _SMALLEST_SCALE <= quant["scale_x"] <= _LARGEST_SCALE:
+        return False
+    return storage_bits(held) == storage_bits(bits) and held <= bits
+
+
+def _settings(node: ir.Node) -> dict[str, Any] | None:
+    """The attributes of a dialect node; None where they are incomplete, or given only by the caller of a function."""
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return None
+    try:
+        return attributes_of(node, op_of(node))
+    except LingerError:
+        return None
+
+
+def _bits_of(q: ir.Value) -> int | None:
+    """How wide the integers of a tensor are: as their maker says, else as their type has room for."""
+    maker = q.producer()
+    if maker is not None and is_dialect(maker) and is_known(maker.op_type):
+        settings, width = _settings(maker), op_of(maker).output_bits
+        if width is not None:
+            bits = None if settings is None else int(settings[width])
+            return bits if bits is not None and q.dtype in (None, integer_type(bits)) else None
+    return int(q.dtype.itemsize * 8) if q.dtype is not None and q.dtype in INTEGERS else None
+
+
+def _cancel(first: ir.Node, second: ir.Node, takeover: Takeover) -> None:
+    q = first.inputs[0]
+    assert q is not None  # both were looked at
+    if takeover.replace(second.outputs[0], q):
+        takeover.discard(second)
+    else:
+        become_identity(second, q)

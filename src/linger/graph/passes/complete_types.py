@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every tensor says which type and shape it has, and says it right."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from linger.errors import GraphError
+from linger.graph.changes import Changes
+from linger.graph.inferred_types import Inferred, inferred_types, keyed_graphs
+from linger.graph.order import in_order
+from linger.graph.tensor_text import type_of
+from linger.graph.walking import places_in
+
+
+def complete_types(model: ir.Model) -> Changes:
+    """Declare type and shape of every tensor, as onnx's inference finds them, through function bodies too.
+
+    What is declared and not contradicted stays. A declaration that contradicts the nodes is corrected, that of an output too:
+    what an output computes follows from its nodes, and a runtime refuses the file otherwise. Sizes that an output leaves open
+    stay open. Leaves: tensors of ops that nobody knows as they were declared.
+
+    Raises:
+        GraphError: The nodes are not in order.
+    """
+    changes = Changes()
+    if any(in_order(place) != list(place.graph) for place in places_in(model.graph, None)):
+        raise GraphError("the nodes are not in order, so their types cannot be told. Run the rule sort_nodes first.")
+    inferred = inferred_types(model)
+    interface = set(model.graph.outputs)
+    for key, graph in keyed_graphs(model.graph):
+        added = 0
+        for value in (output for node in graph for output in node.outputs if output.name):
+            found = inferred.get((key, value.name or ""))
+            if found is None:
+                continue
+            before, is_wrong = type_of(value), _is_wrong(value, found)
+            if not _declare(value, found, is_interface=value in interface):
+                continue
+            if is_wrong:
+                changes.note(value.name or "", f"declared as {before}, corrected to {type_of(value)}")
+            else:
+                added += 1
+        if added:
+            changes.note(graph.name or "graph", f"types or shapes of {added} tensors declared")
+    return changes
+
+
+def _is_wrong(value: ir.Value, found: Inferred) -> bool:
+    """Whether what is declared contradicts what was found."""
+    if value.type is not None and found.type is not None and value.type != found.type:
+        return True
+    if value.shape is None or found.shape is None:
+        return False
+    if len(value.shape) != len(found.shape):
+        return True
+    return any(
+        isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(value.shape, found.shape, strict=True)
+    )
+
+
+def _declare(value: ir.Value, found: Inferred, *, is_interface: bool) -> bool:
+    """Write down what was found; returns whether that changed anything."""
+    kind, shape = found.type or value.type, _merged(value.shape, found.shape, is_interface=is_interface)
+    if kind == value.type and _same(shape, value.shape):
+        return False
+    value.type, value.shape = kind, shape
+    return True
+
+
+def _same(one: ir.Shape | None, other: ir.Shape | None) -> bool:
+    return one == other if one is None or other is None else list(one) == list(other)
+
+
+def _merged(declared: ir.Shape | None, found: ir.Shape | None, *, is_interface: bool) -> ir.Shape | None:
+    if declared is None or found is None:
+        return declared if found is None else found
+    if len(declared) != len(found):
+        return found
+    return ir.Shape([_size(a, b, is_interface=is_interface) for a, b in zip(declared, found, strict=True)])
+
+
+def _size(declared: int | ir.SymbolicDim, found: int | ir.SymbolicDim, *, is_interface: bool) -> int | ir.SymbolicDim:
+    if isinstance(found, int):
+        return declared if is_interface and not isinstance(declared, int) else found
+    if isinstance(declared, int) or declared.value is not None:
+        return declared
+    return found

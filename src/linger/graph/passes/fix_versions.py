@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The versions that a file names are those that it needs: of every domain's ops, and of the format itself."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, MutableMapping
+
+import onnx_ir as ir
+
+from linger.graph.changes import Changes
+from linger.graph.opset_choice import lowest_opset
+from linger.graph.walking import Place, places
+
+_ALIAS = "ai.onnx"
+_STANDARD = frozenset({"", "ai.onnx.ml"})
+_FIRST_VERSION = 1
+
+_IR_FOR_FUNCTIONS = 8
+_IR_FOR_OWN_INITIALIZERS = 4
+"""Up to 3, every initializer was an input too."""
+
+_OPSETS = (1, 9, 10, 11, 12, 15, 19, 21, 23, 24, 25, 28)
+_IR_VERSIONS = (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)
+"""The opsets with which the format's version rose, and the versions that came with them (onnx, Versioning.md)."""
+
+_IR_FOR_TYPES = {
+    **dict.fromkeys(
+        (
+            ir.DataType.FLOAT8E4M3FN,
+            ir.DataType.FLOAT8E4M3FNUZ,
+            ir.DataType.FLOAT8E5M2,
+            ir.DataType.FLOAT8E5M2FNUZ,
+        ),
+        9,
+    ),
+    **dict.fromkeys((ir.DataType.INT4, ir.DataType.UINT4), 10),
+    ir.DataType.FLOAT4E2M1: 11,
+}
+
+
+def fix_versions(model: ir.Model) -> Changes:
+    """Name every domain that is used, once and with a version, and raise the format's version where it is too low.
+
+    A missing standard opset becomes the lowest one that has all ops as they are used; other domains begin at 1. `ai.onnx` is
+    another word for the standard domain. Leaves: versions that are named and above 0 as they were, no import that nothing
+    uses except that of the standard domain.
+
+    Raises:
+        GraphError: The standard opset is missing, and no version fits all ops.
+    """
+    changes = Changes()
+    found = places(model)
+    main = [place for place in found if place.function is None]
+    called = {function.domain for function in model.functions.values()}
+    inside = {node.domain for place in found for node in place.graph}
+    _fix_imports(model.graph.opset_imports, "", main, {*called, *inside}, model, changes)
+    for function in model.functions.values():
+        own = [place for place in found if place.function is function]
+        _fix_imports(function.opset_imports, f"{function.domain}::{function.name}", own, set(), model, changes)
+    needed = _needed_ir_version(model, main)
+    if (model.ir_version or 0) < needed:
+        changes.note("ir_version", f"raised from {model.ir_version} to {needed}")
+        model.ir_version = needed
+    return changes
+
+
+def _fix_imports(
+    imports: MutableMapping[str, int], where: str, own: list[Place], extra: set[str], model: ir.Model, changes: Changes
+) -> None:
+    said = f"opset_import of {where}" if where else "opset_import"
+    if _ALIAS in imports:
+        version = imports.pop(_ALIAS)
+        kept = imports.setdefault("", version)
+        changes.note(said, f"'ai.onnx' is the standard domain; its version is {kept}")
+    used = {node.domain for place in own for node in place.graph} | extra
+    for domain in sorted({"", *used}):
+        if imports.get(domain, 0) > 0:
+            continue
+        before = imports.get(domain)
+        imports[domain] = _version(domain, own, where, model)
+        was = "missing" if before is None else f"{before}"
+        changes.note(said, f"version of {domain or 'the standard domain'} was {was} and is {imports[domain]} now")
+    for domain in [d for d in imports if d and d not in used]:
+        del imports[domain]
+        changes.note(said, f"{domain} dropped: nothing uses it")
+
+
+def _version(domain: str, own: list[Place], where: str, model: ir.Model) -> int:
+    agreed = model.graph.opset_imports.get(domain, 0)
+    if where and agreed > 0:
+        return agreed
+    if domain in _STANDARD:
+        return lowest_opset((n for place in own for n in place.graph if n.domain == domain), domain)
+    return _FIRST_VERSION
+
+
+def _needed_ir_version(model: ir.Model, main: list[Place]) -> int:
+    opset = model.graph.opset_imports[""]
+    needed = [_IR_VERSIONS[bisect_right(_OPSETS, opset) - 1]]
+    if model.functions:
+        needed.append(_IR_FOR_FUNCTIONS)
+    if any(not value.is_graph_input() for value in model.graph.initializers.values()):
+        needed.append(_IR_FOR_OWN_INITIALIZERS)
+    needed += [_IR_FOR_TYPES[dtype] for dtype in _types(main) if dtype in _IR_FOR_TYPES]
+    return max(needed)
+
+
+def _types(main: Iterable[Place]) -> set[ir.DataType]:
+    found: set[ir.DataType] = set()
+    for place in main:
+        values = [*place.graph.inputs, *place.graph.initializers.values(), *(o for n in place.graph for o in n.outputs)]
+        found.update(value.dtype for value in values if value.dtype is not None)
+    return found

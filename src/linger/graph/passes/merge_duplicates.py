@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes that compute the same from the same become one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import onnx_ir as ir
+
+from linger.graph.changes import Changes
+from linger.graph.dialect_node import describe
+from linger.graph.effects import Effects
+from linger.graph.order import in_order
+from linger.graph.takeover import Takeover
+from linger.graph.tensor_content import attributes_key
+from linger.graph.walking import places
+
+
+def merge_duplicates(model: ir.Model) -> Changes:
+    """Merge nodes of one graph that have the same op, inputs and attributes; the first one in order stays.
+
+    Not merged: nodes with branches or bodies, nodes that draw random numbers, ops of unknown domains. Of two equal nodes
+    whose results are both outputs, both stay, and the second one serves its output alone.
+
+    Raises:
+        GraphError: Nodes depend on each other in a circle.
+    """
+    changes = Changes()
+    takeover, effects = Takeover(model), Effects(model)
+    for place in places(model):
+        first: dict[Hashable, ir.Node] = {}
+        for node in in_order(place):
+            key = _key(node, effects)
+            if key is None:
+                continue
+            kept = first.setdefault(key, node)
+            if kept is not node:
+                _merge(kept, node, takeover, changes)
+    takeover.finish()
+    return changes
+
+
+def _key(node: ir.Node, effects: Effects) -> Hashable | None:
+    attributes = attributes_key(node)
+    if attributes is None or effects.is_random(node):
+        return None
+    present = tuple(bool(output.name) for output in node.outputs)
+    return node.op_identifier(), tuple(node.inputs), attributes, present
+
+
+def _merge(kept: ir.Node, node: ir.Node, takeover: Takeover, changes: Changes) -> None:
+    pairs = list(zip(node.outputs, kept.outputs, strict=True))
+    if all(takeover.is_possible(old, new) for old, new in pairs):
+        for old, new in pairs:
+            takeover.replace(old, new)
+        changes.note(describe(node), f"merged with {describe(kept)}, which computes the same")
+        takeover.discard(node)
+        return
+    shared = [takeover.share(old, new) for old, new in pairs]
+    if any(shared):
+        changes.note(describe(node), f"serves its output alone: {describe(kept)} computes the same for all others")

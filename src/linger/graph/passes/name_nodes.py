@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every node has a name of its own, and every tensor one that nothing near it has."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from linger.graph.changes import Changes
+from linger.graph.names import Names
+from linger.graph.walking import Place, defined_in, places
+
+
+def name_nodes(model: ir.Model) -> Changes:
+    """Name nodes that have no name, or the name of a node before them, `<op type>_<first output>`.
+
+    Tensors that a node uses but that have no name get one, and a tensor that is called like another one that the same nodes
+    can see is renamed; inputs and outputs of the model never are. Leaves: all other names, so that a second run changes
+    nothing. Names are told apart within a function and within the graphs of the model, respectively.
+    """
+    changes = Changes()
+    groups: dict[ir.Function | None, list[Place]] = {}
+    for place in places(model):
+        groups.setdefault(place.function, []).append(place)
+    for group in groups.values():
+        _name_tensors(group, changes)
+        _name_nodes(group, changes)
+    return changes
+
+
+def _name_nodes(group: list[Place], changes: Changes) -> None:
+    taken = Names(node.name for place in group for node in place.graph if node.name)
+    seen: set[str] = set()
+    for place in group:
+        for node in place.graph:
+            if node.name and node.name not in seen:
+                seen.add(node.name)
+                continue
+            before = node.name
+            first = next((output.name for output in node.outputs if output.name), None)
+            node.name = taken.choose(f"{node.op_type}_{first}" if first else node.op_type)
+            seen.add(node.name)
+            changes.note(node.name, f"was called {before}, as another node is" if before else "had no name")
+
+
+def _name_tensors(group: list[Place], changes: Changes) -> None:
+    defined = {place.graph: defined_in(place.graph) for place in group}
+    taken = Names(value.name for values in defined.values() for value in values if value.name)
+    owners = {place.graph: place.owner for place in group}
+    repeated = _repeated(defined)
+    visible: dict[ir.Graph, dict[str, ir.Value]] = {}
+    for place in group:  # outer graphs first
+        around = owners[place.graph]
+        outer = visible.get(around.graph) if around is not None and around.graph is not None else None
+        own = visible[place.graph] = dict(outer or {})
+        outside = {v: None for v in (*place.graph.inputs, *place.graph.outputs) if v in defined[place.graph]}
+        for value in {**outside, **defined[place.graph]}:
+            if place.owner is None and value in outside and value.name:
+                own.setdefault(value.name, value)  # whatever it is called: it is known by that name
+            else:
+                _give_name(value, own, repeated, taken, changes)
+
+
+def _repeated(defined: dict[ir.Graph, dict[ir.Value, None]]) -> set[str]:
+    """Names that more than one tensor has."""
+    once: set[str] = set()
+    repeated: set[str] = set()
+    for values in defined.values():
+        for value in values:
+            if value.name:
+                (repeated if value.name in once else once).add(value.name)
+    return repeated
+
+
+def _give_name(
+    value: ir.Value, visible: dict[str, ir.Value], repeated: set[str], taken: Names, changes: Changes
+) -> None:
+    """Name a value if it needs it; `visible` gets those of the repeated names that are in use here."""
+    if not value.name:
+        producer = value.producer()
+        if producer is not None and (value.uses() or value.is_graph_output()):
+            value.name = taken.choose(f"{producer.op_type}_output")
+            changes.note(value.name, "had no name")
+        return
+    if value.name not in repeated:
+        return
+    if visible.setdefault(value.name, value) is value:
+        return
+    before = value.name
+    value.name = taken.choose(before)
+    changes.note(value.name, f"was called {before}, as another tensor is")

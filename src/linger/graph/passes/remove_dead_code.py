@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What nobody uses goes: nodes, initializers, functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from linger.graph.changes import Changes
+from linger.graph.dialect_node import describe
+from linger.graph.effects import Effects
+from linger.graph.search import inner_graphs
+from linger.graph.walking import Place, nodes_within, places
+
+
+def remove_dead_code(model: ir.Model) -> Changes:
+    """Remove nodes whose results nobody needs, then initializers that no node uses and functions that no node calls.
+
+    A node with several outputs is needed as soon as one of them is. Nodes of unknown domains stay: nobody can tell what
+    they do besides. Leaves: inputs and outputs of every graph as they were, initializers that are inputs included.
+    """
+    changes = Changes()
+    found = places(model)
+    needed = _needed(model, found)
+    for place in found:
+        dead = [node for node in place.graph if node not in needed]
+        for node in dead:
+            for inner in nodes_within(node):
+                for index in range(len(inner.inputs)):
+                    inner.replace_input_with(index, None)
+        is_inside_dead_node = place.owner is not None and place.owner not in needed
+        if is_inside_dead_node:
+            continue
+        for node in dead:
+            changes.note(describe(node), "removed: nobody uses its results")
+        place.graph.remove(dead)
+    _drop_initializers([place for place in found if place.owner is None or place.owner in needed], changes)
+    _drop_functions(model, changes)
+    return changes
+
+
+def _needed(model: ir.Model, found: list[Place]) -> set[ir.Node]:
+    """The nodes that outputs or effects depend on, in any graph."""
+    effects = Effects(model)
+    owners = {place.graph: place.owner for place in found}
+    waiting = [node for place in found for node in place.graph if effects.has_effect(node)]
+    waiting += [node for place in found if place.owner is None for node in _makers(place.graph.outputs)]
+    needed: set[ir.Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node in needed:
+            continue
+        needed.add(node)
+        waiting += _makers(node.inputs)
+        waiting += [maker for graph in inner_graphs(node) for maker in _makers(graph.outputs)]
+        owner = owners.get(node.graph) if node.graph is not None else None
+        waiting += [] if owner is None else [owner]
+    return needed
+
+
+def _makers(values: Iterable[ir.Value | None]) -> list[ir.Node]:
+    makers = (value.producer() for value in values if value is not None)
+    return [maker for maker in makers if maker is not None]
+
+
+def _drop_initializers(found: list[Place], changes: Changes) -> None:
+    for place in found:
+        for name, value in tuple(place.graph.initializers.items()):
+            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+                del place.graph.initializers[name]
+                changes.note(name, "initializer removed: nobody uses it")
+
+
+def _drop_functions(model: ir.Model, changes: Changes) -> None:
+    called: set[ir.OperatorIdentifier] = set()
+    waiting = list(model.graph.all_nodes())
+    while waiting:
+        identifier = waiting.pop().op_identifier()
+        if identifier in model.functions and identifier not in called:
+            called.add(identifier)
+            waiting += model.functions[identifier].all_nodes()
+    for identifier in [i for i in model.functions if i not in called]:
+        del model.functions[identifier]
+        changes.note(f"{identifier[0]}::{identifier[1]}", "function removed: nobody calls it")

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every quantised tensor gets a scale and a zero point of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from linger.graph.changes import Changes
+from linger.graph.names import Names
+from linger.graph.qdq_node import DEQUANTIZE, QUANTIZE, is_qdq
+from linger.graph.walking import defined_in, places
+
+_PARAMETERS = (1, 2)
+
+
+def split_shared_zero_points(model: ir.Model) -> Changes:
+    """Copy scale and zero-point initializers that Q and DQ nodes of several tensors, or other nodes, share.
+
+    The Q that makes an integer tensor and the DQs that read it go on sharing, as every tool writes them. ONNX Runtime 1.31.1
+    computes the same with and without sharing, at every optimisation level; but it does not turn 4-bit DequantizeLinear →
+    MatMul into MatMulNBits where a scale is shared, and versions without that precaution fail to load such a file
+    (microsoft/onnxruntime issue 28306). Tools that set a scale in place change all who share it.
+
+    Leaves: numbers and other initializers as they were; Constant nodes, inputs with a default and tensors in other files.
+    """
+    changes = Changes()
+    found = places(model)
+    names: Names | None = None
+    for place in found:
+        for value in tuple(place.graph.initializers.values()):
+            groups = _uses_by_tensor(value)
+            if len(groups) < 2 or value.is_graph_input() or isinstance(value.const_value, ir.ExternalTensor):
+                continue
+            names = names or Names(v.name for p in found for v in defined_in(p.graph) if v.name)
+            for owner, uses in list(groups.items())[1:]:
+                if owner is not None:
+                    _copy(value, owner, uses, names, changes)
+    return changes
+
+
+def _uses_by_tensor(value: ir.Value) -> dict[ir.Value | None, list[tuple[ir.Node, int]]]:
+    """Who uses a parameter, by the integer tensor it belongs to; None for uses that are no parameters, which come first."""
+    groups: dict[ir.Value | None, list[tuple[ir.Node, int]]] = {}
+    others: list[tuple[ir.Node, int]] = []
+    for node, index in value.uses():
+        if index in _PARAMETERS and is_qdq(node, QUANTIZE):
+            groups.setdefault(node.outputs[0], []).append((node, index))
+        elif index in _PARAMETERS and is_qdq(node, DEQUANTIZE):
+            groups.setdefault(node.inputs[0], []).append((node, index))
+        else:
+            others.append((node, index))
+    return {None: others, **groups} if others or value.is_graph_output() else groups
+
+
+def _copy(value: ir.Value, owner: ir.Value, uses: list[tuple[ir.Node, int]], names: Names, changes: Changes) -> None:
+    tensor, graph = value.const_value, value.graph
+    assert tensor is not None  # it is an initializer of a graph
+    assert graph is not None
+    name = names.choose(f"{value.name}_{owner.name}")
+    copy = ir.Tensor(np.array(tensor.numpy()), dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
+    made = ir.Value(name=name, type=value.type, shape=value.shape, const_value=copy)
+    graph.register_initializer(made)
+    for node, index in uses:
+        node.replace_input_with(index, made)
+    changes.note(name, f"copied from {value.name}, which belonged to several tensors, for {owner.name}")
