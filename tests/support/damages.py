@@ -401,9 +401,12 @@ def identities_behind(p: Patient) -> bool:
 
 @damage(DAMAGES)
 def forget_types(p: Patient) -> bool:
-    stated = [g for g in p.graphs() if g.value_info]
+    """Nothing says what tensors hold but the inputs and outputs of the model, and its initializers."""
+    stated = [g for g in p.graphs() if g.value_info or g is not p.model.graph]
     for graph in stated:
         del graph.value_info[:]
+        for tensor in (*graph.input, *graph.output) if graph is not p.model.graph else ():
+            tensor.ClearField("type")
     return bool(stated)
 
 

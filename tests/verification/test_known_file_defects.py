@@ -121,6 +121,21 @@ def test_dequants_around_integer_ops_go_and_the_one_that_is_needed_stays():
     assert outputs(result, x=np.float32([1.5])) == [[-3.0]]
 
 
+def test_what_takes_whatever_it_gets_keeps_its_real_numbers():
+    result = mends(
+        """g (float[1] x) => (double[1] y, float[1] z, int8[1] s) { q = Q16(x) d = DQ16(q) t = Relu(d) s = ADD16(t, t)
+        y = Cast<to = 11>(t) z = Neg(t) }""",
+        """g (float[1] x) => (double[1] y, float[1] z, int8[1] s) { q = Q16(x) t = Relu(q) s = ADD16(t, t)
+        r = DQ16(t) y = Cast<to = 11>(r) z = Neg(r) }""",
+    )
+    assert outputs(result, x=np.float32([1.5])) == [[1.5], [-1.5], [48]]
+    assert list(result.findings) == []
+    mends(
+        "g (float[1] x) => (float[1] y, int8[1] s) { q = Q16(x) d = DQ16(q) t = Relu(d) s = ADD16(t, t) y = my.Warp(t) }",
+        "g (float[1] x) => (float[1] y, int8[1] s) { q = Q16(x) t = Relu(q) s = ADD16(t, t) r = DQ16(t) y = my.Warp(r) }",
+    )
+
+
 # files
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx_ir as ir
 
 from linger.graph.claims import Claim, claims_of, read_scale
@@ -24,7 +26,8 @@ def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
     elif own is None:
         book.find(ERROR, describe(node), "it has no scale_o, and its tensor's scale is not known", "Set scale_o.")
     book.take(Use(node, 0))
-    return [fact if fact.is_quantised and node.outputs[0] in book.demand.wanted else REAL]
+    is_looked_through = fact.is_quantised and node.outputs[0] in book.demand.wanted
+    return [replace(fact, was_real=True) if is_looked_through else REAL]
 
 
 def facts_of_dialect(book: FactBook, node: ir.Node) -> list[Fact]:
