@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Union
 
@@ -32,10 +33,14 @@ _LARGEST_TENSORS = _LARGEST_FILE - 2**26
 """A protobuf file ends at 2 GB; 64 MB are left for nodes, names and shapes."""
 
 
-def load(source: ModelLike) -> ir.Model:
+def load(source: ModelLike, *, prepare: Callable[[onnx.ModelProto], object] | None = None) -> ir.Model:
     """An ONNX model from a path, bytes, a ModelProto or an onnx_ir model (which is returned as it is).
 
     Weights in a file of their own are found beside the model and read when they are needed.
+
+    Args:
+        source: The model.
+        prepare: Mends a file before it is read as a graph; a given ModelProto is copied for it.
 
     Raises:
         UsageError: There is no such file.
@@ -45,11 +50,15 @@ def load(source: ModelLike) -> ir.Model:
         return source
     folder = None
     if isinstance(source, onnx.ModelProto):
-        proto, where = _complete(source, "the given ModelProto"), "the given ModelProto"
+        proto, where = source, "the given ModelProto"
     elif isinstance(source, bytes):
-        proto, where = _complete(_parse(source, "the given bytes"), "the given bytes"), "the given bytes"
+        proto, where = _parse(source, "the given bytes"), "the given bytes"
     else:
-        proto, where, folder = read_proto(source), str(Path(source)), Path(source).parent
+        proto, where, folder = _read(source), str(Path(source)), Path(source).parent
+    if prepare is not None:
+        proto = _copied(proto) if proto is source else proto
+        prepare(proto)
+    _complete(proto, where)
     model = _from_proto(proto, where)
     resolve_external_data(model, folder, where)
     return model
@@ -62,6 +71,10 @@ def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
         UsageError: There is no such file.
         GraphError: The content is not a complete ONNX model.
     """
+    return _complete(_read(path), str(path))
+
+
+def _read(path: str | os.PathLike[str]) -> onnx.ModelProto:
     path = Path(path)
     if not path.exists():
         raise UsageError(f"{path}: there is no such file. Give the path of an ONNX model.")
@@ -71,7 +84,13 @@ def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
         content = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: the file cannot be read ({error.strerror or error}).") from error
-    return _complete(_parse(content, str(path)), str(path))
+    return _parse(content, str(path))
+
+
+def _copied(proto: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return copy
 
 
 def _parse(content: bytes, where: str) -> onnx.ModelProto:
