@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import linger
 from linger.graph.finding import NOTE
-from linger.graph.repair_rules import choose_rules
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from linger.verification.fix_dequant import Repair
@@ -20,14 +19,12 @@ from tests.support.damages import KINDS, Damaged, injure
 from tests.support.dialect_graphs import FLOAT, Made, feeds
 from tests.support.graph_control import FAMILIES, random_model
 from tests.support.graph_text import edits
-from tests.support.repairs import as_reals, first_difference, interface, outputs_of
+from tests.support.repairs import SPARING, as_reals, first_difference, interface, outputs_of
 
 Rules = tuple[str, ...] | None
 FREELY = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
 SMALL, LARGE = st.integers(1, 6), st.integers(2, 10)
 SEEDS = st.integers(0, 2**32 - 1)
-SPARING = tuple(rule.name for rule in choose_rules() if rule.name != "complete_types")
-"""Declaring every type takes most of the time, so the fast suite does it for one case in four."""
 WAYS = st.lists(st.sampled_from(KINDS), min_size=1, max_size=3)
 
 
