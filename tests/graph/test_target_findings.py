@@ -61,7 +61,9 @@ def test_nodes_of_branches_are_judged():
         y = If(c)<then_branch = t () => (p) { p = Softplus(x) }, else_branch = e () => (q) { q = Neg(x) }>""",
         inputs="float[4] x",
     )
-    assert {"p (Softplus)", "q (Neg)"} <= {f.node for f in target_findings(model, TARGETS["venus"])}
+    assert {"y/then_branch/p (Softplus)", "y/else_branch/q (Neg)"} <= {
+        f.node for f in target_findings(model, TARGETS["venus"])
+    }
 
 
 def test_newer_names_are_judged_as_the_ops_that_the_packer_takes_them_for():

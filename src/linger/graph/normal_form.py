@@ -47,10 +47,20 @@ def bring_to_normal_form(model: ir.Model) -> Changes:
     for node in [n for n in all_nodes(model) if is_dialect(n)]:
         op = op_of(node)
         node.op_type = op.name  # not one of its aliases
-        _require_form(node, op)
-        _refuse(node, attributes_of(node, op))
+        require_settings(node, op)
         _complete_inputs(model, node, op, changes)
     return changes
+
+
+def require_settings(node: ir.Node, op: Op) -> None:
+    """Refuse a dialect node that has too many or too few inputs, lacks attributes, or cannot be computed exactly.
+
+    Raises:
+        GraphError: Inputs or attributes that do not fit the op.
+        UnsupportedError: Settings that have no agreed meaning, or sums that would not be exact.
+    """
+    _require_form(node, op)
+    _refuse(node, attributes_of(node, op))
 
 
 def element_bits_of(node: ir.Node) -> int:
@@ -144,13 +154,17 @@ def _refuse_two_roundings(node: ir.Node, attributes: dict[str, Any]) -> None:
 
 
 def _refuse_long_sums(node: ir.Node, attributes: dict[str, Any]) -> None:
-    weight = node.inputs[1]
-    inputs = None if weight is None or weight.shape is None else weight.shape[0]
+    inputs = _size(node.inputs[1], 0)
     taps = inputs // attributes["group"] * math.prod(attributes["kernel_shape"]) if isinstance(inputs, int) else 0
     if taps > MOST_TRANSPOSED_TAPS:
         raise UnsupportedError(
             f"{describe(node)}: {taps} products per output; at most {MOST_TRANSPOSED_TAPS} are supported. Use more groups."
         )
+
+
+def _size(value: ir.Value | None, axis: int) -> Any:
+    """The size of an axis; not an int where it is not known."""
+    return None if value is None or value.shape is None or axis >= len(value.shape) else value.shape[axis]
 
 
 def _require_form(node: ir.Node, op: Op) -> None:
@@ -161,8 +175,7 @@ def _require_form(node: ir.Node, op: Op) -> None:
 
 
 def _refuse_long_lines(node: ir.Node) -> None:
-    weight = node.inputs[1]
-    count = None if weight is None or weight.shape is None else weight.shape[0]
+    count = _size(node.inputs[1], 0)
     x = node.inputs[0]
     bits = 8 if x is None or x.dtype is None else int(x.dtype.itemsize * 8)
     if isinstance(count, int) and not is_exact(count, bits):
@@ -204,11 +217,9 @@ def _neutral_input(model: ir.Model, node: ir.Node, name: str) -> ir.Value:
 
 def _output_channels(node: ir.Node, weight: ir.Value | None) -> Any:
     """Of a weight [out, in/group, …] or, transposed, [in, out/group, …]; not an int where the shape is not known."""
-    if weight is None or weight.shape is None:
-        return None
     if node.op_type != "ConvTranspose2dInt":
-        return weight.shape[0]
-    outside = weight.shape[1]
+        return _size(weight, 0)
+    outside = _size(weight, 1)
     return outside * node.attributes["group"].as_int() if isinstance(outside, int) else None
 
 
