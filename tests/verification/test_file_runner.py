@@ -44,8 +44,8 @@ def test_unknown_engine():
 
 
 def test_what_the_reference_cannot_do_is_a_sentence():
-    with pytest.raises(GraphError, match="the numpy reference cannot take the model: .*'Nothing'"):
+    with pytest.raises(GraphError, match=r"the numpy reference cannot take the model: .*'Nothing'"):
         FileRunner(parse("y = Nothing(x)"), "a", "numpy")
     net = parse("y = Reshape(x, s)", extra="<int64[1] s = {7}>")
-    with pytest.raises(GraphError, match="the numpy reference cannot run the model: .*reshape"):
+    with pytest.raises(GraphError, match=r"the numpy reference cannot run the model: .*reshape"):
         FileRunner(net, "a", "numpy").run({"x": np.float32([1])})
