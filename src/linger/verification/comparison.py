@@ -12,7 +12,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import LingerError, UnsupportedError, UsageError, listing
-from linger.graph.dialect_node import describe, is_dialect
+from linger.graph.claims import is_quantising
+from linger.graph.dialect_node import describe
 from linger.graph.recording import Recording
 from linger.graph.rewiring import needed_by
 from linger.runtime.reference import Reference
@@ -253,5 +254,5 @@ def _dequantized_outputs(model: ir.Model) -> set[str]:
         for value in model.graph.outputs
         if value.name
         and (node := value.producer()) is not None
-        and (is_dialect(node) or (node.domain == "" and node.op_type == "DequantizeLinear"))
+        and (is_quantising(node) or (node.domain == "" and node.op_type == "DequantizeLinear"))
     }
