@@ -119,6 +119,14 @@ def test_both_products_of_a_recurrent_layer_are_looked_at():
     assert rules(body, **(plain | {"c": filled(16, 4), "e": large})) == ["LGR501"]
 
 
+def test_what_a_recurrent_layer_feeds_back_has_the_width_of_its_output():
+    # c is [16, 4] of 100: 400·128 = 51200 for 8 bits, 400·32768 = 13107200 for 16
+    plain = GATES | {"inputs": "int16[7,2,6] x", "c": filled(16, 4), "d": zeros(16)}
+    body = node("LSTMInt", "x, a, c, d, e", **(RECURRENT | {"data_bits": 16}))
+    assert rules(body, **(plain | {"e": np.full(16, 2**31 - 1 - 51200, np.int32)})) == ["LGR502"]
+    assert rules(body, **(plain | {"e": np.full(16, 2**31 - 51200, np.int32)})) == ["LGR501"]
+
+
 def test_weights_in_constant_nodes_count():
     body = "[c] w = Constant<value = int16[1,2] {1, 2}>() " + node("LinearInt", "x, w", **WIDTHS)
     assert rules(body, k=(1,)) == ["LGR301"]

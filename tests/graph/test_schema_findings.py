@@ -92,6 +92,13 @@ def test_nodes_of_functions_are_checked_by_the_functions_opset():
     ]
 
 
+def test_functions_have_an_opset_of_their_own():
+    function = '<domain: "my", opset_import: ["": {}]> f (a) => (b) {{ [u] b = Upsample(a, a) }}'
+    settings = {"domains": ', "my": 1', "opset": 12}
+    assert found("[f] y = my.f(x)", functions=function.format(9), **settings) == []
+    assert [rule for rule, *_ in found("[f] y = my.f(x)", functions=function.format(12), **settings)] == ["LGR101"]
+
+
 def test_attributes_that_a_function_leaves_open_have_types_too():
     function = '<domain: "my", opset_import: ["": 12]> f <slope> (a) => (b) {{ b = LeakyRelu<alpha: {} = @slope>(a) }}'
     settings = {"domains": ', "my": 1'}

@@ -188,3 +188,10 @@ def test_ten_thousand_nodes_take_seconds():
     start = time.process_time()
     assert linger.check(content, "venus").findings == ()
     assert time.process_time() - start < 30  # 9 s where it was written; quadratic time would be minutes
+
+
+def test_readers_of_a_broken_constant_are_left_out():
+    body = "[s] s = Constant<value = float[2] {0.5, 0.5}>() [q] q = QuantizeLinear<axis=1>(x, s) [d] y = DequantizeLinear<axis=1>(q, s)"
+    proto = text_model(body, opset=13, domains="")
+    proto.graph.node[0].attribute[0].t.float_data.pop()
+    assert {f.rule for f in linger.check(proto).errors} == {"LGR308"}
