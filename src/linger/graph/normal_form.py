@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 from linger.dialect import DOMAIN, Op, ops
 from linger.errors import GraphError, UnsupportedError, UsageError
 from linger.graph.changes import Changes
+from linger.graph.conversion import convert_nodes, has_nodes_of
+from linger.graph.conversion_scene import content_of
 from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, op_of, require_known_ops
+from linger.graph.dialects import NEWER, OLDER
 from linger.graph.element_types import INTEGERS, infer_element_types
 from linger.numeric.fixed import limits
 from linger.numeric.normalization import is_exact
@@ -31,12 +34,12 @@ _LIMITED_TO_16_BITS = frozenset({"Conv1dInt", "Conv2dInt", "ConvTranspose2dInt",
 
 
 def bring_to_normal_form(model: ir.Model) -> Changes:
-    """Sort, type, adopt integer Relu, MaxPool and Clip of the standard domain, complete inputs.
+    """Adopt nodes of the domain `linger` and integer Relu, MaxPool and Clip of the standard one, sort, type, complete.
 
     Raises:
         UnsupportedError: Nodes without an op, or with settings that have no agreed meaning.
     """
-    changes = Changes()
+    changes = convert_nodes(model, OLDER)[0] if has_nodes_of(model, NEWER) else Changes()
     require_known_ops(model)
     model.graph.sort()
     infer_element_types(model.graph)
@@ -80,9 +83,9 @@ def is_narrow_exact(node: ir.Node, op: Op) -> bool:
 def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
     """No runtime has integer Relu, MaxPool and Clip for every opset and width, so they become dialect nodes.
 
-    A file without any dialect node is somebody else's business and stays as it is.
+    A file without any dialect node, now or before it was converted, is somebody else's business and stays as it is.
     """
-    if not any(is_dialect(node) for node in all_nodes(model)):
+    if not changes and not any(is_dialect(node) for node in all_nodes(model)):
         return
     standard = {op.standard_name: op for op in ops().values() if op.standard_name}
     for node in all_nodes(model):
@@ -129,10 +132,25 @@ def _refuse(node: ir.Node, attributes: dict[str, Any]) -> None:
             raise UnsupportedError(
                 f"{describe(node)}: rows have the table's scale and width {source}, not {target}. Add a Requant behind it."
             )
+    if node.op_type == "iqAdd":
+        _refuse_two_roundings(node, attributes)
     if node.op_type == "ConvTranspose2dInt":
         _refuse_long_sums(node, attributes)
     if node.op_type == "LayerNormInt":
         _refuse_long_lines(node)
+
+
+def _refuse_two_roundings(node: ir.Node, attributes: dict[str, Any]) -> None:
+    """Old files add a real number with one rounding, ⌊(x/scale_x + c)·scale_o + ½⌋; iqAdd rounds each operand."""
+    y = node.inputs[1] if len(node.inputs) > 1 else None
+    if y is None or y.dtype != ir.DataType.FLOAT or attributes["scale_o"] >= attributes["scale_x"]:
+        return
+    content = content_of(y)
+    if content is None or np.any(content * attributes["scale_o"] % 1):
+        raise UnsupportedError(
+            f"{describe(node)}: adds a real number that is no whole number at scale_o={attributes['scale_o']:g}, which is "
+            f"coarser than scale_x={attributes['scale_x']:g}: two roundings are not one. Quantise the number first."
+        )
 
 
 def _refuse_long_sums(node: ir.Node, attributes: dict[str, Any]) -> None:

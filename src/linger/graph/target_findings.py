@@ -11,8 +11,10 @@ import onnx_ir as ir
 
 from linger.errors import LingerError
 from linger.graph import operand_limits, packing_limits, product_limits, window_limits
+from linger.graph.conversion import convert_nodes, copied, has_nodes_of
 from linger.graph.dialect_node import all_nodes
-from linger.graph.finding import SEVERITIES, Finding, Rule, Shape, Site
+from linger.graph.dialects import NEWER, NEWER_OPS, OLDER, is_newer
+from linger.graph.finding import ERROR, SEVERITIES, Finding, Rule, Shape, Site
 from linger.graph.node_places import places_of
 from linger.graph.passes.attach_functions import attach_functions
 from linger.graph.target_rules import TARGET_RULES
@@ -32,15 +34,21 @@ def target_findings(model: ir.Model, target: Target, *, skip: Collection[str] = 
     """What a chip has against a model, the worst first, in the order of the nodes.
 
     Sizes come from shape inference through the bodies of the dialect's ops. A limit that depends on an open size gives a
-    finding of the severity "note". The model is not changed.
+    finding of the severity "note". Nodes of the domain `linger` are judged as the older ops that the packer takes them
+    for. The model is not changed.
 
     Args:
         model: The model.
         target: The chip.
         skip: Nodes, as findings name them, that are not asked: their attributes or operands are not those of their op.
     """
+    found: list[Finding] = []
+    if has_nodes_of(model, NEWER):
+        found += _unpacked_names(model, target)
+        model = copied(model)
+        convert_nodes(model, OLDER, partial=True)
     shapes, types = _known_tensors(model, is_sound=not skip)
-    found = [_of(packing_limits.check_model, f) for f in packing_limits.check_model(model, target)]
+    found += [_of(packing_limits.check_model, f) for f in packing_limits.check_model(model, target)]
     for place in places_of(model.graph):
         node = place.node
         if str(place) in skip:
@@ -50,6 +58,18 @@ def target_findings(model: ir.Model, target: Target, *, skip: Collection[str] = 
         for rule in rules:
             found += (replace(_of(rule, f), node=str(place)) for f in rule(site, target))
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
+
+
+def _unpacked_names(model: ir.Model, target: Target) -> list[Finding]:
+    """Names of the newer dialect that the packer does not know, although it knows an op that computes the same."""
+    found = []
+    for place in places_of(model.graph):
+        op = NEWER_OPS.get(place.node.op_type) if is_newer(place.node) else None
+        if op is not None and not op.is_packed and op.older in target.ops:
+            reason = f"{target.name}'s packer does not know the name {op.name}"
+            remedy = f"linger.convert_dialect(model, to={OLDER!r}) writes it as {op.older}."
+            found.append(_of(packing_limits.check_known, Finding(ERROR, str(place), reason, remedy)))
+    return found
 
 
 def _of(rule: Callable[..., Iterable[Finding]], finding: Finding) -> Finding:

@@ -6,27 +6,39 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from linger.graph.changes import Changes
-from linger.graph.claims import is_dequant, read_scale
+from linger.graph.claims import DEQUANT, is_dequant, read_scale
 from linger.graph.dialect_node import describe
 from linger.graph.fact_book import Propagation, Use
 from linger.graph.flow import Flow, home_of, place_early
+from linger.graph.names import Names
 from linger.graph.propagation import propagate
+from linger.graph.takeover import Takeover, become_identity
 
 
 def remove_dequant(model: ir.Model) -> Changes:
     """Let ops that take integers have them; drop Dequants of real numbers, second ones of a tensor, and unused ones.
 
-    Requires: sorted nodes. Leaves: every op that takes integers reading them, Identity where a Dequant of real numbers
-    stood, one Dequant per tensor, scale and place. What becomes real numbers without need of a Dequant is not decided here:
+    Requires: sorted nodes. Leaves: every op that takes integers reading them, one Dequant per tensor, scale and place. What becomes real numbers without need of a Dequant is not decided here:
     `insert_dequant` follows.
     """
     changes = Changes()
     found = propagate(model)
     flow = Flow.of(model)
+    takeover = Takeover(model)
+    kept = [use for use in found.kept_real if not is_dequant(use.value.producer())]
     for node in found.of_reals:
-        _become_identity(node, changes)
+        (x, *_), (y,) = node.inputs, node.outputs
+        assert x is not None  # else it would be no Dequant
+        changes.note(describe(node), f"taken away: {_name(x)} holds real numbers already")
+        if takeover.replace(y, x):
+            takeover.discard(node)
+        else:
+            become_identity(node, x)
+    takeover.finish()
     for use in found.integer_uses:
         _bypass(use, found, changes)
+    if kept:
+        _keep_real(kept, found, flow, changes)
     _merge(flow, changes)
     if changes:
         flow.sort()  # the Dequant that stays may stand behind what now reads it
@@ -35,12 +47,6 @@ def remove_dequant(model: ir.Model) -> Changes:
             changes.note(describe(node), "removed: nothing uses it")
             _remove(node)
     return changes
-
-
-def _become_identity(node: ir.Node, changes: Changes) -> None:
-    changes.note(describe(node), f"taken away: {_name(node.inputs[0])} holds real numbers already")
-    node.domain, node.op_type, node.overload = "", "Identity", ""
-    node.attributes.clear()
 
 
 def _bypass(use: Use, found: Propagation, changes: Changes) -> None:
@@ -58,6 +64,25 @@ def _bypass(use: Use, found: Propagation, changes: Changes) -> None:
         graph.append(identity)
         source = identity.outputs[0]
     graph.outputs[use.index] = source
+
+
+def _keep_real(uses: list[Use], found: Propagation, flow: Flow, changes: Changes) -> None:
+    """What takes whatever it gets had real numbers: it has them still, from a Dequant right before it."""
+    nodes = list(flow.nodes())
+    taken = Names([*(n.name or "" for n in nodes), *(o.name or "" for n in nodes for o in n.outputs)])
+    domain = next(n.domain for n in nodes if is_dequant(n))
+    for use in uses:
+        value, node = use.value, use.owner
+        assert isinstance(node, ir.Node)  # outputs of graphs have a type
+        assert node.graph is not None  # it came from a graph
+        scale = found.fact(value).scale
+        assert scale is not None  # otherwise it is a finding
+        name = taken.choose(f"{value.name}_dequant")
+        new = ir.Node(domain, DEQUANT, [value], attributes=[ir.AttrFloat32("scale_o", scale)], name=name)
+        new.outputs[0].name, new.outputs[0].type = name, ir.TensorType(ir.DataType.FLOAT)
+        node.graph.insert_before(node, new)
+        node.replace_input_with(use.index, new.outputs[0])
+        changes.note(str(use), f"keeps the real numbers of {_name(value)} ({found.fact(value)})")
 
 
 def _before_dequants(value: ir.Value) -> ir.Value:
