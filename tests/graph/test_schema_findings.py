@@ -1,15 +1,15 @@
 """Nodes against their schemas."""
 
+import onnx_ir as ir
 import pytest
 
-from linger.graph.model_io import load
 from linger.graph.node_places import Whole
 from linger.graph.schema_findings import schema_findings
 from tests.support.check_cases import FUNCTION, LINEAR, PARAMETERS, QUANT, text_model
 
 
 def found(body, **settings):
-    whole = Whole.of(load(text_model(body, **settings)))
+    whole = Whole.of(ir.from_proto(text_model(body, **settings)))
     return [(f.rule, f.severity, f.node, f.reason) for f in schema_findings(whole)]
 
 

@@ -1,6 +1,7 @@
 """Who makes what, and in which order."""
 
-from linger.graph.model_io import load
+import onnx_ir as ir
+
 from linger.graph.node_places import Whole
 from linger.graph.structure_findings import structure_findings
 from tests.support.check_cases import text_model
@@ -9,7 +10,7 @@ IF = "[c] c = Constant<value = bool {{1}}>() [i] y = If(c)<then_branch = t () =>
 
 
 def found(body, **settings):
-    whole = Whole.of(load(text_model(body, domains="", **settings)))
+    whole = Whole.of(ir.from_proto(text_model(body, domains="", **settings)))
     return [(f.rule, f.node, f.tensor) for f in structure_findings(whole)]
 
 
@@ -25,7 +26,9 @@ def test_branches_see_what_is_around_them_and_not_each_other():
 
 
 def test_outputs_of_branches_need_a_maker_too():
-    (only,) = structure_findings(Whole.of(load(text_model(branches("[k] k = Neg(x)", "[r] r = Neg(x)"), domains=""))))
+    (only,) = structure_findings(
+        Whole.of(ir.from_proto(text_model(branches("[k] k = Neg(x)", "[r] r = Neg(x)"), domains="")))
+    )
     assert (only.rule, only.node, only.tensor) == ("LGR201", "", "p")
     assert "the output 'p' of i/then_branch is made by no node" in only.reason
 
@@ -75,7 +78,7 @@ def test_a_node_that_reads_itself_is_a_circle():
 
 
 def test_every_node_that_is_too_early_is_named():
-    whole = Whole.of(load(text_model("[n] y = Neg(b) [m] b = Neg(a) [k] a = Abs(x)", domains="")))
+    whole = Whole.of(ir.from_proto(text_model("[n] y = Neg(b) [m] b = Neg(a) [k] a = Abs(x)", domains="")))
     assert [str(f) for f in structure_findings(whole)] == [
         "n (Neg): it stands before the nodes whose results it uses (b). Sort the nodes.",
         "m (Neg): it stands before the nodes whose results it uses (a). Sort the nodes.",
