@@ -97,6 +97,14 @@ def test_shapes_fit_each_other(body, weight, bias, expected):
     ]
 
 
+@pytest.mark.parametrize("op", ["Conv2dInt", "ConvTranspose2dInt"])
+@pytest.mark.parametrize("name", ["strides", "dilations"])
+def test_windows_have_one_step_per_axis(op, name):
+    body = node(op, "x, w, b", **(WIDTHS | WINDOW | {"output_padding": [0, 0]} | {name: [1]}))
+    ((rule, _, reason),) = found(body, w=filled(8, 8, 3, 3), b=zeros(8))
+    assert (rule, reason) == ("LGR306", f"{name} and kernel_shape have different lengths")
+
+
 def test_right_shapes_are_no_finding():
     assert rules(LINEAR, w=filled(2, 4), b=zeros(2)) == []
     assert rules(CONV, w=filled(8, 8, 3, 3), b=zeros(8)) == []
