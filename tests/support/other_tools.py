@@ -36,7 +36,7 @@ class RandomFile:
         self.dice = random.Random(seed)
         self.kind = self.dice.choice(["int8", "uint8"])
         self.nodes, self.floats, self.integers, self.extra = [], ["x"], [], []
-        self.parameters = {}
+        self.parameters, self.origins = {}, {}
         for _ in range(size):
             self.dice.choice([self.quantise, self.quantise, self.dequantise, self.dequantise, self.operate])()
         self.dequantise()
@@ -51,8 +51,10 @@ class RandomFile:
         return f"s{name}, z{name}"
 
     def quantise(self):
-        scale = self.dice.choice(SCALES)
-        self.integers.append((self._node(f"QuantizeLinear({self._float()}, {self.parameter(*scale)})"), scale))
+        x = self._float()
+        scale = self.origins.get(x) if self.dice.random() < 0.7 else None
+        scale = scale or self.dice.choice(SCALES)
+        self.integers.append((self._node(f"QuantizeLinear({x}, {self.parameter(*scale)})"), scale))
 
     def dequantise(self):
         if not self.integers:
@@ -61,6 +63,7 @@ class RandomFile:
         if self.dice.random() < 0.1:
             scale = self.dice.choice(SCALES)
         self.floats.append(self._node(f"DequantizeLinear({name}, {self.parameter(*scale)})"))
+        self.origins[self.floats[-1]] = scale
 
     def operate(self):
         x, y = self._float(), self._float()
@@ -78,6 +81,7 @@ class RandomFile:
             ]
         )
         self.floats.append(self._node(op))
+        self.origins[self.floats[-1]] = self.origins.get(x)
 
     def _float(self):
         return self.dice.choice(self.floats[-3:])

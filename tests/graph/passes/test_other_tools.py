@@ -99,9 +99,9 @@ def mended(number):
 
 
 @pytest.mark.parametrize(
-    "numbers", [pytest.param(range(50), id="50"), pytest.param(range(50, 650), id="600", marks=pytest.mark.slow)]
+    "numbers", [pytest.param(range(20), id="20"), pytest.param(range(20, 620), id="600", marks=pytest.mark.slow)]
 )
 def test_random_files_keep_every_number(numbers):
     total = sum(map(mended, numbers), Counter())
-    least = len(numbers) // 10  # else the files would not try the rules
+    least = len(numbers) // 20  # else the files would not try the rules
     assert min(total[rule] for rule in ("cancel_dq_q", "fill_float_islands", "split_shared_zero_points")) >= least
