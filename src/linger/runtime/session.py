@@ -10,12 +10,15 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from linger.errors import GraphError, UsageError, listing
 from linger.graph.dialect_node import all_nodes, is_dialect
 from linger.graph.external_data import external_tensors
+from linger.graph.growth import require_bounded
 from linger.graph.model_io import ModelLike, load
 from linger.graph.passes.attach_functions import attach_functions
+from linger.runtime.foreign_errors import in_one_line
 
 # every error class of ONNX Runtime's binding; they share no base of their own
 _ORT_ERRORS = tuple(
@@ -54,6 +57,7 @@ class Session:
         loaded = load(model)
         self._data_folder = next((str(t.base_dir) for t in external_tensors(loaded)), None)
         self._model = loaded if loaded is not model else load(ir.to_proto(loaded))
+        require_bounded(self._model)
         attach_functions(self._model)
         self._arguments: dict[str, Any] = {
             "sess_options": sess_options,
@@ -67,7 +71,7 @@ class Session:
         try:
             return ort.InferenceSession(ir.to_proto(model).SerializeToString(), **self._session_arguments())
         except _ORT_ERRORS as error:
-            raise GraphError(f"ONNX Runtime cannot load the model: {error}") from error
+            raise GraphError(f"ONNX Runtime cannot load the model: {in_one_line(error)}") from error
 
     def _session_arguments(self) -> dict[str, Any]:
         """The user's arguments; a model with a data file also says where that is, since it is loaded from memory."""
@@ -96,6 +100,11 @@ class Session:
         names = [o.name for o in self._watching.get_outputs()]
         return dict(zip(names, self._run(self._watching, names, input_feed), strict=True))
 
+    def run_up_to(self, name: str, input_feed: Feeds) -> NDArray[Any]:
+        """One tensor of the main graph, as if the model ended there: nothing else is watched, nothing behind it runs."""
+        self._check_feeds(input_feed)
+        return np.asarray(self._run(self._open(_ending_at(self._model, name)), [name], input_feed)[0])
+
     @staticmethod
     def _run(inner: ort.InferenceSession, names: Sequence[str] | None, feeds: Feeds, options: Any = None) -> Any:
         try:
@@ -103,7 +112,7 @@ class Session:
         except _ORT_ERRORS as error:
             given = ", ".join(f"{name} {np.asarray(a).dtype}{list(np.shape(a))}" for name, a in feeds.items())
             expected = ", ".join(f"{i.name} {i.type}{i.shape}" for i in inner.get_inputs())
-            raise UsageError(f"the model cannot run on {given}; it expects {expected}. {error}") from error
+            raise UsageError(f"the model cannot run on {given}; it expects {expected}. {in_one_line(error)}") from error
 
     def integer_tensors(self) -> list[str]:
         """Names of the quantised tensors: outputs of dialect nodes of integer type."""
@@ -141,4 +150,14 @@ def _with_every_output(model: ir.Model) -> ir.Model:
                 output.shape = None
                 copy.graph.outputs.append(output)
                 present.add(output.name)
+    return copy
+
+
+def _ending_at(model: ir.Model, name: str) -> ir.Model:
+    copy = load(ir.to_proto(model))
+    (value,) = (o for node in copy.graph for o in node.outputs if o.name == name)
+    if value not in copy.graph.outputs:
+        value.shape = None  # as above
+    copy.graph.outputs[:] = [value]
+    RemoveUnusedNodesPass()(copy)
     return copy
