@@ -3,13 +3,22 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEPLOY_VENV := .venv-deploy
+DEPLOY_STAMP := $(DEPLOY_VENV)/.installed
+DEPLOY_TESTS := tests/graph tests/runtime tests/verification tests/reporting tests/cli tests/numeric tests/test_hostile.py \
+  tests/test_fuzz_corpus.py tests/test_deployment.py tests/test_house_rules.py tests/test_docs.py tests/test_atomic.py \
+  tests/test_dialect.py tests/test_errors.py tests/test_progress.py tests/test_targets.py
+FUZZ_SECONDS ?= 600
+FUZZ_SEED ?= 20260101
 
-.PHONY: help setup demo test test-slow check bench clean
+.PHONY: help setup demo test test-slow test-deploy fuzz check bench clean
 
 help:
 	@echo "make demo       train, quantise, export and verify a CNN on real data (prints the verdict)"
 	@echo "make test       lint, types, import contracts, tests"
 	@echo "make test-slow  the slow suites"
+	@echo "make test-deploy  the deployment side in an environment of its own, without torch"
+	@echo "make fuzz       ten minutes of coverage-guided fuzzing (FUZZ_SECONDS=600)"
 	@echo "make check      lint, types, import contracts"
 	@echo "make bench      the speed claims, measured side by side"
 
@@ -39,6 +48,20 @@ test: check
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
 
+# an environment that has never seen torch; the package itself without its dependencies
+$(DEPLOY_STAMP): requirements-deploy.txt pyproject.toml
+	test -x $(DEPLOY_VENV)/bin/python || $(PYTHON) -m venv $(DEPLOY_VENV)
+	$(DEPLOY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-deploy.txt
+	$(DEPLOY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(DEPLOY_STAMP)
+
+test-deploy: $(DEPLOY_STAMP)
+	LINGER_REQUIRE_NO_TORCH=1 $(DEPLOY_VENV)/bin/python -m pytest -n 2 -m "not slow" $(DEPLOY_TESTS)
+
+fuzz: $(DEPLOY_STAMP)
+	$(DEPLOY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-fuzz.txt
+	$(DEPLOY_VENV)/bin/python -m tests.fuzz.run -seed=$(FUZZ_SEED) -max_total_time=$(FUZZ_SECONDS)
+
 bench: $(STAMP)
 	cd benchmarks && ../$(BIN)/python qat_step.py
 	cd benchmarks && ../$(BIN)/python export_time.py
@@ -47,4 +70,4 @@ bench: $(STAMP)
 	cd benchmarks && ../$(BIN)/python repair.py
 
 clean:
-	rm -rf $(VENV) build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DEPLOY_VENV) build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

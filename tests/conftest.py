@@ -1,16 +1,70 @@
 """Shared fixtures: the folder of other people's files, seeded random numbers."""
 
+import importlib.util
 import os
+import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """torch's newer exporter takes seconds: op by op it is tried by make test-slow, in general by tests/onnx."""
+NEEDS_TORCH = re.compile(r"^pytestmark = pytest\.mark\.needs_torch\b", re.MULTILINE)
+left_out = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[left_out] = []
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Without torch, a file that says at its top that it needs torch is not imported; its tests are counted."""
+    if HAS_TORCH or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+        return None
+    text = collection_path.read_text(encoding="utf-8")
+    if NEEDS_TORCH.search(text) is None:
+        return None
+    name = collection_path.relative_to(REPOSITORY).as_posix()
+    config.stash[left_out] += [f"{name}::{test}" for test in re.findall(r"^def (test_\w+)", text, re.MULTILINE)]
+    return True
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of xdist tells what it left out."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left out"] = session.config.stash[left_out]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node) -> None:
+    node.config.stash[left_out] += getattr(node, "workeroutput", {}).get("left out", [])
+
+
+def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    """Nothing is left out in silence."""
+    if HAS_TORCH:
+        return
+    names = sorted(set(config.stash[left_out]))
+    terminalreporter.section("without torch")
+    for file, tests in Counter(name.partition("::")[0] for name in names).items():
+        terminalreporter.write_line(f"{file}: {tests} tests need torch")
+    terminalreporter.write_line(f"{len(names)} tests deselected because they need torch")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What needs torch is deselected where there is none; torch's newer exporter takes seconds.
+
+    Op by op it is tried by make test-slow, in general by tests/onnx.
+    """
+    if not HAS_TORCH:
+        needing = [item for item in items if item.get_closest_marker("needs_torch") is not None]
+        config.stash[left_out] += [item.nodeid for item in needing]
+        config.hook.pytest_deselected(items=needing)
+        items[:] = [item for item in items if item not in needing]
     for item in items:
         name = item.nodeid
         if "tests/quantization/" in name and ("newer" in name or "dynamo" in name or "program_of_torch_export" in name):
@@ -37,14 +91,16 @@ def draw() -> np.random.Generator:
 
 @pytest.fixture(autouse=True)
 def _seed_torch() -> None:
-    import torch
+    if HAS_TORCH:
+        import torch
 
-    torch.manual_seed(0)
+        torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
 def _give_torch_its_export_back():
     yield
-    import linger
+    if HAS_TORCH:
+        import linger
 
-    linger.restore()
+        linger.restore()

@@ -25,6 +25,7 @@ CODE = re.compile(r"`[^`]+`")
 NAMED_FILE = re.compile(r"`((?:src|tests|docs|tools|examples|benchmarks)/[\w./-]+\.\w+)`")
 MAKE_TARGET = re.compile(r"^([a-z][\w-]*):", re.MULTILINE)
 SHELLS = ("console", "sh")
+NEEDS_TORCH = re.compile(r"\btorch\b|\blinger\.(init|onnx|wb_analyse|advise|restore)\b")
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,13 @@ NOT_RUN = [block for block in ALL_BLOCKS if block.info == "python no-run"]
 each_page = pytest.mark.parametrize("page", PAGES)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(b.info == "python" for b in blocks(page))])
+def needing_torch(page):
+    """A parameter, marked where the page's own code shows that torch is needed."""
+    is_needed = any(NEEDS_TORCH.search(b.code) for b in blocks(page) if b.info == "python")
+    return pytest.param(page, marks=[pytest.mark.needs_torch] if is_needed else [])
+
+
+@pytest.mark.parametrize("page", [needing_torch(p) for p in PAGES if any(b.info == "python" for b in blocks(p))])
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "docs"}

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from linger.errors import UnsupportedError as UnsupportedError
     from linger.errors import UsageError as UsageError
     from linger.errors import VerificationError as VerificationError
+    from linger.graph.conversion import Conversion as Conversion
+    from linger.graph.conversion import convert_dialect as convert_dialect
     from linger.graph.recording import Recording as Recording
     from linger.numeric.fixed_point import FixedPoint as FixedPoint
     from linger.onnx.recorder import record as record
@@ -82,6 +84,10 @@ if TYPE_CHECKING:
     from linger.setters import SetIQTensorVar as SetIQTensorVar
     from linger.setters import SetPlatFormQuant as SetPlatFormQuant
     from linger.settings import Switches as Switches
+    from linger.verification.check import check as check
+    from linger.verification.check_result import CheckResult as CheckResult
+    from linger.verification.compare import compare as compare
+    from linger.verification.comparison_result import FileComparison as FileComparison
     from linger.verification.fix_dequant import Repair as Repair
     from linger.verification.fix_dequant import fix_dequant as fix_dequant
     from linger.verification.fix_dequant import parser_dequant as parser_dequant
@@ -89,6 +95,7 @@ if TYPE_CHECKING:
     from linger.verification.recording_files import load_recordings as load_recordings
     from linger.verification.recording_files import save_recordings as save_recordings
     from linger.verification.result import Verification as Verification
+    from linger.verification.vectors import write_vectors as write_vectors
 
 __version__ = "0.1.0"
 
@@ -159,6 +166,8 @@ _HOME = {
     "compare_layers": "linger.quantization.layer_comparison",
     "QTensor": "linger.quantization.qtensor",
     "Session": "linger.runtime.session",
+    "convert_dialect": "linger.graph.conversion",
+    "Conversion": "linger.graph.conversion",
     "redirect": "linger.onnx.redirect",
     "restore": "linger.onnx.redirect",
     "record": "linger.onnx.recorder",
@@ -171,6 +180,11 @@ _HOME = {
     "parser_dequant": "linger.verification.fix_dequant",
     "Repair": "linger.verification.fix_dequant",
     "Verification": "linger.verification.result",
+    "check": "linger.verification.check",
+    "CheckResult": "linger.verification.check_result",
+    "compare": "linger.verification.compare",
+    "FileComparison": "linger.verification.comparison_result",
+    "write_vectors": "linger.verification.vectors",
     "LingerError": "linger.errors",
     "UsageError": "linger.errors",
     "UnsupportedError": "linger.errors",

@@ -13,6 +13,8 @@ from torch import nn
 from linger.cli import main
 from tests.support.command import run
 
+pytestmark = pytest.mark.needs_torch
+
 CODE = """
 import torch
 def net():

@@ -45,7 +45,7 @@ def test_what_is_left_is_listed_and_the_exit_code_says_so(wrong):
     [
         (["none.onnx"], 2, "no such file"),
         (["broken.onnx"], 1, "not a complete ONNX model"),
-        (["m.onnx", "--rule", "x"], 2, "no rule x"),
+        (["m.onnx", "--rule", "x"], 2, "no such rule"),
     ],
 )
 def test_wrong_calls(fails, arguments, code, message):

@@ -9,6 +9,8 @@ from torch import nn
 from linger.cli.model_argument import load_inputs, load_model, random_input
 from linger.errors import UsageError
 
+pytestmark = pytest.mark.needs_torch
+
 CODE = """
 import torch
 def net():

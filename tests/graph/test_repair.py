@@ -21,12 +21,19 @@ def test_the_rules_work_together():
 
 
 def test_unknown_rules_are_named_together():
-    with pytest.raises(UsageError, match=r"there is no rule one, two. There are .*insert_dequant"):
+    with pytest.raises(
+        UsageError, match=r"'one': there is no such rule. 'two': there is no such rule. Known rules: .*insert_dequant"
+    ):
         repair(quantising("y = Exp(x)"), rules=["one", "insert_dequant", "two"])
 
 
-def test_a_sound_model_is_not_touched():
+def test_a_sound_model_is_only_completed():
     model = quantising(
         "q = Q16(x) d = DQ16(q) r = Relu(d) s = Reshape(r, t) y = Softmax(s)", extra="<int64[1] t = {-1}>"
     )
+    before = lines(model)
+    changes, findings = repair(model)
+    assert {change.rule for change in changes} == {"name_nodes", "complete_types"}
+    assert lines(model) == before
+    assert findings == []
     assert repair(model) == ([], [])

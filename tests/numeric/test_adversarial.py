@@ -15,6 +15,8 @@ from linger.dialect import find_op
 from tests.support.big_int import convolved, multiplied, requantized, requantized_array
 from tests.support.hand_worked import assert_gives
 
+pytestmark = pytest.mark.needs_torch
+
 SHIFTS = range(23)
 LINEAR, CONV, ADD, MUL, QUANT = (find_op(name) for name in ("LinearInt", "Conv2dInt", "iqAdd", "iqMul", "Quant"))
 

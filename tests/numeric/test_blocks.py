@@ -13,6 +13,8 @@ from linger.numeric.fixed import round_half_up
 from linger.numeric.numpy_kernel import NumpyKernel
 from tests.support.onnx_body import assert_kernels_give, interpret_numpy, interpret_torch
 
+pytestmark = pytest.mark.needs_torch
+
 WAYS = {"numpy": interpret_numpy, "torch": interpret_torch}
 INT32 = st.integers(-(2**31), 2**31 - 1)
 SHIFTS = st.integers(-8, 30)

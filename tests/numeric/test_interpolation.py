@@ -9,6 +9,8 @@ import torch.nn.functional as F
 
 from linger.numeric.interpolation import linear_weights, nearest_places, output_sizes
 
+pytestmark = pytest.mark.needs_torch
+
 SIZES = (1, 2, 3, 5, 7, 8, 13, 33)
 
 

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from linger.numeric.long_tables import GELU, LONG_BUCKET, ONE, SILU
 from tests.support.paper_bodies import long_curve
 
+pytestmark = pytest.mark.needs_torch
+
 TABLES = {"GELU": GELU, "SiLU": SILU}
 CURVES = {
     # the largest errors over all int16 inputs in Q11 (±16), before the output is rounded

@@ -9,6 +9,8 @@ from linger.numeric.numpy_kernel import NumpyKernel
 from tests.support.integer_norm import normalised_line, root_entry, times_inverse_root
 from tests.support.onnx_body import assert_kernels_give
 
+pytestmark = pytest.mark.needs_torch
+
 
 def body(scale, eps=1e-5):
     return lambda k, x: normalize(k, k.wide(x), source=k.scalar(scale), eps=eps)

@@ -5,6 +5,8 @@ import pytest
 
 from tests.support.onnx_body import assert_kernels_give, interpret_onnx
 
+pytestmark = pytest.mark.needs_torch
+
 OPSETS = pytest.mark.parametrize("opset", [11, 12, 13, 18])
 
 

@@ -9,6 +9,8 @@ from tests.support.big_int import convolved, multiplied
 from tests.support.comparison import assert_same
 from tests.support.onnx_body import interpret_onnx, onnx_model
 
+pytestmark = pytest.mark.needs_torch
+
 OPSETS = pytest.mark.parametrize("opset", [11, 12, 13, 18])
 
 

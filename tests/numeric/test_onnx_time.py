@@ -5,6 +5,8 @@ import pytest
 
 from tests.support.onnx_body import assert_kernels_give
 
+pytestmark = pytest.mark.needs_torch
+
 LENGTHS = np.array([2, 4, 1], np.int64)
 X = np.arange(4 * 3 * 2, dtype=np.int8).reshape(4, 3, 2)  # time first
 

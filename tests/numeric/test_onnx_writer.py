@@ -9,6 +9,8 @@ from linger.numeric.onnx_kernel import OnnxKernel
 from linger.numeric.onnx_writer import AttributeRef, OnnxValue, integer_type, low_part, make_attribute
 from tests.support.onnx_body import assert_kernels_give
 
+pytestmark = pytest.mark.needs_torch
+
 OPSETS = pytest.mark.parametrize("opset", [11, 12, 13, 18])
 
 

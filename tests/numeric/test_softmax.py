@@ -9,6 +9,8 @@ from tests.support.integer_softmax import softmax_q15, to_q25
 from tests.support.onnx_body import assert_kernels_give
 from tests.support.wide_curves import arcs_softmax, venus_a_softmax
 
+pytestmark = pytest.mark.needs_torch
+
 
 def body(fraction, axis=-1):
     def run(k, x):

@@ -10,6 +10,8 @@ from linger.numeric.torch_exact import MAX_PARTS, SplitPlan, plan_product, run_p
 from tests.support.big_int import convolved, convolved_transposed
 from tests.support.comparison import assert_same
 
+pytestmark = pytest.mark.needs_torch
+
 FULL_CHANNEL = 1024
 """Channels of weight 128 whose products with 8-bit inputs add up to 2^24: 1024·128·128."""
 

@@ -20,6 +20,8 @@ from linger.numeric.torch_gates import (
 from linger.numeric.torch_timeline import Timeline
 from tests.support.paper_bodies import rounded, sigmoid_q7, tanh_q7
 
+pytestmark = pytest.mark.needs_torch
+
 CPU = torch.device("cpu")
 
 

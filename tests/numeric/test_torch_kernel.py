@@ -9,6 +9,8 @@ from linger.numeric.numpy_kernel import NumpyKernel
 from linger.numeric.torch_kernel import TorchKernel, carrier, integer_type
 from tests.support.comparison import assert_same
 
+pytestmark = pytest.mark.needs_torch
+
 EXACT, TRAINING = TorchKernel(is_exact=True), TorchKernel(is_exact=False)
 
 

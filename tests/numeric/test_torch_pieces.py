@@ -10,6 +10,8 @@ from linger.numeric.numpy_kernel import NumpyKernel
 from linger.numeric.tables import ARCS_SIGMOID, SIGMOID, TANH, VENUS_A_TANH
 from linger.numeric.torch_pieces import evaluate_long_pieces, evaluate_pieces, evaluate_wide_pieces
 
+pytestmark = pytest.mark.needs_torch
+
 EVERY_INT16 = np.arange(-32768, 32768)
 
 

@@ -10,6 +10,8 @@ from linger.numeric.fixed import limits, scale_for
 from linger.numeric.torch_quantize import fake_quantize, max_abs, round_weight
 from tests.support import naive
 
+pytestmark = pytest.mark.needs_torch
+
 BITS = [4, 8, 16]
 SCALES = [0.5, 16.0, 2.0**14]
 

@@ -6,6 +6,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from linger.numeric.torch_timeline import Timeline, by_items
 
+pytestmark = pytest.mark.needs_torch
+
 LENGTHS = (3, 5, 1, 4)
 
 

@@ -24,6 +24,8 @@ from tests.support.paper_bodies import (
     tanh_q7_body,
 )
 
+pytestmark = pytest.mark.needs_torch
+
 EVERY_INT16 = np.arange(-32768, 32768, dtype=np.int32).astype(np.int16)
 
 CURVES = {

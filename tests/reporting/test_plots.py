@@ -15,6 +15,8 @@ from linger.analysis.values import TensorValues
 from linger.errors import UsageError
 from linger.reporting.plots import draw_layers, draw_tensor, file_name
 
+pytestmark = pytest.mark.needs_torch
+
 PNG = b"\x89PNG\r\n\x1a\n"
 
 

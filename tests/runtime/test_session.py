@@ -4,12 +4,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-import torch
 
 import linger
 from linger.errors import GraphError, UnsupportedError, UsageError
 from linger.runtime.session import Session
-from tests.support.models import SmallNet, quantised, settle, small_net
 
 TEXT = """<ir_version: 6, opset_import: ["": 11, "thinker": 1]>
 g (float[n,3] x) => (float[n,3] y) {
@@ -61,7 +59,10 @@ def test_intermediates_are_every_tensor(proto):
     }
 
 
+@pytest.mark.needs_torch
 def test_all_three_forms_load(tmp_path):
+    from tests.support.models import small_net
+
     model, x = small_net()
     results = []
     for form in ("dialect", "bare", "standard"):
@@ -97,7 +98,12 @@ def test_graph_that_onnx_runtime_refuses_is_a_graph_error(proto):
         Session(proto)
 
 
+@pytest.mark.needs_torch
 def test_model_with_a_data_file_runs(tmp_path):
+    import torch
+
+    from tests.support.models import SmallNet, quantised, settle
+
     x = torch.randn(2, 1, 8, 8)
     model = quantised(settle(SmallNet(32)), x)
     linger.onnx.export(model, (x,), tmp_path / "net.onnx", external_data=True, input_names=["x"])

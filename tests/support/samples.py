@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
-import torch
 
 from linger.dialect import DOMAIN, Draw, DrawReal, Op, Sample, ops
 from linger.graph.passes.attach_functions import attach_functions
@@ -14,7 +13,6 @@ from linger.graph.passes.expand_dialect import expand_dialect
 from linger.numeric.fixed import limits, storage_bits
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.numeric.onnx_writer import make_attribute
-from linger.numeric.torch_kernel import TorchKernel, carrier
 
 OPSETS = (11, 12, 13, 15, 17, 18, 20)
 
@@ -74,12 +72,18 @@ def joined(results):
 
 def run_torch(op: Op, inputs, attributes, kernel=None):
     """The body on float carriers, back as integers."""
+    from linger.numeric.torch_kernel import TorchKernel  # the other ways run without torch
+
     carriers = [None if x is None else _carried(x) for x in inputs]
     result = op.body(kernel or TorchKernel(is_exact=True), *op.arrange(carriers), **op.complete(attributes))
     return joined([r.detach().numpy() for r in (result if isinstance(result, tuple) else (result,))])
 
 
 def _carried(x):
+    import torch
+
+    from linger.numeric.torch_kernel import carrier
+
     tensor = torch.from_numpy(np.array(x))
     return tensor if tensor.is_floating_point() else tensor.to(carrier(8 * x.itemsize))
 

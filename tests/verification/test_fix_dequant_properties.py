@@ -17,7 +17,7 @@ from tests.support.comparison import assert_same
 from tests.support.damages import KINDS, Damaged, injure
 from tests.support.dialect_graphs import FLOAT, Made, feeds
 from tests.support.graph_control import FAMILIES, random_model
-from tests.support.repairs import as_reals, first_difference, interface, outputs_of
+from tests.support.repairs import TIDYING, as_reals, first_difference, interface, outputs_of
 
 FREELY = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
 SIZES = st.integers(1, 8)
@@ -33,7 +33,7 @@ def claims(repair: Repair) -> list[str]:
 def unhurt(made: Made) -> None:
     """A right file comes back as it was, and without complaint."""
     repair = linger.fix_dequant(made.model)
-    assert [str(c) for c in repair.changes] == []
+    assert [str(c) for c in repair.changes if c.rule not in TIDYING] == []
     assert claims(repair) == []
 
 

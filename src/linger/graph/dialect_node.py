@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import onnx_ir as ir
 
 from linger.dialect import DOMAIN, Op, find_op, is_known, ops
 from linger.errors import GraphError, UnsupportedError, UsageError, listing
+from linger.numeric.onnx_writer import ATTRIBUTE_TYPES
+
+_WIDEST = 32
 
 
 def is_dialect(node: ir.Node) -> bool:
@@ -35,7 +39,7 @@ def describe(node: ir.Node) -> str:
 def platform_of(node: ir.Node) -> str | None:
     """The chip that a node says it is for."""
     found = node.attributes.get("platform")
-    return None if found is None or found.type != ir.AttributeType.STRING else found.as_string()
+    return found.value if found is not None and isinstance(found.value, str) else None
 
 
 def op_of(node: ir.Node) -> Op:
@@ -47,9 +51,12 @@ def attributes_of(node: ir.Node, op: Op) -> dict[str, Any]:
     """The op's attributes as Python values, defaults filled in; attributes the schema does not know are left out.
 
     Raises:
-        GraphError: A required attribute is missing.
+        GraphError: A required attribute is missing, one is of another kind than the op's, or a scale is no scale.
     """
-    known = {a.name for a in op.attributes}
+    known = {a.name: a.kind for a in op.attributes}
+    wrong = [problem for a in node.attributes.values() if (problem := _problem(a, op, known)) is not None]
+    if wrong:
+        raise GraphError(f"{describe(node)}: {listing(wrong)}. Export the layer again, or set it by hand.")
     given = {
         name: tuple(attr.value) if isinstance(attr.value, (list, tuple)) else attr.value
         for name, attr in node.attributes.items()
@@ -59,6 +66,20 @@ def attributes_of(node: ir.Node, op: Op) -> dict[str, Any]:
         return op.complete(given)
     except UsageError as error:
         raise GraphError(f"{describe(node)}: {error}") from error
+
+
+def _problem(attribute: ir.Attr, op: Op, known: Mapping[str, str]) -> str | None:
+    """Why an attribute cannot be what the op wants, or None."""
+    kind = known.get(attribute.name, "float" if op.is_variadic_attribute(attribute.name) else None)
+    if kind is None or attribute.is_ref():
+        return None
+    if attribute.type != ATTRIBUTE_TYPES[kind]:
+        return f"{attribute.name} is of kind {attribute.type.name.lower()}, not {ATTRIBUTE_TYPES[kind].name.lower()}"
+    if attribute.name.startswith("scale") and not (math.isfinite(attribute.value) and attribute.value > 0):
+        return f"{attribute.name} = {attribute.value:g} is no scale, which is a number above 0"
+    if attribute.name.endswith("bits") and not 1 < attribute.value <= _WIDEST:
+        return f"{attribute.name} = {attribute.value} is no width, which is 2 to {_WIDEST}"
+    return None
 
 
 def require_known_ops(model: ir.Model) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx_ir as ir
 
 from linger.graph.dialect_node import attributes_of, is_dialect, op_of
@@ -11,6 +13,8 @@ from linger.numeric.onnx_writer import integer_type
 INTEGERS = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32})
 """Types that quantised tensors have."""
 
+_TYPES: dict[Any, ir.DataType] = {t.value: t for t in ir.DataType}
+_STANDARD = ("", "ai.onnx")
 _FIXED = {
     **dict.fromkeys(("Shape", "Size", "NonZero", "ArgMax", "ArgMin", "NonMaxSuppression"), ir.DataType.INT64),
     **dict.fromkeys(
@@ -28,12 +32,19 @@ _ALIKE = frozenset({"Split", "BatchNormalization", "LSTM", "GRU", "RNN"})
 """Standard ops whose results all have one type; of others only the first is typed: TopK's second one is indices."""
 
 
-def infer_element_types(graph: ir.Graph) -> None:
-    """Give every value of a sorted graph (and of the graphs inside it) its element type where it can be known."""
+def infer_element_types(graph: ir.Graph, *, guess: bool = True) -> None:
+    """Give every value of a sorted graph (and of the graphs inside it) its element type where it can be known.
+
+    Args:
+        graph: The graph.
+        guess: Whether an op that nobody knows is taken to give what it gets.
+    """
     for node in graph:
         inner = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
         for subgraph in inner:
-            infer_element_types(subgraph)
+            infer_element_types(subgraph, guess=guess)
+        if not guess and not is_dialect(node) and node.domain not in _STANDARD:
+            continue
         for output, found in zip(node.outputs, _output_types(node, inner), strict=False):
             if found is not None and (output.dtype is None or is_dialect(node)):
                 output.dtype = found
@@ -56,7 +67,7 @@ def _output_type(node: ir.Node) -> ir.DataType | None:
     if node.op_type in _FIXED:
         return _FIXED[node.op_type]
     if node.op_type == "Cast":
-        return ir.DataType(node.attributes["to"].as_int())
+        return _TYPES.get(node.attributes["to"].value)
     if node.op_type in ("Constant", "ConstantOfShape"):
         return constant_type(node)
     if node.op_type == "QuantizeLinear":
@@ -69,11 +80,11 @@ def _dtype(node: ir.Node, index: int) -> ir.DataType | None:
     return None if value is None else value.dtype
 
 
-def constant_type(node: ir.Node) -> ir.DataType:
-    """The element type of a Constant or a ConstantOfShape."""
+def constant_type(node: ir.Node) -> ir.DataType | None:
+    """The element type of a Constant or a ConstantOfShape; None where the caller of a function gives the tensor."""
     for name, attribute in node.attributes.items():
-        if name == "value":
-            return attribute.as_tensor().dtype
+        if name == "value" and attribute.type == ir.AttributeType.TENSOR:
+            return None if attribute.is_ref() else attribute.as_tensor().dtype
         if name.startswith("value_int"):
             return ir.DataType.INT64
         if name.startswith("value_string"):

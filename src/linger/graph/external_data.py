@@ -20,6 +20,8 @@ _ALIGNED_BYTES = 1 << 20
 _ALIGNMENT = 1 << 16
 """Large tensors start at multiples of the largest page size in use, so that they can be mapped into memory."""
 
+_SHOWN_LETTERS = 80
+
 Exchange = Mapping[int, ir.TensorProtocol]
 """Other tensors, by the id of the tensor they stand in for."""
 
@@ -80,12 +82,19 @@ def _location_problem(tensor: ir.ExternalTensor) -> str | None:
     location = str(tensor.location)
     for path in (PurePosixPath(location), PureWindowsPath(location)):
         if path.anchor or ".." in path.parts or not path.parts:
-            return f"the location {location!r} is outside the model's folder"
+            return f"the location {location[:_SHOWN_LETTERS]!r} is outside the model's folder"
     return None
 
 
 def file_problem(tensor: ir.ExternalTensor) -> str | None:
     """Why the file of an external tensor cannot be read, or None."""
+    try:
+        return _file_problem(tensor)
+    except (OSError, ValueError) as error:  # a name that no file can have
+        return f"the location {str(tensor.location)[:_SHOWN_LETTERS]!r} cannot be read ({error.strerror if isinstance(error, OSError) else error})"
+
+
+def _file_problem(tensor: ir.ExternalTensor) -> str | None:
     folder, path = Path(tensor.base_dir), Path(tensor.path)
     if not path.resolve().is_relative_to(folder.resolve()):
         return f"{str(tensor.location)!r} leads outside the model's folder"

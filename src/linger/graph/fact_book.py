@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from linger.graph.check_rules import CONTRADICTION, MISSING_DEQUANT, SCALE_MISMATCH, CheckRule
 from linger.graph.claims import is_dequant
 from linger.graph.demand import Demand
 from linger.graph.dialect_node import describe
@@ -124,9 +125,9 @@ class FactBook:
             self.result.facts[value] = self._origin(value)
         return self.result.fact(value)
 
-    def find(self, severity: str, where: str, reason: str, remedy: str) -> None:
+    def find(self, severity: str, where: str, reason: str, remedy: str, *, rule: CheckRule = CONTRADICTION) -> None:
         """Note a contradiction."""
-        self.result.findings.append(Finding(severity, where, reason, remedy))
+        self.result.findings.append(Finding(severity, where, reason, remedy, rule.id))
 
     def need(self, use: Use) -> None:
         """This use needs real numbers."""
@@ -147,6 +148,7 @@ class FactBook:
                 str(use),
                 f"it needs real numbers, and the scale of {value.name!r} ({self.fact(value)}) is not known",
                 "Give the node that makes it a scale_o, or put a Dequant with the right scale behind it.",
+                rule=MISSING_DEQUANT,
             )
 
     def take(self, use: Use) -> None:
@@ -169,5 +171,6 @@ class FactBook:
                 f"input {value.name!r}",
                 f"its readers take it at the scales {' and '.join(f'{s:g}' for s in different)}",
                 "Give all of them the scale that the input has.",
+                rule=SCALE_MISMATCH,
             )
         return quantised(self.demand.scale_of(value), storage_bits(element), element)

@@ -141,7 +141,7 @@ def _walk(proto: onnx.ModelProto, found: dict[tuple[GraphKey, str], Inferred]) -
     """Add the element types that follow from the ops where no shape does."""
     copy = ir.from_proto(proto)
     with suppress(LingerError, KeyError):  # as far as it comes
-        infer_element_types(copy.graph)
+        infer_element_types(copy.graph, guess=False)
     for key, graph in keyed_graphs(copy.graph):
         for value in (output for node in graph for output in node.outputs):
             if value.name and value.type is not None:

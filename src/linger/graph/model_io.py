@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Union
 
@@ -22,35 +24,60 @@ from linger.graph.external_data import (
     plan_data_file,
     resolve_external_data,
 )
+from linger.graph.node_soundness import node_flaws
+from linger.graph.proto_soundness import UNREADABLE, proto_flaws
+from linger.graph.soundness import DEEPEST, flaws, refuse
 
 __all__ = ["ModelLike", "load", "read_proto", "save"]
 
 ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
 
+_GIVEN = {bytes: "the given bytes", onnx.ModelProto: "the given ModelProto"}
+_SHOWN_LETTERS = 200
 _LARGEST_FILE = 2**31 - 1
 _LARGEST_TENSORS = _LARGEST_FILE - 2**26
 """A protobuf file ends at 2 GB; 64 MB are left for nodes, names and shapes."""
 
 
-def load(source: ModelLike) -> ir.Model:
+def load(
+    source: ModelLike,
+    *,
+    prepare: Callable[[onnx.ModelProto], object] | None = None,
+    allowed: Collection[str] = (),
+) -> ir.Model:
     """An ONNX model from a path, bytes, a ModelProto or an onnx_ir model (which is returned as it is).
 
     Weights in a file of their own are found beside the model and read when they are needed.
 
+    Args:
+        source: The model.
+        prepare: Mends a file before it is read as a graph; a given ModelProto is copied for it.
+        allowed: Categories of flaws (`linger.graph.soundness`) with which a model is not refused: for those that report
+            them, or mend them.
+
     Raises:
-        UsageError: There is no such file.
-        GraphError: The content is not a complete ONNX model, or its external data is missing or outside its folder.
+        UsageError: There is no such file, or it is something else than a file.
+        GraphError: The content is not a complete ONNX model, it contradicts itself (cycles, endless functions, tensors
+            that nothing makes or whose data does not fit), or its external data is missing or outside its folder.
     """
     if isinstance(source, ir.Model):
+        refuse(flaws(source), "the given model", allowed=allowed)
         return source
-    folder = None
+    where, content, folder = _GIVEN.get(type(source), str(source)), None, None
     if isinstance(source, onnx.ModelProto):
-        proto, where = _complete(source, "the given ModelProto"), "the given ModelProto"
-    elif isinstance(source, bytes):
-        proto, where = _complete(_parse(source, "the given bytes"), "the given bytes"), "the given bytes"
+        proto = source
     else:
-        proto, where, folder = read_proto(source), str(Path(source)), Path(source).parent
+        content = source if isinstance(source, bytes) else _content(source)
+        folder = None if isinstance(source, bytes) else Path(source).parent
+        proto = _parse(content, where)
+    if prepare is not None:
+        proto = _copied(proto) if proto is source else proto
+        _require_readable(proto, content, where)
+        prepare(proto)
+    refuse(proto_flaws(_complete(proto, where), content), where, allowed=allowed)
+    del content
     model = _from_proto(proto, where)
+    refuse([*flaws(model), *node_flaws(model)], where, allowed=allowed)
     resolve_external_data(model, folder, where)
     return model
 
@@ -60,18 +87,49 @@ def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
 
     Raises:
         UsageError: There is no such file.
-        GraphError: The content is not a complete ONNX model.
+        GraphError: The content is not a complete ONNX model, or cannot be shown.
     """
-    path = Path(path)
-    if not path.exists():
-        raise UsageError(f"{path}: there is no such file. Give the path of an ONNX model.")
+    content, where = _content(path), str(path)
+    proto = _complete(_parse(content, where), where)
+    _require_readable(proto, content, where)
+    return proto
+
+
+def _require_readable(proto: onnx.ModelProto, content: bytes | None, where: str) -> None:
+    """Refuse what cannot even be walked through or shown."""
+    refuse((flaw for flaw in proto_flaws(proto, content) if flaw.category in UNREADABLE), where)
+
+
+def _copied(proto: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return copy
+
+
+def _content(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file; neither a pipe nor a device nor what no model can be is opened."""
+    try:
+        path = Path(path)
+        kind = path.stat()
+        if stat.S_ISREG(kind.st_mode) and kind.st_size <= _LARGEST_FILE:
+            return path.read_bytes()
+    except TypeError as error:
+        raise UsageError(
+            f"a model is a path, bytes, a ModelProto or an onnx_ir model, not a {type(path).__name__}."
+        ) from error
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        raise UsageError(f"{path}: there is no such file. Give the path of an ONNX model.") from error
+    except OSError as error:
+        raise UsageError(
+            f"{str(path)[:_SHOWN_LETTERS]}: the file cannot be read ({error.strerror or error})."
+        ) from error
     if path.is_dir():
         raise UsageError(f"{path}: this is a folder. Give the path of an ONNX model inside it.")
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: the file cannot be read ({error.strerror or error}).") from error
-    return _complete(_parse(content, str(path)), str(path))
+    if not path.is_file():
+        raise UsageError(f"{path}: this is a pipe or a device, not a file. Give the path of an ONNX model.")
+    raise GraphError(
+        f"{path}: it has {kind.st_size} bytes, and an ONNX model ends at {_LARGEST_FILE}. Keep weights in a file beside it."
+    )
 
 
 def _parse(content: bytes, where: str) -> onnx.ModelProto:
@@ -79,6 +137,10 @@ def _parse(content: bytes, where: str) -> onnx.ModelProto:
     try:
         proto.ParseFromString(content)
     except DecodeError as error:
+        if "MaxDepth" in str(error):
+            raise GraphError(
+                f"{where}: graphs lie more than {DEEPEST} levels deep inside each other. Flatten the model."
+            ) from error
         raise GraphError(
             f"{where}: this is not a complete ONNX model ({len(content)} bytes: {error}). Export it again, or copy it again whole."
         ) from error
@@ -86,7 +148,8 @@ def _parse(content: bytes, where: str) -> onnx.ModelProto:
 
 
 def _complete(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
-    if not proto.HasField("graph") or not proto.opset_import:
+    graph = proto.graph
+    if not proto.opset_import or not (graph.node or graph.output or graph.input or graph.name):
         raise GraphError(f"{where}: this is no ONNX model: it has no graph or no opset. Export it again.")
     return proto
 
@@ -94,7 +157,7 @@ def _complete(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
 def _from_proto(proto: onnx.ModelProto, where: str) -> ir.Model:
     try:
         return ir.from_proto(proto)
-    except (ValueError, KeyError, TypeError, ir.serde.SerdeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, ir.serde.SerdeError) as error:
         raise GraphError(f"{where}: the graph cannot be read: {_root(error)}. Export it again.") from error
 
 

@@ -3,24 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 
 import onnx_ir as ir
 
-from linger.errors import UsageError, listing
 from linger.graph.changes import Changes
-from linger.graph.claims import is_quantising_domain
-from linger.graph.finding import ERROR, Finding
-from linger.graph.passes.attach_functions import attach_functions
-from linger.graph.passes.correct_types import correct_types
+from linger.graph.finding import Finding
+from linger.graph.model_io import ModelLike, load
 from linger.graph.passes.insert_dequant import insert_dequant
-from linger.graph.passes.remove_dequant import remove_dequant
-from linger.graph.passes.rescale_dequant import rescale_dequant
 from linger.graph.propagation import OutputPolicy, propagate
-
-Rules = dict[str, Callable[[ir.Model], Changes]]
+from linger.graph.proto_repair import repair_proto
+from linger.graph.repair_rules import Rule, choose_rules
 
 
 @dataclass(frozen=True)
@@ -35,8 +29,22 @@ class RuleChange:
         return f"{self.where}: {self.what} [{self.rule}]"
 
 
+def load_broken(source: ModelLike) -> tuple[ir.Model, list[RuleChange]]:
+    """A model of its own, to be mended: what reading it as a graph would lose is mended before.
+
+    Raises:
+        UsageError: There is no such file.
+        GraphError: The content is no model, or contradicts itself in a way that cannot be mended.
+    """
+    if isinstance(source, ir.Model):
+        return load(ir.to_proto(source)), []
+    found: list[Changes] = []
+    model = load(source, prepare=lambda proto: found.append(repair_proto(proto)))
+    return model, [change for changes in found for change in _named("repair_proto", changes)]
+
+
 def repair(
-    model: ir.Model, *, outputs: OutputPolicy = "declared", rules: Collection[str] | None = None
+    model: ir.Model, *, outputs: OutputPolicy = "declared", rules: Iterable[str] | str | None = None
 ) -> tuple[list[RuleChange], list[Finding]]:
     """Run the rules on a model, in place.
 
@@ -47,38 +55,23 @@ def repair(
 
     Returns:
         What was changed, and what could not be mended.
-    """
-    changes: list[RuleChange] = []
-    for name, run in choose(_rules(outputs), rules).items():
-        changes += [RuleChange(name, c.where, c.what) for c in run(model)]
-    if any(is_quantising_domain(f.domain) for f in model.functions.values()):
-        changes += [RuleChange("attach_functions", c.where, c.what) for c in attach_functions(model)]
-    return changes, propagate(model, outputs=outputs).findings
-
-
-def choose(known: Rules, names: Collection[str] | None) -> Rules:
-    """The rules of some names, in their own order.
 
     Raises:
         UsageError: Names of no rule.
+        GraphError: Nodes depend on each other in a circle.
     """
-    if names is None:
-        return known
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise UsageError(f"rules: there is no rule {listing(unknown)}. There are {listing(known)}.")
-    return {name: run for name, run in known.items() if name in names}
+    chosen = choose_rules(rules)
+    changes: list[RuleChange] = []
+    findings: list[Finding] = []
+    for rule in chosen:
+        changes += _named(rule.name, _apply(rule, model, outputs))
+        findings += rule.find(model) if rule.find is not None else ()
+    return changes, [*propagate(model, outputs=outputs).findings, *findings]
 
 
-def _rules(outputs: OutputPolicy) -> Rules:
-    return {
-        "rescale_dequant": rescale_dequant,
-        "remove_dequant": remove_dequant,
-        "insert_dequant": partial(insert_dequant, outputs=outputs),
-        "correct_types": correct_types,
-    }
+def _apply(rule: Rule, model: ir.Model, outputs: OutputPolicy) -> Changes:
+    return insert_dequant(model, outputs) if rule.apply is insert_dequant else rule.apply(model)
 
 
-def is_sound(findings: Collection[Finding]) -> bool:
-    """Whether nothing is left that makes a model wrong."""
-    return not any(f.severity == ERROR for f in findings)
+def _named(rule: str, changes: Changes) -> list[RuleChange]:
+    return [RuleChange(rule, change.where, change.what) for change in changes]

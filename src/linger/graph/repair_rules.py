@@ -12,18 +12,24 @@ import onnx_ir as ir
 
 from linger.errors import UsageError, listing
 from linger.graph.changes import Changes
+from linger.graph.claims import is_quantising_domain
 from linger.graph.finding import Finding
 from linger.graph.float_islands import island_findings
+from linger.graph.passes.attach_functions import attach_functions
 from linger.graph.passes.cancel_dq_q import cancel_dq_q
 from linger.graph.passes.complete_types import complete_types
+from linger.graph.passes.correct_types import correct_types
 from linger.graph.passes.fill_float_islands import fill_float_islands
 from linger.graph.passes.fix_versions import fix_versions
 from linger.graph.passes.inline_functions import inline_functions
+from linger.graph.passes.insert_dequant import insert_dequant
 from linger.graph.passes.merge_duplicates import merge_duplicates
 from linger.graph.passes.merge_initializers import merge_initializers
 from linger.graph.passes.name_nodes import name_nodes
 from linger.graph.passes.remove_dead_code import remove_dead_code
+from linger.graph.passes.remove_dequant import remove_dequant
 from linger.graph.passes.remove_identity import remove_identity
+from linger.graph.passes.rescale_dequant import rescale_dequant
 from linger.graph.passes.sort_nodes import sort_nodes
 from linger.graph.passes.split_shared_zero_points import split_shared_zero_points
 
@@ -37,7 +43,7 @@ class Rule:
         description: What it does, in one sentence.
         apply: The pass: edits a model in place and returns what it changed.
         is_default: Whether it runs when no rules are chosen.
-        find: What the rule saw and left as it is; None where a rule leaves nothing to say.
+        find: What the rule sees and leaves as it is, or would do if it was chosen; None where there is nothing to say.
     """
 
     name: str
@@ -47,14 +53,22 @@ class Rule:
     find: Callable[[ir.Model], tuple[Finding, ...]] | None = None
 
 
+def _attach_where_functions_are(model: ir.Model) -> Changes:
+    has_bodies = any(is_quantising_domain(function.domain) for function in model.functions.values())
+    return attach_functions(model) if has_bodies else Changes()
+
+
 _ALL = (
     Rule("sort_nodes", "Nodes stand after those that they need.", sort_nodes),
     Rule(
         "fix_versions", "Every domain that is used is imported once, and the format's version suffices.", fix_versions
     ),
     Rule("inline_functions", "Calls of the user's own functions become nodes.", inline_functions, is_default=False),
-    Rule("name_nodes", "Every node has a name of its own, and so has every tensor.", name_nodes),
-    Rule("complete_types", "Every tensor says which type and shape it has, and says it right.", complete_types),
+    Rule("remove_identity", "Identities go, except where an output needs a tensor of its own.", remove_identity),
+    Rule("rescale_dequant", "Every Dequant has the scale of its tensor.", rescale_dequant),
+    Rule("remove_dequant", "Ops that take integers have them; Dequants of floats and second ones go.", remove_dequant),
+    Rule("insert_dequant", "Ops that need real numbers have them, through one Dequant per tensor.", insert_dequant),
+    Rule("correct_types", "No tensor is declared as integers where it is real, or the other way round.", correct_types),
     Rule("merge_initializers", "Initializers of equal content become one.", merge_initializers, is_default=False),
     Rule("merge_duplicates", "Nodes that compute the same become one.", merge_duplicates, is_default=False),
     Rule("cancel_dq_q", "A dequantisation that is undone exactly goes, and so does what undoes it.", cancel_dq_q),
@@ -70,8 +84,14 @@ _ALL = (
         "Every quantised tensor has a scale and a zero point of its own.",
         split_shared_zero_points,
     ),
-    Rule("remove_identity", "Identities go, except where an output needs a tensor of its own.", remove_identity),
     Rule("remove_dead_code", "Nodes, initializers and functions that nobody uses go.", remove_dead_code),
+    Rule(
+        "attach_functions",
+        "A file that brings function bodies has one for every dialect node.",
+        _attach_where_functions_are,
+    ),
+    Rule("name_nodes", "Every node has a name of its own, and so has every tensor.", name_nodes),
+    Rule("complete_types", "Every tensor says which type and shape it has, and says it right.", complete_types),
 )
 
 RULES: Mapping[str, Rule] = MappingProxyType({rule.name: rule for rule in _ALL})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from linger.graph.check_rules import MISSING_DEQUANT, OPERAND_TYPE
 from linger.graph.claims import is_dequant
 from linger.graph.dialect_node import describe
 from linger.graph.element_types import INTEGERS, constant_type
@@ -93,6 +94,7 @@ def _on_reals(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
                 describe(node),
                 f"input {index} cannot be quantised numbers, and {Use(node, index).value.name!r} is {fact}",
                 "Connect the tensor that is meant.",
+                rule=OPERAND_TYPE,
             )
     return _plain_outputs(book, node, seen)
 
@@ -111,6 +113,7 @@ def _raw(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
         describe(node),
         f"it takes the integers of {Use(node, 0).value.name!r} ({fact}) as they are, without their scale",
         "If real numbers are meant, put a Dequant before it.",
+        rule=MISSING_DEQUANT,
     )
     return [plain(target)]
 
@@ -135,7 +138,7 @@ def _element(book: FactBook, node: ir.Node, facts: list[Fact], index: int) -> ir
 
 def _constant(book: FactBook, node: ir.Node) -> Fact:
     element = constant_type(node)
-    scale = book.demand.scale_of(node.outputs[0])
+    scale = book.demand.scale_of(node.outputs[0]) if node.outputs else None
     return quantised(scale, storage_bits(element), element) if element in INTEGERS and scale else plain(element)
 
 
@@ -149,6 +152,7 @@ def facts_of_unknown(book: FactBook, node: ir.Node) -> list[Fact]:
                 f"whether it takes the integers of {value.name!r} ({book.fact(value)}), its input {index}, cannot be told: "
                 "the op, or the type of what it meets there, is not known",
                 "If it computes with real numbers, put a Dequant before it.",
+                rule=MISSING_DEQUANT,
             )
     return [plain(output.dtype) for output in node.outputs]
 

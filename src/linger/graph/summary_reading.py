@@ -61,8 +61,11 @@ def summarize(path: str | os.PathLike[str]) -> ModelSummary:
 def _size(folder: Path, location: str) -> int | None:
     """The size of a data file in the model's folder; places outside are not looked at."""
     file = folder / location
-    is_inside = file.resolve().is_relative_to(folder.resolve())
-    return file.stat().st_size if is_inside and file.is_file() else None
+    try:
+        is_inside = file.resolve().is_relative_to(folder.resolve())
+        return file.stat().st_size if is_inside and file.is_file() else None
+    except (OSError, ValueError):  # a name that no file can have
+        return None
 
 
 def _locations(graphs: Sequence[GraphSummary]) -> set[str]:

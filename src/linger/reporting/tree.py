@@ -21,6 +21,9 @@ from linger.graph.summary import (
 _UNITS = ("kB", "MB", "GB", "TB")
 _STEP = 1000
 
+_LONGEST = 100_000
+"""Letters of a line that are shown: rich needs a second for every few millions."""
+
 
 def format_bytes(count: int | None) -> str:
     """A size that can be read.
@@ -138,5 +141,6 @@ def _line(*parts: str | tuple[str, str]) -> Text:
     made = Text()
     for part in parts:
         text, style = part if isinstance(part, tuple) else (part, "")
+        text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… {len(text) - _LONGEST} more letters"
         made.append("".join(c if c.isprintable() else repr(c)[1:-1] for c in text), style)
     return made

@@ -15,10 +15,13 @@ from onnx.reference.op_run import OpRun
 from linger.dialect import DOMAIN, Op, ops
 from linger.graph.dialect_node import all_nodes, attributes_of, is_dialect, is_dialect_domain, op_of
 from linger.graph.external_data import exchanged, in_memory
+from linger.graph.growth import require_bounded
 from linger.graph.model_io import ModelLike, load
 from linger.graph.normal_form import bring_to_normal_form
+from linger.graph.soundness import callees_first
 from linger.numeric.kernel import Kernel
 from linger.numeric.numpy_kernel import NumpyKernel
+from linger.runtime.foreign_errors import as_graph_error
 from linger.runtime.reference_ops import STANDARD_OPS
 from linger.runtime.session import Feeds
 
@@ -30,6 +33,7 @@ class Reference:
         given = load(model)
         with exchanged(given, in_memory(given)):  # the evaluator reads no data files
             copy = load(ir.to_proto(given))
+        require_bounded(copy)
         bring_to_normal_form(copy)
         for node in all_nodes(copy):
             if is_dialect(node):
@@ -41,7 +45,11 @@ class Reference:
             del used[domain]
         used.setdefault(DOMAIN, 1)
         run_ops = [_operator(op, kernel or NumpyKernel()) for op in ops().values()]
-        self._evaluator = ReferenceEvaluator(ir.to_proto(copy), new_ops=[*run_ops, *STANDARD_OPS])
+        functions = {f.identifier(): f for f in callees_first(copy)}  # the evaluator knows only those before
+        copy.functions.clear()
+        copy.functions.update(functions)
+        with as_graph_error("the numpy reference cannot take the model"):
+            self._evaluator = ReferenceEvaluator(ir.to_proto(copy), new_ops=[*run_ops, *STANDARD_OPS])
         self._outputs = [o.name for o in copy.graph.outputs]
 
     def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
@@ -51,7 +59,8 @@ class Reference:
 
     def intermediates(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
         """Every tensor of the main graph by name."""
-        found = self._evaluator.run(None, dict(feeds), intermediate=True)
+        with as_graph_error("the numpy reference cannot run the model"):
+            found = self._evaluator.run(None, dict(feeds), intermediate=True)
         assert isinstance(found, dict)  # intermediate=True returns all results
         return {name: value for name, value in found.items() if name and isinstance(value, np.ndarray)}
 

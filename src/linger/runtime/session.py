@@ -15,8 +15,10 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from linger.errors import GraphError, UsageError, listing
 from linger.graph.dialect_node import all_nodes, is_dialect
 from linger.graph.external_data import external_tensors
+from linger.graph.growth import require_bounded
 from linger.graph.model_io import ModelLike, load
 from linger.graph.passes.attach_functions import attach_functions
+from linger.runtime.foreign_errors import in_one_line
 
 # every error class of ONNX Runtime's binding; they share no base of their own
 _ORT_ERRORS = tuple(
@@ -55,6 +57,7 @@ class Session:
         loaded = load(model)
         self._data_folder = next((str(t.base_dir) for t in external_tensors(loaded)), None)
         self._model = loaded if loaded is not model else load(ir.to_proto(loaded))
+        require_bounded(self._model)
         attach_functions(self._model)
         self._arguments: dict[str, Any] = {
             "sess_options": sess_options,
@@ -68,7 +71,7 @@ class Session:
         try:
             return ort.InferenceSession(ir.to_proto(model).SerializeToString(), **self._session_arguments())
         except _ORT_ERRORS as error:
-            raise GraphError(f"ONNX Runtime cannot load the model: {error}") from error
+            raise GraphError(f"ONNX Runtime cannot load the model: {in_one_line(error)}") from error
 
     def _session_arguments(self) -> dict[str, Any]:
         """The user's arguments; a model with a data file also says where that is, since it is loaded from memory."""
@@ -109,7 +112,7 @@ class Session:
         except _ORT_ERRORS as error:
             given = ", ".join(f"{name} {np.asarray(a).dtype}{list(np.shape(a))}" for name, a in feeds.items())
             expected = ", ".join(f"{i.name} {i.type}{i.shape}" for i in inner.get_inputs())
-            raise UsageError(f"the model cannot run on {given}; it expects {expected}. {error}") from error
+            raise UsageError(f"the model cannot run on {given}; it expects {expected}. {in_one_line(error)}") from error
 
     def integer_tensors(self) -> list[str]:
         """Names of the quantised tensors: outputs of dialect nodes of integer type."""

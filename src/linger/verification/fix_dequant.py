@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from linger.errors import VerificationError, listing
 from linger.graph.finding import ERROR, Finding
-from linger.graph.model_io import ModelLike, load, save
+from linger.graph.model_io import ModelLike, save
 from linger.graph.propagation import OutputPolicy
 from linger.graph.recording import Recording
-from linger.graph.repair import RuleChange, repair
+from linger.graph.repair import RuleChange, load_broken, repair
 from linger.runtime.generated import generated_feeds
 from linger.runtime.session import Session
 from linger.verification.result import Verification
@@ -70,7 +70,7 @@ def fix_dequant(
     check: bool = False,  # noqa: FBT001, FBT002 - the documented signature
     *,
     outputs: OutputPolicy = "declared",
-    rules: Collection[str] | None = None,
+    rules: Iterable[str] | str | None = None,
 ) -> Repair:
     """Mend a file whose Dequants are misplaced or whose graph is broken, and say what was changed.
 
@@ -87,7 +87,7 @@ def fix_dequant(
         GraphError: The content is no model, or cannot be sorted.
         VerificationError: The check found a difference.
     """
-    model = _copy(source)
+    model, before = load_broken(source)
     changes, findings = repair(model, outputs=outputs, rules=rules)
     verdict = _checked(model) if check else None
     path = None
@@ -95,7 +95,7 @@ def fix_dequant(
         given = Path(source)
         path = given.with_name(f"{given.name.removesuffix(_SUFFIX)}_fix{_SUFFIX}")
         save(model, path)
-    return Repair(model, path, tuple(changes), tuple(findings), verdict)
+    return Repair(model, path, (*before, *changes), tuple(findings), verdict)
 
 
 def parser_dequant(onnx_model: Any, is_change_in_out_type: bool) -> Any:  # noqa: FBT001 - the documented signature
@@ -108,14 +108,9 @@ def parser_dequant(onnx_model: Any, is_change_in_out_type: bool) -> Any:  # noqa
     Raises:
         GraphError: The content is no model, or holds contradictions; all of them are named.
     """
-    model = _copy(onnx_model)
+    model, _ = load_broken(onnx_model)
     repair(model, outputs="integer" if is_change_in_out_type else "float")
     return ir.to_proto(model) if isinstance(onnx_model, onnx.ModelProto) else model
-
-
-def _copy(source: ModelLike) -> ir.Model:
-    loaded = load(source)
-    return loaded if loaded is not source else load(ir.to_proto(loaded))
 
 
 def _checked(model: ir.Model) -> Verification:

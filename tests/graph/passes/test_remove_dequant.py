@@ -29,8 +29,13 @@ def test_real_readers_of_the_same_dequant_keep_it():
     assert text == ["q=Q16(x)", "d=DQ16(q)", "a=ADD16(q,q)", "y=Exp(d)", "z=DQ16(a)"]
 
 
-def test_a_dequant_of_real_numbers_becomes_an_identity():
-    assert removed("e = Exp(x) y = DQ16(e)")[0] == ["e=Exp(x)", "y=Identity(e)"]
+def test_a_dequant_of_real_numbers_goes():
+    assert removed("e = Exp(x) y = DQ16(e)")[0] == ["y=Exp(x)"]
+    assert removed("d = DQ16(x) y = Exp(d)")[0] == ["y=Exp(x)"]
+
+
+def test_an_output_that_is_an_input_needs_an_identity():
+    assert removed("y = DQ16(x)")[0] == ["y=Identity(x)"]
 
 
 def test_two_of_one_tensor_become_one_wherever_they_can_be_seen():

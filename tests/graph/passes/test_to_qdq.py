@@ -14,7 +14,6 @@ from linger.graph.passes.expand_dialect import expand_dialect
 from linger.graph.passes.to_qdq import to_qdq
 from linger.runtime.reference import Reference
 from tests.graph.passes.test_attach_functions import TEXT
-from tests.support.models import small_net
 from tests.support.qdq import LEVELS, LITERAL, MODES, STYLES, finished, session, written
 from tests.support.samples import single_node_model
 
@@ -184,6 +183,8 @@ def test_no_layer_that_is_reported_safe_is_computed_from_unsigned_bytes(tmp_path
 @pytest.fixture(scope="module")
 def network():
     """(bare file, input, every tensor of the reference)"""
+    from tests.support.models import small_net
+
     model, x = small_net()
     buffer = io.BytesIO()
     linger.onnx.export(model, (x,), buffer, form="bare", input_names=["in0"])
@@ -201,6 +202,7 @@ def outputs_of(proto, expected, mode, feeds, *, names=None):
         np.testing.assert_array_equal(found, expected[output.name], err_msg=f"{output.name} {mode}")
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("mode", LITERAL, ids="/".join)
 def test_every_integer_of_a_network_is_exact_as_written(network, mode, style):
@@ -214,6 +216,7 @@ def test_every_integer_of_a_network_is_exact_as_written(network, mode, style):
     outputs_of(proto, expected, mode, feeds, names=integers)
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("mode", MODES, ids="/".join)
 def test_a_network_with_nothing_listed_is_exact_in_every_mode(network, mode):
     content, feeds, expected = network
@@ -223,6 +226,7 @@ def test_a_network_with_nothing_listed_is_exact_in_every_mode(network, mode):
     outputs_of(proto, expected, mode, feeds)
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("mode", [m for m in MODES if m not in LITERAL], ids="/".join)
 def test_a_network_with_nodes_listed_still_runs_in_every_mode(network, mode):
     content, feeds, expected = network
@@ -235,7 +239,10 @@ def test_a_network_with_nodes_listed_still_runs_in_every_mode(network, mode):
     assert found.shape == expected[made.get_outputs()[0].name].shape
 
 
+@pytest.mark.needs_torch
 def test_a_file_with_functions_and_an_open_batch_is_written_as_well():
+    from tests.support.models import small_net
+
     model, x = small_net()
     buffer = io.BytesIO()
     axes = {"dynamic_axes": {"in0": {0: "n"}, "out": {0: "n"}}}
@@ -250,6 +257,7 @@ def test_a_file_with_functions_and_an_open_batch_is_written_as_well():
     assert "Gemm" in {n.op_type for n in proto.graph.node}
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("option", ["default", "literal", "int8"])
 def test_the_standard_form_of_a_network_is_exact_at_every_level(network, level, option):

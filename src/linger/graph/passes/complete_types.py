@@ -9,6 +9,7 @@ from linger.errors import GraphError
 from linger.graph.changes import Changes
 from linger.graph.inferred_types import Inferred, inferred_types, keyed_graphs
 from linger.graph.order import in_order
+from linger.graph.standard_ops import OLDEST_OPSET, takes
 from linger.graph.tensor_text import type_of
 from linger.graph.walking import places_in
 
@@ -27,13 +28,15 @@ def complete_types(model: ir.Model) -> Changes:
     if any(in_order(place) != list(place.graph) for place in places_in(model.graph, None)):
         raise GraphError("the nodes are not in order, so their types cannot be told. Run the rule sort_nodes first.")
     inferred = inferred_types(model)
-    interface = set(model.graph.outputs)
+    interface, opset = set(model.graph.outputs), model.graph.opset_imports.get("", OLDEST_OPSET)
     for key, graph in keyed_graphs(model.graph):
         added = 0
         for value in (output for node in graph for output in node.outputs if output.name):
             found = inferred.get((key, value.name or ""))
             if found is None:
                 continue
+            if value.type not in (None, found.type) and _is_fed_wrongly(value, opset):
+                continue  # what comes out of a node that cannot take its inputs, nobody knows
             before, is_wrong = type_of(value), _is_wrong(value, found)
             if not _declare(value, found, is_interface=value in interface):
                 continue
@@ -44,6 +47,15 @@ def complete_types(model: ir.Model) -> Changes:
         if added:
             changes.note(graph.name or "graph", f"types or shapes of {added} tensors declared")
     return changes
+
+
+def _is_fed_wrongly(value: ir.Value, opset: int) -> bool:
+    """Whether standard ONNX does not let the node that makes a tensor have an input of the type it has."""
+    node = value.producer()
+    if node is None or node.domain:
+        return False
+    types = [(i, v.dtype) for i, v in enumerate(node.inputs) if v is not None]
+    return any(t is not None and not takes(node.op_type, i, t.name.lower(), opset) for i, t in types)
 
 
 def _is_wrong(value: ir.Value, found: Inferred) -> bool:

@@ -43,8 +43,8 @@ def fix_versions(model: ir.Model) -> Changes:
     """Name every domain that is used, once and with a version, and raise the format's version where it is too low.
 
     A missing standard opset becomes the lowest one that has all ops as they are used; other domains begin at 1. `ai.onnx` is
-    another word for the standard domain. Leaves: versions that are named and above 0 as they were, no import that nothing
-    uses except that of the standard domain.
+    another word for the standard domain. Leaves: versions that are named and above 0 as they were, imports that nothing
+    uses too: they harm nobody.
 
     Raises:
         GraphError: The standard opset is missing, and no version fits all ops.
@@ -81,9 +81,6 @@ def _fix_imports(
         imports[domain] = _version(domain, own, where, model)
         was = "missing" if before is None else f"{before}"
         changes.note(said, f"version of {domain or 'the standard domain'} was {was} and is {imports[domain]} now")
-    for domain in [d for d in imports if d and d not in used]:
-        del imports[domain]
-        changes.note(said, f"{domain} dropped: nothing uses it")
 
 
 def _version(domain: str, own: list[Place], where: str, model: ir.Model) -> int:

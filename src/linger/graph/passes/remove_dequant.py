@@ -11,20 +11,28 @@ from linger.graph.dialect_node import describe
 from linger.graph.fact_book import Propagation, Use
 from linger.graph.flow import Flow, home_of, place_early
 from linger.graph.propagation import propagate
+from linger.graph.takeover import Takeover, become_identity
 
 
 def remove_dequant(model: ir.Model) -> Changes:
     """Let ops that take integers have them; drop Dequants of real numbers, second ones of a tensor, and unused ones.
 
-    Requires: sorted nodes. Leaves: every op that takes integers reading them, Identity where a Dequant of real numbers
-    stood, one Dequant per tensor, scale and place. What becomes real numbers without need of a Dequant is not decided here:
+    Requires: sorted nodes. Leaves: every op that takes integers reading them, one Dequant per tensor, scale and place. What becomes real numbers without need of a Dequant is not decided here:
     `insert_dequant` follows.
     """
     changes = Changes()
     found = propagate(model)
     flow = Flow.of(model)
+    takeover = Takeover(model)
     for node in found.of_reals:
-        _become_identity(node, changes)
+        (x, *_), (y,) = node.inputs, node.outputs
+        assert x is not None  # else it would be no Dequant
+        changes.note(describe(node), f"taken away: {_name(x)} holds real numbers already")
+        if takeover.replace(y, x):
+            takeover.discard(node)
+        else:
+            become_identity(node, x)
+    takeover.finish()
     for use in found.integer_uses:
         _bypass(use, found, changes)
     _merge(flow, changes)
@@ -35,12 +43,6 @@ def remove_dequant(model: ir.Model) -> Changes:
             changes.note(describe(node), "removed: nothing uses it")
             _remove(node)
     return changes
-
-
-def _become_identity(node: ir.Node, changes: Changes) -> None:
-    changes.note(describe(node), f"taken away: {_name(node.inputs[0])} holds real numbers already")
-    node.domain, node.op_type, node.overload = "", "Identity", ""
-    node.attributes.clear()
 
 
 def _bypass(use: Use, found: Propagation, changes: Changes) -> None:

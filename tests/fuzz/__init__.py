@@ -1,0 +1,1 @@
+"""Mutated models through the deployment side, guided by coverage."""

@@ -1,0 +1,99 @@
+"""The deployment side where torch is not installed, or is kept away."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.hostile import dialect
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "linger"
+PACKAGES = ("graph", "runtime", "verification", "reporting")
+TORCH_COMMANDS = ("analyse", "model_argument")
+"""Files of the command line that read checkpoints and torch models."""
+
+WITHOUT_TORCH = """
+import sys
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "onnxscript", "safetensors", "sklearn", "matplotlib"):
+            raise ModuleNotFoundError(f"{name} is kept away", name=name)
+
+sys.meta_path.insert(0, NoTorch())
+"""
+
+
+def modules():
+    """Every module of the deployment side."""
+    files = [file for package in PACKAGES for file in sorted((SOURCE / package).rglob("*.py"))]
+    files += [f for f in sorted((SOURCE / "cli").glob("*.py")) if f.stem not in TORCH_COMMANDS]
+    files += [f for f in sorted((SOURCE / "ops").glob("*.py")) if not f.stem.endswith("_torch")]
+    names = [".".join(file.relative_to(SOURCE.parent).with_suffix("").parts) for file in files]
+    return [name.removesuffix(".__init__") for name in names]
+
+
+def run(code, *arguments):
+    """The last line that a process without torch prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH + code, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.strip().splitlines()[-1]
+
+
+def test_there_is_no_torch_where_there_must_not_be():
+    if os.environ.get("LINGER_REQUIRE_NO_TORCH") == "1":
+        assert importlib.util.find_spec("torch") is None
+
+
+def test_every_module_of_the_deployment_side_imports_without_torch():
+    assert len(modules()) > 80
+    code = "import importlib\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint('torch' in sys.modules)"
+    assert run(code, *modules()) == "False"
+
+
+USE = """
+import json
+from pathlib import Path
+import linger
+from linger.runtime.generated import generated_feeds
+
+path = Path(sys.argv[1])
+session = linger.Session(path)
+(y,) = session.run(None, generated_feeds(session, 0))
+mended = linger.fix_dequant(path, True)
+done = {
+    "session": str(y.dtype),
+    "fix_dequant": [mended.ok, len(mended.changes), mended.path.name],
+    "parser_dequant": type(linger.parser_dequant(path.read_bytes(), False)).__name__,
+}
+if hasattr(linger, "check"):
+    done["check"] = linger.check(path).ok
+if hasattr(linger, "compare"):
+    done["compare"] = linger.compare(path, mended.path).ok
+if hasattr(linger, "vectors"):
+    done["vectors"] = linger.vectors(path, path.with_name("vectors")) is not None
+
+import linger.cli
+for command in ("inspect", "run", "verify", "fix"):
+    sys.argv = ["linger", command, str(path)]
+    try:
+        linger.cli.main()
+    except SystemExit as end:
+        done[command] = end.code or 0
+print(json.dumps(done))
+"""
+
+
+def test_a_file_is_run_and_mended_without_torch(tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(dialect().SerializeToString())
+    done = json.loads(run(USE, path))
+    assert done["session"] == "float32"
+    assert done["fix_dequant"] == [True, 0, "m_fix.onnx"]
+    assert done["parser_dequant"] == "Model"
+    assert all(done.get(name, True) for name in ("check", "compare", "vectors"))
+    assert [done[command] for command in ("inspect", "run", "verify", "fix")] == [0, 0, 0, 0]

@@ -1,0 +1,49 @@
+"""The fuzzing corpus, and a few mutations of it, in every run of the tests."""
+
+from collections import Counter
+from random import Random
+
+import onnx
+import pytest
+
+from tests.fuzz.mutations import MUTATIONS, mutated
+from tests.fuzz.seeds import CORPUS, corpus, seeds
+from tests.fuzz.target import exercise
+
+INPUTS = corpus()
+STARTS = {name: data for name, data in seeds().items() if not name.startswith("broke")}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_every_input_of_the_corpus_keeps_its_promises(name):
+    assert exercise(INPUTS[name]) in {"unreadable", "flawed", "not mended", "partly mended", "mended"}
+
+
+def test_the_seeds_can_be_mended():
+    assert {name for name, data in STARTS.items() if exercise(data) not in ("mended", "partly mended")} == set()
+
+
+def test_every_input_has_its_note():
+    notes = (CORPUS / "NOTES.md").read_text()
+    assert [name for name in INPUTS if f"`{name}`" not in notes] == []
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_every_mutation_changes_some_model(mutation):
+    changed = 0
+    for seed, data in enumerate(STARTS.values()):
+        proto = onnx.ModelProto.FromString(data)
+        mutation(proto, Random(seed))
+        changed += proto.SerializeToString(deterministic=True) != data
+    assert changed
+
+
+def test_the_same_seed_mutates_alike():
+    data = STARTS["seed_functions.txt"]
+    assert mutated(data, Random(3)) == mutated(data, Random(3)) != mutated(data, Random(4))
+
+
+def test_mutated_models_keep_the_promises():
+    random = Random(20260101)
+    reached = Counter(exercise(mutated(data, random)) for _ in range(4) for data in STARTS.values())
+    assert reached["mended"] > 10
