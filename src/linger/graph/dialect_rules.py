@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx_ir as ir
 
 from linger.graph.check_rules import MISSING_ATTRIBUTE, OPERAND_TYPE, SCALE_MISMATCH
@@ -26,8 +28,8 @@ def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
         reason = "it has no scale_o, and its tensor's scale is not known"
         book.find(ERROR, describe(node), reason, "Set scale_o.", rule=MISSING_ATTRIBUTE)
     book.take(Use(node, 0))
-    is_wanted = any(output in book.demand.wanted for output in node.outputs[:1])
-    return [fact if fact.is_quantised and is_wanted else REAL]
+    is_looked_through = fact.is_quantised and node.outputs[0] in book.demand.wanted
+    return [replace(fact, was_real=True) if is_looked_through else REAL]
 
 
 def facts_of_dialect(book: FactBook, node: ir.Node) -> list[Fact]:

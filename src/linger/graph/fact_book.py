@@ -44,6 +44,7 @@ class Propagation:
     Attributes:
         facts: Per tensor.
         needs: Uses that need real numbers of a tensor that holds integers; those behind a Dequant are among them.
+        kept_real: Uses that take what they get, and get real numbers through a Dequant that is looked through.
         integer_uses: Uses that take integers, and read them through a Dequant.
         wrong_scales: Dequants with another scale than their tensor has, and that scale.
         of_reals: Dequants of tensors that hold real numbers already.
@@ -52,6 +53,7 @@ class Propagation:
 
     facts: dict[ir.Value, Fact] = field(default_factory=dict)
     needs: list[Use] = field(default_factory=list)
+    kept_real: list[Use] = field(default_factory=list)
     integer_uses: list[Use] = field(default_factory=list)
     wrong_scales: list[tuple[ir.Node, float]] = field(default_factory=list)
     of_reals: list[ir.Node] = field(default_factory=list)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx_ir as ir
 
 from linger.graph.check_rules import MISSING_DEQUANT, OPERAND_TYPE
@@ -105,6 +107,9 @@ def _raw(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
     if node.op_type != "Cast":
         return _plain_outputs(book, node, facts)
     target, fact = _cast_type(node), facts[0]
+    if fact.was_real and fact.scale is not None:
+        book.result.kept_real.append(Use(node, 0))
+        return [plain(target)]
     bits, width = storage_bits(target), storage_bits(fact.element)
     if bits is not None and width is not None and bits >= width:
         return [quantised(fact.scale, fact.bits, target)]
@@ -145,7 +150,10 @@ def _constant(book: FactBook, node: ir.Node) -> Fact:
 def facts_of_unknown(book: FactBook, node: ir.Node) -> list[Fact]:
     """A node whose op, or whose other inputs, nobody knows: left as it is, and said so."""
     for index, value in enumerate(node.inputs):
-        if value is not None and book.fact(value).is_quantised and not is_dequant(value.producer()):
+        fact = book.fact(value)
+        if value is not None and fact.was_real and fact.scale is not None:
+            book.result.kept_real.append(Use(node, index))
+        elif value is not None and fact.is_quantised and not is_dequant(value.producer()):
             book.find(
                 WARNING,
                 describe(node),
@@ -171,7 +179,7 @@ def _common(node: ir.Node, facts: list[Fact], data: tuple[int, ...]) -> Fact | N
     is_mixed = len(of_data) > len(numbers) and not _is_constant_elsewhere(node, facts, data)
     if is_mixed or any(f.scale != first.scale or (f.scale is None and len(of_data) > 1) for f in numbers):
         return None
-    return max(numbers, key=lambda f: f.bits or 0)
+    return replace(max(numbers, key=lambda f: f.bits or 0), was_real=any(f.was_real for f in numbers))
 
 
 def _is_constant_elsewhere(node: ir.Node, facts: list[Fact], data: tuple[int, ...]) -> bool:
