@@ -34,3 +34,8 @@ def test_every_type_of_a_tensor():
 def test_types_without_values_are_named_together():
     with pytest.raises(UsageError, match=r"s \(tensor\(string\)\), t \(tensor\(string\)\)"):
         generated_feeds(session("string[2] s;string[2] t"), 0)
+
+
+def test_inputs_too_large_to_be_made_up_are_named():
+    with pytest.raises(UsageError, match=r"x \(\[1099511627776\]\)"):
+        generated_feeds(session("float[1099511627776] x"), 0)
