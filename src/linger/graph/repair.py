@@ -18,6 +18,8 @@ from linger.graph.propagation import OutputPolicy, propagate
 from linger.graph.proto_repair import repair_proto
 from linger.graph.repair_rules import Rule, choose_rules
 
+_MOST_ROUNDS = 4
+
 
 @dataclass(frozen=True)
 class RuleChange:
@@ -74,8 +76,14 @@ def repair(
     chosen = choose_rules(rules)
     changes: list[RuleChange] = []
     findings: list[Finding] = []
+    for _ in range(_MOST_ROUNDS):  # what a later rule mends may be work for an earlier one
+        made: list[RuleChange] = []
+        for rule in chosen:
+            made += _named(rule.name, _apply(rule, model, outputs))
+        changes += made
+        if not made:
+            break
     for rule in chosen:
-        changes += _named(rule.name, _apply(rule, model, outputs))
         findings += rule.find(model) if rule.find is not None else ()
     return changes, [*propagate(model, outputs=outputs).findings, *findings]
 
