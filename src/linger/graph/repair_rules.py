@@ -70,6 +70,7 @@ _ALL = (
     Rule("insert_dequant", "Ops that need real numbers have them, through one Dequant per tensor.", insert_dequant),
     Rule("correct_types", "No tensor is declared as integers where it is real, or the other way round.", correct_types),
     Rule("remove_dead_code", "Nodes, initializers and functions that nobody uses go.", remove_dead_code),
+    Rule("complete_types", "Every tensor says which type and shape it has, and says it right.", complete_types),
     Rule("cancel_dq_q", "A dequantisation that is undone exactly goes, and so does what undoes it.", cancel_dq_q),
     Rule(
         "fill_float_islands",
@@ -91,7 +92,6 @@ _ALL = (
         _attach_where_functions_are,
     ),
     Rule("name_nodes", "Every node has a name of its own, and so has every tensor.", name_nodes),
-    Rule("complete_types", "Every tensor says which type and shape it has, and says it right.", complete_types),
 )
 
 RULES: Mapping[str, Rule] = MappingProxyType({rule.name: rule for rule in _ALL})
