@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import linger
 from linger.graph.finding import NOTE
-from linger.graph.repair_rules import choose_rules
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from linger.verification.fix_dequant import Repair
@@ -20,14 +19,12 @@ from tests.support.damages import KINDS, Damaged, injure
 from tests.support.dialect_graphs import FLOAT, Made, feeds
 from tests.support.graph_control import FAMILIES, random_model
 from tests.support.graph_text import edits
-from tests.support.repairs import as_reals, first_difference, interface, outputs_of
+from tests.support.repairs import SPARING, Outputs, as_reals, first_difference, interface, outputs_of
 
 Rules = tuple[str, ...] | None
 FREELY = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
 SMALL, LARGE = st.integers(1, 6), st.integers(2, 10)
 SEEDS = st.integers(0, 2**32 - 1)
-SPARING = tuple(rule.name for rule in choose_rules() if rule.name != "complete_types")
-"""Declaring every type takes most of the time, so the fast suite does it for one case in four."""
 WAYS = st.lists(st.sampled_from(KINDS), min_size=1, max_size=3)
 
 
@@ -43,7 +40,7 @@ def unhurt(made: Made, rules: Rules) -> None:
     assert claims(repair) == []
 
 
-def same_as_before(made: Made, hurt: Damaged, repaired: onnx.ModelProto, number: int) -> None:
+def same_as_before(made: Made, hurt: Damaged, repaired: onnx.ModelProto, number: int, before: Outputs) -> None:
     """The same inputs and outputs, and the same bits.
 
     An output that was declared as integers and then stood behind a Dequant may have become real: then it is the real
@@ -57,13 +54,20 @@ def same_as_before(made: Made, hurt: Damaged, repaired: onnx.ModelProto, number:
             wanted.type.tensor_type.elem_type = FLOAT
             scales[index] = made.tensors[found.name].scale
     assert interface(repaired) == interface(expected)
-    inputs = feeds(made.model, number)
-    before = as_reals(outputs_of(made.model, inputs), scales)
-    assert first_difference(outputs_of(repaired, inputs), before) is None
+    found = outputs_of(repaired, feeds(made.model, number))
+    assert first_difference(found, as_reals(before, scales)) is None
 
 
 def restored(made: Made, hurt: Damaged, number: int, rules: Rules) -> str:
-    """Repair a damaged model; "exact", or "reported" where the file no longer tells what it was and the repair says so."""
+    """Repair a damaged model; "exact", or "reported" where the file no longer tells what it was and the repair says so.
+
+    Of a Loop whose body gives a captured tensor to a function only, ONNX Runtime 1.31 loses the tensor now and then: such a
+    model does not run before it is damaged, and proves nothing.
+    """
+    try:
+        before = outputs_of(made.model, feeds(made.model, number))
+    except linger.UsageError:
+        return "does not run"
     given_bytes = hurt.model.SerializeToString(deterministic=True)
     repair = linger.fix_dequant(hurt.model, rules=rules)
     assert hurt.model.SerializeToString(deterministic=True) == given_bytes  # the given model stays as it is
@@ -72,7 +76,7 @@ def restored(made: Made, hurt: Damaged, number: int, rules: Rules) -> str:
     elif claims(repair):
         return "reported"
     repaired = ir.to_proto(repair.model)
-    same_as_before(made, hurt, repaired, number)
+    same_as_before(made, hurt, repaired, number, before)
     assert [str(c) for c in linger.fix_dequant(repaired, rules=rules).changes] == []
     return "exact"
 
@@ -112,7 +116,7 @@ def test_a_hundred_damaged_graphs_are_restored_or_reported():
     tally = Tally(is_sparing=True)
     tally.try_cases(100, SMALL)
     tally.try_what_is_rare()
-    assert sum(tally.outcomes.values()) >= 100
+    assert tally.outcomes["exact"] + tally.outcomes["reported"] >= 100
     assert set(tally.families) == set(FAMILIES)
     assert set(tally.kinds) == set(KINDS)
     assert tally.outcomes["reported"] > 0
@@ -122,7 +126,8 @@ def test_a_hundred_damaged_graphs_are_restored_or_reported():
 def test_thousands_of_damaged_graphs_are_restored_or_reported():
     tally = Tally()
     tally.try_cases(2500, LARGE)
-    assert sum(tally.outcomes.values()) >= 2000
+    assert tally.outcomes["exact"] + tally.outcomes["reported"] >= 2000
+    assert tally.outcomes["does not run"] < 25
     assert min(tally.families[name] for name in FAMILIES) >= 10
     assert min(tally.kinds[name] for name in KINDS) >= 10
     assert tally.outcomes["reported"] >= 10

@@ -63,7 +63,7 @@ def load(
     if isinstance(source, ir.Model):
         refuse(flaws(source), "the given model", allowed=allowed)
         return source
-    where, content, folder = _GIVEN.get(type(source), str(source)), None, None
+    where, content, folder = _GIVEN.get(type(source)) or str(source), None, None  # a model as text takes a second
     if isinstance(source, onnx.ModelProto):
         proto = source
     else:
