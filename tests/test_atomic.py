@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from linger.atomic import write_atomically, write_together
+from linger.atomic import write_atomically, write_folder, write_together
 from linger.errors import UsageError
 
 
@@ -89,3 +89,77 @@ def test_a_folder_that_cannot_be_written_to(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(UsageError, match="cannot be written to"):
         write_atomically(tmp_path / "m", b"")
+
+
+# -- folders --------------------------------------------------------------------------------------------------
+
+
+def filler(**content):
+    def fill(folder):
+        for name, text in content.items():
+            (folder / name).write_text(text)
+
+    return fill
+
+
+def test_a_folder_appears_whole_and_readable_by_others(tmp_path):
+    write_folder(tmp_path / "f", filler(a="1", b="2"))
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+    assert {p.name: p.read_text() for p in (tmp_path / "f").iterdir()} == {"a": "1", "b": "2"}
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o777 & ~umask
+
+
+def test_a_folder_that_fails_leaves_nothing(tmp_path):
+    def fill(folder):
+        (folder / "a").write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(UsageError, match=r"f: the folder cannot be written \(No space left on device\)"):
+        write_folder(tmp_path / "f", fill)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_any_error_leaves_nothing(tmp_path):
+    def fill(folder):
+        (folder / "a").write_text("half")
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError):
+        write_folder(tmp_path / "f", fill)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_an_own_folder_is_replaced(tmp_path):
+    write_folder(tmp_path / "f", filler(a="old"))
+    for is_own in (None, lambda folder: False):
+        with pytest.raises(UsageError, match="not ours to replace"):
+            write_folder(tmp_path / "f", filler(b="new"), is_own=is_own)
+    write_folder(tmp_path / "f", filler(b="new"), is_own=lambda folder: (folder / "a").exists())
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+    assert [p.name for p in (tmp_path / "f").iterdir()] == ["b"]
+
+
+def test_an_old_folder_comes_back_when_the_move_fails(tmp_path, monkeypatch):
+    write_folder(tmp_path / "f", filler(a="old"))
+    move = Path.replace
+
+    def refuse(self, target):
+        if self.name.endswith(".part"):
+            raise PermissionError(1, "Operation not permitted")
+        return move(self, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(UsageError, match="Operation not permitted"):
+        write_folder(tmp_path / "f", filler(b="new"), is_own=lambda folder: True)
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+    assert (tmp_path / "f" / "a").read_text() == "old"
+
+
+def test_a_folder_that_is_a_file_or_nowhere(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="this is a file"):
+        write_folder(tmp_path / "file", filler())
+    with pytest.raises(UsageError, match="does not exist"):
+        write_folder(tmp_path / "no" / "f", filler())

@@ -72,11 +72,15 @@ def run_isolated(code):
         "linger.graph.passes.attach_functions",
         "linger.graph",
         "linger.verification.verify",
+        "linger.verification.recheck",
+        "linger.proof",
         "linger.reporting.tables",
         "linger.cli.verify",
         "linger.cli.run",
         "linger.cli.ops",
         "linger.cli.inspect",
+        "linger.cli.compare",
+        "linger.cli.vectors",
     ],
 )
 def test_deployment_side_leaves_torch_unimported(module):

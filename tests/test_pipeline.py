@@ -1,6 +1,7 @@
 """linger.verify: the proof itself must be able to fail."""
 
 import copy
+import json
 
 import numpy as np
 import onnx
@@ -153,6 +154,43 @@ def test_verification_leaves_the_model_as_it_was(exported):
     linger.verify(model, path, (x,))
     assert model.training
     assert all(torch.equal(v, model.state_dict()[k]) for k, v in state.items())
+
+
+def test_recordings_of_a_model_prove_the_file_later(exported, tmp_path):
+    model, x, path = exported
+    files = linger.save_recordings(linger.record(model, [x, x * 3]), tmp_path / "recorded")
+    assert [f.name for f in files] == ["batch_0000.npz", "batch_0001.npz"]
+    result = linger.verify(tmp_path / "recorded", path)
+    assert result.ok
+    assert (result.batches, result.integers) == (2, linger.verify(model, path, [x, x * 3]).integers)
+    damage(path, weight_off_by_one)
+    found = linger.verify(tmp_path / "recorded", path)
+    assert (found.ok, found.first.tensor, found.first.expected_by) == (False, "block.conv2.Conv2dInt", "recording")
+    assert found.first.inputs_agree
+
+
+def test_the_certificate_of_a_model_holds_without_it(exported, tmp_path):
+    model, x, path = exported
+    assert linger.verify(model, path, [x], levels=("basic", "all"), certificate=tmp_path / "c.json").ok
+    content = json.loads((tmp_path / "c.json").read_text())
+    assert (content["expected_by"], content["versions"]["torch"]) == ("torch", torch.__version__)
+    assert linger.check_certificate(tmp_path / "c.json").levels == ("basic", "all")
+
+
+@pytest.mark.parametrize("opset", [12, 17])
+def test_qdq_files_of_older_opsets_are_proved(tmp_path, opset):
+    model, x = small_net()
+    path = tmp_path / "net.onnx"
+    linger.onnx.export(model, (x,), path, form="qdq", opset_version=opset)
+    result = linger.verify(None, path, x.numpy(), levels=("disable", "all"))
+    assert result.ok, result.summary()
+    assert result.integers > 1000
+
+
+def test_a_model_without_inputs_is_refused(exported):
+    model, _, path = exported
+    with pytest.raises(UsageError, match="a model needs inputs to run on"):
+        linger.verify(model, path)
 
 
 # -- pictures ---------------------------------------------------------------------------------------------------

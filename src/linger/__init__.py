@@ -39,13 +39,17 @@ if TYPE_CHECKING:
     from linger.errors import UnsupportedError as UnsupportedError
     from linger.errors import UsageError as UsageError
     from linger.errors import VerificationError as VerificationError
+    from linger.graph.conversion import Conversion as Conversion
+    from linger.graph.conversion import convert_dialect as convert_dialect
+    from linger.graph.recording import Recording as Recording
     from linger.numeric.fixed_point import FixedPoint as FixedPoint
+    from linger.onnx.recorder import record as record
     from linger.onnx.redirect import redirect as redirect
     from linger.onnx.redirect import restore as restore
     from linger.pipeline import init as init
     from linger.pipeline import plot_layers as plot_layers
     from linger.pipeline import plot_tensors as plot_tensors
-    from linger.pipeline import verify as verify
+    from linger.proof import verify as verify
     from linger.quantization.calibrate import calibration as calibration
     from linger.quantization.channels import channel_shuffle as channel_shuffle
     from linger.quantization.comparison_result import LayerComparison as LayerComparison
@@ -80,10 +84,18 @@ if TYPE_CHECKING:
     from linger.setters import SetIQTensorVar as SetIQTensorVar
     from linger.setters import SetPlatFormQuant as SetPlatFormQuant
     from linger.settings import Switches as Switches
+    from linger.verification.check import check as check
+    from linger.verification.check_result import CheckResult as CheckResult
+    from linger.verification.compare import compare as compare
+    from linger.verification.comparison_result import FileComparison as FileComparison
     from linger.verification.fix_dequant import Repair as Repair
     from linger.verification.fix_dequant import fix_dequant as fix_dequant
     from linger.verification.fix_dequant import parser_dequant as parser_dequant
+    from linger.verification.recheck import check_certificate as check_certificate
+    from linger.verification.recording_files import load_recordings as load_recordings
+    from linger.verification.recording_files import save_recordings as save_recordings
     from linger.verification.result import Verification as Verification
+    from linger.verification.vectors import write_vectors as write_vectors
 
 __version__ = "0.1.0"
 
@@ -154,13 +166,25 @@ _HOME = {
     "compare_layers": "linger.quantization.layer_comparison",
     "QTensor": "linger.quantization.qtensor",
     "Session": "linger.runtime.session",
+    "convert_dialect": "linger.graph.conversion",
+    "Conversion": "linger.graph.conversion",
     "redirect": "linger.onnx.redirect",
     "restore": "linger.onnx.redirect",
+    "record": "linger.onnx.recorder",
+    "Recording": "linger.graph.recording",
+    "save_recordings": "linger.verification.recording_files",
+    "load_recordings": "linger.verification.recording_files",
+    "verify": "linger.proof",
+    "check_certificate": "linger.verification.recheck",
     "fix_dequant": "linger.verification.fix_dequant",
     "parser_dequant": "linger.verification.fix_dequant",
     "Repair": "linger.verification.fix_dequant",
-    "verify": "linger.pipeline",
     "Verification": "linger.verification.result",
+    "check": "linger.verification.check",
+    "CheckResult": "linger.verification.check_result",
+    "compare": "linger.verification.compare",
+    "FileComparison": "linger.verification.comparison_result",
+    "write_vectors": "linger.verification.vectors",
     "LingerError": "linger.errors",
     "UsageError": "linger.errors",
     "UnsupportedError": "linger.errors",

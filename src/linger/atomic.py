@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files written all or nothing: beside the target first, then moved into place."""
+"""Files and folders written all or nothing: beside the target first, then moved into place."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,6 +37,54 @@ def write_together(writers: Mapping[Path, Writer]) -> None:
     finally:
         for temporary in staged.values():
             temporary.unlink(missing_ok=True)
+
+
+def write_folder(target: Path, fill: Callable[[Path], object], *, is_own: Callable[[Path], bool] | None = None) -> None:
+    """Write a folder so that it is there whole or not at all.
+
+    Args:
+        target: The folder; what is around it must exist.
+        fill: Writes the content into the folder that it is given.
+        is_own: Whether a folder in the way may be replaced; None: none may, unless it is empty.
+
+    Raises:
+        UsageError: A folder that is in the way, or one that cannot be written.
+    """
+    require_free_folder(target, is_own)
+    try:
+        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part"))
+    except OSError as error:
+        raise UsageError(f"{target}: the folder cannot be made ({_reason(error)}). Choose another one.") from error
+    try:
+        fill(temporary)
+        temporary.chmod(0o777 & ~_umask())
+        if target.exists():
+            target.replace(temporary.with_suffix(".old"))
+        temporary.replace(target)
+    except OSError as error:
+        if not target.exists() and temporary.with_suffix(".old").exists():
+            temporary.with_suffix(".old").replace(target)
+        raise UsageError(f"{target}: the folder cannot be written ({_reason(error)}).") from error
+    finally:
+        for left in (temporary, temporary.with_suffix(".old")):
+            if left.exists():
+                shutil.rmtree(left)
+
+
+def require_free_folder(target: Path, is_own: Callable[[Path], bool] | None = None) -> None:
+    """Refuse a folder that could not be written, before the work that fills it.
+
+    Raises:
+        UsageError: Something is in the way, or there is nothing around it.
+    """
+    if not target.parent.is_dir():
+        raise UsageError(f"{target}: the folder {str(target.parent)!r} does not exist. Create it first.")
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not target.is_dir():
+        raise UsageError(f"{target}: this is a file. Give the name of a folder.")
+    if is_own is None or not is_own(target):
+        raise UsageError(f"{target}: the folder exists, and its content is not ours to replace. Choose another one.")
 
 
 def _stage(target: Path) -> Path:

@@ -16,40 +16,19 @@ from linger.analysis.histogram import histogram
 from linger.analysis.weights import in_threads
 from linger.constraint.advising import judge, tensors_of
 from linger.errors import UsageError, VerificationError, listing
-from linger.graph.model_io import ModelLike
 from linger.onnx.call import Call
-from linger.onnx.recorder import as_batches, record
 from linger.onnx.redirect import redirect
 from linger.progress import progress
+from linger.proof import verify as verify
 from linger.quantization import initialize
 from linger.quantization.initialize import runtime_of
 from linger.quantization.marks import QuantMode
 from linger.reporting import plots
 from linger.settings import Switches
-from linger.verification.result import Verification
-from linger.verification.verify import verify_file
 
 if TYPE_CHECKING:
     from linger.quantization.comparison_result import LayerComparison
     from linger.quantization.sensitivity_result import Sensitivity
-
-
-def verify(model: Any, path: ModelLike, inputs: Any) -> Verification:
-    """Prove that a file computes what a quantised model simulates: every integer, with equality.
-
-    Three computations meet: the torch simulation, the numpy reference on the file, and stock ONNX Runtime.
-
-    Args:
-        model: The quantised model; it stays as it was.
-        path: The exported file, in any form.
-        inputs: A tuple like the export's args, a tensor, or an iterable of either.
-
-    Returns:
-        Counts, a row per tensor, the first divergence; `.ok` is the verdict.
-    """
-    batches = as_batches(inputs)
-    recordings = (made for batch in progress(batches, "verify") for made in record(model, batch))
-    return verify_file(path, recordings)
 
 
 def init(

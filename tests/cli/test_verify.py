@@ -1,6 +1,42 @@
 """linger verify."""
 
+import json
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from linger import cli
+from linger.graph.recording import Recording
+from linger.verification.recording_files import save_recordings
 from tests.support.command import run
+from tests.support.recorded import Q, X, recording
+
+
+@dataclass
+class Done:
+    """What a command did."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def call(folder, monkeypatch, capsys):
+    """Runs a command in this process, which saves a second each."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run_here(*arguments):
+        monkeypatch.setattr(sys, "argv", ["linger", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        shown = capsys.readouterr()
+        return Done(caught.value.code or 0, shown.out, shown.err)
+
+    return run_here
 
 
 def test_verdict_is_printed(folder):
@@ -10,22 +46,96 @@ def test_verdict_is_printed(folder):
     assert done.stderr == ""
 
 
-def test_inputs_are_read(folder):
-    assert "0 of 6 integers differ" in run("verify", "m.onnx", "--inputs", "x.npz", cwd=folder).stdout
+def test_inputs_are_read(call):
+    assert "0 of 6 integers differ" in call("verify", "m.onnx", "--inputs", "x.npz").stdout
 
 
-def test_missing_file_is_one_line(fails):
-    fails(
-        "verify",
-        "none.onnx",
-        code=2,
-        message="linger: none.onnx: there is no such file. Give the path of an ONNX model.\n",
-    )
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["none.onnx"], 2, "linger: none.onnx: there is no such file. Give the path of an ONNX model.\n"),
+        (["broken.onnx"], 1, "not a complete ONNX model"),
+        ([], 2, "Missing argument"),
+    ],
+    ids=["missing file", "broken file", "missing argument"],
+)
+def test_what_is_no_model_is_one_line(folder, call, arguments, code, message):
+    before = sorted(p.name for p in folder.iterdir())
+    done = call("verify", *arguments)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert sorted(p.name for p in folder.iterdir()) == before
 
 
-def test_broken_file_is_one_line(fails):
-    fails("verify", "broken.onnx", code=1, message="not a complete ONNX model")
+def test_recordings_levels_and_json(folder, call):
+    save_recordings([recording(), recording()], folder / "recorded")
+    done = call("verify", "m.onnx", "--recordings", "recorded", "--level", "all", "--level", "basic", "--json")
+    content = json.loads(done.stdout)
+    assert (done.returncode, content["ok"], content["integers"], content["batches"]) == (0, True, 12, 2)
+    assert content["levels"] == ["all", "basic"]
+    assert [t["name"] for t in content["tensors"]] == ["q", "r"]
+    assert content["narrow"] == ["q", "r"]
 
 
-def test_missing_argument_is_a_usage_error(fails):
-    fails("verify", code=2, message="Missing argument")
+def test_a_difference_is_exit_code_1(folder, call):
+    save_recordings(recording(integers={"q": Q, "r": Q}), folder / "wrong.npz")
+    done = call("verify", "m.onnx", "--recordings", "wrong.npz", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["ok"] is False
+    assert "r[0, 1] of batch 0: recording has -16, numpy has 0; made by r (Relu), its inputs agree" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_certificate_is_written_and_checked_again(folder, call):
+    assert call("verify", "m.onnx", "--batches", "2", "--write-certificate", "c.json").returncode == 0
+    again = call("verify", "--certificate", "c.json")
+    assert again.returncode == 0
+    assert "c.json holds. 0 of 24 integers differ" in again.stdout
+    elsewhere = call("verify", "m.onnx", "--certificate", "c.json", "--level", "disable", "--json")
+    assert json.loads(elsewhere.stdout)["levels"] == ["disable"]
+
+
+def test_a_false_certificate_is_exit_code_1(folder, call):
+    call("verify", "m.onnx", "--inputs", "x.npz", "--write-certificate", "c.json")
+    content = json.loads((folder / "c.json").read_text())
+    content["tensors"][0]["saturated"] += 1
+    (folder / "c.json").write_text(json.dumps(content))
+    done = call("verify", "--certificate", "c.json")
+    assert done.returncode == 1
+    assert done.stderr.startswith("linger: c.json: this certificate does not hold: it was changed after it was written")
+    assert "q (saturated 2 instead of 1)" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("m.onnx", "--level", "most"), "unknown: most. Choose among disable, basic, extended, all"),
+        (("m.onnx", "--recordings", "none"), "there is no such file"),
+        (("m.onnx", "--recordings", "m.onnx"), "recordings are .npz files"),
+        (("m.onnx", "--inputs", "broken.onnx"), "recordings are .npz files"),
+        (("--certificate", "none.json"), "there is no such file"),
+        (("--certificate", "c.json", "--inputs", "x.npz"), "Leave --inputs out"),
+        (("--certificate", "c.json", "--write-certificate", "d.json"), "Leave --write-certificate out"),
+        (("m.onnx", "--write-certificate", "none/c.json"), "does not exist"),
+        (("m.onnx", "--batches", "0"), "Invalid value"),
+        ((".",), "this is a folder"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_wrong_usage_is_exit_code_2(folder, call, arguments, message):
+    before = sorted(p.name for p in folder.iterdir())
+    done = call("verify", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert sorted(p.name for p in folder.iterdir()) == before
+
+
+def test_a_recording_that_fits_no_file_is_wrong_usage(folder, call):
+    save_recordings(Recording(inputs=[X, X]), folder / "two.npz")
+    np.savez(folder / "z.npz", z=X, y=X)
+    done = call("verify", "m.onnx", "--recordings", "two.npz")
+    assert (done.returncode, "the file has 1 inputs (x), 2 were given" in done.stderr) == (2, True)
+    done = call("verify", "m.onnx", "--inputs", "z.npz")
+    assert (done.returncode, "it holds z, y; the model's inputs are x" in done.stderr) == (2, True)

@@ -92,3 +92,35 @@ def test_dequants_of_both_dialects():
     assert not is_dequant(None)
     assert not is_dequant(ir.Node("thinker", "Dequant", [], num_outputs=1))
     assert not is_dequant(ir.Node("thinker", "Dequant", [ir.Value()], num_outputs=0))
+
+
+@pytest.mark.parametrize("op", ["Squeeze <axes: ints = [0]>", "QMaxPool2d <kernel_shape: ints = [1, 1]>"])
+def test_newer_ops_that_move_numbers_keep_what_comes_in(op):
+    assert claims_of(node(f"y = linger.{op}(x)")).kept == 0
+
+
+def test_a_newer_table_gives_its_rows_its_scale():
+    found = claims_of(
+        node("y = linger.Gather <scale_w: float = 8.0, w_bits: int = 4> (x, i)", inputs="int8[2] x, int64[1] i")
+    )
+    assert found.integers == {0: Claim(8.0, 4, "scale_w")}
+    assert found.outputs == (Claim(8.0, 4, "scale_w"),)
+
+
+def test_states_of_a_newer_lstm_are_integers():
+    found = claims_of(
+        node(
+            "y, h1, c1 = linger.QLSTM <scale_x: float = 16.0, scale_h: float = 128.0, scale_c: float = 32768.0, "
+            "scale_iw: float = 32.0, scale_hw: float = 64.0, scale_o: float = 128.0, x_bits: int = 8, w_bits: int = 4, "
+            "o_bits: int = 8> (x, h, c, wi, wh, bi, bh)",
+            inputs="int8[n] x, int8[1] h, int32[1] c, int8[1] wi, int8[1] wh, int32[1] bi, int32[1] bh",
+        )
+    )
+    assert {i: (c.scale, c.bits) for i, c in found.integers.items()} == {
+        0: (16.0, 8),
+        1: (128.0, 8),
+        2: (32768.0, 32),
+        3: (32.0, 4),
+        4: (64.0, 4),
+    }
+    assert found.outputs == (Claim(128.0, 8, "scale_o"), None, None)

@@ -33,6 +33,15 @@ def test_int16_is_not_read_as_int8():
     ]
 
 
+def test_weights_of_four_bits_are_stored_as_int8():
+    four = LINEAR.replace("parameter_bits: int = 8", "parameter_bits: int = 4")
+    assert findings(f"q = Q16(x) l = {four}(q, w) y = DQ16(l)", extra=WEIGHT) == []
+    wide = LINEAR.replace("parameter_bits: int = 8", "parameter_bits: int = 16")
+    assert findings(f"q = Q16(x) l = {wide}(q, w) y = DQ16(l)", extra=WEIGHT) == [
+        "error l (LinearInt): it reads 'w' as 16 bits, and that has 8 (int8 at scale 64)"
+    ]
+
+
 def test_four_bits_may_be_read_as_eight_but_not_the_other_way_round():
     four = "q = thinker.Quant <data_bits: int = 4, scale_x: float = 16.0> (x) "
     assert findings(four + f"l = {LINEAR}(q, w) y = DQ16(l)", extra=WEIGHT) == []

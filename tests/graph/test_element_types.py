@@ -5,6 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.graph.element_types import infer_element_types
+from tests.support.onnx_text import parse
 
 T = ir.DataType
 BODY = """
@@ -74,3 +75,21 @@ def test_every_result_of_a_branch_a_loop_and_a_scan_has_its_own_type():
     found = {o.name: o.dtype for node in model.graph for o in node.outputs}
     names = ("one", "two", "three", "four", "five", "six", "seven")
     assert [found[n] for n in names] == [T.FLOAT, T.INT8, T.FLOAT, T.INT8, T.FLOAT, T.FLOAT, T.INT8]
+
+
+def test_results_of_other_types_than_the_first_are_left_to_the_runtime():
+    body = "v, i = TopK(x, k) q, s, z = DynamicQuantizeLinear(v) a, b = Split(x) c = CastLike(x, k) d = OneHot(k, k, q)"
+    model = parse(body, inputs="float[n] x, int64[1] k", outputs="float[n] v")
+    infer_element_types(model.graph)
+    found = {o.name: o.dtype and o.dtype.name for node in model.graph for o in node.outputs}
+    assert found == {
+        "v": "FLOAT",
+        "i": None,
+        "q": "UINT8",
+        "s": None,
+        "z": None,
+        "a": "FLOAT",
+        "b": "FLOAT",
+        "c": "INT64",
+        "d": "UINT8",
+    }

@@ -91,6 +91,13 @@ def test_a_bare_dialect_file_shows_its_types_with_functions(shared):
     np.testing.assert_array_equal(got, whole[middle[1]])
 
 
+def test_a_file_of_the_newer_dialect_shows_its_types_too():
+    body = """q = linger.Quant<data_bits=8, scale_x=16.0, zero_point=0>(x) r = Relu(q) y = linger.Dequant<scale_o=16.0>(r)"""
+    part = extract(parse(body, inputs="float[2] x", outputs="float[2] y", domains=', "linger": 1'), ["q"], ["y"])
+    assert type_of(part.graph.inputs[0]) == "int8[2]"
+    assert Session(part).run(None, {"q": np.array([-3, 16], np.int8)})[0].tolist() == [0.0, 1.0]
+
+
 def test_large_weights_do_not_hinder_inference():
     model = parse("a = MatMul(x, w) b = Neg(a) y = Abs(b)", inputs="float[n,64] x", outputs="float[n,32] y",
                   extra=f"<float[64,32] w = {{{','.join(['1'] * 2048)}}}>")  # fmt: skip

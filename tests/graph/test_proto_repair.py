@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 
 from linger.errors import GraphError
@@ -55,8 +56,6 @@ def test_of_two_versions_of_a_domain_the_last_counts_as_in_onnx_runtime():
 
 
 def computed_proto(proto, x):
-    import onnxruntime as ort
-
     return ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
 
 
@@ -189,3 +188,9 @@ def test_reading_without_the_repair_would_refuse_or_lose():
     model = ir.from_proto(proto_of(body, inputs="float[n] x, bool c"))
     inner = model.graph.node(1).attributes["then_branch"].as_graph().node(0)
     assert inner.inputs[0] is inner.outputs[0]
+
+
+def test_what_has_no_graph_is_left_to_the_reader():
+    assert repair_proto(onnx.ModelProto()).rows() == []
+    with pytest.raises(GraphError, match="the given bytes: this is no ONNX model: it has no graph"):
+        load(b"", prepare=repair_proto)

@@ -33,6 +33,11 @@ def test_types_come_from_the_zero_point_the_attribute_or_the_default():
     )
 
 
+def test_integers_without_a_declared_type_are_those_of_the_node_that_made_them():
+    model = parse("q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s)", extra=SCALE)
+    assert quantization_of(model.graph.node(1)).element == ir.DataType.INT8
+
+
 @pytest.mark.parametrize(
     ("text", "inputs"),
     [

@@ -61,4 +61,28 @@ def test_nodes_of_branches_are_judged():
         y = If(c)<then_branch = t () => (p) { p = Softplus(x) }, else_branch = e () => (q) { q = Neg(x) }>""",
         inputs="float[4] x",
     )
-    assert {"p (Softplus)", "q (Neg)"} <= {f.node for f in target_findings(model, TARGETS["venus"])}
+    assert {"y/then_branch/p (Softplus)", "y/else_branch/q (Neg)"} <= {
+        f.node for f in target_findings(model, TARGETS["venus"])
+    }
+
+
+def test_newer_names_are_judged_as_the_ops_that_the_packer_takes_them_for():
+    pool = 'platform="venus", quant_mode="floor_add", x_bits=8, o_bits=8, scale_x=16.0, scale_o=16.0'
+    model = model_of(
+        f"""a = linger.QAvgPool2d<kernel_shape=[13, 13], strides=[1, 1], pads=[0, 0, 0, 0], {pool}>(x)
+        b = linger.QGlobalAveragePool2d<{pool}>(x)
+        c = linger.QGLU<dim=1, {pool}>(x)
+        d = linger.QGelu<{pool}>(x)
+        y = Concat(a, b, c, d)""",
+        inputs="int8[1,8,16,16] x",
+        w=(1,),
+    )
+    before = content(model)
+    found = [(f.severity, f.node, f.reason) for f in target_findings(model, TARGETS["venus"])]
+    assert ("error", "b (QGlobalAveragePool2d)", "venus's packer does not know the name QGlobalAveragePool2d") in found
+    assert ("error", "c (QGLU)", "venus's packer has no QGLU") in found
+    assert [text for text in found if text[1].startswith("d ")] == [
+        ("error", "d (iqGelu)", "venus's packer has no iqGelu")
+    ]
+    assert any(node == "a (AvgPool2dInt)" and "a window of 169 pixels" in reason for _, node, reason in found)
+    assert content(model) == before

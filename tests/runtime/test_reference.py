@@ -6,6 +6,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from linger.graph.model_io import save
 from linger.graph.passes.expand_dialect import expand_dialect
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime.reference import Reference
@@ -76,3 +77,13 @@ def test_a_node_computes_as_the_chip_that_it_names():
         np.testing.assert_array_equal(found[name], session[name])
         np.testing.assert_array_equal(found[name], third)
     assert (found["y"] != found["z"]).sum() == 58
+
+
+def test_weights_in_a_data_file_are_read(tmp_path):
+    text = """<ir_version: 8, opset_import: ["": 12]> g (float[600] x) => (float[600] y) { y = Add(x, w) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(600, dtype=np.float32), "w"))
+    save(ir.from_proto(model), tmp_path / "m.onnx", external_data=True)
+    assert (tmp_path / "m.onnx.data").exists()
+    found = Reference(tmp_path / "m.onnx").run({"x": np.ones(600, np.float32)})["y"]
+    assert found.tolist() == list(range(1, 601))

@@ -113,3 +113,12 @@ def test_model_with_a_data_file_runs(tmp_path):
     session = Session(tmp_path / "net.onnx")
     np.testing.assert_array_equal(session.run(None, feeds)[0], Session(tmp_path / "whole.onnx").run(None, feeds)[0])
     assert "stem.Conv2dInt" in session.intermediates(feeds)
+
+
+def test_a_model_can_be_run_up_to_a_tensor(proto):
+    session = Session(proto)
+    feeds = {"x": np.array([[1.0, -0.5, 0.03]], np.float32)}
+    assert session.run_up_to("q", feeds).tolist() == [[16, -8, 0]]
+    assert session.run_up_to("r", feeds).dtype == np.int8
+    assert session.run_up_to("y", feeds).tolist() == [[1.0, 0.0, 0.0]]
+    assert [o.name for o in session.get_outputs()] == ["y"]

@@ -401,10 +401,15 @@ def identities_behind(p: Patient) -> bool:
 
 @damage(DAMAGES)
 def forget_types(p: Patient) -> bool:
+    """Of tensors inside and of what branches give nothing is said; ONNX Runtime wants it of loops."""
+    branches = [g for _, node in p.nodes() if node.op_type == "If" for g in graphs_of(node)]
     stated = [g for g in p.graphs() if g.value_info]
     for graph in stated:
         del graph.value_info[:]
-    return bool(stated)
+    for graph in branches:
+        for tensor in graph.output:
+            tensor.ClearField("type")
+    return bool(stated or branches)
 
 
 @damage(LAST)

@@ -259,13 +259,14 @@ def finish(world: World, scope: Scope) -> Made:
     unique = list({t.name: t for t in outputs}.values())
     world.initializers = [i for i in world.initializers if i.name in used]
     opsets = [helper.make_opsetid("", world.opset), helper.make_opsetid("thinker", 1)]
-    if world.functions:
+    called = [f for f in world.functions.values() if f.name in _op_types(scope.nodes)]
+    if called:
         opsets.append(helper.make_opsetid("user", 1))
     model = helper.make_model(
         scope.graph("main", unique),
         opset_imports=opsets,
         ir_version=IR_VERSION,
-        functions=list(world.functions.values()),
+        functions=called,
     )
     return Made(model, world.families, world.tensors, world.dequants, frozenset(world.exposed), frozenset(world.stated))
 
@@ -273,6 +274,11 @@ def finish(world: World, scope: Scope) -> Made:
 def graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The graphs inside a node."""
     return [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+
+
+def _op_types(nodes) -> set[str]:
+    inner = {t for node in nodes for graph in graphs_of(node) for t in _op_types(graph.node)}
+    return inner | {node.op_type for node in nodes}
 
 
 def names_taken(node: onnx.NodeProto) -> set[str]:

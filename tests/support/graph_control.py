@@ -131,6 +131,8 @@ def scan(s: Scope) -> bool:
 
 
 def _function(world: World, name: str, *nodes: onnx.NodeProto) -> None:
+    for node in nodes:
+        node.name = f"{name}_{node.op_type}"
     opsets = [helper.make_opsetid("", world.opset)]
     world.functions.setdefault(name, helper.make_function("user", name, ["a"], ["z"], list(nodes), opsets))
 

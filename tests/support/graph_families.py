@@ -110,7 +110,8 @@ def residual(s: Scope) -> bool:
     out = s.quantised(x.shape, s.scale(bits), bits)
     op_type = s.dice.choice(["iqAdd", "iqAdd", "iqSub", "iqMul", "iqMax"])
     scales = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": out.scale}
-    s.dialect(op_type, [x, y], out, **scales, **({} if bits == 8 else {"o_bits": bits}))
+    operand = y if op_type != "iqMul" or s.dice.random() < 0.5 else s.world.constant(np.int8(s.dice.randint(-9, 9)))
+    s.dialect(op_type, [x, operand], out, **scales, **({} if bits == 8 else {"o_bits": bits}))
     return True
 
 
@@ -234,6 +235,24 @@ def standard_dequantize(s: Scope) -> bool:
     if x is not None:
         s.node("DequantizeLinear", [x, s.world.constant(np.float32(1 / x.scale))], [s.reals(x.shape)])
     return x is not None
+
+
+@family(INTEGERS)
+def recurrent(s: Scope) -> bool:
+    """A layer that takes integers and a real state, and gives both."""
+    x = s.a_quantised(most_bits=8, wanted=lambda t: t.bits == 8 and t.root is None and t.size == 8)
+    h = None if x is None else s.a_float(lambda t: t.size == 4)
+    if x is None or h is None:
+        return False
+    x, h = s.reshaped(x, (2, 2, 2)), s.reshaped(h, (1, 2, 2))
+    weights = [_weights(s, (6, 2), 6), _weights(s, (6, 2), 6), *[s.world.constant(np.zeros(6, np.int32))] * 2]
+    outputs = [s.quantised((2, 2, 2), 64.0, 8), s.reals((1, 2, 2))]
+    scales = {"scale_i": x.scale, "scale_h": 64.0, "scale_iw": 32.0, "scale_hw": 32.0, "scale_o": 64.0}
+    sizes = {"input_size": 2, "hidden_size": 2, "num_layers": 1, "batch_first": 1, "go_forward": 1}
+    bits = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8}
+    inputs = [x, _sizes(s, 2, 1), h, *weights]
+    s.node("GRUInt_Is8_Is64_If32", inputs, outputs, domain="thinker", **scales, **sizes, **bits)
+    return True
 
 
 # movement and selection, of floats and of integers
@@ -468,10 +487,11 @@ def matrix_product(s: Scope) -> bool:
 def product_of_two(s: Scope) -> bool:
     """Both operands may be quantised, and neither is a constant."""
     x = None if s.world.is_exact else s.a_float(lambda t: len(t.shape) == 2 and t.size <= 16)
-    y = None if x is None else s.a_float(lambda t: len(t.shape) == 2 and t.shape[0] == x.shape[1])
+    y = None if x is None else s.a_float(lambda t: t.shape == x.shape)
     if x is None or y is None:
         return False
-    s.node("MatMul", [x, y], [s.reals((x.shape[0], y.shape[1]))])
+    turned = s.node("Transpose", [y], [s.like(y, y.shape[::-1])], perm=[1, 0])
+    s.node("MatMul", [x, turned], [s.reals((x.shape[0], x.shape[0]))])
     return True
 
 

@@ -3,17 +3,37 @@
 A tensor is written as what computes it, so that a node that is there twice counts twice.
 """
 
+import hashlib
+
 import onnx
 import onnx_ir as ir
 
 from tests.support.dialect_text import short
 
-HEADER = '<ir_version: 8, opset_import: ["": {opset}, "thinker": 1, "my": 1]>'
+HARMLESS = frozenset({"complete_types", "cancel_dq_q"})
+"""Rules that a right file may need: they declare types that it leaves out, and take away what is undone exactly."""
 
 
 def parsed(text: str, opset: int = 13) -> onnx.ModelProto:
     """A model from `g (inputs) => (outputs) { nodes }` and the functions behind it; `Q16`, `DQ16`, `ADD16` are short."""
-    return onnx.parser.parse_model(f"{HEADER.format(opset=opset)} {short(text)}")
+    mine = ', "my": 1' if "my." in text else ""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}, "thinker": 1{mine}]> {short(text)}')
+    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+        _name(nodes, "node")
+    return model
+
+
+def _name(nodes, stem: str) -> None:
+    """Give every node a name of its own, as files have them."""
+    for index, node in enumerate(nodes):
+        node.name = f"{stem}_{index}"
+        for attribute in node.attribute:
+            _name(attribute.g.node, f"{node.name}_{attribute.name}")
+
+
+def edits(result) -> list[str]:
+    """What a repair changed, but for what a right file may need."""
+    return [str(c) for c in result.changes if c.rule not in HARMLESS]
 
 
 def shown(model: onnx.ModelProto | ir.Model) -> list[str]:
@@ -56,3 +76,24 @@ def _attribute(attribute: onnx.AttributeProto, known: dict[str, str], depth: int
 
 def _type(tensor: onnx.ValueInfoProto) -> str:
     return onnx.TensorProto.DataType.Name(tensor.type.tensor_type.elem_type)
+
+
+def fingerprint(model: onnx.ModelProto | ir.Model) -> list[str]:
+    """The nodes and outputs of a large sorted model without sub-graphs, as digests; weights by their content."""
+    graph = (ir.to_proto(model) if isinstance(model, ir.Model) else model).graph
+    known = {t.name: t.name for t in graph.input} | {"": "-"}
+    known |= {
+        t.name: _digest(f"{t.dims}".encode() + onnx.numpy_helper.to_array(t).tobytes()) for t in graph.initializer
+    }
+    nodes = []
+    for node in graph.node:
+        settings = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
+        nodes.append(
+            _digest(repr((node.domain, node.op_type, settings, [known[name] for name in node.input])).encode())
+        )
+        known |= {name: f"{nodes[-1]}#{index}" for index, name in enumerate(node.output)}
+    return [*sorted(nodes), *(f"{t.name} {_type(t)} {known[t.name]}" for t in graph.output)]
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -7,9 +7,6 @@ import onnxruntime as ort
 
 from linger.runtime.session import Session
 
-TIDYING = frozenset({"complete_types", "fix_versions", "name_nodes", "remove_dead_code"})
-"""Rules that complete what a right file may leave out (types, imports, names), or drop what it does not use."""
-
 Outputs = list[list[np.ndarray]]
 
 

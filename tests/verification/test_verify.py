@@ -6,20 +6,9 @@ import pytest
 
 from linger.errors import UsageError
 from linger.graph.recording import Recording
+from linger.verification.comparison import Way
 from linger.verification.verify import verify_file
-from tests.runtime.test_session import TEXT
-
-X = np.array([[1.0, -1.0, 0.5]], np.float32)
-
-
-def recording(**changes):
-    q = np.array([[16, -16, 8]], np.int8)
-    values = {
-        "inputs": [X],
-        "outputs": [np.maximum(q, 0).astype(np.float32) / 16],
-        "integers": {"q": q, "r": np.maximum(q, 0)},
-    }
-    return Recording(**(values | changes))
+from tests.support.recorded import TEXT, Q, R, X, recording
 
 
 @pytest.fixture
@@ -63,3 +52,31 @@ def test_inputs_alone_compare_the_two_computations(proto):
 def test_wrong_number_of_inputs_is_refused(proto):
     with pytest.raises(UsageError, match=r"the file has 1 inputs \(x\), 2 were given"):
         verify_file(proto, [recording(inputs=[X, X])])
+
+
+def test_levels_and_who_recorded_are_kept(proto):
+    result = verify_file(proto, [recording()], way=Way(levels=("basic", "disable"), recorded_by="torch"))
+    assert result.ok
+    assert (result.levels, result.expected_by) == (("basic", "disable"), "torch")
+    assert verify_file(proto, [Recording(inputs=[X])]).expected_by == "numpy"
+
+
+def test_wrong_type_is_a_divergence(proto):
+    result = verify_file(proto, [recording(integers={"q": recording().integers["q"].astype(np.int16), "r": R})])
+    assert (result.ok, result.differing) == (False, 3)
+
+
+def test_the_second_of_two_batches_is_named(proto):
+    wrong = recording(outputs=[np.array([[1.0, 0.0, 9.0]], np.float32)])
+    result = verify_file(proto, [recording(), recording(), wrong])
+    assert (result.first.batch, result.first.tensor, result.first.index) == (2, "y", (0, 2))
+    assert (result.first.expected, result.first.found) == (9.0, 0.5)
+
+
+def test_an_unsorted_file_is_compared_in_the_order_of_computation(proto):
+    nodes = list(proto.graph.node)[::-1]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    result = verify_file(proto, [recording(integers={"q": R, "r": Q})])
+    assert [row.name for row in result.rows] == ["q", "r"]
+    assert result.first.tensor == "q"

@@ -3,26 +3,19 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from linger.errors import UsageError
 from linger.runtime.session import Session
+from linger.verification.recording_files import read_arrays
 
 
 def read_feeds(path: Path, session: Session) -> dict[str, NDArray[Any]]:
     """The model's inputs from an .npz file, by name (or in order, where the names differ)."""
-    if not path.is_file():
-        raise UsageError(f"{path}: there is no such file. Give an .npz file with the model's inputs.")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
-    except (ValueError, OSError, zipfile.BadZipFile, AttributeError) as error:
-        raise UsageError(f"{path}: this is not a readable .npz file ({error}).") from error
+    found = read_arrays(path)
     names = [i.name for i in session.get_inputs()]
     if all(name in found for name in names):
         return {name: found[name] for name in names}

@@ -1,36 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linger verify: a file against the numpy reference, without torch."""
+"""linger verify: a file against recordings, against itself, or against a certificate, without torch."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from linger.cli.arrays import read_feeds
-from linger.errors import VerificationError
-from linger.graph.recording import Recording
-from linger.progress import progress
+from linger.errors import UsageError, VerificationError
+from linger.proof import verify as prove
 from linger.reporting.tables import verification_table
-from linger.runtime.generated import generated_feeds
-from linger.runtime.session import Session
-from linger.verification.verify import verify_file
+from linger.verification.certificate import output_entry, tensor_entry
+from linger.verification.recheck import check_certificate
+from linger.verification.result import Verification
 
 
 def verify(
-    model: Annotated[Path, typer.Argument(help="A dialect or bare ONNX file.")],
+    model: Annotated[
+        Path | None, typer.Argument(help="An ONNX file; with --certificate it may be the one beside that.")
+    ] = None,
     inputs: Annotated[Path | None, typer.Option(help="An .npz file with the inputs; random ones without it.")] = None,
+    recordings: Annotated[
+        Path | None, typer.Option(help="What a model computed: an .npz file, or a folder with one per batch.")
+    ] = None,
+    level: Annotated[
+        list[str] | None,
+        typer.Option(help="Optimisation level of ONNX Runtime: disable, basic, extended, all. May be repeated."),
+    ] = None,
     batches: Annotated[int, typer.Option(help="How many random batches.", min=1)] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of the first random batch.", min=0)] = 0,
+    certificate: Annotated[Path | None, typer.Option(help="Check this certificate again.")] = None,
+    write_certificate: Annotated[Path | None, typer.Option(help="Write a certificate of the result.")] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
 ) -> None:
-    """Compare every integer that ONNX Runtime computes with the numpy reference."""
-    session = Session(model)
-    feeds = (
-        [generated_feeds(session, seed) for seed in range(batches)] if inputs is None else [read_feeds(inputs, session)]
+    """Compare every integer that ONNX Runtime computes with the numpy reference, and with recordings."""
+    if certificate is not None:
+        _refuse_with_certificate(inputs=inputs, recordings=recordings, write_certificate=write_certificate)
+        result = check_certificate(certificate, model, levels=level or None)
+        _show(result, f"{certificate} holds. {result.summary()}", as_json=as_json)
+        return
+    if model is None:
+        raise UsageError(
+            "verify: Missing argument: the ONNX file, or --certificate with a certificate that lies beside its file."
+        )
+    result = prove(
+        recordings, model, inputs, levels=level or ("all",), batches=batches, seed=seed, certificate=write_certificate
     )
-    recordings = (Recording(inputs=list(feed.values())) for feed in progress(feeds, "verify"))
-    result = verify_file(model, recordings)
-    Console().print(verification_table(result))
+    _show(result, None, as_json=as_json)
     if not result.ok:
         raise VerificationError(f"{model}: {result.summary()}")
+
+
+def _refuse_with_certificate(**given: Path | None) -> None:
+    named = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
+    if named:
+        raise UsageError(f"verify: a certificate says itself what to run. Leave {', '.join(named)} out.")
+
+
+def _show(result: Verification, title: str | None, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(_content(result), indent=2, ensure_ascii=False))
+        return
+    Console().print(verification_table(result, title))
+
+
+def _content(result: Verification) -> dict[str, Any]:
+    return {
+        "ok": result.ok,
+        "summary": result.summary(),
+        "levels": list(result.levels),
+        "batches": result.batches,
+        "integers": result.integers,
+        "differing": result.differing,
+        "output_differences": result.output_differences,
+        "float_error": result.float_error,
+        "missing": list(result.missing),
+        "narrow": [row.name for row in result.narrow],
+        "tensors": [tensor_entry(row) for row in result.rows],
+        "outputs": [output_entry(row) for row in result.outputs],
+    }

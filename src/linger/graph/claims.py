@@ -15,8 +15,10 @@ import onnx_ir as ir
 
 from linger.dialect import DOMAIN, Op, find_op, is_known
 from linger.errors import UsageError
+from linger.graph.dialects import NEWER, NEWER_OPS, NewerOp
+from linger.graph.dialects import claims as newer_claims
 
-NEWER_DOMAIN = "linger"
+NEWER_DOMAIN = NEWER
 """The domain of the newer dialect, whose ops have Q names."""
 
 QUANT, DEQUANT = "Quant", "Dequant"
@@ -89,6 +91,8 @@ def claims_of(node: ir.Node) -> Claims:
         )
     if node.op_type == DEQUANT:
         return Claims(integers={0: Claim()}, outputs=(None,))
+    if node.domain == NEWER_DOMAIN and node.op_type in NEWER_OPS:
+        return _of_newer(node, NEWER_OPS[node.op_type])
     op = _known_op(node)
     if op is not None and op.output_bits is None:
         return Claims(kept=0, outputs=(Claim(),))
@@ -96,6 +100,23 @@ def claims_of(node: ir.Node) -> Claims:
     integers = {i: _input_claim(node, name, i) for i, name in enumerate(names) if name in _SCALES or name == "xs"}
     reals = frozenset(i for i, name in enumerate(names) if name in _REAL_INPUTS)
     return Claims(integers=integers, reals=reals, outputs=_outputs(node, op))
+
+
+def _of_newer(node: ir.Node, op: NewerOp) -> Claims:
+    """What the table of the newer dialect says; a bias, whose scale is a product, is not asked for."""
+    said = newer_claims(node)
+    if op.result is None:
+        return Claims(kept=0, outputs=(Claim(),))
+    integers = {}
+    for index, claim in said.inputs.items():
+        if len(claim.scales) == 1:
+            names = _SCALES["x"] if claim.scales == ("scale_x",) else claim.scales
+            bits = claim.bits if isinstance(claim.bits, int) else read_bits(node, str(claim.bits))
+            attribute = next((n for n in names if n in node.attributes), names[0])
+            integers[index] = Claim(read_scale(node, *names), bits, attribute)
+    own = [n for n in ("scale_o", *op.result.scales) if n in node.attributes]
+    first = Claim(read_scale(node, *own), read_bits(node, "o_bits", str(op.result.bits)), own[0] if own else "scale_o")
+    return Claims(integers=integers, outputs=(first, *[None] * (len(node.outputs) - 1)))
 
 
 def read_scale(node: ir.Node, *names: str) -> float | None:
@@ -141,11 +162,6 @@ def _input_names(node: ir.Node, op: Op | None) -> tuple[str, ...]:
             return op.inputs[:count]
     if any(f"scale_x_{i}" in node.attributes for i in range(count)):
         return ("xs",) * count
-    if node.op_type in ("QLSTM", "QGRU"):
-        state = ("y",) * max(count - 5, 0)  # quantised by nodes of their own, at scales that this node does not state
-        return ("x", *state, "w_ih", "w_hh", "b", "b")[:count]
-    if node.op_type == "Gather":
-        return ("w", "indices")
     second = "y" if "scale_y" in node.attributes else "w" if "scale_w" in node.attributes else "b"
     return ("x", second, "b", "b", "b")[:count]
 

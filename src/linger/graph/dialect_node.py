@@ -39,7 +39,7 @@ def describe(node: ir.Node) -> str:
 def platform_of(node: ir.Node) -> str | None:
     """The chip that a node says it is for."""
     found = node.attributes.get("platform")
-    return None if found is None or found.type != ir.AttributeType.STRING else found.as_string()
+    return found.value if found is not None and isinstance(found.value, str) else None
 
 
 def op_of(node: ir.Node) -> Op:

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx_ir as ir
 
+from linger.graph.check_rules import MISSING_ATTRIBUTE, OPERAND_TYPE, SCALE_MISMATCH
 from linger.graph.claims import Claim, claims_of, read_scale
 from linger.graph.dialect_node import describe
 from linger.graph.fact_book import FactBook, Use
-from linger.graph.facts import REAL, Fact, quantised, storage_bits
+from linger.graph.facts import REAL, Fact, quantised, storage_bits, storage_type
 from linger.graph.finding import ERROR
 
 
@@ -22,9 +25,11 @@ def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
     if fact.scale is not None and own != fact.scale:
         book.result.wrong_scales.append((node, fact.scale))
     elif own is None:
-        book.find(ERROR, describe(node), "it has no scale_o, and its tensor's scale is not known", "Set scale_o.")
+        reason = "it has no scale_o, and its tensor's scale is not known"
+        book.find(ERROR, describe(node), reason, "Set scale_o.", rule=MISSING_ATTRIBUTE)
     book.take(Use(node, 0))
-    return [fact if fact.is_quantised and node.outputs[0] in book.demand.wanted else REAL]
+    is_looked_through = fact.is_quantised and node.outputs[0] in book.demand.wanted
+    return [replace(fact, was_real=True) if is_looked_through else REAL]
 
 
 def facts_of_dialect(book: FactBook, node: ir.Node) -> list[Fact]:
@@ -54,6 +59,7 @@ def _expect_integers(book: FactBook, node: ir.Node, index: int, claim: Claim) ->
                 describe(node),
                 f"it takes integers, and {name!r} holds real numbers",
                 "Put a Quant with the scale that this node states before it.",
+                rule=OPERAND_TYPE,
             )
         return
     book.take(use)
@@ -63,13 +69,15 @@ def _expect_integers(book: FactBook, node: ir.Node, index: int, claim: Claim) ->
             describe(node),
             f"{claim.attribute} is {claim.scale:g}, and {name!r} has the scale {fact.scale:g}",
             "Give this node the scale of its tensor, or requantise the tensor.",
+            rule=SCALE_MISMATCH,
         )
-    if claim.bits is not None and fact.bits is not None and not _fits(claim.bits, fact):
+    if claim.bits is not None and fact.bits is not None and not _fits(claim.bits, fact, use.value):
         book.find(
             ERROR,
             describe(node),
             f"it reads {name!r} as {claim.bits} bits, and that has {fact.bits} ({fact})",
             "State the width that the tensor has, or requantise it.",
+            rule=OPERAND_TYPE,
         )
 
 
@@ -77,15 +85,19 @@ def _is_number(value: ir.Value) -> bool:
     """Whether a tensor is one constant number."""
     tensor = value.const_value
     producer = value.producer()
-    if tensor is None and producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
-        content = producer.attributes["value"]
-        tensor = content.as_tensor() if content.type == ir.AttributeType.TENSOR and not content.is_ref() else None
+    if tensor is None and producer is not None and producer.op_type == "Constant":
+        held = producer.attributes.get("value")
+        is_tensor = held is not None and held.type == ir.AttributeType.TENSOR and not held.is_ref()
+        tensor = held.as_tensor() if held is not None and is_tensor else None
     return (tensor is not None and tensor.size == 1) or (
         producer is not None and producer.op_type == "Constant" and "value_float" in producer.attributes
     )
 
 
-def _fits(claimed: int, fact: Fact) -> bool:
+def _fits(claimed: int, fact: Fact, value: ir.Value) -> bool:
     """Whether integers can be read with a width: the same storage, and no wider than that."""
+    producer = value.producer()
+    if producer is None or producer.op_type == "Constant":
+        return storage_type(claimed) == fact.element  # nothing but its storage says how wide a given tensor is
     storage = storage_bits(fact.element)
     return fact.bits is not None and claimed >= fact.bits and (storage is None or claimed <= storage)

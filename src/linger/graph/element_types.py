@@ -23,7 +23,13 @@ _FIXED = {
     ),
     **dict.fromkeys(("ConvInteger", "MatMulInteger"), ir.DataType.INT32),
     "DequantizeLinear": ir.DataType.FLOAT,
+    "DynamicQuantizeLinear": ir.DataType.UINT8,
 }
+_TYPED_BY_INPUT = {"Where": 1, "CastLike": 1, "OneHot": 2, "QLinearConv": 7, "QLinearMatMul": 7}
+"""Which input a result has its type from; the first one for other ops."""
+
+_ALIKE = frozenset({"Split", "BatchNormalization", "LSTM", "GRU", "RNN"})
+"""Standard ops whose results all have one type; of others only the first is typed: TopK's second one is indices."""
 
 
 def infer_element_types(graph: ir.Graph, *, guess: bool = True) -> None:
@@ -50,8 +56,9 @@ def _output_types(node: ir.Node, inner: list[ir.Graph]) -> list[ir.DataType | No
             inner[0].outputs[1:] if node.op_type == "Loop" else inner[0].outputs
         )  # a Loop's first one is its condition
         return [end.dtype for end in ends]
-    others = ir.DataType.FLOAT if is_dialect(node) else _output_type(node)
-    return [_output_type(node), *[others] * (len(node.outputs) - 1)]
+    first = _output_type(node)
+    others = ir.DataType.FLOAT if is_dialect(node) else first if node.op_type in _ALIKE else None
+    return [first, *[others] * (len(node.outputs) - 1)]
 
 
 def _output_type(node: ir.Node) -> ir.DataType | None:
@@ -65,7 +72,7 @@ def _output_type(node: ir.Node) -> ir.DataType | None:
         return constant_type(node)
     if node.op_type == "QuantizeLinear":
         return _dtype(node, 2) or ir.DataType.UINT8
-    return _dtype(node, 1 if node.op_type == "Where" else 0)
+    return _dtype(node, _TYPED_BY_INPUT.get(node.op_type, 0))
 
 
 def _dtype(node: ir.Node, index: int) -> ir.DataType | None:
@@ -76,7 +83,7 @@ def _dtype(node: ir.Node, index: int) -> ir.DataType | None:
 def constant_type(node: ir.Node) -> ir.DataType | None:
     """The element type of a Constant or a ConstantOfShape; None where the caller of a function gives the tensor."""
     for name, attribute in node.attributes.items():
-        if name == "value":
+        if name == "value" and attribute.type == ir.AttributeType.TENSOR:
             return None if attribute.is_ref() else attribute.as_tensor().dtype
         if name.startswith("value_int"):
             return ir.DataType.INT64

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from linger.errors import GraphError, LingerError, UsageError, listing
 from linger.graph.dialect_node import all_nodes, is_dialect
+from linger.graph.dialects import is_newer
 from linger.graph.passes.attach_functions import attach_functions
 from linger.graph.rewiring import needed_by
 from linger.graph.search import Scopes, TensorLike
@@ -142,7 +143,7 @@ def _complete_types(model: ir.Model, part: ir.Model) -> None:
     whole = model.clone()
     for value in Scopes.of(whole).values():
         value.type = copy.copy(value.type)
-    if any(is_dialect(node) for node in all_nodes(whole)):
+    if any(is_dialect(node) or is_newer(node) for node in all_nodes(whole)):
         with suppress(LingerError):  # a dialect file without functions shows its types with them
             attach_functions(whole)
     known = {v.name: v for v in Scopes({_inferred(whole): None}).values()}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from linger.graph.check_rules import CONTRADICTION, MISSING_DEQUANT, SCALE_MISMATCH, CheckRule
 from linger.graph.claims import is_dequant
 from linger.graph.demand import Demand
 from linger.graph.dialect_node import describe
@@ -43,6 +44,7 @@ class Propagation:
     Attributes:
         facts: Per tensor.
         needs: Uses that need real numbers of a tensor that holds integers; those behind a Dequant are among them.
+        kept_real: Uses that take what they get, and get real numbers through a Dequant that is looked through.
         integer_uses: Uses that take integers, and read them through a Dequant.
         wrong_scales: Dequants with another scale than their tensor has, and that scale.
         of_reals: Dequants of tensors that hold real numbers already.
@@ -51,6 +53,7 @@ class Propagation:
 
     facts: dict[ir.Value, Fact] = field(default_factory=dict)
     needs: list[Use] = field(default_factory=list)
+    kept_real: list[Use] = field(default_factory=list)
     integer_uses: list[Use] = field(default_factory=list)
     wrong_scales: list[tuple[ir.Node, float]] = field(default_factory=list)
     of_reals: list[ir.Node] = field(default_factory=list)
@@ -124,9 +127,9 @@ class FactBook:
             self.result.facts[value] = self._origin(value)
         return self.result.fact(value)
 
-    def find(self, severity: str, where: str, reason: str, remedy: str) -> None:
+    def find(self, severity: str, where: str, reason: str, remedy: str, *, rule: CheckRule = CONTRADICTION) -> None:
         """Note a contradiction."""
-        self.result.findings.append(Finding(severity, where, reason, remedy))
+        self.result.findings.append(Finding(severity, where, reason, remedy, rule.id))
 
     def need(self, use: Use) -> None:
         """This use needs real numbers."""
@@ -147,6 +150,7 @@ class FactBook:
                 str(use),
                 f"it needs real numbers, and the scale of {value.name!r} ({self.fact(value)}) is not known",
                 "Give the node that makes it a scale_o, or put a Dequant with the right scale behind it.",
+                rule=MISSING_DEQUANT,
             )
 
     def take(self, use: Use) -> None:
@@ -169,5 +173,6 @@ class FactBook:
                 f"input {value.name!r}",
                 f"its readers take it at the scales {' and '.join(f'{s:g}' for s in different)}",
                 "Give all of them the scale that the input has.",
+                rule=SCALE_MISMATCH,
             )
         return quantised(self.demand.scale_of(value), storage_bits(element), element)

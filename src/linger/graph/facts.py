@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -21,12 +21,14 @@ class Fact:
         scale: int = real · scale; None for tensors that are not quantised, and where the scale cannot be known.
         bits: Width of the integers, which may be less than the type's (4 bits are stored in int8).
         is_quantised: The integers stand for real numbers. A shape or an index is not quantised.
+        was_real: As the file stands, a Dequant comes before; it is looked through, since integers are wanted further on.
     """
 
     element: ir.DataType | None = None
     scale: float | None = None
     bits: int | None = None
     is_quantised: bool = False
+    was_real: bool = field(default=False, compare=False)
 
     @property
     def is_real(self) -> bool:

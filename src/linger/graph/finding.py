@@ -32,12 +32,16 @@ class Finding:
         node: Name and type of the node; empty for the model as a whole.
         reason: What is wrong, and what the limit is.
         remedy: What to do about it.
+        rule: Id of the rule that was broken (`linger.graph.check_rules`); empty where nobody asked for it.
+        tensor: The tensor that it is about; empty where it is about the node.
     """
 
     severity: str
     node: str
     reason: str
     remedy: str
+    rule: str = ""
+    tensor: str = ""
 
     def __str__(self) -> str:
         where = f"{self.node}: " if self.node else ""
@@ -100,7 +104,7 @@ class Site:
         producer = value.producer()
         if producer is None:
             return None if value.const_value is None else value.const_value.numpy()
-        if producer.op_type != "Constant" or not producer.attributes:
+        if producer.op_type != "Constant" or len(producer.attributes) != 1:
             return None
         (content,) = producer.attributes.values()  # onnx_ir's own look would give the tensor a name
         is_tensor = content.type == ir.AttributeType.TENSOR

@@ -48,6 +48,10 @@ Left out: `Max` and `Min` of bytes, which ONNX Runtime 1.16 to 1.22 do not have,
 """
 
 
+_LEFT = "It stays as it is. Quantise both sides alike, for the whole tensor, to have it in integers."
+_TO_FILL = "Choose the rule fill_float_islands to have it in integers."
+
+
 @dataclass(frozen=True)
 class Island:
     """Float nodes that hang together, with nothing but DQ before and Q behind them.
@@ -93,17 +97,16 @@ def float_islands(model: ir.Model) -> list[Island]:
 
 
 def island_findings(model: ir.Model) -> tuple[Finding, ...]:
-    """The islands that integers cannot go through as they are, as notes."""
+    """Every island as a note: integers could go through it as they are, or why not."""
     return tuple(
         Finding(
             NOTE,
             describe(island.nodes[0]),
-            f"{_listed(island.nodes)} in float between DequantizeLinear and QuantizeLinear: {island.obstacle}",
-            "It was left as it is, because integers would not give the same numbers or cannot be run. "
-            "Quantise both sides alike to have it in integers.",
+            f"{_listed(island.nodes)} in float between DequantizeLinear and QuantizeLinear: "
+            f"{island.obstacle or 'integers would give the same numbers'}",
+            _LEFT if island.obstacle else _TO_FILL,
         )
         for island in float_islands(model)
-        if island.obstacle
     )
 
 
@@ -149,8 +152,7 @@ def _island(nodes: list[ir.Node], opset: int) -> Island | None:
     users = dict.fromkeys(use for node in nodes for use in _float_uses(node) if use[0] not in inside)
     is_sunk = all(is_qdq(user, QUANTIZE) and index == 0 for user, index in users)
     is_output = any(output.is_graph_output() for node in nodes for output in data_outputs(node))
-    is_data = all(index in data_inputs(user) for node in nodes for user, index in _float_uses(node) if user in inside)
-    if not users or not is_sunk or is_output or not is_data:
+    if not users or not is_sunk or is_output:
         return None
     before = tuple(maker for maker in sources if maker is not None)
     behind = tuple(dict.fromkeys(user for user, _ in users))

@@ -117,7 +117,9 @@ class Flow:
             return []
         if node.op_type in ("If", "Loop", "Scan"):
             return self._of_container(node, index)
-        return [node.inputs[i] for i in moved_inputs(node)] if index < moved_outputs(node) else []
+        return (
+            [node.inputs[i] for i in moved_inputs(node) if i < len(node.inputs)] if index < moved_outputs(node) else []
+        )
 
     def _of_container(self, node: ir.Node, index: int) -> list[ir.Value | None]:
         bodies = inner_graphs(node)

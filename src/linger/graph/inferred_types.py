@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from linger.errors import LingerError
 from linger.graph.dialect_node import is_dialect, is_dialect_domain
+from linger.graph.dialects import is_newer
 from linger.graph.element_types import infer_element_types
 from linger.graph.external_data import INLINE_BYTES, exchanged
 from linger.graph.growth import is_bounded
@@ -90,7 +91,7 @@ def _has_small_sizes(proto: onnx.ModelProto) -> bool:
 
 def _with_bodies(model: ir.Model) -> ir.Model | None:
     """A copy whose dialect nodes have function bodies; None without such nodes, or where linger does not know one."""
-    if not any(is_dialect(node) for _, graph in keyed_graphs(model.graph) for node in graph):
+    if not any(is_dialect(node) or is_newer(node) for _, graph in keyed_graphs(model.graph) for node in graph):
         return None
     copy = model.clone()
     for _, graph in keyed_graphs(copy.graph):

@@ -11,6 +11,7 @@ class Names:
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = set(taken)
+        self._counts: dict[str, int] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._taken
@@ -26,9 +27,10 @@ class Names:
         >>> names.choose("x"), names.choose("x"), names.choose("y")
         ('x_1', 'x_2', 'y')
         """
-        name, count = wish, 0
+        name, count = wish, self._counts.get(wish, 0)
         while name in self._taken:
             count += 1
             name = f"{wish}_{count}"
+        self._counts[wish] = count  # numbers below are taken for good: a name is never given back
         self._taken.add(name)
         return name

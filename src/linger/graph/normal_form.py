@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 from linger.dialect import DOMAIN, Op, ops
 from linger.errors import GraphError, UnsupportedError, UsageError
 from linger.graph.changes import Changes
+from linger.graph.conversion import convert_nodes, has_nodes_of
+from linger.graph.conversion_scene import content_of
 from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, op_of, require_known_ops
+from linger.graph.dialects import NEWER, OLDER
 from linger.graph.element_types import INTEGERS, infer_element_types
 from linger.numeric.fixed import limits
 from linger.numeric.normalization import is_exact
@@ -31,12 +34,12 @@ _LIMITED_TO_16_BITS = frozenset({"Conv1dInt", "Conv2dInt", "ConvTranspose2dInt",
 
 
 def bring_to_normal_form(model: ir.Model) -> Changes:
-    """Sort, type, adopt integer Relu, MaxPool and Clip of the standard domain, complete inputs.
+    """Adopt nodes of the domain `linger` and integer Relu, MaxPool and Clip of the standard one, sort, type, complete.
 
     Raises:
         UnsupportedError: Nodes without an op, or with settings that have no agreed meaning.
     """
-    changes = Changes()
+    changes = convert_nodes(model, OLDER)[0] if has_nodes_of(model, NEWER) else Changes()
     require_known_ops(model)
     model.graph.sort()
     infer_element_types(model.graph)
@@ -44,10 +47,20 @@ def bring_to_normal_form(model: ir.Model) -> Changes:
     for node in [n for n in all_nodes(model) if is_dialect(n)]:
         op = op_of(node)
         node.op_type = op.name  # not one of its aliases
-        _require_form(node, op)
-        _refuse(node, attributes_of(node, op))
+        require_settings(node, op)
         _complete_inputs(model, node, op, changes)
     return changes
+
+
+def require_settings(node: ir.Node, op: Op) -> None:
+    """Refuse a dialect node that has too many or too few inputs, lacks attributes, or cannot be computed exactly.
+
+    Raises:
+        GraphError: Inputs or attributes that do not fit the op.
+        UnsupportedError: Settings that have no agreed meaning, or sums that would not be exact.
+    """
+    _require_form(node, op)
+    _refuse(node, attributes_of(node, op))
 
 
 def element_bits_of(node: ir.Node) -> int:
@@ -70,9 +83,9 @@ def is_narrow_exact(node: ir.Node, op: Op) -> bool:
 def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
     """No runtime has integer Relu, MaxPool and Clip for every opset and width, so they become dialect nodes.
 
-    A file without any dialect node is somebody else's business and stays as it is.
+    A file without any dialect node, now or before it was converted, is somebody else's business and stays as it is.
     """
-    if not any(is_dialect(node) for node in all_nodes(model)):
+    if not changes and not any(is_dialect(node) for node in all_nodes(model)):
         return
     standard = {op.standard_name: op for op in ops().values() if op.standard_name}
     for node in all_nodes(model):
@@ -119,20 +132,39 @@ def _refuse(node: ir.Node, attributes: dict[str, Any]) -> None:
             raise UnsupportedError(
                 f"{describe(node)}: rows have the table's scale and width {source}, not {target}. Add a Requant behind it."
             )
+    if node.op_type == "iqAdd":
+        _refuse_two_roundings(node, attributes)
     if node.op_type == "ConvTranspose2dInt":
         _refuse_long_sums(node, attributes)
     if node.op_type == "LayerNormInt":
         _refuse_long_lines(node)
 
 
+def _refuse_two_roundings(node: ir.Node, attributes: dict[str, Any]) -> None:
+    """Old files add a real number with one rounding, ⌊(x/scale_x + c)·scale_o + ½⌋; iqAdd rounds each operand."""
+    y = node.inputs[1] if len(node.inputs) > 1 else None
+    if y is None or y.dtype != ir.DataType.FLOAT or attributes["scale_o"] >= attributes["scale_x"]:
+        return
+    content = content_of(y)
+    if content is None or np.any(content * attributes["scale_o"] % 1):
+        raise UnsupportedError(
+            f"{describe(node)}: adds a real number that is no whole number at scale_o={attributes['scale_o']:g}, which is "
+            f"coarser than scale_x={attributes['scale_x']:g}: two roundings are not one. Quantise the number first."
+        )
+
+
 def _refuse_long_sums(node: ir.Node, attributes: dict[str, Any]) -> None:
-    weight = node.inputs[1]
-    inputs = None if weight is None or weight.shape is None else weight.shape[0]
+    inputs = _size(node.inputs[1], 0)
     taps = inputs // attributes["group"] * math.prod(attributes["kernel_shape"]) if isinstance(inputs, int) else 0
     if taps > MOST_TRANSPOSED_TAPS:
         raise UnsupportedError(
             f"{describe(node)}: {taps} products per output; at most {MOST_TRANSPOSED_TAPS} are supported. Use more groups."
         )
+
+
+def _size(value: ir.Value | None, axis: int) -> Any:
+    """The size of an axis; not an int where it is not known."""
+    return None if value is None or value.shape is None or axis >= len(value.shape) else value.shape[axis]
 
 
 def _require_form(node: ir.Node, op: Op) -> None:
@@ -143,8 +175,7 @@ def _require_form(node: ir.Node, op: Op) -> None:
 
 
 def _refuse_long_lines(node: ir.Node) -> None:
-    weight = node.inputs[1]
-    count = None if weight is None or weight.shape is None else weight.shape[0]
+    count = _size(node.inputs[1], 0)
     x = node.inputs[0]
     bits = 8 if x is None or x.dtype is None else int(x.dtype.itemsize * 8)
     if isinstance(count, int) and not is_exact(count, bits):
@@ -186,11 +217,9 @@ def _neutral_input(model: ir.Model, node: ir.Node, name: str) -> ir.Value:
 
 def _output_channels(node: ir.Node, weight: ir.Value | None) -> Any:
     """Of a weight [out, in/group, …] or, transposed, [in, out/group, …]; not an int where the shape is not known."""
-    if weight is None or weight.shape is None:
-        return None
     if node.op_type != "ConvTranspose2dInt":
-        return weight.shape[0]
-    outside = weight.shape[1]
+        return _size(weight, 0)
+    outside = _size(weight, 1)
     return outside * node.attributes["group"].as_int() if isinstance(outside, int) else None
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+import onnx_ir as ir
 
 from linger.graph.finding import Finding, Rule, Shape, Site
 from linger.targets import Target
@@ -20,7 +21,9 @@ _SHIFTED = {"LinearInt": "scale_w", "BmmInt": "scale_y", "iqMul": "scale_y"} | d
 
 def check_scales(site: Site, target: Target) -> Iterator[Finding]:
     """Powers of two from 1 on; products and sums shift right only."""
-    scales = {n: float(a.value) for n, a in site.node.attributes.items() if n.startswith("scale_")}
+    kinds = (ir.AttributeType.FLOAT, ir.AttributeType.INT)
+    given = {n: a for n, a in site.node.attributes.items() if n.startswith("scale_") and not a.is_ref()}
+    scales = {n: float(a.value) for n, a in given.items() if a.type in kinds}
     wrong = [n for n, s in scales.items() if s <= 0 or math.frexp(s)[0] != 0.5]
     if wrong:
         listed = ", ".join(f"{n} = {scales[n]:g}" for n in wrong)

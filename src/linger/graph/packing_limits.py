@@ -159,7 +159,8 @@ def check_model(model: ir.Model, target: Target) -> Iterator[Finding]:
         yield Finding(
             ERROR, "", "the graph holds no constants, and the packer refuses such a graph", "Add a layer with weights."
         )
-    size = sum(v.const_value.nbytes for v in graph.initializers.values() if v.const_value is not None)
+    tensors = [v.const_value for v in graph.initializers.values() if v.const_value is not None]
+    size = sum(t.nbytes for t in tensors if t.dtype != ir.DataType.STRING)  # words have no fixed width
     if size > target.model_bytes:
         yield Finding(
             ERROR,

@@ -35,6 +35,8 @@ def repair_proto(proto: onnx.ModelProto) -> Changes:
             is meant; all of them are named. The model may then be changed in part.
     """
     changes = Changes()
+    if not proto.HasField("graph"):
+        return changes  # whoever reads it says where it came from
     _fix_imports(proto, changes)
     graphs = [*_graphs(proto.graph), *(g for f in proto.functions for n in f.node for g in _inner(n))]
     for graph in graphs:

@@ -155,6 +155,9 @@ def _element(node: ir.Node, zero: ir.Value | None) -> ir.DataType | None:
         return held.dtype
     if node.op_type == DEQUANTIZE:
         x = _input(node, 0)
+        maker = None if x is None else x.producer()
+        if x is not None and x.dtype is None and maker is not None and is_qdq(maker, QUANTIZE):
+            return _element(maker, _input(maker, 2))
         return None if x is None else x.dtype
     declared = _attribute(node, "output_dtype", 0)
     return ir.DataType(declared) if declared else ir.DataType.UINT8

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx_ir as ir
 
+from linger.graph.check_rules import MISSING_DEQUANT, OPERAND_TYPE
 from linger.graph.claims import is_dequant
 from linger.graph.dialect_node import describe
 from linger.graph.element_types import INTEGERS, constant_type
@@ -93,6 +96,7 @@ def _on_reals(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
                 describe(node),
                 f"input {index} cannot be quantised numbers, and {Use(node, index).value.name!r} is {fact}",
                 "Connect the tensor that is meant.",
+                rule=OPERAND_TYPE,
             )
     return _plain_outputs(book, node, seen)
 
@@ -103,6 +107,9 @@ def _raw(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
     if node.op_type != "Cast":
         return _plain_outputs(book, node, facts)
     target, fact = _cast_type(node), facts[0]
+    if fact.was_real and fact.scale is not None:
+        book.result.kept_real.append(Use(node, 0))
+        return [plain(target)]
     bits, width = storage_bits(target), storage_bits(fact.element)
     if bits is not None and width is not None and bits >= width:
         return [quantised(fact.scale, fact.bits, target)]
@@ -111,6 +118,7 @@ def _raw(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
         describe(node),
         f"it takes the integers of {Use(node, 0).value.name!r} ({fact}) as they are, without their scale",
         "If real numbers are meant, put a Dequant before it.",
+        rule=MISSING_DEQUANT,
     )
     return [plain(target)]
 
@@ -135,20 +143,24 @@ def _element(book: FactBook, node: ir.Node, facts: list[Fact], index: int) -> ir
 
 def _constant(book: FactBook, node: ir.Node) -> Fact:
     element = constant_type(node)
-    scale = book.demand.scale_of(node.outputs[0])
+    scale = book.demand.scale_of(node.outputs[0]) if node.outputs else None
     return quantised(scale, storage_bits(element), element) if element in INTEGERS and scale else plain(element)
 
 
 def facts_of_unknown(book: FactBook, node: ir.Node) -> list[Fact]:
     """A node whose op, or whose other inputs, nobody knows: left as it is, and said so."""
     for index, value in enumerate(node.inputs):
-        if value is not None and book.fact(value).is_quantised and not is_dequant(value.producer()):
+        fact = book.fact(value)
+        if value is not None and fact.was_real and fact.scale is not None:
+            book.result.kept_real.append(Use(node, index))
+        elif value is not None and fact.is_quantised and not is_dequant(value.producer()):
             book.find(
                 WARNING,
                 describe(node),
                 f"whether it takes the integers of {value.name!r} ({book.fact(value)}), its input {index}, cannot be told: "
                 "the op, or the type of what it meets there, is not known",
                 "If it computes with real numbers, put a Dequant before it.",
+                rule=MISSING_DEQUANT,
             )
     return [plain(output.dtype) for output in node.outputs]
 
@@ -167,7 +179,7 @@ def _common(node: ir.Node, facts: list[Fact], data: tuple[int, ...]) -> Fact | N
     is_mixed = len(of_data) > len(numbers) and not _is_constant_elsewhere(node, facts, data)
     if is_mixed or any(f.scale != first.scale or (f.scale is None and len(of_data) > 1) for f in numbers):
         return None
-    return max(numbers, key=lambda f: f.bits or 0)
+    return replace(max(numbers, key=lambda f: f.bits or 0), was_real=any(f.was_real for f in numbers))
 
 
 def _is_constant_elsewhere(node: ir.Node, facts: list[Fact], data: tuple[int, ...]) -> bool:

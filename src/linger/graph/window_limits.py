@@ -106,7 +106,7 @@ def check_room(site: Site, target: Target) -> Iterator[Finding]:
     if target.conv_input_bytes is None or _is_depthwise(site):
         return
     weight = site.shape(1)
-    if weight is None or None in weight:
+    if weight is None or None in weight or len(weight) < 2:
         yield site.unchecked("the room for its weights")
         return
     taps = math.prod(n for n in weight[2:] if n is not None)

@@ -11,7 +11,7 @@ from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("iqAdd", limit=min, state_name="iqadd__default_index")
+@op("iqAdd", limit=min, state_name="iqadd__default_index", aliases=("iqadd",))
 def iq_add(
     k: Kernel[T],
     x: T,

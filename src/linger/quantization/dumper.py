@@ -34,6 +34,7 @@ from linger.atomic import write_atomically
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
 from linger.dialect import Op, ops
 from linger.errors import UsageError, listing
+from linger.file_names import file_stem
 from linger.quantization.calibrate import is_calibrating
 from linger.quantization.frozen import Frozen
 from linger.quantization.functional import FunctionalLayer
@@ -43,7 +44,6 @@ from linger.quantization.qtensor import QTensor
 from linger.quantization.tensor_files import (
     Array,
     as_array,
-    file_stem,
     made_folder,
     op_settings,
     op_tensors,

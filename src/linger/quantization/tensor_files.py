@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,10 +20,6 @@ from linger.quantization.frozen import Frozen
 from linger.quantization.qtensor import QTensor
 
 Array = NDArray[Any]
-
-_UNSAFE = re.compile(r"[^\w.-]")
-_LONGEST = 180
-"""Bytes of a file name that a layer's name may take: a suffix and the atomic writer's additions fit into the usual 255."""
 
 _LINES = 1 << 14
 _NUMPY_KNOWS = frozenset(
@@ -48,19 +42,6 @@ def made_folder(method: str, path: str | Path) -> Path:
             f"{method}: the folder {str(folder)!r} cannot be made ({error.strerror or error}). Give another path."
         ) from error
     return folder
-
-
-def file_stem(name: str) -> str:
-    """A layer's name as part of a file name: odd characters as %XX, a very long name cut and numbered by its hash.
-
-    >>> file_stem("root.layer1.0.conv1"), file_stem("root.a/b c")
-    ('root.layer1.0.conv1', 'root.a%2Fb%20c')
-    """
-    safe = _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode(errors="replace")), name)
-    encoded = safe.encode()
-    if len(encoded) <= _LONGEST:
-        return safe
-    return f"{encoded[:_LONGEST].decode(errors='ignore')}~{hashlib.sha256(encoded).hexdigest()[:8]}"
 
 
 def as_array(tensor: Tensor) -> Array:

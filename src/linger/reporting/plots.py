@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import math
 from collections.abc import Sequence
@@ -27,6 +28,10 @@ _CEILING_DB = 100.0
 
 _BLUE, _RED, _GREY = "#33658a", "#c1292e", "#8d99ae"
 _MOST_GRID_LINES = 64
+_MOST_LABELS = 100
+_WIDEST = 24.0
+_LINEAR_TO = 16.0
+"""Up to so many LSB the axis is linear, so that 1 and 2 can be told apart."""
 
 
 def draw_tensor(item: Item, values: Histogram, path: Path) -> None:
@@ -86,13 +91,61 @@ def draw_layers(names: Sequence[str], decibels: Sequence[float], path: Path, *, 
     _save(figure, path)
 
 
-def _figure(path: Path, width: float, height: float) -> Figure:
+def draw_differences(
+    names: Sequence[str], largest: Sequence[float], path: Path, *, title: str, are_real: Sequence[bool]
+) -> None:
+    """The largest difference of each tensor, a bar per tensor in the order given, the first that differs marked.
+
+    Args:
+        names: The tensors.
+        largest: Their largest differences in LSB; infinite where shapes differ.
+        path: The picture.
+        title: Above it.
+        are_real: Which differences are real numbers instead, because no scale is known; these bars are grey.
+
+    Raises:
+        UsageError: Nothing to draw, matplotlib is missing, or the file is neither .png nor .svg.
+    """
+    if not names:
+        raise UsageError(f"{path}: there is no tensor to draw.")
+    figure = _figure(path, min(max(6.0, 0.16 * len(names) + 2), _WIDEST), 4.5)
+    axes = figure.add_subplot()
+    top = max((n for n in largest if math.isfinite(n)), default=0.0) or 1.0
+    heights = [n if math.isfinite(n) else 2 * top for n in largest]
+    axes.bar(range(len(names)), heights, color=[_GREY if real else _BLUE for real in are_real])
+    first = next((i for i, n in enumerate(largest) if n), None)
+    if first is not None:
+        axes.axvline(first, color=_RED, linewidth=1, linestyle="--", label=f"first: {names[first]}")
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False)
+    if top > _LINEAR_TO:
+        axes.set_yscale("symlog", linthresh=_LINEAR_TO)
+        axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("largest difference, LSB (grey: real numbers)" if any(are_real) else "largest difference, LSB")
+    step = -(-len(names) // _MOST_LABELS)
+    axes.set_xticks(range(0, len(names), step), [names[i] for i in range(0, len(names), step)], rotation=90, fontsize=6)
+    axes.set_title(title, loc="left", fontsize=10)
+    _save(figure, path)
+
+
+def require_picture(path: Path) -> None:
+    """Refuse a picture that could not be drawn, before the work that leads to it.
+
+    Raises:
+        UsageError: The file is neither .png nor .svg, or matplotlib is missing.
+    """
     if path.suffix not in SUFFIXES:
         raise UsageError(f"{path}: pictures are written as {listing(SUFFIXES)}. Choose one of these endings.")
     try:
-        from matplotlib.figure import Figure  # pyplot would keep every figure in a list of its own
+        importlib.import_module("matplotlib.figure")
     except ImportError as error:
         raise UsageError("pictures need matplotlib. Install linger with the extra 'report': linger[report].") from error
+
+
+def _figure(path: Path, width: float, height: float) -> Figure:
+    require_picture(path)
+    from matplotlib.figure import Figure  # pyplot would keep every figure in a list of its own
+
     return Figure(figsize=(width, height), layout="constrained")
 
 

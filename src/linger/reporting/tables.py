@@ -24,7 +24,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     return made
 
 
-def verification_table(result: Verification) -> Table:
-    """Every tensor of a verification."""
+def verification_table(result: Verification, title: str | None = None) -> Table:
+    """Every tensor of a verification; the title is its summary where none is given."""
     rows = [(r.name, r.dtype, r.values, r.distinct, r.saturated, r.differing) for r in result.rows]
-    return table(result.summary(), ("tensor", "type", "values", "distinct", "saturated", "differ"), rows)
+    return table(title or result.summary(), ("tensor", "type", "values", "distinct", "saturated", "differ"), rows)

@@ -11,10 +11,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
-from onnx.reference.ops.op_conv_transpose import ConvTranspose as UngroupedConvTranspose
 
 from linger.dialect import DOMAIN, Op, ops
 from linger.graph.dialect_node import all_nodes, attributes_of, is_dialect, is_dialect_domain, op_of
+from linger.graph.external_data import exchanged, in_memory
 from linger.graph.growth import require_bounded
 from linger.graph.model_io import ModelLike, load
 from linger.graph.normal_form import bring_to_normal_form
@@ -22,6 +22,7 @@ from linger.graph.soundness import callees_first
 from linger.numeric.kernel import Kernel
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime.foreign_errors import as_graph_error
+from linger.runtime.reference_ops import STANDARD_OPS
 from linger.runtime.session import Feeds
 
 
@@ -29,7 +30,9 @@ class Reference:
     """Interprets a dialect file with integers in numpy and keeps every tensor."""
 
     def __init__(self, model: ModelLike, *, kernel: Kernel[Any] | None = None) -> None:
-        copy = load(ir.to_proto(load(model)))
+        given = load(model)
+        with exchanged(given, in_memory(given)):  # the evaluator reads no data files
+            copy = load(ir.to_proto(given))
         require_bounded(copy)
         bring_to_normal_form(copy)
         for node in all_nodes(copy):
@@ -46,7 +49,7 @@ class Reference:
         copy.functions.clear()
         copy.functions.update(functions)
         with as_graph_error("the numpy reference cannot take the model"):
-            self._evaluator = ReferenceEvaluator(ir.to_proto(copy), new_ops=[*run_ops, ConvTranspose, GatherElements])
+            self._evaluator = ReferenceEvaluator(ir.to_proto(copy), new_ops=[*run_ops, *STANDARD_OPS])
         self._outputs = [o.name for o in copy.graph.outputs]
 
     def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
@@ -60,32 +63,6 @@ class Reference:
             found = self._evaluator.run(None, dict(feeds), intermediate=True)
         assert isinstance(found, dict)  # intermediate=True returns all results
         return {name: value for name, value in found.items() if name and isinstance(value, np.ndarray)}
-
-
-class ConvTranspose(UngroupedConvTranspose):
-    """Of the standard domain, group by group: onnx's own cuts the weights along the wrong axis when there are several."""
-
-    op_domain = ""
-
-    def _run(self, x: Any, w: Any, b: Any = None, **settings: Any) -> tuple[Any]:  # type: ignore[override]  # onnx lists every attribute
-        group = settings.pop("group", None) or 1
-        parts = [
-            super(ConvTranspose, self)._run(part, taps, group=1, **settings)[0]
-            for part, taps in zip(np.split(x, group, axis=1), np.split(w, group, axis=0), strict=True)
-        ]
-        result = np.concatenate(parts, axis=1)
-        return (result if b is None else result + b.reshape(1, -1, *[1] * (x.ndim - 2)),)
-
-
-class GatherElements(OpRun):
-    """Of the standard domain: onnx's own takes at most 64 entries."""
-
-    op_domain = ""
-
-    def _run(self, data: Any, indices: Any, axis: Any = None) -> tuple[Any]:
-        axis = axis or 0
-        size = data.shape[axis]
-        return (np.take_along_axis(data, np.where(indices < 0, indices + size, indices), axis=axis),)
 
 
 def _operator(op: Op, kernel: Kernel[Any]) -> type[OpRun]:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from linger.errors import GraphError, UsageError, listing
 from linger.graph.dialect_node import all_nodes, is_dialect
@@ -99,6 +100,11 @@ class Session:
         names = [o.name for o in self._watching.get_outputs()]
         return dict(zip(names, self._run(self._watching, names, input_feed), strict=True))
 
+    def run_up_to(self, name: str, input_feed: Feeds) -> NDArray[Any]:
+        """One tensor of the main graph, as if the model ended there: nothing else is watched, nothing behind it runs."""
+        self._check_feeds(input_feed)
+        return np.asarray(self._run(self._open(_ending_at(self._model, name)), [name], input_feed)[0])
+
     @staticmethod
     def _run(inner: ort.InferenceSession, names: Sequence[str] | None, feeds: Feeds, options: Any = None) -> Any:
         try:
@@ -144,4 +150,14 @@ def _with_every_output(model: ir.Model) -> ir.Model:
                 output.shape = None
                 copy.graph.outputs.append(output)
                 present.add(output.name)
+    return copy
+
+
+def _ending_at(model: ir.Model, name: str) -> ir.Model:
+    copy = load(ir.to_proto(model))
+    (value,) = (o for node in copy.graph for o in node.outputs if o.name == name)
+    if value not in copy.graph.outputs:
+        value.shape = None  # as above
+    copy.graph.outputs[:] = [value]
+    RemoveUnusedNodesPass()(copy)
     return copy

@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from linger.verification.digest import Fingerprint
 
 NARROW = 16
 """A tensor with fewer distinct values than this proves little, and is listed."""
@@ -15,7 +20,22 @@ NARROW = 16
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first place where two computations differ."""
+    """The first place where two computations differ, in the order of computation.
+
+    Attributes:
+        tensor: The tensor.
+        batch: The batch, counted from 0.
+        index: Where in the tensor; empty where types or shapes differ.
+        expected_by: Who expected: "torch", "recording" or "numpy".
+        expected: The value there; type and shape where those differ.
+        found_by: Who found something else.
+        found: What it found.
+        node: Name and type of the node that makes the tensor.
+        op_type: That type alone.
+        inputs: Whether each tensor that goes into the node agrees; None where that is not known.
+        inside: The first difference inside the body of the node, where it has one and could be followed.
+        unit: What `batch` counts: inside a body its iterations.
+    """
 
     tensor: str
     batch: int
@@ -24,10 +44,35 @@ class Divergence:
     expected: Any
     found_by: str
     found: Any
+    node: str = ""
+    op_type: str = ""
+    inputs: Mapping[str, bool | None] = field(default_factory=dict)
+    inside: Divergence | None = None
+    unit: str = "batch"
+
+    @property
+    def inputs_agree(self) -> bool | None:
+        """Whether everything that goes into the node agrees, so that it is this node; None: not known."""
+        if any(agrees is False for agrees in self.inputs.values()):
+            return False
+        return None if None in self.inputs.values() else True
 
     def __str__(self) -> str:
-        where = f"{self.tensor}{list(self.index)} of batch {self.batch}"
-        return f"{where}: {self.expected_by} has {self.expected}, {self.found_by} has {self.found}"
+        place = f"{list(self.index)}" if self.index else ""
+        text = f"{self.tensor}{place} of {self.unit} {self.batch}: "
+        text += f"{self.expected_by} has {self.expected}, {self.found_by} has {self.found}"
+        if self.node:
+            text += f"; made by {self.node}, {self._verdict()}"
+        return f"{text}; inside it, {self.inside}" if self.inside is not None else text
+
+    def _verdict(self) -> str:
+        if self.inputs_agree:
+            return "its inputs agree, so it is this node"
+        wrong = [name for name, agrees in self.inputs.items() if agrees is False]
+        unknown = [name for name, agrees in self.inputs.items() if agrees is None]
+        return (
+            f"its input {', '.join(wrong)} differs already" if wrong else f"its input {', '.join(unknown)} is not known"
+        )
 
 
 @dataclass
@@ -40,28 +85,102 @@ class TensorRow:
     differing: int = 0
     saturated: int = 0
     seen: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))
+    _fingerprint: Fingerprint = field(default_factory=Fingerprint, repr=False, compare=False)
 
     @property
     def distinct(self) -> int:
         """How many different values the tensor took."""
         return int(self.seen.size)
 
+    @property
+    def sha256(self) -> str:
+        """The fingerprint of what was expected of the tensor, batch after batch."""
+        return self._fingerprint.hexdigest()
+
     def add(self, array: NDArray[Any]) -> None:
         """Count one batch."""
         self.dtype = str(array.dtype)
         self.values += array.size
-        if array.dtype.kind == "i":
+        self._fingerprint.add(array)
+        if array.dtype.kind in "iu":
             ends = np.iinfo(array.dtype)
-            self.saturated += int(np.count_nonzero((array == ends.min) | (array == ends.max)))
+            is_at_the_end = array == ends.max
+            if array.dtype.kind == "i":  # the least unsigned number is zero, which is nothing special
+                is_at_the_end |= array == ends.min
+            self.saturated += int(np.count_nonzero(is_at_the_end))
             self.seen = np.union1d(self.seen, array)
+
+
+@dataclass
+class FloatRow:
+    """One output, or one recorded tensor of floats, over all batches.
+
+    `is_exact`: equality is asked for, because the integers behind it decide every bit. Else values may differ by a
+    thousandth of the largest one; `error` is the largest difference.
+    """
+
+    name: str
+    is_exact: bool
+    is_output: bool = True
+    dtype: str = ""
+    values: int = 0
+    differing: int = 0
+    error: float = 0.0
+    _fingerprint: Fingerprint = field(default_factory=Fingerprint, repr=False, compare=False)
+
+    @property
+    def sha256(self) -> str:
+        """The fingerprint of what was expected."""
+        return self._fingerprint.hexdigest()
+
+    def add(self, array: NDArray[Any]) -> None:
+        """Count one batch."""
+        self.dtype = str(array.dtype)
+        self.values += array.size
+        self._fingerprint.add(array)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why the computations differ, as far as that was tried out.
+
+    Attributes:
+        nodes: Products of unsigned and signed bytes before the first difference, which this CPU may get wrong.
+        switch: The session option with which the differences vanish; empty: with none of those tried.
+    """
+
+    nodes: tuple[str, ...]
+    switch: str
+
+    def __str__(self) -> str:
+        listed = ", ".join(self.nodes[:3]) + (f" and {len(self.nodes) - 3} more" if len(self.nodes) > 3 else "")
+        cpu = f"This CPU's integer kernels saturate sums of products u8×s8, and {listed} may run in them"
+        if self.switch:
+            return (
+                f"{cpu}: with {self.switch}=1 the differences vanish, so that is the cause. Set this session option, or "
+                "write the file in the dialect, standard or zero-point QDQ form."
+            )
+        return (
+            f"{cpu}; but the differences stay with every session option that avoids those kernels, so look elsewhere."
+        )
 
 
 @dataclass
 class Verification:
     """Every integer of every batch, compared with equality.
 
-    `missing` names tensors that only one side has. `float_error` is the largest difference of outputs that a float
-    op computes: those may differ by a thousandth of the largest value, beyond that they count as differing.
+    Attributes:
+        rows: The integer tensors.
+        batches: How many batches ran.
+        first: The first difference, in the order of computation.
+        missing: Tensors that only one side has.
+        output_differences: How many output values differ; `float_error` is the largest difference of outputs that a
+            float op computes: those may differ by a thousandth of the largest value, beyond that they count.
+        levels: Optimisation levels of ONNX Runtime at which the file ran.
+        outputs: The outputs.
+        cause: Whether saturating kernels explain the differences.
+        expected_by: Who was held against the file: "torch", "recording" or "numpy".
+        evidence: What a certificate needs: see `linger.verification.certificate`.
     """
 
     rows: list[TensorRow]
@@ -70,6 +189,11 @@ class Verification:
     missing: tuple[str, ...]
     output_differences: int
     float_error: float
+    levels: tuple[str, ...] = ("all",)
+    outputs: list[FloatRow] = field(default_factory=list)
+    cause: Cause | None = None
+    expected_by: str = "numpy"
+    evidence: Evidence | None = None
 
     @property
     def integers(self) -> int:
@@ -92,15 +216,55 @@ class Verification:
         return [row for row in self.rows if row.distinct < NARROW]
 
     def summary(self) -> str:
-        """The verdict in one or two sentences."""
+        """The verdict in a few sentences."""
         text = f"{self.differing} of {self.integers} integers differ ({_count(len(self.rows), 'tensor')}, {_count(self.batches, 'batch')})."
+        if not self.integers:
+            text += (
+                f" Nothing is proved: {'the file has no integer tensors' if self.batches else 'there was no input'}."
+            )
         if self.missing:
             text += f" Only one side has {', '.join(self.missing)}."
         if self.output_differences:
             text += f" {self.output_differences} output values differ."
         if self.first is not None:
             text += f" First: {self.first}."
+        if self.cause is not None:
+            text += f" {self.cause}"
         return text
+
+    def save_certificate(self, path: str | os.PathLike[str]) -> Path:
+        """Write what was proved, for `linger verify --certificate` to check again elsewhere.
+
+        Returns:
+            The file.
+
+        Raises:
+            UsageError: The model was no file, the inputs were too many to keep, or the file cannot be written.
+        """
+        from linger.verification.certificate import write_certificate  # it knows this class
+
+        return write_certificate(self, Path(path))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was proved of which file with which inputs.
+
+    Attributes:
+        model: The file; None where the model was given in memory.
+        inputs: The inputs of every batch by name; None where they were too many to keep.
+        seeds: The seeds they were made with; empty where they were given.
+        fingerprints: The SHA-256 of every input of every batch.
+        options: Session options that were given.
+        stamp: Names, sizes and times of the model's files when they were loaded.
+    """
+
+    model: Path | None
+    inputs: Sequence[Mapping[str, NDArray[Any]]] | None
+    seeds: tuple[int, ...]
+    fingerprints: Sequence[Mapping[str, str]]
+    options: Mapping[str, Any]
+    stamp: tuple[tuple[str, int, int], ...] = ()
 
 
 def _count(number: int, noun: str) -> str:

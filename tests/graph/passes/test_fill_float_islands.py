@@ -133,6 +133,12 @@ def test_an_island_whose_floats_are_used_elsewhere_is_left():
     assert applied(fill_float_islands, model) == []
 
 
+def test_floats_that_are_an_output_stay():
+    model = between("g = Relu(f)")
+    model.graph.outputs.append(model.graph.node(1).outputs[0])
+    assert applied(fill_float_islands, model) == []
+
+
 def test_a_dequantisation_that_others_use_stays():
     model = between("g = Relu(f)  w = Exp(f)")
     model.graph.outputs.append(model.graph.node(2).outputs[0])

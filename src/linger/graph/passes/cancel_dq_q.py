@@ -7,16 +7,14 @@ from typing import Any
 
 import onnx_ir as ir
 
-from linger.dialect import is_known
 from linger.errors import LingerError
 from linger.graph.changes import Changes
 from linger.graph.dialect_node import attributes_of, describe, is_dialect, op_of
-from linger.graph.element_types import INTEGERS
+from linger.graph.propagation import Propagation, propagate
 from linger.graph.qdq_node import DEQUANTIZE, QUANTIZE, is_qdq, quantization_of, returns_every_integer
 from linger.graph.takeover import Takeover, become_identity
 from linger.graph.walking import places
 from linger.numeric.fixed import storage_bits
-from linger.numeric.onnx_writer import integer_type
 
 _WIDEST_EXACT = 16
 """Dequant and Quant round three times in float32, by 2^-24 each: of 2^15, less than 0.01. Of 32 bits, up to 2^8."""
@@ -34,10 +32,13 @@ def cancel_dq_q(model: ir.Model) -> Changes:
     """
     changes = Changes()
     takeover = Takeover(model)
+    found: Propagation | None = None
     for place in places(model):
         for node in tuple(place.graph):
             first = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-            if first is None or not (_is_qdq_pair(first, node) or _is_dialect_pair(first, node)):
+            if first is not None and _may_be_dialect_pair(first, node):
+                found = found or propagate(model)  # declared types may be missing
+            if first is None or not (_is_qdq_pair(first, node) or _is_dialect_pair(first, node, found)):
                 continue
             where = describe(node)
             _cancel(first, node, takeover)
@@ -54,16 +55,19 @@ def _is_qdq_pair(first: ir.Node, second: ir.Node) -> bool:
     return before is not None and before == after and returns_every_integer(first, before)
 
 
-def _is_dialect_pair(first: ir.Node, second: ir.Node) -> bool:
-    is_pair = is_dialect(first) and is_dialect(second) and (first.op_type, second.op_type) == ("Dequant", "Quant")
-    q = first.inputs[0] if is_pair and first.inputs else None
-    if q is None:
+def _may_be_dialect_pair(first: ir.Node, second: ir.Node) -> bool:
+    return is_dialect(first) and is_dialect(second) and (first.op_type, second.op_type) == ("Dequant", "Quant")
+
+
+def _is_dialect_pair(first: ir.Node, second: ir.Node, found: Propagation | None) -> bool:
+    q = first.inputs[0] if _may_be_dialect_pair(first, second) and first.inputs else None
+    if q is None or found is None:
         return False
     dequant, quant = _settings(first), _settings(second)
     if dequant is None or quant is None or dequant["scale_o"] != quant["scale_x"]:
         return False
     bits = quant["data_bits"]
-    held = _bits_of(q)
+    held = _bits_of(q, found)
     if held is None or bits > _WIDEST_EXACT or not _SMALLEST_SCALE <= quant["scale_x"] <= _LARGEST_SCALE:
         return False
     return storage_bits(held) == storage_bits(bits) and held <= bits
@@ -79,15 +83,12 @@ def _settings(node: ir.Node) -> dict[str, Any] | None:
         return None
 
 
-def _bits_of(q: ir.Value) -> int | None:
+def _bits_of(q: ir.Value, found: Propagation) -> int | None:
     """How wide the integers of a tensor are: as their maker says, else as their type has room for."""
-    maker = q.producer()
-    if maker is not None and is_dialect(maker) and is_known(maker.op_type):
-        settings, width = _settings(maker), op_of(maker).output_bits
-        if width is not None:
-            bits = None if settings is None else int(settings[width])
-            return bits if bits is not None and q.dtype in (None, integer_type(bits)) else None
-    return int(q.dtype.itemsize * 8) if q.dtype is not None and q.dtype in INTEGERS else None
+    fact = found.fact(q)
+    if q.dtype is not None and q.dtype != fact.element:
+        return None  # the file contradicts itself
+    return fact.bits
 
 
 def _cancel(first: ir.Node, second: ir.Node, takeover: Takeover) -> None:
@@ -96,4 +97,5 @@ def _cancel(first: ir.Node, second: ir.Node, takeover: Takeover) -> None:
     if takeover.replace(second.outputs[0], q):
         takeover.discard(second)
     else:
+        takeover.release(second)
         become_identity(second, q)

@@ -46,7 +46,7 @@ def complete_types(model: ir.Model) -> Changes:
             else:
                 added += 1
         if added:
-            changes.note(graph.name or "graph", f"types or shapes of {added} tensors declared")
+            changes.note(graph.name or "graph", f"types or shapes added: {added}")
     return changes
 
 

@@ -78,8 +78,8 @@ class _Inserter:
         graph, name, declared = self._model.graph, value.name or "output", value.type
         if value.is_graph_input() or value.is_initializer():
             return  # its name and its type are those of the interface
-        if not self._found.fact(value).is_quantised:
-            return  # a Dequant already: the tensor is an output twice
+        if is_dequant(value.producer()):
+            return  # listed twice, and served with the first
         made = self._real(value, graph)
         if made.is_graph_output():
             made = self._insert(value, graph)

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from linger.errors import listing
 from linger.graph.changes import Changes
 from linger.graph.names import Names
 from linger.graph.walking import Place, defined_in, places
+
+_SHOWN = 3
+"""New names that a change lists."""
 
 
 def name_nodes(model: ir.Model) -> Changes:
@@ -31,6 +35,7 @@ def _name_nodes(group: list[Place], changes: Changes) -> None:
     taken = Names(node.name for place in group for node in place.graph if node.name)
     seen: set[str] = set()
     for place in group:
+        nameless = []
         for node in place.graph:
             if node.name and node.name not in seen:
                 seen.add(node.name)
@@ -39,7 +44,12 @@ def _name_nodes(group: list[Place], changes: Changes) -> None:
             first = next((output.name for output in node.outputs if output.name), None)
             node.name = taken.choose(f"{node.op_type}_{first}" if first else node.op_type)
             seen.add(node.name)
-            changes.note(node.name, f"was called {before}, as another node is" if before else "had no name")
+            if before:
+                changes.note(node.name, f"was called {before}, as another node is")
+            else:
+                nameless.append(node.name)
+        if nameless:
+            changes.note(place.name, f"nodes without a name called {listing(nameless, limit=_SHOWN)}")
 
 
 def _name_tensors(group: list[Place], changes: Changes) -> None:

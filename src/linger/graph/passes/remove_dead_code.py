@@ -41,9 +41,8 @@ def remove_dead_code(model: ir.Model) -> Changes:
 
 
 def _needed(model: ir.Model, found: list[Place]) -> set[ir.Node]:
-    """The nodes that outputs or effects depend on, in any graph."""
+    """The nodes that outputs or effects depend on, in any graph. A node has the effects of those inside it."""
     effects = Effects(model)
-    owners = {place.graph: place.owner for place in found}
     waiting = [node for place in found for node in place.graph if effects.has_effect(node)]
     waiting += [node for place in found if place.owner is None for node in _makers(place.graph.outputs)]
     needed: set[ir.Node] = set()
@@ -54,8 +53,6 @@ def _needed(model: ir.Model, found: list[Place]) -> set[ir.Node]:
         needed.add(node)
         waiting += _makers(node.inputs)
         waiting += [maker for graph in inner_graphs(node) for maker in _makers(graph.outputs)]
-        owner = owners.get(node.graph) if node.graph is not None else None
-        waiting += [] if owner is None else [owner]
     return needed
 
 

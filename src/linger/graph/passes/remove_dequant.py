@@ -6,10 +6,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from linger.graph.changes import Changes
-from linger.graph.claims import is_dequant, read_scale
+from linger.graph.claims import DEQUANT, is_dequant, read_scale
 from linger.graph.dialect_node import describe
 from linger.graph.fact_book import Propagation, Use
 from linger.graph.flow import Flow, home_of, place_early
+from linger.graph.names import Names
 from linger.graph.propagation import propagate
 from linger.graph.takeover import Takeover, become_identity
 
@@ -24,6 +25,7 @@ def remove_dequant(model: ir.Model) -> Changes:
     found = propagate(model)
     flow = Flow.of(model)
     takeover = Takeover(model)
+    kept = [use for use in found.kept_real if not is_dequant(use.value.producer())]
     for node in found.of_reals:
         (x, *_), (y,) = node.inputs, node.outputs
         assert x is not None  # else it would be no Dequant
@@ -35,6 +37,8 @@ def remove_dequant(model: ir.Model) -> Changes:
     takeover.finish()
     for use in found.integer_uses:
         _bypass(use, found, changes)
+    if kept:
+        _keep_real(kept, found, flow, changes)
     _merge(flow, changes)
     if changes:
         flow.sort()  # the Dequant that stays may stand behind what now reads it
@@ -60,6 +64,25 @@ def _bypass(use: Use, found: Propagation, changes: Changes) -> None:
         graph.append(identity)
         source = identity.outputs[0]
     graph.outputs[use.index] = source
+
+
+def _keep_real(uses: list[Use], found: Propagation, flow: Flow, changes: Changes) -> None:
+    """What takes whatever it gets had real numbers: it has them still, from a Dequant right before it."""
+    nodes = list(flow.nodes())
+    taken = Names([*(n.name or "" for n in nodes), *(o.name or "" for n in nodes for o in n.outputs)])
+    domain = next(n.domain for n in nodes if is_dequant(n))
+    for use in uses:
+        value, node = use.value, use.owner
+        assert isinstance(node, ir.Node)  # outputs of graphs have a type
+        assert node.graph is not None  # it came from a graph
+        scale = found.fact(value).scale
+        assert scale is not None  # otherwise it is a finding
+        name = taken.choose(f"{value.name}_dequant")
+        new = ir.Node(domain, DEQUANT, [value], attributes=[ir.AttrFloat32("scale_o", scale)], name=name)
+        new.outputs[0].name, new.outputs[0].type = name, ir.TensorType(ir.DataType.FLOAT)
+        node.graph.insert_before(node, new)
+        node.replace_input_with(use.index, new.outputs[0])
+        changes.note(str(use), f"keeps the real numbers of {_name(value)} ({found.fact(value)})")
 
 
 def _before_dequants(value: ir.Value) -> ir.Value:

@@ -29,28 +29,32 @@ def split_shared_zero_points(model: ir.Model) -> Changes:
     names: Names | None = None
     for place in found:
         for value in tuple(place.graph.initializers.values()):
-            groups = _uses_by_tensor(value)
-            if len(groups) < 2 or value.is_graph_input() or isinstance(value.const_value, ir.ExternalTensor):
+            groups = _groups_to_split(value)
+            if not groups or value.is_graph_input() or isinstance(value.const_value, ir.ExternalTensor):
                 continue
             names = names or Names(v.name for p in found for v in defined_in(p.graph) if v.name)
-            for owner, uses in list(groups.items())[1:]:
-                if owner is not None:
-                    _copy(value, owner, uses, names, changes)
+            for owner, uses in groups.items():
+                _copy(value, owner, uses, names, changes)
     return changes
 
 
-def _uses_by_tensor(value: ir.Value) -> dict[ir.Value | None, list[tuple[ir.Node, int]]]:
-    """Who uses a parameter, by the integer tensor it belongs to; None for uses that are no parameters, which come first."""
-    groups: dict[ir.Value | None, list[tuple[ir.Node, int]]] = {}
-    others: list[tuple[ir.Node, int]] = []
+def _groups_to_split(value: ir.Value) -> dict[ir.Value, list[tuple[ir.Node, int]]]:
+    """Who shall not use a parameter any more, by the integer tensor it is used for: all but the first tensor.
+
+    Where the parameter is used otherwise too, or is an output, no tensor keeps it.
+    """
+    groups: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
+    is_used_otherwise = value.is_graph_output()
     for node, index in value.uses():
         if index in _PARAMETERS and is_qdq(node, QUANTIZE):
             groups.setdefault(node.outputs[0], []).append((node, index))
-        elif index in _PARAMETERS and is_qdq(node, DEQUANTIZE):
+        elif index in _PARAMETERS and is_qdq(node, DEQUANTIZE) and node.inputs[0] is not None:
             groups.setdefault(node.inputs[0], []).append((node, index))
         else:
-            others.append((node, index))
-    return {None: others, **groups} if others or value.is_graph_output() else groups
+            is_used_otherwise = True
+    if groups and not is_used_otherwise:
+        del groups[next(iter(groups))]
+    return groups
 
 
 def _copy(value: ir.Value, owner: ir.Value, uses: list[tuple[ir.Node, int]], names: Names, changes: Changes) -> None:

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger check: everything that is wrong with a file."""
+
+from __future__ import annotations
+
+import io
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from linger.atomic import write_atomically
+from linger.errors import LingerError, UsageError
+from linger.graph.finding import SEVERITIES
+from linger.progress import progress
+from linger.reporting.findings import SHOWN, finding_tables
+from linger.targets import TARGETS, Target, find_target
+from linger.verification.check import check as check_file
+from linger.verification.check import rule_ids
+from linger.verification.check_result import CheckResult, json_report, worst
+from linger.verification.sarif import sarif_report
+
+_UNBROKEN = 100_000
+
+
+class Form(str, Enum):
+    """How findings are written."""
+
+    table = "table"
+    json = "json"
+    sarif = "sarif"
+
+
+class Severity(str, Enum):
+    """What makes the command fail."""
+
+    error = "error"
+    warning = "warning"
+    note = "note"
+
+
+def check(
+    models: Annotated[list[Path], typer.Argument(help="ONNX files.")],
+    target: Annotated[str | None, typer.Option(help=f"Ask a chip too: {', '.join(TARGETS)}.")] = None,
+    form: Annotated[
+        Form, typer.Option("--format", help="A table for people, JSON or SARIF 2.1.0 for programs.")
+    ] = Form.table,
+    out: Annotated[Path | None, typer.Option(help="Write the report into this file.")] = None,
+    fail_on: Annotated[
+        Severity, typer.Option(help="Exit with 1 where something of this severity, or worse, is found.")
+    ] = Severity.error,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="A rule to leave out, by id or name; may be repeated.")
+    ] = None,
+    *,
+    show_all: Annotated[bool, typer.Option("--all", help="Show every finding; else the first of each rule.")] = False,
+) -> None:
+    """Find everything that is wrong with files: schema, structure, types, scales, overflow, Dequants, a chip's limits."""
+    left_out = [rule for text in ignore or () for rule in text.split(",")]
+    rule_ids(left_out)  # wrong usage is said before any file is read
+    chip = None if target is None else find_target(target)
+    outcomes = [_outcome(model, chip, left_out) for model in progress(models, "check")]
+    errors = [outcome for outcome in outcomes if isinstance(outcome, LingerError)]
+    if errors:
+        raise _joined(errors)
+    results = [outcome for outcome in outcomes if isinstance(outcome, CheckResult)]
+    _show(results, form, out, show_all=show_all)
+    found = worst(results)
+    if found is not None and SEVERITIES.index(found) <= SEVERITIES.index(fail_on.value):
+        raise typer.Exit(1)
+
+
+def _outcome(model: Path, chip: Target | None, left_out: list[str]) -> CheckResult | LingerError:
+    """What was found, or why the file cannot be read: the other files are looked at all the same."""
+    try:
+        return check_file(model, chip, ignore=left_out)
+    except LingerError as error:
+        return error
+
+
+def _joined(errors: list[LingerError]) -> LingerError:
+    """All files that cannot be read, as one error of the worst kind."""
+    if len(errors) == 1:
+        return errors[0]
+    kind = next((type(e) for e in errors if isinstance(e, UsageError)), type(errors[0]))
+    return kind(" ".join(str(error) for error in errors))
+
+
+def _show(results: list[CheckResult], form: Form, out: Path | None, *, show_all: bool) -> None:
+    if form is Form.table and out is None:
+        _print(Console(), results, show_all=show_all)
+        return
+    if form is Form.table:
+        page = io.StringIO()
+        _print(Console(file=page), results, show_all=show_all)
+        text = page.getvalue()
+    else:
+        text = json_report(results) if form is Form.json else sarif_report(results)
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_atomically(out, text.encode())
+
+
+def _print(console: Console, results: list[CheckResult], *, show_all: bool) -> None:
+    if not console.is_terminal:
+        console.width = _UNBROKEN  # one line each, for grep and diff
+    for result in results:
+        for shown in finding_tables(result, shown=None if show_all else SHOWN):
+            console.print(shown)
+        console.print(result.summary(), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger compare: two files, or a file and the dumps of a device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from linger.reporting.comparison_table import comparison_table, draw_comparison, unmatched_table
+from linger.reporting.plots import require_picture
+from linger.verification.compare import compare as compare_tensors
+
+_UNBROKEN = 100_000
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    b: Annotated[Path, typer.Argument(help="Another one; or a folder of dumps, an .npz, .npy or text file.")],
+    inputs: Annotated[
+        Path | None, typer.Option(help="An .npz file with the inputs; those of the dumps, or random ones, without it.")
+    ] = None,
+    *,
+    batches: Annotated[int, typer.Option(help="How many random batches.", min=1)] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
+    engine: Annotated[str, typer.Option(help="What runs the files: onnxruntime or numpy.")] = "onnxruntime",
+    float_tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="How far floats without a scale may lie apart, as a part of the largest one; "
+            "0 for two files and 0.001 for dumps without it.",
+            min=0,
+        ),
+    ] = None,
+    allow_unknown: Annotated[
+        bool,
+        typer.Option("--allow-unknown", help="List dumps that mean no tensor of the file instead of refusing them."),
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the differences along the graph: a .png or .svg file.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every tensor, in the order of execution.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, every tensor.")] = False,
+) -> None:
+    """Compare tensor by tensor, in LSB; exit code 0 if all are equal, 1 if not, 2 for wrong usage."""
+    if plot is not None:
+        require_picture(plot)
+    result = compare_tensors(
+        a,
+        b,
+        inputs,
+        batches=batches,
+        seed=seed,
+        engine=engine,
+        float_tolerance=float_tolerance,
+        allow_unknown=allow_unknown,
+    )
+    if plot is not None:
+        draw_comparison(result, plot)
+    if as_json:
+        typer.echo(json.dumps(result.as_dict(), indent=2))
+    else:
+        console = Console()
+        if not console.is_terminal:
+            console.width = _UNBROKEN  # one line each, for grep and diff
+        if result.rows:
+            console.print(comparison_table(result, is_whole=every))
+        unmatched = unmatched_table(result, is_whole=every)
+        if unmatched is not None:
+            console.print(unmatched)
+        console.print(result.summary(), markup=False, highlight=False, soft_wrap=True)
+    if not result.ok:
+        raise typer.Exit(1)

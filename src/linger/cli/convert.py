@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger convert: a file of one dialect as a file of the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from linger.graph.conversion import convert_dialect
+from linger.reporting.tables import table
+
+
+def convert(
+    model: Annotated[Path, typer.Argument(help="An ONNX file of the domain thinker or linger, or of both.")],
+    to: Annotated[
+        str, typer.Option(help="The dialect to write: thinker (Conv2dInt, iqAdd) or linger (QConv2d, QAdd).")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write; without it <name>_<dialect>.onnx beside it.")
+    ] = None,
+    *,
+    partial: Annotated[bool, typer.Option("--partial", help="Leave nodes without an equivalent as they are.")] = False,
+) -> None:
+    """Turn a file of the domain linger into one of the domain thinker, or back."""
+    target = model.parent / f"{model.stem}_{to}.onnx" if out is None else out
+    done = convert_dialect(model, to, path=target, partial=partial)
+    console = Console()
+    if done.findings:
+        rows = [(f.severity, f.node, f.reason, f.remedy) for f in done.findings]
+        console.print(table(str(model), ("severity", "node", "reason", "remedy"), rows))
+    console.print(f"{target}: {done.summary()}", markup=False, highlight=False, soft_wrap=True)

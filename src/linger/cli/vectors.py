@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger vectors: what a device must compute, as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from linger.errors import UsageError, listing
+from linger.verification.vector_files import FORMATS
+from linger.verification.vectors import HEADER_LIMIT, write_vectors
+
+
+def vectors(
+    model: Annotated[Path, typer.Argument(help="A dialect, bare or standard ONNX file.")],
+    inputs: Annotated[Path | None, typer.Option(help="An .npz file with the inputs; random ones without it.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; without it <model>_vectors.")] = None,
+    *,
+    batches: Annotated[int, typer.Option(help="How many random batches.", min=1)] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
+    form: Annotated[str, typer.Option("--format", help="npz, text, bin (raw, little endian) or all.")] = "all",
+    header: Annotated[bool, typer.Option("--header", help="Also write vectors.h with the small arrays.")] = False,
+    header_limit: Annotated[int, typer.Option(help="How many numbers a small array has.", min=1)] = HEADER_LIMIT,
+    force: Annotated[bool, typer.Option("--force", help="Replace a folder of vectors.")] = False,
+) -> None:
+    """Write inputs, every intermediate integer and outputs for those who bring up a device."""
+    if form not in (*FORMATS, "all"):
+        raise UsageError(f"--format {form}: choose among {listing(FORMATS)} and all.")
+    written = write_vectors(
+        model,
+        model.with_name(f"{model.stem}_vectors") if out is None else out,
+        inputs,
+        batches=batches,
+        seed=seed,
+        formats=FORMATS if form == "all" else form,
+        header_limit=header_limit if header else None,
+        force=force,
+    )
+    Console().print(written.summary(), markup=False, highlight=False, soft_wrap=True)

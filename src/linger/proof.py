@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger.verify: a torch model, recordings, or nothing, held against a file. Torch is needed for a torch model only."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from linger.errors import UsageError
+from linger.graph.model_io import ModelLike, load
+from linger.graph.recording import Recording
+from linger.progress import progress
+from linger.runtime.generated import generated_feeds
+from linger.runtime.session import Session
+from linger.runtime.session_options import Options, checked_levels, make_session_options
+from linger.verification.comparison import Way
+from linger.verification.recordings import Signature, as_recordings, is_torch_model
+from linger.verification.result import Verification
+from linger.verification.verify import KEPT_BYTES, verify_file
+
+
+def verify(
+    model: Any,
+    path: ModelLike,
+    inputs: Any = None,
+    *,
+    levels: str | Iterable[str] = ("all",),
+    session_options: Options | None = None,
+    batches: int = 4,
+    seed: int = 0,
+    certificate: str | os.PathLike[str] | None = None,
+) -> Verification:
+    """Prove that a file computes what a quantised model simulates: every integer, with equality.
+
+    Three computations meet: the torch simulation (or what was recorded of it), the numpy reference on the file, and
+    stock ONNX Runtime at each level, once with every tensor watched and once as a user runs it.
+
+    Args:
+        model: The quantised model (it stays as it was); or a `Recording`, arrays by name, an iterable of either, the
+            path of an .npz file or of a folder of them; or None, which holds the file against itself. Arrays by name may
+            be some of the tensors; a recording must have all that are integers.
+        path: The exported file, in any form.
+        inputs: For a model: a tuple like the export's args, a tensor, or an iterable of either. For recordings: left out,
+            unless they have none. For None: arrays or an .npz file; left out, they are made up.
+        levels: Optimisation levels of ONNX Runtime: "disable", "basic", "extended", "all".
+        session_options: More for ONNX Runtime: attributes of its SessionOptions and config entries, by name.
+        batches: How many batches are made up.
+        seed: Of the first of them; the next has the next.
+        certificate: Write a certificate of the result to this file, whatever the result is.
+
+    Returns:
+        Counts, a row per tensor, the first divergence; `.ok` is the verdict.
+
+    Raises:
+        UsageError: The arguments do not fit together, or the inputs do not fit the file.
+        GraphError: The file is damaged, or the numpy reference cannot run it.
+    """
+    make_session_options("all", session_options)  # complains before the work
+    way = Way(checked_levels(levels), dict(session_options or {}), "torch" if is_torch_model(model) else "recording")
+    if certificate is not None and not isinstance(path, (str, os.PathLike)):
+        raise UsageError("verify: a certificate is about a file. Save the model, and give its path.")
+    seeds: tuple[int, ...] = ()
+    if is_torch_model(model):
+        recordings = _recorded(model, inputs)
+    elif model is None and inputs is None:
+        seeds = tuple(range(seed, seed + _positive(batches)))
+        recordings = _made_up(path, seeds)
+    else:
+        recordings = as_recordings(model, inputs, Signature.of(load(path)))
+    kept_bytes = KEPT_BYTES if certificate is None else sys.maxsize
+    shown = progress(recordings, "verify", len(seeds) or None)
+    result = verify_file(path, shown, way=way, seeds=seeds, kept_bytes=kept_bytes)
+    if certificate is not None:
+        result.save_certificate(Path(certificate))
+    return result
+
+
+def _recorded(model: Any, inputs: Any) -> Iterator[Recording]:
+    from linger.onnx.recorder import as_batches, record  # torch, which the other ways do without
+
+    if inputs is None:
+        raise UsageError("verify: a model needs inputs to run on. Give them as for the export.")
+    return chain.from_iterable(record(model, batch) for batch in as_batches(inputs))
+
+
+def _made_up(path: ModelLike, seeds: Iterable[int]) -> Iterator[Recording]:
+    session = Session(path, make_session_options())
+    for seed in seeds:
+        feeds = generated_feeds(session, seed)
+        yield Recording(list(feeds.values()), input_names=tuple(feeds))
+
+
+def _positive(batches: int) -> int:
+    if batches < 1:
+        raise UsageError(f"verify: {batches} batches prove nothing. Ask for at least one.")
+    return batches

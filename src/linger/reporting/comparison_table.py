@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A comparison of two files as a rich table, and as a picture."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from linger.reporting.plots import draw_differences
+from linger.verification.comparison_result import FileComparison
+from linger.verification.tensor_difference import TensorDifference
+
+SHOWN_ROWS = 20
+_COLUMNS = ("tensor", "op", "type", "values", "differ", "largest", "mean", "first at", "a", "b", "real", "scale")
+_MORE = ("saturated", "matched by", "notes")
+_TEXTS = frozenset({"tensor", "op", "type", "matched by", "notes"})
+
+
+def comparison_table(result: FileComparison, *, is_whole: bool = False) -> Table:
+    """The rows that differ, the first in the order of execution on top and then the worst; equal ones behind them.
+
+    Long tables are cut unless `is_whole`; then, the rows are in the order of execution. Columns without any content are
+    left out.
+    """
+    rows = list(result.rows) if is_whole else _most_important(result)
+    made = Table(title=Text(f"a: {result.a}\nb: {result.b}"), title_justify="left")
+    cells = [_cells(row) for row in rows]
+    used = [i for i, column in enumerate((*_COLUMNS, *_MORE)) if column == "tensor" or any(c[i] for c in cells)]
+    for i in used:
+        column = (*_COLUMNS, *_MORE)[i]
+        made.add_column(column, justify="left" if column in _TEXTS else "right")
+    for row, texts in zip(rows, cells, strict=True):
+        made.add_row(*(Text(texts[i]) for i in used), style="" if row.ok else "red")
+    if len(rows) < len(result.rows):
+        made.caption = Text(f"… {len(result.rows) - len(rows)} more tensors; --all shows them")
+    return made
+
+
+def unmatched_table(result: FileComparison, *, is_whole: bool = False) -> Table | None:
+    """The tensors without a partner; None where there are none."""
+    names = [("a", name) for name in result.only_a] + [("b", name) for name in result.only_b]
+    if not names:
+        return None
+    made = Table(title=Text("without a partner"), title_justify="left")
+    made.add_column("only in")
+    made.add_column("tensor")
+    shown = names if is_whole else names[:SHOWN_ROWS]
+    for side, name in shown:
+        made.add_row(side, Text(name))
+    if len(shown) < len(names):
+        made.caption = Text(f"… {len(names) - len(shown)} more; --all shows them")
+    return made
+
+
+def draw_comparison(result: FileComparison, path: Path) -> None:
+    """The largest difference of every tensor along the graph, as a .png or .svg file.
+
+    Raises:
+        UsageError: Nothing to draw, matplotlib is missing, or the file is neither .png nor .svg.
+    """
+    rows = result.rows
+    draw_differences(
+        [row.name for row in rows],
+        [row.largest if row.largest or row.ok else math.inf for row in rows],
+        path,
+        title=f"{Path(result.a).name} against {Path(result.b).name}: largest difference of each tensor",
+        are_real=[row.unit != "LSB" for row in rows],
+    )
+
+
+def _most_important(result: FileComparison) -> list[TensorDifference]:
+    first = [] if result.first is None else [result.first.row]
+    others = [row for row in result.worst if row not in first]
+    equal = [row for row in result.rows if row.ok]
+    return [*first, *others, *equal][:SHOWN_ROWS]
+
+
+def _cells(row: TensorDifference) -> tuple[str, ...]:
+    types = row.dtype_a if row.dtype_a == row.dtype_b else f"{row.dtype_a} / {row.dtype_b}"
+    first = row.first
+    return (
+        row.name if row.name == row.other else f"{row.name} / {row.other}",
+        row.op_type,
+        types,
+        str(row.values),
+        str(row.differing),
+        f"{row.largest:g} {row.unit}",
+        f"{row.mean:.3g}" if row.differing else "",
+        "" if first is None else f"{first.batch}: {list(first.index)}",
+        "" if first is None else _number(first.a),
+        "" if first is None else _number(first.b),
+        f"{row.largest_real:g}" if row.largest_real else "",
+        "" if row.scale is None else f"{row.scale:g}",
+        _shares(row),
+        "" if row.matched == "name" else row.matched,
+        "; ".join(row.notes),
+    )
+
+
+def _number(value: object) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def _shares(row: TensorDifference) -> str:
+    """The saturated part of both, once where it is the same."""
+    parts = dict.fromkeys(_share(count, row.values) for count in (row.saturated_a, row.saturated_b))
+    return " / ".join(parts) if row.saturated_a or row.saturated_b else ""
+
+
+def _share(count: int, values: int) -> str:
+    """A part of all values.
+
+    >>> _share(0, 10), _share(1, 1000), _share(5, 10)
+    ('0%', '0.1%', '50%')
+    """
+    return f"{100 * count / values:.3g}%" if values else "0%"

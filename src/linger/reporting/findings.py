@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings of a check as tables, one for each severity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from linger.graph.finding import SEVERITIES, Finding
+from linger.reporting.tables import table
+from linger.verification.check_result import RULES, CheckResult
+
+SHOWN = 3
+"""Findings of one rule that are shown before the rest is counted."""
+
+_COLUMNS = ("rule", "where", "what", "remedy")
+
+
+def finding_tables(result: CheckResult, *, shown: int | None = SHOWN) -> Iterator[Table]:
+    """A table for each severity that was found; of each rule the first few, and how many there are more (None: all)."""
+    for severity in SEVERITIES:
+        found = [f for f in result.findings if f.severity == severity]
+        if found:
+            title = f"{len(found)} {severity}{'' if len(found) == 1 else 's'}"
+            yield table(title, _COLUMNS, _rows(found, shown))
+
+
+def _rows(found: list[Finding], shown: int | None) -> Iterator[tuple[str, str, str, str]]:
+    by_rule: dict[str, list[Finding]] = {}
+    for finding in found:
+        by_rule.setdefault(finding.rule, []).append(finding)
+    for rule, findings in by_rule.items():
+        # one line more would be no longer than what says that it is left out
+        count = len(findings) if shown is None or len(findings) <= shown + 1 else shown
+        for f in findings[:count]:
+            yield f"{rule} {RULES[rule].name}", f.node or f.tensor, f.reason, f.remedy
+        if count < len(findings):
+            yield (
+                f"{rule} {RULES[rule].name}",
+                f"… {len(findings) - count} more",
+                RULES[rule].summary,
+                "--all shows them.",
+            )

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensor of one file is which of another: by name, by structure, by content, by position."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+OUTPUT_POSITION = "output position"
+
+Array = NDArray[Any]
+Key = Callable[[str], Hashable]
+
+
+@dataclass(frozen=True)
+class Side:
+    """A file with the arrays of one run, by name in the order of execution."""
+
+    model: ir.Model
+    values: Mapping[str, Array]
+
+
+@dataclass
+class Matches:
+    """Pairs found so far: the tensor of b and the way in which it was found, by the tensor of a.
+
+    `outputs` are pairs of outputs of which one has another partner, too: the float that a Dequant gives in one file, and the
+    integers that are the output of the other.
+    """
+
+    a: Side
+    b: Side
+    pairs: dict[str, tuple[str, str]] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    outputs: list[tuple[str, str]] = field(default_factory=list)
+
+    def pair(self, name_a: str, name_b: str, how: str) -> None:
+        """Keep a pair, unless one of the two has a partner already."""
+        if name_a not in self.pairs and name_b not in self.taken:
+            self.pairs[name_a] = (name_b, "name" if name_a == name_b else how)
+            self.taken.add(name_b)
+
+    def rest_a(self) -> list[str]:
+        """Tensors of a without a partner."""
+        outputs = {name for name, _ in self.outputs}
+        return [name for name in self.a.values if name not in self.pairs and name not in outputs]
+
+    def rest_b(self) -> list[str]:
+        """Tensors of b without a partner."""
+        outputs = {name for _, name in self.outputs}
+        return [name for name in self.b.values if name not in self.taken and name not in outputs]
+
+
+def match_tensors(a: Side, b: Side) -> Matches:
+    """Pair the tensors of two files.
+
+    Names count, unless they are mere numbers, as exporters give them: those count behind the structure. What has no partner
+    then is paired as an output in the same place, by equal content, or by its place between tensors that are paired.
+    """
+    found = Matches(a, b)
+    for name in a.values:
+        if name in b.values and not name.isdigit():
+            found.pair(name, name, "name")
+    _pair_by_structure(found)
+    for name in found.rest_a():
+        if name in b.values and _form(a.values[name]) == _form(b.values[name]):
+            found.pair(name, name, "name")
+    _pair_outputs(found)
+    _pair_by(found, "content", lambda n: _content(a.values[n]), lambda n: _content(b.values[n]), is_strict=False)
+    gaps_a, gaps_b = _gaps(found)
+    _pair_by(
+        found,
+        "position",
+        lambda n: (gaps_a[n], _form(a.values[n])),
+        lambda n: (gaps_b[n], _form(b.values[n])),
+        is_strict=True,
+    )
+    return found
+
+
+# -- structure ------------------------------------------------------------------------------------------------
+
+
+def _pair_by_structure(found: Matches) -> None:
+    """Tensors that the same ops compute from the same inputs are the same; attributes and weights may differ."""
+    numbers: dict[Hashable, int] = {}
+    anchors_b = {name_b: name_a for name_a, (name_b, _) in found.pairs.items()}
+    marks_a = _marks(found.a.model, {name: name for name in found.pairs}, numbers)
+    marks_b = _marks(found.b.model, anchors_b, numbers)
+    _pair_by(found, "structure", marks_a.get, marks_b.get, is_strict=False)
+
+
+def _marks(model: ir.Model, anchors: Mapping[str, str], numbers: dict[Hashable, int]) -> dict[str, int]:
+    """A number per tensor, equal for tensors of equal structure in both files."""
+
+    def number(key: Hashable) -> int:
+        return numbers.setdefault(key, len(numbers))
+
+    initializers = model.graph.initializers
+    free = [value for value in model.graph.inputs if value.name not in initializers]
+    marks = {value.name or "": number(("input", i)) for i, value in enumerate(free)}
+    for node in model.graph:
+        inputs = tuple(_operand(value, marks, number) for value in node.inputs)
+        for index, output in enumerate(node.outputs):
+            name = output.name or ""
+            if name in anchors:
+                marks[name] = number(("pair", anchors[name]))
+            elif node.op_type == "Constant":
+                marks[name] = number("constant")
+            elif node.op_type == "Identity" and not node.domain and isinstance(inputs[0], int):
+                marks[name] = inputs[0]
+            else:
+                marks[name] = number((node.op_type, inputs, index))
+    return marks
+
+
+def _operand(value: ir.Value | None, marks: Mapping[str, int], number: Callable[[Hashable], int]) -> int | None:
+    if value is None:
+        return None
+    return marks[value.name or ""] if value.name in marks else number("constant")
+
+
+# -- the rest -------------------------------------------------------------------------------------------------
+
+
+def _pair_outputs(found: Matches) -> None:
+    names_a, names_b = ([v.name or "" for v in side.model.graph.outputs] for side in (found.a, found.b))
+    if len(names_a) == len(names_b):
+        for name_a, name_b in zip(names_a, names_b, strict=True):
+            if name_a not in found.a.values or name_b not in found.b.values:
+                continue
+            if (name_a in found.pairs) != (name_b in found.taken):
+                found.outputs.append((name_a, name_b))
+            else:
+                found.pair(name_a, name_b, OUTPUT_POSITION)
+
+
+def _pair_by(found: Matches, how: str, key_a: Key, key_b: Key, *, is_strict: bool) -> None:
+    """Pair what has the same key, in order; strictly only where both files have equally many."""
+    in_a, in_b = _grouped(found.rest_a(), key_a), _grouped(found.rest_b(), key_b)
+    for key, names in in_a.items():
+        others = in_b.get(key, [])
+        if is_strict and len(names) != len(others):
+            continue
+        for name_a, name_b in zip(names, others, strict=False):
+            found.pair(name_a, name_b, how)
+
+
+def _grouped(names: Iterable[str], key: Key) -> dict[Hashable, list[str]]:
+    groups: dict[Hashable, list[str]] = {}
+    for name in names:
+        if (found := key(name)) is not None:
+            groups.setdefault(found, []).append(name)
+    return groups
+
+
+def _form(array: Array) -> Hashable:
+    return (array.dtype.str, array.shape)
+
+
+def _content(array: Array) -> Hashable:
+    """The numbers themselves; None for one that says nothing: a single number, or the same everywhere."""
+    if array.size < 2 or array.dtype.kind not in "iufb" or (array == array.flat[0]).all():
+        return None
+    plain = np.ascontiguousarray(array.astype(np.float64)) + 0.0  # no negative zero
+    return (array.shape, hashlib.sha256(plain.tobytes()).hexdigest())
+
+
+def _gaps(found: Matches) -> tuple[dict[str, str], dict[str, str]]:
+    """For every tensor the last paired one before it, by its name in a."""
+    partner = {name_b: name_a for name_a, (name_b, _) in found.pairs.items()}
+    gaps_a = _last_anchors(found.a.values, {name: name for name in found.pairs})
+    return gaps_a, _last_anchors(found.b.values, partner)
+
+
+def _last_anchors(names: Iterable[str], anchors: Mapping[str, str]) -> dict[str, str]:
+    last, found = "", {}
+    for name in names:
+        last = anchors.get(name, last)
+        found[name] = last
+    return found

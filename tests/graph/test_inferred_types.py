@@ -1,0 +1,59 @@
+"""What inference says, whatever is declared."""
+
+import onnx_ir as ir
+
+from linger.graph.inferred_types import inferred_types, keyed_graphs
+from tests.support.onnx_text import content, parse
+
+
+def test_declarations_are_not_believed_and_the_model_stays():
+    model = parse("a = Abs(x)  y = Neg(a)", inputs="float[3] x", outputs="int8[7,7] y")
+    model.graph.node(0).outputs[0].type = ir.TensorType(ir.DataType.BOOL)
+    before = content(model)
+    found = inferred_types(model)
+    assert {name: (t.type.dtype.name, list(t.shape)) for (_, name), t in found.items()} == {
+        "a": ("FLOAT", [3]),
+        "y": ("FLOAT", [3]),
+    }
+    assert content(model) == before
+
+
+def test_sizes_that_inference_makes_up_are_open():
+    model = parse("a = NonZero(x)  y = Cast<to = 1>(a)", inputs="float[3] x", outputs="float[1,k] y")
+    shape = inferred_types(model)[(), "a"].shape
+    assert shape[0] == 1
+    assert shape[1].value is None
+
+
+def test_graphs_are_told_apart_by_where_they_lie():
+    model = parse(
+        """y = If(c)<then_branch = t () => (float[n] p) { p = Neg(x) },
+                     else_branch = e () => (float[n] p) { q = Cast<to = 3>(x)  p = Cast<to = 1>(q) }>""",
+        inputs="float[3] x, bool c",
+        outputs="float[3] y",
+    )
+    keys = [key for key, _ in keyed_graphs(model.graph)]
+    assert keys == [(), (("y", "then_branch", 0),), (("y", "else_branch", 0),)]
+    found = inferred_types(model)
+    assert found[keys[2], "q"].type.dtype == ir.DataType.INT8
+    assert list(found[keys[1], "p"].shape) == [3]
+
+
+def test_element_types_remain_where_no_shape_follows():
+    model = parse(
+        "a = own.F(x)  b = thinker.NoSuchOp(a)  c = Cast<to = 3>(b)  y = Cast<to = 1>(c)",
+        domains=', "own": 1, "thinker": 1',
+    )
+    found = inferred_types(model)
+    assert found[(), "c"].type.dtype == ir.DataType.INT8
+    assert ((), "b") not in found
+
+
+def test_nodes_of_the_newer_dialect_are_looked_through():
+    body = "q = linger.Quant<data_bits=8, scale_x=16.0>(x)  s = linger.Squeeze<axes=[0]>(q)  y = linger.Dequant<scale_o=16.0>(s)"
+    found = inferred_types(parse(body, inputs="float[1,3] x", outputs="float[3] y", domains=', "linger": 1'))
+    assert {name: (found[(), name].type.dtype.name, list(found[(), name].shape)) for name in ("q", "s", "y")} == {
+        "q": ("INT8", [1, 3]),
+        "s": ("INT8", [3]),
+        "y": ("FLOAT", [3]),
+    }
