@@ -82,7 +82,7 @@ def _command(*arguments):
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
                 command_line()
         except SystemExit as end:
-            if end.code:
+            if end.code and errors.getvalue():  # findings are no refusal
                 raise LingerError(errors.getvalue().strip().removeprefix("linger: ")) from end
         finally:
             sys.argv = before
@@ -121,7 +121,7 @@ if hasattr(linger, "convert_dialect"):
     ENTRIES["convert_dialect"] = lambda path: linger.convert_dialect(path, to="linger")
 for _name in ("fix", "check", "convert", "vectors"):
     if _name in COMMANDS:
-        ENTRIES[f"linger {_name}"] = _command(_name, "FILE")
+        ENTRIES[f"linger {_name}"] = _command(_name, "FILE", *(["--to", "linger"] if _name == "convert" else []))
 
 
 def outcome(entry, path):
