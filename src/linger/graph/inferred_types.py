@@ -15,11 +15,13 @@ from linger.graph.dialect_node import is_dialect, is_dialect_domain
 from linger.graph.dialects import is_newer
 from linger.graph.element_types import infer_element_types
 from linger.graph.external_data import INLINE_BYTES, exchanged
+from linger.graph.growth import is_bounded
 from linger.graph.passes.attach_functions import attach_functions
 
 _MADE_UP = "unk__"
 """How inference calls sizes that it knows nothing of."""
 
+_LARGEST_SIZE = 2**22
 _STANDARD = frozenset({"", "ai.onnx.ml"})
 
 GraphKey = tuple[tuple[str, str, int], ...]
@@ -62,8 +64,11 @@ def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
         proto = ir.to_proto(source)
     _forget(proto)
     found: dict[tuple[GraphKey, str], Inferred] = {}
-    with suppress(onnx.shape_inference.InferenceError):  # a file that contradicts itself: element types remain
-        proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    if is_bounded(source):
+        with suppress(onnx.shape_inference.InferenceError, MemoryError):  # element types remain
+            proto = onnx.shape_inference.infer_shapes(proto)
+            # with contents followed, a vector of n elements is written out as n sizes
+            proto = onnx.shape_inference.infer_shapes(proto, data_prop=True) if _has_small_sizes(proto) else proto
     for key, graph in _keyed_protos(proto.graph):
         for info in (*graph.value_info, *graph.output):
             if info.type.WhichOneof("value") is not None:
@@ -73,6 +78,15 @@ def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
     if _is_incomplete(model, found):
         _walk(proto, found)
     return found
+
+
+def _has_small_sizes(proto: onnx.ModelProto) -> bool:
+    """Whether all known sizes are such that a vector of them can be written out."""
+    for _, graph in _keyed_protos(proto.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if any(size.dim_value > _LARGEST_SIZE for size in value.type.tensor_type.shape.dim):
+                return False
+    return True
 
 
 def _with_bodies(model: ir.Model) -> ir.Model | None:

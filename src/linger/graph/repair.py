@@ -19,6 +19,8 @@ from linger.graph.proto_repair import repair_proto
 from linger.graph.repair_rules import Rule, choose_rules
 
 _MOST_ROUNDS = 4
+_MOVING = frozenset({"remove_dequant", "rescale_dequant", "insert_dequant"})
+"""Rules that change what others of them see."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +78,15 @@ def repair(
     chosen = choose_rules(rules)
     changes: list[RuleChange] = []
     findings: list[Finding] = []
-    for _ in range(_MOST_ROUNDS):  # what a later rule mends may be work for an earlier one
-        made: list[RuleChange] = []
-        for rule in chosen:
-            made += _named(rule.name, _apply(rule, model, outputs))
-        changes += made
+    for rule in chosen:
+        changes += _named(rule.name, _apply(rule, model, outputs))
+    moving = [rule for rule in chosen if rule.name in _MOVING]
+    made = [change for change in changes if change.rule in _MOVING]
+    for _ in range(_MOST_ROUNDS):  # what one of them mends may be work for another
         if not made:
             break
+        made = [change for rule in moving for change in _named(rule.name, _apply(rule, model, outputs))]
+        changes += made
     for rule in chosen:
         findings += rule.find(model) if rule.find is not None else ()
     return changes, [*propagate(model, outputs=outputs).findings, *findings]

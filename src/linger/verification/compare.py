@@ -83,6 +83,10 @@ def is_dump(source: Any) -> bool:
     if not isinstance(source, (str, os.PathLike)):
         return False
     path = Path(source)
+    try:
+        path.stat()
+    except (OSError, ValueError):  # nothing there, or a name that no file can have: for others to say
+        return path.suffix in (*DUMP_SUFFIXES, *RAW_SUFFIXES) or path.name in NAMES
     return path.is_dir() or path.suffix in (*DUMP_SUFFIXES, *RAW_SUFFIXES) or path.name in NAMES
 
 
