@@ -20,6 +20,13 @@ ARGUMENTS = {
     "14_real_models.py": ["--quick", "--only", "enlarger", "pnet", "rnet"],  # tests/models runs the others
 }
 LINES = {
+    "16_mend_and_prove.py": [
+        r"broken.onnx: 5 errors, 0 warnings, 1 note.$",
+        r"^11 changes, written to .*broken_fix.onnx. 0 of 16 integers differ",
+        r"^scores \[\[0.0, 4.5\]\]",
+        r"^the certificate holds: True$",
+        r"^vectors for the board: Equal: 5 tensors",
+    ],
     "01_digits.py": [r"seed 0: 0 of \d+ integers differ"],
     "02_linear.py": [
         r"^float      Gemm .*torch \[-7.0, 12.0, -14.5\]  ONNX Runtime \[-7.0, 12.0, -14.5\]$",

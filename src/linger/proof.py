@@ -57,8 +57,7 @@ def verify(
 
     Raises:
         UsageError: The arguments do not fit together, or the inputs do not fit the file.
-        GraphError: The file is damaged.
-        UnsupportedError: The numpy reference cannot run the file.
+        GraphError: The file is damaged, or the numpy reference cannot run it.
     """
     make_session_options("all", session_options)  # complains before the work
     way = Way(checked_levels(levels), dict(session_options or {}), "torch" if is_torch_model(model) else "recording")

@@ -26,7 +26,7 @@ def folder(tmp_path):
 def test_equal_is_exit_code_0(folder, command):
     done = command("compare", "m.onnx", "dump.npz")
     assert done.returncode == 0
-    assert "All of 4 tensors are equal (24 values, 1 batch)." in done.stdout
+    assert "Equal: 4 tensors, 24 values, 1 batch." in done.stdout
     assert done.stderr == ""
 
 

@@ -14,34 +14,6 @@ from tests.support.command import run
 from tests.support.recorded import Q, X, recording
 
 
-def test_verdict_is_printed(folder):
-    done = run("verify", "m.onnx", cwd=folder)
-    assert done.returncode == 0
-    assert "0 of 48 integers differ" in done.stdout
-    assert done.stderr == ""
-
-
-def test_inputs_are_read(folder):
-    assert "0 of 6 integers differ" in run("verify", "m.onnx", "--inputs", "x.npz", cwd=folder).stdout
-
-
-def test_missing_file_is_one_line(fails):
-    fails(
-        "verify",
-        "none.onnx",
-        code=2,
-        message="linger: none.onnx: there is no such file. Give the path of an ONNX model.\n",
-    )
-
-
-def test_broken_file_is_one_line(fails):
-    fails("verify", "broken.onnx", code=1, message="not a complete ONNX model")
-
-
-def test_missing_argument_is_a_usage_error(fails):
-    fails("verify", code=2, message="Missing argument")
-
-
 @dataclass
 class Done:
     """What a command did."""
@@ -65,6 +37,35 @@ def call(folder, monkeypatch, capsys):
         return Done(caught.value.code or 0, shown.out, shown.err)
 
     return run_here
+
+
+def test_verdict_is_printed(folder):
+    done = run("verify", "m.onnx", cwd=folder)
+    assert done.returncode == 0
+    assert "0 of 48 integers differ" in done.stdout
+    assert done.stderr == ""
+
+
+def test_inputs_are_read(call):
+    assert "0 of 6 integers differ" in call("verify", "m.onnx", "--inputs", "x.npz").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["none.onnx"], 2, "linger: none.onnx: there is no such file. Give the path of an ONNX model.\n"),
+        (["broken.onnx"], 1, "not a complete ONNX model"),
+        ([], 2, "Missing argument"),
+    ],
+    ids=["missing file", "broken file", "missing argument"],
+)
+def test_what_is_no_model_is_one_line(folder, call, arguments, code, message):
+    before = sorted(p.name for p in folder.iterdir())
+    done = call("verify", *arguments)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert sorted(p.name for p in folder.iterdir()) == before
 
 
 def test_recordings_levels_and_json(folder, call):

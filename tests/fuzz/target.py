@@ -122,7 +122,7 @@ def _converted_to(model: ir.Model, dialect: str) -> None:
     except LingerError as error:
         _sentence("not converted", error)
     else:
-        load(content(made) if isinstance(made, ir.Model) else made)
+        load(content(getattr(made, "model", made)))
 
 
 def content(model: ir.Model) -> bytes:

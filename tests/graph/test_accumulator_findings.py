@@ -87,10 +87,10 @@ def test_a_channel_that_no_input_moves(place, bias, is_stuck):
 
 
 def test_the_stuck_channels_are_counted_and_the_first_is_named(place):
-    made = layer([[10], [1], [1]], [0, 99999, -99999], ratio=1 / 64)
-    # (99999 − 128)/64 = 1560.48…, (99999 + 127)/64 = 1564.46…
+    made = layer([[10], [1], [1]], [0, 100000, -99999], ratio=1 / 64)
+    # (100000 − 128)/64 = 1560.5, which rounds up; (100000 + 127)/64 = 1564.48…
     assert found(place, made) == [
-        ("LGR505", "channel 1 is 127 for every input: it could only reach 1560 to 1564 (2 channels are so)")
+        ("LGR505", "channel 1 is 127 for every input: it could only reach 1561 to 1564 (2 channels are so)")
     ]
 
 

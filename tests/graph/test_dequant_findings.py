@@ -1,7 +1,8 @@
 """Dequants that there are too many of."""
 
+import onnx_ir as ir
+
 from linger.graph.dequant_findings import dequant_findings
-from linger.graph.model_io import load
 from linger.graph.node_places import Whole
 from tests.support.check_cases import QUANT, text_model
 
@@ -11,7 +12,7 @@ BRANCHES = """{before} [c] c = Constant<value = bool {{1}}>()
 
 
 def found(body, **settings):
-    return [str(f) for f in dequant_findings(Whole.of(load(text_model(body, **settings))))]
+    return [str(f) for f in dequant_findings(Whole.of(ir.from_proto(text_model(body, **settings))))]
 
 
 def test_every_one_after_the_first_is_named():

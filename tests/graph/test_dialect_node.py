@@ -1,5 +1,7 @@
 """Reading dialect nodes."""
 
+import re
+
 import onnx
 import onnx_ir as ir
 import pytest
@@ -15,6 +17,7 @@ from linger.graph.dialect_node import (
     platform_of,
     require_known_ops,
 )
+from tests.support.hostile import dialect
 
 
 def model(body, domains='"": 12, "thinker": 1'):
@@ -59,3 +62,31 @@ def test_the_chip_that_a_node_names_chooses_its_arithmetic():
     nodes = list(all_nodes(model(body)))
     assert [platform_of(n) for n in nodes] == ["arcs", None, None]
     assert [op_of(n).platform for n in nodes] == ["arcs", None, None]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (ir.AttrFloat32("scale_o", 0.0), "scale_o = 0 is no scale, which is a number above 0"),
+        (ir.AttrFloat32("scale_o", float("nan")), "scale_o = nan is no scale"),
+        (ir.AttrFloat32("scale_o", -8.0), "scale_o = -8 is no scale"),
+        (ir.AttrFloat32("scale_o", float("inf")), "scale_o = inf is no scale"),
+        (ir.AttrString("scale_o", "8"), "scale_o is of kind string, not float"),
+        (ir.AttrInt64("o_bits", 1), "o_bits = 1 is no width, which is 2 to 32"),
+        (ir.AttrInt64("o_bits", 33), "o_bits = 33 is no width, which is 2 to 32"),
+        (ir.AttrFloat32("o_bits", 8.0), "o_bits is of kind float, not int"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_attributes_that_mean_nothing_are_named(given, message):
+    node = ir.from_proto(dialect()).graph[1]
+    node.attributes[given.name] = given
+    with pytest.raises(GraphError, match=re.escape(message)):
+        attributes_of(node, op_of(node))
+
+
+def test_every_wrong_attribute_is_named():
+    node = ir.from_proto(dialect()).graph[1]
+    node.attributes["scale_o"], node.attributes["o_bits"] = ir.AttrFloat32("scale_o", 0.0), ir.AttrInt64("o_bits", 0)
+    with pytest.raises(GraphError, match=r"scale_o = 0 .*, o_bits = 0 "):
+        attributes_of(node, op_of(node))

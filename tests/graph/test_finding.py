@@ -34,6 +34,11 @@ def test_what_a_site_knows(site):
     np.testing.assert_array_equal(site.constant(1), np.int8(5))
 
 
+def test_a_constant_with_two_contents_is_not_known():
+    model = model_of("c = Constant<value_int=1, value_float=2.0>() y = thinker.iqMul<scale_x=4.0>(x, c)")
+    assert Site(next(n for n in model.graph if n.op_type == "iqMul"), {}, {}).constant(1) is None
+
+
 def test_severities(site):
     assert [f.severity for f in (site.error("a", "b"), site.warning("a", "b"), site.unchecked("c"))] == [
         "error", "warning", "note",

@@ -6,7 +6,7 @@ import pytest
 
 from linger.errors import GraphError
 from linger.graph import growth
-from linger.graph.growth import require_bounded
+from linger.graph.growth import is_bounded, require_bounded
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from tests.support.onnx_text import parse
@@ -33,7 +33,9 @@ def test_fifteen_elements_are_counted(body, monkeypatch):
     model = parse(body, inputs="float[3] x")
     monkeypatch.setattr(growth, "MOST_ELEMENTS", 15)
     require_bounded(model)
+    assert is_bounded(model)
     monkeypatch.setattr(growth, "MOST_ELEMENTS", 14)
+    assert not is_bounded(model)
     with pytest.raises(
         GraphError, match=r"the model is not run: \w \(\w+\) makes 15 elements, and at most 14 are supported"
     ):

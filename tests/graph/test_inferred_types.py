@@ -47,3 +47,13 @@ def test_element_types_remain_where_no_shape_follows():
     found = inferred_types(model)
     assert found[(), "c"].type.dtype == ir.DataType.INT8
     assert ((), "b") not in found
+
+
+def test_nodes_of_the_newer_dialect_are_looked_through():
+    body = "q = linger.Quant<data_bits=8, scale_x=16.0>(x)  s = linger.Squeeze<axes=[0]>(q)  y = linger.Dequant<scale_o=16.0>(s)"
+    found = inferred_types(parse(body, inputs="float[1,3] x", outputs="float[3] y", domains=', "linger": 1'))
+    assert {name: (found[(), name].type.dtype.name, list(found[(), name].shape)) for name in ("q", "s", "y")} == {
+        "q": ("INT8", [1, 3]),
+        "s": ("INT8", [3]),
+        "y": ("FLOAT", [3]),
+    }

@@ -97,6 +97,14 @@ def test_shapes_fit_each_other(body, weight, bias, expected):
     ]
 
 
+@pytest.mark.parametrize("op", ["Conv2dInt", "ConvTranspose2dInt"])
+@pytest.mark.parametrize("name", ["strides", "dilations"])
+def test_windows_have_one_step_per_axis(op, name):
+    body = node(op, "x, w, b", **(WIDTHS | WINDOW | {"output_padding": [0, 0]} | {name: [1]}))
+    ((rule, _, reason),) = found(body, w=filled(8, 8, 3, 3), b=zeros(8))
+    assert (rule, reason) == ("LGR306", f"{name} and kernel_shape have different lengths")
+
+
 def test_right_shapes_are_no_finding():
     assert rules(LINEAR, w=filled(2, 4), b=zeros(2)) == []
     assert rules(CONV, w=filled(8, 8, 3, 3), b=zeros(8)) == []
@@ -117,6 +125,14 @@ def test_both_products_of_a_recurrent_layer_are_looked_at():
     assert rules(body, **plain) == []
     assert rules(body, **(plain | {"a": filled(16, 6), "d": large})) == ["LGR501"]
     assert rules(body, **(plain | {"c": filled(16, 4), "e": large})) == ["LGR501"]
+
+
+def test_what_a_recurrent_layer_feeds_back_has_the_width_of_its_output():
+    # c is [16, 4] of 100: 400·128 = 51200 for 8 bits, 400·32768 = 13107200 for 16
+    plain = GATES | {"inputs": "int16[7,2,6] x", "c": filled(16, 4), "d": zeros(16)}
+    body = node("LSTMInt", "x, a, c, d, e", **(RECURRENT | {"data_bits": 16}))
+    assert rules(body, **(plain | {"e": np.full(16, 2**31 - 1 - 51200, np.int32)})) == ["LGR502"]
+    assert rules(body, **(plain | {"e": np.full(16, 2**31 - 51200, np.int32)})) == ["LGR501"]
 
 
 def test_weights_in_constant_nodes_count():

@@ -24,5 +24,5 @@ def test_what_a_branch_captures_comes_before():
 
 def test_long_circles_are_cut_in_the_message():
     body = "  ".join(f"a{i} = Neg(a{(i - 1) % 30})" for i in range(30))
-    with pytest.raises(GraphError, match=r"30 nodes .*: a0 \(Neg\), a1 \(Neg\), .* and 19 more\."):
+    with pytest.raises(GraphError, match=r"in a circle: a0 \(Neg\), a1 \(Neg\), .* and 19 more\."):
         order(f"{body}  y = Add(x, a0)")

@@ -1,6 +1,7 @@
 """What does not fit between nodes."""
 
-from linger.graph.model_io import load
+import onnx_ir as ir
+
 from linger.graph.node_places import Whole
 from linger.graph.onnx_verdict import without_weights
 from linger.graph.propagation_findings import propagation_findings
@@ -9,7 +10,7 @@ from tests.support.check_cases import DEQUANT, FUNCTION, PARAMETERS, QUANT, line
 
 def found(body, **settings):
     proto = text_model(body, **settings)
-    findings = propagation_findings(Whole.of(load(proto)), without_weights(proto))
+    findings = propagation_findings(Whole.of(ir.from_proto(proto)), without_weights(proto))
     return [(f.rule, f.severity, f.node, f.tensor, f.reason) for f in findings]
 
 

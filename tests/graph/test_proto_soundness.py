@@ -79,6 +79,7 @@ def test_an_attribute_that_a_function_passes_on_has_no_content():
         (lambda p: p.graph.initializer.add(data_type=1, dims=[0]), "an initializer has no name"),
         (lambda p: p.graph.node[1].input.append("gone"), "no node makes 'gone', which h (LinearInt) uses"),
         (lambda p: p.graph.output.add(name="gone"), "no node makes the output 'gone'"),
+        (lambda p: p.graph.output.add(), "no node makes the output ''"),
         (
             lambda p: p.graph.value_info.add(name="v").type.tensor_type.shape.dim.extend(
                 [onnx.TensorShapeProto.Dimension(dim_value=1)] * 65
@@ -122,6 +123,19 @@ def test_names_that_are_no_text_are_refused_and_not_shown(tmp_path):
     for read in (load, read_proto):
         with pytest.raises(GraphError, match=r"the names of the node h \(Linear\\xff\\xfet\) are no UTF-8 text"):
             read(path)
+
+
+@pytest.mark.parametrize("text", [b"producer", b"sizename", b"infoname", b"metavalue"])
+def test_texts_anywhere_must_be_text(text):
+    proto = dialect()
+    proto.producer_name = "producer"
+    proto.metadata_props.add(key="k", value="metavalue")
+    proto.graph.value_info.add(name="infoname").type.tensor_type.elem_type = 1
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "sizename"
+    assert reasons(proto) == []
+    broken = proto.SerializeToString().replace(text, b"\xff" * len(text))
+    with pytest.raises(GraphError, match="no UTF-8 text"):
+        load(broken)
 
 
 def test_a_file_of_nothing_but_flaws_is_not_read_to_its_end():

@@ -1,8 +1,8 @@
 """QuantizeLinear and DequantizeLinear."""
 
+import onnx_ir as ir
 import pytest
 
-from linger.graph.model_io import load
 from linger.graph.node_places import Whole
 from linger.graph.qdq_findings import qdq_findings
 from tests.support.check_cases import text_model
@@ -12,7 +12,7 @@ PAIR = "[q] q = QuantizeLinear(x, s, z) [d] y = DequantizeLinear(q, s, z)"
 
 def found(body=PAIR, extra="<float s = {0.5}, int8 z = {0}>", *, skip=(), **settings):
     model = text_model(body, opset=13, extra=extra, **({"domains": ""} | settings))
-    return [(f.rule, f.severity, f.node, f.reason) for f in qdq_findings(Whole.of(load(model)), skip=skip)]
+    return [(f.rule, f.severity, f.node, f.reason) for f in qdq_findings(Whole.of(ir.from_proto(model)), skip=skip)]
 
 
 def test_each_side_is_named():

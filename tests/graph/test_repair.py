@@ -1,10 +1,14 @@
 """Rules one after the other."""
 
+import numpy as np
+import onnx_ir as ir
 import pytest
 
 from linger.errors import UsageError
-from linger.graph.repair import RuleChange, repair
+from linger.graph.model_io import load, save
+from linger.graph.repair import RuleChange, load_broken, repair
 from tests.support.dialect_text import lines, quantising
+from tests.support.onnx_text import parse
 
 
 def test_the_rules_work_together():
@@ -37,3 +41,14 @@ def test_a_sound_model_is_only_completed():
     assert lines(model) == before
     assert findings == []
     assert repair(model) == ([], [])
+
+
+def test_a_model_in_memory_finds_its_weights_where_they_are(tmp_path):
+    model = parse("y = Add(x, w)", inputs="float[1000] x", outputs="float[1000] y")
+    weight = ir.Value(name="w", const_value=ir.tensor(np.arange(1000, dtype=np.float32), name="w"))
+    model.graph.register_initializer(weight)
+    model.graph.node(0).replace_input_with(1, weight)
+    save(model, tmp_path / "m.onnx", external_data=True)
+    copy, changes = load_broken(load(tmp_path / "m.onnx"))
+    assert not changes
+    assert copy.graph.initializers["w"].const_value.numpy()[-1] == 999

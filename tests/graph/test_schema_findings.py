@@ -1,15 +1,15 @@
 """Nodes against their schemas."""
 
+import onnx_ir as ir
 import pytest
 
-from linger.graph.model_io import load
 from linger.graph.node_places import Whole
 from linger.graph.schema_findings import schema_findings
 from tests.support.check_cases import FUNCTION, LINEAR, PARAMETERS, QUANT, text_model
 
 
 def found(body, **settings):
-    whole = Whole.of(load(text_model(body, **settings)))
+    whole = Whole.of(ir.from_proto(text_model(body, **settings)))
     return [(f.rule, f.severity, f.node, f.reason) for f in schema_findings(whole)]
 
 
@@ -90,6 +90,13 @@ def test_nodes_of_functions_are_checked_by_the_functions_opset():
     assert reasons("[f] y = my.f(x, x)", **(settings | {"functions": FUNCTION})) == [
         ("LGR106", "it has 2 inputs; the function takes 1")
     ]
+
+
+def test_functions_have_an_opset_of_their_own():
+    function = '<domain: "my", opset_import: ["": {}]> f (a) => (b) {{ [u] b = Upsample(a, a) }}'
+    settings = {"domains": ', "my": 1', "opset": 12}
+    assert found("[f] y = my.f(x)", functions=function.format(9), **settings) == []
+    assert [rule for rule, *_ in found("[f] y = my.f(x)", functions=function.format(12), **settings)] == ["LGR101"]
 
 
 def test_attributes_that_a_function_leaves_open_have_types_too():

@@ -1,6 +1,7 @@
 """What linger refuses to compute."""
 
-from linger.graph.model_io import load
+import onnx_ir as ir
+
 from linger.graph.node_places import Whole
 from linger.graph.onnx_verdict import without_weights
 from linger.graph.setting_findings import setting_findings
@@ -11,7 +12,9 @@ POOL = "strides=[2, 2], pads=[0, 0, 0, 0], data_bits=8, o_bits=8, scale_x=16.0, 
 
 def found(body, **settings):
     proto = text_model(body, **({"inputs": "int8[1,1,4,4] x", "outputs": "int8[1,1,1,1] y"} | settings))
-    return [(f.rule, f.node, f.reason) for f in setting_findings(without_weights(proto), Whole.of(load(proto)))]
+    return [
+        (f.rule, f.node, f.reason) for f in setting_findings(without_weights(proto), Whole.of(ir.from_proto(proto)))
+    ]
 
 
 def pool(name, out, into, extra):

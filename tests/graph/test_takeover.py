@@ -74,3 +74,17 @@ def test_any_node_can_become_an_identity():
     model = parse("a = Abs(x)  y = Clip(a, x, x)")
     become_identity(model.graph.node(1), values(model)["x"])
     assert printed(model)[1] == "y=Identity(x)"
+
+
+def test_constants_that_nobody_uses_any_more_go_with_the_nodes():
+    model = parse(
+        "c = Constant<value = float {1}>()  a = Sum(x, w, c, v, z, u)  y = Neg(v)",
+        inputs="float[n] x, float z",
+        outputs="float[n] y, float u",
+        extra="<float w = {1}, float v = {1}, float z = {1}, float u = {1}>",
+    )
+    takeover = Takeover(model)
+    takeover.discard(model.graph.node(1))
+    takeover.finish()
+    assert printed(model) == ["y=Neg(v)"]
+    assert list(model.graph.initializers) == ["v", "z", "u"]

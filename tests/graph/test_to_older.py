@@ -154,8 +154,8 @@ def test_rows_of_a_table():
 
 
 def test_narrow_input_of_a_curve_is_widened_on_venus_only():
-    def written(platform):
-        node = f'QTanh<platform="{platform}", quant_mode="floor_add", {CURVE}, scale_o=128.0>(x)'
+    def written(platform, settings=CURVE):
+        node = f'QTanh<platform="{platform}", quant_mode="floor_add", {settings}, scale_o=128.0>(x)'
         return convert_dialect(parse(f"y = linger.{node}", "int8[2] x", "int8[2] y"), "thinker").model.graph
 
     requant, curve = written("venus")
@@ -168,6 +168,8 @@ def test_narrow_input_of_a_curve_is_widened_on_venus_only():
     assert requant.outputs[0].dtype == ir.DataType.INT16
     assert curve.attributes["scale_x"].value == 4096.0
     assert [node.op_type for node in written("arcs")] == ["iqTanh"]
+    requant, _ = written("arcs", CURVE.replace("x_bits=8", "x_bits=4"))
+    assert (requant.attributes["platform"].value, requant.attributes["quant_mode"].value) == ("arcs", "floor_add")
     assert [node.op_type for node in written("venusA")] == ["iqTanh"]
 
 

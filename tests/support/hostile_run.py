@@ -17,6 +17,7 @@ import onnxruntime as ort
 from google.protobuf.message import DecodeError
 
 import linger
+from linger.cli import COMMANDS
 from linger.cli import main as command_line
 from linger.errors import LingerError
 from linger.runtime.generated import generated_feeds
@@ -81,7 +82,7 @@ def _command(*arguments):
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
                 command_line()
         except SystemExit as end:
-            if end.code:
+            if end.code and errors.getvalue():  # findings are no refusal
                 raise LingerError(errors.getvalue().strip().removeprefix("linger: ")) from end
         finally:
             sys.argv = before
@@ -109,6 +110,18 @@ ENTRIES = {
     "linger run": _command("run", "FILE"),
     "linger verify": _command("verify", "FILE", "--batches", "1"),
 }
+
+
+# the faces that other parts of the package offer, where they are there
+if hasattr(linger, "check"):
+    ENTRIES["check"] = _public("check")
+if hasattr(linger, "compare"):
+    ENTRIES["compare"] = lambda path: linger.compare(path, path)
+if hasattr(linger, "convert_dialect"):
+    ENTRIES["convert_dialect"] = lambda path: linger.convert_dialect(path, to="linger")
+for _name in ("fix", "check", "convert", "vectors"):
+    if _name in COMMANDS:
+        ENTRIES[f"linger {_name}"] = _command(_name, "FILE", *(["--to", "linger"] if _name == "convert" else []))
 
 
 def outcome(entry, path):

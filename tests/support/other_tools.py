@@ -1,5 +1,7 @@
 """Standard Q/DQ files as other tools write them."""
 
+import random
+
 import numpy as np
 
 from tests.support.onnx_text import parse
@@ -21,3 +23,83 @@ def between(body, *, kind="int8", shape="[256]", out="[m]", scale="0.3", zero="3
     )
     text = f"f = DequantizeLinear(x, s, z)  {body}  y = QuantizeLinear(g, t, k)"
     return parse(text, inputs=f"{kind}{shape} x", outputs=f"{kind}{out} y", extra=both, opset=opset)
+
+
+SCALES = ((0.25, 3), (0.3, 0), (0.3, 3))
+"""Few, so that equal ones meet."""
+
+
+class RandomFile:
+    """A Q/DQ file of random ops on tensors [1,4,4,4]: pairs, chains, islands, shared parameters, ends of either kind."""
+
+    def __init__(self, seed, size):
+        self.dice = random.Random(seed)
+        self.kind = self.dice.choice(["int8", "uint8"])
+        self.nodes, self.floats, self.integers, self.extra = [], ["x"], [], []
+        self.parameters, self.origins = {}, {}
+        for _ in range(size):
+            self.dice.choice([self.quantise, self.quantise, self.dequantise, self.dequantise, self.operate])()
+        self.dequantise()
+        self.operate()
+
+    def parameter(self, scale, zero):
+        """Shared by chance."""
+        name = self.parameters.get((scale, zero))
+        if name is None or self.dice.random() < 0.5:
+            name = self.parameters[scale, zero] = f"{len(self.extra)}"
+            self.extra.append(f"float s{name} = {{{scale}}}, {self.kind} z{name} = {{{zero}}}")
+        return f"s{name}, z{name}"
+
+    def quantise(self):
+        x = self._float()
+        scale = self.origins.get(x) if self.dice.random() < 0.7 else None
+        scale = scale or self.dice.choice(SCALES)
+        self.integers.append((self._node(f"QuantizeLinear({x}, {self.parameter(*scale)})"), scale))
+
+    def dequantise(self):
+        if not self.integers:
+            self.quantise()
+        name, scale = self.dice.choice(self.integers[-3:])
+        if self.dice.random() < 0.1:
+            scale = self.dice.choice(SCALES)
+        self.floats.append(self._node(f"DequantizeLinear({name}, {self.parameter(*scale)})"))
+        self.origins[self.floats[-1]] = scale
+
+    def operate(self):
+        x, y = self._float(), self._float()
+        op = self.dice.choice(
+            [
+                f"Relu({x})",
+                f"Clip({x}, low, high)",
+                f"Neg({x})",
+                f"Transpose<perm = [0, 2, 3, 1]>({x})",
+                f"Identity({x})",
+                f"Add({x}, {y})",
+                f"Where(mask, {x}, {y})",
+                f"MaxPool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>({x})",
+                f"DepthToSpace<blocksize = 1>({x})",
+            ]
+        )
+        self.floats.append(self._node(op))
+        self.origins[self.floats[-1]] = self.origins.get(x)
+
+    def _float(self):
+        return self.dice.choice(self.floats[-3:])
+
+    def _node(self, text):
+        name = f"t{len(self.nodes)}"
+        self.nodes.append(f"{name} = {text}")
+        return name
+
+    def model(self):
+        """The model; its nodes in any order."""
+        ends = dict.fromkeys([self.floats[-1], *self.dice.choices(self.floats[1:], k=2)], "float")
+        ends |= {name: self.kind for name, _ in self.dice.choices(self.integers, k=4)}
+        self.dice.shuffle(self.nodes)
+        fixed = ["float low = {-2.0}, float high = {5.1}, bool[4] mask = {1, 0, 0, 1}"]
+        return parse(
+            "  ".join(self.nodes),
+            inputs="float[1,4,4,4] x",
+            outputs=", ".join(f"{kind}[1,4,4,4] {name}" for name, kind in ends.items()),
+            extra=f"<{', '.join(fixed + self.extra)}>",
+        )

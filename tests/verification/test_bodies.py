@@ -5,7 +5,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from linger.errors import UnsupportedError
+from linger.errors import GraphError
 from linger.graph.passes.attach_functions import attach_functions
 from linger.graph.recording import Recording
 from linger.verification.verify import verify_file
@@ -152,7 +152,7 @@ def test_bodies_in_bodies():
 
 def test_a_scan_that_the_reference_lacks_is_refused_in_a_sentence():
     text = SCAN.replace("num_scan_inputs = 1", "num_scan_inputs = 1, scan_input_directions = [1]")
-    with pytest.raises(UnsupportedError, match=r"numpy reference cannot run this file.*Scan is not implemented"):
+    with pytest.raises(GraphError, match=r"the numpy reference cannot take the model.*Scan is not implemented"):
         proof(text, np.zeros((3, 2), np.float32))
 
 

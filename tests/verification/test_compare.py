@@ -198,3 +198,20 @@ def test_wrong_calls(tmp_path):
             compare(*arguments, **settings)
     with pytest.raises(GraphError, match="not a complete ONNX model"):
         compare(model(), b"\x08\x08garbage")
+
+
+def test_float_ops_of_another_library_may_round_otherwise(tmp_path):
+    curve = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 13, "thinker": 1]> g (float[n] x) => (float[n] y) {
+        q = thinker.Quant <data_bits: int = 8, scale_x: float = 16.0> (x) d = thinker.Dequant <scale_o: float = 16.0> (q)
+        y = Sigmoid(d) }"""
+    )
+    x = np.float32([0.5, -1.25, 2.0])
+    true = (1 / (1 + np.exp(-x.astype(np.float64)))).astype(np.float32)
+    np.savez(tmp_path / "near.npz", x=x, y=np.nextafter(true, np.float32(2)))
+    assert compare(curve, tmp_path / "near.npz").ok
+    assert not compare(curve, tmp_path / "near.npz", float_tolerance=0.0).ok
+    np.savez(tmp_path / "far.npz", x=x, y=true + np.float32(0.01))
+    assert not compare(curve, tmp_path / "far.npz").ok
+    np.savez(tmp_path / "lsb.npz", x=x, q=np.int8([8, -20, 33]))
+    assert not compare(curve, tmp_path / "lsb.npz").ok, "integers have no tolerance"

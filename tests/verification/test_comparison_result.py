@@ -22,7 +22,7 @@ def test_agreement():
     result = comparison(row("q", [1, 2], [1, 2]))
     assert result.ok
     assert result.first is None
-    assert result.summary() == "All of 1 tensor are equal (2 values, 1 batch)."
+    assert result.summary() == "Equal: 1 tensor, 2 values, 1 batch."
 
 
 def test_the_first_in_the_order_of_execution_is_named_not_the_worst():

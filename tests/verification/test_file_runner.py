@@ -44,9 +44,8 @@ def test_unknown_engine():
 
 
 def test_what_the_reference_cannot_do_is_a_sentence():
-    net = parse("y = DequantizeLinear(x, s)", inputs="int8[n] x", extra="<float s = {1.0}>", opset=12)
-    with pytest.raises(GraphError, match="a: the numpy reference cannot run it: RuntimeError: No implementation"):
-        FileRunner(net, "a", "numpy")
+    with pytest.raises(GraphError, match=r"the numpy reference cannot take the model: .*'Nothing'"):
+        FileRunner(parse("y = Nothing(x)"), "a", "numpy")
     net = parse("y = Reshape(x, s)", extra="<int64[1] s = {7}>")
-    with pytest.raises(GraphError, match="a: the numpy reference cannot run it: ValueError: cannot reshape"):
+    with pytest.raises(GraphError, match=r"the numpy reference cannot run the model: .*reshape"):
         FileRunner(net, "a", "numpy").run({"x": np.float32([1])})

@@ -80,7 +80,7 @@ def test_compare_reads_what_was_written(out, formats):
     assert present == set().union(*(places[form] for form in chosen))
 
 
-@pytest.mark.parametrize("form", ["bin", "text", "npz"])
+@pytest.mark.parametrize("form", ["bin", *(pytest.param(form, marks=pytest.mark.slow) for form in ("text", "npz"))])
 def test_a_changed_number_is_found(out, form):
     write_vectors(model(), out, X, formats=form)
     if form == "npz":

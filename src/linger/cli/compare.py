@@ -28,8 +28,13 @@ def compare(
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
     engine: Annotated[str, typer.Option(help="What runs the files: onnxruntime or numpy.")] = "onnxruntime",
     float_tolerance: Annotated[
-        float, typer.Option(help="How far floats without a scale may lie apart, as a part of the largest one.", min=0)
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            help="How far floats without a scale may lie apart, as a part of the largest one; "
+            "0 for two files and 0.001 for dumps without it.",
+            min=0,
+        ),
+    ] = None,
     allow_unknown: Annotated[
         bool,
         typer.Option("--allow-unknown", help="List dumps that mean no tensor of the file instead of refusing them."),

@@ -104,7 +104,7 @@ class Site:
         producer = value.producer()
         if producer is None:
             return None if value.const_value is None else value.const_value.numpy()
-        if producer.op_type != "Constant" or not producer.attributes:
+        if producer.op_type != "Constant" or len(producer.attributes) != 1:
             return None
         (content,) = producer.attributes.values()  # onnx_ir's own look would give the tensor a name
         is_tensor = content.type == ir.AttributeType.TENSOR

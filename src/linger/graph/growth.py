@@ -34,6 +34,11 @@ def require_bounded(model: ir.Model) -> None:
         )
 
 
+def is_bounded(model: ir.Model) -> bool:
+    """Whether no node is known to make more elements than are supported."""
+    return all(size <= MOST_ELEMENTS for _, size in _sizes(model))
+
+
 def _sizes(model: ir.Model) -> Iterator[tuple[ir.Node, int]]:
     for nodes in (all_nodes(model), *(f.all_nodes() for f in model.functions.values())):
         for node in nodes:

@@ -12,13 +12,16 @@ import onnx_ir as ir
 
 from linger.errors import LingerError
 from linger.graph.dialect_node import is_dialect, is_dialect_domain
+from linger.graph.dialects import is_newer
 from linger.graph.element_types import infer_element_types
 from linger.graph.external_data import INLINE_BYTES, exchanged
+from linger.graph.growth import is_bounded
 from linger.graph.passes.attach_functions import attach_functions
 
 _MADE_UP = "unk__"
 """How inference calls sizes that it knows nothing of."""
 
+_LARGEST_SIZE = 2**22
 _STANDARD = frozenset({"", "ai.onnx.ml"})
 
 GraphKey = tuple[tuple[str, str, int], ...]
@@ -61,8 +64,11 @@ def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
         proto = ir.to_proto(source)
     _forget(proto)
     found: dict[tuple[GraphKey, str], Inferred] = {}
-    with suppress(onnx.shape_inference.InferenceError):  # a file that contradicts itself: element types remain
-        proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    if is_bounded(source):
+        with suppress(onnx.shape_inference.InferenceError, MemoryError):  # element types remain
+            proto = onnx.shape_inference.infer_shapes(proto)
+            # with contents followed, a vector of n elements is written out as n sizes
+            proto = onnx.shape_inference.infer_shapes(proto, data_prop=True) if _has_small_sizes(proto) else proto
     for key, graph in _keyed_protos(proto.graph):
         for info in (*graph.value_info, *graph.output):
             if info.type.WhichOneof("value") is not None:
@@ -74,9 +80,18 @@ def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
     return found
 
 
+def _has_small_sizes(proto: onnx.ModelProto) -> bool:
+    """Whether all known sizes are such that a vector of them can be written out."""
+    for _, graph in _keyed_protos(proto.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if any(size.dim_value > _LARGEST_SIZE for size in value.type.tensor_type.shape.dim):
+                return False
+    return True
+
+
 def _with_bodies(model: ir.Model) -> ir.Model | None:
     """A copy whose dialect nodes have function bodies; None without such nodes, or where linger does not know one."""
-    if not any(is_dialect(node) for _, graph in keyed_graphs(model.graph) for node in graph):
+    if not any(is_dialect(node) or is_newer(node) for _, graph in keyed_graphs(model.graph) for node in graph):
         return None
     copy = model.clone()
     for _, graph in keyed_graphs(copy.graph):

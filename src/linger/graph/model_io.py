@@ -148,9 +148,10 @@ def _parse(content: bytes, where: str) -> onnx.ModelProto:
 
 
 def _complete(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
-    graph = proto.graph
-    if not proto.opset_import or not (graph.node or graph.output or graph.input or graph.name):
+    if not proto.HasField("graph") or not proto.opset_import:
         raise GraphError(f"{where}: this is no ONNX model: it has no graph or no opset. Export it again.")
+    if not proto.graph.output:
+        raise GraphError(f"{where}: the model has no outputs, so it computes nothing. Export it again.")
     return proto
 
 

@@ -77,7 +77,12 @@ def is_narrow_exact(node: ir.Node, op: Op) -> bool:
     names = op.form(len(node.inputs))
     known = {n: v.const_value.numpy() for n, v in zip(names, node.inputs, strict=True) if v and v.const_value}
     weights = [name for name in names if name not in op.optional_inputs and name != names[0]]
-    return all(name in known for name in weights) and op.is_narrow_exact(known, attributes_of(node, op))
+    try:
+        return all(name in known for name in weights) and op.is_narrow_exact(known, attributes_of(node, op))
+    except (ValueError, IndexError) as error:
+        raise GraphError(
+            f"{describe(node)}: the shapes of its weights do not fit ({error}). Export it again."
+        ) from error
 
 
 def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:

@@ -160,6 +160,11 @@ def _shape_problems(place: Place, op: Op, weight: _Parameter, bias: _Parameter |
     group = _int(node, "group", 1) or 1
     if op.name in _WINDOW:
         window = node.attributes["kernel_shape"].as_ints()
+        short = [n for n in ("strides", "dilations") if len(node.attributes[n].as_ints()) != len(window)]
+        if short:
+            reason = f"{' and '.join(short)} and kernel_shape have different lengths"
+            yield place.finding(rules.PARAMETER_SHAPE, reason, "Give one number per axis of the window.")
+            return
         if list(window) != list(shape[2:]):
             yield _shape_finding(place, weight, f"the window {list(window)} of kernel_shape")
             return

@@ -46,7 +46,7 @@ def in_order(place: Place) -> list[ir.Node]:
         stuck = {index for index, count in enumerate(open_needs) if count}
         circle = [describe(nodes[index]) for index in _circle(needs, stuck)]
         raise GraphError(
-            f"{place.name}: {len(circle)} nodes depend on each other in a circle: "
+            f"{place.name}: nodes depend on each other in a circle: "
             f"{listing([*circle, circle[0]], limit=_SHOWN)}. No order can run them; break the circle or export again."
         )
     return found

@@ -30,7 +30,7 @@ def proto_flaws(proto: onnx.ModelProto, content: bytes | None = None) -> list[Fl
         proto: The parsed content.
         content: The bytes it was parsed from, where they are at hand: then no weight is copied.
     """
-    found = [*_opset_flaws(proto), *_function_names(proto.functions)]
+    found = [*_text_flaws(proto), *_opset_flaws(proto), *_function_names(proto.functions)]
     lengths = _long_lengths(proto, content)
     waiting: list[tuple[onnx.GraphProto | onnx.FunctionProto, tuple[_Names, ...], bool]] = [(proto.graph, (), False)]
     waiting += [(function, (), True) for function in proto.functions]
@@ -50,6 +50,14 @@ def _long_lengths(proto: onnx.ModelProto, content: bytes | None) -> Sequence[int
         return None
     found = raw_lengths(content)
     return found if len(found) == len(proto.graph.initializer) else None
+
+
+def _text_flaws(proto: onnx.ModelProto) -> Iterator[Flaw]:
+    """What the model says of itself."""
+    pairs = [text for entry in proto.metadata_props for text in (entry.key, entry.value)]
+    own = (proto.producer_name, proto.producer_version, proto.domain, proto.doc_string, proto.graph.doc_string)
+    if not _is_text((*own, *pairs, *(entry.domain for entry in proto.opset_import))):
+        yield Flaw(NAME, "the model's description is no UTF-8 text")
 
 
 def _opset_flaws(proto: onnx.ModelProto) -> Iterator[Flaw]:
@@ -128,7 +136,9 @@ class _Visit:
         names = [a.name for a in attributes]
         if not node.op_type:
             found.append(Flaw(NAME, "there are nodes without an op type"))
-        if not _is_text((node.op_type, node.name, node.domain, node.overload, *inputs, *outputs, *names)):
+        if not _is_text(
+            (node.op_type, node.name, node.domain, node.overload, node.doc_string, *inputs, *outputs, *names)
+        ):
             found.append(Flaw(NAME, f"the names of the node {_describe(node)} are no UTF-8 text"))
         for attribute in attributes:
             if attribute.ref_attr_name:
@@ -184,6 +194,9 @@ def _value_flaws(graph: onnx.GraphProto) -> Iterator[Flaw]:
     for values in (graph.input, graph.output, graph.value_info):
         for value in values:
             kind = value.type
+            sizes = [d.dim_param for d in kind.tensor_type.shape.dim] if kind.HasField("tensor_type") else []
+            if not _is_text((value.name, value.doc_string, kind.denotation, *sizes)):
+                yield Flaw(NAME, f"the name or the sizes of {_cut(value.name)} are no UTF-8 text")
             if kind.HasField("tensor_type") and len(kind.tensor_type.shape.dim) > MOST_AXES:
                 problem = shape_problem([0] * len(kind.tensor_type.shape.dim))
                 yield Flaw(SHAPE, f"{_cut(value.name)}: {problem}")

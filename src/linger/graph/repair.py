@@ -5,16 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import onnx_ir as ir
 
 from linger.graph.changes import Changes
+from linger.graph.external_data import external_tensors, resolve_external_data
 from linger.graph.finding import Finding
 from linger.graph.model_io import ModelLike, load
 from linger.graph.passes.insert_dequant import insert_dequant
 from linger.graph.propagation import OutputPolicy, propagate
 from linger.graph.proto_repair import repair_proto
 from linger.graph.repair_rules import Rule, choose_rules
+
+_MOST_ROUNDS = 4
+_MOVING = frozenset({"remove_dequant", "rescale_dequant", "insert_dequant"})
+"""Rules that change what others of them see."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +43,19 @@ def load_broken(source: ModelLike) -> tuple[ir.Model, list[RuleChange]]:
         GraphError: The content is no model, or contradicts itself in a way that cannot be mended.
     """
     if isinstance(source, ir.Model):
-        return load(ir.to_proto(source)), []
+        return _copy(source), []
     found: list[Changes] = []
     model = load(source, prepare=lambda proto: found.append(repair_proto(proto)))
     return model, [change for changes in found for change in _named("repair_proto", changes)]
+
+
+def _copy(model: ir.Model) -> ir.Model:
+    """A model of the same content; weights in other files are found where the given model finds them."""
+    copy = load(ir.to_proto(model))
+    folder = next((Path(tensor.base_dir) for tensor in external_tensors(model)), None)
+    if folder is not None:
+        resolve_external_data(copy, folder, "the given model")
+    return copy
 
 
 def repair(
@@ -65,6 +80,14 @@ def repair(
     findings: list[Finding] = []
     for rule in chosen:
         changes += _named(rule.name, _apply(rule, model, outputs))
+    moving = [rule for rule in chosen if rule.name in _MOVING]
+    made = [change for change in changes if change.rule in _MOVING]
+    for _ in range(_MOST_ROUNDS):  # what one of them mends may be work for another
+        if not made:
+            break
+        made = [change for rule in moving for change in _named(rule.name, _apply(rule, model, outputs))]
+        changes += made
+    for rule in chosen:
         findings += rule.find(model) if rule.find is not None else ()
     return changes, [*propagate(model, outputs=outputs).findings, *findings]
 

@@ -69,8 +69,8 @@ _ALL = (
     Rule("remove_dequant", "Ops that take integers have them; Dequants of floats and second ones go.", remove_dequant),
     Rule("insert_dequant", "Ops that need real numbers have them, through one Dequant per tensor.", insert_dequant),
     Rule("correct_types", "No tensor is declared as integers where it is real, or the other way round.", correct_types),
-    Rule("merge_initializers", "Initializers of equal content become one.", merge_initializers, is_default=False),
-    Rule("merge_duplicates", "Nodes that compute the same become one.", merge_duplicates, is_default=False),
+    Rule("remove_dead_code", "Nodes, initializers and functions that nobody uses go.", remove_dead_code),
+    Rule("complete_types", "Every tensor says which type and shape it has, and says it right.", complete_types),
     Rule("cancel_dq_q", "A dequantisation that is undone exactly goes, and so does what undoes it.", cancel_dq_q),
     Rule(
         "fill_float_islands",
@@ -79,19 +79,19 @@ _ALL = (
         is_default=False,
         find=island_findings,
     ),
+    Rule("merge_initializers", "Initializers of equal content become one.", merge_initializers, is_default=False),
+    Rule("merge_duplicates", "Nodes that compute the same become one.", merge_duplicates, is_default=False),
     Rule(
         "split_shared_zero_points",
         "Every quantised tensor has a scale and a zero point of its own.",
         split_shared_zero_points,
     ),
-    Rule("remove_dead_code", "Nodes, initializers and functions that nobody uses go.", remove_dead_code),
     Rule(
         "attach_functions",
         "A file that brings function bodies has one for every dialect node.",
         _attach_where_functions_are,
     ),
     Rule("name_nodes", "Every node has a name of its own, and so has every tensor.", name_nodes),
-    Rule("complete_types", "Every tensor says which type and shape it has, and says it right.", complete_types),
 )
 
 RULES: Mapping[str, Rule] = MappingProxyType({rule.name: rule for rule in _ALL})

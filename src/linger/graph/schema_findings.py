@@ -15,8 +15,8 @@ from onnx.defs import OpSchema
 from linger.dialect import Op, is_known, ops
 from linger.errors import UsageError, listing
 from linger.graph import check_rules as rules
-from linger.graph.claims import NEWER_DOMAIN
 from linger.graph.dialect_node import is_dialect, op_of
+from linger.graph.dialects import NEWER_OPS, is_newer
 from linger.graph.finding import WARNING, Finding
 from linger.graph.node_places import Place, Whole, function_places, model_finding
 from linger.numeric.onnx_writer import ATTRIBUTE_TYPES, OUTPUT_TYPE
@@ -24,14 +24,6 @@ from linger.numeric.onnx_writer import ATTRIBUTE_TYPES, OUTPUT_TYPE
 _ONNX_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"})
 _EVERYWHERE = frozenset({"platform", "platform_quant", "castor_mode", "quant_mode", "mode", OUTPUT_TYPE})
 """Attributes that files of the dialect may have on any node."""
-
-_NEWER_OPS = frozenset({
-    "Quant", "Dequant", "QConv1d", "QConv2d", "QConvBN2d", "QConvTranspose1d", "QConvTranspose2d", "QLinear",
-    "QBatchNorm1d", "QBatchNorm2d", "QLayerNorm", "QLayerNorm2d", "QAdd", "QMul", "QBmm", "QMatmul", "QSigmoid", "QTanh",
-    "QGelu", "QSwish", "QCat", "QSoftmax", "QGLU", "QAvgPool1d", "QAvgPool2d", "QGlobalAveragePool2d", "QMaxPool2d",
-    "QLSTM", "QGRU", "Gather", "Squeeze",
-})  # fmt: skip
-"""Ops of the domain `linger`; their attributes are read where they are there, and not asked for."""
 
 _COMPLETED = {"Clip": frozenset({"low", "high"})}
 """Inputs that linger supplies where they are left out, beside biases."""
@@ -100,11 +92,11 @@ def _node_findings(place: Place, imports: Mapping[str, int], whole: Whole) -> It
                 f"linger has no op {node.op_type}{_meant(node.op_type, ops())}",
                 "Update linger, or keep this layer in float.",
             )
-    elif node.domain == NEWER_DOMAIN:
-        if node.op_type not in _NEWER_OPS:
+    elif is_newer(node):
+        if node.op_type not in NEWER_OPS:
             yield place.finding(
                 rules.UNKNOWN_OP,
-                f"the newer dialect has no op {node.op_type}{_meant(node.op_type, _NEWER_OPS)}",
+                f"the newer dialect has no op {node.op_type}{_meant(node.op_type, NEWER_OPS)}",
                 "Correct the name, or keep this layer in float.",
             )
     elif identifier in whole.model.functions:

@@ -24,12 +24,24 @@ class Takeover:
             counts.update(value.name for value in defined_in(place.graph) if value.name)
         self._repeated = {name for name, count in counts.items() if count > 1}
         self._gone: dict[ir.Node, None] = {}
+        self._loose: dict[ir.Value, None] = {}
 
     def discard(self, node: ir.Node) -> None:
         """Take a node out of use: it uses nothing any more, and `finish` removes it."""
-        for index in range(len(node.inputs)):
-            node.replace_input_with(index, None)
+        self.release(node)
         self._gone[node] = None
+
+    def release(self, node: ir.Node) -> None:
+        """Take away all inputs of a node."""
+        for index in range(len(node.inputs)):
+            self.set_input(node, index, None)
+
+    def set_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
+        """Let a node use another tensor, or none; a constant that nobody uses then goes with `finish`."""
+        before = node.inputs[index]
+        node.replace_input_with(index, value)
+        if before is not None:
+            self._loose[before] = None
 
     def discard_if_unused(self, node: ir.Node) -> None:
         """Take a node out of use if nobody uses its outputs."""
@@ -38,6 +50,8 @@ class Takeover:
 
     def finish(self) -> None:
         """Remove the nodes that were discarded, all at once: each removal looks through all outputs of the graph."""
+        for value in self._loose:
+            self._drop_constant(value)
         by_graph: dict[ir.Graph, list[ir.Node]] = {}
         for node in self._gone:
             if node.graph is not None:
@@ -45,6 +59,16 @@ class Takeover:
         for graph, nodes in by_graph.items():
             graph.remove(nodes)
         self._gone.clear()
+        self._loose.clear()
+
+    def _drop_constant(self, value: ir.Value) -> None:
+        if value.uses() or value.is_graph_output() or value.is_graph_input():
+            return
+        maker = value.producer()
+        if maker is not None and maker.op_type == "Constant" and not maker.domain:
+            self._gone[maker] = None
+        elif value.is_initializer() and value.graph is not None and value.name is not None:
+            value.graph.initializers.pop(value.name)
 
     def is_possible(self, old: ir.Value, new: ir.Value) -> bool:
         """Whether `new` can stand wherever `old` stands."""

@@ -18,7 +18,7 @@ from linger.graph.conversion_plan import (
     renamed,
 )
 from linger.graph.conversion_scene import Scene, axes_of, rewrite
-from linger.graph.dialects import DEFAULT_PLATFORM, NEWER_OPS, OLDER, NewerOp
+from linger.graph.dialects import DEFAULT_PLATFORM, NEWER_OPS, OLDER, QUANT_MODE, NewerOp
 from linger.graph.older_attributes import older_op, plan_renamed, platform_named
 from linger.graph.to_older_recurrent import plan_recurrent
 from linger.graph.to_older_windows import plan_batch_norm, plan_flat_batch_norm, plan_global_pool, plan_pool, plan_row
@@ -83,7 +83,7 @@ def _plan_curve(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
     written: dict[str, Any] = {"data_bits": bits, "o_bits": wanted, "scale_o": widened, "scale_x": source}
     platform = platform_named(node)
     if platform != DEFAULT_PLATFORM:
-        written |= {"platform": platform}
+        written |= {"platform": platform, "quant_mode": QUANT_MODE}
 
     def edit() -> None:
         wide = scene.before(

@@ -26,6 +26,7 @@ from linger.graph.qdq_findings import qdq_findings
 from linger.graph.scale_findings import scale_findings
 from linger.graph.schema_findings import schema_findings
 from linger.graph.setting_findings import setting_findings
+from linger.graph.soundness import REPORTABLE, TENSOR
 from linger.graph.structure_findings import structure_findings
 from linger.graph.target_findings import target_findings
 from linger.graph.target_rules import TARGET_RULES
@@ -50,12 +51,13 @@ def check(path: ModelLike, target: str | Target | None = None, *, ignore: Iterab
 
     Raises:
         UsageError: There is no such file, chip or rule.
-        GraphError: The file is no complete ONNX model.
+        GraphError: The file is no complete ONNX model, or nothing can be said of it (endless functions, names that are no
+            text, external data outside of its folder).
     """
     chip = find_target(target) if isinstance(target, str) else target
     left_out = rule_ids(ignore)
     where = Path(path) if isinstance(path, (str, os.PathLike)) else None
-    model = load(path)
+    model = load(path, allowed=LISTED)
     whole = Whole.of(model)
     light = without_weights(_proto(path, model))
     found = _ordered(whole, _collected(whole, light, chip))
@@ -78,6 +80,9 @@ def rule_ids(given: Iterable[str]) -> frozenset[str]:
         )
     return frozenset(by_name.get(name, name) for name in wanted)
 
+
+LISTED = REPORTABLE | {TENSOR}
+"""Flaws with which a file is not refused: they become findings, beside all others."""
 
 _ONLY_NUMBERS = frozenset({PARAMETER_TYPE.id, PARAMETER_RANGE.id, BIAS_RANGE.id})
 """Errors that do not keep a chip from judging the rest of the node."""

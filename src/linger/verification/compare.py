@@ -12,6 +12,7 @@ from linger.errors import UsageError, listing
 from linger.graph.model_io import ModelLike
 from linger.progress import progress
 from linger.verification.comparison_result import FileComparison
+from linger.verification.differences import FAR
 from linger.verification.dump_comparison import compare_with_dumps
 from linger.verification.dump_folder import DUMP_SUFFIXES, RAW_SUFFIXES
 from linger.verification.dump_manifest import NAMES
@@ -31,7 +32,7 @@ def compare(
     seed: int = 0,
     batches: int = 1,
     engine: str = "onnxruntime",
-    float_tolerance: float = 0.0,
+    float_tolerance: float | None = None,
     allow_unknown: bool = False,
 ) -> FileComparison:
     """Compare two ONNX files, or an ONNX file and what a device dumped, tensor by tensor.
@@ -47,7 +48,8 @@ def compare(
         seed: Seed of the random ones.
         batches: How many random feeds.
         engine: "onnxruntime", or "numpy" for linger's reference.
-        float_tolerance: How far floats without a scale may lie apart, as a part of the tensor's largest value.
+        float_tolerance: How far floats without a scale may lie apart, as a part of the tensor's largest value. None: not
+            at all for two files, which run in one engine; a thousandth for dumps, whose float ops are another library's.
         allow_unknown: Whether dumps that mean no tensor of the file are listed instead of refused.
 
     Returns:
@@ -57,7 +59,7 @@ def compare(
         UsageError: Inputs or dumps that are damaged or do not fit; all of them are named.
         GraphError: A file that is no model, or that cannot run.
     """
-    if not float_tolerance >= 0:
+    if float_tolerance is not None and not float_tolerance >= 0:
         raise UsageError(f"float_tolerance {float_tolerance} is negative. Give 0 or a small part of one.")
     if batches < 1:
         raise UsageError(f"batches {batches}: at least one is needed.")
@@ -66,8 +68,9 @@ def compare(
     if is_dump(b):
         assert isinstance(b, (str, os.PathLike))  # is_dump has looked
         runner = FileRunner(a, "a", engine)
-        return compare_with_dumps(runner, Path(b), inputs, float_tolerance=float_tolerance, allow_unknown=allow_unknown)
-    pair = _FilePair(FileRunner(a, "a", engine), FileRunner(b, "b", engine), float_tolerance)
+        allowed = FAR if float_tolerance is None else float_tolerance
+        return compare_with_dumps(runner, Path(b), inputs, float_tolerance=allowed, allow_unknown=allow_unknown)
+    pair = _FilePair(FileRunner(a, "a", engine), FileRunner(b, "b", engine), float_tolerance or 0.0)
     model = pair.a.model
     feeds = generated_feeds(model, seed=seed, batches=batches) if inputs is None else given_feeds(inputs, model)
     for feed in progress(feeds, "compare"):
@@ -80,6 +83,10 @@ def is_dump(source: Any) -> bool:
     if not isinstance(source, (str, os.PathLike)):
         return False
     path = Path(source)
+    try:
+        path.stat()
+    except (OSError, ValueError):  # nothing there, or a name that no file can have: for others to say
+        return path.suffix in (*DUMP_SUFFIXES, *RAW_SUFFIXES) or path.name in NAMES
     return path.is_dir() or path.suffix in (*DUMP_SUFFIXES, *RAW_SUFFIXES) or path.name in NAMES
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.errors import LingerError, UnsupportedError, UsageError, listing
-from linger.graph.dialect_node import describe, is_dialect
+from linger.errors import UsageError, listing
+from linger.graph.claims import is_quantising
+from linger.graph.dialect_node import describe
 from linger.graph.recording import Recording
 from linger.graph.rewiring import needed_by
 from linger.runtime.reference import Reference
@@ -31,17 +32,6 @@ from linger.verification.result import Divergence, FloatRow, TensorRow
 RUNTIME = "ONNX Runtime"
 PLAIN = ", run plainly"
 """Added where nothing but the outputs is watched, as a user runs the file."""
-
-# what onnx's reference ops raise when a file asks for something they cannot do
-_REFERENCE_ERRORS = (
-    RuntimeError,
-    NotImplementedError,
-    TypeError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-)
 
 
 @dataclass(frozen=True)
@@ -84,7 +74,7 @@ class Comparison:
         }
         session = next(iter(self.sessions.values()))
         self.model = session.model  # in the order of computation
-        self._reference = _reference(model)
+        self._reference = Reference(model)
         self._inputs = [i.name for i in session.get_inputs()]
         self._outputs = [o.name for o in session.get_outputs()]
         self._exact = _dequantized_outputs(model)
@@ -102,7 +92,7 @@ class Comparison:
 
         Raises:
             UsageError: The recording does not fit the file.
-            UnsupportedError: The numpy reference lacks an op.
+            GraphError: The numpy reference cannot run the file.
         """
         batch = self._run(recording)
         self._note_missing(batch)
@@ -122,10 +112,7 @@ class Comparison:
             label: _arrays(dict(zip(self._outputs, session.run(None, feeds), strict=True)))
             for label, session in self.sessions.items()
         }
-        try:
-            reference = self._reference.intermediates(feeds)
-        except _REFERENCE_ERRORS as error:
-            raise _no_reference(error) from error
+        reference = self._reference.intermediates(feeds)
         return Batch(self.batches, recording, feeds, reference, watched, outputs)
 
     def _feeds(self, recording: Recording) -> dict[str, NDArray[Any]]:
@@ -230,22 +217,6 @@ def _arrays(found: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
 
 
-def _reference(model: ir.Model) -> Reference:
-    try:
-        return Reference(model)
-    except LingerError:
-        raise
-    except _REFERENCE_ERRORS as error:
-        raise _no_reference(error) from error
-
-
-def _no_reference(error: Exception) -> UnsupportedError:
-    reason = " ".join(str(error.__cause__ or error).split())[:300]
-    return UnsupportedError(
-        f"verify: the numpy reference cannot run this file ({reason}). Verify the part without that op: linger.graph.extract."
-    )
-
-
 def _dequantized_outputs(model: ir.Model) -> set[str]:
     """Outputs that are made of integers by one exact step: a Dequant's, a DequantizeLinear's."""
     return {
@@ -253,5 +224,5 @@ def _dequantized_outputs(model: ir.Model) -> set[str]:
         for value in model.graph.outputs
         if value.name
         and (node := value.producer()) is not None
-        and (is_dialect(node) or (node.domain == "" and node.op_type == "DequantizeLinear"))
+        and (is_quantising(node) or (node.domain == "" and node.op_type == "DequantizeLinear"))
     }

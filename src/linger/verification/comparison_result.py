@@ -83,14 +83,15 @@ class FileComparison:
 
     def _sentences(self) -> list[str]:
         wrong = self.worst
-        said = [
-            f"{len(wrong)} of {count(len(self.rows), 'tensor')} differ: {self.differing} of {count(self.values, 'value')}, "
-            f"{count(self.batches, 'batch')}."
-            if wrong
-            else f"All of {count(len(self.rows), 'tensor')} are equal ({count(self.values, 'value')}, {count(self.batches, 'batch')})."
-            if self.values
-            else "No tensor could be compared."
-        ]
+        counted = f"{count(self.values, 'value')}, {count(self.batches, 'batch')}."
+        if wrong:
+            said = [f"{len(wrong)} of {count(len(self.rows), 'tensor')} differ: {self.differing} of {counted}"]
+        else:
+            said = [
+                f"Equal: {count(len(self.rows), 'tensor')}, {counted}"
+                if self.values
+                else "No tensor could be compared."
+            ]
         largest = max((row.largest for row in wrong if row.unit == "LSB"), default=0.0)
         if largest:
             said.append(f"The largest difference is {largest:g} LSB.")

@@ -171,7 +171,7 @@ def _shape_text(value: ir.Value) -> str:
 
 def _made_up_sizes(value: ir.Value) -> list[int]:
     assert value.shape is not None  # the caller has looked
-    return [d if isinstance(d, int) else _OPEN_SIZE for d in value.shape]
+    return [d if isinstance(d, int) and d >= 0 else _OPEN_SIZE for d in value.shape]
 
 
 def _made_up(value: ir.Value, generator: np.random.Generator) -> Array:

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.errors import GraphError, UsageError, listing
+from linger.errors import UsageError, listing
 from linger.graph.model_io import ModelLike, load
 from linger.graph.normal_form import bring_to_normal_form
 from linger.runtime.reference import Reference
@@ -21,9 +20,6 @@ from linger.runtime.session import Feeds, Session
 from linger.verification.tensor_facts import inner_tensor_count, inputs_of, tensor_facts
 
 Array = NDArray[Any]
-
-_REFERENCE_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""onnx's reference ops raise whatever Python and numpy do; its own errors are RuntimeErrors."""
 
 ENGINES = ("onnxruntime", "numpy")
 
@@ -49,7 +45,7 @@ class FileRunner:
             loaded = load(model)
             self.model = loaded if loaded is not model else load(ir.to_proto(loaded))  # a given model stays as it is
             bring_to_normal_form(self.model)
-            self._computed = reference_of(self.model, self.label)
+            self._computed = Reference(self.model).intermediates
         self.facts = tensor_facts(self.model)
         self.inputs = [value.name or "" for value in inputs_of(self.model)]
         self.outputs = [value.name or "" for value in self.model.graph.outputs]
@@ -72,28 +68,3 @@ class FileRunner:
         if not inner:
             return []
         return [f"{self.label}: {inner} tensors inside branches and loops are not compared, only what these return."]
-
-
-def reference_of(model: ir.Model, label: str) -> Callable[[Feeds], dict[str, Array]]:
-    """Every tensor by the numpy reference; what onnx's own reference ops cannot do is said in a sentence.
-
-    Raises:
-        GraphError: Now or when it is called: an op without an implementation, or numbers that an op refuses.
-    """
-    with _explained(label):
-        reference = Reference(model)
-
-    def run(feeds: Feeds) -> dict[str, Array]:
-        with _explained(label):
-            return reference.intermediates(feeds)
-
-    return run
-
-
-@contextmanager
-def _explained(label: str) -> Iterator[None]:
-    try:
-        yield
-    except _REFERENCE_ERRORS as error:
-        reason = (str(error).splitlines() or [""])[0].rstrip(".")
-        raise GraphError(f"{label}: the numpy reference cannot run it: {type(error).__name__}: {reason}.") from error

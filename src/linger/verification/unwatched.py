@@ -14,7 +14,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.graph.dialect_node import describe, is_dialect
+from linger.graph.claims import is_quantising
+from linger.graph.dialect_node import describe
 from linger.runtime.session import Session
 from linger.verification.byte_products import ancestors
 from linger.verification.comparison import PLAIN, Batch, Comparison
@@ -65,7 +66,7 @@ def _cut_off(session: Session, batch: Batch, name: str) -> tuple[NDArray[np.bool
     """Where a tensor differs that the file, cut off behind it, computes; and what it computes."""
     want, have = batch.reference[name], session.run_up_to(name, batch.feeds)
     producer = _producer(session.model.graph, name)
-    is_exact = want.dtype.kind != "f" or producer.op_type == "DequantizeLinear" or is_dialect(producer)
+    is_exact = want.dtype.kind != "f" or producer.op_type == "DequantizeLinear" or is_quantising(producer)
     return (unequal if is_exact else far_apart)(want, have), have
 
 

@@ -20,9 +20,9 @@ from linger.errors import UsageError, VerificationError, listing
 from linger.graph.model_io import ModelLike
 from linger.graph.recording import Recording
 from linger.progress import progress
+from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from linger.verification.feeds import Feed, generated_feeds, given_feeds
-from linger.verification.file_runner import reference_of
 from linger.verification.tensor_facts import TensorFact, inputs_of, tensor_facts
 from linger.verification.vector_files import FORMATS, Vector, is_vector_folder, write_vector_files
 from linger.verification.verify import verify_file
@@ -132,7 +132,7 @@ class _Run:
     def __init__(self, model: ModelLike) -> None:
         session = Session(model)
         self._source, self.model = model, session.model
-        self._compute = reference_of(self.model, _label(model))
+        self._compute = Reference(self.model).intermediates
         self._facts = tensor_facts(self.model)
         self._constants = _constants(self.model)
         self._outputs = {value.name for value in self.model.graph.outputs}

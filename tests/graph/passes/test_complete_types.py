@@ -16,7 +16,7 @@ def types(model):
 
 def test_tensors_without_a_type_get_one():
     model = parse("a = Transpose(x)  b = Shape(a)  y = Cast<to = 6>(a)", inputs="float[2,n] x", outputs="int32[n,2] y")
-    assert applied(complete_types, model) == [("g", "types or shapes of 2 tensors declared")]
+    assert applied(complete_types, model) == [("g", "types or shapes added: 2")]
     assert types(model) == {"a": "float[n,2]", "b": "int64[2]", "y": "int32[n,2]"}
     checked(model)
 
@@ -27,7 +27,7 @@ def test_a_wrong_declaration_is_corrected_and_what_follows_from_it():
     first.type, first.shape = ir.TensorType(ir.DataType.INT8), ir.Shape([4, 4])
     assert applied(complete_types, model) == [
         ("a", "declared as int8[4,4], corrected to float[3]"),
-        ("g", "types or shapes of 1 tensors declared"),
+        ("g", "types or shapes added: 1"),
     ]
     assert types(model) == {"a": "float[3]", "b": "float[3]", "y": "float[3]"}
 

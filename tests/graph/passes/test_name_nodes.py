@@ -22,7 +22,7 @@ def test_nodes_without_a_name_are_called_after_their_op_and_output():
     rows = applied(name_nodes, model)
     np.testing.assert_array_equal(computed(model, {"x": X * 0})[0], [1, 1, 1])
     assert names(model) == ["one", "Neg_b", "Exp_y"]
-    assert rows == [("Exp_y", "was called one, as another node is"), ("g", "1 nodes had no name: Neg_b")]
+    assert rows == [("Exp_y", "was called one, as another node is"), ("g", "nodes without a name called Neg_b")]
 
 
 def test_a_name_that_is_taken_gets_a_number():

@@ -1,6 +1,7 @@
 """The rules on a file of ONNX Runtime's own quantiser."""
 
 import logging
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -9,8 +10,10 @@ import pytest
 
 import linger
 from linger.graph.passes.fill_float_islands import fill_float_islands
+from linger.graph.passes.sort_nodes import sort_nodes
 from linger.graph.repair_rules import RULES, choose_rules
 from tests.support.onnx_text import checked
+from tests.support.other_tools import RandomFile
 from tests.support.passes import LEVELS, applied, computed
 
 SHAPE = (1, 3, 16, 16)
@@ -79,3 +82,26 @@ def test_all_rules_keep_every_number(quantised, draw, rules):
             np.testing.assert_array_equal(computed(model, {"x": x}, level)[0], numbers)
         np.testing.assert_array_equal(linger.Session(model).run(None, {"x": x})[0], expected[1])
     assert [row for rule in rules for row in rule.apply(model).rows()] == []
+
+
+def mended(number):
+    """A random file after all rules, and how often each of them did something."""
+    model = RandomFile(number, 4 + number % 16).model()
+    sort_nodes(model)
+    x = np.random.default_rng(number).normal(0, 8, (1, 4, 4, 4)).astype(np.float32)
+    before = computed(model, {"x": x})
+    counts = Counter({name: len(rule.apply(model)) for name, rule in RULES.items()})
+    checked(model)
+    for old, new in zip(before, computed(model, {"x": x}), strict=True):
+        assert old.tobytes() == new.tobytes(), number
+    assert [row for rule in RULES.values() for row in rule.apply(model).rows()] == [], number
+    return counts
+
+
+@pytest.mark.parametrize(
+    "numbers", [pytest.param(range(20), id="20"), pytest.param(range(20, 620), id="600", marks=pytest.mark.slow)]
+)
+def test_random_files_keep_every_number(numbers):
+    total = sum(map(mended, numbers), Counter())
+    least = len(numbers) // 20  # else the files would not try the rules
+    assert min(total[rule] for rule in ("cancel_dq_q", "fill_float_islands", "split_shared_zero_points")) >= least

@@ -97,4 +97,5 @@ def _cancel(first: ir.Node, second: ir.Node, takeover: Takeover) -> None:
     if takeover.replace(second.outputs[0], q):
         takeover.discard(second)
     else:
+        takeover.release(second)
         become_identity(second, q)

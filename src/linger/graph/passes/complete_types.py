@@ -27,7 +27,8 @@ def complete_types(model: ir.Model) -> Changes:
         GraphError: The nodes are not in order.
     """
     changes = Changes()
-    if any(in_order(place) != list(place.graph) for place in places_in(model.graph, None)):
+    places = [*places_in(model.graph, None), *(p for f in model.functions.values() for p in places_in(f.graph, f))]
+    if any(in_order(place) != list(place.graph) for place in places):
         raise GraphError("the nodes are not in order, so their types cannot be told. Run the rule sort_nodes first.")
     inferred = inferred_types(model)
     interface, opset = set(model.graph.outputs), model.graph.opset_imports.get("", OLDEST_OPSET)
@@ -49,7 +50,7 @@ def complete_types(model: ir.Model) -> Changes:
             else:
                 added += 1
         if added:
-            changes.note(graph.name or "graph", f"types or shapes of {added} tensors declared")
+            changes.note(graph.name or "graph", f"types or shapes added: {added}")
     return changes
 
 

@@ -55,7 +55,7 @@ def _fill(island: Island, element: ir.DataType, names: Names, takeover: Takeover
             maker = None if value is None else value.producer()
             if maker is not None and maker in sources:
                 node.replace_input_with(index, maker.inputs[0])
-        _bring_bounds(node, island.sinks[0], element, names)
+        _bring_bounds(node, island.sinks[0], element, names, takeover)
         for output in data_outputs(node):
             output.type = ir.TensorType(element)
     for sink in island.sinks:
@@ -64,7 +64,7 @@ def _fill(island: Island, element: ir.DataType, names: Names, takeover: Takeover
         takeover.discard_if_unused(source)
 
 
-def _bring_bounds(node: ir.Node, sink: ir.Node, element: ir.DataType, names: Names) -> None:
+def _bring_bounds(node: ir.Node, sink: ir.Node, element: ir.DataType, names: Names, takeover: Takeover) -> None:
     """Integers for the numbers that the data is compared with; Relu compares with 0."""
     numbers = {}
     for index in bounds_of(node):
@@ -78,7 +78,7 @@ def _bring_bounds(node: ir.Node, sink: ir.Node, element: ir.DataType, names: Nam
     for index, number in numbers.items():
         if index >= len(node.inputs):
             node.resize_inputs(index + 1)
-        node.replace_input_with(index, _integer(quantized(number, sink, element), node, element, names))
+        takeover.set_input(node, index, _integer(quantized(number, sink, element), node, element, names))
 
 
 def _integer(number: int | None, node: ir.Node, element: ir.DataType, names: Names) -> ir.Value:
@@ -99,4 +99,5 @@ def _drop_sink(sink: ir.Node, takeover: Takeover) -> None:
     if takeover.replace(sink.outputs[0], integers, with_name=True):
         takeover.discard(sink)
     else:
+        takeover.release(sink)
         become_identity(sink, integers)

@@ -100,7 +100,8 @@ class _Inserter:
     def _present(self, value: ir.Value, graph: ir.Graph) -> ir.Value | None:
         scale = self._found.fact(value).scale
         for node in value.consumers():
-            if is_dequant(node) and node.graph is graph and read_scale(node, "scale_o") == scale:
+            is_its_own = is_dequant(node) and node.inputs[0] is value
+            if is_its_own and node.graph is graph and read_scale(node, "scale_o") == scale:
                 graph.remove(node)  # it may stand behind what is to read it
                 place_early(node, graph)
                 return node.outputs[0]

@@ -49,7 +49,7 @@ def _name_nodes(group: list[Place], changes: Changes) -> None:
             else:
                 nameless.append(node.name)
         if nameless:
-            changes.note(place.name, f"{len(nameless)} nodes had no name: {listing(nameless, limit=_SHOWN)}")
+            changes.note(place.name, f"nodes without a name called {listing(nameless, limit=_SHOWN)}")
 
 
 def _name_tensors(group: list[Place], changes: Changes) -> None:
