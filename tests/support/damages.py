@@ -288,7 +288,7 @@ def move_down(p: Patient) -> bool:
         return False
     node, edge = found
     over, output = edge.node, edge.node.output[0]
-    if graphs_of(over) or not _is_data(p, output):
+    if graphs_of(over) or not _is_data(p, output) or _is_without_kernel(p, over, node.input[0]):
         return False
     p.touched.add(node.doc_string)
     edge.connect(node.input[0])
@@ -298,6 +298,13 @@ def move_down(p: Patient) -> bool:
     over.output[0] = raw
     _forget_if_unused(p, node)
     return True
+
+
+def _is_without_kernel(p: Patient, node: Node, name: str) -> bool:
+    """Whether a node would move 16 bits, rightly, and ONNX Runtime has no kernel for that."""
+    tensor = p.made.tensors.get(name)
+    bits = None if tensor is None else tensor.bits
+    return bits in (None, 16) and node.op_type in ("Pad", "Where", "Max", "Min", "Resize")
 
 
 @damage(DAMAGES)
