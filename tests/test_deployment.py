@@ -67,7 +67,7 @@ session = linger.Session(path)
 mended = linger.fix_dequant(path, True)
 done = {
     "session": str(y.dtype),
-    "fix_dequant": [mended.ok, len(mended.changes), mended.path.name],
+    "fix_dequant": [mended.ok, mended.path.name],
     "parser_dequant": type(linger.parser_dequant(path.read_bytes(), False)).__name__,
 }
 if hasattr(linger, "check"):
@@ -93,7 +93,7 @@ def test_a_file_is_run_and_mended_without_torch(tmp_path):
     path.write_bytes(dialect().SerializeToString())
     done = json.loads(run(USE, path))
     assert done["session"] == "float32"
-    assert done["fix_dequant"] == [True, 0, "m_fix.onnx"]
+    assert done["fix_dequant"] == [True, "m_fix.onnx"]
     assert done["parser_dequant"] == "Model"
     assert all(done.get(name, True) for name in ("check", "compare", "vectors"))
     assert [done[command] for command in ("inspect", "run", "verify", "fix")] == [0, 0, 0, 0]
