@@ -40,6 +40,7 @@ class Patient:
     made: Made
     dice: random.Random
     model: onnx.ModelProto = field(init=False)
+    domain: str = field(init=False)
     touched: set[str] = field(default_factory=set)
     rescaled: set[str] = field(default_factory=set)
     count: int = 0
@@ -47,6 +48,8 @@ class Patient:
     def __post_init__(self) -> None:
         self.model = onnx.ModelProto()
         self.model.CopyFrom(self.made.model)
+        used = {node.domain for _, node in self.nodes()}
+        self.domain = "linger" if "linger" in used and "thinker" not in used else "thinker"
 
     def name(self, stem: str) -> str:
         self.count += 1
@@ -87,7 +90,7 @@ class Patient:
         graph.node.insert(list(graph.node).index(node) + 1, new)
 
     def dequant(self, source: str, output: str, scale: float, tag: str) -> Node:
-        made = helper.make_node("Dequant", [source], [output], self.name("extra"), domain="thinker", scale_o=scale)
+        made = helper.make_node("Dequant", [source], [output], self.name("extra"), domain=self.domain, scale_o=scale)
         made.doc_string = tag
         return made
 
@@ -288,7 +291,7 @@ def move_down(p: Patient) -> bool:
         return False
     node, edge = found
     over, output = edge.node, edge.node.output[0]
-    if graphs_of(over) or not _is_data(p, output):
+    if graphs_of(over) or not _is_data(p, output) or _is_without_kernel(p, over, node.input[0]):
         return False
     p.touched.add(node.doc_string)
     edge.connect(node.input[0])
@@ -298,6 +301,13 @@ def move_down(p: Patient) -> bool:
     over.output[0] = raw
     _forget_if_unused(p, node)
     return True
+
+
+def _is_without_kernel(p: Patient, node: Node, name: str) -> bool:
+    """Whether a node would move 16 bits, rightly, and ONNX Runtime has no kernel for that."""
+    tensor = p.made.tensors.get(name)
+    bits = None if tensor is None else tensor.bits
+    return bits in (None, 16) and node.op_type in ("Pad", "Where", "Max", "Min", "Resize")
 
 
 @damage(DAMAGES)
@@ -473,7 +483,7 @@ def _comes_from_dequant(p: Patient, name: str, seen: set[str]) -> bool:
         return False
     seen.add(name)
     node = found[1]
-    if node.domain == "thinker":
+    if node.domain == p.domain:
         return node.op_type == "Dequant" or (
             node.op_type == "ShuffleChannel" and _comes_from_dequant(p, node.input[0], seen)
         )

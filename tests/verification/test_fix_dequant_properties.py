@@ -1,7 +1,8 @@
 """Random dialect graphs, damaged in every way: the repair gives back what they computed, or says that it cannot."""
 
+import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx
 import onnx_ir as ir
@@ -21,6 +22,8 @@ from tests.support.graph_control import FAMILIES, random_model
 from tests.support.graph_text import edits
 from tests.support.repairs import SPARING, Outputs, as_reals, first_difference, interface, outputs_of
 
+OF_DEQUANTS = "LGR6"
+"""How the ids of the check's rules about Dequants begin."""
 Rules = tuple[str, ...] | None
 FREELY = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
 SMALL, LARGE = st.integers(1, 6), st.integers(2, 10)
@@ -77,6 +80,7 @@ def restored(made: Made, hurt: Damaged, number: int, rules: Rules) -> str:
         return "reported"
     repaired = ir.to_proto(repair.model)
     same_as_before(made, hurt, repaired, number, before)
+    assert [str(f) for f in linger.check(repaired).findings if f.rule.startswith(OF_DEQUANTS)] == []
     assert [str(c) for c in linger.fix_dequant(repaired, rules=rules).changes] == []
     return "exact"
 
@@ -131,6 +135,30 @@ def test_thousands_of_damaged_graphs_are_restored_or_reported():
     assert min(tally.families[name] for name in FAMILIES) >= 10
     assert min(tally.kinds[name] for name in KINDS) >= 10
     assert tally.outcomes["reported"] >= 10
+
+
+def try_twins(numbers: range) -> Counter:
+    """The same graphs in the newer dialect, where all of their ops have a counterpart there."""
+    outcomes = Counter()
+    for number in numbers:
+        made, dice = random_model(number, number % 6 + 1), random.Random(number)
+        try:
+            twin = replace(made, model=ir.to_proto(linger.convert_dialect(made.model, to="linger").model))
+        except linger.UnsupportedError:
+            continue
+        unhurt(twin, SPARING)
+        hurt = injure(twin, dice.choices(KINDS, k=2), number)
+        outcomes.update([restored(twin, hurt, number, SPARING)])
+    return outcomes
+
+
+def test_damaged_graphs_of_the_newer_dialect_are_restored_or_reported():
+    assert try_twins(range(25))["exact"] >= 12
+
+
+@pytest.mark.slow
+def test_hundreds_of_damaged_graphs_of_the_newer_dialect_are_restored_or_reported():
+    assert try_twins(range(1000, 1600))["exact"] >= 300
 
 
 @settings(FREELY, max_examples=15, derandomize=True)

@@ -453,3 +453,82 @@ def test_13_int16_read_as_int8_is_reported():
 
 def test_14_a_node_that_fails_on_int64_gets_no_dequant():
     reports("g (float[2] x) => (float[1] y) { q = Q16(x) s = Shape(q) y = Sigmoid(s) }", ERROR, "Sigmoid", "'s'")
+
+
+# what random graphs found in ours
+
+
+def test_a_dequant_with_another_scale_than_its_tensor_is_rescaled():
+    result = mends(
+        "g (float[1] x) => (float[1] y) { q = Q16(x) r = DQ4(q) y = Neg(r) }",
+        "g (float[1] x) => (float[1] y) { q = Q16(x) r = DQ16(q) y = Neg(r) }",
+    )
+    assert run(result, x=[1.5]) == [[-1.5]]
+
+
+def test_a_dequant_behind_a_dequant_takes_nothing_from_other_readers():
+    result = mends(
+        """g (float[2] x) => (double[2] y, float[2] z) { q = Q16(x) r = DQ16(q) t = Relu(r) y = Cast<to = 11>(t)
+        s = DQ4(t) z = Neg(s) }""",
+        "g (float[2] x) => (double[2] y, float[2] z) { q = Q16(x) r = DQ16(q) t = Relu(r) y = Cast<to = 11>(t) z = Neg(t) }",
+    )
+    assert run(result, x=[1.5, -1.0]) == [[1.5, 0.0], [-1.5, 0.0]]
+
+
+def test_wide_integers_that_differ_may_be_equal_as_real_numbers():
+    wide = "q = thinker.Quant<data_bits = 32, scale_x = 1.0>(x) w = thinker.iqAdd<scale_x = 1.0, scale_y = 1.0, scale_o = 1.0, o_bits = 32>(q, i)"
+    given = f"g (float[2] x) => (int64[1] y) <int32[2] i = {{0, 1}}> {{ {wide} %s }}"
+    result = mends(
+        given % "y = ArgMax<axis = 0>(w)",
+        given % "r = thinker.Dequant<scale_o = 1.0>(w) y = ArgMax<axis = 0>(r)",
+    )
+    # 2^24 and 2^24 + 1 are one float32, so the first is the largest
+    assert run(result, x=[2.0**24, 2.0**24]) == [[0]]
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_integers_beside_an_integer_constant_stay_integers(bits):
+    leaves(
+        f"g (float[2] x) => (bool[2] y) <int{bits} zero = {{0}}> "
+        f"{{ q = thinker.Quant<data_bits = {bits}, scale_x = 4.0>(x) y = Equal(q, zero) }}"
+    )
+
+
+@pytest.mark.parametrize(
+    "node",
+    ["MatMulInteger(%s, w)", "Equal(%s, w)", "Where(c, %s, w)", "thinker.ShuffleChannel<groups = 1>(%s)"],
+    ids=["a product of integers", "a comparison", "a choice", "an op of the dialect that moves"],
+)
+def test_a_dequant_before_what_is_about_integers_goes(node):
+    inside = node % "d"
+    tail = (
+        "a = thinker.Requant<data_bits = 8, o_bits = 8, scale_x = 16.0, scale_o = 8.0>(s)" if "thinker" in node else ""
+    )
+    end = {"MatMulInteger": "int32[1,1] s", "Equal": "bool[1,1] s", "Where": "int8[1,1] s"}.get(
+        node.split("(")[0], "int8[1,1] a"
+    )
+    frame = f"g (float[1,1] x, bool c) => ({end}) <int8[1,1] w = {{3}}> {{ q = Q16(x) %s s = %s {tail} }}"
+    mends(frame % ("d = DQ16(q)", inside), frame % ("", node % "q"))
+
+
+def test_a_function_may_move_integers_here_and_floats_there():
+    turn = '<domain: "my", opset_import: ["": 13]> Turn (a) => (b) { b = Transpose<perm = [0]>(a) }'
+    leaves("g (float[2] x) => (int8[2] y, float[2] z) { q = Q16(x) y = my.Turn(q) z = my.Turn(x) }", functions=turn)
+
+
+def test_a_function_that_computes_gets_real_numbers():
+    act = '<domain: "my", opset_import: ["": 13]> Act (a) => (b) { b = Neg(a) }'
+    result = mends(
+        "g (float[2] x) => (float[2] y, float[2] z) { q = Q16(x) y = my.Act(q) z = my.Act(x) }",
+        "g (float[2] x) => (float[2] y, float[2] z) { q = Q16(x) r = DQ16(q) y = my.Act(r) z = my.Act(x) }",
+        functions=act,
+    )
+    assert run(result, x=[1.5, 0.03]) == [[-1.5, 0.0], [-1.5, np.float32(-0.03).item()]]  # 0.03·16 rounds to 0
+
+
+def test_integers_without_a_scale_beside_real_numbers_are_reported():
+    reports("g (float[2] x, int8[2] n) => (float[2] y) { q = Q16(x) r = DQ16(q) y = Add(r, n) }", ERROR, "Add", "'n'")
+
+
+def test_a_real_output_that_gets_integers_of_unknown_scale_is_reported_and_keeps_its_type():
+    reports("g (int8[2] n) => (float[2] y) { y = Transpose<perm = [0]>(n) }", ERROR, "'y'", "scale")

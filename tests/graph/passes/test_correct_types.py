@@ -1,5 +1,6 @@
 """Declared types follow what is computed."""
 
+import onnx
 import onnx_ir as ir
 
 from linger.graph.passes.correct_types import correct_types
@@ -36,3 +37,15 @@ def test_the_input_of_a_loop_body():
         (int64 i, bool k, int16[n] a) => (bool k2, int8[n] a2) { k2 = Identity(k) a2 = ADD16(a, q) }> y = DQ16(r)"""
     )
     assert [(c.where, c.what) for c in correct_types(model)] == [("tensor 'a'", "is int8, not int16")]
+
+
+def test_functions_have_no_types():
+    text = """<ir_version: 8, opset_import: ["": 13, "thinker": 1, "my": 1]> g (float[n] x) => (float[n] y) { y = my.f(x) }
+    <domain: "my", opset_import: ["": 13]> f (a) => (b) { b = Relu(a) }"""
+    assert not correct_types(ir.from_proto(onnx.parser.parse_model(text)))
+
+
+def test_a_real_output_that_gets_integers_of_unknown_scale_stays_declared():
+    model = quantising("y = Relu(n)", inputs="int8[n] n")
+    assert not correct_types(model)
+    assert model.graph.outputs[0].dtype == ir.DataType.FLOAT

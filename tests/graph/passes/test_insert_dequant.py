@@ -119,3 +119,10 @@ def test_inside_a_function_with_its_imports():
 
 def test_without_a_known_scale_nothing_is_inserted():
     assert not inserted("q = thinker.Quant <data_bits: int = 8> (x) y = Exp(q)")[1]
+
+
+def test_a_dequant_that_is_there_serves_readers_before_it():
+    model = quantising("q = Q16(x) a = Neg(q) d = DQ16(q) y = Add(a, d)")
+    insert_dequant(model)
+    assert lines(model) == ["q=Q16(x)", "d=DQ16(q)", "a=Neg(d)", "y=Add(a,d)"]
+    assert not insert_dequant(model)

@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from linger.errors import GraphError
 from linger.graph.changes import Changes
+from linger.graph.element_types import INTEGERS
 from linger.graph.inferred_types import Inferred, inferred_types, keyed_graphs
 from linger.graph.order import in_order
 from linger.graph.standard_ops import OLDEST_OPSET, takes
@@ -18,7 +19,8 @@ def complete_types(model: ir.Model) -> Changes:
     """Declare type and shape of every tensor, as onnx's inference finds them, through function bodies too.
 
     What is declared and not contradicted stays. A declaration that contradicts the nodes is corrected, that of an output too:
-    what an output computes follows from its nodes, and a runtime refuses the file otherwise. Sizes that an output leaves open
+    what an output computes follows from its nodes, and a runtime refuses the file otherwise; but where real numbers are
+    declared and quantised integers come, a Dequant is missing, and the declaration stays. Sizes that an output leaves open
     stay open. Leaves: tensors of ops that nobody knows as they were declared.
 
     Raises:
@@ -38,6 +40,8 @@ def complete_types(model: ir.Model) -> Changes:
                 continue
             if value.type not in (None, found.type) and _is_fed_wrongly(value, opset):
                 continue  # what comes out of a node that cannot take its inputs, nobody knows
+            if value in interface and _is_broken_promise(value, found):
+                continue
             before, is_wrong = type_of(value), _is_wrong(value, found)
             if not _declare(value, found, is_interface=value in interface):
                 continue
@@ -48,6 +52,12 @@ def complete_types(model: ir.Model) -> Changes:
         if added:
             changes.note(graph.name or "graph", f"types or shapes added: {added}")
     return changes
+
+
+def _is_broken_promise(value: ir.Value, found: Inferred) -> bool:
+    """Whether real numbers are declared and integers come, as of quantised tensors: that takes a Dequant, not a declaration."""
+    is_integer = found.type is not None and found.type.dtype in INTEGERS
+    return is_integer and value.dtype == ir.DataType.FLOAT
 
 
 def _is_fed_wrongly(value: ir.Value, opset: int) -> bool:
