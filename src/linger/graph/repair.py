@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,9 @@ _MOST_ROUNDS = 4
 _MOVING = frozenset({"remove_dequant", "rescale_dequant", "insert_dequant"})
 """Rules that change what others of them see."""
 
+_JOINING = frozenset({"cancel_dq_q", "fill_float_islands", "merge_duplicates", "merge_initializers"})
+"""Rules after which a tensor may have two Dequants again."""
+
 
 @dataclass(frozen=True)
 class RuleChange:
@@ -33,6 +38,21 @@ class RuleChange:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what} [{self.rule}]"
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the garbage collector for a while: a graph is a web of references, which it would walk again and again.
+
+    That is a third of the time of a large repair. Python then works as before, also after an error.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def load_broken(source: ModelLike) -> tuple[ir.Model, list[RuleChange]]:
@@ -81,15 +101,17 @@ def repair(
     for rule in chosen:
         changes += _named(rule.name, _apply(rule, model, outputs))
     moving = [rule for rule in chosen if rule.name in _MOVING]
-    made = [change for change in changes if change.rule in _MOVING]
-    for _ in range(_MOST_ROUNDS):  # what one of them mends may be work for another
+    found = propagate(model, outputs=outputs)
+    is_settled = found.is_settled and not any(change.rule in _JOINING for change in changes)
+    for _ in range(_MOST_ROUNDS if moving and not is_settled else 0):  # what one mends may be work for another
+        made = [change for rule in moving for change in _named(rule.name, _apply(rule, model, outputs))]
         if not made:
             break
-        made = [change for rule in moving for change in _named(rule.name, _apply(rule, model, outputs))]
         changes += made
+        found = propagate(model, outputs=outputs)
     for rule in chosen:
         findings += rule.find(model) if rule.find is not None else ()
-    return changes, [*propagate(model, outputs=outputs).findings, *findings]
+    return changes, [*found.findings, *findings]
 
 
 def _apply(rule: Rule, model: ir.Model, outputs: OutputPolicy) -> Changes:
