@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from linger.dialect import Op, find_op, is_known
 from linger.errors import listing
-from linger.graph.conversion_plan import NoEquivalent, Plan, known, known_number, known_width
+from linger.graph.conversion_plan import NoEquivalent, Plan, known, known_number, known_width, require_standard
 from linger.graph.conversion_scene import Scene, axes_of, drop_unused, replace_inputs, rewrite
 from linger.graph.dialect_node import is_dialect
 from linger.graph.dialects import NEWER, NEWER_OPS, NewerOp
@@ -62,6 +62,7 @@ def _plan_standard(node: ir.Node, op: Op) -> Plan:
     """Integer Relu, MaxPool and Clip are of the standard domain in files of both dialects."""
     known_names = {a.name for a in op.attributes}
     attributes = {name: a for name, a in node.attributes.items() if name in known_names}
+    require_standard(node, op, attributes)
     return Plan(lambda: rewrite(node, "", op.standard_name or "", attributes), f"became standard {op.standard_name}")
 
 
