@@ -68,9 +68,14 @@ class Propagation:
         return ir.DataType.FLOAT if is_dequant(value.producer()) else self.fact(value).element
 
     @property
+    def is_settled(self) -> bool:
+        """Whether no Dequant has to be moved, inserted or rescaled."""
+        return not (self.missing or self.integer_uses or self.wrong_scales or self.of_reals)
+
+    @property
     def is_clean(self) -> bool:
-        """Whether nothing has to change."""
-        return not (self.missing or self.integer_uses or self.wrong_scales or self.of_reals or self.findings)
+        """Whether nothing has to change, and nothing is wrong."""
+        return self.is_settled and not self.findings
 
     @property
     def missing(self) -> list[Use]:
