@@ -57,3 +57,15 @@ def test_nodes_of_the_newer_dialect_are_looked_through():
         "s": ("INT8", [3]),
         "y": ("FLOAT", [3]),
     }
+
+
+def test_elements_that_inference_leaves_undefined_are_unknown():
+    """The zero point, and so the type of q, comes from an op that nobody knows; the shape is that of x."""
+    model = parse(
+        "z = com.Thing(x)  q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s)",
+        inputs="float[3] x, float s",
+        outputs="float[3] y",
+        domains=', "com": 1',
+    )
+    found = inferred_types(model)[(), "q"]
+    assert (found.type, list(found.shape)) == (None, [3])

@@ -73,11 +73,16 @@ def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
         for info in (*graph.value_info, *graph.output):
             if info.type.WhichOneof("value") is not None:
                 shape = ir.serde.deserialize_type_proto_for_shape(info.type)
-                kind = ir.serde.deserialize_type_proto_for_type(info.type)
+                kind = _known(ir.serde.deserialize_type_proto_for_type(info.type))
                 found[key, info.name] = Inferred(kind, None if shape is None else _real(shape))
     if _is_incomplete(model, found):
         _walk(proto, found)
     return found
+
+
+def _known(kind: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
+    """A type; None where inference found a shape only, and writes the elements as undefined."""
+    return None if kind is not None and kind.dtype == ir.DataType.UNDEFINED else kind
 
 
 def _has_small_sizes(proto: onnx.ModelProto) -> bool:
