@@ -252,3 +252,10 @@ def test_every_op_of_the_table_is_converted_or_says_why():
         model = parse(f"y = linger.{name}(x)", "int8[1,1,2] x", "int8[n] y")
         done = convert_dialect(model, "thinker", partial=True)
         assert len(done.changes) + sum(f.severity == "error" for f in done.findings) == 1
+
+
+def test_a_node_without_output_is_refused():
+    model = parse(f"y = linger.QSigmoid<{CURVE}, scale_o=128.0>(x) z = linger.QAdd(x)", "int8[2] x", "int8[2] y")
+    del model.graph.node[1].output[:]
+    with pytest.raises(UnsupportedError, match="it has no output. Remove it"):
+        convert_dialect(model, "thinker")

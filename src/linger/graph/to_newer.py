@@ -50,6 +50,8 @@ def plan_newer(node: ir.Node, scene: Scene) -> Plan:
         return _plan_standard(node, op)
     if not node.inputs or node.inputs[0] is None:
         raise NoEquivalent("its first input is missing", "Connect it.")
+    if not node.outputs:
+        raise NoEquivalent("it has no output", "Remove it.")
     if op.name == "Requant" and _is_taken_in(node):
         return Plan(lambda: drop_unused(node.outputs[0]), "taken in by what follows")
     if op.name not in _NEWER_NAMES:

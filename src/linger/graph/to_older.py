@@ -44,6 +44,8 @@ def plan_older(node: ir.Node, scene: Scene) -> Plan:
         raise NoEquivalent(f"the domain thinker has no such op: {newer.why_not}", _FLOAT_LAYER)
     if not node.inputs or node.inputs[0] is None:
         raise NoEquivalent("its first input is missing", "Connect it.")
+    if not node.outputs:
+        raise NoEquivalent("it has no output", "Remove it.")
     return _SPECIAL.get(newer.name, _plan_plain)(node, newer, scene)
 
 
