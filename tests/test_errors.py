@@ -19,3 +19,8 @@ def test_usage_error_is_a_value_error():
 def test_listing_cuts_and_counts():
     assert errors.listing(str(i) for i in range(5)) == "0, 1, 2, 3, 4"
     assert errors.listing((str(i) for i in range(5)), limit=3) == "0, 1, 2 and 2 more"
+
+
+def test_a_message_stays_one_line_whatever_a_name_holds():
+    assert errors.printable("a\nb\x1b[31m\u2028c") == "a\\nb\\x1b[31m\\u2028c"
+    assert errors.printable("conv 1/é/卷积") == "conv 1/é/卷积"

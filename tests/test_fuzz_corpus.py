@@ -43,6 +43,14 @@ def test_the_same_seed_mutates_alike():
     assert mutated(data, Random(3)) == mutated(data, Random(3)) != mutated(data, Random(4))
 
 
+def test_what_cannot_be_mutated_stays_as_it_is():
+    """Protobuf reads a name that is no UTF-8, and refuses to show it."""
+    data = onnx.ModelProto.FromString(STARTS["seed_linear.txt"]).SerializeToString().replace(b"Quant", b"Qu\xffnt")
+    results = [mutated(data, Random(seed)) for seed in range(40)]
+    assert data in results
+    assert all(type(result) is bytes for result in results)
+
+
 def test_mutated_models_keep_the_promises():
     random = Random(20260101)
     reached = Counter(exercise(mutated(data, random)) for _ in range(4) for data in STARTS.values())

@@ -33,6 +33,15 @@ class VerificationError(LingerError):
     """Two computations that must be equal are not."""
 
 
+def printable(name: str) -> str:
+    r"""A name as it can stand in a message of one line: what is no letter to be shown is written as its code.
+
+    >>> printable("conv\n1"), printable("卷积")
+    ('conv\\n1', '卷积')
+    """
+    return name if name.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
+
+
 def listing(items: Iterable[str], *, limit: int = 20) -> str:
     """Join offenders for a message; a very long list is cut and the rest counted.
 

@@ -3,6 +3,7 @@
 import onnx_ir as ir
 import pytest
 
+from linger.dialect import find_op
 from linger.graph.conversion_plan import (
     NoEquivalent,
     known,
@@ -11,6 +12,7 @@ from linger.graph.conversion_plan import (
     known_width,
     made_attributes,
     renamed,
+    require_standard,
 )
 
 
@@ -61,3 +63,17 @@ def test_other_names():
     open_one = renamed(ir.RefAttr("a", "outer", ir.AttributeType.INT), "b")
     assert (open_one.name, open_one.ref_attr_name, open_one.type) == ("b", "outer", ir.AttributeType.INT)
     assert made_attributes({"scale": 2.0})["scale"].type == ir.AttributeType.FLOAT
+
+
+def test_what_would_be_no_standard_node():
+    pool, x = find_op("MaxPool"), ir.Value(name="x")
+    window = ir.AttrInt64s("kernel_shape", [2, 2])
+    fine = ir.Node("thinker", "MaxPool", [x])
+    require_standard(fine, pool, {"kernel_shape": window})
+    with pytest.raises(NoEquivalent, match="it lacks kernel_shape"):
+        require_standard(fine, pool, {})
+    with pytest.raises(NoEquivalent, match="its attribute 'strides' is of kind float, not ints"):
+        require_standard(fine, pool, {"kernel_shape": window, "strides": ir.AttrFloat32("strides", 1.0)})
+    for inputs in ([], [None]):
+        with pytest.raises(NoEquivalent, match="its first input is missing"):
+            require_standard(ir.Node("thinker", "MaxPool", inputs), pool, {"kernel_shape": window})

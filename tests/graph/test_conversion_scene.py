@@ -99,3 +99,10 @@ def test_what_is_known_of_tensors():
     assert sizes_of(model.graph.inputs[0]) == (None, 4)
     assert sizes_of(None) is None
     assert sizes_of(ir.Value(name="v")) is None
+
+
+def test_what_a_caller_gives_and_what_only_looks_like_a_constant_has_no_content():
+    ref = ir.Node("", "Constant", [], attributes=[ir.RefAttr("value", "k", ir.AttributeType.TENSOR)])
+    number = ir.Node("", "Constant", [], attributes=[ir.AttrFloat32("value", 1.0)])
+    other = ir.Node("my", "Constant", [], attributes=[ir.AttrTensor("value", ir.tensor([1]))])
+    assert [content_of(node.outputs[0]) for node in (ref, number, other)] == [None] * 3

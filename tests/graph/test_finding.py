@@ -51,3 +51,8 @@ def test_severities(site):
 def test_words():
     assert (aligned(1, 8), aligned(8, 8), aligned(0, 8)) == (8, 8, 0)
     assert (one_of((8,)), one_of((8, 16)), one_of((1, 2, 4))) == ("8", "8 or 16", "1, 2 or 4")
+
+
+def test_a_constant_that_a_caller_gives_is_not_known():
+    held = ir.Node("", "Constant", [], attributes=[ir.RefAttr("value", "k", ir.AttributeType.TENSOR)])
+    assert Site(ir.Node("thinker", "iqMul", [None, held.outputs[0]]), {}, {}).constant(1) is None

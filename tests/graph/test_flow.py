@@ -2,7 +2,7 @@
 
 import pytest
 
-from linger.graph.flow import Flow, home_of
+from linger.graph.flow import Flow, home_of, scan_states
 from tests.support.dialect_text import quantising
 
 
@@ -88,3 +88,12 @@ def test_a_branch_may_list_a_tensor_of_the_graph_around_it():
         "else_branch = e () => (float[n] r) { }>"
     )
     assert home_of(value(model, "r")) is model.graph
+
+
+def test_what_a_scan_leaves_to_the_caller_of_its_function_is_not_known():
+    import onnx_ir as ir
+
+    node = ir.Node("", "Scan", [None, None], attributes=[ir.RefAttr("num_scan_inputs", "k", ir.AttributeType.INT)])
+    assert scan_states(node) is None
+    node.attributes["num_scan_inputs"] = ir.AttrInt64("num_scan_inputs", 1)
+    assert scan_states(node) == 1

@@ -57,3 +57,27 @@ def test_nodes_of_the_newer_dialect_are_looked_through():
         "s": ("INT8", [3]),
         "y": ("FLOAT", [3]),
     }
+
+
+def test_elements_that_inference_leaves_undefined_are_unknown():
+    """The zero point, and so the type of q, comes from an op that nobody knows; the shape is that of x."""
+    model = parse(
+        "z = com.Thing(x)  q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s)",
+        inputs="float[3] x, float s",
+        outputs="float[3] y",
+        domains=', "com": 1',
+    )
+    found = inferred_types(model)[(), "q"]
+    assert (found.type, list(found.shape)) == (None, [3])
+
+
+def test_a_name_that_standard_onnx_does_not_have_is_not_guessed_at():
+    model = parse(
+        "a = iqAdd(x, b)  y = Cast<to = 1>(a)",
+        inputs="float[3] x, int8[3] b",
+        outputs="float[3] y",
+        extra="<int8[3] a>",
+    )
+    assert inferred_types(model)[(), "a"].type.dtype == ir.DataType.INT8  # as it is declared
+    model.graph.node(0).outputs[0].type = None
+    assert ((), "a") not in inferred_types(model)

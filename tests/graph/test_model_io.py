@@ -242,3 +242,13 @@ def test_a_model_beyond_2_gb_is_saved_and_loaded(tmp_path):
     assert session.run(None, {"x": np.float32([2])})[0].tolist() == [-2]
     save(loaded, tmp_path / "big.onnx")
     assert weight(loaded)[-1] == weight(load(tmp_path / "big.onnx"))[-1] == 7
+
+
+def test_what_cannot_be_read_is_told_on_one_line():
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Neg(x) }'
+    )
+    proto.graph.value_info.add(name="y").type.optional_type.SetInParent()
+    with pytest.raises(GraphError, match=r"the graph cannot be read: .*optional_type \{ \}. Export it again.") as error:
+        load(proto)
+    assert len(str(error.value).splitlines()) == 1

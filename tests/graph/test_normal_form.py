@@ -5,7 +5,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from linger.errors import UnsupportedError
+from linger.errors import GraphError, UnsupportedError
 from linger.graph.normal_form import bring_to_normal_form, element_bits_of
 from linger.graph.passes.expand_dialect import expand_dialect
 from linger.runtime.reference import Reference
@@ -173,4 +173,19 @@ def test_norms_whose_sums_are_not_exact_are_refused(count, is_refused):
         with pytest.raises(UnsupportedError, match="sums over 2897 numbers of 16 bits would not be exact"):
             bring_to_normal_form(made)
     else:
+        bring_to_normal_form(made)
+
+
+@pytest.mark.parametrize("spare", ['""', "q"])
+def test_more_inputs_than_the_op_has_are_refused(spare):
+    made = model(f"[n] r = thinker.iqSigmoid<data_bits=8, o_bits=8, scale_x=16.0, scale_o=128.0>(q, {spare})")
+    with pytest.raises(GraphError, match=r"n \(iqSigmoid\): it has 2 inputs; the op takes at most 1. Remove"):
+        bring_to_normal_form(made)
+
+
+def test_the_open_end_of_a_clip_of_texts_is_refused():
+    made = model("[n] r = thinker.Clip(t)")
+    made.graph.inputs.append(ir.Value(name="t", type=ir.TensorType(ir.DataType.STRING)))
+    made.graph[1].replace_input_with(0, made.graph.inputs[1])
+    with pytest.raises(UnsupportedError, match=r"n \(Clip\): input 'low' is missing"):
         bring_to_normal_form(made)

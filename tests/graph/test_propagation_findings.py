@@ -108,3 +108,21 @@ def test_what_the_schema_says_is_not_said_again():
 def test_wide_dequants_are_no_surprise():
     body = linear(after=DEQUANT).replace("o_bits=8", "o_bits=32")
     assert found(body, extra=PARAMETERS) == []
+
+
+def test_calls_that_give_a_function_different_numbers():
+    """One gives integers beside real numbers, the other what nobody knows: no scale is common to both."""
+    body = (
+        f"{QUANT} [u] u = com.Thing(x) [f] c = my.f(q, x) [d] y = thinker.Dequant<scale_o=16.0>(c) [g] z = my.f(u, u)"
+    )
+    function = '<domain: "my", opset_import: ["": 12]> f (a, b) => (c) { [c] c = Concat<axis=1>(a, b) }'
+    entries = found(
+        body, domains=', "thinker": 1, "my": 1, "com": 1', functions=function, outputs="float[2,4] y, float[2,4] z"
+    )
+    assert (
+        "LGR601",
+        "error",
+        "c (Concat)",
+        "a",
+        "it needs real numbers, and 'a' holds integers in one of the calls of its function",
+    ) in entries

@@ -123,6 +123,8 @@ def test_names_that_are_no_text_are_refused_and_not_shown(tmp_path):
     for read in (load, read_proto):
         with pytest.raises(GraphError, match=r"the names of the node h \(Linear\\xff\\xfet\) are no UTF-8 text"):
             read(path)
+    with pytest.raises(GraphError, match=r"the node h \(Linear\\n\\xfft\) are no UTF-8 text"):
+        load(dialect().SerializeToString().replace(b"LinearInt", b"Linear\n\xfft"))
 
 
 @pytest.mark.parametrize("text", [b"producer", b"sizename", b"infoname", b"metavalue"])

@@ -66,3 +66,22 @@ def test_a_model_in_memory_finds_its_weights_where_they_are(tmp_path):
     copy, changes = load_broken(load(tmp_path / "m.onnx"))
     assert not changes
     assert copy.graph.initializers["w"].const_value.numpy()[-1] == 999
+
+
+def test_an_identity_that_an_output_no_longer_needs_goes():
+    body = """q = Q16(x) qs = Q16(xs)
+      last, all = Scan(q, qs)<num_scan_inputs=1, body = b (float[n] s, int8[n] v) => (float[n] t, int8[n] u) {
+        t = ADD16(v, v) u = Identity(t) }> y = DQ16(last) ys = DQ16(all)"""
+    model = quantising(body, inputs="float[n] x, float[3,n] xs", outputs="float[n] y, float[3,n] ys")
+    repair(model)
+    scan = next(node for node in model.graph if node.op_type == "Scan")
+    assert [node.op_type for node in scan.attributes["body"].as_graph()] == ["iqAdd", "Dequant"]
+    assert repair(model)[0] == []
+
+
+def test_a_type_that_is_found_late_counts_for_every_rule():
+    body = "s = SequenceConstruct(x, x) a = SequenceAt(s, i) b = DQ4(a) y = Neg(b)"
+    model = quantising(body, inputs="float[n] x, int64 i")
+    repair(model)
+    assert lines(model) == ["s=SequenceConstruct(x,x)", "a=SequenceAt(s,i)", "y=Neg(a)"]
+    assert repair(model) == ([], [])

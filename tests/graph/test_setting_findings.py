@@ -49,3 +49,12 @@ def test_what_is_nobodys_fault_is_the_models():
 
 def test_what_runs_is_no_finding():
     assert found(pool("a", "y", "x", "kernel_shape=[2, 2], ceil_mode=0")) == []
+
+
+def test_a_node_that_cannot_be_typed_is_named_beside_the_others():
+    quant = "[q] q = thinker.Quant<data_bits=8, scale_x=0.0>(x)"
+    other = pool("p", "y", "q", "kernel_shape=[2, 2], ceil_mode=1")
+    assert [(node, reason[:20]) for _, node, reason in found(f"{quant} {other}", inputs="float[1,1,4,4] x")] == [
+        ("q (Quant)", "scale_x = 0 is no sc"),
+        ("p (AvgPool2dInt)", "ceil_mode=1 has no a"),
+    ]

@@ -53,6 +53,8 @@ def first(body, **arguments):
 def test_only_nearest_neighbours_are_moved():
     assert moved_inputs(first('y = Resize<mode = "nearest">(x)')) == (0,)
     assert moved_inputs(first('y = Resize<mode = "linear">(x)')) == ()
+    given = ir.Node("", "Resize", [None], attributes=[ir.RefAttr("mode", "m", ir.AttributeType.STRING)])
+    assert moved_inputs(given) == ()
 
 
 def test_real_bounds_in_attributes_are_no_integer_clip():

@@ -196,6 +196,15 @@ def test_what_is_missing_is_said():
     rows = "y = thinker.Gather<scale_w=16.0, scale_o=8.0, parameter_bits=8, o_bits=8>(x, i)"
     with pytest.raises(UnsupportedError, match="another scale or width than its table"):
         convert_dialect(parse(rows, "int8[2,2] x, int64[1] i", "int8[1,2] y"), "linger")
+    for op in ("Requant", "iqSigmoid"):
+        idle = parse(f"y = thinker.iqAdd<{ADD}>(x, x) z = thinker.{op}(x)", "int8[2] x", "int8[2] y")
+        del idle.graph.node[1].output[:]
+        with pytest.raises(UnsupportedError, match="it has no output. Remove it"):
+            convert_dialect(idle, "linger")
+    with pytest.raises(UnsupportedError, match=r"y \(MaxPool\): it lacks kernel_shape"):
+        convert_dialect(parse("y = thinker.MaxPool(x)", "int8[2] x", "int8[2] y"), "linger")
+    with pytest.raises(UnsupportedError, match="'x' holds texts, not integers"):
+        convert_dialect(parse(f"y = thinker.iqAdd<{ADD}>(x, x)", "string[2] x", "int8[2] y"), "linger")
 
 
 def test_every_newer_op_is_reached_or_has_a_reason():

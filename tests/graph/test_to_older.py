@@ -208,6 +208,7 @@ def test_softmax_of_another_chip_says_its_axis_in_both_ways():
         (f'QSigmoid<{CURVE}, scale_o=128.0, platform="mars">(x)', "what iqSigmoid computes on 'mars' is not known"),
         ("Gather<axis=1, w_bits=8, scale_w=1.0>(x, x)", "it looks up along axis 1"),
         ("QMaxPool2d<stride=[1,1]>(x)", "it lacks kernel_shape"),
+        ("QMaxPool2d<kernel_shape=[1,1], stride=1.0>(x)", "'strides' is of kind float, not ints"),
         ('QSigmoid<x_bits=8, scale_x="a", scale_o=1.0>(x)', "'scale_x' is 'a', not a number"),
         ("Squeeze<axes=1>(x)", "'axes' is 1, not integers"),
         ("QAdd()", "its first input is missing"),
@@ -251,3 +252,10 @@ def test_every_op_of_the_table_is_converted_or_says_why():
         model = parse(f"y = linger.{name}(x)", "int8[1,1,2] x", "int8[n] y")
         done = convert_dialect(model, "thinker", partial=True)
         assert len(done.changes) + sum(f.severity == "error" for f in done.findings) == 1
+
+
+def test_a_node_without_output_is_refused():
+    model = parse(f"y = linger.QSigmoid<{CURVE}, scale_o=128.0>(x) z = linger.QAdd(x)", "int8[2] x", "int8[2] y")
+    del model.graph.node[1].output[:]
+    with pytest.raises(UnsupportedError, match="it has no output. Remove it"):
+        convert_dialect(model, "thinker")

@@ -28,7 +28,7 @@ def _commands() -> None:
 
 def load_commands(only: str | None = None) -> typer.Typer:
     """The application with every command registered, or with one: each is the function, or the group, named like its file."""
-    known = {info.name for info in (*app.registered_commands, *app.registered_groups)}
+    known = {*(c.name for c in app.registered_commands), *(g.name for g in app.registered_groups)}
     for name in [c for c in COMMANDS if c == only] or COMMANDS:
         if name in known:
             continue

@@ -9,8 +9,9 @@ from typing import Any
 
 import onnx_ir as ir
 
+from linger.dialect import Op
 from linger.errors import UnsupportedError
-from linger.numeric.onnx_writer import make_attribute
+from linger.numeric.onnx_writer import ATTRIBUTE_TYPES, make_attribute
 
 _WIDEST = 32
 EXPORT_AGAIN = "Export the file again, or mend it."
@@ -102,6 +103,23 @@ def known_width(node: ir.Node, name: str) -> int:
     if isinstance(found, int) and 0 < found <= _WIDEST:
         return found
     raise NoEquivalent(f"its attribute {name!r} is {found!r}, not a width from 1 to {_WIDEST}", EXPORT_AGAIN)
+
+
+def require_standard(node: ir.Node, op: Op, attributes: Mapping[str, ir.Attr]) -> None:
+    """Refuse what would be no node of standard ONNX: with these attributes, and with the node's inputs.
+
+    Raises:
+        NoEquivalent: An attribute is missing or of another kind than the op's, or there is no first input.
+    """
+    if not node.inputs or node.inputs[0] is None:
+        raise NoEquivalent("its first input is missing", "Connect it.")
+    for wanted in op.attributes:
+        given, kind = attributes.get(wanted.name), ATTRIBUTE_TYPES[wanted.kind]
+        if given is None and wanted.is_required:
+            raise NoEquivalent(f"it lacks {wanted.name}", EXPORT_AGAIN)
+        if given is not None and given.type != kind:
+            kinds = f"{given.type.name.lower()}, not {kind.name.lower()}"
+            raise NoEquivalent(f"its attribute {wanted.name!r} is of kind {kinds}", EXPORT_AGAIN)
 
 
 def made_attributes(values: Mapping[str, Any]) -> dict[str, ir.Attr]:

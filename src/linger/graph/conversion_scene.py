@@ -156,9 +156,10 @@ def content_of(value: ir.Value | None) -> NDArray[Any] | None:
     node = value.producer()
     if node is None:
         return None if value.const_value is None else value.const_value.numpy()
-    if node.op_type != "Constant" or "value" not in node.attributes:
+    held = node.attributes.get("value") if node.op_type == "Constant" and not node.domain else None
+    if held is None or held.type != ir.AttributeType.TENSOR or held.is_ref():
         return None
-    return node.attributes["value"].as_tensor().numpy()
+    return held.as_tensor().numpy()
 
 
 def axes_of(value: ir.Value | None) -> int | None:

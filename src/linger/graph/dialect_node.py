@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from linger.dialect import DOMAIN, Op, find_op, is_known, ops
-from linger.errors import GraphError, UnsupportedError, UsageError, listing
+from linger.errors import GraphError, UnsupportedError, UsageError, listing, printable
 from linger.numeric.onnx_writer import ATTRIBUTE_TYPES
 
 _WIDEST = 32
@@ -46,7 +46,7 @@ def _nodes_of(graph: ir.Graph) -> Iterator[ir.Node]:
 
 def describe(node: ir.Node) -> str:
     """A node for an error message: its name and type."""
-    return f"{node.name or (node.outputs[0].name if node.outputs else '?')} ({node.op_type})"
+    return printable(f"{node.name or (node.outputs[0].name if node.outputs else '?')} ({node.op_type})")
 
 
 def platform_of(node: ir.Node) -> str | None:

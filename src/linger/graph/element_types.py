@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from linger.graph.dialect_node import attributes_of, is_dialect, op_of
@@ -43,11 +44,15 @@ def infer_element_types(graph: ir.Graph, *, guess: bool = True) -> None:
         inner = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
         for subgraph in inner:
             infer_element_types(subgraph, guess=guess)
-        if not guess and not is_dialect(node) and node.domain not in _STANDARD:
+        if not guess and not is_dialect(node) and not _is_standard(node):
             continue
         for output, found in zip(node.outputs, _output_types(node, inner), strict=False):
             if found is not None and (output.dtype is None or is_dialect(node)):
                 output.dtype = found
+
+
+def _is_standard(node: ir.Node) -> bool:
+    return node.domain in _STANDARD and onnx.defs.has(node.op_type, "")
 
 
 def _output_types(node: ir.Node, inner: list[ir.Graph]) -> list[ir.DataType | None]:

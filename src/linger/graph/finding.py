@@ -107,6 +107,8 @@ class Site:
         if producer.op_type != "Constant" or len(producer.attributes) != 1:
             return None
         (content,) = producer.attributes.values()  # onnx_ir's own look would give the tensor a name
+        if content.is_ref():
+            return None  # the caller of the function gives it
         is_tensor = content.type == ir.AttributeType.TENSOR
         return content.as_tensor().numpy() if is_tensor else np.asarray(content.value)
 

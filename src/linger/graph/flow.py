@@ -42,7 +42,7 @@ def place_early(node: ir.Node, graph: ir.Graph) -> None:
 def scan_states(node: ir.Node) -> int | None:
     """How many states a Scan carries; None where it does not say it in a way that can be followed."""
     count = node.attributes.get("num_scan_inputs")
-    if count is None or count.type != ir.AttributeType.INT:
+    if count is None or count.type != ir.AttributeType.INT or count.is_ref():
         return None
     states = len(node.inputs) - count.as_int()
     return states if states >= 0 else None

@@ -73,11 +73,16 @@ def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
         for info in (*graph.value_info, *graph.output):
             if info.type.WhichOneof("value") is not None:
                 shape = ir.serde.deserialize_type_proto_for_shape(info.type)
-                kind = ir.serde.deserialize_type_proto_for_type(info.type)
+                kind = _known(ir.serde.deserialize_type_proto_for_type(info.type))
                 found[key, info.name] = Inferred(kind, None if shape is None else _real(shape))
     if _is_incomplete(model, found):
         _walk(proto, found)
     return found
+
+
+def _known(kind: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
+    """A type; None where inference found a shape only, and writes the elements as undefined."""
+    return None if kind is not None and kind.dtype == ir.DataType.UNDEFINED else kind
 
 
 def _has_small_sizes(proto: onnx.ModelProto) -> bool:
@@ -96,7 +101,7 @@ def _with_bodies(model: ir.Model) -> ir.Model | None:
     copy = model.clone()
     for _, graph in keyed_graphs(copy.graph):
         for node in graph:
-            if _is_known(node.domain) or node.op_identifier() in copy.functions:
+            if _is_known(node.domain, node.op_type) or node.op_identifier() in copy.functions:
                 for output in node.outputs:
                     output.type = output.shape = None
     try:
@@ -106,8 +111,8 @@ def _with_bodies(model: ir.Model) -> ir.Model | None:
     return copy
 
 
-def _is_known(domain: str) -> bool:
-    return domain in _STANDARD or is_dialect_domain(domain)
+def _is_known(domain: str, op_type: str) -> bool:
+    return is_dialect_domain(domain) or (domain in _STANDARD and onnx.defs.has(op_type, domain))
 
 
 def _stubs(model: ir.Model) -> dict[int, ir.TensorProtocol]:
@@ -131,7 +136,7 @@ def _forget(proto: onnx.ModelProto) -> None:
         known = {
             name
             for node in graph.node
-            if _is_known(node.domain) or (node.domain, node.op_type) in functions
+            if _is_known(node.domain, node.op_type) or (node.domain, node.op_type) in functions
             for name in node.output
         }
         kept = [info for info in graph.value_info if info.name not in known]

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
 from linger.atomic import write_atomically, write_together
-from linger.errors import GraphError, UsageError
+from linger.errors import GraphError, UsageError, printable
 from linger.graph.external_data import (
     embedded_bytes,
     exchange,
@@ -166,7 +166,7 @@ def _root(error: BaseException) -> str:
     """What went wrong at the bottom: onnx_ir wraps each error once per level of the model."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
-    return str(error).rstrip(".")
+    return printable(" ".join(str(error).split()).rstrip("."))  # it may quote a part of the file over several lines
 
 
 def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool | None = None) -> None:

@@ -62,7 +62,11 @@ def newer_attributes(
 
 
 def width_of(value: ir.Value | None) -> int:
-    """The width of an integer tensor: what the node says that made it, else that of its storage; 8 where nothing is known."""
+    """The width of an integer tensor: what the node says that made it, else that of its storage; 8 where nothing is known.
+
+    Raises:
+        NoEquivalent: It holds no numbers.
+    """
     for _ in range(_FAR):
         maker = None if value is None else value.producer()
         if maker is None:
@@ -73,7 +77,11 @@ def width_of(value: ir.Value | None) -> int:
         if not _is_move(maker):
             break
         value = maker.inputs[0]
-    return _USUAL_BITS if value is None or value.dtype is None else int(value.dtype.itemsize * 8)
+    if value is None or value.dtype in (None, ir.DataType.UNDEFINED):
+        return _USUAL_BITS
+    if value.dtype == ir.DataType.STRING:
+        raise NoEquivalent(f"{value.name!r} holds texts, not integers", EXPORT_AGAIN)
+    return int(value.dtype.itemsize * 8)
 
 
 def _width_said(node: ir.Node) -> int | None:

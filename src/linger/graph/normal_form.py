@@ -177,12 +177,17 @@ def _require_form(node: ir.Node, op: Op) -> None:
         op.form(len(node.inputs))
     except UsageError as error:
         raise GraphError(f"{describe(node)}: {error}") from error
+    if not op.is_variadic and not op.forms and len(node.inputs) > len(op.inputs):
+        raise GraphError(
+            f"{describe(node)}: it has {len(node.inputs)} inputs; the op takes at most {len(op.inputs)}. "
+            "Remove what is too many."
+        )
 
 
 def _refuse_long_lines(node: ir.Node) -> None:
     count = _size(node.inputs[1], 0)
     x = node.inputs[0]
-    bits = 8 if x is None or x.dtype is None else int(x.dtype.itemsize * 8)
+    bits = 8 if x is None or x.dtype not in INTEGERS else int(x.dtype.itemsize * 8)
     if isinstance(count, int) and not is_exact(count, bits):
         raise UnsupportedError(
             f"{describe(node)}: the sums over {count} numbers of {bits} bits would not be exact. Normalise fewer numbers."
@@ -213,7 +218,7 @@ def _neutral_input(model: ir.Model, node: ir.Node, name: str) -> ir.Value:
                 f"{describe(node)}: the weight's shape is not known, so no zero bias can be added. Give the node a bias."
             )
         return _initializer(model, f"linger.zero_bias_{channels}", np.zeros(channels, np.int32))
-    if name in ("low", "high") and first is not None and first.dtype is not None:
+    if name in ("low", "high") and first is not None and first.dtype in INTEGERS:
         bits = int(first.dtype.itemsize * 8)
         end = limits(bits)[name == "high"]
         return _initializer(model, f"linger.{name}_{bits}", np.asarray(end, first.dtype.numpy()))

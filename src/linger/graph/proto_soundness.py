@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx
 
+from linger.errors import printable
 from linger.graph.soundness import DEEPEST, DEPTH, NAME, NODE, OPSET, SHAPE, SPARSE, TENSOR, UNDEFINED, Flaw
 from linger.graph.stored_sizes import MOST_AXES, is_long, raw_lengths, shape_problem, tensor_problem
 
@@ -186,7 +187,7 @@ def _describe(node: onnx.NodeProto) -> str:
 
 
 def _cut(name: str | bytes) -> str:
-    text = name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
+    text = printable(name if isinstance(name, str) else name.decode("utf-8", "backslashreplace"))
     return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}…"
 
 

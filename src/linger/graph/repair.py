@@ -19,6 +19,7 @@ from linger.graph.passes.insert_dequant import insert_dequant
 from linger.graph.propagation import OutputPolicy, propagate
 from linger.graph.proto_repair import repair_proto
 from linger.graph.repair_rules import Rule, choose_rules
+from linger.graph.walking import places
 
 _MOST_ROUNDS = 4
 _MOVING = frozenset({"remove_dequant", "rescale_dequant", "insert_dequant"})
@@ -26,6 +27,9 @@ _MOVING = frozenset({"remove_dequant", "rescale_dequant", "insert_dequant"})
 
 _JOINING = frozenset({"cancel_dq_q", "fill_float_islands", "merge_duplicates", "merge_initializers"})
 """Rules after which a tensor may have two Dequants again."""
+
+_UNTANGLING = frozenset({"remove_identity"})
+"""Rules that find more to do where outputs have got Dequants of their own."""
 
 
 @dataclass(frozen=True)
@@ -96,22 +100,40 @@ def repair(
         GraphError: Nodes depend on each other in a circle.
     """
     chosen = choose_rules(rules)
-    changes: list[RuleChange] = []
     findings: list[Finding] = []
-    for rule in chosen:
-        changes += _named(rule.name, _apply(rule, model, outputs))
-    moving = [rule for rule in chosen if rule.name in _MOVING]
+    changes = _run(chosen, model, outputs)
     found = propagate(model, outputs=outputs)
-    is_settled = found.is_settled and not any(change.rule in _JOINING for change in changes)
-    for _ in range(_MOST_ROUNDS if moving and not is_settled else 0):  # what one mends may be work for another
-        made = [change for rule in moving for change in _named(rule.name, _apply(rule, model, outputs))]
-        if not made:
-            break
-        changes += made
+    if not found.is_settled or _may_find_more(model, changes):
+        changes += _settle(chosen, model, outputs)
         found = propagate(model, outputs=outputs)
     for rule in chosen:
         findings += rule.find(model) if rule.find is not None else ()
     return changes, [*found.findings, *findings]
+
+
+def _may_find_more(model: ir.Model, changes: Iterable[RuleChange]) -> bool:
+    """Whether rules made work for others that have run already."""
+    made = {change.rule for change in changes}
+    if made & _JOINING:
+        return True
+    return bool(made & _MOVING) and any(n.op_type == "Identity" for place in places(model) for n in place.graph)
+
+
+def _settle(chosen: Iterable[Rule], model: ir.Model, outputs: OutputPolicy) -> list[RuleChange]:
+    """Run rules again until they find nothing: what one of them mends may be work for another."""
+    first = [rule for rule in chosen if rule.name in _MOVING | _UNTANGLING]
+    others = [rule for rule in chosen if rule not in first]
+    changes: list[RuleChange] = []
+    for _ in range(_MOST_ROUNDS):
+        made = _run(first, model, outputs)
+        if not made:
+            break
+        changes += [*made, *_run(others, model, outputs)]
+    return changes
+
+
+def _run(rules: Iterable[Rule], model: ir.Model, outputs: OutputPolicy) -> list[RuleChange]:
+    return [change for rule in rules for change in _named(rule.name, _apply(rule, model, outputs))]
 
 
 def _apply(rule: Rule, model: ir.Model, outputs: OutputPolicy) -> Changes:

@@ -201,4 +201,6 @@ def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
 
 def _text(node: ir.Node, name: str, default: str) -> str:
     found = node.attributes.get(name)
-    return default if found is None or found.type != ir.AttributeType.STRING else found.as_string()
+    if found is None or found.type != ir.AttributeType.STRING:
+        return default
+    return "" if found.is_ref() else found.as_string()  # what the caller of a function gives is not known

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from linger.dialect import Op, find_op, is_known
 from linger.errors import listing
-from linger.graph.conversion_plan import NoEquivalent, Plan, known, known_number, known_width
+from linger.graph.conversion_plan import NoEquivalent, Plan, known, known_number, known_width, require_standard
 from linger.graph.conversion_scene import Scene, axes_of, drop_unused, replace_inputs, rewrite
 from linger.graph.dialect_node import is_dialect
 from linger.graph.dialects import NEWER, NEWER_OPS, NewerOp
@@ -50,6 +50,8 @@ def plan_newer(node: ir.Node, scene: Scene) -> Plan:
         return _plan_standard(node, op)
     if not node.inputs or node.inputs[0] is None:
         raise NoEquivalent("its first input is missing", "Connect it.")
+    if not node.outputs:
+        raise NoEquivalent("it has no output", "Remove it.")
     if op.name == "Requant" and _is_taken_in(node):
         return Plan(lambda: drop_unused(node.outputs[0]), "taken in by what follows")
     if op.name not in _NEWER_NAMES:
@@ -62,6 +64,7 @@ def _plan_standard(node: ir.Node, op: Op) -> Plan:
     """Integer Relu, MaxPool and Clip are of the standard domain in files of both dialects."""
     known_names = {a.name for a in op.attributes}
     attributes = {name: a for name, a in node.attributes.items() if name in known_names}
+    require_standard(node, op, attributes)
     return Plan(lambda: rewrite(node, "", op.standard_name or "", attributes), f"became standard {op.standard_name}")
 
 

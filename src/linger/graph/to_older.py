@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from linger.dialect import find_op
 from linger.graph.conversion_plan import (
     NoEquivalent,
     Plan,
@@ -16,6 +17,7 @@ from linger.graph.conversion_plan import (
     known_number,
     made_attributes,
     renamed,
+    require_standard,
 )
 from linger.graph.conversion_scene import Scene, axes_of, rewrite
 from linger.graph.dialects import DEFAULT_PLATFORM, NEWER_OPS, OLDER, QUANT_MODE, NewerOp
@@ -42,6 +44,8 @@ def plan_older(node: ir.Node, scene: Scene) -> Plan:
         raise NoEquivalent(f"the domain thinker has no such op: {newer.why_not}", _FLOAT_LAYER)
     if not node.inputs or node.inputs[0] is None:
         raise NoEquivalent("its first input is missing", "Connect it.")
+    if not node.outputs:
+        raise NoEquivalent("it has no output", "Remove it.")
     return _SPECIAL.get(newer.name, _plan_plain)(node, newer, scene)
 
 
@@ -128,6 +132,7 @@ def _plan_largest(node: ir.Node, newer: NewerOp, scene: Scene) -> Plan:
     kept = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode")
     given = {newer.renamed.get(n, n): a for n, a in node.attributes.items()}
     attributes = {n: renamed(a, n) for n, a in given.items() if n in kept}
+    require_standard(node, find_op("MaxPool"), attributes)
     return Plan(lambda: rewrite(node, "", "MaxPool", attributes), "became standard MaxPool")
 
 

@@ -126,3 +126,18 @@ def test_a_file_that_contradicts_itself_keeps_what_can_be_known():
     complete_types(model)
     assert complete_types(model).rows() == []
     assert content(model) != before  # the element type of `a` follows from its first input
+
+
+def test_a_shape_without_a_type_is_not_written_down():
+    """A Quant without a scale, the type of whose result nobody knows: a file would lose the shape again."""
+    model = parse(
+        "q = thinker.Quant<data_bits=8>(x)  s = Constant<value_ints=[3, 2]>()  r = Reshape(q, s)  y = Abs(r)",
+        inputs="float[2,3] x",
+        outputs="float[3,2] y, float[2,3] q",
+        domains=', "thinker": 1',
+    )
+    complete_types(model)
+    assert model.graph.node(2).outputs[0].shape is None
+    model.graph.node(2).outputs[0].type = ir.TensorType(ir.DataType.INT8)
+    complete_types(model)
+    assert list(model.graph.node(2).outputs[0].shape) == [3, 2]

@@ -85,8 +85,8 @@ def _is_wrong(value: ir.Value, found: Inferred) -> bool:
 def _declare(value: ir.Value, found: Inferred, *, is_interface: bool) -> bool:
     """Write down what was found; returns whether that changed anything."""
     kind, shape = found.type or value.type, _merged(value.shape, found.shape, is_interface=is_interface)
-    if kind == value.type and _same(shape, value.shape):
-        return False
+    if kind is None or (kind == value.type and _same(shape, value.shape)):
+        return False  # without a type, a file keeps no shape
     value.type, value.shape = kind, shape
     return True
 
