@@ -7,6 +7,8 @@ from torch import nn
 import linger
 from tests.support.models import Traced, quantised, small_net
 
+pytestmark = pytest.mark.needs_torch
+
 FORMS = ("dialect", "bare", "standard", "qdq")
 
 

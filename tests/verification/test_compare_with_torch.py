@@ -6,6 +6,8 @@ import pytest
 import linger
 from tests.support.models import small_net
 
+pytestmark = pytest.mark.needs_torch
+
 
 @pytest.fixture(scope="module")
 def other_forms(written):
