@@ -72,7 +72,12 @@ def test_elements_that_inference_leaves_undefined_are_unknown():
 
 
 def test_a_name_that_standard_onnx_does_not_have_is_not_guessed_at():
-    model = parse("a = iqAdd(x, b)  y = Cast<to = 1>(a)", inputs="float[3] x, int8[3] b", outputs="float[3] y", extra="<int8[3] a>")
+    model = parse(
+        "a = iqAdd(x, b)  y = Cast<to = 1>(a)",
+        inputs="float[3] x, int8[3] b",
+        outputs="float[3] y",
+        extra="<int8[3] a>",
+    )
     assert inferred_types(model)[(), "a"].type.dtype == ir.DataType.INT8  # as it is declared
     model.graph.node(0).outputs[0].type = None
     assert ((), "a") not in inferred_types(model)

@@ -245,7 +245,9 @@ def test_a_model_beyond_2_gb_is_saved_and_loaded(tmp_path):
 
 
 def test_what_cannot_be_read_is_told_on_one_line():
-    proto = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Neg(x) }')
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Neg(x) }'
+    )
     proto.graph.value_info.add(name="y").type.optional_type.SetInParent()
     with pytest.raises(GraphError, match=r"the graph cannot be read: .*optional_type \{ \}. Export it again.") as error:
         load(proto)
