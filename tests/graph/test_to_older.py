@@ -257,5 +257,5 @@ def test_every_op_of_the_table_is_converted_or_says_why():
 def test_a_node_without_output_is_refused():
     model = parse(f"y = linger.QSigmoid<{CURVE}, scale_o=128.0>(x) z = linger.QAdd(x)", "int8[2] x", "int8[2] y")
     del model.graph.node[1].output[:]
-    with pytest.raises(UnsupportedError, match="it has no output. Remove it"):
+    with pytest.raises(UnsupportedError, match=r"it has no output\. Remove it"):
         convert_dialect(model, "thinker")
