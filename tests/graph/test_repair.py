@@ -1,12 +1,14 @@
 """Rules one after the other."""
 
+import gc
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 
 from linger.errors import UsageError
 from linger.graph.model_io import load, save
-from linger.graph.repair import RuleChange, load_broken, repair
+from linger.graph.repair import RuleChange, load_broken, repair, uncollected
 from tests.support.dialect_text import lines, quantising
 from tests.support.onnx_text import parse
 
@@ -22,6 +24,18 @@ def test_the_rules_work_together():
         "remove_dequant", "r (Relu)", "takes the integers 'q' (int8 at scale 16) instead of 'd'"
     )
     assert repair(model) == ([], [])
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_the_collector_is_as_before_also_after_an_error(was_on):
+    before = gc.isenabled()
+    try:
+        gc.enable() if was_on else gc.disable()
+        with pytest.raises(UsageError), uncollected():
+            repair(quantising("y = Exp(x)"), rules=["none" if not gc.isenabled() else "sort_nodes"])
+        assert gc.isenabled() == was_on
+    finally:
+        gc.enable() if before else gc.disable()
 
 
 def test_unknown_rules_are_named_together():

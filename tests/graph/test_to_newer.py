@@ -1,6 +1,7 @@
 """Nodes of the older dialect, written in the newer one."""
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -209,3 +210,16 @@ def test_what_is_missing_is_said():
 
 def test_every_newer_op_is_reached_or_has_a_reason():
     assert len(WITHOUT) == len(ops()) - 23
+
+
+def test_widths_of_joined_tensors_are_followed_out_of_branches():
+    wide = "thinker.Quant<data_bits=32, scale_x=16.0>"
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 13, "thinker": 1]> g (float[1,4] x, bool c) => (float[2,4] y) {{
+        q = If(c)<then_branch = t () => (int32[1,4] p) {{ p = {wide}(x) }}, else_branch = e () => (int32[1,4] k) {{ k = {wide}(x) }}>
+        j = thinker.iqCat<scale_x_0=16.0, scale_x_1=16.0, scale_o=16.0, dim=0, o_bits=32>(q, q)
+        y = thinker.Dequant<scale_o=16.0>(j) }}"""
+    )
+    made = convert_dialect(model, "linger").model
+    cat = next(node for node in made.graph if node.op_type == "QCat")
+    assert [cat.attributes[f"x_{i}_bits"].as_int() for i in range(2)] == [32, 32]

@@ -21,22 +21,29 @@ app = typer.Typer(
 )
 
 
-def load_commands() -> typer.Typer:
-    """The application with every command registered; each is the function, or the group, named like its file."""
-    if not app.registered_commands:
-        for name in COMMANDS:
-            found = getattr(importlib.import_module(f"linger.cli.{name}"), name)
-            if isinstance(found, typer.Typer):
-                app.add_typer(found, name=name)
-            else:
-                app.command(name)(found)
+@app.callback()
+def _commands() -> None:
+    """From a PyTorch model to fixed-point hardware, proven bit for bit."""
+
+
+def load_commands(only: str | None = None) -> typer.Typer:
+    """The application with every command registered, or with one: each is the function, or the group, named like its file."""
+    known = {*(c.name for c in app.registered_commands), *(g.name for g in app.registered_groups)}
+    for name in [c for c in COMMANDS if c == only] or COMMANDS:
+        if name in known:
+            continue
+        found = getattr(importlib.import_module(f"linger.cli.{name}"), name)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
     return app
 
 
 def main() -> None:
     """Run a command; one of our errors is one line and exit code 1 (2 for wrong usage), a bug keeps its traceback."""
     try:
-        load_commands()()
+        load_commands(sys.argv[1] if len(sys.argv) > 1 else None)()
     except LingerError as error:
         Console(stderr=True, soft_wrap=True).print(f"linger: {error}", style="red", markup=False, highlight=False)
         sys.exit(2 if isinstance(error, UsageError) else 1)

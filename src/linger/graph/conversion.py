@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from linger.dialect import DOMAIN_VERSION
-from linger.errors import UnsupportedError, UsageError, listing
+from linger.errors import GraphError, UnsupportedError, UsageError, listing
 from linger.graph.changes import Changes
 from linger.graph.conversion_plan import NoEquivalent, Plan
 from linger.graph.conversion_scene import Scene
@@ -21,6 +21,7 @@ from linger.graph.dialects import DIALECTS, NEWER, NEWER_VERSION, OLDER
 from linger.graph.finding import ERROR, WARNING, Finding
 from linger.graph.model_io import ModelLike, load, save
 from linger.graph.names import Names
+from linger.graph.propagation import propagate
 from linger.graph.search import Scopes
 from linger.graph.to_newer import plan_newer
 from linger.graph.to_older import plan_older
@@ -112,10 +113,11 @@ def convert_nodes(model: ir.Model, to: str, *, partial: bool = False) -> tuple[C
     source = NEWER if to == OLDER else OLDER
     places = [(scope, list(_nodes(model, scope))) for scope in _scopes(model)]
     names = Names(_all_names(model, [node for _, nodes in places for node in nodes]))
+    widths = _widths(model) if to == NEWER else {}
     plans: list[tuple[ir.Node, Plan]] = []
     findings: list[Finding] = []
     for scope, nodes in places:
-        scene = Scene(model, scope, names)
+        scene = Scene(model, scope, names, widths)
         for node in nodes:
             if not _is_of(node, source, model):
                 continue
@@ -140,6 +142,15 @@ def convert_nodes(model: ir.Model, to: str, *, partial: bool = False) -> tuple[C
     if plans:
         _tidy(model, source, to)
     return changes, tuple(sorted(findings, key=lambda finding: finding.severity != ERROR))
+
+
+def _widths(model: ir.Model) -> dict[ir.Value, int]:
+    """The widths of quantised tensors, followed through branches and loops too; of an unsorted model, none."""
+    try:
+        facts = propagate(model).facts
+    except GraphError:
+        return {}
+    return {value: fact.bits for value, fact in facts.items() if fact.is_quantised and fact.bits is not None}
 
 
 def _scopes(model: ir.Model) -> Iterator[ir.Function | None]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,20 @@ AXES_ARE_AN_INPUT = 13
 
 
 class Scene:
-    """The graph or the function that nodes stand in: free names, constants, new nodes around a node."""
+    """The graph or the function that nodes stand in: free names, constants, widths, new nodes around a node."""
 
-    def __init__(self, model: ir.Model, function: ir.Function | None, names: Names) -> None:
-        self._model, self._function, self._names = model, function, names
+    def __init__(
+        self,
+        model: ir.Model,
+        function: ir.Function | None,
+        names: Names,
+        widths: Mapping[ir.Value, int] = MappingProxyType({}),
+    ) -> None:
+        self._model, self._function, self._names, self._widths = model, function, names, widths
+
+    def width(self, value: ir.Value | None) -> int | None:
+        """The width of a quantised tensor, where it can be followed."""
+        return None if value is None else self._widths.get(value)
 
     @property
     def opset(self) -> int:

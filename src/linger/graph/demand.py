@@ -8,7 +8,7 @@ from enum import Enum
 
 import onnx_ir as ir
 
-from linger.graph.claims import claims_of, is_dequant, is_quantising, read_scale
+from linger.graph.claims import is_dequant, is_quantising, read_scale
 from linger.graph.flow import Flow, is_default_domain
 from linger.graph.standard_ops import OLDEST_OPSET, integer_inputs
 
@@ -64,7 +64,7 @@ def find_demand(flow: Flow) -> Demand:
     """Walk back from every input that must hold integers."""
     demand = Demand()
     opset = flow.model.graph.opset_imports.get("", OLDEST_OPSET)
-    waiting = [reading for node in flow.nodes() for reading in _readings(node, opset)]
+    waiting = [reading for node in flow.nodes() for reading in _readings(flow, node, opset)]
     seen: set[tuple[ir.Value, Reader]] = set()
     while waiting:
         reading = waiting.pop()
@@ -77,12 +77,12 @@ def find_demand(flow: Flow) -> Demand:
     return demand
 
 
-def _readings(node: ir.Node, opset: int) -> list[Reading]:
+def _readings(flow: Flow, node: ir.Node, opset: int) -> list[Reading]:
     """The inputs of a node that must hold integers."""
     if is_dequant(node):
         found, reader = [(0, read_scale(node, "scale_o"))], Reader.DEQUANT
     elif is_quantising(node):
-        found, reader = [(i, claim.scale) for i, claim in claims_of(node).integers.items()], Reader.DIALECT
+        found, reader = [(i, claim.scale) for i, claim in flow.claims(node).integers.items()], Reader.DIALECT
     elif is_default_domain(node):
         found, reader = [(i, None) for i in integer_inputs(node, opset)], Reader.PLAIN
     else:

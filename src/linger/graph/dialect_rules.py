@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from linger.graph.check_rules import MISSING_ATTRIBUTE, OPERAND_TYPE, SCALE_MISMATCH
-from linger.graph.claims import Claim, claims_of, read_scale
+from linger.graph.claims import Claim, read_scale
 from linger.graph.dialect_node import describe
 from linger.graph.fact_book import FactBook, Use
 from linger.graph.facts import REAL, Fact, quantised, storage_bits, storage_type
@@ -34,7 +34,7 @@ def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
 
 def facts_of_dialect(book: FactBook, node: ir.Node) -> list[Fact]:
     """Any other dialect node: what it states is compared with what comes in."""
-    claims = claims_of(node)
+    claims = book.flow.claims(node)
     for index, claim in claims.integers.items():
         if index < len(node.inputs) and node.inputs[index] is not None:
             _expect_integers(book, node, index, claim)

@@ -187,6 +187,9 @@ def exchange(model: ir.Model, tensors: Exchange) -> None:
 @contextmanager
 def exchanged(model: ir.Model, tensors: Exchange) -> Iterator[None]:
     """Other tensors for a while; afterwards the model has its own again."""
+    if not tensors:
+        yield
+        return
     present = _tensors(model)
     try:
         exchange(model, tensors)

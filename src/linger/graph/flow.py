@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from linger.graph.claims import claims_of, is_dequant, is_quantising, is_quantising_domain
+from linger.graph.claims import Claims, claims_of, is_dequant, is_quantising, is_quantising_domain
 from linger.graph.search import inner_graphs
 from linger.graph.standard_ops import moved_inputs, moved_outputs
 
@@ -56,6 +56,8 @@ class Flow:
     owners: dict[ir.Graph, ir.Node] = field(default_factory=dict)
     functions: dict[ir.Graph, ir.Function] = field(default_factory=dict)
     calls: dict[ir.OperatorIdentifier, list[ir.Node]] = field(default_factory=dict)
+    _listed: list[ir.Node] = field(default_factory=list)
+    _claims: dict[ir.Node, Claims] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: ir.Model) -> Flow:
@@ -63,12 +65,24 @@ class Flow:
         flow = cls(model)
         for function in flow.own_functions():
             flow.functions[function.graph] = function
-        for node in flow.nodes():
-            for graph in inner_graphs(node):
-                flow.owners[graph] = node
-            if flow.function_of(node) is not None:
-                flow.calls.setdefault(node.op_identifier(), []).append(node)
+        for graph in (model.graph, *flow.functions):
+            flow._list(graph)
         return flow
+
+    def _list(self, graph: ir.Graph) -> None:
+        for node in graph:
+            self._listed.append(node)
+            for body in inner_graphs(node):
+                self.owners[body] = node
+                self._list(body)
+            if self.function_of(node) is not None:
+                self.calls.setdefault(node.op_identifier(), []).append(node)
+
+    def claims(self, node: ir.Node) -> Claims:
+        """What a dialect node states, read once."""
+        if node not in self._claims:
+            self._claims[node] = claims_of(node)
+        return self._claims[node]
 
     def own_functions(self) -> list[ir.Function]:
         """The model's functions but for bodies of dialect ops, which are what their nodes say."""
@@ -81,10 +95,8 @@ class Flow:
         return self.model.functions.get(node.op_identifier())
 
     def nodes(self) -> Iterator[ir.Node]:
-        """Every node of the main graph, of the graphs inside it and of users' functions."""
-        yield from ir.traversal.RecursiveGraphIterator(self.model.graph)
-        for graph in self.functions:
-            yield from ir.traversal.RecursiveGraphIterator(graph)
+        """Every node of the main graph, of the graphs inside it and of users' functions; not what was added since."""
+        return (node for node in self._listed if node.graph is not None)
 
     def graphs(self) -> Iterator[ir.Graph]:
         """Every graph, outer ones first."""
@@ -108,7 +120,7 @@ class Flow:
         if is_dequant(node):
             return list(node.inputs[:1])
         if is_quantising(node):
-            kept = claims_of(node).kept
+            kept = self.claims(node).kept
             return [] if kept is None or index else list(node.inputs[kept : kept + 1])
         function = self.function_of(node)
         if function is not None:

@@ -13,6 +13,8 @@ import onnx_ir as ir
 from linger.errors import UsageError, listing
 from linger.graph.dialect_node import all_nodes, describe
 
+_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+
 TensorLike = str | ir.Value
 NodeLike = str | ir.Node
 
@@ -65,12 +67,10 @@ def inner_graphs(node: ir.Node) -> list[ir.Graph]:
     """The graphs that a node holds in its attributes."""
     found: list[ir.Graph] = []
     for attribute in node.attributes.values():
-        if attribute.is_ref():
+        kind = attribute.type
+        if (kind is not _GRAPH and kind is not _GRAPHS) or attribute.is_ref():
             continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            found.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            found.extend(attribute.as_graphs())
+        found += [attribute.as_graph()] if kind is _GRAPH else attribute.as_graphs()
     return found
 
 

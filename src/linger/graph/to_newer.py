@@ -80,12 +80,13 @@ def _plan_quant(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Plan:
 
 def _plan_of_tensors(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Plan:
     """Ops whose older node does not say how wide its inputs are."""
-    del scene
     real = [str(i) for i, value in enumerate(node.inputs) if value is not None and value.dtype == ir.DataType.FLOAT]
     if real:
         raise NoEquivalent(f"its input {listing(real)} is real; {newer.name} takes integers only", _KEEP)
     names = [f"x_{i}" for i in range(len(node.inputs))] if op.is_variadic else newer.inputs[: len(node.inputs)]
-    widths = {f"{name}_bits": width_of(value) for name, value in zip(names, node.inputs, strict=False)}
+    widths = {
+        f"{name}_bits": scene.width(value) or width_of(value) for name, value in zip(names, node.inputs, strict=False)
+    }
     if "data_bits" in node.attributes and op.name == "BmmInt":  # one width for both matrices
         widths = {f"{name}_bits": known(node, "data_bits") for name in names}
     chosen = newer
@@ -96,10 +97,9 @@ def _plan_of_tensors(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Pla
 
 def _plan_curve(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Plan:
     """A Requant that only widens goes: the newer op takes narrow input."""
-    del scene
     before = _widening(node)
     if before is None:
-        return plan_renamed(node, newer, op, {"x_bits": width_of(node.inputs[0])})
+        return plan_renamed(node, newer, op, {"x_bits": scene.width(node.inputs[0]) or width_of(node.inputs[0])})
     taken = {"x_bits": known_width(before, "data_bits"), "scale_x": known_number(before, "scale_x")}
     renaming = plan_renamed(node, newer, op, taken)
 

@@ -17,7 +17,7 @@ from linger.graph.finding import ERROR, Finding
 from linger.graph.model_io import ModelLike, save
 from linger.graph.propagation import OutputPolicy
 from linger.graph.recording import Recording
-from linger.graph.repair import RuleChange, load_broken, repair
+from linger.graph.repair import RuleChange, load_broken, repair, uncollected
 from linger.runtime.generated import generated_feeds
 from linger.runtime.session import Session
 from linger.verification.result import Verification
@@ -87,8 +87,9 @@ def fix_dequant(
         GraphError: The content is no model, or cannot be sorted.
         VerificationError: The check found a difference.
     """
-    model, before = load_broken(source)
-    changes, findings = repair(model, outputs=outputs, rules=rules)
+    with uncollected():
+        model, before = load_broken(source)
+        changes, findings = repair(model, outputs=outputs, rules=rules)
     verdict = _checked(model) if check else None
     path = None
     if isinstance(source, (str, os.PathLike)):

@@ -18,8 +18,8 @@ from linger.graph.takeover import Takeover, become_identity
 def remove_dequant(model: ir.Model) -> Changes:
     """Let ops that take integers have them; drop Dequants of real numbers, second ones of a tensor, and unused ones.
 
-    Requires: sorted nodes. Leaves: every op that takes integers reading them, one Dequant per tensor, scale and place. What becomes real numbers without need of a Dequant is not decided here:
-    `insert_dequant` follows.
+    Requires: sorted nodes. Leaves: every op that takes integers reading them, one Dequant per tensor, scale and place. What
+    becomes real numbers without need of a Dequant is not decided here: `insert_dequant` follows.
     """
     changes = Changes()
     found = propagate(model)
@@ -39,6 +39,7 @@ def remove_dequant(model: ir.Model) -> Changes:
         _bypass(use, found, changes)
     if kept:
         _keep_real(kept, found, flow, changes)
+        flow = Flow.of(model)
     _merge(flow, changes)
     if changes:
         flow.sort()  # the Dequant that stays may stand behind what now reads it
