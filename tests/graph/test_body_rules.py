@@ -131,3 +131,20 @@ def test_a_function_may_be_called_with_other_types():
 def test_a_function_that_calls_itself_is_refused():
     with pytest.raises(GraphError, match="calls itself"):
         with_function("y = my.f(x)", "b = my.f(a)")
+
+
+def test_a_body_that_changes_for_one_call_cannot_serve_another():
+    """The Dequant behind the first call keeps its integers; with a Dequant inside, the body fits no real numbers."""
+    text = """<ir_version: 8, opset_import: ["": 17, "thinker": 1, "my": 1]>
+    g (float[2] x) => (float[4] y, float[4] z) { q = thinker.Quant<data_bits=8, scale_x=16.0>(x)
+      [one] c = my.f(q, x)  y = thinker.Dequant<scale_o=16.0>(c)  [two] z = my.f(x, x) }
+    <domain: "my", opset_import: ["": 17]> f (a, b) => (c) { c = Concat<axis=0>(a, b) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    found = propagate(model)
+    (finding,) = (f for f in found.findings if f.severity == "error")
+    assert finding.node == "two (f)"
+    assert finding.reason == (
+        "it calls a function with float32, float32, and another call gives it int8 at scale 16, float32"
+    )
+    (need,) = found.missing
+    assert str(found.fact(need.value)) == "int8 at scale 16"

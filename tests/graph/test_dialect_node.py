@@ -11,6 +11,7 @@ from linger.errors import GraphError, UnsupportedError
 from linger.graph.dialect_node import (
     all_nodes,
     attributes_of,
+    describe,
     is_dialect,
     op_of,
     opset_of,
@@ -90,3 +91,8 @@ def test_every_wrong_attribute_is_named():
     node.attributes["scale_o"], node.attributes["o_bits"] = ir.AttrFloat32("scale_o", 0.0), ir.AttrInt64("o_bits", 0)
     with pytest.raises(GraphError, match=r"scale_o = 0 .*, o_bits = 0 "):
         attributes_of(node, op_of(node))
+
+
+def test_a_name_with_a_line_break_stays_on_its_line():
+    assert describe(ir.Node("", "Neg", [], name="a\nb")) == "a\\nb (Neg)"
+    assert describe(ir.Node("", "Neg", [], name="卷积")) == "卷积 (Neg)"

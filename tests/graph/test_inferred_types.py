@@ -81,3 +81,11 @@ def test_a_name_that_standard_onnx_does_not_have_is_not_guessed_at():
     assert inferred_types(model)[(), "a"].type.dtype == ir.DataType.INT8  # as it is declared
     model.graph.node(0).outputs[0].type = None
     assert ((), "a") not in inferred_types(model)
+
+
+def test_a_sequence_is_not_taken_for_a_tensor():
+    """A scalar cannot be split, so inference fails; what is split is a sequence all the same."""
+    model = parse(
+        "p = SplitToSequence<axis = 0>(x)  y = ConcatFromSequence<axis = 0>(p)", inputs="float x", outputs="float[n] y"
+    )
+    assert ((), "p") not in inferred_types(model)

@@ -124,5 +124,5 @@ def test_calls_that_give_a_function_different_numbers():
         "error",
         "c (Concat)",
         "a",
-        "it needs real numbers, and 'a' holds integers in one of the calls of its function",
+        "it needs real numbers, and 'a' is int8 at scale 16",
     ) in entries

@@ -128,7 +128,7 @@ def facts_of_call(book: FactBook, node: ir.Node, function: ir.Function) -> list[
         elif book.fact(node.inputs[index]).is_quantised:
             book.need(Use(node, index))
     results = _tried(book, function, given)
-    return _called(book, node, function, given) if results is None else results
+    return _called(book, node, function, given) if results is None or _is_bound(book, function, given) else results
 
 
 def _called(book: FactBook, node: ir.Node, function: ir.Function, given: list[Fact]) -> list[Fact]:
@@ -159,11 +159,18 @@ def _tried(book: FactBook, function: ir.Function, given: list[Fact]) -> list[Fac
         trial, book.result, book.function_facts = book.result, kept, known
         book.reported = reported
         book.trials[key] = [trial.fact(v) for v in function.outputs] if trial.is_clean else None
-        if trial.is_clean:
+        if trial.is_clean and not _is_bound(book, function, given):
             book.function_facts.setdefault(function.identifier(), given)
             for value, fact in trial.facts.items():  # bodies may be called with several kinds
                 kept.facts[value] = fact if kept.facts.get(value, fact) == fact else UNKNOWN
     return book.trials[key]
+
+
+def _is_bound(book: FactBook, function: ir.Function, given: list[Fact]) -> bool:
+    """Whether a body has to change for a call before, and so cannot serve one with other inputs."""
+    identifier = function.identifier()
+    known = book.function_facts.get(identifier)
+    return known is not None and known != given and book.trials.get((identifier, tuple(known))) is None
 
 
 def _enter_function(book: FactBook, function: ir.Function, given: list[Fact]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import onnx
@@ -52,7 +53,16 @@ def infer_element_types(graph: ir.Graph, *, guess: bool = True) -> None:
 
 
 def _is_standard(node: ir.Node) -> bool:
-    return node.domain in _STANDARD and onnx.defs.has(node.op_type, "")
+    return node.domain in _STANDARD and _makes_tensors(node.op_type)
+
+
+@cache
+def _makes_tensors(op_type: str) -> bool:
+    """Whether standard ONNX has such an op, and its result may be a tensor: not one of those that make sequences."""
+    if not onnx.defs.has(op_type, ""):
+        return False
+    results = onnx.defs.get_schema(op_type, "").outputs
+    return any(kind.startswith("tensor") for result in results[:1] for kind in result.types)
 
 
 def _output_types(node: ir.Node, inner: list[ir.Graph]) -> list[ir.DataType | None]:

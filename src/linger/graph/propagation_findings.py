@@ -107,10 +107,6 @@ def _dequants(found: Propagation, places: _Places) -> Iterator[Finding]:
 
 def _missing(found: Propagation, places: _Places, use: Use) -> Iterator[Finding]:
     name, fact = use.value.name or "", found.fact(use.value)
-    if fact.scale is None:  # the body of a function: its calls give it different numbers
-        reason = f"it needs real numbers, and {name!r} holds integers in one of the calls of its function"
-        yield _at(places, use, rules.MISSING_DEQUANT, reason, f"Put a Dequant before the call; {_FIX}")
-        return
     reason = f"it needs real numbers, and {name!r} is {fact}"
     yield _at(
         places, use, rules.MISSING_DEQUANT, reason, f"Put a Dequant with the scale {fact.scale:g} between; {_FIX}"

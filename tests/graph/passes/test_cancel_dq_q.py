@@ -193,3 +193,10 @@ def test_incomplete_nodes_are_left():
         domains=', "thinker": 1',
     )
     assert applied(cancel_dq_q, model) == []
+
+
+def test_what_is_declared_as_something_else_than_a_tensor_stays_behind_its_pair():
+    body = "f = thinker.Dequant<scale_o=16.0>(x) y = thinker.Quant<data_bits=8, scale_x=16.0>(f)"
+    for kind, count in (("int8[n]", 1), ("optional(int8[n])", 0)):
+        model = parse(body, inputs=f"{kind} x", outputs="int8[n] y", domains=', "thinker": 1')
+        assert len(cancel_dq_q(model)) == count

@@ -40,6 +40,8 @@ def cancel_dq_q(model: ir.Model) -> Changes:
                 found = found or propagate(model)  # declared types may be missing
             if first is None or not (_is_qdq_pair(first, node) or _is_dialect_pair(first, node, found)):
                 continue
+            if not _is_tensor(first.inputs[0]):
+                continue  # what comes out of a pair is one
             where = describe(node)
             _cancel(first, node, takeover)
             changes.note(where, f"removed: it undoes {describe(first)} exactly")
@@ -71,6 +73,10 @@ def _is_dialect_pair(first: ir.Node, second: ir.Node, found: Propagation | None)
     if held is None or bits > _WIDEST_EXACT or not _SMALLEST_SCALE <= quant["scale_x"] <= _LARGEST_SCALE:
         return False
     return storage_bits(held) == storage_bits(bits) and held <= bits
+
+
+def _is_tensor(value: ir.Value | None) -> bool:
+    return value is not None and (value.type is None or isinstance(value.type, ir.TensorType))
 
 
 def _settings(node: ir.Node) -> dict[str, Any] | None:
