@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from linger.errors import GraphError
+from linger.errors import GraphError, UsageError
 from linger.graph.propagation import propagate
 from tests.support.dialect_text import quantising
 from tests.support.onnx_text import parse
@@ -64,3 +64,8 @@ def test_nothing_is_changed():
     before = ir.to_proto(model).SerializeToString(deterministic=True)
     propagate(model)
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+def test_a_policy_that_does_not_exist_is_refused():
+    with pytest.raises(UsageError, match=r"'int' means nothing\. Choose one of declared, float, integer"):
+        propagate(quantising("y = Q16(x)"), outputs="int")

@@ -82,3 +82,8 @@ def test_a_sound_file_is_left_alone():
     model.graph.node(0).outputs[0].shape = model.graph.inputs[0].shape
     before = [rule.apply(model).rows() for rule in choose_rules() if rule.name != "complete_types"]
     assert before == [[]] * len(before)
+
+
+def test_rules_that_are_no_list_are_refused():
+    with pytest.raises(UsageError, match="rules: 5 is no list of names"):
+        choose_rules(5)

@@ -137,3 +137,18 @@ def test_parser_dequant_decides_the_outputs(is_change, kind):
     assert made.graph.output[0].type.tensor_type.elem_type == kind
     assert [n.op_type for n in made.graph.node] == ["Quant", "Relu", "Dequant"][: 2 if is_change else 3]
     assert given.SerializeToString() == before
+
+
+def test_parser_dequant_names_the_producer_once():
+    given = ir.to_proto(quantising("q = Q16(x) y = Relu(q)"))
+    given.producer_name = "pytorch"
+    once = parser_dequant(given, False)
+    assert once.producer_name == f"linger_{linger.__version__}_pytorch"
+    assert parser_dequant(once, False).SerializeToString(deterministic=True) == once.SerializeToString(
+        deterministic=True
+    )
+
+
+def test_parser_dequant_refuses_contradictions_all_at_once():
+    with pytest.raises(linger.GraphError, match=r"scale_x is 16.*scale_y is 16"):
+        parser_dequant(quantising("q = Q32(x) a = ADD16(q, q) y = Exp(a)"), False)

@@ -7,11 +7,11 @@ then a Dequant must stand before it. A Dequant whose result is needed as integer
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import onnx_ir as ir
 
-from linger.errors import GraphError
+from linger.errors import GraphError, UsageError, listing
 from linger.graph.body_rules import facts_of_call, facts_of_if, facts_of_loop, facts_of_scan
 from linger.graph.claims import is_dequant, is_quantising
 from linger.graph.demand import find_demand
@@ -39,8 +39,11 @@ def propagate(model: ir.Model, *, outputs: OutputPolicy = "declared") -> Propaga
             ("declared"), always ("float"), or never ("integer").
 
     Raises:
+        UsageError: `outputs` is none of the three.
         GraphError: The nodes are not sorted, or functions call themselves.
     """
+    if outputs not in get_args(OutputPolicy):
+        raise UsageError(f"outputs: {outputs!r} means nothing. Choose one of {listing(get_args(OutputPolicy))}.")
     flow = Flow.of(model)
     book = FactBook(flow, find_demand(flow), lambda graph: _visit(book, graph))
     while True:  # each round makes at least one more carried tensor real, so this ends

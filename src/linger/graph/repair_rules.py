@@ -115,6 +115,8 @@ def choose_rules(names: Iterable[str] | str | None = None, known: Mapping[str, R
     """
     if names is None:
         return tuple(rule for rule in known.values() if rule.is_default)
+    if not isinstance(names, Iterable):
+        raise UsageError(f"rules: {names!r} is no list of names. Known rules: {listing(known, limit=99)}.")
     wanted = [names] if isinstance(names, str) else list(names)
     unknown = [name for name in dict.fromkeys(wanted) if not isinstance(name, str) or name not in known]
     if unknown:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from linger.errors import VerificationError, listing
+from linger.errors import GraphError, VerificationError, listing
 from linger.graph.finding import ERROR, Finding
 from linger.graph.model_io import ModelLike, save
 from linger.graph.propagation import OutputPolicy
@@ -24,6 +25,7 @@ from linger.verification.result import Verification
 from linger.verification.verify import verify_file
 
 _SUFFIX = ".onnx"
+_PRODUCER = "linger"
 _SEEDS = (0, 1)
 
 
@@ -102,6 +104,8 @@ def fix_dequant(
 def parser_dequant(onnx_model: Any, is_change_in_out_type: bool) -> Any:  # noqa: FBT001 - the documented signature
     """Put Dequants where they belong, and return a model of the kind that was given, which stays as it is.
 
+    The producer's name then begins with `linger_<version>_`, once.
+
     Args:
         onnx_model: A ModelProto (or an onnx_ir model, bytes, a path: those give an onnx_ir model).
         is_change_in_out_type: Quantised outputs stay integers, and are declared so; otherwise they become real numbers.
@@ -109,8 +113,15 @@ def parser_dequant(onnx_model: Any, is_change_in_out_type: bool) -> Any:  # noqa
     Raises:
         GraphError: The content is no model, or holds contradictions; all of them are named.
     """
-    model, _ = load_broken(onnx_model)
-    repair(model, outputs="integer" if is_change_in_out_type else "float")
+    with uncollected():
+        model, _ = load_broken(onnx_model)
+        _, findings = repair(model, outputs="integer" if is_change_in_out_type else "float")
+    errors = [finding for finding in findings if finding.severity == ERROR]
+    if errors:
+        raise GraphError(f"parser_dequant: the model contradicts itself: {listing(map(str, errors))}")
+    if not (model.producer_name or "").startswith(_PRODUCER):
+        version = importlib.import_module("linger").__version__
+        model.producer_name = f"{_PRODUCER}_{version}_{model.producer_name or ''}".rstrip("_")
     return ir.to_proto(model) if isinstance(onnx_model, onnx.ModelProto) else model
 
 
