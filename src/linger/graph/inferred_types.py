@@ -65,7 +65,7 @@ def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
     _forget(proto)
     found: dict[tuple[GraphKey, str], Inferred] = {}
     if is_bounded(source):
-        with suppress(onnx.shape_inference.InferenceError, MemoryError):  # element types remain
+        with suppress(onnx.shape_inference.InferenceError, MemoryError, ValueError):  # element types remain
             proto = onnx.shape_inference.infer_shapes(proto)
             # with contents followed, a vector of n elements is written out as n sizes
             proto = onnx.shape_inference.infer_shapes(proto, data_prop=True) if _has_small_sizes(proto) else proto

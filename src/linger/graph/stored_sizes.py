@@ -61,7 +61,7 @@ def tensor_problem(tensor: onnx.TensorProto, raw_length: int | None = None) -> s
         return None
     count, bits = prod(tensor.dims), _bits(tensor.data_type)
     needed = -(-count * bits // _BYTE)
-    if tensor.HasField("raw_data"):
+    if tensor.HasField("raw_data") and tensor.data_type != _TYPE.STRING:  # texts are never raw
         present = raw_length if raw_length is not None and is_long(tensor) else len(tensor.raw_data)
         is_right = present == needed or (bits == 6 and present == count)  # six bits are packed, or a byte each
         return None if is_right else f"its shape {list(tensor.dims)} needs {needed} bytes, {present} are there"
