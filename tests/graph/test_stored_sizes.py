@@ -96,3 +96,10 @@ def test_texts_are_counted_as_texts_even_beside_raw_data():
     assert tensor_problem(tensor) == "its shape [3] needs 3 items, 0 are there"
     tensor.string_data.extend([b"a", b"b", b"c"])
     assert tensor_problem(tensor) is None
+
+
+def test_a_group_ends_what_can_be_told():
+    """Protobuf accepts groups (wire types 3 and 4) among fields that it does not know."""
+    data = dialect().SerializeToString()
+    assert raw_lengths(b"\xf3\x06\xf4\x06" + data) == []
+    assert raw_lengths(data + b"\xf3\x06\xf4\x06") == raw_lengths(data) != []

@@ -30,10 +30,17 @@ GraphKey = tuple[tuple[str, str, int], ...]
 
 @dataclass(frozen=True)
 class Inferred:
-    """Type and shape of one tensor, as far as they follow from the model's inputs."""
+    """Type and shape of one tensor, as far as they follow from the model's inputs.
+
+    Attributes:
+        type: The type.
+        shape: The shape.
+        is_sure: Whether inference says so; otherwise it could not follow the model, and this is what the ops suggest.
+    """
 
     type: ir.TypeProtocol | None
     shape: ir.Shape | None
+    is_sure: bool = True
 
 
 def keyed_graphs(graph: ir.Graph) -> Iterator[tuple[GraphKey, ir.Graph]]:
@@ -165,7 +172,7 @@ def _walk(proto: onnx.ModelProto, found: dict[tuple[GraphKey, str], Inferred]) -
     for key, graph in keyed_graphs(copy.graph):
         for value in (output for node in graph for output in node.outputs):
             if value.name and value.type is not None:
-                found.setdefault((key, value.name), Inferred(value.type, None))
+                found.setdefault((key, value.name), Inferred(value.type, None, is_sure=False))
 
 
 def _keyed_protos(graph: onnx.GraphProto) -> Iterator[tuple[GraphKey, onnx.GraphProto]]:

@@ -116,8 +116,10 @@ def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]
             length, at = _varint(content, at)
         elif kind == _VARINT:
             length = _varint(content, at)[1] - at
-        else:
+        elif kind in _FIXED:
             length = _FIXED[kind]
+        else:
+            return  # a group, of which ONNX has none: nothing behind it can be told
         yield tag >> 3, at, at + length
         at += length
 
