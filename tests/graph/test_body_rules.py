@@ -148,3 +148,12 @@ def test_a_body_that_changes_for_one_call_cannot_serve_another():
     )
     (need,) = found.missing
     assert str(found.fact(need.value)) == "int8 at scale 16"
+
+
+def test_a_scan_may_lack_a_sequence():
+    model = quantising(
+        "q = Q16(x) y, z = Scan<num_scan_inputs = 1, body = b (int8[n] a, int8[n] t) => (int8[n] a2, int8[n] s) "
+        '{ a2 = Identity(a) s = Identity(t) }>(q, "")',
+        outputs="float[n] y, float[n] z",
+    )
+    assert {v.name: str(f) for v, f in propagate(model).facts.items()}["y"] == "int8 at scale 16"

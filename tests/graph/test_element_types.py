@@ -93,3 +93,12 @@ def test_results_of_other_types_than_the_first_are_left_to_the_runtime():
         "c": "INT64",
         "d": "UINT8",
     }
+
+
+def test_a_graph_in_a_node_that_runs_none_says_nothing_of_its_result():
+    body = ir.Graph([], [ir.Value(name="o", type=ir.TensorType(ir.DataType.BOOL))], nodes=[], name="b")
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.INT8))
+    attributes = [ir.AttrFloat32("scale_o", 16.0), ir.AttrGraph("body", body)]
+    node = ir.Node("thinker", "Dequant", [x], attributes=attributes)
+    infer_element_types(ir.Graph([x], node.outputs, nodes=[node], name="g"))
+    assert node.outputs[0].dtype == ir.DataType.FLOAT

@@ -89,3 +89,12 @@ def test_a_sequence_is_not_taken_for_a_tensor():
         "p = SplitToSequence<axis = 0>(x)  y = ConcatFromSequence<axis = 0>(p)", inputs="float x", outputs="float[n] y"
     )
     assert ((), "p") not in inferred_types(model)
+
+
+def test_what_the_ops_only_suggest_is_not_sure():
+    """A Quant without a scale has no body to look through; what its other attributes say is still a hint."""
+    model = parse("q = thinker.Quant<data_bits=8>(x)  y = thinker.Dequant<scale_o=16.0>(q)  z = Neg(x)",
+                  inputs="float[3] x", outputs="float[3] y, float[3] z", domains=', "thinker": 1')  # fmt: skip
+    found = inferred_types(model)
+    assert found[(), "z"].is_sure
+    assert not any(entry.is_sure for (_, name), entry in found.items() if name in "qy")

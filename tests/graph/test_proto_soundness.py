@@ -150,3 +150,12 @@ def test_a_file_of_nothing_but_flaws_is_not_read_to_its_end():
 def test_a_proto_in_memory_that_is_bottomless_is_refused():
     with pytest.raises(GraphError, match="more than 32 levels deep inside each other"):
         load(nested(300))
+
+
+def test_the_domains_that_a_function_imports_must_be_text():
+    proto = dialect()
+    function = proto.functions.add(domain="my", name="f")
+    function.opset_import.add(domain="other", version=1)
+    broken = proto.SerializeToString().replace(b"other", b"oth\xffr")
+    with pytest.raises(GraphError, match="the function 'f' or a domain that it imports is no UTF-8 text"):
+        load(broken)

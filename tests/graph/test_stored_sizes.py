@@ -89,3 +89,17 @@ def test_a_known_length_counts_only_for_long_tensors():
     assert is_long(long)
     assert not is_long(short)
     assert tensor_problem(long, 99) == "its shape [1048576] needs 1048576 bytes, 99 are there"
+
+
+def test_texts_are_counted_as_texts_even_beside_raw_data():
+    tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.STRING, dims=[3], raw_data=b"")
+    assert tensor_problem(tensor) == "its shape [3] needs 3 items, 0 are there"
+    tensor.string_data.extend([b"a", b"b", b"c"])
+    assert tensor_problem(tensor) is None
+
+
+def test_a_group_ends_what_can_be_told():
+    """Protobuf accepts groups (wire types 3 and 4) among fields that it does not know."""
+    data = dialect().SerializeToString()
+    assert raw_lengths(b"\xf3\x06\xf4\x06" + data) == []
+    assert raw_lengths(data + b"\xf3\x06\xf4\x06") == raw_lengths(data) != []

@@ -63,7 +63,7 @@ def facts_of_scan(book: FactBook, node: ir.Node) -> list[Fact]:
     _enter(book, body, dict(enumerate(node.inputs[: len(body.inputs)])))
     book.visit(body)
     known = min(len(node.inputs), len(body.inputs))
-    for index in range(states, known):
+    for index in (i for i in range(states, known) if node.inputs[i] is not None):
         _pass_in(book, Use(node, index), body.inputs[index])
     facts = [_carried(book, node, body, i, i) for i in range(min(states, known, len(body.outputs)))]
     return [*facts, *(_collected(book, body, i) for i in range(states, len(body.outputs)))]

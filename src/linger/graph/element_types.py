@@ -34,6 +34,10 @@ _ALIKE = frozenset({"Split", "BatchNormalization", "LSTM", "GRU", "RNN"})
 """Standard ops whose results all have one type; of others only the first is typed: TopK's second one is indices."""
 
 
+_WITH_BODIES = ("If", "Loop", "Scan")
+"""Ops whose results are those of a graph inside them."""
+
+
 def infer_element_types(graph: ir.Graph, *, guess: bool = True) -> None:
     """Give every value of a sorted graph (and of the graphs inside it) its element type where it can be known.
 
@@ -66,7 +70,7 @@ def _makes_tensors(op_type: str) -> bool:
 
 
 def _output_types(node: ir.Node, inner: list[ir.Graph]) -> list[ir.DataType | None]:
-    if inner:
+    if inner and node.domain in _STANDARD and node.op_type in _WITH_BODIES:
         ends = (
             inner[0].outputs[1:] if node.op_type == "Loop" else inner[0].outputs
         )  # a Loop's first one is its condition

@@ -30,10 +30,17 @@ GraphKey = tuple[tuple[str, str, int], ...]
 
 @dataclass(frozen=True)
 class Inferred:
-    """Type and shape of one tensor, as far as they follow from the model's inputs."""
+    """Type and shape of one tensor, as far as they follow from the model's inputs.
+
+    Attributes:
+        type: The type.
+        shape: The shape.
+        is_sure: Whether inference says so; otherwise it could not follow the model, and this is what the ops suggest.
+    """
 
     type: ir.TypeProtocol | None
     shape: ir.Shape | None
+    is_sure: bool = True
 
 
 def keyed_graphs(graph: ir.Graph) -> Iterator[tuple[GraphKey, ir.Graph]]:
@@ -65,7 +72,7 @@ def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
     _forget(proto)
     found: dict[tuple[GraphKey, str], Inferred] = {}
     if is_bounded(source):
-        with suppress(onnx.shape_inference.InferenceError, MemoryError):  # element types remain
+        with suppress(onnx.shape_inference.InferenceError, MemoryError, ValueError):  # element types remain
             proto = onnx.shape_inference.infer_shapes(proto)
             # with contents followed, a vector of n elements is written out as n sizes
             proto = onnx.shape_inference.infer_shapes(proto, data_prop=True) if _has_small_sizes(proto) else proto
@@ -165,7 +172,7 @@ def _walk(proto: onnx.ModelProto, found: dict[tuple[GraphKey, str], Inferred]) -
     for key, graph in keyed_graphs(copy.graph):
         for value in (output for node in graph for output in node.outputs):
             if value.name and value.type is not None:
-                found.setdefault((key, value.name), Inferred(value.type, None))
+                found.setdefault((key, value.name), Inferred(value.type, None, is_sure=False))
 
 
 def _keyed_protos(graph: onnx.GraphProto) -> Iterator[tuple[GraphKey, onnx.GraphProto]]:

@@ -75,8 +75,8 @@ def _function_names(functions: Iterable[onnx.FunctionProto]) -> Iterator[Flaw]:
     seen = set()
     for function in functions:
         key = (function.domain, function.name, function.overload)
-        if not _is_text(key):
-            yield Flaw(NAME, f"the name of the function {function.name!r} is no UTF-8 text")
+        if not _is_text((*key, *(entry.domain for entry in function.opset_import))):
+            yield Flaw(NAME, f"the name of the function {function.name!r} or a domain that it imports is no UTF-8 text")
         elif key in seen:
             yield Flaw(NODE, f"there are two functions {function.domain}::{function.name}")
         seen.add(key)

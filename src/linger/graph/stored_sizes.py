@@ -61,7 +61,7 @@ def tensor_problem(tensor: onnx.TensorProto, raw_length: int | None = None) -> s
         return None
     count, bits = prod(tensor.dims), _bits(tensor.data_type)
     needed = -(-count * bits // _BYTE)
-    if tensor.HasField("raw_data"):
+    if tensor.HasField("raw_data") and tensor.data_type != _TYPE.STRING:  # texts are never raw
         present = raw_length if raw_length is not None and is_long(tensor) else len(tensor.raw_data)
         is_right = present == needed or (bits == 6 and present == count)  # six bits are packed, or a byte each
         return None if is_right else f"its shape {list(tensor.dims)} needs {needed} bytes, {present} are there"
@@ -116,8 +116,10 @@ def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]
             length, at = _varint(content, at)
         elif kind == _VARINT:
             length = _varint(content, at)[1] - at
-        else:
+        elif kind in _FIXED:
             length = _FIXED[kind]
+        else:
+            return  # a group, of which ONNX has none: nothing behind it can be told
         yield tag >> 3, at, at + length
         at += length
 

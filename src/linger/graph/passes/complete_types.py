@@ -36,7 +36,7 @@ def complete_types(model: ir.Model) -> Changes:
         added = 0
         for value in (output for node in graph for output in node.outputs if output.name):
             found = inferred.get((key, value.name or ""))
-            if found is None:
+            if found is None or (value.type is not None and not found.is_sure):
                 continue
             if value.type not in (None, found.type) and _is_fed_wrongly(value, opset):
                 continue  # what comes out of a node that cannot take its inputs, nobody knows
