@@ -15,6 +15,7 @@ from linger.graph.changes import Changes
 from linger.graph.external_data import external_tensors, resolve_external_data
 from linger.graph.finding import Finding
 from linger.graph.model_io import ModelLike, load
+from linger.graph.passes.correct_types import correct_types
 from linger.graph.passes.insert_dequant import insert_dequant
 from linger.graph.propagation import OutputPolicy, propagate
 from linger.graph.proto_repair import repair_proto
@@ -106,6 +107,10 @@ def repair(
     if not found.is_settled or _may_find_more(model, changes):
         changes += _settle(chosen, model, outputs)
         found = propagate(model, outputs=outputs)
+    if any(rule.apply is correct_types for rule in chosen):  # types that were completed may tell more
+        late = _named("correct_types", correct_types(model, found))
+        changes += late
+        found = propagate(model, outputs=outputs) if late else found
     for rule in chosen:
         findings += rule.find(model) if rule.find is not None else ()
     return changes, [*found.findings, *findings]

@@ -10,6 +10,7 @@ from linger.graph.changes import Changes
 from linger.graph.element_types import INTEGERS
 from linger.graph.inferred_types import Inferred, inferred_types, keyed_graphs
 from linger.graph.order import in_order
+from linger.graph.propagation import Propagation, propagate
 from linger.graph.standard_ops import OLDEST_OPSET, takes
 from linger.graph.tensor_text import type_of
 from linger.graph.walking import places_in
@@ -30,17 +31,16 @@ def complete_types(model: ir.Model) -> Changes:
     places = [*places_in(model.graph, None), *(p for f in model.functions.values() for p in places_in(f.graph, f))]
     if any(in_order(place) != list(place.graph) for place in places):
         raise GraphError("the nodes are not in order, so their types cannot be told. Run the rule sort_nodes first.")
-    inferred = inferred_types(model)
+    inferred, facts = inferred_types(model), None
     interface, opset = set(model.graph.outputs), model.graph.opset_imports.get("", OLDEST_OPSET)
     for key, graph in keyed_graphs(model.graph):
         added = 0
         for value in (output for node in graph for output in node.outputs if output.name):
             found = inferred.get((key, value.name or ""))
-            if found is None or (value.type is not None and not found.is_sure):
-                continue
-            if value.type not in (None, found.type) and _is_fed_wrongly(value, opset):
-                continue  # what comes out of a node that cannot take its inputs, nobody knows
-            if value in interface and _is_broken_promise(value, found):
+            if found is not None and (not found.is_sure or _contradicts(value, found)):
+                facts = propagate(model) if facts is None else facts
+                found = _as_followed(value, found, facts)
+            if found is None or not _is_welcome(value, found, opset, is_interface=value in interface):
                 continue
             before, is_wrong = type_of(value), _is_wrong(value, found)
             if not _declare(value, found, is_interface=value in interface):
@@ -52,6 +52,30 @@ def complete_types(model: ir.Model) -> Changes:
         if added:
             changes.note(graph.name or "graph", f"types or shapes added: {added}")
     return changes
+
+
+def _contradicts(value: ir.Value, found: Inferred) -> bool:
+    return value.type is not None and found.type is not None and value.type != found.type
+
+
+def _is_welcome(value: ir.Value, found: Inferred, opset: int, *, is_interface: bool) -> bool:
+    """Whether what was found may replace what is declared."""
+    if value.type is not None and not found.is_sure:
+        return False
+    if value.type not in (None, found.type) and _is_fed_wrongly(value, opset):
+        return False  # what comes out of a node that cannot take its inputs, nobody knows
+    return not (is_interface and _is_broken_promise(value, found))
+
+
+def _as_followed(value: ir.Value, found: Inferred, facts: Propagation) -> Inferred | None:
+    """What inference says, where the rules that follow quantised numbers do not say otherwise.
+
+    Both decide types; if one took back what the other wrote, a repair would never settle.
+    """
+    element = facts.element(value)
+    if not found.is_sure:
+        return None if element is None else Inferred(ir.TensorType(element), None, is_sure=False)
+    return None if element is not None and value.dtype == element else found
 
 
 def _is_broken_promise(value: ir.Value, found: Inferred) -> bool:

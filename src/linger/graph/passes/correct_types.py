@@ -11,13 +11,17 @@ from linger.graph.flow import Flow
 from linger.graph.propagation import Propagation, propagate
 
 
-def correct_types(model: ir.Model) -> Changes:
+def correct_types(model: ir.Model, found: Propagation | None = None) -> Changes:
     """Correct declared element types that contradict what is computed; of the others, only outputs get one.
 
     Inputs of the model and initializers say themselves what they are. Requires: sorted nodes.
+
+    Args:
+        model: The model.
+        found: What `propagate` found in it, where that is known already.
     """
     changes = Changes()
-    found = propagate(model)
+    found = propagate(model) if found is None else found
     flow = Flow.of(model)
     open_ends = {v for function in flow.functions.values() for v in function.outputs}  # a function has no types
     for value in _computed(flow):
