@@ -122,10 +122,6 @@ class FactBook:
         """The version of standard ONNX."""
         return self.flow.model.graph.opset_imports.get("", OLDEST_OPSET)
 
-    def facts_of(self, node: ir.Node) -> list[Fact]:
-        """What is known of a node's inputs."""
-        return [self.fact(value) for value in node.inputs]
-
     def fact(self, value: ir.Value | None) -> Fact:
         """What is known of a tensor."""
         if value is not None and value not in self.result.facts and value.producer() is None:
