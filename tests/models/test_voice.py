@@ -27,6 +27,7 @@ def judge(outcome):
     assert outcome.share == 1
 
 
+@pytest.mark.slow
 def test_decisions_as_integers(tmp_path):
     require(*PACKAGES)
     outcome = voice.run(tmp_path, seconds=12, proven_on=20)
