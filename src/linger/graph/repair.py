@@ -130,10 +130,10 @@ def _settle(chosen: Iterable[Rule], model: ir.Model, outputs: OutputPolicy) -> l
     others = [rule for rule in chosen if rule not in first]
     changes: list[RuleChange] = []
     for _ in range(_MOST_ROUNDS):
-        made = _run(first, model, outputs)
+        made = [*_run(first, model, outputs), *_run(others, model, outputs)]
         if not made:
             break
-        changes += [*made, *_run(others, model, outputs)]
+        changes += made
     return changes
 
 
