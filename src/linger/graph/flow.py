@@ -139,7 +139,7 @@ class Flow:
         found: list[ir.Value | None] = [v for body in bodies for v in body.outputs[index + offset : index + offset + 1]]
         if node.op_type == "Loop" and index + LOOP_FORMALS < len(node.inputs):
             found.append(node.inputs[index + LOOP_FORMALS])
-        if node.op_type == "Scan" and index < (scan_states(node) or 0):
+        if node.op_type == "Scan" and index < min(scan_states(node) or 0, len(node.inputs)):
             found.append(node.inputs[index])
         return found
 
