@@ -159,3 +159,12 @@ def test_the_domains_that_a_function_imports_must_be_text():
     broken = proto.SerializeToString().replace(b"other", b"oth\xffr")
     with pytest.raises(GraphError, match="the function 'f' or a domain that it imports is no UTF-8 text"):
         load(broken)
+
+
+def test_two_attributes_of_one_name_are_refused():
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 13]> g (float[n,2] x) => (float[n,2] y) { y = Softmax<axis = 1>(x) }'
+    )
+    proto.graph.node[0].attribute.add(name="axis", type=onnx.AttributeProto.INT, i=0)
+    with pytest.raises(GraphError, match=r"y \(Softmax\) has several attributes 'axis'"):
+        load(proto)

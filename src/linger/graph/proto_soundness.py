@@ -141,6 +141,9 @@ class _Visit:
             (node.op_type, node.name, node.domain, node.overload, node.doc_string, *inputs, *outputs, *names)
         ):
             found.append(Flaw(NAME, f"the names of the node {_describe(node)} are no UTF-8 text"))
+        if len(set(names)) < len(names):  # one of them would be lost, and what it holds would go on using tensors
+            twice = sorted({_cut(name) for name in names if names.count(name) > 1})
+            found.append(Flaw(NODE, f"{_describe(node)} has several attributes {', '.join(map(repr, twice))}"))
         for attribute in attributes:
             if attribute.ref_attr_name:
                 found += self._reference_flaws(node, attribute)

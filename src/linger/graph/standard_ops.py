@@ -130,8 +130,9 @@ def can_run(node: ir.Node, element: ir.DataType | None, bits: int | None, opset:
 
 def can_take(node: ir.Node, index: int, element: ir.DataType | None, opset: int) -> bool:
     """Whether an input of a standard node may have an element type; where floats may not stand either, nothing is said."""
-    is_open = element is None or node.op_type in _ADOPTED or not takes_reals(node, index, opset)
-    return is_open or takes(node.op_type, index, element.name.lower(), opset)  # type: ignore[union-attr]
+    if element is None or node.op_type in _ADOPTED or not takes_reals(node, index, opset):
+        return True
+    return takes(node.op_type, index, element.name.lower(), opset)
 
 
 def takes_reals(node: ir.Node, index: int, opset: int) -> bool:

@@ -22,7 +22,7 @@ def put_autocast_aside() -> tuple[str, ...]:
 def take_autocast_up(devices: tuple[str, ...]) -> None:
     """Switch autocast on again where it was."""
     for device in devices:
-        torch.set_autocast_enabled(device, True)  # noqa: FBT003
+        torch.set_autocast_enabled(device, True)  # noqa: FBT003 - as above
 
 
 @contextmanager

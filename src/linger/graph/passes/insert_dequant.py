@@ -130,7 +130,8 @@ class _Inserter:
             if read_scale(node, "scale_o") == scale and not node.outputs[0].is_graph_output():
                 self._changes.note(describe(node), f"removed: {made.name} does the same")
                 node.outputs[0].replace_all_uses_with(made.outputs[0])
-                node.graph.remove(node, safe=True)  # type: ignore[union-attr]
+                assert node.graph is not None  # it came from a graph
+                node.graph.remove(node, safe=True)
 
     def _import(self, graph: ir.Graph) -> None:
         """Functions have imports of their own; a sub-graph has those of what it stands in."""

@@ -21,5 +21,7 @@ def rescale_dequant(model: ir.Model) -> Changes:
         old = read_scale(node, "scale_o")
         node.attributes["scale_o"] = ir.AttrFloat32("scale_o", scale)
         was = "it had none" if old is None else f"it was {old:g}"
-        changes.note(describe(node), f"scale_o is {scale:g}, the scale of {node.inputs[0].name!r}; {was}")  # type: ignore[union-attr]
+        tensor = node.inputs[0]
+        assert tensor is not None  # its scale is known
+        changes.note(describe(node), f"scale_o is {scale:g}, the scale of {tensor.name!r}; {was}")
     return changes
