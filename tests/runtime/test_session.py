@@ -122,3 +122,14 @@ def test_a_model_can_be_run_up_to_a_tensor(proto):
     assert session.run_up_to("r", feeds).dtype == np.int8
     assert session.run_up_to("y", feeds).tolist() == [[1.0, 0.0, 0.0]]
     assert [o.name for o in session.get_outputs()] == ["y"]
+
+
+def test_a_file_that_onnx_runtime_refuses_is_named_with_a_way_out(tmp_path):
+    onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "fine.onnx")
+    wrong = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 13]> g (float[n] x) => (int8[n] y) { y = Neg(x) }'
+    )
+    onnx.save(wrong, tmp_path / "wrong.onnx")
+    Session(tmp_path / "fine.onnx")
+    with pytest.raises(GraphError, match=r"wrong\.onnx: ONNX Runtime cannot load the model: .*linger fix may mend it"):
+        Session(tmp_path / "wrong.onnx")

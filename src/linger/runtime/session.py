@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,7 @@ class Session:
         providers: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
+        self._where = f"{os.fspath(model)}: " if isinstance(model, (str, os.PathLike)) else ""
         loaded = load(model)
         self._data_folder = next((str(t.base_dir) for t in external_tensors(loaded)), None)
         self._model = loaded if loaded is not model else load(ir.to_proto(loaded))
@@ -71,7 +73,10 @@ class Session:
         try:
             return ort.InferenceSession(ir.to_proto(model).SerializeToString(), **self._session_arguments())
         except _ORT_ERRORS as error:
-            raise GraphError(f"ONNX Runtime cannot load the model: {in_one_line(error)}") from error
+            raise GraphError(
+                f"{self._where}ONNX Runtime cannot load the model: {in_one_line(error)} "
+                "linger check says what is wrong with a file, linger fix may mend it."
+            ) from error
 
     def _session_arguments(self) -> dict[str, Any]:
         """The user's arguments; a model with a data file also says where that is, since it is loaded from memory."""
