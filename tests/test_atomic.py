@@ -1,13 +1,15 @@
 """Files written all or nothing."""
 
 import os
+import socket
 import stat
 from pathlib import Path
 
 import pytest
 
-from linger.atomic import write_atomically, write_folder, write_together
+from linger.atomic import made_folder, places_beside, write_atomically, write_folder, write_together
 from linger.errors import UsageError
+from tests.support.odd_targets import Pipe, null_device
 
 
 def files(folder):
@@ -91,6 +93,154 @@ def test_a_folder_that_cannot_be_written_to(tmp_path):
         write_atomically(tmp_path / "m", b"")
 
 
+# -- links, pipes and devices ---------------------------------------------------------------------------------
+
+
+def test_the_permissions_of_a_file_are_kept(tmp_path):
+    (tmp_path / "m").write_bytes(b"old")
+    (tmp_path / "m").chmod(0o640)
+    write_atomically(tmp_path / "m", b"new")
+    assert stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o640
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the administrator may give files away")
+def test_the_owner_of_a_file_is_kept(tmp_path):
+    (tmp_path / "m").write_bytes(b"old")
+    os.chown(tmp_path / "m", 1234, 2345)
+    write_atomically(tmp_path / "m", b"new")
+    assert ((tmp_path / "m").stat().st_uid, (tmp_path / "m").stat().st_gid) == (1234, 2345)
+
+
+@pytest.mark.parametrize("old", [b"old", None], ids=["to a file", "dangling"])
+@pytest.mark.parametrize("is_absolute", [True, False], ids=["absolute", "relative"])
+def test_links_stay_and_what_they_lead_to_is_replaced(tmp_path, old, is_absolute):
+    (tmp_path / "far").mkdir()
+    place = tmp_path / "far" / "m"
+    if old is not None:
+        place.write_bytes(old)
+        place.chmod(0o604)
+    (tmp_path / "far" / "second").symlink_to(place if is_absolute else "m")
+    (tmp_path / "first").symlink_to("far/second")
+    write_atomically(tmp_path / "first", b"new")
+    assert (tmp_path / "first").readlink() == Path("far/second")
+    assert (tmp_path / "far" / "second").is_symlink()
+    assert (place.read_bytes(), place.is_symlink()) == (b"new", False)
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["far", "first", "m", "second"]
+    if old is not None:
+        assert stat.S_IMODE(place.stat().st_mode) == 0o604
+
+
+def test_links_that_lead_nowhere_or_in_a_circle(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(UsageError, match=r"a: the file cannot be written \(Too many levels of symbolic links\)"):
+        write_atomically(tmp_path / "a", b"")
+    (tmp_path / "gone").symlink_to("no/file")
+    with pytest.raises(UsageError, match=r"gone: the folder '.*no' does not exist"):
+        write_atomically(tmp_path / "gone", b"")
+    (tmp_path / "here").symlink_to(".")
+    with pytest.raises(UsageError, match="here: this is a folder"):
+        write_atomically(tmp_path / "here", b"")
+    assert all((tmp_path / name).is_symlink() for name in ("a", "b", "gone", "here"))
+
+
+def test_a_pipe_is_written_to(tmp_path):
+    with Pipe(tmp_path / "p") as pipe:
+        write_together({tmp_path / "a": writer(b"data"), tmp_path / "p": writer(b"model")})
+        assert pipe.content() == b"model"
+        assert stat.S_ISFIFO((tmp_path / "p").stat().st_mode)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "p"]
+
+
+def test_a_pipe_gets_nothing_when_something_else_fails(tmp_path):
+    with Pipe(tmp_path / "p") as pipe:
+        with pytest.raises(UsageError, match="No space left"):
+            write_together({tmp_path / "p": writer(b"data"), tmp_path / "m": full_disk})
+        assert pipe.content() == b""
+
+
+def test_a_device_stays_a_device(tmp_path):
+    node = null_device(tmp_path / "null")
+    (tmp_path / "link").symlink_to("null")
+    before = node.stat()
+    for name in ("null", "link"):
+        write_atomically(tmp_path / name, b"new")
+    after = node.stat()
+    assert (after.st_mode, after.st_rdev, after.st_ino) == (before.st_mode, before.st_rdev, before.st_ino)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "null"]
+
+
+def test_a_socket_is_refused_and_stays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # names of sockets are short
+    with socket.socket(socket.AF_UNIX) as opened:
+        opened.bind("s")
+        with pytest.raises(UsageError, match="s: the file cannot be written"):
+            write_atomically(Path("s"), b"")
+        assert stat.S_ISSOCK(Path("s").stat().st_mode)
+
+
+@pytest.mark.parametrize("folder", ["/dev/fd", "/proc/self/fd"])
+def test_an_open_file_is_continued_not_replaced(tmp_path, folder):
+    place = tmp_path / "out"
+    with place.open("wb") as opened:
+        opened.write(b"before ")
+        opened.flush()
+        write_atomically(Path(folder) / str(opened.fileno()), b"new")
+        assert os.fstat(opened.fileno()).st_ino == place.stat().st_ino
+    assert place.read_bytes() == b"before new"
+
+
+def test_standard_output_by_its_name(tmp_path, capfd):
+    (tmp_path / "link").symlink_to("/dev/stdout")
+    write_atomically(Path("/dev/stdout"), b"a")
+    write_atomically(tmp_path / "link", b"b")
+    assert capfd.readouterr().out == "ab"
+    with pytest.raises(UsageError, match=r"987: the file cannot be written \(Bad file descriptor\)"):
+        write_atomically(Path("/dev/fd/987"), b"")
+
+
+def test_names_that_no_file_can_have(tmp_path):
+    for name, message in (("n" * 5000, "n…: the file cannot be written"), ("a\0b", "zero byte")):
+        with pytest.raises(UsageError, match=message) as caught:
+            write_atomically(tmp_path / name, b"")
+        assert len(str(caught.value)) < 400
+        for call in (lambda path: write_folder(path, filler()), lambda path: made_folder("here", path)):
+            with pytest.raises(UsageError) as caught:
+                call(tmp_path / name)
+            assert len(str(caught.value)) < 500
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_longest_name_is_a_name(tmp_path):
+    write_atomically(tmp_path / ("n" * 255), b"new")
+    write_folder(tmp_path / ("f" * 255), filler(a="1"))
+    assert sorted(len(p.name) for p in tmp_path.iterdir()) == [255, 255]
+
+
+def test_two_names_of_one_file_do_not_overwrite_each_other(tmp_path):
+    (tmp_path / "m").write_bytes(b"old")
+    (tmp_path / "data").symlink_to("m")
+    with pytest.raises(UsageError, match="m: two files that belong together lead to"):
+        write_together({tmp_path / "data": writer(b"data"), tmp_path / "m": writer(b"model")})
+    assert files(tmp_path) == {"m": b"old", "data": b"old"}
+
+
+def test_files_that_name_each_other_lie_in_one_folder(tmp_path):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "near").symlink_to("real")
+    places = tmp_path / "real", tmp_path / "real.data"
+    assert places_beside(tmp_path / "real", lambda p: f"{p.name}.data") == places
+    assert places_beside(tmp_path / "near", lambda p: f"{p.name}.data") == places
+    (tmp_path / "out").symlink_to("far/real")
+    with pytest.raises(UsageError, match="out: this leads out of its folder"):
+        places_beside(tmp_path / "out", lambda p: f"{p.name}.data")
+    (tmp_path / "real.data").symlink_to("far/data")
+    with pytest.raises(UsageError, match=r"real\.data: this leads out of its folder"):
+        places_beside(tmp_path / "real", lambda p: f"{p.name}.data")
+    with Pipe(tmp_path / "p"), pytest.raises(UsageError, match="p: a second file must lie beside it"):
+        places_beside(tmp_path / "p", lambda p: f"{p.name}.data")
+
+
 # -- folders --------------------------------------------------------------------------------------------------
 
 
@@ -163,3 +313,22 @@ def test_a_folder_that_is_a_file_or_nowhere(tmp_path):
         write_folder(tmp_path / "file", filler())
     with pytest.raises(UsageError, match="does not exist"):
         write_folder(tmp_path / "no" / "f", filler())
+
+
+def test_a_link_to_a_folder_stays(tmp_path):
+    (tmp_path / "link").symlink_to("real")
+    write_folder(tmp_path / "link", filler(a="old"))  # dangling until now
+    (tmp_path / "real").chmod(0o750)
+    write_folder(tmp_path / "link", filler(b="new"), is_own=lambda folder: True)
+    assert (tmp_path / "link").readlink() == Path("real")
+    assert [p.name for p in (tmp_path / "real").iterdir()] == ["b"]
+    assert stat.S_IMODE((tmp_path / "real").stat().st_mode) == 0o750
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "real"]
+
+
+def test_folders_are_made_and_a_file_in_their_place_is_refused(tmp_path):
+    assert made_folder("here", str(tmp_path / "a" / "b")).is_dir()
+    made_folder("here", tmp_path / "a" / "b")
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"here: the folder '.*file' cannot be made \(.*\)\. Give another path"):
+        made_folder("here", tmp_path / "file")

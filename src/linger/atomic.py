@@ -1,18 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and folders written all or nothing: beside the target first, then moved into place."""
+"""Files and folders written all or nothing: beside the target first, then moved into place.
+
+Links are followed: they stay, what they lead to is replaced. Pipes, devices and open files of the process (`/dev/stdout`,
+`/dev/fd/3`) are written to and never replaced; they get everything at once, when everything is ready.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from linger.errors import UsageError
+from linger.errors import UsageError, printable
 
 Writer = Callable[[IO[bytes]], object]
+
+_STAGED = ".linger."
+"""Begins the name of what is not finished: short, since the target's own name may be as long as a name can be."""
+
+_SHOWN_LETTERS = 200
+_LINKS = 40
+"""As many links in a row as Linux follows."""
 
 
 def write_atomically(target: Path, content: bytes) -> None:
@@ -23,27 +37,67 @@ def write_atomically(target: Path, content: bytes) -> None:
 def write_together(writers: Mapping[Path, Writer]) -> None:
     """Write several files that belong together; when one of them fails, all of them are as before.
 
-    Only a power cut between two renames can part them. The last file is the one that refers to the others.
+    Only a power cut between two renames can part them. The last file is the one that refers to the others. What a pipe or
+    a device was given cannot be taken back, so these are written when all the rest is ready to be moved.
 
     Raises:
         UsageError: A folder is missing or full, or a file cannot be written.
     """
     staged: dict[Path, Path] = {}
-    try:
+    streams: dict[Path, IO[bytes]] = {}
+    with ExitStack() as stack:
+        stack.callback(_remove, staged)
         for target, write in writers.items():
-            staged[target] = _stage(target)
-            _fill(target, staged[target], write)
-        _move_into_place(staged)
-    finally:
-        for temporary in staged.values():
-            temporary.unlink(missing_ok=True)
+            with _told(target):
+                place = _place(target)
+                if place in staged:
+                    raise UsageError(
+                        f"{_shown(target)}: two files that belong together lead to {place}. Remove the link."
+                    )
+                if place is None:
+                    streams[target] = stack.enter_context(tempfile.TemporaryFile())
+                    write(streams[target])
+                else:
+                    staged[place] = _stage(target, place)
+                    _fill(place, staged[place], write)
+        for target, content in streams.items():
+            with _told(target):
+                _pour(target, content)
+        if staged:
+            _move_into_place(staged)
+
+
+def places_beside(target: Path, name: Callable[[Path], str]) -> tuple[Path, Path]:
+    """Where a file and a second one beside it, to which it refers by name, are written.
+
+    Args:
+        target: The file.
+        name: The name of the second file, given the path at which the first one really lies.
+
+    Raises:
+        UsageError: The two would not lie in the folder in which they are looked for: a link into another folder, a pipe.
+    """
+    with _told(target):
+        place = _place(target)
+        if place is None:
+            raise UsageError(
+                f"{_shown(target)}: a second file must lie beside it, and this is a pipe or a device. Give the name of a file."
+            )
+        second = place.with_name(name(place))
+        for given, found in ((target, place), (second, _place(second))):
+            if found is None or found.parent != Path(os.path.realpath(given.parent)):
+                raise UsageError(
+                    f"{_shown(given)}: this leads out of its folder, where a second file must lie beside it. "
+                    "Give the name of a file that is no link."
+                )
+    return place, second
 
 
 def write_folder(target: Path, fill: Callable[[Path], object], *, is_own: Callable[[Path], bool] | None = None) -> None:
     """Write a folder so that it is there whole or not at all.
 
     Args:
-        target: The folder; what is around it must exist.
+        target: The folder, or a link to it; what is around it must exist.
         fill: Writes the content into the folder that it is given.
         is_own: Whether a folder in the way may be replaced; None: none may, unless it is empty.
 
@@ -51,22 +105,24 @@ def write_folder(target: Path, fill: Callable[[Path], object], *, is_own: Callab
         UsageError: A folder that is in the way, or one that cannot be written.
     """
     require_free_folder(target, is_own)
+    place = Path(os.path.realpath(target))
     try:
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part"))
+        temporary = Path(tempfile.mkdtemp(dir=place.parent, prefix=_STAGED, suffix=".part"))
     except OSError as error:
-        raise UsageError(f"{target}: the folder cannot be made ({_reason(error)}). Choose another one.") from error
+        raise _no_folder(target, error) from error
+    old = temporary.with_suffix(".old")
     try:
         fill(temporary)
-        temporary.chmod(0o777 & ~_umask())
-        if target.exists():
-            target.replace(temporary.with_suffix(".old"))
-        temporary.replace(target)
+        temporary.chmod(stat.S_IMODE(place.stat().st_mode) if place.exists() else 0o777 & ~_umask())
+        if place.exists():
+            place.replace(old)
+        temporary.replace(place)
     except OSError as error:
-        if not target.exists() and temporary.with_suffix(".old").exists():
-            temporary.with_suffix(".old").replace(target)
-        raise UsageError(f"{target}: the folder cannot be written ({_reason(error)}).") from error
+        if not place.exists() and old.exists():
+            old.replace(place)
+        raise UsageError(f"{_shown(target)}: the folder cannot be written ({_reason(error)}).") from error
     finally:
-        for left in (temporary, temporary.with_suffix(".old")):
+        for left in (temporary, old):
             if left.exists():
                 shutil.rmtree(left)
 
@@ -77,23 +133,87 @@ def require_free_folder(target: Path, is_own: Callable[[Path], bool] | None = No
     Raises:
         UsageError: Something is in the way, or there is nothing around it.
     """
-    if not target.parent.is_dir():
-        raise UsageError(f"{target}: the folder {str(target.parent)!r} does not exist. Create it first.")
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
-    if not target.is_dir():
+    _require_name(target)
+    try:
+        place = Path(os.path.realpath(target))
+        _require_parent(target, place)
+        if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+            return
+    except OSError as error:
+        raise _no_folder(target, error) from error
+    if not place.is_dir():
         raise UsageError(f"{target}: this is a file. Give the name of a folder.")
-    if is_own is None or not is_own(target):
+    if is_own is None or not is_own(place):
         raise UsageError(f"{target}: the folder exists, and its content is not ours to replace. Choose another one.")
 
 
-def _stage(target: Path) -> Path:
-    if not target.parent.is_dir():
-        raise UsageError(f"{target}: the folder {str(target.parent)!r} does not exist. Create it first.")
-    if target.is_dir():
-        raise UsageError(f"{target}: this is a folder. Give the name of a file, or remove the folder.")
+def made_folder(method: str, path: str | os.PathLike[str]) -> Path:
+    """A folder that files are added to, made if it is not there.
+
+    Raises:
+        UsageError: It cannot be made.
+    """
+    folder = Path(path)
+    _require_name(folder)
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{method}: the folder {_shown(folder)!r} cannot be made ({_reason(error)}). Give another path."
+        ) from error
+    return folder
+
+
+def _place(target: Path) -> Path | None:
+    """Where the links of a target end, at a file or at nothing yet; None for what is written to in place.
+
+    Raises:
+        UsageError: It is a folder, or there is no folder around it.
+    """
+    _require_name(target)
+    if _descriptor(target) is not None:
+        return None
+    with suppress(FileNotFoundError, NotADirectoryError):
+        kind = target.stat().st_mode
+        if stat.S_ISDIR(kind):
+            raise UsageError(f"{target}: this is a folder. Give the name of a file, or remove the folder.")
+        if not stat.S_ISREG(kind):
+            return None
+    place = Path(os.path.realpath(target))
+    _require_parent(target, place)
+    return place
+
+
+def _descriptor(target: Path) -> int | None:
+    """The number of an open file of this process that a target like /dev/stdout or /dev/fd/1 stands for."""
+    own = re.compile(rf"(?:/proc/{os.getpid()}|/dev)/fd/(\d+)")
+    for _ in range(_LINKS):
+        target = Path(os.path.realpath(target.parent)) / target.name
+        found = own.fullmatch(str(target))
+        if found is not None:
+            return int(found[1])
+        if not target.is_symlink():
+            return None
+        target = target.parent / target.readlink()
+    return None
+
+
+def _require_name(target: Path) -> None:
+    if "\0" in str(target):
+        raise UsageError(
+            f"{printable(_shown(target))}: no file can have a name with a zero byte in it. Give another one."
+        )
+
+
+def _require_parent(target: Path, place: Path) -> None:
+    if not place.parent.is_dir():
+        folder = target.parent if not target.is_symlink() else place.parent
+        raise UsageError(f"{_shown(target)}: the folder {_shown(folder)!r} does not exist. Create it first.")
+
+
+def _stage(target: Path, place: Path) -> Path:
+    try:
+        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=_STAGED, suffix=".part")
     except OSError as error:
         raise UsageError(
             f"{target}: the folder cannot be written to ({_reason(error)}). Choose another one."
@@ -102,15 +222,33 @@ def _stage(target: Path) -> Path:
     return Path(temporary)
 
 
-def _fill(target: Path, temporary: Path, write: Writer) -> None:
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
+def _remove(staged: Mapping[Path, Path]) -> None:
+    for temporary in staged.values():
+        temporary.unlink(missing_ok=True)
+
+
+def _fill(place: Path, temporary: Path, write: Writer) -> None:
+    """Write, with the permissions of the file that will be replaced, and its owner where that may be given."""
+    with temporary.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    if not place.exists():
         temporary.chmod(0o666 & ~_umask())
-    except OSError as error:
-        raise _unwritable(target, error) from error
+        return
+    old = place.stat()
+    if hasattr(os, "chown"):
+        with suppress(PermissionError):
+            os.chown(temporary, old.st_uid, old.st_gid)
+    temporary.chmod(stat.S_IMODE(old.st_mode))
+
+
+def _pour(target: Path, content: IO[bytes]) -> None:
+    """Write to a pipe, a device or an open file of this process, behind what it already got."""
+    number = _descriptor(target)
+    content.seek(0)
+    with target.open("wb") if number is None else os.fdopen(os.dup(number), "wb") as stream:
+        shutil.copyfileobj(content, stream)
 
 
 def _move_into_place(staged: Mapping[Path, Path]) -> None:
@@ -134,12 +272,30 @@ def _move_into_place(staged: Mapping[Path, Path]) -> None:
         old.unlink()
 
 
+@contextmanager
+def _told(target: Path) -> Iterator[None]:
+    """What the system refuses, as a sentence about the target."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(target, error) from error
+
+
 def _unwritable(target: Path, error: OSError) -> UsageError:
-    return UsageError(f"{target}: the file cannot be written ({_reason(error)}).")
+    return UsageError(f"{_shown(target)}: the file cannot be written ({_reason(error)}).")
+
+
+def _no_folder(target: Path, error: OSError) -> UsageError:
+    return UsageError(f"{_shown(target)}: the folder cannot be made ({_reason(error)}). Choose another one.")
 
 
 def _reason(error: OSError) -> str:
     return error.strerror or str(error)
+
+
+def _shown(path: Path) -> str:
+    text = str(path)
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}…"
 
 
 def _umask() -> int:

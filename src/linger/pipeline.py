@@ -14,6 +14,7 @@ from torch import nn
 from linger.analysis.checkpoint import Source
 from linger.analysis.histogram import histogram
 from linger.analysis.weights import in_threads
+from linger.atomic import made_folder
 from linger.constraint.advising import judge, tensors_of
 from linger.errors import UsageError, VerificationError, listing
 from linger.onnx.call import Call
@@ -101,8 +102,7 @@ def plot_tensors(
     tensors = tensors_of(source, inputs)
     judged = in_threads(judge, tensors, "advise")
     worst = sorted(zip(judged, tensors, strict=True), key=lambda pair: pair[0].concern)[:count]
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
+    place = made_folder("plot_tensors", folder)
     files = []
     for number, (item, tensor) in enumerate(progress(worst, "draw")):
         files.append(place / plots.file_name(f"{number:02d}_{item.role}_{item.name}", suffix))

@@ -13,6 +13,7 @@ from linger.quantization.layer import Widths
 from linger.quantization.noise_bench import LayerFacts, Trial
 from linger.quantization.sensitivity_file import Measurements, fingerprint, open_measurements
 from linger.quantization.signal_noise import SignalNoise
+from tests.support.odd_targets import Pipe
 
 LAYERS = {"0": LayerFacts("0", "LinearInt", Widths(), Widths(), 20)}
 
@@ -52,6 +53,11 @@ def refused(path, match, names=("a", "b"), key="same"):
     with pytest.raises(UsageError, match=match):
         open_measurements(path, key, names)
     assert path.read_bytes() == before
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    with Pipe(tmp_path / "p"), pytest.raises(UsageError, match="p: measurements are read again, and this is no file"):
+        open_measurements(tmp_path / "p", "same", ["a"])
 
 
 def test_a_file_of_something_else_is_refused_and_untouched(tmp_path):

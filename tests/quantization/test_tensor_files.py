@@ -11,7 +11,6 @@ from linger.quantization.qtensor import QTensor
 from linger.quantization.runtime import Runtime
 from linger.quantization.tensor_files import (
     as_array,
-    made_folder,
     op_settings,
     op_tensors,
     write_tensors,
@@ -67,14 +66,6 @@ def test_a_file_that_cannot_be_written_leaves_none_changed(tmp_path):
     with pytest.raises(UsageError, match="a folder"):
         write_tensors(tmp_path, "a", {".x": [np.ones(1)], ".y": [np.ones(1)]}, {"x": np.ones(1)})
     assert (tmp_path / "a.x").read_text() == "0.000000\n"
-
-
-def test_folders_are_made_and_a_file_in_their_place_is_refused(tmp_path):
-    assert made_folder("here", str(tmp_path / "a" / "b")).is_dir()
-    made_folder("here", tmp_path / "a" / "b")
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"here: the folder '.*file' cannot be made \(.*\)\. Give another path"):
-        made_folder("here", tmp_path / "file")
 
 
 # -- arrays -----------------------------------------------------------------------------------------------------

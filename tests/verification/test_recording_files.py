@@ -140,7 +140,7 @@ def test_objects_are_neither_written_nor_read(tmp_path):
 def test_nothing_is_overwritten_or_half_written(tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine").write_text("mine")
-    with pytest.raises(UsageError, match="not an empty folder"):
+    with pytest.raises(UsageError, match="not ours to replace"):
         save_recordings([recording()], tmp_path / "taken")
     with pytest.raises(UsageError, match="does not exist"):
         save_recordings([recording()], tmp_path / "no" / "folder")

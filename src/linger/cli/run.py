@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 
@@ -16,6 +14,7 @@ from linger.cli.arrays import read_feeds
 from linger.reporting.tables import table
 from linger.runtime.generated import generated_feeds
 from linger.runtime.session import Session
+from linger.verification.recording_files import npz_content
 
 
 def run(
@@ -32,9 +31,7 @@ def run(
     names = [o.name for o in session.get_outputs()]
     results = session.intermediates(feeds) if every else dict(zip(names, session.run(None, feeds), strict=True))
     if output is not None:
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **results)
-        write_atomically(output, buffer.getvalue())
+        write_atomically(output, npz_content(results))
     rows = [
         (
             name,

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
-from linger.atomic import write_atomically, write_together
+from linger.atomic import places_beside, write_atomically, write_together
 from linger.errors import GraphError, UsageError, printable
 from linger.graph.external_data import (
     embedded_bytes,
@@ -199,8 +199,8 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
     write_atomically(target, content)
 
 
-def _save_with_data(model: ir.Model, target: Path) -> None:
-    data_target = target.with_name(f"{target.name}.data")
+def _save_with_data(model: ir.Model, path: Path) -> None:
+    target, data_target = places_beside(path, lambda place: f"{place.name}.data")
     near = in_memory(model)
     data = plan_data_file(model, data_target)
     with exchanged(model, near | dict(data.placed)):

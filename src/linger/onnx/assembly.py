@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from linger.atomic import write_atomically
+from linger.atomic import made_folder, write_atomically
 from linger.dialect import DOMAIN, find_op
 from linger.errors import GraphError
 from linger.graph.dialect_node import all_nodes
@@ -43,7 +43,7 @@ class Stages:
         """Save one numbered stage."""
         if self.folder is None:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
+        made_folder("debug_dump", self.folder)
         file = f"{len(self.notes) + 1}_{name}.onnx"
         proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
         write_atomically(self.folder / file, proto.SerializeToString())

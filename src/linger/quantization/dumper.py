@@ -30,7 +30,7 @@ from linger.analysis.layer_outputs import (
     tensors_of,
 )
 from linger.analysis.result import Analysis
-from linger.atomic import write_atomically
+from linger.atomic import made_folder, write_atomically
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
 from linger.dialect import Op, ops
 from linger.errors import UsageError, listing
@@ -44,7 +44,6 @@ from linger.quantization.qtensor import QTensor
 from linger.quantization.tensor_files import (
     Array,
     as_array,
-    made_folder,
     op_settings,
     op_tensors,
     write_tensors,

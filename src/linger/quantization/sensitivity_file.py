@@ -73,6 +73,8 @@ def open_measurements(path: str | Path | None, fingerprint: str, names: Iterable
         made = Measurements(fingerprint, place)
         made.save()  # a folder that does not exist is better found now than after the first layer
         return made
+    if not place.is_file():
+        raise UsageError(f"{place}: measurements are read again, and this is no file. Give the name of a file.")
     try:
         return _parsed(json.loads(place.read_bytes()), place, fingerprint, frozenset(names))
     except UsageError:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from linger.atomic import Writer, write_together
 from linger.dialect import Op
-from linger.errors import UsageError
 from linger.quantization.frozen import Frozen
 from linger.quantization.qtensor import QTensor
 
@@ -26,22 +25,6 @@ _NUMPY_KNOWS = frozenset(
     {torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool}
     | {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64}
 )
-
-
-def made_folder(method: str, path: str | Path) -> Path:
-    """The folder, made if it is not there.
-
-    Raises:
-        UsageError: It cannot be made.
-    """
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"{method}: the folder {str(folder)!r} cannot be made ({error.strerror or error}). Give another path."
-        ) from error
-    return folder
 
 
 def as_array(tensor: Tensor) -> Array:

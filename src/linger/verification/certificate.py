@@ -11,6 +11,7 @@ import base64
 import hashlib
 import importlib
 import json
+import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from typing import Any
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.atomic import Writer, write_together
+from linger.atomic import places_beside, write_atomically, write_together
 from linger.errors import UsageError
 from linger.graph.external_data import external_tensors
 from linger.graph.model_io import load
@@ -54,14 +55,17 @@ def write_certificate(result: Verification, path: Path) -> Path:
         raise UsageError(f"{path}: {evidence.model} has changed since it was verified. Verify it again.")
     if evidence.inputs is None and not evidence.seeds:
         raise UsageError(f"{path}: the inputs were too many to be kept for a certificate. Verify fewer batches.")
-    beside = path.with_name(f"{path.stem}.inputs.npz")
-    inputs, stored = _inputs(evidence, beside.name)
+    beside = f"{Path(os.path.realpath(path)).stem}.inputs.npz"
+    inputs, stored = _inputs(evidence, beside)
     content = sealed(
         {**_header(result), "model": describe_model(evidence.model), "inputs": inputs, **_findings(result)}
     )
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    files: dict[Path, Writer] = {} if stored is None else {beside: lambda file: file.write(stored)}
-    write_together({**files, path: lambda file: file.write(text.encode())})
+    if stored is None:
+        write_atomically(path, text.encode())
+        return path
+    place, inputs_file = places_beside(path, lambda _: beside)
+    write_together({inputs_file: lambda file: file.write(stored), place: lambda file: file.write(text.encode())})
     return path
 
 

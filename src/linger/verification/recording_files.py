@@ -10,9 +10,7 @@ from __future__ import annotations
 import io
 import os
 import re
-import shutil
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linger.atomic import write_atomically
+from linger.atomic import write_atomically, write_folder
 from linger.errors import UsageError, listing
 from linger.graph.recording import Recording
 
@@ -76,25 +74,16 @@ def save_recordings(recordings: Recording | Iterable[Recording], path: str | os.
 
 
 def _save_folder(recordings: Iterator[Recording], target: Path) -> list[Path]:
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UsageError(f"{target}: it exists and is not an empty folder. Choose another name, or remove it.")
-    if not target.parent.is_dir():
-        raise UsageError(f"{target}: the folder {str(target.parent)!r} does not exist. Create it first.")
-    try:
-        staged = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-    except OSError as error:
-        raise UsageError(f"{target}: the folder cannot be made ({error.strerror or error}).") from error
-    try:
-        names = []
+    names: list[str] = []
+
+    def fill(folder: Path) -> None:
         for number, recording in enumerate(recordings):
             names.append(f"batch_{number:04d}{SUFFIX}")
-            write_atomically(staged / names[-1], _content(recording))
+            write_atomically(folder / names[-1], _content(recording))
         if not names:
             raise UsageError(f"{target}: there are no recordings to write. Give at least one.")
-        staged.chmod(0o777 & ~_umask())
-        staged.replace(target)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
+
+    write_folder(target, fill)
     return [target / name for name in names]
 
 
@@ -155,8 +144,16 @@ def npz_content(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     if wrong:
         raise UsageError(f"{listing(wrong)}: arrays of Python objects are not written. Give numbers.")
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **dict(arrays))
+    write_npz(buffer, arrays.items())
     return buffer.getvalue()
+
+
+def write_npz(file: IO[bytes] | Path, arrays: Iterable[tuple[str, NDArray[Any]]]) -> None:
+    """What numpy.savez writes, but for any name (it refuses `file`) and without the time of day."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays:
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
 
 
 def _content(recording: Recording) -> bytes:
@@ -201,9 +198,3 @@ def _in_order(arrays: Mapping[str, NDArray[Any]]) -> tuple[list[NDArray[Any]], t
 def _natural(path: Path) -> list[tuple[int, str]]:
     """Sorts numbers inside a name as numbers."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(path.name)]
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

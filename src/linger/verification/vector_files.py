@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linger.file_names import file_stem
+from linger.verification.recording_files import write_npz
 
 Array = NDArray[Any]
 
@@ -111,19 +111,11 @@ def write_vector_files(
 def _write_batch(folder: Path, vectors: Sequence[Vector], formats: Sequence[str]) -> None:
     for form in formats:
         if form == "npz":
-            _write_npz(folder / _place(vectors[0], form), vectors)
+            write_npz(folder / _place(vectors[0], form), ((v.name, v.array) for v in vectors))
             continue
         (folder / _place(vectors[0], form)).parent.mkdir(parents=True)
         for vector in vectors:
             (folder / _place(vector, form)).write_bytes(vector.raw if form == "bin" else vector.text)
-
-
-def _write_npz(path: Path, vectors: Sequence[Vector]) -> None:
-    """What numpy.savez writes, but for any name (it refuses `file`) and without the time of day."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for vector in vectors:
-            with archive.open(zipfile.ZipInfo(f"{vector.name}.npy"), "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, np.asanyarray(vector.array), allow_pickle=False)
 
 
 def _place(vector: Vector, form: str) -> str:

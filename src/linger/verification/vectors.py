@@ -119,8 +119,8 @@ def write_vectors(
 
 def _refuse_early(target: Path, *, force: bool) -> None:
     """Before the work: what is in the way."""
+    require_free_folder(target, lambda _: True)
     if not target.is_dir() or not any(target.iterdir()):
-        require_free_folder(target)
         return
     if not force:
         raise UsageError(f"{target}: the folder exists. Choose another one, or replace it with force.")
