@@ -104,7 +104,7 @@ def test_a_damaged_file_is_refused_and_untouched(tmp_path, damage):
 
 
 def test_a_folder_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="this is no file"):
         open_measurements(tmp_path, "same", [])
 
 
