@@ -6,6 +6,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from linger.errors import GraphError
 from linger.graph.model_io import save
 from linger.graph.passes.expand_dialect import expand_dialect
 from linger.numeric.numpy_kernel import NumpyKernel
@@ -87,3 +88,18 @@ def test_weights_in_a_data_file_are_read(tmp_path):
     assert (tmp_path / "m.onnx.data").exists()
     found = Reference(tmp_path / "m.onnx").run({"x": np.ones(600, np.float32)})["y"]
     assert found.tolist() == list(range(1, 601))
+
+
+def test_an_error_names_the_node():
+    text = """<ir_version: 8, opset_import: ["": 12]> g (float[n, m] x) => (float[a] z)
+    { y = Relu(x) [flat] z = ReduceSum<axes = [3]>(y) }"""
+    with pytest.raises(GraphError, match=r"cannot run .*flat.*AxisError"):
+        Reference(onnx.parser.parse_model(text)).run({"x": np.ones((2, 2), np.float32)})
+
+
+def test_infinities_are_no_warning():
+    text = """<ir_version: 8, opset_import: ["": 12]> g (float[3] x) => (float[3] y, int8[3] z)
+    { y = Log(x) e = Exp(x) d = Div(e, e) z = Cast<to = 3>(d) }"""
+    # warnings are errors here
+    found = Reference(onnx.parser.parse_model(text)).run({"x": np.array([0, -1, 1e30], np.float32)})
+    assert found["y"][0] == -np.inf

@@ -47,5 +47,5 @@ def test_what_the_reference_cannot_do_is_a_sentence():
     with pytest.raises(GraphError, match=r"the numpy reference cannot take the model: .*'Nothing'"):
         FileRunner(parse("y = Nothing(x)"), "a", "numpy")
     net = parse("y = Reshape(x, s)", extra="<int64[1] s = {7}>")
-    with pytest.raises(GraphError, match=r"the numpy reference cannot run the model: .*reshape"):
+    with pytest.raises(GraphError, match=r"the numpy reference cannot run .*reshape"):
         FileRunner(net, "a", "numpy").run({"x": np.float32([1])})

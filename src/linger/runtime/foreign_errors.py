@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from linger.errors import GraphError, LingerError
@@ -21,15 +21,16 @@ def in_one_line(error: BaseException) -> str:
 
 
 @contextmanager
-def as_graph_error(what: str) -> Iterator[None]:
+def as_graph_error(what: str | Callable[[], str]) -> Iterator[None]:
     """Turn whatever the file's own nodes raise into a GraphError with its cause.
 
     Args:
-        what: The beginning of the sentence.
+        what: The beginning of the sentence, or what makes it once something has gone wrong.
     """
     try:
         yield
     except LingerError:
         raise
     except Exception as error:  # the file decides what runs, as a user's forward pass does, and may raise anything
-        raise GraphError(f"{what}: {type(error).__name__}: {in_one_line(error)}") from error
+        where = what if isinstance(what, str) else what()
+        raise GraphError(f"{where}: {type(error).__name__}: {in_one_line(error)}") from error

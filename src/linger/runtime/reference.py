@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from linger.dialect import DOMAIN, Op, ops
-from linger.graph.dialect_node import all_nodes, attributes_of, is_dialect, is_dialect_domain, op_of
+from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, is_dialect_domain, op_of
 from linger.graph.external_data import exchanged, in_memory
 from linger.graph.growth import require_bounded
 from linger.graph.model_io import ModelLike, load
@@ -48,8 +48,9 @@ class Reference:
         functions = {f.identifier(): f for f in callees_first(copy)}  # the evaluator knows only those before
         copy.functions.clear()
         copy.functions.update(functions)
+        self._makers = {o.name: describe(node) for node in copy.graph for o in node.outputs}
         with as_graph_error("the numpy reference cannot take the model"):
-            self._evaluator = ReferenceEvaluator(ir.to_proto(copy), new_ops=[*run_ops, *STANDARD_OPS])
+            self._evaluator = _Evaluator(ir.to_proto(copy), new_ops=[*run_ops, *STANDARD_OPS])
         self._outputs = [o.name for o in copy.graph.outputs]
 
     def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
@@ -59,10 +60,26 @@ class Reference:
 
     def intermediates(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
         """Every tensor of the main graph by name."""
-        with as_graph_error("the numpy reference cannot run the model"):
+        self._evaluator.last = ()
+        # infinities and NaN are results here, as they are in a runtime; numpy need not remark on them
+        with as_graph_error(self._where), np.errstate(all="ignore"):
             found = self._evaluator.run(None, dict(feeds), intermediate=True)
         assert isinstance(found, dict)  # intermediate=True returns all results
         return {name: value for name, value in found.items() if name and isinstance(value, np.ndarray)}
+
+    def _where(self) -> str:
+        makers = (self._makers[name] for name in self._evaluator.last if name in self._makers)
+        return f"the numpy reference cannot run {next(makers, 'the model')}"
+
+
+class _Evaluator(ReferenceEvaluator):
+    """Remembers the outputs of the node at work, so that an error can name it."""
+
+    last: tuple[str, ...] = ()
+
+    def _log(self, level: int, _pattern: str, *args: Any) -> None:
+        if level == 1:  # onnx tells of every node before it runs: its type, its inputs, its outputs
+            self.last = tuple(args[-1])
 
 
 def _operator(op: Op, kernel: Kernel[Any]) -> type[OpRun]:

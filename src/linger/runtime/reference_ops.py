@@ -9,29 +9,17 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx.reference.op_run import OpRun
-from onnx.reference.ops.op_conv_transpose import ConvTranspose as UngroupedConvTranspose
 from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_21
 from onnx.reference.ops.op_quantize_linear import QuantizeLinear_21
+
+from linger.runtime.older_ops import OLDER_OPS
+from linger.runtime.recurrent_ops import RECURRENT_OPS
+from linger.runtime.window_ops import WINDOW_OPS
 
 _BYTES_AND_WORDS = (np.int8, np.uint8, np.int16, np.uint16)
 _PLAIN_INTEGERS = (*_BYTES_AND_WORDS, np.int32)
 _KNOWN_TO_ONNX = ("axis", "saturate", "block_size", "output_dtype")
 """Attributes of its op of opset 21, which computes blocks, 4 bits and float8."""
-
-
-class ConvTranspose(UngroupedConvTranspose):
-    """Of the standard domain, group by group: onnx's own cuts the weights along the wrong axis when there are several."""
-
-    op_domain = ""
-
-    def _run(self, x: Any, w: Any, b: Any = None, **settings: Any) -> tuple[Any]:  # type: ignore[override]  # onnx lists every attribute
-        group = settings.pop("group", None) or 1
-        parts = [
-            super(ConvTranspose, self)._run(part, taps, group=1, **settings)[0]
-            for part, taps in zip(np.split(x, group, axis=1), np.split(w, group, axis=0), strict=True)
-        ]
-        result = np.concatenate(parts, axis=1)
-        return (result if b is None else result + b.reshape(1, -1, *[1] * (x.ndim - 2)),)
 
 
 class GatherElements(OpRun):
@@ -53,7 +41,7 @@ class QuantizeLinear(QuantizeLinear_21):
 
     op_domain = ""
 
-    def _run(self, x: Any, scale: Any, zero_point: Any = None, **settings: Any) -> tuple[Any]:  # type: ignore[override]  # as above
+    def _run(self, x: Any, scale: Any, zero_point: Any = None, **settings: Any) -> tuple[Any]:  # type: ignore[override]  # onnx lists every attribute
         made = _type_named(settings.get("output_dtype"), np.uint8) if zero_point is None else zero_point.dtype
         if made not in _BYTES_AND_WORDS or settings.get("block_size"):
             result: tuple[Any] = super()._run(x, scale, zero_point, **_given(settings))
@@ -101,4 +89,11 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: settings[name] for name in _KNOWN_TO_ONNX if settings.get(name) is not None}
 
 
-STANDARD_OPS: tuple[type[OpRun], ...] = (ConvTranspose, GatherElements, QuantizeLinear, DequantizeLinear)
+STANDARD_OPS: tuple[type[OpRun], ...] = (
+    GatherElements,
+    QuantizeLinear,
+    DequantizeLinear,
+    *OLDER_OPS,
+    *RECURRENT_OPS,
+    *WINDOW_OPS,
+)

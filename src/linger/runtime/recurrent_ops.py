@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recurrent ops of the standard domain for `Reference`: lengths, activations and limits as their attributes say.
+
+onnx's reference evaluator runs over the end of short sequences and knows the usual activations only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx.reference.op_run import OpRun
+
+Array = NDArray[Any]
+
+
+def _sigmoid(x: Array) -> Array:
+    # e^−|x| never overflows
+    small = np.exp(-np.abs(x))
+    return np.asarray(np.where(x < 0, small, 1).astype(x.dtype) / (1 + small))
+
+
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "sigmoid": _sigmoid,
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, x.dtype.type(0)),
+    "softsign": lambda x: np.asarray(x / (1 + np.abs(x))),
+    "softplus": lambda x: np.logaddexp(x, x.dtype.type(0)),
+}
+"""Those that have no numbers of their own."""
+
+
+class _Recurrent(OpRun):
+    """What the three have in common: directions, lengths, layout; a subclass has one step."""
+
+    op_domain = ""
+    gates = 1
+    usual: tuple[str, ...] = ("Tanh",)
+    states = 1
+
+    def _run(self, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, *more: Any, **settings: Any) -> Any:
+        is_batch_first = bool(settings.get("layout"))
+        x = np.swapaxes(x, 0, 1) if is_batch_first else x
+        given = (*more, None, None, None)
+        states = [None if s is None or not is_batch_first else np.swapaxes(s, 0, 1) for s in given[: self.states]]
+        states = [kept if kept is not None else s for kept, s in zip(states, given, strict=False)]
+        peepholes = given[self.states]
+        hidden, directions = r.shape[-1], w.shape[0]
+        b = np.zeros((directions, 2 * self.gates * hidden), x.dtype) if b is None else b
+        lengths = np.full(x.shape[1], x.shape[0]) if lengths is None else lengths
+        functions = self._functions(settings, directions)
+        results = []
+        for d in range(directions):
+            start = [np.zeros((x.shape[1], hidden), x.dtype) if s is None else s[d] for s in states]
+            weights = (w[d], r[d], *np.split(b[d], 2), None if peepholes is None else peepholes[d])
+            is_reverse = settings.get("direction") == "reverse" or d == 1
+            step = self._step(weights, functions[d], settings)
+            results.append(_over_time(step, x, start, lengths, is_reverse=is_reverse))
+        sequence = np.stack([part[0] for part in results], axis=1)
+        ends = [np.stack([part[1][i] for part in results]) for i in range(self.states)]
+        if is_batch_first:
+            sequence, ends = sequence.transpose(2, 0, 1, 3), [np.swapaxes(e, 0, 1) for e in ends]
+        return (sequence, *ends)[: len(self.onnx_node.output)]
+
+    def _functions(self, settings: dict[str, Any], directions: int) -> list[list[Callable[[Array], Array]]]:
+        """The activations of each direction, each behind its limit."""
+        names = [n.lower() for n in settings.get("activations") or [*self.usual] * directions]
+        unknown = [name for name in names if name not in _ACTIVATIONS]
+        if unknown or settings.get("activation_alpha") or settings.get("activation_beta"):
+            raise NotImplementedError(f"activations {', '.join(names)} with alpha or beta are not computed")
+        limit = settings.get("clip")
+        made = [_limited(_ACTIVATIONS[name], limit) for name in names]
+        return [made[i * len(self.usual) : (i + 1) * len(self.usual)] for i in range(directions)]
+
+    @staticmethod
+    def _step(weights: Any, functions: Any, settings: dict[str, Any]) -> Callable[..., list[Array]]:
+        raise NotImplementedError
+
+
+def _limited(function: Callable[[Array], Array], limit: float | None) -> Callable[[Array], Array]:
+    return function if not limit else lambda x: function(np.clip(x, x.dtype.type(-limit), x.dtype.type(limit)))
+
+
+def _over_time(step: Any, x: Array, states: list[Array], lengths: Array, *, is_reverse: bool) -> Any:
+    """Every hidden state, zero behind the end of a sequence, and the states at its end."""
+    sequence = np.zeros((x.shape[0], *states[0].shape), x.dtype)
+    for t in _order(x.shape[0], is_reverse=is_reverse):
+        runs = (t < lengths)[:, np.newaxis]
+        states = [np.where(runs, new, old) for new, old in zip(step(x[t], *states), states, strict=True)]
+        sequence[t] = np.where(runs, states[0], 0)
+    return sequence, states
+
+
+def _order(count: int, *, is_reverse: bool) -> Iterator[int]:
+    return iter(reversed(range(count)) if is_reverse else range(count))
+
+
+class RNN(_Recurrent):
+    """h = f(x·Wᵀ + h·Rᵀ + b)."""
+
+    @staticmethod
+    def _step(weights: Any, functions: Any, _settings: dict[str, Any]) -> Callable[..., list[Array]]:
+        w, r, wb, rb, _ = weights
+        return lambda x, h: [functions[0](x @ w.T + h @ r.T + wb + rb)]
+
+
+class GRU(_Recurrent):
+    """Gates z, r, h: h ← (1 − z)·h̃ + z·h."""
+
+    gates = 3
+    usual = ("Sigmoid", "Tanh")
+
+    @staticmethod
+    def _step(weights: Any, functions: Any, settings: dict[str, Any]) -> Callable[..., list[Array]]:
+        (wz, wr, wh), (rz, rr, rh), (wbz, wbr, wbh), (rbz, rbr, rbh) = (np.split(part, 3) for part in weights[:4])
+        f, g = functions
+        is_linear_first = bool(settings.get("linear_before_reset"))
+
+        def step(x: Array, h: Array) -> list[Array]:
+            z, reset = f(x @ wz.T + h @ rz.T + wbz + rbz), f(x @ wr.T + h @ rr.T + wbr + rbr)
+            kept = reset * (h @ rh.T + rbh) if is_linear_first else (reset * h) @ rh.T + rbh
+            return [(1 - z) * g(x @ wh.T + kept + wbh) + z * h]
+
+        return step
+
+
+class LSTM(_Recurrent):
+    """Gates i, o, f, c: c ← f·c + i·c̃, h = o·tanh(c); peepholes look at c."""
+
+    gates = 4
+    usual = ("Sigmoid", "Tanh", "Tanh")
+    states = 2
+
+    @staticmethod
+    def _step(weights: Any, functions: Any, settings: dict[str, Any]) -> Callable[..., list[Array]]:
+        w, r, wb, rb, peepholes = weights
+        pi, po, pf = (0, 0, 0) if peepholes is None else np.split(peepholes, 3)
+        f, g, end = functions
+        is_coupled = bool(settings.get("input_forget"))
+
+        def step(x: Array, h: Array, c: Array) -> list[Array]:
+            i, o, forget, new = np.split(x @ w.T + h @ r.T + wb + rb, 4, axis=-1)
+            opened = f(i + pi * c)
+            kept = 1 - opened if is_coupled else f(forget + pf * c)
+            c = kept * c + opened * g(new)
+            return [f(o + po * c) * end(c), c]
+
+        return step
+
+
+RECURRENT_OPS: tuple[type[OpRun], ...] = (GRU, LSTM, RNN)
