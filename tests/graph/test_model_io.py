@@ -9,7 +9,7 @@ import pytest
 from linger.atomic import write_atomically
 from linger.errors import GraphError, UsageError
 from linger.graph import model_io
-from linger.graph.model_io import load, read_proto, save
+from linger.graph.model_io import load, load_own, read_proto, save
 from tests.graph.test_external_data import with_weights
 from tests.support.onnx_text import content, parse
 
@@ -252,3 +252,26 @@ def test_what_cannot_be_read_is_told_on_one_line():
     with pytest.raises(GraphError, match=r"the graph cannot be read: .*optional_type \{ \}. Export it again.") as error:
         load(proto)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_model_of_ones_own_shares_nothing_that_is_edited():
+    given = ir.from_onnx_text(
+        '<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[n] x) => (float[n] y) { h = f.Twice(x) y = Relu(h) } '
+        '<domain: "f", opset_import: ["": 17]> Twice (a) => (b) { b = Add(a, a) }'
+    )
+    before = content(given)
+    own = load_own(given)
+    assert content(own) == before
+    own.graph.inputs[0].dtype = ir.DataType.INT8
+    own.graph.inputs[0].shape = ir.Shape([7])
+    own.graph[0].name = "renamed"
+    for function in own.functions.values():
+        function[0].op_type = "Mul"
+    assert content(given) == before
+
+
+def test_a_given_model_with_nodes_that_lack_operands_is_refused():
+    given = parse("y = Relu(x)")
+    given.graph[0].resize_inputs(0)
+    with pytest.raises(GraphError, match="lacks inputs"):
+        load_own(given)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnxruntime as ort
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
@@ -49,8 +48,8 @@ class ImitatedSession(Session):
 
     cures = CURES
 
-    def _open(self, model):
-        return _Inner(model, is_cured=any(self._has(entry) for entry in self.cures))
+    def _open(self, proto):
+        return _Inner(proto, is_cured=any(self._has(entry) for entry in self.cures))
 
     def _has(self, entry):
         try:
@@ -66,8 +65,7 @@ class IncurableSession(ImitatedSession):
 
 
 class _Inner:
-    def __init__(self, model, *, is_cured):
-        proto = ir.to_proto(model)
+    def __init__(self, proto, *, is_cured):
         self._outer = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
         if not is_cured:
             _fuse(proto)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +18,9 @@ from linger.graph.conversion_scene import Scene
 from linger.graph.dialect_node import all_nodes, describe, is_dialect, is_dialect_domain
 from linger.graph.dialects import DIALECTS, NEWER, NEWER_VERSION, OLDER
 from linger.graph.finding import ERROR, WARNING, Finding
-from linger.graph.model_io import ModelLike, load, save
+from linger.graph.model_io import ModelLike, load_own, save
 from linger.graph.names import Names
 from linger.graph.propagation import propagate
-from linger.graph.search import Scopes
 from linger.graph.to_newer import plan_newer
 from linger.graph.to_older import plan_older
 
@@ -81,22 +79,11 @@ def convert_dialect(
     """
     if to not in DIALECTS:
         raise UsageError(f"convert_dialect: there is no dialect {to!r}. Choose {' or '.join(map(repr, DIALECTS))}.")
-    own = copied(model) if isinstance(model, ir.Model) else load(model)
+    own = load_own(model)
     changes, findings = convert_nodes(own, to, partial=partial)
     if path is not None:
         save(own, path)
     return Conversion(own, changes, findings, None if path is None else Path(path))
-
-
-def copied(model: ir.Model) -> ir.Model:
-    """A model that can be edited without changing the given one; the weights are shared."""
-    try:
-        made = model.clone()
-    except RuntimeError:  # its nodes are not in the order of computation
-        return ir.from_proto(ir.to_proto(model))
-    for value in Scopes.of(made).values():
-        value.type = copy.copy(value.type)  # clones share it, and element types are set in place
-    return made
 
 
 def has_nodes_of(model: ir.Model, dialect: str) -> bool:

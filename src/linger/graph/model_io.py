@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import stat
 from collections.abc import Callable, Collection
@@ -27,8 +28,9 @@ from linger.graph.external_data import (
 from linger.graph.node_soundness import node_flaws
 from linger.graph.proto_soundness import UNREADABLE, proto_flaws
 from linger.graph.soundness import DEEPEST, flaws, refuse
+from linger.graph.walking import defined_in, places
 
-__all__ = ["ModelLike", "load", "read_proto", "save"]
+__all__ = ["ModelLike", "copied", "load", "load_own", "read_proto", "save"]
 
 ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
 
@@ -80,6 +82,34 @@ def load(
     refuse([*flaws(model), *node_flaws(model)], where, allowed=allowed)
     resolve_external_data(model, folder, where)
     return model
+
+
+def load_own(source: ModelLike) -> ir.Model:
+    """A model that may be changed: a given onnx_ir model stays as it is, and shares its weights with the copy.
+
+    Raises:
+        UsageError: There is no such file.
+        GraphError: As for `load`.
+    """
+    model = load(source)
+    if model is not source:
+        return model
+    refuse(node_flaws(model), "the given model")
+    resolve_external_data(model, None, "the given model")
+    return copied(model)
+
+
+def copied(model: ir.Model) -> ir.Model:
+    """A model that can be edited without changing the given one; the weights are shared."""
+    try:
+        made = model.clone()
+    except RuntimeError:  # its nodes are not in the order of computation
+        return ir.from_proto(ir.to_proto(model))
+    for place in places(made):
+        for value in defined_in(place.graph):
+            if value.type is not None:
+                value.type = copy.copy(value.type)  # clones share it, and element types are set in place
+    return made
 
 
 def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:

@@ -7,14 +7,12 @@ import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import onnx_ir as ir
 
 from linger.graph.changes import Changes
-from linger.graph.external_data import external_tensors, resolve_external_data
 from linger.graph.finding import Finding
-from linger.graph.model_io import ModelLike, load
+from linger.graph.model_io import ModelLike, load, load_own
 from linger.graph.passes.correct_types import correct_types
 from linger.graph.passes.insert_dequant import insert_dequant
 from linger.graph.propagation import OutputPolicy, propagate
@@ -68,19 +66,10 @@ def load_broken(source: ModelLike) -> tuple[ir.Model, list[RuleChange]]:
         GraphError: The content is no model, or contradicts itself in a way that cannot be mended.
     """
     if isinstance(source, ir.Model):
-        return _copy(source), []
+        return load_own(source), []
     found: list[Changes] = []
     model = load(source, prepare=lambda proto: found.append(repair_proto(proto)))
     return model, [change for changes in found for change in _named("repair_proto", changes)]
-
-
-def _copy(model: ir.Model) -> ir.Model:
-    """A model of the same content; weights in other files are found where the given model finds them."""
-    copy = load(ir.to_proto(model))
-    folder = next((Path(tensor.base_dir) for tensor in external_tensors(model)), None)
-    if folder is not None:
-        resolve_external_data(copy, folder, "the given model")
-    return copy
 
 
 def repair(

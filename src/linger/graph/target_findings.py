@@ -11,10 +11,11 @@ import onnx_ir as ir
 
 from linger.errors import LingerError
 from linger.graph import operand_limits, packing_limits, product_limits, window_limits
-from linger.graph.conversion import convert_nodes, copied, has_nodes_of
+from linger.graph.conversion import convert_nodes, has_nodes_of
 from linger.graph.dialect_node import all_nodes
 from linger.graph.dialects import NEWER, NEWER_OPS, OLDER, is_newer
 from linger.graph.finding import ERROR, SEVERITIES, Finding, Rule, Shape, Site
+from linger.graph.model_io import copied
 from linger.graph.node_places import places_of
 from linger.graph.passes.attach_functions import attach_functions
 from linger.graph.target_rules import TARGET_RULES

@@ -14,9 +14,9 @@ from onnx.reference.op_run import OpRun
 
 from linger.dialect import DOMAIN, Op, ops
 from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, is_dialect_domain, op_of
-from linger.graph.external_data import exchanged, in_memory
+from linger.graph.external_data import exchange, in_memory
 from linger.graph.growth import require_bounded
-from linger.graph.model_io import ModelLike, load
+from linger.graph.model_io import ModelLike, load_own
 from linger.graph.normal_form import bring_to_normal_form
 from linger.graph.soundness import callees_first
 from linger.numeric.kernel import Kernel
@@ -30,9 +30,8 @@ class Reference:
     """Interprets a dialect file with integers in numpy and keeps every tensor."""
 
     def __init__(self, model: ModelLike, *, kernel: Kernel[Any] | None = None) -> None:
-        given = load(model)
-        with exchanged(given, in_memory(given)):  # the evaluator reads no data files
-            copy = load(ir.to_proto(given))
+        copy = load_own(model)
+        exchange(copy, in_memory(copy))  # the evaluator reads no data files
         require_bounded(copy)
         bring_to_normal_form(copy)
         for node in all_nodes(copy):

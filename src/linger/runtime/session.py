@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
@@ -17,9 +18,10 @@ from linger.errors import GraphError, UsageError, listing
 from linger.graph.dialect_node import all_nodes, is_dialect
 from linger.graph.external_data import external_tensors
 from linger.graph.growth import require_bounded
-from linger.graph.model_io import ModelLike, load
+from linger.graph.model_io import ModelLike, copied, load_own
 from linger.graph.passes.attach_functions import attach_functions
 from linger.runtime.foreign_errors import in_one_line
+from linger.runtime.session_options import make_session_options
 
 # every error class of ONNX Runtime's binding; they share no base of their own
 _ORT_ERRORS = tuple(
@@ -56,22 +58,21 @@ class Session:
         **options: Any,
     ) -> None:
         self._where = f"{os.fspath(model)}: " if isinstance(model, (str, os.PathLike)) else ""
-        loaded = load(model)
-        self._data_folder = next((str(t.base_dir) for t in external_tensors(loaded)), None)
-        self._model = loaded if loaded is not model else load(ir.to_proto(loaded))
+        self._model = load_own(model)
+        self._data_folder = next((str(t.base_dir) for t in external_tensors(self._model)), None)
         require_bounded(self._model)
         attach_functions(self._model)
         self._arguments: dict[str, Any] = {
-            "sess_options": sess_options,
+            "sess_options": sess_options or make_session_options(),
             "providers": list(providers) if providers else ["CPUExecutionProvider"],
             **options,
         }
-        self._inner = self._open(self._model)
+        self._inner = self._open(ir.to_proto(self._model))
         self._watching: ort.InferenceSession | None = None
 
-    def _open(self, model: ir.Model) -> ort.InferenceSession:
+    def _open(self, proto: onnx.ModelProto) -> ort.InferenceSession:
         try:
-            return ort.InferenceSession(ir.to_proto(model).SerializeToString(), **self._session_arguments())
+            return ort.InferenceSession(proto.SerializeToString(), **self._session_arguments())
         except _ORT_ERRORS as error:
             raise GraphError(
                 f"{self._where}ONNX Runtime cannot load the model: {in_one_line(error)} "
@@ -82,7 +83,7 @@ class Session:
         """The user's arguments; a model with a data file also says where that is, since it is loaded from memory."""
         if self._data_folder is None:
             return self._arguments
-        options = self._arguments["sess_options"] or ort.SessionOptions()
+        options = self._arguments["sess_options"]
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._data_folder)
         return {**self._arguments, "sess_options": options}
 
@@ -145,24 +146,26 @@ class Session:
         return getattr(self._inner, name)
 
 
-def _with_every_output(model: ir.Model) -> ir.Model:
-    copy = load(ir.to_proto(model))
-    present = {o.name for o in copy.graph.outputs}
-    for node in copy.graph:
+def _with_every_output(model: ir.Model) -> onnx.ModelProto:
+    made = ir.to_proto(model)
+    present = {o.name for o in made.graph.output}
+    for node in model.graph:
         for output in node.outputs:
             if output.name and output.name not in present:
-                # ONNX Runtime infers the type itself; a wrong shape would only be in the way
-                output.shape = None
-                copy.graph.outputs.append(output)
+                shown = ir.serde.serialize_value(output)
+                if shown.type.HasField("tensor_type"):
+                    # ONNX Runtime infers the type itself; a wrong shape would only be in the way
+                    shown.type.tensor_type.ClearField("shape")
+                made.graph.output.append(shown)
                 present.add(output.name)
-    return copy
+    return made
 
 
-def _ending_at(model: ir.Model, name: str) -> ir.Model:
-    copy = load(ir.to_proto(model))
+def _ending_at(model: ir.Model, name: str) -> onnx.ModelProto:
+    copy = copied(model)
     (value,) = (o for node in copy.graph for o in node.outputs if o.name == name)
     if value not in copy.graph.outputs:
         value.shape = None  # as above
     copy.graph.outputs[:] = [value]
     RemoveUnusedNodesPass()(copy)
-    return copy
+    return ir.to_proto(copy)

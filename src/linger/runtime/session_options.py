@@ -24,6 +24,9 @@ Options = Mapping[str, str | int | bool]
 _ONLY_FATAL = 4
 """Errors are raised; ONNX Runtime need not print them as well."""
 
+_QUIET: Options = {"session.intra_op.allow_spinning": "0"}
+"""Threads that wait do nothing, instead of keeping a core busy."""
+
 
 def checked_levels(levels: str | Iterable[str]) -> tuple[str, ...]:
     """Levels by name, each once, in the order given.
@@ -57,7 +60,8 @@ def make_session_options(level: str = "all", options: Options | None = None) -> 
             'onnxruntime.SessionOptions and config entries, as in {"intra_op_num_threads": 1, '
             '"session.disable_quant_qdq": "1"}.'
         )
-    wrong = [problem for name, value in (options or {}).items() if (problem := _set(made, name, value)) is not None]
+    chosen = {**_QUIET, **(options or {})}
+    wrong = [problem for name, value in chosen.items() if (problem := _set(made, name, value)) is not None]
     if wrong:
         raise UsageError(f"session_options: {listing(wrong)}.")
     return made

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
-from linger.graph.model_io import ModelLike, load
+from linger.graph.model_io import ModelLike, load_own
 from linger.graph.normal_form import bring_to_normal_form
 from linger.runtime.reference import Reference
 from linger.runtime.session import Feeds, Session
@@ -42,8 +41,7 @@ class FileRunner:
             session = Session(model)
             self.model, self._computed = session.model, session.intermediates
         else:
-            loaded = load(model)
-            self.model = loaded if loaded is not model else load(ir.to_proto(loaded))  # a given model stays as it is
+            self.model = load_own(model)
             bring_to_normal_form(self.model)
             self._computed = Reference(self.model).intermediates
         self.facts = tensor_facts(self.model)
