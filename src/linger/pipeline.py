@@ -132,8 +132,8 @@ def require_equal(model: Any, path: Any, call: Call) -> None:
     Raises:
         VerificationError: The file computes something else.
     """
-    if runtime_of(model) is None or call.kwargs:
+    if runtime_of(model) is None:
         return
-    result = verify(model, path, call.args)
+    result = verify(model, path, call.args, kwargs=call.kwargs)
     if not result.ok:
         raise VerificationError(f"{path}: {result.summary()}")

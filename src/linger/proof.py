@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import onnx_ir as ir
 
 from linger.errors import UsageError
 from linger.graph.model_io import ModelLike, load
@@ -32,6 +33,7 @@ def verify(
     session_options: Options | None = None,
     batches: int = 4,
     seed: int = 0,
+    kwargs: Mapping[str, Any] | None = None,
     certificate: str | os.PathLike[str] | None = None,
 ) -> Verification:
     """Prove that a file computes what a quantised model simulates: every integer, with equality.
@@ -44,12 +46,14 @@ def verify(
             path of an .npz file or of a folder of them; or None, which holds the file against itself. Arrays by name may
             be some of the tensors; a recording must have all that are integers.
         path: The exported file, in any form.
-        inputs: For a model: a tuple like the export's args, a tensor, or an iterable of either. For recordings: left out,
-            unless they have none. For None: arrays or an .npz file; left out, they are made up.
+        inputs: For a model: what the export takes as args (a tensor, a tuple that may end in a dict of keywords, a dict),
+            or an iterable of such; real numbers, also where the file takes integers. For recordings: left out, unless
+            they have none. For None: arrays or an .npz file; left out, they are made up.
         levels: Optimisation levels of ONNX Runtime: "disable", "basic", "extended", "all".
         session_options: More for ONNX Runtime: attributes of its SessionOptions and config entries, by name.
         batches: How many batches are made up.
         seed: Of the first of them; the next has the next.
+        kwargs: Keyword arguments of a model's forward, for every batch.
         certificate: Write a certificate of the result to this file, whatever the result is.
 
     Returns:
@@ -65,7 +69,7 @@ def verify(
         raise UsageError("verify: a certificate is about a file. Save the model, and give its path.")
     seeds: tuple[int, ...] = ()
     if is_torch_model(model):
-        recordings = _recorded(model, inputs)
+        recordings = _recorded(model, inputs, kwargs, load(path))
     elif model is None and inputs is None:
         seeds = tuple(range(seed, seed + _positive(batches)))
         recordings = _made_up(path, seeds)
@@ -79,12 +83,12 @@ def verify(
     return result
 
 
-def _recorded(model: Any, inputs: Any) -> Iterator[Recording]:
-    from linger.onnx.recorder import as_batches, record  # torch, which the other ways do without
+def _recorded(model: Any, inputs: Any, kwargs: Mapping[str, Any] | None, file: ir.Model) -> Iterator[Recording]:
+    from linger.onnx.recorder import record  # torch, which the other ways do without
 
-    if inputs is None:
+    if inputs is None and kwargs is None:
         raise UsageError("verify: a model needs inputs to run on. Give them as for the export.")
-    return chain.from_iterable(record(model, batch) for batch in as_batches(inputs))
+    return record(model, () if inputs is None else inputs, kwargs=kwargs, file=file)
 
 
 def _made_up(path: ModelLike, seeds: Iterable[int]) -> Iterator[Recording]:

@@ -3,45 +3,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import onnx_ir as ir
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from linger.analysis.batches import as_batches as as_batches  # known under this home, too
 from linger.errors import UsageError
 from linger.graph.recording import Recording
-from linger.onnx.call import Call, as_plain, run_once
+from linger.onnx.call import Call, read_call, run_once
+from linger.onnx.file_fitting import Seen, as_array, fit_to_file
 from linger.onnx.preserve import preserved
-from linger.quantization.qtensor import QTensor
+from linger.onnx.unneeded import unneeded_results
+
+SPELLINGS = (
+    "A tuple holds the arguments of one forward pass, a list holds batches: (x, y) is one batch of two arguments, "
+    "[x1, x2] are two batches of one, [(x1, y1), (x2, y2)] are two batches of two"
+)
 
 
-def record(model: nn.Module, inputs: Any) -> Iterator[Recording]:
+def record(
+    model: nn.Module, inputs: Any, *, kwargs: Mapping[str, Any] | None = None, file: ir.Model | None = None
+) -> Iterator[Recording]:
     """Run a quantised model on each input and yield what it computed; the model stays as it was.
 
     Args:
         model: A quantised model.
-        inputs: A tuple of arguments as for export, a tensor, or an iterable of either.
+        inputs: The arguments of a pass as for export (a tensor, a tuple that may end in a dict of keywords, a dict), or
+            an iterable of such.
+        kwargs: Keyword arguments of every pass.
+        file: The file that the recordings are for. Where its inputs and outputs are integers, so are the recorded ones;
+            results that it leaves out and no output needs are left out here, too.
+
+    Raises:
+        UsageError: The model is not quantised, or does not take the inputs.
     """
-    for arguments in map(as_plain, as_batches(inputs)):
-        made = Recording()
-
-        def keep(name: str, integers: Tensor, made: Recording = made) -> None:
-            made.integers[name] = integers.cpu().numpy()
-
-        with preserved(model) as runtime:
-            if runtime is None:
-                raise UsageError("verify: this model is not quantised. Call linger.init(model) first.")
-            runtime.recorder = keep
-            output = run_once(model, Call(arguments, {}))
-            made.inputs = [t.detach().cpu().numpy() for t in tree_leaves(list(arguments)) if isinstance(t, Tensor)]
-            made.outputs = [_as_array(t) for t in tree_leaves(output) if isinstance(t, Tensor)]
-        yield made
+    for arguments in _batches(inputs):
+        call = read_call(model, arguments, kwargs)
+        _require_bound(model, call)
+        yield _recorded(model, call, file)
 
 
-def _as_array(t: Tensor) -> NDArray[Any]:
-    plain = t.dequantize() if isinstance(t, QTensor) else t
-    return np.asarray(plain.detach().cpu().numpy())
+def _batches(inputs: Any) -> Iterable[Any]:
+    return [(inputs,)] if isinstance(inputs, Mapping) else as_batches(inputs)
+
+
+def _recorded(model: nn.Module, call: Call, file: ir.Model | None) -> Recording:
+    made, seen = Recording(), Seen()
+
+    def keep(name: str, integers: Tensor) -> None:
+        made.integers[name] = integers.cpu().numpy()
+
+    with preserved(model) as runtime:
+        if runtime is None:
+            raise UsageError("verify: this model is not quantised. Call linger.init(model) first.")
+        runtime.recorder = keep
+        with seen.watching(runtime):
+            output = run_once(model, call)
+        tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
+        made.inputs = [t.detach().cpu().numpy() for t in call.tensors()]
+        made.outputs = [as_array(t) for t in tensors]
+    if file is not None:
+        fit_to_file(made, file, seen, call, tensors, model)
+        for name in unneeded_results(model, call, made, file):
+            del made.integers[name]
+    return made
+
+
+def _require_bound(model: nn.Module, call: Call) -> None:
+    """Refuse what forward cannot take, before torch says so in its own words: most often a tuple of batches."""
+    try:
+        signature = inspect.signature(model.forward)
+    except (TypeError, ValueError):  # a scripted method may have none
+        return
+    try:
+        signature.bind(*call.args, **call.kwargs)
+    except TypeError as error:
+        given = f"{len(call.args)} positional arguments"
+        given += f" and {', '.join(call.kwargs)}" if call.kwargs else ""
+        raise UsageError(
+            f"inputs: {type(model).__name__}.forward{signature} does not take {given} ({error}). {SPELLINGS}."
+        ) from error

@@ -119,7 +119,8 @@ class Comparison:
         if len(self._inputs) != len(recording.inputs):
             raise UsageError(
                 f"verify: the file has {len(self._inputs)} inputs ({listing(self._inputs)}), {len(recording.inputs)} were "
-                "given. Pass the same arguments as for the export."
+                "given. Pass the same arguments as for the export: (x, y) is one batch of two inputs, [x1, x2] are two "
+                "batches of one."
             )
         return dict(zip(recording.input_names or self._inputs, recording.inputs, strict=True))
 
