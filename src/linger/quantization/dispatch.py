@@ -17,6 +17,7 @@ from linger.quantization import packing, passthrough
 from linger.quantization.adaptive import ADAPTIVE, pool_adaptively
 from linger.quantization.compositions import COMPOSITIONS
 from linger.quantization.functional import as_operand, run_functional
+from linger.quantization.gradient_path import follow, has_place
 from linger.quantization.multiplications import multiplications
 from linger.quantization.norms import NAMES as NORMS
 from linger.quantization.norms import affine_of, call_norm, why_float
@@ -24,6 +25,7 @@ from linger.quantization.parameters import is_parameter
 from linger.quantization.precision import full_precision
 from linger.quantization.products import MATRIX_PRODUCTS, PRODUCTS, as_linear, compute_product, read_product
 from linger.quantization.qtensor import QTensor, unwrap
+from linger.quantization.recomputation import is_repeating, may_be_repeated
 from linger.quantization.rewrites import MOVES as OWN_MOVES
 from linger.quantization.rewrites import NUMPY_SPELLINGS, REWRITES, Call, rewritten, shuffle_channels
 from linger.quantization.runtime import is_exporting
@@ -79,6 +81,10 @@ _IN_PLACE_OPERATORS = frozenset(
 ) | {"__setitem__"}
 
 
+_GRADIENT_QUERIES = frozenset({"requires_grad_", "register_hook", "retain_grad"})
+_GRADIENT_ATTRIBUTES = frozenset({"requires_grad", "grad", "grad_fn", "is_leaf"})
+
+
 _ARRAYS = frozenset({"numpy", "__array__"})
 """Questions whose answer is the memory itself."""
 
@@ -108,6 +114,8 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args = (kwargs.pop("input"),)
     if func in packing.FUNCTIONS:
         return packing.move_packed(func, *args)
+    if may_be_repeated():
+        _remember(func, args, kwargs)
     for rule in (_switched_off, _composed, _kept_as_it_is):
         result = rule(func, args, kwargs)
         if result is not NotImplemented:
@@ -122,6 +130,14 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func in bindings():
         return _as_integers(func, args, kwargs)
     return _in_float(func, args, kwargs, reason="linger has no integer form for this function")
+
+
+def _remember(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A function in training whose module a checkpoint may not run again with it."""
+    runtime = _runtime((args, kwargs))
+    frame = runtime.frame
+    if frame is not None and frame.module.training and getattr(func, "__name__", "") not in _QUERIES:
+        runtime.recomputation.remember(func, args, frame)
 
 
 def _switched_off(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -268,6 +284,10 @@ def _in_float(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, reaso
     if name in _QUERIES:
         return _answer(func, name, args, kwargs)
     x = args[0] if args else None
+    runtime = _runtime((args, kwargs))
+    if runtime.frame is None and is_repeating(runtime):
+        with runtime.recomputation.place_of(func, args, runtime):
+            return dispatch(func, args, kwargs)
     _refuse_hidden_writes(name, x, args, kwargs)
     if isinstance(x, QTensor) and _is_in_place(func, args, kwargs):
         copy = x.dequantize().clone()
@@ -298,8 +318,15 @@ def _answer(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any])
             raise _cannot_write(_runtime(args), "assigning to .data")
         return args[0].dequantize().detach()  # .data itself hides later writes from torch
     is_about_shape = name in _SHAPE_QUERIES or attribute in _SHAPE_ATTRIBUTES
-    seen = unwrap_indices if is_about_shape else unwrap  # a question about the shape needs no Dequant
+    is_about_gradient = name in _GRADIENT_QUERIES or attribute in _GRADIENT_ATTRIBUTES
+    # a question about the shape needs no Dequant, and the gradient is that of the content itself
+    seen = unwrap_indices if is_about_shape or is_about_gradient else unwrap
     answer = func(*seen(args), **unwrap(kwargs))
+    if name == "requires_grad_" or (name == "__set__" and attribute == "requires_grad"):
+        follow(args[0], args[0].content)
+        return args[0]
+    if attribute == "requires_grad":
+        return answer or (has_place(args[0]) and not args[0].is_integer)
     if name in _ARRAYS:
         answer = answer.copy()
         answer.flags.writeable = _runtime(args).frame is None  # inside a model, a write is meant for the tensor

@@ -27,6 +27,7 @@ from linger.quantization.layer import QuantLayer, Widths
 from linger.quantization.marks import BY_NAME, QuantMode, checked_types, checked_widths, mark_of
 from linger.quantization.norm_layer import NormLayer
 from linger.quantization.product_policy import ProductPolicy, holds_matrices
+from linger.quantization.recomputation import Recomputation
 from linger.quantization.recurrent import QuantRecurrent
 from linger.quantization.recurrent_cell import QuantCell
 from linger.quantization.runtime import Runtime, attach_scope
@@ -274,6 +275,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     modules = list(root.modules())
     has_float = any(isinstance(m, nn.RNNBase) for m in modules)
     runtime.is_unpacking = any(isinstance(m, QuantRecurrent) for m in modules) and not has_float
+    repetition = runtime.recomputation = Recomputation()
     for path, module in root.named_modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # torch's way around padding, which also goes around every layer
@@ -282,9 +284,11 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
             runtime.layers.append(module)
         scope = attach_scope(runtime, path, module)
         module.register_forward_pre_hook(scope.enter)
+        module.register_forward_pre_hook(repetition.enter)
         names = _quantized_inputs(module, path, runtime)
         if names:
             module.register_forward_pre_hook(InputQuantizer(runtime, names), with_kwargs=True)
+        module.register_forward_hook(repetition.leave, always_call=True)
         module.register_forward_hook(scope.leave, always_call=True)
         module.register_load_state_dict_pre_hook(_make_functional_layers)
 

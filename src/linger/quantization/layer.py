@@ -70,7 +70,6 @@ class QuantLayer(QuantizedBase):
         self.path = ""
         self.is_ahead_of_relu = False
         self.limited_to = Limits()
-        self._input_range = ""
         self._frozen: dict[tuple[Any, ...], Frozen] = {}
         self._simulation: dict[tuple[Any, ...], Ready] = {}
         self._watchman = Watchman()
@@ -154,16 +153,16 @@ class QuantLayer(QuantizedBase):
 
         Unless the layer also gets float inputs, whose range it keeps (a layer may be called twice).
         """
-        if self.is_observing and self.runtime.emitter is None and self._input_range != "own":
+        if self.is_observing and self.runtime.emitter is None and self.input_range != "own":
             assert q.scale is not None
-            self._input_range = "adopted"
+            self.input_range = "adopted"
             self.write("running_x", limits(q.bits)[1] / q.scale)
             self.write("scale_x", q.scale)
 
     def _own_input_range(self) -> None:
-        if self.is_observing and self._input_range == "adopted":
+        if self.is_observing and self.input_range == "adopted":
             self.write("running_x", 0.0)
-        self._input_range = "own"
+        self.input_range = "own"
 
     def _keep_constants(self, geometry: Mapping[str, Any], q: QTensor) -> None:
         make = self._op.make_constants

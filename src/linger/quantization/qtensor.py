@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 from linger.errors import UnsupportedError
 from linger.numeric.torch_kernel import carrier, integer_type
+from linger.quantization.gradient_path import Wrapped, content_behind, follow, has_place, lacks_place
 
 if TYPE_CHECKING:
     from linger.quantization.runtime import Runtime
@@ -40,11 +41,18 @@ class QTensor(Tensor):
 
     @staticmethod
     def __new__(cls, content: Tensor, *_: Any, **__: Any) -> QTensor:
-        """A wrapper without storage of its own."""
-        made: QTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - torch has no public name for it
-            cls, content.shape, dtype=torch.float32, device=content.device
-        )
-        return made
+        """A wrapper without storage of its own, in the gradient graph where its content is."""
+
+        def make() -> QTensor:
+            made: QTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - torch has no public name for it
+                cls, content.shape, dtype=torch.float32, device=content.device
+            )
+            return made
+
+        if not (content.requires_grad and torch.is_grad_enabled()):
+            return make()
+        wrapped: QTensor = Wrapped.apply(content, make)
+        return wrapped
 
     def __init__(
         self,
@@ -86,12 +94,20 @@ class QTensor(Tensor):
             with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as inside every other function
                 self._content = make()
             self._writes[1] = _version(self._content)
+        if torch.is_grad_enabled() and self._content.grad_fn is None and lacks_place(self._content, self):
+            self._content = content_behind(self, self._content)
+            self._writes[1] = _version(self._content)
         return self._content
 
     def deferred(self, make: Callable[[], Tensor]) -> QTensor:
-        """This tensor (whose shape, type and scale are right) with content that is made when somebody asks for it."""
+        """This tensor (whose shape, type and scale are right) with content that is made when somebody asks for it.
+
+        Where it has a gradient it is made at once: nobody tells us when a gradient is asked for.
+        """
         self._make = make
         self._writes, self._writes_known = [0, _version(self._content)], 0
+        if has_place(self):
+            follow(self, self.content)
         return self
 
     @property
@@ -152,6 +168,8 @@ class QTensor(Tensor):
             self.is_nonnegative, self.own_bits = other.is_nonnegative, other.own_bits
         else:
             self._content, self.scale, self.is_nonnegative = other, None, False
+        if torch.is_grad_enabled():  # else the gradient stays what it was, as with any tensor of torch
+            follow(self, self._content)
         return self
 
     def accept_write(self) -> None:

@@ -125,6 +125,8 @@ class Runtime:
     is_watched: bool = False
     is_unpacking: bool = False
     """Whether exports keep packed sequences padded: there are quantised recurrent layers, and no float ones."""
+    recomputation: Any = None
+    """Remembers what a checkpoint may ask for again (`linger.quantization.recomputation`)."""
     _pass: _Pass = field(default_factory=_Pass)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -28,6 +28,9 @@ class QuantizedBase(nn.Module):
     is_layer = False
     """Whether it stands for a layer of the float model."""
 
+    input_range = ""
+    """Where the range of a layer's input comes from: "own" observation, "adopted" from a quantised input."""
+
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__()
         self._known: dict[str, tuple[int, float]] = {}
@@ -58,6 +61,10 @@ class QuantizedBase(nn.Module):
             with torch.no_grad():
                 buffer.fill_(value)
             self.read(name)
+
+    def forget_known(self) -> None:
+        """Read every buffer anew: other tensors stand in their places."""
+        self._known.clear()
 
     @property
     def is_observing(self) -> bool:
@@ -120,7 +127,7 @@ class QuantizedBase(nn.Module):
             if buffer is not None and name.startswith(("running_", "scale_")) and is_range:
                 state_dict.setdefault(prefix + name, buffer.detach().clone())
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        self._known.clear()
+        self.forget_known()
 
 
 def over_all_processes(value: float, x: Tensor) -> float:
