@@ -68,6 +68,7 @@ bench: $(STAMP)
 	cd benchmarks && ../$(BIN)/python wb_analyse.py
 	cd benchmarks && ../$(BIN)/python qat_rnn.py
 	cd benchmarks && ../$(BIN)/python repair.py
+	cd benchmarks && ../$(BIN)/python cli_start.py
 
 clean:
 	rm -rf $(VENV) $(DEPLOY_VENV) build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -88,6 +88,40 @@ print(json.dumps(done))
 """
 
 
+MISSING = """
+import re
+import linger
+for name in ("init", "wb_analyse", "Dumper", "NormalizeConv2d", "record"):
+    try:
+        getattr(linger, name)
+    except linger.UsageError as error:
+        assert re.match(f"linger.{name} needs (torch|safetensors), which is not installed", str(error)), error
+    else:
+        raise AssertionError(name)
+try:
+    linger.onnx.export
+except linger.UsageError as error:
+    assert "linger.onnx.export needs torch" in str(error)
+
+import linger.cli
+sys.stderr = sys.stdout
+for arguments in (["weights", "x.pth"], ["layers", "x.py:net", "--shape", "1x2"]):
+    sys.argv = ["linger", "analyse", *arguments]
+    try:
+        linger.cli.main()
+    except SystemExit as end:
+        assert end.code == 2, end.code
+"""
+
+
+def test_what_needs_torch_says_so_in_a_sentence():
+    # whichever of the two is imported first
+    assert run(MISSING).replace("safetensors", "torch") == (
+        "linger: linger analyse needs torch, which is not installed. "
+        "Install linger with the extra 'torch': pip install 'linger[torch]'."
+    )
+
+
 def test_a_file_is_run_and_mended_without_torch(tmp_path):
     path = tmp_path / "m.onnx"
     path.write_bytes(dialect().SerializeToString())

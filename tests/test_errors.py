@@ -24,3 +24,12 @@ def test_listing_cuts_and_counts():
 def test_a_message_stays_one_line_whatever_a_name_holds():
     assert errors.printable("a\nb\x1b[31m\u2028c") == "a\\nb\\x1b[31m\\u2028c"
     assert errors.printable("conv 1/é/卷积") == "conv 1/é/卷积"
+
+
+def test_a_package_that_an_extra_brings_is_named_with_it():
+    told = errors.missing_extra("linger.init", ModuleNotFoundError("no", name="torch.nn"))
+    assert isinstance(told, errors.UsageError)
+    assert str(told).startswith("linger.init needs torch, which is not installed.")
+    assert "pip install 'linger[torch]'" in str(told)
+    other = ModuleNotFoundError("no", name="my_own")
+    assert errors.missing_extra("linger.init", other) is other

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from linger.errors import missing_extra
+
 if TYPE_CHECKING:
     from linger import graph as graph
     from linger import onnx as onnx
@@ -199,7 +201,10 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(f"linger.{name}")
     if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
+        try:
+            return getattr(importlib.import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            raise missing_extra(f"linger.{name}", error) from error
     raise AttributeError(f"module 'linger' has no attribute {name!r}")
 
 

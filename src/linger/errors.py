@@ -53,3 +53,18 @@ def listing(items: Iterable[str], *, limit: int = 20) -> str:
     names = list(items)
     shown = ", ".join(names[:limit])
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+_EXTRAS = {"torch": "torch", "onnxscript": "torch", "safetensors": "torch", "matplotlib": "report"}
+"""Packages that linger can do without, and the extra that brings them."""
+
+
+def missing_extra(who: str, error: ModuleNotFoundError) -> Exception:
+    """What to raise where a package is not installed: a sentence, if an extra brings it, else the error itself."""
+    package = (error.name or "").partition(".")[0]
+    if package not in _EXTRAS:
+        return error
+    extra = _EXTRAS[package]
+    return UsageError(
+        f"{who} needs {package}, which is not installed. Install linger with the extra {extra!r}: pip install 'linger[{extra}]'."
+    )

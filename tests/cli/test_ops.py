@@ -15,3 +15,10 @@ def test_help_names_every_command(tmp_path):
 
     done = run("--help", cwd=tmp_path)
     assert all(name in done.stdout for name in COMMANDS)
+
+
+def test_version(tmp_path):
+    import linger
+
+    done = run("--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"linger {linger.__version__}\n", "")

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: one file per command, each loaded when it is called."""
+"""The command line: one file per command, each loaded when it is called.
+
+A command's file imports at its top only what its help page needs; the rest is imported when the command runs.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from linger.errors import LingerError, UsageError
+from linger.cli.terminal import say, use_readable_signs
+from linger.errors import LingerError, UsageError, missing_extra
 
 COMMANDS = ("analyse", "check", "compare", "convert", "fix", "inspect", "ops", "run", "vectors", "verify")
 
@@ -21,8 +25,19 @@ app = typer.Typer(
 )
 
 
+def _say_version(wanted: bool) -> None:  # noqa: FBT001 - so typer calls it
+    if wanted:
+        say(f"linger {importlib.import_module('linger').__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _commands() -> None:
+def _commands(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_say_version)
+    ] = False,
+) -> None:
     """From a PyTorch model to fixed-point hardware, proven bit for bit."""
 
 
@@ -42,8 +57,12 @@ def load_commands(only: str | None = None) -> typer.Typer:
 
 def main() -> None:
     """Run a command; one of our errors is one line and exit code 1 (2 for wrong usage), a bug keeps its traceback."""
+    use_readable_signs(sys.stdout, sys.stderr)
     try:
-        load_commands(sys.argv[1] if len(sys.argv) > 1 else None)()
+        try:
+            load_commands(sys.argv[1] if len(sys.argv) > 1 else None)()
+        except ModuleNotFoundError as error:
+            raise missing_extra(f"linger {sys.argv[1]}", error) from error
     except LingerError as error:
-        Console(stderr=True, soft_wrap=True).print(f"linger: {error}", style="red", markup=False, highlight=False)
+        say(f"linger: {error}", stderr=True, style="red")
         sys.exit(2 if isinstance(error, UsageError) else 1)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
+from linger.cli.terminal import console, say, say_json
 from linger.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ _Csv = Annotated[bool, typer.Option("--csv", help="The rows as CSV.")]
 _Log = Annotated[Path | None, typer.Option(help="Also write the documented log to this file.")]
 _Plots = Annotated[Path | None, typer.Option(help="Draw the most worrying tensors into this folder.")]
 _Worst = Annotated[int, typer.Option(min=0, help="How many tensors to advise on.")]
-_UNBROKEN = 100_000
 
 
 @analyse.command()
@@ -98,21 +97,17 @@ def _show(found: Analysis, advice: Advice, worst: int, *, as_json: bool, as_csv:
         return
     if as_json:
         content = {"rows": json.loads(found.to_json()), "advice": json.loads(advice.to_json())}
-        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        say_json(content)
         return
-    console = Console()
-    if not console.is_terminal:
-        console.width = _UNBROKEN  # one line each, for grep and diff
-    console.print(found)
     shown = advice.worst(worst)
-    if worst:
-        console.print(shown)
+    for table in [found, shown] if worst else [found]:
+        console().print(table)
     for line in shown.lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line)
 
 
 def _draw(source: Any, folder: Path, inputs: Any, worst: int) -> None:
     from linger.pipeline import plot_tensors
 
     for path in plot_tensors(source, folder, inputs, count=worst):
-        Console(stderr=True, soft_wrap=True).print(f"drawn: {path}", markup=False, highlight=False)
+        say(f"drawn: {path}", stderr=True)

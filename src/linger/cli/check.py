@@ -6,23 +6,19 @@ from __future__ import annotations
 import io
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from linger.atomic import write_atomically
+from linger.cli.terminal import UNBROKEN, console, say_json
 from linger.errors import LingerError, UsageError
-from linger.graph.finding import SEVERITIES
 from linger.progress import progress
-from linger.reporting.findings import SHOWN, finding_tables
 from linger.targets import TARGETS, Target, find_target
-from linger.verification.check import check as check_file
-from linger.verification.check import rule_ids
-from linger.verification.check_result import CheckResult, json_report, worst
-from linger.verification.sarif import sarif_report
 
-_UNBROKEN = 100_000
+if TYPE_CHECKING:
+    from linger.verification.check_result import CheckResult
 
 
 class Form(str, Enum):
@@ -58,6 +54,10 @@ def check(
     show_all: Annotated[bool, typer.Option("--all", help="Show every finding; else the first of each rule.")] = False,
 ) -> None:
     """Find everything that is wrong with files: schema, structure, types, scales, overflow, Dequants, a chip's limits."""
+    from linger.graph.finding import SEVERITIES
+    from linger.verification.check import rule_ids
+    from linger.verification.check_result import worst
+
     left_out = [rule for text in ignore or () for rule in text.split(",")]
     rule_ids(left_out)  # wrong usage is said before any file is read
     chip = None if target is None else find_target(target)
@@ -65,7 +65,7 @@ def check(
     errors = [outcome for outcome in outcomes if isinstance(outcome, LingerError)]
     if errors:
         raise _joined(errors)
-    results = [outcome for outcome in outcomes if isinstance(outcome, CheckResult)]
+    results = [outcome for outcome in outcomes if not isinstance(outcome, LingerError)]
     _show(results, form, out, show_all=show_all)
     found = worst(results)
     if found is not None and SEVERITIES.index(found) <= SEVERITIES.index(fail_on.value):
@@ -74,6 +74,8 @@ def check(
 
 def _outcome(model: Path, chip: Target | None, left_out: list[str]) -> CheckResult | LingerError:
     """What was found, or why the file cannot be read: the other files are looked at all the same."""
+    from linger.verification.check import check as check_file
+
     try:
         return check_file(model, chip, ignore=left_out)
     except LingerError as error:
@@ -89,25 +91,25 @@ def _joined(errors: list[LingerError]) -> LingerError:
 
 
 def _show(results: list[CheckResult], form: Form, out: Path | None, *, show_all: bool) -> None:
-    if form is Form.table and out is None:
-        _print(Console(), results, show_all=show_all)
-        return
+    from linger.verification.check_result import json_report
+    from linger.verification.sarif import sarif_report
+
     if form is Form.table:
         page = io.StringIO()
-        _print(Console(file=page), results, show_all=show_all)
+        _print(console() if out is None else Console(file=page, width=UNBROKEN), results, show_all=show_all)
         text = page.getvalue()
     else:
         text = json_report(results) if form is Form.json else sarif_report(results)
-    if out is None:
-        typer.echo(text, nl=False)
-    else:
+    if out is not None:
         write_atomically(out, text.encode())
+    elif form is not Form.table:
+        say_json(text)
 
 
-def _print(console: Console, results: list[CheckResult], *, show_all: bool) -> None:
-    if not console.is_terminal:
-        console.width = _UNBROKEN  # one line each, for grep and diff
+def _print(page: Console, results: list[CheckResult], *, show_all: bool) -> None:
+    from linger.reporting.findings import SHOWN, finding_tables
+
     for result in results:
         for shown in finding_tables(result, shown=None if show_all else SHOWN):
-            console.print(shown)
-        console.print(result.summary(), markup=False, highlight=False, soft_wrap=True)
+            page.print(shown)
+        page.print(result.summary(), markup=False, highlight=False, soft_wrap=True)

@@ -3,18 +3,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from linger.reporting.comparison_table import comparison_table, draw_comparison, unmatched_table
-from linger.reporting.plots import require_picture
-from linger.verification.compare import compare as compare_tensors
-
-_UNBROKEN = 100_000
+from linger.cli.terminal import console, say, say_json
 
 
 def compare(
@@ -46,6 +40,10 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, every tensor.")] = False,
 ) -> None:
     """Compare tensor by tensor, in LSB; exit code 0 if all are equal, 1 if not, 2 for wrong usage."""
+    from linger.reporting.comparison_table import comparison_table, draw_comparison, unmatched_table
+    from linger.reporting.plots import require_picture
+    from linger.verification.compare import compare as compare_tensors
+
     if plot is not None:
         require_picture(plot)
     result = compare_tensors(
@@ -61,16 +59,13 @@ def compare(
     if plot is not None:
         draw_comparison(result, plot)
     if as_json:
-        typer.echo(json.dumps(result.as_dict(), indent=2))
+        say_json(result.as_dict())
     else:
-        console = Console()
-        if not console.is_terminal:
-            console.width = _UNBROKEN  # one line each, for grep and diff
         if result.rows:
-            console.print(comparison_table(result, is_whole=every))
+            console().print(comparison_table(result, is_whole=every))
         unmatched = unmatched_table(result, is_whole=every)
         if unmatched is not None:
-            console.print(unmatched)
-        console.print(result.summary(), markup=False, highlight=False, soft_wrap=True)
+            console().print(unmatched)
+        say(result.summary())
     if not result.ok:
         raise typer.Exit(1)

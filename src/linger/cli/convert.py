@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from linger.graph.conversion import convert_dialect
-from linger.reporting.tables import table
+from linger.cli.terminal import console, say
 
 
 def convert(
@@ -25,10 +23,12 @@ def convert(
     partial: Annotated[bool, typer.Option("--partial", help="Leave nodes without an equivalent as they are.")] = False,
 ) -> None:
     """Turn a file of the domain linger into one of the domain thinker, or back."""
+    from linger.graph.conversion import convert_dialect
+    from linger.reporting.tables import table
+
     target = model.parent / f"{model.stem}_{to}.onnx" if out is None else out
     done = convert_dialect(model, to, path=target, partial=partial)
-    console = Console()
     if done.findings:
         rows = [(f.severity, f.node, f.reason, f.remedy) for f in done.findings]
-        console.print(table(str(model), ("severity", "node", "reason", "remedy"), rows))
-    console.print(f"{target}: {done.summary()}", markup=False, highlight=False, soft_wrap=True)
+        console().print(table(str(model), ("severity", "node", "reason", "remedy"), rows))
+    say(f"{target}: {done.summary()}")

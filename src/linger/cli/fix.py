@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-import json
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
+from linger.cli.terminal import console, say, say_json
 from linger.errors import GraphError
-from linger.reporting.tables import table
-from linger.verification.fix_dequant import Repair, fix_dequant
+
+if TYPE_CHECKING:
+    from linger.verification.fix_dequant import Repair
 
 
 class Outputs(str, Enum):
@@ -35,18 +35,20 @@ def fix(
     as_json: Annotated[bool, typer.Option("--json", help="The changes and findings as JSON.")] = False,
 ) -> None:
     """Mend a file and list every change; exit code 1 if something is left to mend by hand."""
+    from linger.reporting.tables import table
+    from linger.verification.fix_dequant import fix_dequant
+
     result = fix_dequant(model, check, outputs=outputs.value, rules=rule or None)
     if as_json:
-        typer.echo(json.dumps(_as_dict(result), indent=2))
+        say_json(_as_dict(result))
     else:
-        console = Console()
         if result.changes:
             rows = [(c.rule, c.where, c.what) for c in result.changes]
-            console.print(table("Changes", ("rule", "where", "what"), rows))
+            console().print(table("Changes", ("rule", "where", "what"), rows))
         if result.findings:
             found = [(f.severity, f.node, f"{f.reason}. {f.remedy}") for f in result.findings]
-            console.print(table("Left as it is", ("severity", "where", "why"), found))
-        console.print(f"{result.summary()}", soft_wrap=True, markup=False, highlight=False)
+            console().print(table("Left as it is", ("severity", "where", "why"), found))
+        say(result.summary())
     if not result.ok:
         raise GraphError(f"{model}: not everything could be mended. See the list above.")
 

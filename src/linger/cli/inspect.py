@@ -3,19 +3,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from linger.graph.summary import limited
-from linger.graph.summary_reading import summarize
-from linger.reporting.tree import model_tree
+from linger.cli.terminal import console, say_json
 
 _SHOWN_ITEMS = 50
-_UNBROKEN = 100_000
 
 
 def inspect(
@@ -30,12 +25,13 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, everything unless limited.")] = False,
 ) -> None:
     """Show the tree of a model: graph, inputs, outputs, initializers, nodes, attributes, functions, with sizes."""
+    from linger.graph.summary import limited
+    from linger.graph.summary_reading import summarize
+    from linger.reporting.tree import model_tree
+
     whole = summarize(model)
     if as_json:
-        typer.echo(json.dumps(limited(whole, depth=depth, items=nodes).as_dict(), indent=2))
+        say_json(limited(whole, depth=depth, items=nodes).as_dict())
         return
     shown = limited(whole, depth=depth, items=_SHOWN_ITEMS if nodes is None else nodes)
-    console = Console()
-    if not console.is_terminal:
-        console.width = _UNBROKEN  # one line each, for grep and diff
-    console.print(model_tree(shown))
+    console().print(model_tree(shown))

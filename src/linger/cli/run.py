@@ -7,14 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from linger.atomic import write_atomically
-from linger.cli.arrays import read_feeds
-from linger.reporting.tables import table
-from linger.runtime.generated import generated_feeds
-from linger.runtime.session import Session
-from linger.verification.recording_files import npz_content
+from linger.cli.terminal import console
 
 
 def run(
@@ -26,6 +21,12 @@ def run(
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
 ) -> None:
     """Run a model and show (or save) what it computes."""
+    from linger.cli.arrays import read_feeds
+    from linger.reporting.tables import table
+    from linger.runtime.generated import generated_feeds
+    from linger.runtime.session import Session
+    from linger.verification.recording_files import npz_content
+
     session = Session(model)
     feeds = generated_feeds(session, seed) if inputs is None else read_feeds(inputs, session)
     names = [o.name for o in session.get_outputs()]
@@ -42,4 +43,4 @@ def run(
         )
         for name, a in results.items()
     ]
-    Console().print(table(str(model), ("tensor", "type", "shape", "min", "max"), rows))
+    console().print(table(str(model), ("tensor", "type", "shape", "min", "max"), rows))

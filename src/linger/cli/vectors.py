@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from linger.cli.terminal import say
 from linger.errors import UsageError, listing
-from linger.verification.vector_files import FORMATS
-from linger.verification.vectors import HEADER_LIMIT, write_vectors
 
 
 def vectors(
@@ -23,10 +21,13 @@ def vectors(
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
     form: Annotated[str, typer.Option("--format", help="npz, text, bin (raw, little endian) or all.")] = "all",
     header: Annotated[bool, typer.Option("--header", help="Also write vectors.h with the small arrays.")] = False,
-    header_limit: Annotated[int, typer.Option(help="How many numbers a small array has.", min=1)] = HEADER_LIMIT,
+    header_limit: Annotated[int | None, typer.Option(help="How many numbers a small array has.", min=1)] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a folder of vectors.")] = False,
 ) -> None:
     """Write inputs, every intermediate integer and outputs for those who bring up a device."""
+    from linger.verification.vector_files import FORMATS
+    from linger.verification.vectors import HEADER_LIMIT, write_vectors
+
     if form not in (*FORMATS, "all"):
         raise UsageError(f"--format {form}: choose among {listing(FORMATS)} and all.")
     written = write_vectors(
@@ -36,7 +37,7 @@ def vectors(
         batches=batches,
         seed=seed,
         formats=FORMATS if form == "all" else form,
-        header_limit=header_limit if header else None,
+        header_limit=(header_limit or HEADER_LIMIT) if header else None,
         force=force,
     )
-    Console().print(written.summary(), markup=False, highlight=False, soft_wrap=True)
+    say(written.summary())

@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
+from linger.cli.terminal import console, say_json
 from linger.errors import UsageError, VerificationError
-from linger.proof import verify as prove
-from linger.reporting.tables import verification_table
-from linger.verification.certificate import output_entry, tensor_entry
-from linger.verification.recheck import check_certificate
-from linger.verification.result import Verification
+
+if TYPE_CHECKING:
+    from linger.verification.result import Verification
 
 
 def verify(
@@ -38,6 +35,9 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
 ) -> None:
     """Compare every integer that ONNX Runtime computes with the numpy reference, and with recordings."""
+    from linger.proof import verify as prove
+    from linger.verification.recheck import check_certificate
+
     if certificate is not None:
         _refuse_with_certificate(inputs=inputs, recordings=recordings, write_certificate=write_certificate)
         result = check_certificate(certificate, model, levels=level or None)
@@ -63,12 +63,16 @@ def _refuse_with_certificate(**given: Path | None) -> None:
 
 def _show(result: Verification, title: str | None, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(_content(result), indent=2, ensure_ascii=False))
+        say_json(_content(result))
         return
-    Console().print(verification_table(result, title))
+    from linger.reporting.tables import verification_table
+
+    console().print(verification_table(result, title))
 
 
 def _content(result: Verification) -> dict[str, Any]:
+    from linger.verification.certificate import output_entry, tensor_entry
+
     return {
         "ok": result.ok,
         "summary": result.summary(),

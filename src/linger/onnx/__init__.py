@@ -6,6 +6,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from linger.errors import missing_extra
+
 if TYPE_CHECKING:
     from linger.onnx.comparison import compare as compare
     from linger.onnx.exporter import export as export
@@ -23,5 +25,8 @@ __all__ = ["compare", "export", "export_debug", "operator"]
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
+        try:
+            return getattr(importlib.import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            raise missing_extra(f"linger.onnx.{name}", error) from error
     raise AttributeError(f"module 'linger.onnx' has no attribute {name!r}")

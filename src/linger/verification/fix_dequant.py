@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
@@ -19,10 +19,9 @@ from linger.graph.model_io import ModelLike, save
 from linger.graph.propagation import OutputPolicy
 from linger.graph.recording import Recording
 from linger.graph.repair import RuleChange, load_broken, repair, uncollected
-from linger.runtime.generated import generated_feeds
-from linger.runtime.session import Session
-from linger.verification.result import Verification
-from linger.verification.verify import verify_file
+
+if TYPE_CHECKING:
+    from linger.verification.result import Verification
 
 _SUFFIX = ".onnx"
 _PRODUCER = "linger"
@@ -126,6 +125,11 @@ def parser_dequant(onnx_model: Any, is_change_in_out_type: bool) -> Any:  # noqa
 
 
 def _checked(model: ir.Model) -> Verification:
+    # a runtime is started only where one is asked for
+    from linger.runtime.generated import generated_feeds
+    from linger.runtime.session import Session
+    from linger.verification.verify import verify_file
+
     session = Session(model)
     recordings = [Recording(inputs=list(generated_feeds(session, seed).values())) for seed in _SEEDS]
     result = verify_file(model, recordings)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands write: on terminals of any width, in any encoding, and into pipes."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import json
+import re
+from typing import Any, TextIO
+
+import typer
+from rich.console import Console
+
+UNBROKEN = 100_000
+_HANDLER = "linger.readable"
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+ASCII = {
+    sign: text
+    for signs, texts in (
+        ("·∗×−—–─…→’•", "* * x - - - - ... -> ' *"),
+        ("⌊⌋⌈⌉½√Σ∞±≤≥≠≈", "|_ _| |^ ^| 1/2 sqrt sum inf +- <= >= != ~"),
+        ("²³¹⁹⁻⁺ᵀᵢ", "^2 ^3 ^1 ^9 ^- ^+ ^T _i"),
+        ("σγβμλ├└", "sigma gamma beta mu lambda | `"),
+    )
+    for sign, text in zip(signs, texts.split(), strict=True)
+}
+"""The signs of our own tables and sentences on terminals that do not have them."""
+
+
+def use_readable_signs(*streams: TextIO) -> None:
+    """Let streams of any encoding take any text: our own signs are spelled out, other letters shown by their codes."""
+    codecs.register_error(_HANDLER, _readable)
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_HANDLER)
+
+
+def _readable(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letters = error.object[error.start : error.end]
+    return "".join(ASCII.get(letter) or _code(letter) for letter in letters), error.end
+
+
+def _code(letter: str) -> str:
+    return json.dumps(letter)[1:-1]
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A terminal of its own width; anything else gets one line for each row, for grep and diff."""
+    made = Console(stderr=stderr)
+    if not made.is_terminal:
+        made.width = UNBROKEN
+    return made
+
+
+def say(text: str, *, stderr: bool = False, style: str | None = None) -> None:
+    """Write a sentence as it is, in one line."""
+    console(stderr=stderr).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_json(content: Any) -> None:
+    """Write JSON that is read back as the same content, whatever the encoding."""
+    text = content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    encoding = Console().encoding
+    if not encoding.lower().startswith("utf"):
+        text = _NOT_ASCII.sub(lambda found: _code(found[0]), text)  # such letters stand in strings only
+    typer.echo(text, nl=False)
