@@ -23,6 +23,7 @@ from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.errors import UsageError, listing
 from linger.graph.model_io import save
 from linger.onnx.assembly import assemble
+from linger.onnx.baked_sizes import Example, require_open
 from linger.onnx.call import Call, FlatModel, default_names, read_call, run_once
 from linger.onnx.decisions import DecisionWatch
 from linger.onnx.emission import SymbolicEmitter, TraceEmitter
@@ -40,7 +41,8 @@ from linger.onnx.options import (
 )
 from linger.onnx.preserve import preserved
 from linger.onnx.simplification import simplify as simplify_model
-from linger.onnx.tracing import axes_from_shapes, trace, trace_dynamo
+from linger.onnx.tracing import axes_from_shapes, declared_axes, trace, trace_dynamo
+from linger.quantization.runtime import Runtime
 from linger.quantization.statistics import QuantizedBase
 
 Target = str | os.PathLike[str] | IO[bytes]
@@ -214,9 +216,27 @@ def _convert(model: Any, call: Call, options: ExportOptions, f: Target) -> bytes
         traced = replace(options, export_params=True, training=None, custom_opsets=opsets)
         with DecisionWatch() as watch:
             content = _run(subject, call, traced)
+        if options.is_dynamic:
+            require_open(content, _example(subject, call, traced, runtime), declared_axes(options))
     proto = assemble(content, options, is_wrapped=is_wrapped)
     _warn_about_losses(proto, call, watch)
     return _adjust(proto, call, options, is_quantized=True)
+
+
+def _example(subject: Any, call: Call, options: ExportOptions, runtime: Runtime) -> Example:
+    """What was traced, to be run and traced again at other sizes."""
+    emitter = runtime.emitter
+
+    def run(other: Call) -> None:
+        runtime.emitter = None
+        run_once(subject, other)
+
+    def trace_again(other: Call) -> bytes:
+        runtime.emitter = emitter
+        with DecisionWatch():  # in its presence torch orders some nodes in another way
+            return _run(subject, other, options)
+
+    return Example(call.tensors(), options.input_names, run, trace_again)
 
 
 def _refuse_parts(model: Any, *, is_quantized: bool) -> None:

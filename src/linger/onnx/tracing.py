@@ -142,3 +142,8 @@ def axes_from_shapes(shapes: Any, input_names: tuple[str, ...]) -> dict[str, dic
                 if d is not None
             }
     return result
+
+
+def declared_axes(options: ExportOptions) -> Mapping[str, Any]:
+    """The axes that shall stay open, in either spelling, as dynamic_axes."""
+    return options.dynamic_axes or axes_from_shapes(options.dynamic_shapes, options.input_names)
