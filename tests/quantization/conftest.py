@@ -1,9 +1,12 @@
 """Small models on few cores: one thread each, so that tests that run side by side do not wait for one another."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+from tests.support.emulated_device import load_device, why_missing
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -12,3 +15,14 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """A device that is not the CPU; skipped where there is no compiler to build it, unless nothing may be skipped."""
+    reason = why_missing()
+    if reason and os.environ.get("LINGER_REQUIRE_SHARED") == "1":
+        pytest.fail(reason)
+    if reason:
+        pytest.skip(reason)
+    return load_device()

@@ -46,26 +46,32 @@ class _StraightFloor(torch.autograd.Function):
 
 
 class TorchKernel:
-    """Interprets bodies on float tensors that carry integers."""
+    """Interprets bodies on float tensors that carry integers; constants are made on `device`, the CPU if None."""
 
-    def __init__(self, *, is_exact: bool = True) -> None:
+    def __init__(self, *, is_exact: bool = True, device: torch.device | None = None) -> None:
         self.is_exact = is_exact
         self._wide = torch.float64 if is_exact else torch.float32
+        self._device = None if device is None or device.type == "cpu" else device
+
+    def _constant(self, value: Any, dtype: torch.dtype) -> Tensor:
+        if self._device is None or isinstance(value, (Tensor, Sequence)):
+            return torch.as_tensor(value, dtype=dtype, device=self._device)
+        return torch.full((), value, dtype=dtype, device=self._device)  # nothing is copied from the host
 
     def scalar(self, value: float) -> Tensor:
-        return torch.as_tensor(value, dtype=self._wide)
+        return self._constant(value, self._wide)
 
     def single(self, value: float) -> Tensor:
-        return torch.as_tensor(value, dtype=torch.float32)
+        return self._constant(value, torch.float32)
 
     def like(self, value: float, reference: Tensor) -> Tensor:
-        return torch.as_tensor(value, dtype=reference.dtype)
+        return self._constant(value, reference.dtype)
 
     def pow2(self, exponent: Tensor) -> Tensor:
         return torch.exp2(exponent)
 
     def derive(self, name: str, compute: Callable[..., float], *attributes: Any) -> Tensor:
-        return torch.as_tensor(compute(*attributes), dtype=torch.float64)
+        return self._constant(compute(*attributes), torch.float64)
 
     def wide(self, x: Tensor) -> Tensor:
         return x.to(self._wide)
@@ -102,7 +108,7 @@ class TorchKernel:
         return torch.as_tensor(table, dtype=self._wide, device=index.device)[index.long()]
 
     def ladder(self, values: Sequence[float]) -> Tensor:
-        return torch.as_tensor(values, dtype=self._wide).reshape(-1, 1, 1)
+        return self._constant(values, self._wide).reshape(-1, 1, 1)
 
     def log(self, x: Tensor) -> Tensor:
         return x.log()
@@ -249,7 +255,7 @@ class TorchKernel:
         return x.to(self._wide)
 
     def table(self, values: Sequence[int]) -> Tensor:
-        return torch.as_tensor(values, dtype=self._wide)
+        return self._constant(values, self._wide)
 
     def entries(self, table: Tensor, row: Tensor) -> Callable[[Tensor], Tensor]:
         return lambda index: table[index.long()]
@@ -269,7 +275,7 @@ class TorchKernel:
         return ordered.transpose(0, 1) if batch_first else ordered
 
     def at_end(self, y: Tensor, lengths: Tensor) -> Tensor:
-        return y[lengths.long() - 1, torch.arange(y.shape[1], device=y.device)]
+        return y[beside(lengths, y).long() - 1, torch.arange(y.shape[1], device=y.device)]
 
     def zero_state(self, sequence: Tensor, w: Tensor) -> Tensor:
         return sequence.new_zeros(sequence.shape[1], w.shape[1], dtype=self._wide)
@@ -298,9 +304,14 @@ class TorchKernel:
         return states, tuple(torch.stack(part) for part in zip(*kept, strict=True))
 
 
+def beside(t: Tensor, other: Tensor) -> Tensor:
+    """The tensor on the device of another one: torch keeps the lengths of packed sequences on the CPU."""
+    return t if t.device == other.device else t.to(other.device)  # asked for only where needed: a trace would write it
+
+
 def is_inside(steps: Tensor, lengths: Tensor) -> Tensor:
     """Whether step t of sequence b is before its end, [time, batch]."""
-    return torch.arange(steps.shape[0], device=steps.device)[:, None] < lengths.long()[None]
+    return torch.arange(steps.shape[0], device=steps.device)[:, None] < beside(lengths, steps).long()[None]
 
 
 def turned(steps: Tensor, lengths: Tensor | None) -> Tensor:
@@ -308,7 +319,7 @@ def turned(steps: Tensor, lengths: Tensor | None) -> Tensor:
     if lengths is None:
         return steps.flip(0)
     time = torch.arange(steps.shape[0], device=steps.device)[:, None]
-    index = torch.where(is_inside(steps, lengths), lengths.long()[None] - 1 - time, time)
+    index = torch.where(is_inside(steps, lengths), beside(lengths, steps).long()[None] - 1 - time, time)
     return steps[index, torch.arange(steps.shape[1], device=steps.device)[None]]
 
 

@@ -43,7 +43,7 @@ def evaluate_long_pieces(x: Tensor, pieces: LongPieces, scale_x: float, scale_o:
 
 
 def _long_curve(integers: Tensor, pieces: LongPieces, scale_x: float, scale_o: float, bits: int) -> Tensor:
-    k = TorchKernel()
+    k = TorchKernel(device=integers.device)
     y = blocks.long_piecewise_linear(k, integers, source=k.scalar(scale_x), pieces=pieces)
     result = blocks.requantize(k, y, source=k.scalar(ONE), target=k.scalar(scale_o), bits=bits)
     return (result / scale_o).to(carrier(bits))

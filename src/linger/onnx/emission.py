@@ -149,7 +149,7 @@ def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> tupl
     exact = [t.to(carrier(_STORED_BITS[t.dtype])) if _is_stored(t) else t for t in tensors]
     carriers = exact if is_exact else [t.float() if isinstance(t, Tensor) else t for t in exact]
     with torch.no_grad():
-        found = op.body(TorchKernel(is_exact=is_exact), *op.arrange(carriers), **attributes)
+        found = op.body(TorchKernel(is_exact=is_exact, device=tensors[0].device), *op.arrange(carriers), **attributes)
     first, *others = found if len(op.outputs) > 1 else (found,)
     if not op.has_integer_output:
         return (first,)

@@ -82,7 +82,8 @@ class InputQuantizer:
             frame = runtime.frame
             assert frame is not None  # the scope's hook came first
             assert policy is not None  # init made both
-            layer = functional_layer(frame, f"{INPUT_KEY}{name}", f"{frame.path}.{name}".lstrip("."))
+            where = f"{frame.path}.{name}".lstrip(".")
+            layer = functional_layer(frame, f"{INPUT_KEY}{name}", where, value.device)
             real = value.dequantize() if isinstance(value, QTensor) else value
             with torch._C.DisableTorchFunction():  # noqa: SLF001 - whoever watches the model's functions sees none here
                 made[id(value)] = quantize_input(real, layer, policy.widths_in(module)[0], runtime, frame.path)

@@ -118,7 +118,7 @@ def run_functional(
     index = frame.next_index(op.name if op.has_own_counter else "")
     name = runtime.unique_name(frame.path, op.name)
     if layer is None:
-        layer = functional_layer(frame, f"{op.state_name}_{index}", name)
+        layer = functional_layer(frame, f"{op.state_name}_{index}", name, operands[0].content.device)
     if op.input_bits is not None:
         operands = [requantize_to(o, op.input_bits, runtime, frame.path, layer) for o in operands]
     # along an axis, nothing is left of what a mask has made room for
@@ -220,7 +220,7 @@ def _all_values(operands: Sequence[QTensor]) -> Tensor:
     return torch.cat([o.content.detach().reshape(-1) for o in operands])
 
 
-def functional_layer(frame: Frame, key: str, where: str) -> FunctionalLayer:
+def functional_layer(frame: Frame, key: str, where: str, device: torch.device) -> FunctionalLayer:
     """The module's functional layer of this name, made on first use in a pass that may change the model."""
     child = KEY_PREFIX + key
     found = frame.module._modules.get(child)  # noqa: SLF001 - getattr would hide an AttributeError of the module
@@ -229,6 +229,7 @@ def functional_layer(frame: Frame, key: str, where: str) -> FunctionalLayer:
     made = FunctionalLayer(key).train(frame.module.training)
     if not made.is_observing:
         raise UsageError(made.missing_scale(where))
+    made.to(device)
     frame.module.add_module(child, made)
     return made
 
@@ -282,10 +283,9 @@ def _integer_constant(value: Any, x: QTensor) -> Operand:
     assert x.scale is not None
     if isinstance(value, tuple):
         is_matrix = bool(value) and isinstance(value[0], tuple)
-        return torch.tensor(value, dtype=integer_type(_MATRIX_BITS)) if is_matrix else value
-    if x.is_integer:
-        return x.like(torch.tensor(value, dtype=x.content.dtype))
-    return x.like(torch.tensor(value / x.scale, dtype=x.content.dtype))
+        return torch.tensor(value, dtype=integer_type(_MATRIX_BITS), device=x.content.device) if is_matrix else value
+    number = value if x.is_integer else value / x.scale
+    return x.like(torch.tensor(number, dtype=x.content.dtype, device=x.content.device))
 
 
 def compute(
@@ -318,9 +318,10 @@ def simulate(
     op: Op, operands: Sequence[Operand], attributes: Mapping[str, Any], scale_o: float, *, is_exact: bool
 ) -> Tensor:
     """The op on real carriers: directly where scales do not matter, else through integers."""
-    kernel = TorchKernel(is_exact=is_exact)
+    contents = [_content(o) for o in operands]
+    kernel = TorchKernel(is_exact=is_exact, device=next(t.device for t in contents if isinstance(t, Tensor)))
     if op.is_scale_free:
-        return cast(Tensor, op.body(kernel, *map(_content, operands), **attributes))
+        return cast(Tensor, op.body(kernel, *contents, **attributes))
     integers = [o.content * (o.scale or 1.0) if isinstance(o, QTensor) else o for o in operands]
     return cast(Tensor, op.body(kernel, *integers, **attributes) / scale_o)
 
@@ -376,7 +377,7 @@ def quantize_input(
         can_saturate = seen is None or seen * scale > limits(bits)[1]
         values = fake_quantize(x, scale, bits, can_saturate=can_saturate)
     else:
-        values = op.body(TorchKernel(), x, **op.complete(attributes)) / scale
+        values = op.body(TorchKernel(device=x.device), x, **op.complete(attributes)) / scale
     result = QTensor(values, scale, bits, runtime)
     runtime.record(name, result, op, [x], attributes)
     return result

@@ -32,7 +32,7 @@ from linger.quantization.recurrent import QuantRecurrent
 from linger.quantization.recurrent_cell import QuantCell
 from linger.quantization.runtime import Runtime, attach_scope
 from linger.quantization.signal_layer import TransposedSignalLayer
-from linger.quantization.statistics import QuantizedBase
+from linger.quantization.statistics import QuantizedBase, device_of
 from linger.quantization.supported import has_own_forward, op_for, supported_types
 from linger.quantization.switched import why_off
 from linger.quantization.watch import FloatWatch
@@ -272,7 +272,7 @@ def _counts_as(module: nn.Module, types: tuple[type[nn.Module], ...]) -> bool:
 def _attach(root: nn.Module, runtime: Runtime) -> None:
     """Hooks that name the module at work, and that make functional layers when a checkpoint has them."""
     root.__dict__[_RUNTIME] = runtime
-    modules = list(root.modules())
+    modules, home = list(root.modules()), device_of(root)
     has_float = any(isinstance(m, nn.RNNBase) for m in modules)
     runtime.is_unpacking = any(isinstance(m, QuantRecurrent) for m in modules) and not has_float
     repetition = runtime.recomputation = Recomputation()
@@ -282,6 +282,8 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
         module.__dict__[QUANTIZED] = True
         if isinstance(module, QuantizedBase) and module.is_layer:
             runtime.layers.append(module)
+            own = [p.device for p in module.parameters()]
+            module.to(own[0] if own else home)  # ranges live where the numbers are
         scope = attach_scope(runtime, path, module)
         module.register_forward_pre_hook(scope.enter)
         module.register_forward_pre_hook(repetition.enter)
@@ -310,4 +312,4 @@ def _make_functional_layers(module: nn.Module, state_dict: dict[str, Any], prefi
     for name in names:
         child = KEY_PREFIX + name
         if child not in module._modules:  # noqa: SLF001 - hasattr would also find attributes that are no modules
-            module.add_module(child, FunctionalLayer(name).train(module.training))
+            module.add_module(child, FunctionalLayer(name).train(module.training).to(device_of(module)))

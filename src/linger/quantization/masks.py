@@ -161,7 +161,7 @@ def fill(x: QTensor, mask: Tensor, value: float) -> QTensor | Refusal:
         integer = limits(bits)[0]
     name = runtime.unique_name(runtime.path, "iqWhere")
     if runtime.emitter is not None:
-        content = torch.tensor(integer, dtype=integer_type(bits))
+        content = torch.tensor(integer, dtype=integer_type(bits), device=x.content.device)
     else:
         content = torch.tensor(integer / scale, dtype=carrier(bits), device=x.content.device)
     result = select(QTensor(content, scale, bits, runtime), x, mask, scale, bits, name)
@@ -231,7 +231,7 @@ def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime) -> QTensor:
     assert frame is not None  # the caller asked
     index = frame.next_index(op.name)
     name = runtime.unique_name(frame.path, op.name)
-    layer = functional_layer(frame, f"{op.state_name}_{index}", name)
+    layer = functional_layer(frame, f"{op.state_name}_{index}", name, mask.device)
     bits = max(x.bits, y.bits)
     if layer.is_observing and runtime.emitter is None:
         layer.observe("o", torch.where(mask, x.content, y.content), name)

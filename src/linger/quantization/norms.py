@@ -95,7 +95,10 @@ def run_norm(
         written = runtime.emit(op, [q.content, *integers], attributes, name)
         return QTensor(written, scale_o, bits, runtime)
     with torch.no_grad():
-        exact = op.body(TorchKernel(), q.content * q.scale, *integers, **op.complete(attributes)) / scale_o
+        exact = (
+            op.body(TorchKernel(device=q.content.device), q.content * q.scale, *integers, **op.complete(attributes))
+            / scale_o
+        )
     values = to_carrier(exact, bits)
     if has_gradient and real is not None:
         values = values + to_carrier(real - real.detach(), bits)  # the difference is exactly zero
@@ -131,7 +134,7 @@ def call_norm(op: Op, x: QTensor, settings: Mapping[str, Any], affine: Affine) -
     assert frame is not None  # dispatch has asked
     index = frame.next_index("")
     name = runtime.unique_name(frame.path, op.name)
-    layer = functional_layer(frame, f"{op.state_name}_{index}", name)
+    layer = functional_layer(frame, f"{op.state_name}_{index}", name, x.content.device)
     if runtime.emitter is None and not is_exporting():
         weight, bias = affine.flat(x.content.device)
         with kept():

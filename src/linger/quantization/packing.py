@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 
+from linger.numeric.torch_kernel import beside
 from linger.quantization.qtensor import QTensor, unwrap
 
 _PACK = torch._VF._pack_padded_sequence  # noqa: SLF001 - what torch's own functions call
@@ -98,6 +99,7 @@ def _padded_again(
 
 def _is_inside(steps: Any, lengths: Tensor) -> Tensor:
     """Whether a step is before the end of its sequence: [time, batch, 1 …]."""
+    lengths = beside(lengths, steps)
     inside = torch.arange(steps.shape[0], device=lengths.device)[:, None] < lengths[None]
     return inside.reshape(*inside.shape, *[1] * (steps.dim() - 2))
 

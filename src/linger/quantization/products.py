@@ -194,7 +194,7 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
     assert policy is not None
     index = frame.next_index(op.name)
     name = runtime.unique_name(frame.path, op.name)
-    layer = functional_layer(frame, f"{op.state_name}_{index}", name)
+    layer = functional_layer(frame, f"{op.state_name}_{index}", name, product.weight.device)
     data, parameter, output = policy.widths_in(frame.module)
     q = _input(product.x, layer, data, runtime, frame.path)
     call = _Call(product, q, layer, (data, parameter, output), runtime, name)

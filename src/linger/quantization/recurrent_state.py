@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from linger.errors import UsageError
+from linger.numeric.torch_kernel import beside
 from linger.quantization.qtensor import QTensor
 
 _USUAL_BITS = 8
@@ -106,4 +107,4 @@ def at_end(out: Tensor, sequences: Sequences, back: int) -> Tensor:
     if sequences.lengths is None:
         return time_first[-1]
     rows = torch.arange(sequences.lengths.shape[0], device=out.device)
-    return time_first[sequences.lengths - 1, rows]
+    return time_first[beside(sequences.lengths, out) - 1, rows]

@@ -130,6 +130,12 @@ class QuantizedBase(nn.Module):
         self.forget_known()
 
 
+def device_of(*modules: nn.Module) -> torch.device:
+    """Where the first of these modules that holds a tensor has it; the CPU if none does."""
+    tensors = (t for module in modules for t in (*module.parameters(), *module.buffers()))
+    return next((t.device for t in tensors), torch.device("cpu"))
+
+
 def over_all_processes(value: float, x: Tensor) -> float:
     """The largest value among the processes of a distributed training."""
     distributed = torch.distributed

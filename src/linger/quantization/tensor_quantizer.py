@@ -76,9 +76,9 @@ def quant_tensor(
     with torch._C.DisableTorchFunction():  # noqa: SLF001 - whoever watches the model's functions sees none here
         if not isinstance(x, QTensor) or x.scale is None:
             real = x.dequantize() if isinstance(x, QTensor) else x
-            return quantize_input(real, functional_layer(owner, key, where), bits, runtime, path)
+            return quantize_input(real, functional_layer(owner, key, where, x.device), bits, runtime, path)
         # only what becomes narrower needs a range
-        layer = functional_layer(owner, key, where) if bits < x.bits else FunctionalLayer(key)
+        layer = functional_layer(owner, key, where, x.device) if bits < x.bits else FunctionalLayer(key)
         return requantize_to(x, bits, runtime, path, layer)
 
 

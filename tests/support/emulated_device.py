@@ -1,0 +1,49 @@
+"""A device that is not the CPU, for machines without a GPU: torch's own place for other backends, on the CPU's memory.
+
+It refuses calls whose tensors are not all on it, as a GPU does, and counts how often a number is read back to the host,
+which on a GPU is a stall. `emulated_device.cpp` is compiled once, by torch's extension builder, and kept in its cache.
+"""
+
+import shutil
+from contextlib import nullcontext
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from torch.utils import cpp_extension
+
+DEVICE = "emulated"
+
+_SOURCE = Path(__file__).with_suffix(".cpp")
+
+
+def why_missing() -> str:
+    """Why the device cannot be built here; empty if it can."""
+    missing = [tool for tool in ("c++", "ninja") if shutil.which(tool) is None]
+    return f"the emulated device is compiled, and {' and '.join(missing)} cannot be found" if missing else ""
+
+
+@cache
+def load_device() -> str:
+    """Build the device if the cache does not hold it, make torch know it; returns its name."""
+    cpp_extension.load("linger_emulated_device", [str(_SOURCE)], extra_cflags=["-O1"], is_python_module=False)
+    torch.utils.rename_privateuse1_backend(DEVICE)
+    module = SimpleNamespace(
+        is_available=lambda: True,
+        device=lambda index: nullcontext(),
+        device_count=lambda: 1,
+        current_device=lambda: 0,
+        _is_in_bad_fork=lambda: False,
+        # random numbers are the CPU's
+        manual_seed_all=lambda seed: None,
+        get_rng_state=lambda index=None: torch.get_rng_state(),
+        set_rng_state=lambda state, index=None: torch.set_rng_state(state),
+    )
+    torch._register_device_module(DEVICE, module)
+    return DEVICE
+
+
+def take_host_reads() -> int:
+    """How many numbers were read back to the host since the last call."""
+    return int(torch.ops.emulated_device.take_host_reads())
