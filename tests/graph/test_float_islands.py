@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from linger.graph.float_islands import data_inputs, float_islands, island_findings
+from linger.graph.float_islands import float_islands, island_findings
 from tests.support.onnx_text import parse
 from tests.support.other_tools import between
 
@@ -32,11 +32,6 @@ def test_two_islands_are_two():
 )
 def test_what_is_no_island_is_not_mentioned(body):
     assert float_islands(between(body)) == []
-
-
-def test_which_inputs_are_data():
-    model = parse("a = Where(c, x, x)  b = Concat<axis = 0>(a, x, x)  y = Clip(b, x, x)", inputs="float[n] x, bool c")
-    assert [data_inputs(node) for node in model.graph] == [[1, 2], [0, 1, 2], [0]]
 
 
 @pytest.mark.parametrize(

@@ -103,3 +103,25 @@ class RandomFile:
             outputs=", ".join(f"{kind}[1,4,4,4] {name}" for name, kind in ends.items()),
             extra=f"<{', '.join(fixed + self.extra)}>",
         )
+
+
+class RandomLayers(RandomFile):
+    """The same with products of weights, as a network has them, and with branches that lead nowhere."""
+
+    def operate(self):
+        self.quantise()
+        self.dequantise()
+        (super().operate if self.dice.random() < 0.5 else self.multiply)()
+        self.quantise()
+        self.dequantise()
+
+    def multiply(self):
+        number = len(self.extra)
+        kind = "int8" if self.kind == "int8" else self.dice.choice(["int8", "uint8"])
+        low, high = (-128, 127) if kind == "int8" else (0, 255)
+        shape, op = self.dice.choice([((4, 4, 3, 3), "Conv<pads = [1, 1, 1, 1]>"), ((4, 4), "MatMul")])
+        numbers = ", ".join(str(self.dice.randint(low, high)) for _ in range(np.prod(shape)))
+        self.extra.append(f"{kind}[{', '.join(map(str, shape))}] w{number} = {{{numbers}}}")
+        self.extra.append(f"float sw{number} = {{0.01}}, {kind} zw{number} = {{0}}")
+        weight = self._node(f"DequantizeLinear(w{number}, sw{number}, zw{number})")
+        self.floats.append(self._node(f"{op}({self.floats[-1]}, {weight})"))

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from linger.graph.byte_fusing import ByteFusing
 from linger.graph.dialect_node import describe
 from linger.graph.finding import NOTE, Finding
+from linger.graph.moving_ops import COMPARE, MOVE, MOVE_BYTES, data_inputs, data_outputs, is_moving
 from linger.graph.qdq_node import (
     DEQUANTIZE,
     QUANTIZE,
@@ -28,27 +30,17 @@ from linger.graph.qdq_node import (
 )
 from linger.graph.walking import places
 
-_MOVE = (
-    *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split", "Identity"),
-    *("Gather", "GatherElements", "GatherND", "Expand", "Tile"),
-)
-_MOVE_BYTES = ("DepthToSpace", "SpaceToDepth", "Pad")
-_COMPARE = ("Relu", "Clip", "MaxPool", "ReduceMax", "ReduceMin")
-
-DATA_INPUTS = {**dict.fromkeys((*_MOVE, *_MOVE_BYTES, *_COMPARE), 1), "Concat": None, "Where": (1, 2)}
-"""Which inputs hold the numbers: the first, all (None), or those listed. Bounds and indices are no such inputs."""
-
 _BYTE = 8
-_FIRST_OPSET = {_BYTE: dict.fromkeys((*_MOVE, *_MOVE_BYTES, "Concat", "Where"), 11) | dict.fromkeys(_COMPARE, 12)}
+_FIRST_OPSET = {_BYTE: dict.fromkeys((*MOVE, *MOVE_BYTES, "Concat", "Where"), 11) | dict.fromkeys(COMPARE, 12)}
 _FIRST_OPSET[4] = {}
-_FIRST_OPSET[16] = dict.fromkeys((*_MOVE, "Concat"), 11)
+_FIRST_OPSET[16] = dict.fromkeys((*MOVE, "Concat"), 11)
 """By width, the opset from which ONNX Runtime 1.31 has the integer kernels on a CPU, as measured (Relu as Clip).
 
 Left out: `Max` and `Min` of bytes, which ONNX Runtime 1.16 to 1.22 do not have, and Resize.
 """
 
 
-_LEFT = "It stays as it is. Quantise both sides alike, for the whole tensor, to have it in integers."
+_LEFT = "It stays as it is. Quantise both sides alike, as uint8 and for the whole tensor, to have it in integers."
 _TO_FILL = "Choose the rule fill_float_islands to have it in integers."
 
 
@@ -71,26 +63,14 @@ class Island:
     obstacle: str
 
 
-def data_inputs(node: ir.Node) -> list[int]:
-    """The indices of the inputs that hold the numbers."""
-    wanted = DATA_INPUTS[node.op_type]
-    if isinstance(wanted, tuple):
-        return list(wanted)
-    return list(range(len(node.inputs) if wanted is None else wanted))
-
-
-def data_outputs(node: ir.Node) -> list[ir.Value]:
-    """The outputs that hold the numbers; the indices that MaxPool may give do not."""
-    return list(node.outputs[:1] if node.op_type == "MaxPool" else node.outputs)
-
-
 def float_islands(model: ir.Model) -> list[Island]:
     """Every island of the model, in branches, bodies and functions too."""
     found = []
+    fusing = ByteFusing(model)
     for place in places(model):
         opset = (place.function.opset_imports if place.function is not None else model.opset_imports).get("", 0)
         for nodes in _groups(place.graph):
-            island = _island(nodes, opset)
+            island = _island(nodes, opset, fusing)
             if island is not None:
                 found.append(island)
     return found
@@ -117,7 +97,7 @@ def _listed(nodes: Iterable[ir.Node]) -> str:
 
 def _groups(graph: ir.Graph) -> list[list[ir.Node]]:
     """Nodes of the known ops, grouped by the data that goes from one to the other within the graph."""
-    members = {node: index for index, node in enumerate(graph) if node.op_type in DATA_INPUTS and not node.domain}
+    members = {node: index for index, node in enumerate(graph) if is_moving(node)}
     leader = dict(zip(members, members, strict=True))
 
     def lead(node: ir.Node) -> ir.Node:
@@ -142,7 +122,7 @@ def _maker(node: ir.Node, index: int) -> ir.Node | None:
     return None if value is None else value.producer()
 
 
-def _island(nodes: list[ir.Node], opset: int) -> Island | None:
+def _island(nodes: list[ir.Node], opset: int, fusing: ByteFusing) -> Island | None:
     """The island that nodes form; None where other floats come in or go out."""
     inside = set(nodes)
     makers = [_maker(node, index) for node in nodes for index in data_inputs(node)]
@@ -160,7 +140,8 @@ def _island(nodes: list[ir.Node], opset: int) -> Island | None:
     common = next(iter(kinds)) if len(kinds) == 1 else None
     if common is None:
         return Island(tuple(nodes), before, behind, None, _difference(kinds))
-    return Island(tuple(nodes), before, behind, common, _obstacle(nodes, behind[0], common, opset))
+    obstacle = _obstacle(nodes, behind[0], common, opset) or _fused(before, behind, fusing)
+    return Island(tuple(nodes), before, behind, common, obstacle)
 
 
 def _float_uses(node: ir.Node) -> list[tuple[ir.Node, int]]:
@@ -183,6 +164,16 @@ def _obstacle(nodes: list[ir.Node], sink: ir.Node, found: Quantization, opset: i
         if missing:
             return missing
     return ""
+
+
+def _fused(before: Iterable[ir.Node], behind: Iterable[ir.Node], fusing: ByteFusing) -> str:
+    """ONNX Runtime makes unsigned bytes of int8 between Q and DQ, which it cannot do where an op reads the integers."""
+    if not fusing.holds([*(node.inputs[0] for node in before), *(node.outputs[0] for node in behind)]):
+        return ""
+    return (
+        "with int8 going through, ONNX Runtime on x64 would choose other kernels for the ops that compute before or behind "
+        "it, which round otherwise and may saturate on CPUs without VNNI"
+    )
 
 
 def _missing_form(node: ir.Node, element: ir.DataType, opset: int) -> str:

@@ -16,7 +16,7 @@ from linger.graph.claims import is_quantising_domain
 from linger.graph.finding import Finding
 from linger.graph.float_islands import island_findings
 from linger.graph.passes.attach_functions import attach_functions
-from linger.graph.passes.cancel_dq_q import cancel_dq_q
+from linger.graph.passes.cancel_dq_q import cancel_dq_q, pair_findings
 from linger.graph.passes.complete_types import complete_types
 from linger.graph.passes.correct_types import correct_types
 from linger.graph.passes.fill_float_islands import fill_float_islands
@@ -26,7 +26,7 @@ from linger.graph.passes.insert_dequant import insert_dequant
 from linger.graph.passes.merge_duplicates import merge_duplicates
 from linger.graph.passes.merge_initializers import merge_initializers
 from linger.graph.passes.name_nodes import name_nodes
-from linger.graph.passes.remove_dead_code import remove_dead_code
+from linger.graph.passes.remove_dead_code import dead_code_findings, remove_dead_code
 from linger.graph.passes.remove_dequant import remove_dequant
 from linger.graph.passes.remove_identity import remove_identity
 from linger.graph.passes.rescale_dequant import rescale_dequant
@@ -69,9 +69,19 @@ _ALL = (
     Rule("remove_dequant", "Ops that take integers have them; Dequants of floats and second ones go.", remove_dequant),
     Rule("insert_dequant", "Ops that need real numbers have them, through one Dequant per tensor.", insert_dequant),
     Rule("correct_types", "No tensor is declared as integers where it is real, or the other way round.", correct_types),
-    Rule("remove_dead_code", "Nodes, initializers and functions that nobody uses go.", remove_dead_code),
+    Rule(
+        "remove_dead_code",
+        "Nodes, initializers and functions that nobody uses go.",
+        remove_dead_code,
+        find=dead_code_findings,
+    ),
     Rule("complete_types", "Every tensor says which type and shape it has, and says it right.", complete_types),
-    Rule("cancel_dq_q", "A dequantisation that is undone exactly goes, and so does what undoes it.", cancel_dq_q),
+    Rule(
+        "cancel_dq_q",
+        "A dequantisation that is undone exactly goes, and so does what undoes it.",
+        cancel_dq_q,
+        find=pair_findings,
+    ),
     Rule(
         "fill_float_islands",
         "Float ops between DequantizeLinear and QuantizeLinear run on integers where that gives the same numbers.",

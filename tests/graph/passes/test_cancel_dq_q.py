@@ -99,7 +99,7 @@ def test_floats_that_others_use_stay():
     model = parse(
         "q = QuantizeLinear(x, s, z)  a = DequantizeLinear(q, s, z)  r = QuantizeLinear(a, s, z)  "
         "b = DequantizeLinear(r, s, z)  c = Exp(a)  y = Add(b, c)",
-        extra="<float s = {0.25}, int8 z = {3}>",
+        extra="<float s = {0.25}, uint8 z = {3}>",
     )
     applied(cancel_dq_q, model, x=np.float32([-1, 0, 2]))
     assert printed(model)[1:] == ["a=DequantizeLinear(q,s,z)", "b=DequantizeLinear(q,s,z)", "c=Exp(a)", "y=Add(b,c)"]

@@ -140,9 +140,9 @@ def test_floats_that_are_an_output_stay():
 
 
 def test_a_dequantisation_that_others_use_stays():
-    model = between("g = Relu(f)  w = Exp(f)")
+    model = between("g = Relu(f)  w = Exp(f)", kind="uint8")
     model.graph.outputs.append(model.graph.node(2).outputs[0])
-    assert len(applied(fill_float_islands, model, x=EVERY["int8"])) == 1
+    assert len(applied(fill_float_islands, model, x=EVERY["uint8"])) == 1
     assert printed(model) == ["f=DequantizeLinear(x,s,z)", "y=Clip(x,g_3)", "w=Exp(f)"]
 
 

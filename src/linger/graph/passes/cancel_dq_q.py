@@ -8,8 +8,10 @@ from typing import Any
 import onnx_ir as ir
 
 from linger.errors import LingerError
+from linger.graph.byte_fusing import OTHER_NUMBERS, ByteFusing, is_between_pair
 from linger.graph.changes import Changes
 from linger.graph.dialect_node import attributes_of, describe, is_dialect, op_of
+from linger.graph.finding import NOTE, Finding
 from linger.graph.propagation import Propagation, propagate
 from linger.graph.qdq_node import DEQUANTIZE, QUANTIZE, is_qdq, quantization_of, returns_every_integer
 from linger.graph.takeover import Takeover, become_identity
@@ -19,6 +21,8 @@ from linger.numeric.fixed import storage_bits
 _WIDEST_EXACT = 16
 """Dequant and Quant round three times in float32, by 2^-24 each: of 2^15, less than 0.01. Of 32 bits, up to 2^8."""
 
+_BY_HAND = "Quantise as uint8 to have it removed, or remove it by hand and compare the numbers."
+
 _SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-100, 2.0**100
 """Between these no q / scale is subnormal or infinite."""
 
@@ -27,10 +31,12 @@ def cancel_dq_q(model: ir.Model) -> Changes:
     """Let users of the second node of a pair use the integers in front of the first one.
 
     Only where scale, zero point, type and axis are constant and equal and every integer of the type comes back exactly. A
-    pair with different scales is a requantisation and stays. Leaves: a dequantisation only if somebody uses its floats; an
-    Identity where an output needs a tensor of its own.
+    pair with different scales is a requantisation and stays, and so does one that decides which kernels ONNX Runtime
+    chooses (`pair_findings` lists them). Leaves: a dequantisation only if somebody uses its floats; an Identity where an
+    output needs a tensor of its own.
     """
     changes = Changes()
+    fusing = ByteFusing(model)
     takeover = Takeover(model)
     found: Propagation | None = None
     for place in places(model):
@@ -40,14 +46,36 @@ def cancel_dq_q(model: ir.Model) -> Changes:
                 found = found or propagate(model)  # declared types may be missing
             if first is None or not (_is_qdq_pair(first, node) or _is_dialect_pair(first, node, found)):
                 continue
-            if not _is_tensor(first.inputs[0]):
-                continue  # what comes out of a pair is one
+            if not _is_tensor(first.inputs[0]) or _decides(first, node, fusing):
+                continue  # what comes out of a pair is a tensor
             where = describe(node)
             _cancel(first, node, takeover)
             changes.note(where, f"removed: it undoes {describe(first)} exactly")
             takeover.discard_if_unused(first)
     takeover.finish()
     return changes
+
+
+def pair_findings(model: ir.Model) -> tuple[Finding, ...]:
+    """Pairs that undo each other and stay all the same, as notes."""
+    fusing = ByteFusing(model)
+    seconds = [node for place in places(model) for node in place.graph if is_qdq(node, QUANTIZE)]
+    pairs = [(n.inputs[0].producer(), n) for n in seconds if n.inputs and n.inputs[0] is not None]
+    return tuple(
+        Finding(NOTE, describe(second), f"it undoes {describe(first)} and stays: {OTHER_NUMBERS}", _BY_HAND)
+        for first, second in pairs
+        if first is not None and _is_qdq_pair(first, second) and _decides(first, second, fusing)
+    )
+
+
+def _decides(first: ir.Node, second: ir.Node, fusing: ByteFusing) -> bool:
+    """Whether ONNX Runtime may join other ops once the integers before and behind a pair are one tensor.
+
+    It merges pairs itself where nobody else reads what is between them.
+    """
+    before, behind = first.inputs[0], second.outputs[0]
+    assert before is not None  # it was looked at
+    return fusing.holds([before, behind]) and not (is_between_pair(before) and is_between_pair(behind))
 
 
 def _is_qdq_pair(first: ir.Node, second: ir.Node) -> bool:

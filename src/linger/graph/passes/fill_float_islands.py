@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 from linger.graph.changes import Changes
 from linger.graph.dialect_node import describe
-from linger.graph.float_islands import Island, bounds_of, data_inputs, data_outputs, float_islands
+from linger.graph.float_islands import Island, bounds_of, float_islands
+from linger.graph.moving_ops import data_inputs, data_outputs
 from linger.graph.names import Names
 from linger.graph.qdq_node import constant, quantized, zero_of
 from linger.graph.takeover import Takeover, become_identity
@@ -19,8 +20,8 @@ def fill_float_islands(model: ir.Model) -> Changes:
     """Take the DQ and Q nodes away around ops that move, choose or limit numbers, where all of them quantise alike.
 
     Relu becomes a Clip at the zero point; bounds and borders become integers. Leaves: DQ nodes that others use; islands
-    with different scales, with a scale for each channel, or without an integer kernel in ONNX Runtime
-    (`float_islands.island_findings` lists them).
+    with different scales, with a scale for each channel, without an integer kernel in ONNX Runtime, or of int8 beside an
+    op for which ONNX Runtime would choose another kernel then (`float_islands.island_findings` lists them).
     """
     changes = Changes()
     islands = [(i, i.quantization.element) for i in float_islands(model) if i.quantization and not i.obstacle]

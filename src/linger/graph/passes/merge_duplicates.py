@@ -7,6 +7,7 @@ from collections.abc import Hashable
 
 import onnx_ir as ir
 
+from linger.graph.byte_fusing import ByteFusing
 from linger.graph.changes import Changes
 from linger.graph.dialect_node import describe
 from linger.graph.effects import Effects
@@ -19,18 +20,19 @@ from linger.graph.walking import places
 def merge_duplicates(model: ir.Model) -> Changes:
     """Merge nodes of one graph that have the same op, inputs and attributes; the first one in order stays.
 
-    Not merged: nodes with branches or bodies, nodes that draw random numbers, ops of unknown domains. Of two equal nodes
+    Not merged: nodes with branches or bodies, nodes that draw random numbers, ops of unknown domains, nodes that decide
+    which kernels ONNX Runtime chooses for Q/DQ files (`byte_fusing`). Of two equal nodes
     whose results are both outputs, both stay, and the second one serves its output alone.
 
     Raises:
         GraphError: Nodes depend on each other in a circle.
     """
     changes = Changes()
-    takeover, effects = Takeover(model), Effects(model)
+    takeover, effects, fusing = Takeover(model), Effects(model), ByteFusing(model)
     for place in places(model):
         first: dict[Hashable, ir.Node] = {}
         for node in in_order(place):
-            key = _key(node, effects)
+            key = None if fusing.holds([*node.inputs, *node.outputs]) else _key(node, effects)
             if key is None:
                 continue
             kept = first.setdefault(key, node)

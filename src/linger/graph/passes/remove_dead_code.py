@@ -7,22 +7,28 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from linger.graph.byte_fusing import OTHER_NUMBERS, ByteFusing
 from linger.graph.changes import Changes
 from linger.graph.dialect_node import describe
 from linger.graph.effects import Effects
+from linger.graph.finding import NOTE, Finding
 from linger.graph.search import inner_graphs
 from linger.graph.walking import Place, nodes_within, places
+
+_BY_HAND = "Remove it by hand and compare the numbers, or leave it."
 
 
 def remove_dead_code(model: ir.Model) -> Changes:
     """Remove nodes whose results nobody needs, then initializers that no node uses and functions that no node calls.
 
     A node with several outputs is needed as soon as one of them is. Nodes of unknown domains stay: nobody can tell what
-    they do besides. Leaves: inputs and outputs of every graph as they were, initializers that are inputs included.
+    they do besides; so do nodes that decide which kernels ONNX Runtime chooses for those whose results they read
+    (`dead_code_findings` lists them). Leaves: inputs and outputs of every graph as they were, initializers that are inputs included.
     """
     changes = Changes()
     found = places(model)
     needed = _needed(model, found)
+    needed = _with_makers(needed, _deciding(model, found, needed))
     for place in found:
         dead = [node for node in place.graph if node not in needed]
         for node in dead:
@@ -45,7 +51,12 @@ def _needed(model: ir.Model, found: list[Place]) -> set[ir.Node]:
     effects = Effects(model)
     waiting = [node for place in found for node in place.graph if effects.has_effect(node)]
     waiting += [node for place in found if place.owner is None for node in _makers(place.graph.outputs)]
-    needed: set[ir.Node] = set()
+    return _with_makers(set(), waiting)
+
+
+def _with_makers(known: set[ir.Node], more: Iterable[ir.Node]) -> set[ir.Node]:
+    """Some nodes, others, and all that these others depend on."""
+    needed, waiting = set(known), list(more)
     while waiting:
         node = waiting.pop()
         if node in needed:
@@ -54,6 +65,30 @@ def _needed(model: ir.Model, found: list[Place]) -> set[ir.Node]:
         waiting += _makers(node.inputs)
         waiting += [maker for graph in inner_graphs(node) for maker in _makers(graph.outputs)]
     return needed
+
+
+def _deciding(model: ir.Model, found: list[Place], needed: set[ir.Node]) -> list[ir.Node]:
+    """Nodes that nobody needs, but which decide how ONNX Runtime computes others, and the nodes behind them."""
+    dead = [node for place in found for node in place.graph if node not in needed]
+    if not dead:
+        return []
+    fusing = ByteFusing(model)
+    first = [node for node in dead if fusing.holds(node.inputs) and not needed.isdisjoint(_makers(node.inputs))]
+    deciding = dict.fromkeys(first)
+    for node in first:  # the list grows while it is walked
+        behind = [use.node for output in node.outputs for use in output.uses() if use.node not in deciding]
+        deciding.update(dict.fromkeys(behind))
+        first += behind
+    return list(deciding)
+
+
+def dead_code_findings(model: ir.Model) -> tuple[Finding, ...]:
+    """Nodes that lead nowhere and stay all the same, as notes."""
+    found = places(model)
+    return tuple(
+        Finding(NOTE, describe(node), f"nobody uses its results, and it stays: {OTHER_NUMBERS}", _BY_HAND)
+        for node in _deciding(model, found, _needed(model, found))
+    )
 
 
 def _makers(values: Iterable[ir.Value | None]) -> list[ir.Node]:

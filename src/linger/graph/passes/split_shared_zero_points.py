@@ -17,7 +17,8 @@ _PARAMETERS = (1, 2)
 def split_shared_zero_points(model: ir.Model) -> Changes:
     """Copy scale and zero-point initializers that Q and DQ nodes of several tensors, or other nodes, share.
 
-    The Q that makes an integer tensor and the DQs that read it go on sharing, as every tool writes them. ONNX Runtime 1.31.1
+    The Q that makes an integer tensor and the DQs that read it go on sharing, as every tool writes them, and so do Qs that
+    quantise one tensor alike. ONNX Runtime 1.31.1
     computes the same with and without sharing, at every optimisation level; but it does not turn 4-bit DequantizeLinear →
     MatMul into MatMulNBits where a scale is shared, and versions without that precaution fail to load such a file
     (microsoft/onnxruntime issue 28306). Tools that set a scale in place change all who share it.
@@ -47,14 +48,25 @@ def _groups_to_split(value: ir.Value) -> dict[ir.Value, list[tuple[ir.Node, int]
     is_used_otherwise = value.is_graph_output()
     for node, index in value.uses():
         if index in _PARAMETERS and is_qdq(node, QUANTIZE):
-            groups.setdefault(node.outputs[0], []).append((node, index))
+            groups.setdefault(_first_alike(node), []).append((node, index))
         elif index in _PARAMETERS and is_qdq(node, DEQUANTIZE) and node.inputs[0] is not None:
-            groups.setdefault(node.inputs[0], []).append((node, index))
+            maker = node.inputs[0].producer()
+            is_made_here = maker is not None and is_qdq(maker, QUANTIZE)
+            owner = _first_alike(maker) if maker is not None and is_made_here else node.inputs[0]
+            groups.setdefault(owner, []).append((node, index))
         else:
             is_used_otherwise = True
     if groups and not is_used_otherwise:
         del groups[next(iter(groups))]
     return groups
+
+
+def _first_alike(node: ir.Node) -> ir.Value:
+    """The result of the first Q that quantises a tensor as this one does: ONNX Runtime computes them only once."""
+    source = node.inputs[0]
+    readers = [node] if source is None else [use.node for use in source.uses()]
+    alike = (reader for reader in readers if is_qdq(reader, QUANTIZE) and reader.inputs == node.inputs)
+    return next(alike, node).outputs[0]
 
 
 def _copy(value: ir.Value, owner: ir.Value, uses: list[tuple[ir.Node, int]], names: Names, changes: Changes) -> None:

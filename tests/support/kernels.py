@@ -1,0 +1,86 @@
+"""Which kernels ONNX Runtime chooses, read in the graph that it optimised, whatever this CPU has."""
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+LEVELS = ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")
+
+OPERANDS = {
+    "ConvInteger": (0, 1),
+    "MatMulInteger": (0, 1),
+    "MatMulIntegerToFloat": (0, 1),
+    "QLinearConv": (0, 3),
+    "QLinearMatMul": (0, 3),
+    "QGemm": (0, 3),
+    "DynamicQuantizeMatMul": (0, 1),
+    "DynamicQuantizeLSTM": (0, 1),
+    "QAttention": (0, 1),
+}
+"""The two factors of each op that multiplies bytes; DynamicQuantize… makes unsigned bytes of its data itself."""
+
+MOVING = frozenset(
+    {"QuantizeLinear", "DequantizeLinear", "Transpose", "Relu", "Clip", "MaxPool", "NhwcMaxPool", "Identity", "Pad"}
+    | {"Flatten", "Reshape", "Squeeze", "Unsqueeze", "DepthToSpace", "Constant", "Cast"}
+)
+"""Ops that give the same numbers in float and on integers: it does not matter which kernel runs them."""
+
+_NAMES = {onnx.TensorProto.INT8: "s8", onnx.TensorProto.UINT8: "u8", onnx.TensorProto.FLOAT: "u8"}
+
+
+def optimised(model, level):
+    """The graph that ONNX Runtime would run, without nodes that lead nowhere."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{level}")
+    options.log_severity_level = 4
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
+        content = ir.to_proto(model).SerializeToString()
+        ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        found = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.load(options.optimized_model_filepath)))
+    RemoveUnusedNodesPass()(found)
+    return found
+
+
+def kernels(model, level):
+    """How often each op that computes occurs, with the bytes that it multiplies: {"QLinearConv u8×s8": 2, "Add": 1}."""
+    return Counter(_label(node) for node in optimised(model, level).graph.all_nodes() if node.op_type not in MOVING)
+
+
+def _label(node):
+    if node.op_type not in OPERANDS:
+        return node.op_type.removeprefix("Fused")  # the same numbers, and those of Relu at once
+    return f"{node.op_type} {'×'.join(_factor(node, side) for side in (0, 1))}"
+
+
+def _factor(node, side):
+    value = node.inputs[OPERANDS[node.op_type][side]]
+    if (
+        value.dtype is None
+    ):  # onnx's inference does not know ONNX Runtime's own ops, but their zero points are constants
+        value = node.inputs[(4, 5)[side] if node.op_type == "MatMulIntegerToFloat" else (2, 5)[side]]
+    return _NAMES[value.dtype]
+
+
+def mixed_products(model, level):
+    """The products of unsigned and signed bytes, where the signed ones are not all within ±64.
+
+    Two products of a byte and 64 are at most 2·255·64 = 32640, which 16 bits hold.
+    """
+    found = [node for node in optimised(model, level).graph.all_nodes() if node.op_type in OPERANDS]
+    return [
+        _label(node) for node in found if {_factor(node, 0), _factor(node, 1)} == {"u8", "s8"} and not _is_safe(node)
+    ]
+
+
+def _is_safe(node):
+    held = [node.inputs[place].const_value for place in OPERANDS[node.op_type]]
+    return any(
+        t is not None and t.dtype == ir.DataType.INT8 and np.abs(t.numpy().astype(int)).max() <= 64 for t in held
+    )
