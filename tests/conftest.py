@@ -18,6 +18,8 @@ left_out = pytest.StashKey[list[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """One thread per process, children included: tests run side by side, and threads that wait burn a core each."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     config.stash[left_out] = []
 
 
