@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,6 +84,7 @@ def _content(result: Verification) -> dict[str, Any]:
         "output_differences": result.output_differences,
         "float_error": result.float_error,
         "missing": list(result.missing),
+        "flips": [asdict(flip) for flip in result.flips],
         "narrow": [row.name for row in result.narrow],
         "tensors": [tensor_entry(row) for row in result.rows],
         "outputs": [output_entry(row) for row in result.outputs],

@@ -19,6 +19,7 @@ class Recording:
         integers: Tensors in between by name. Floats may stand among them, too.
         input_names: Names of the inputs; empty: they are in the order of the file.
         output_names: Names of the outputs; empty: all of them, in the order of the file.
+        floats: What each quantised tensor was made of, by the name of that tensor, as far as it is known.
         is_complete: Whether every integer tensor of the file ought to be there; one that is not is then a difference.
     """
 
@@ -28,3 +29,4 @@ class Recording:
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     is_complete: bool = True
+    floats: dict[str, NDArray[Any]] = field(default_factory=dict)

@@ -32,6 +32,7 @@ class Seen:
     def __init__(self) -> None:
         self.quantised: dict[Place, list[tuple[str, Op, Mapping[str, Any]]]] = {}
         self.makers: dict[int, tuple[str, QTensor]] = {}
+        self.floats: dict[str, NDArray[Any]] = {}
 
     @contextmanager
     def watching(self, runtime: Runtime) -> Iterator[None]:
@@ -46,6 +47,7 @@ class Seen:
         self.makers[id(x)] = (name, x)  # kept alive, so that its identity stays its own
         if op.name == "Quant" and isinstance(operands[0], Tensor) and not isinstance(operands[0], QTensor):
             self.quantised.setdefault(place_of(operands[0]), []).append((name, op, dict(attributes)))
+            self.floats[name] = as_array(operands[0])
 
 
 def place_of(t: Tensor) -> Place:
@@ -70,6 +72,7 @@ def fit_to_file(
     Raises:
         UsageError: The file wants integers of an input that the model does not quantise as it is.
     """
+    made.floats = seen.floats
     inputs = [v for v in file.graph.inputs if v.name not in file.graph.initializers]
     given = call.tensors()
     names = default_names(model, call)

@@ -21,15 +21,22 @@ from linger.graph.normal_form import bring_to_normal_form
 from linger.graph.soundness import callees_first
 from linger.numeric.kernel import Kernel
 from linger.numeric.numpy_kernel import NumpyKernel
+from linger.runtime.double_precision import widen_floats
 from linger.runtime.foreign_errors import as_graph_error
 from linger.runtime.reference_ops import STANDARD_OPS
 from linger.runtime.session import Feeds
 
 
 class Reference:
-    """Interprets a dialect file with integers in numpy and keeps every tensor."""
+    """Interprets a dialect file with integers in numpy and keeps every tensor.
 
-    def __init__(self, model: ModelLike, *, kernel: Kernel[Any] | None = None) -> None:
+    Args:
+        model: The file.
+        kernel: What computes the dialect's ops; None: numpy.
+        is_precise: Float ops compute in double precision, as far as the file does not ask for another type itself.
+    """
+
+    def __init__(self, model: ModelLike, *, kernel: Kernel[Any] | None = None, is_precise: bool = False) -> None:
         copy = load_own(model)
         exchange(copy, in_memory(copy))  # the evaluator reads no data files
         require_bounded(copy)
@@ -43,7 +50,10 @@ class Reference:
         for domain in [d for d in used if d.startswith(f"{DOMAIN}.")]:
             del used[domain]
         used.setdefault(DOMAIN, 1)
-        run_ops = [_operator(op, kernel or NumpyKernel()) for op in ops().values()]
+        run_ops = [_operator(op, kernel or NumpyKernel(), is_precise=is_precise) for op in ops().values()]
+        self._is_precise = is_precise
+        if is_precise:
+            widen_floats(copy)
         functions = {f.identifier(): f for f in callees_first(copy)}  # the evaluator knows only those before
         copy.functions.clear()
         copy.functions.update(functions)
@@ -60,11 +70,15 @@ class Reference:
     def intermediates(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
         """Every tensor of the main graph by name."""
         self._evaluator.last = ()
+        given = {name: self._read(array) for name, array in feeds.items()}
         # infinities and NaN are results here, as they are in a runtime; numpy need not remark on them
         with as_graph_error(self._where), np.errstate(all="ignore"):
-            found = self._evaluator.run(None, dict(feeds), intermediate=True)
+            found = self._evaluator.run(None, given, intermediate=True)
         assert isinstance(found, dict)  # intermediate=True returns all results
         return {name: value for name, value in found.items() if name and isinstance(value, np.ndarray)}
+
+    def _read(self, array: NDArray[Any]) -> NDArray[Any]:
+        return array.astype(np.float64) if self._is_precise and array.dtype == np.float32 else array
 
     def _where(self) -> str:
         makers = (self._makers[name] for name in self._evaluator.last if name in self._makers)
@@ -81,7 +95,7 @@ class _Evaluator(ReferenceEvaluator):
             self.last = tuple(args[-1])
 
 
-def _operator(op: Op, kernel: Kernel[Any]) -> type[OpRun]:
+def _operator(op: Op, kernel: Kernel[Any], *, is_precise: bool) -> type[OpRun]:
     """An onnx reference op whose work is the op's body on the numpy kernel."""
 
     class DialectOperator(OpRun):
@@ -91,7 +105,11 @@ def _operator(op: Op, kernel: Kernel[Any]) -> type[OpRun]:
             node = _as_node(self.onnx_node)
             chosen = op_of(node)
             arrays = [None if x is None else np.asarray(x) for x in inputs]
+            if is_precise:
+                arrays = [a.astype(np.float32) if a is not None and a.dtype == np.float64 else a for a in arrays]
             results = chosen.body(kernel, *chosen.arrange(arrays), **attributes_of(node, chosen))
+            if is_precise and not chosen.has_integer_output:
+                return (results.astype(np.float64),)
             return results if len(chosen.outputs) > 1 else (results,)
 
     DialectOperator.__name__ = op.name

@@ -87,6 +87,12 @@ class Comparison:
         self.first_batch: Batch | None = None
         self.batches = 0
 
+    @property
+    def differing(self) -> int:
+        """How many values differ so far, integers and outputs."""
+        rows: list[TensorRow | FloatRow] = [*self.rows.values(), *self.output_rows.values()]
+        return sum(row.differing for row in rows)
+
     def add(self, recording: Recording) -> Batch:
         """Run one batch and compare everything.
 

@@ -165,6 +165,29 @@ class Cause:
         )
 
 
+@dataclass(frozen=True)
+class Flip:
+    """Integers that differ by 1 because float ops before them differ in their last bits.
+
+    Attributes:
+        tensor: The quantised tensor.
+        node: Name and type of the Quant that makes it.
+        float_ops: Name and type of the float ops before it, in the order of computation.
+        values: How many values flip, in all batches together.
+    """
+
+    tensor: str
+    node: str
+    float_ops: tuple[str, ...]
+    values: int
+
+    def __str__(self) -> str:
+        listed = ", ".join(self.float_ops[-3:])
+        if len(self.float_ops) > 3:
+            listed = f"{len(self.float_ops)} float ops ending with {listed}"
+        return f"{_count(self.values, 'value')} of {self.tensor}, behind {listed}"
+
+
 @dataclass
 class Verification:
     """Every integer of every batch, compared with equality.
@@ -180,6 +203,8 @@ class Verification:
         outputs: The outputs.
         cause: Whether saturating kernels explain the differences.
         expected_by: Who was held against the file: "torch", "recording" or "numpy".
+        flips: Where the last bits of float ops explain every difference: the values that flip. Else empty, and an integer
+            is wrong wherever something differs.
         evidence: What a certificate needs: see `linger.verification.certificate`.
     """
 
@@ -193,6 +218,7 @@ class Verification:
     outputs: list[FloatRow] = field(default_factory=list)
     cause: Cause | None = None
     expected_by: str = "numpy"
+    flips: tuple[Flip, ...] = ()
     evidence: Evidence | None = None
 
     @property
@@ -230,7 +256,18 @@ class Verification:
             text += f" First: {self.first}."
         if self.cause is not None:
             text += f" {self.cause}"
-        return text
+        return text + self._about_flips()
+
+    def _about_flips(self) -> str:
+        if not self.flips:
+            is_behind_floats = self.first is not None and self.first.op_type == "Quant" and not self.first.inputs_agree
+            return " That is more than the rounding of float ops explains." if is_behind_floats else ""
+        return (
+            " No integer is computed wrongly: what differs follows from float ops that differ in their last bits, so that "
+            f"values between two integers become one here and the other there ({'; '.join(map(str, self.flips))}). With "
+            f"the integers of {self.expected_by} in these places everything else is equal. Quantise these float ops "
+            "(linger.coverage says why they are float), or take other inputs, to have every integer equal."
+        )
 
     def save_certificate(self, path: str | os.PathLike[str]) -> Path:
         """Write what was proved, for `linger verify --certificate` to check again elsewhere.

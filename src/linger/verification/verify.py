@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from linger.graph.model_io import ModelLike, load
 from linger.graph.recording import Recording
 from linger.verification.bodies import look_inside
 from linger.verification.certificate import stamp
-from linger.verification.comparison import Comparison, Way
+from linger.verification.comparison import Batch, Comparison, Way
 from linger.verification.digest import fingerprint
-from linger.verification.result import Evidence, Verification
+from linger.verification.flips import find_flips
+from linger.verification.result import Evidence, Flip, Verification
 from linger.verification.saturation_cause import find_cause
 from linger.verification.unwatched import narrow_down
 
@@ -53,8 +55,10 @@ def verify_file(
     comparison = Comparison(loaded, way)
     kept = _Kept(0 if seeds else kept_bytes)  # a seed is enough
     has_recorded = False
+    flips = _Flips()
     for recording in recordings:
         batch = comparison.add(recording)
+        flips.add(comparison, batch)
         kept.add(batch.feeds)
         has_recorded = has_recorded or bool(recording.integers or recording.outputs)
     comparison.first = narrow_down(comparison)
@@ -71,8 +75,35 @@ def verify_file(
         outputs=outputs,
         cause=find_cause(loaded, comparison),
         expected_by=way.recorded_by if has_recorded else "numpy",
+        flips=() if comparison.missing else flips.found,
         evidence=Evidence(path, kept.inputs, tuple(seeds), kept.fingerprints, dict(way.options), stamped),
     )
+
+
+class _Flips:
+    """Flips by tensor; none as soon as a batch differs in another way."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Flip] | None = {}
+        self._differing = 0
+
+    def add(self, comparison: Comparison, batch: Batch) -> None:
+        """Look at a batch that was just compared, where it differs."""
+        before, self._differing = self._differing, comparison.differing
+        if self._differing == before or self._known is None:
+            return
+        flips = find_flips(comparison, batch)
+        if not flips:
+            self._known = None
+            return
+        for flip in flips:
+            known = self._known.get(flip.tensor)
+            self._known[flip.tensor] = flip if known is None else replace(flip, values=flip.values + known.values)
+
+    @property
+    def found(self) -> tuple[Flip, ...]:
+        """All of them."""
+        return tuple((self._known or {}).values())
 
 
 class _Kept:
