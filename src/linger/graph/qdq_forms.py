@@ -34,6 +34,7 @@ _TIE = 1
 _LARGEST_LIFTED_SHIFT = 14
 _LARGEST_DENOMINATOR = 2**12
 _LIFT, _AVERAGE_NUDGE = 2.0**-23, 2.0**-21
+_MIDDLE = 128
 _BYTE, _INT16_MAX, _INT32_END = 255, 32767, 2**31
 _GEMM_RANK = 2
 
@@ -143,6 +144,26 @@ class _Product:
     errors: tuple[int, int, int]
     reason: str
 
+    def real_weight(self, w: QdqWriter, *, is_one_node: bool = True) -> ir.Value:
+        """The weights behind a DequantizeLinear, turned round for a MatMul.
+
+        Where ONNX Runtime could multiply unsigned data by signed weights in 16 bits, the weights are unsigned bytes around
+        128, whose products no kernel cuts off; but never when zero points must be 0.
+        """
+        scale, weight = w.attributes["scale_w"], self.weight if is_one_node else self.weight.T
+        if self._saturated(is_one_node=is_one_node) and not w.is_symmetric:
+            unsigned = w.initializer(weight.astype(np.int16) + _MIDDLE, np.uint8, "weight")
+            return w.dequantize(unsigned, scale, zero_point=_MIDDLE)
+        return w.dequantize(w.input(1) if is_one_node else w.initializer(weight, np.int8, "weight"), scale)
+
+    def _saturated(self, *, is_one_node: bool) -> int:
+        """What signed weights would lose.
+
+        ONNX Runtime makes uint8 only of a Q and a DQ whose zero points agree, and fuses only data of one type; but between
+        MatMul and Add it may set a pair of its own.
+        """
+        return 0 if self.zero_point and is_one_node else self.errors[2]
+
     def real_bias(self, w: QdqWriter) -> ir.Value:
         """Behind a DequantizeLinear as int32, or itself real where half a unit is in it."""
         unit = w.attributes["scale_x"] * w.attributes["scale_w"]
@@ -151,15 +172,11 @@ class _Product:
         return w.initializer(self.bias / unit, np.float32, "bias")
 
     def finish(self, w: QdqWriter, total: ir.Value, *, is_one_node: bool = True) -> Written:
-        """The sum, quantised.
-
-        ONNX Runtime makes uint8 only of a Q and a DQ whose zero points agree, and fuses only data of one type; but
-        between MatMul and Add it may set a pair of its own.
-        """
+        """The sum, quantised."""
         a, nudge = w.attributes, _LIFT if self.zero_point else 0.0
         value = w.quantize(total, a["scale_o"], bits=a["o_bits"], zero_point=self.zero_point, nudge=nudge)
-        error, error_fused, saturated = self.errors
-        return Written(value, error, error_fused, 0 if self.zero_point and is_one_node else saturated, self.reason)
+        saturated = self._saturated(is_one_node=is_one_node) if w.is_symmetric else 0
+        return Written(value, *self.errors[:2], saturated, self.reason)
 
 
 def _plan_product(w: QdqWriter, *, is_transposed: bool = False) -> _Product | str:
@@ -217,7 +234,7 @@ def convolution(w: QdqWriter) -> Written | str:
     if isinstance(plan, str):
         return plan
     geometry = {name: a[name] for name in ("dilations", "group", "kernel_shape", "pads", "strides")}
-    factors = [w.dequantize(w.input(0), a["scale_x"]), w.dequantize(w.input(1), a["scale_w"])]
+    factors = [w.dequantize(w.input(0), a["scale_x"]), plan.real_weight(w)]
     return plan.finish(w, w.emit("Conv", [*factors, plan.real_bias(w)], **geometry))
 
 
@@ -227,7 +244,7 @@ def transposed_convolution(w: QdqWriter) -> Written | str:
     if isinstance(plan, str):
         return plan
     names = ("dilations", "group", "kernel_shape", "output_padding", "pads", "strides")
-    factors = [w.dequantize(w.input(0), a["scale_x"]), w.dequantize(w.input(1), a["scale_w"])]
+    factors = [w.dequantize(w.input(0), a["scale_x"]), plan.real_weight(w)]
     return plan.finish(w, w.emit("ConvTranspose", [*factors, plan.real_bias(w)], **{name: a[name] for name in names}))
 
 
@@ -238,10 +255,9 @@ def linear(w: QdqWriter) -> Written | str:
         return plan
     data, shape = w.dequantize(w.input(0), a["scale_x"]), w.input(0).shape
     if shape is not None and shape.rank() == _GEMM_RANK:
-        factors = [data, w.dequantize(w.input(1), a["scale_w"])]
+        factors = [data, plan.real_weight(w)]
         return plan.finish(w, w.emit("Gemm", [*factors, plan.real_bias(w)], transB=1))
-    turned = w.initializer(plan.weight.T, np.int8, "weight")
-    product = w.emit("MatMul", [data, w.dequantize(turned, a["scale_w"])])
+    product = w.emit("MatMul", [data, plan.real_weight(w, is_one_node=False)])
     return plan.finish(w, w.emit("Add", [product, plan.real_bias(w)]), is_one_node=False)
 
 

@@ -15,6 +15,7 @@ from linger.numeric.fixed import limits
 from linger.numeric.onnx_writer import make_attribute
 
 _BYTE_BITS = 8
+_ZERO_TYPES: Mapping[ir.DataType | None, type[np.generic]] = {ir.DataType.INT32: np.int32, ir.DataType.UINT8: np.uint8}
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,13 @@ class QdqWriter:
         self.initializers.append(value)
         return value
 
-    def dequantize(self, q: ir.Value, scale: float) -> ir.Value:
-        """q / scale."""
-        dtype = np.int32 if q.dtype == ir.DataType.INT32 else np.int8
-        step, zero = self.initializer(1.0 / scale, np.float32, "scale"), self.initializer(0, dtype, "zero_point")
+    def dequantize(self, q: ir.Value, scale: float, *, zero_point: int = 0) -> ir.Value:
+        """(q − zero_point) / scale."""
+        dtype = _ZERO_TYPES.get(q.dtype, np.int8)
+        step, zero = (
+            self.initializer(1.0 / scale, np.float32, "scale"),
+            self.initializer(zero_point, dtype, "zero_point"),
+        )
         return self.emit("DequantizeLinear", [q, step, zero])
 
     def quantize(

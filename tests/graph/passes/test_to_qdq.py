@@ -14,6 +14,7 @@ from linger.graph.passes.expand_dialect import expand_dialect
 from linger.graph.passes.to_qdq import to_qdq
 from linger.runtime.reference import Reference
 from tests.graph.passes.test_attach_functions import TEXT
+from tests.support.kernels import kernels
 from tests.support.qdq import LEVELS, LITERAL, MODES, STYLES, finished, session, written
 from tests.support.samples import single_node_model
 
@@ -133,14 +134,26 @@ def test_the_report_says_why_a_node_is_explicit(model, reason):
 
 
 def test_the_summary_names_nodes_sizes_and_options():
-    model = parsed(LAYERS.replace("scale_o=8.0>(r", "scale_o=1024.0>(r"))
-    assert "c (LinearInt)" in to_qdq(model).summary()  # no shift, so no zero point keeps uint8 away
     report = to_qdq(parsed(LAYERS), is_symmetric=True)
     (node,) = report.inexact
     assert (node.name, node.error, node.error_fused) == ("c (LinearInt)", 0, 1)
     assert report.saturating == (node,)
     for part in ("c (LinearInt) (0 LSB as written, 1 fused", "VNNI", "session.qdqisint8allowed", "disable_quant_qdq"):
         assert part in report.summary()
+
+
+def test_weights_are_unsigned_where_no_zero_point_keeps_their_data_signed():
+    """Without a shift nothing is lifted: ONNX Runtime makes uint8 of the data, and u8×s8 saturates on x64 without VNNI."""
+    model = parsed(LAYERS.replace("scale_o=8.0>(r", "scale_o=1024.0>(r"))
+    next(n for n in model.graph if n.op_type == "Relu").outputs[0].shape = ir.Shape([2, 3])
+    proto, report = written(model)
+    gemm = next(n for n in proto.graph.node if n.op_type == "Gemm")
+    weight = node_making(proto, gemm.input[1])
+    assert constant(proto, weight.input[0]).tolist() == [[228, 28, 129], [64, 130, 255]]  # 100, −100, 1 … and 128 more
+    assert inputs_of(proto, gemm.input[1]) == [1 / 64, 128]
+    assert report.summary() == ""
+    (label,) = [label for label in kernels(ir.from_proto(proto), "ENABLE_ALL") if label.startswith("QGemm")]
+    assert label == "QGemm u8×u8"
 
 
 def test_nodes_inside_a_branch_are_written_too():

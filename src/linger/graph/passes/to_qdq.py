@@ -15,7 +15,8 @@ An error is counted in LSB of the node's output, its inputs being right, in one 
   beyond ±64 on x64 CPUs without VNNI, because it turns int8 data into uint8 unless `session.qdqisint8allowed=1`.
 
 Zero points other than 0 keep ONNX Runtime's default from making uint8 of a layer: it stays exact, and float. Integer
-kernels take it with `session.qdqisint8allowed=1`, as exactly.
+kernels take it with `session.qdqisint8allowed=1`, as exactly. Where nothing keeps it from that, weights beyond ±64 are
+written as unsigned bytes, so that only symmetric files saturate.
 """
 
 from __future__ import annotations

@@ -1,0 +1,68 @@
+"""No exported form leads ONNX Runtime to products of unsigned and signed bytes, which saturate on x64 without VNNI."""
+
+import io
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import linger
+from linger.graph.model_io import load
+from linger.graph.passes.attach_functions import attach_functions
+from tests.support.kernels import LEVELS, mixed_products
+
+pytestmark = pytest.mark.needs_torch
+
+
+class Everything(nn.Module):
+    """Every op that multiplies, with short and long sums, a sum of two tensors, data of two and of three axes."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.depthwise = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=8)
+        self.along, self.up = nn.Conv1d(8, 4, 3), nn.ConvTranspose2d(8, 4, 2, stride=2)
+        self.flat, self.rows = nn.Linear(8, 6), nn.Linear(8, 6)
+        self.lstm, self.gru = nn.LSTM(6, 4, batch_first=True), nn.GRU(4, 3, batch_first=True)
+
+    def forward(self, x):
+        x = torch.relu(self.depthwise(self.conv(x)))
+        flat, rows = self.flat(x[:, :, 0, 0]), self.rows(x[:, :, :, 0].transpose(1, 2))
+        states = self.gru(self.lstm(rows)[0])[0]
+        return self.up(x), flat + flat, self.along(x[:, :, 0]), states, torch.bmm(rows, rows.transpose(1, 2))
+
+
+@pytest.fixture(scope="module")
+def quantised():
+    torch.manual_seed(0)
+    net, x = Everything(), torch.randn(2, 3, 8, 8)
+    net = linger.init(net).eval()
+    with linger.calibration():
+        net(x)
+    return net, x
+
+
+def exported(quantised, **options):
+    net, x = quantised
+    written = io.BytesIO()
+    linger.onnx.export(net, (x,), written, **options)
+    return load(written.getvalue())
+
+
+@pytest.mark.parametrize("form", ["dialect", "standard", "bare", "qdq"])
+def test_no_form_multiplies_unsigned_by_signed_bytes(quantised, form):
+    model = exported(quantised, form=form)
+    if form == "bare":
+        attach_functions(model)  # as linger.Session does to run it
+    assert [mixed_products(model, level) for level in LEVELS] == [[]] * len(LEVELS)
+
+
+def test_symmetric_qdq_says_which_layers_would(quantised, caplog):
+    """Zero points of 0, as TensorRT wants them, leave ONNX Runtime the choice: the export names the layers and the cure."""
+    with caplog.at_level(logging.WARNING):
+        model = exported(quantised, form="qdq", qdq_symmetric=True)
+    assert mixed_products(model, "ENABLE_ALL")
+    (said,) = [record.getMessage() for record in caplog.records if "VNNI" in record.getMessage()]
+    for layer in ("conv.Conv2dInt", "flat.LinearInt", "rows.LinearInt", "along.Conv1dInt"):
+        assert layer in said.partition("VNNI")[2]
+    assert "session.disable_quant_qdq" in said
