@@ -22,6 +22,7 @@ from linger.atomic import write_atomically
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.errors import UsageError, listing
 from linger.graph.model_io import save
+from linger.graph.passes.cancel_dq_q import cancel_dq_q
 from linger.onnx.assembly import assemble
 from linger.onnx.baked_sizes import Example, require_open
 from linger.onnx.call import Call, FlatModel, default_names, read_call, run_once
@@ -41,7 +42,8 @@ from linger.onnx.options import (
 )
 from linger.onnx.preserve import preserved
 from linger.onnx.simplification import simplify as simplify_model
-from linger.onnx.tracing import axes_from_shapes, declared_axes, trace, trace_dynamo
+from linger.onnx.tracing import FunctionMetError, axes_from_shapes, declared_axes, trace, trace_dynamo
+from linger.onnx.wrapper_trace import WrapperTrace
 from linger.quantization.runtime import Runtime
 from linger.quantization.statistics import QuantizedBase
 
@@ -215,7 +217,7 @@ def _convert(model: Any, call: Call, options: ExportOptions, f: Target) -> bytes
         opsets = {**(options.custom_opsets or {}), DOMAIN: DOMAIN_VERSION}
         traced = replace(options, export_params=True, training=None, custom_opsets=opsets)
         with DecisionWatch() as watch:
-            content = _run(subject, call, traced)
+            content = _run_quantized(subject, call, traced, runtime)
         if options.is_dynamic:
             require_open(content, _example(subject, call, traced, runtime), declared_axes(options))
     proto = assemble(content, options, is_wrapped=is_wrapped)
@@ -234,7 +236,7 @@ def _example(subject: Any, call: Call, options: ExportOptions, runtime: Runtime)
     def trace_again(other: Call) -> bytes:
         runtime.emitter = emitter
         with DecisionWatch():  # in its presence torch orders some nodes in another way
-            return _run(subject, other, options)
+            return _run_quantized(subject, other, options, runtime)
 
     return Example(call.tensors(), options.input_names, run, trace_again)
 
@@ -273,6 +275,19 @@ def _run(subject: Any, call: Call, options: ExportOptions) -> bytes:
         trace(subject, call, options, buffer)
         content = buffer.getvalue()
     return with_bodies(content, form=options.form)
+
+
+def _run_quantized(subject: Any, call: Call, options: ExportOptions, runtime: Runtime) -> bytes:
+    """A trace that meets a torch.autograd.Function is made again, following quantised tensors into it."""
+    if runtime.announcer is None:
+        try:
+            return _run(subject, call, options)
+        except FunctionMetError:
+            runtime.abandon()
+            runtime.announcer = WrapperTrace(runtime)
+    model = ir.from_proto(onnx.load_from_string(_run(subject, call, options)))
+    cancel_dq_q(model)
+    return bytes(ir.to_proto(model).SerializeToString())
 
 
 def _float(subject: Any, call: Call, options: ExportOptions, *, is_wrapped: bool) -> bytes:

@@ -45,3 +45,4 @@ def preserved(model: Any) -> Iterator[Runtime | None]:
             runtime.abandon()
             runtime.is_thorough = False
             runtime.emitter, runtime.recorder, runtime.ops = before
+            runtime.announcer = None

@@ -30,6 +30,18 @@ torch_export: Any = torch.onnx.export
 _LOST_VALUE = "unordered_map::at"
 """All that torch says when the inside of a function of its own kind was not traced."""
 
+_LOST_VALUE_REMEDY = (
+    "Forward uses a reentrant checkpoint, or a torch.autograd.Function that uses tensors it is not given, which a trace "
+    "cannot hold. Write checkpoint(…, use_reentrant=False), and give the function all it uses as arguments."
+)
+
+_UNKNOWN_WRAPPER = "Cannot insert a Tensor that requires grad as a constant"
+"""What torch says to a quantised tensor that is given to a torch.autograd.Function."""
+
+
+class FunctionMetError(UsageError):
+    """A torch.autograd.Function was given a quantised tensor, which this trace does not follow."""
+
 
 def trace(model: Any, call: Call, options: ExportOptions, target: io.BytesIO | Path) -> None:
     """Run torch's tracing exporter into a buffer or a file."""
@@ -96,8 +108,10 @@ def _quietly(model: Any, call: Call) -> Iterator[None]:
             yield
     except (RuntimeError, TypeError, ValueError, torch.onnx.OnnxExporterError) as error:
         reason = " ".join(str(error).split())
+        if reason.startswith(_UNKNOWN_WRAPPER):
+            raise FunctionMetError(f"{type(model).__name__}: {reason}") from error
         if reason == _LOST_VALUE:
-            reason += ". Forward uses a torch.autograd.Function or a reentrant checkpoint, which a trace cannot hold"
+            reason += f". {_LOST_VALUE_REMEDY}"
         where = callers_of(model, call, reason)
         raise UsageError(f"{where}: torch cannot export the model: {reason}") from error
     finally:

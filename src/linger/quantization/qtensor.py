@@ -42,10 +42,12 @@ class QTensor(Tensor):
     @staticmethod
     def __new__(cls, content: Tensor, *_: Any, **__: Any) -> QTensor:
         """A wrapper without storage of its own, in the gradient graph where its content is."""
+        # a trace that meets the wrapper itself, whose values it does not know, then says so instead of keeping them
+        is_traced = torch._C._is_tracing() and not content.is_floating_point()  # noqa: SLF001 - torch.jit hides it from mypy
 
         def make() -> QTensor:
             made: QTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - torch has no public name for it
-                cls, content.shape, dtype=torch.float32, device=content.device
+                cls, content.shape, dtype=torch.float32, device=content.device, requires_grad=is_traced
             )
             return made
 
@@ -76,6 +78,12 @@ class QTensor(Tensor):
         # counts in-place writes, linger's own and torch's; tensors that share memory share the list, so that none is read
         # when it is stale
         self._writes, self._writes_known = [0, _version(content)], 0
+        self._announce()
+
+    def _announce(self) -> None:
+        """Tell a trace that follows wrappers what this one holds."""
+        if self.runtime.announcer is not None:
+            self.runtime.announcer.announce(self, self._content, self.scale)
 
     @property
     def content(self) -> Tensor:
@@ -97,18 +105,28 @@ class QTensor(Tensor):
         if torch.is_grad_enabled() and self._content.grad_fn is None and lacks_place(self._content, self):
             self._content = content_behind(self, self._content)
             self._writes[1] = _version(self._content)
+        if self.runtime.announcer is not None and self.is_integer:
+            return self.runtime.announcer.integers(self)
         return self._content
 
     def deferred(self, make: Callable[[], Tensor]) -> QTensor:
         """This tensor (whose shape, type and scale are right) with content that is made when somebody asks for it.
 
-        Where it has a gradient it is made at once: nobody tells us when a gradient is asked for.
+        Where it has a gradient, or a trace follows wrappers, it is made at once: nobody tells us when they are asked for.
         """
         self._make = make
         self._writes, self._writes_known = [0, _version(self._content)], 0
         if has_place(self):
-            follow(self, self.content)
+            made = self.content
+            if not self.is_integer:
+                follow(self, made)
+            self._announce()
         return self
+
+    @property
+    def stored(self) -> Tensor:
+        """The content as this pass has computed it, whatever a trace calls it."""
+        return self._content
 
     @property
     def scale_data(self) -> float | None:
@@ -130,6 +148,8 @@ class QTensor(Tensor):
         content = self.content
         if self.scale is None:
             return content
+        if self.is_integer and self.runtime.announcer is not None:
+            return self.runtime.announcer.real(self)
         if self.is_integer:
             if self._real is None:
                 self._real = self.runtime.dequantize(self)
@@ -170,6 +190,7 @@ class QTensor(Tensor):
             self._content, self.scale, self.is_nonnegative = other, None, False
         if torch.is_grad_enabled():  # else the gradient stays what it was, as with any tensor of torch
             follow(self, self._content)
+        self._announce()
         return self
 
     def accept_write(self) -> None:

@@ -80,6 +80,19 @@ class Emitter(Protocol):
         """Emit one node of an op with several outputs; `parameters` names the initializers of its inputs."""
 
 
+class Announcer(Protocol):
+    """Lets a trace follow quantised tensors into functions that it records as one node (implemented by the exporter)."""
+
+    def announce(self, wrapper: QTensor, content: Tensor, scale: float | None) -> None:
+        """A quantised tensor was made, or has got other content."""
+
+    def real(self, wrapper: QTensor) -> Tensor:
+        """Its real values, as the trace knows them here."""
+
+    def integers(self, wrapper: QTensor) -> Tensor:
+        """Its integers, as the trace knows them here."""
+
+
 Recorder = Callable[[str, Tensor], None]
 """Receives the name and the integers of every tensor the simulation computes."""
 
@@ -125,6 +138,7 @@ class Runtime:
     is_watched: bool = False
     is_unpacking: bool = False
     """Whether exports keep packed sequences padded: there are quantised recurrent layers, and no float ones."""
+    announcer: Announcer | None = None
     recomputation: Any = None
     """Remembers what a checkpoint may ask for again (`linger.quantization.recomputation`)."""
     _pass: _Pass = field(default_factory=_Pass)
