@@ -113,6 +113,7 @@ def test_tensor_missing_from_the_file_is_reported(exported):
     assert set(result.missing) == {"stem.Conv2dInt", "other"}
 
 
+@pytest.mark.filterwarnings("ignore:calibration. .* saw nothing but zeros")
 def test_tensor_of_few_values_is_listed(tmp_path):
     model = quantised(SmallNet(), torch.zeros(2, 1, 8, 8))
     linger.onnx.export(model, (torch.zeros(2, 1, 8, 8),), tmp_path / "net.onnx")
@@ -234,3 +235,37 @@ def test_plot_layers_of_a_ranking_and_of_a_comparison(tmp_path):
     comparison = linger.compare_layers(model, integers, x)
     text = linger.plot_layers(comparison, tmp_path / "comparison.svg").read_text()
     assert all(f"<!-- {row.name} -->" in text for row in comparison.rows)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "named"),
+    [
+        (nn.Sequential(nn.Conv3d(1, 1, 1), nn.ReLU()), {}, "it holds Conv3d, ReLU"),
+        (nn.Linear(2, 2), {"disable_module": [nn.Linear]}, "no layer of Linear was replaced"),
+        (nn.Sequential(nn.Linear(2, 2)), {"quant_modules": [nn.LSTM]}, "Look at quant_modules"),
+    ],
+    ids=["no such op", "kept float", "another type"],
+)
+def test_an_init_that_replaces_nothing_says_so(model, options, named):
+    with pytest.warns(UserWarning, match=named) as said:
+        linger.init(model, **options)
+    assert said[0].filename == __file__
+
+
+class OnlyFunctions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, x):
+        return x @ self.table
+
+
+class OnlyTensors(nn.Module):
+    def forward(self, x):
+        return torch.relu(linger.quant_tensor(self, x))
+
+
+@pytest.mark.parametrize("make", [OnlyFunctions, OnlyTensors])
+def test_functions_that_become_integers_are_something(make):
+    linger.init(make())  # a warning would be an error

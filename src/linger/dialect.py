@@ -79,6 +79,7 @@ class Op:
     `limit` bounds the output scale from the input scales (`math.prod` for products: the device shifts right
     only); `output_scale` is one that the device fixes. With neither, the op keeps the scale of its first input.
     `is_scale_free` ops compare and move numbers without looking at the scale, so they run on real values too.
+    `input_end` is where the device's own format of the input ends and numbers are lost beyond.
     `variants` are ops of the same name with the arithmetic of another chip, by the attribute `platform` of their nodes.
     """
 
@@ -92,6 +93,7 @@ class Op:
     output_scale: float | None
     input_bits: int | None
     last_axis: str | None
+    input_end: float | None
     is_scale_free: bool
     output_bits: str | None
     state_name: str | None
@@ -243,6 +245,7 @@ def op(
     output_scale: float | None = None,
     input_bits: int | None = None,
     last_axis: str | None = None,
+    input_end: float | None = None,
     is_scale_free: bool = False,
     output_bits: str | None = "o_bits",
     state_name: str | None = None,
@@ -262,6 +265,7 @@ def op(
         output_scale: The one scale that the output has; its width is then the default of the attribute `output_bits`.
         input_bits: The width that the device wants: inputs of another one get a Requant.
         last_axis: The attribute with an axis that the device takes only where it is the last one.
+        input_end: The largest magnitude that the device's format of the input holds, if numbers beyond it are lost.
         is_scale_free: The body works on real values as well as on integers.
         output_bits: The attribute that holds the output's width; None: the width of the first input.
         state_name: Part of the state_dict key of the functional form (`iqadd__default_index`).
@@ -282,6 +286,7 @@ def op(
             output_scale=output_scale,
             input_bits=input_bits,
             last_axis=last_axis,
+            input_end=input_end,
             is_scale_free=is_scale_free,
             output_bits=output_bits,
             state_name=state_name,

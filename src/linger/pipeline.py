@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,9 @@ def init(
 
     Raises:
         UsageError: An unsupported type, a width that does not exist, a name that matches nothing, an unknown chip, a
-            second init.
+            second init, a module of torch.jit.
+
+    Warns where no layer was replaced.
     """
     made = initialize.init(
         model,
@@ -76,6 +79,9 @@ def init(
         switches=switches,
     )
     redirect()
+    nothing = initialize.why_nothing(made)
+    if nothing is not None:
+        warnings.warn(nothing, stacklevel=2)
     return made
 
 

@@ -1,6 +1,7 @@
 """Calibration: forward passes that set the scales."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -37,6 +38,10 @@ def calibrated(batches, seed=0):
     return quantise(Wired(residual), *batches)
 
 
+NO_PASS = pytest.mark.filterwarnings("ignore:calibration. no quantised model ran")
+
+
+@NO_PASS
 def test_block_is_left_on_exit_and_on_error():
     assert not is_calibrating()
     with calibration():
@@ -49,6 +54,7 @@ def test_block_is_left_on_exit_and_on_error():
     assert not is_calibrating()
 
 
+@NO_PASS
 def test_gradients_are_off_inside_and_as_before_outside():
     model = init(Wired(residual)).eval()
     with calibration():
@@ -118,8 +124,37 @@ def test_training_starts_at_the_first_batch():
         model.eval()(picture(seed=1))  # so that one step is enough to evaluate
 
 
-def test_zeros_calibrate():
-    model = calibrated([torch.zeros(2, 3, 6, 6)])
+def test_a_block_without_a_pass_says_so():
+    model = nn.Linear(2, 2)
+    with pytest.warns(UserWarning, match="calibration: no quantised model ran inside the block") as said, calibration():
+        model(torch.ones(1, 2))  # the float model
+    assert said[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with calibration(), calibration():  # the passes of an inner block count for the outer one
+            init(Wired(residual)).eval()(picture())
+
+
+def test_an_error_inside_is_not_followed_by_a_warning():
+    with pytest.raises(KeyError), calibration():
+        raise KeyError
+
+
+def test_constant_data_are_named_unless_another_input_varies():
+    with pytest.warns(UserWarning, match=r"calibration: conv.Quant saw one and the same number everywhere"):
+        calibrated([torch.full((2, 3, 6, 6), 0.5), torch.full((1, 3, 6, 6), 0.5)])
+    calibrated([torch.full((2, 3, 6, 6), 0.5), torch.full((1, 3, 6, 6), 0.25)])
+    two = Wired(lambda m, x, gain: m.conv(x) * linger.quant_tensor(m, gain))
+    model = init(two).eval()
+    with calibration():
+        model(picture(), torch.full((2, 1, 1, 1), 2.0))
+    with pytest.warns(UserWarning, match=r"calibration: Quant saw nothing but zeros"), calibration():
+        model(picture(), torch.zeros(2, 1, 1, 1))
+
+
+def test_zeros_calibrate_with_a_warning():
+    with pytest.warns(UserWarning, match=r"calibration: conv.Quant saw nothing but zeros"):
+        model = calibrated([torch.zeros(2, 3, 6, 6)])
     with torch.no_grad():
         assert torch.isfinite(model(torch.zeros(2, 3, 6, 6)).dequantize()).all()
     assert model.conv.read("scale_x") == 128.0
@@ -177,6 +212,7 @@ def test_calibrated_data_are_never_clipped():
 finite = st.floats(-1e4, 1e4, width=32)
 
 
+@pytest.mark.filterwarnings("ignore:calibration")
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(
     weights=st.lists(finite, min_size=6, max_size=6),

@@ -9,7 +9,8 @@ import linger
 from linger.constraint.tracing import trace_layers
 from linger.dialect import ops
 from linger.errors import UsageError
-from linger.quantization.functional import KEY_PREFIX, FunctionalLayer, as_operand, twin
+from linger.quantization.functional import as_operand, twin
+from linger.quantization.functional_layer import KEY_PREFIX
 from linger.quantization.initialize import init
 from linger.quantization.qtensor import QTensor
 from linger.quantization.runtime import Runtime
@@ -18,23 +19,6 @@ from tests.support.wired import Wired, after, picture, quantise
 
 def functional_keys(model):
     return [k for k in model.state_dict() if KEY_PREFIX in k and k.endswith("running_o")]
-
-
-def test_layers_are_numbered_in_the_order_of_the_calls():
-    def forward(m, x):
-        h = m.conv(x)
-        a = h + h
-        b = a * h
-        c = torch.cat([a, b], 1)
-        return c * 2.0
-
-    model = quantise(Wired(forward), picture())
-    assert functional_keys(model) == [
-        "_linger_round_tensor_iqadd__default_index_0.running_o",
-        "_linger_round_tensor_iqmul__default_index_1.running_o",
-        "_linger_round_tensor_iqcat_2.running_o",
-        "_linger_round_tensor_iqmul__default_index_3.running_o",
-    ]
 
 
 def test_each_module_counts_for_itself_and_starts_again_at_every_call():
@@ -166,16 +150,6 @@ def test_twins_are_found_beside_their_ops():
     found = {name for name, op in ops().items() if twin(op) is not None}
     assert {"Conv2dInt", "LinearInt", "iqAdd", "iqMul"} <= found
     assert "Relu" not in found
-
-
-def test_older_checkpoints_of_products_load():
-    layer = FunctionalLayer()
-    layer.load_state_dict(
-        {"running_o": torch.ones(1), "scale_o": torch.ones(1), "y": torch.ones(1), "running_x": torch.ones(1)}
-    )
-    assert layer.read("running_o") == 1.0
-    with pytest.raises(RuntimeError, match="other"):
-        layer.load_state_dict({"other": torch.ones(1)})
 
 
 def test_broadcast_operands():

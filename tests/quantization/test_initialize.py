@@ -297,3 +297,14 @@ def test_whole_network_runs_after_init():
         found = model(x).dequantize()
     # eighteen roundings of a 256th of a range each, amplified by at most a few
     assert float((found - reference).abs().max()) < 0.25 * float(reference.abs().max())
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_modules_of_torch_jit_are_refused_by_name():
+    traced_whole = torch.jit.trace(nn.Sequential(nn.Linear(4, 4)), torch.ones(1, 4))
+    with pytest.raises(UsageError, match=r"^init: .*torch\.jit.* Pass the nn\.Module that it was made from"):
+        init(traced_whole)
+    model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Linear(4, 4)))
+    with pytest.raises(UsageError, match=r"^init: 1: a module of torch\.jit"):
+        init(model)
+    assert type(model[0]) is nn.Linear

@@ -26,6 +26,8 @@ from linger.quantization.qtensor import unwrap
 from tests.support.models import SmallNet, settle
 from tests.support.wired import Wired, picture, quantise
 
+pytestmark = pytest.mark.filterwarnings("ignore:calibration. .* saw one and the same number")
+
 
 def linear(weight, bias=None, **limits):
     layer = NormalizeLinear(len(weight[0]), len(weight), bias=bias is not None, **limits)

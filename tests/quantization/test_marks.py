@@ -121,3 +121,10 @@ def test_widths_are_checked():
     assert checked_widths(4, 8, 32) == Widths(4, 8, 32)
     with pytest.raises(UsageError, match="Use 4, 8 or 16 bits"):
         checked_widths(4, 8, 12)
+
+
+def test_a_wish_after_init_is_refused():
+    model = init(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 2))))
+    with pytest.raises(UsageError, match=r"^disable_quant: Sequential, 0 is quantised already.*before linger\.init"):
+        disable_quant(model[1])
+    assert mark_of(model[1]) is None

@@ -61,6 +61,7 @@ def test_every_width_exports_and_verifies(bits, tmp_path):
     assert linger.verify(model, tmp_path / "m.onnx", [picture(seed=7, spread=3.0)]).ok
 
 
+@pytest.mark.filterwarnings("ignore:calibration. .* saw one and the same number")
 def test_two_names_have_two_ranges():
     model = quantise(Wired(of_sum), torch.full((1, 4), 2.0))
     state = model.state_dict()
@@ -75,6 +76,7 @@ def test_one_name_twice_in_a_run_is_an_error():
         quantise(model, picture())
 
 
+@pytest.mark.filterwarnings("ignore:calibration. .* saw one and the same number")
 def test_a_module_that_runs_twice_has_one_range():
     class Part(nn.Module):
         def forward(self, x):

@@ -70,6 +70,13 @@ def linear(attributes=LINEAR, operands="q, w, b", before=QUANT, after=DEQUANT):
     return f"{before} [l] l = thinker.LinearInt<{attributes}>({operands}) {after}"
 
 
+def softmax(scale, before=None):
+    """A softmax between Quant and Dequant."""
+    quant = f"[q] q = thinker.Quant<data_bits=8, scale_x={scale}>(x)" if before is None else before
+    given = f"dim=-1, data_bits=8, o_bits=8, scale_x={scale}, scale_o=128.0"
+    return f"{quant} [s] l = thinker.SoftmaxInt<{given}>(q) [d] y = thinker.Dequant<scale_o=128.0>(l)"
+
+
 def with_weights(**settings):
     return {"extra": PARAMETERS} | settings
 
@@ -186,6 +193,7 @@ GENERAL = [
          changes=with_weights()),
     Case("LGR506", linear(), settings=with_weights(extra="<int8[2,2] w = {9, 1, 1, 9}, int32[2] b = {1, 2}>"),
          changes=with_weights()),
+    Case("LGR507", softmax(1.0), softmax(2.0)),
     Case("LGR601", f"{QUANT} [n] y = Exp(q)", f"{QUANT} [d] l = thinker.Dequant<scale_o=16.0>(q) [n] y = Exp(l)"),
     Case("LGR601", f"{QUANT} [n] y = Relu(q)", f"{QUANT} [n] l = Relu(q) {DEQUANT}"),
     Case("LGR602", f"{QUANT} [d] l = thinker.Dequant<scale_o=16.0>(q) [e] k = thinker.Dequant<scale_o=16.0>(q) [n] y = Add(l, k)",

@@ -141,7 +141,9 @@ def test_the_original_toolkits_network_is_clean(shared):
 @pytest.mark.parametrize("case", case_names())
 def test_what_the_engine_ran_has_no_error_and_no_warning(case):
     result = linger.check(model_path(case))
-    assert [str(f) for f in (*result.errors, *result.warnings)] == []
+    # two of them have a softmax at scale 1, whose input goes beyond ±64
+    expected = ["LGR507"] if case in ("net_attention", "softmax_3") else []
+    assert [f.rule for f in (*result.errors, *result.warnings)] == expected
 
 
 def test_neither_the_weights_as_a_whole_nor_torch_are_in_memory(tmp_path):

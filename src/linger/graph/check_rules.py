@@ -214,6 +214,11 @@ UNUSED_RANGE = CheckRule(
     "LGR506", "unused-range", NOTE, "A layer can reach at least half of its output's range.",
     "Even the worst input leaves the upper bit unused: a larger scale_o would lose nothing.",
 )  # fmt: skip
+INPUT_RANGE = CheckRule(
+    "LGR507", "input-range", WARNING, "The input of softmax stays within ±64, that of GELU and SiLU within ±16.",
+    "The device reads it in a format that ends there, and decisions are lost beyond. linger's calibration subtracts the "
+    "largest number of each row first. A note for tensors of more than 8 bits, whose scale need not be that of their range.",
+)  # fmt: skip
 
 MISSING_DEQUANT = CheckRule(
     "LGR601", "missing-dequant", ERROR, "Quantised tensors reach float ops and float outputs through a Dequant.",

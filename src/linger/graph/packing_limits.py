@@ -35,6 +35,8 @@ _REMEDIES = {
     **dict.fromkeys(
         ("QGelu", "QSwish", "iqGelu", "iqSwish"), "GELU and SiLU exist on venusA only; use ReLU, or the target venusA."
     ),
+    "iqSubMax": "Keep the scores within ±64 with linger.normalize_module; or quantise with linger.init(model, target=…), "
+    "which leaves the subtraction out and says what is lost; or leave the softmax out: its largest input decides anyway.",
     "Identity": "Export with linger, which leaves no Identity in the middle of a graph.",
 }
 

@@ -21,7 +21,7 @@ def _finest(scales: Iterable[float]) -> float:
     return 2.0**27
 
 
-@op("iqGelu", limit=_finest, state_name="iqgelu")
+@op("iqGelu", limit=_finest, input_end=16.0, state_name="iqgelu")
 def iq_gelu(
     k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, platform_quant: str = PLATFORM_QUANT
 ) -> T:

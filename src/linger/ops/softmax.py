@@ -23,7 +23,7 @@ def _finest(scales: Iterable[float]) -> float:
     return 2.0**15
 
 
-@op("SoftmaxInt", limit=_finest, last_axis="dim", state_name="SoftmaxInt")
+@op("SoftmaxInt", limit=_finest, last_axis="dim", input_end=64.0, state_name="SoftmaxInt")
 def softmax_int(
     k: Kernel[T],
     x: T,

@@ -21,7 +21,7 @@ def _finest(scales: Iterable[float]) -> float:
     return 2.0**27
 
 
-@op("iqSwish", limit=_finest, state_name="iqswish")
+@op("iqSwish", limit=_finest, input_end=16.0, state_name="iqswish")
 def iq_swish(
     k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, platform_quant: str = PLATFORM_QUANT
 ) -> T:

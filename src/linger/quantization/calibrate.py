@@ -3,13 +3,79 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
-_is_calibrating: ContextVar[bool] = ContextVar("linger_calibrating", default=False)
+from linger.errors import listing
+
+
+@dataclass
+class _Seen:
+    """The ends of a float tensor that was quantised, as tensors: nothing is read from the device before the block ends."""
+
+    low: Tensor
+    high: Tensor
+    count: int
+
+
+@dataclass
+class Calibration:
+    """What one block sees and will say when it ends.
+
+    Attributes:
+        passes: Forward passes of quantised models.
+    """
+
+    passes: int = 0
+    _sentences: dict[str, str] = field(default_factory=dict)
+    _inputs: dict[str, _Seen] = field(default_factory=dict)
+
+    def say(self, place: str, sentence: str) -> None:
+        """Warn of a place at the end of the block: once, with the last sentence."""
+        self._sentences[place] = sentence
+
+    def see_input(self, place: str, x: Tensor) -> None:
+        """Remember the ends of a float tensor that becomes integers."""
+        if not x.numel():
+            return
+        low, high = torch.aminmax(x.detach())
+        before = self._inputs.get(place)
+        if before is not None:
+            low, high = torch.minimum(low, before.low), torch.maximum(high, before.high)
+        self._inputs[place] = _Seen(low, high, x.numel() + (0 if before is None else before.count))
+
+    def findings(self) -> list[str]:
+        """Everything that is worth a warning."""
+        if not self.passes:
+            return [
+                "calibration: no quantised model ran inside the block, so no scale was set. "
+                "Call the model that linger.init returned, with typical data."
+            ]
+        return [*self._without_numbers(), *self._sentences.values()]
+
+    def _without_numbers(self) -> list[str]:
+        ends = {place: (float(seen.low), float(seen.high), seen.count) for place, seen in self._inputs.items()}
+        zero = [place for place, (low, high, _) in ends.items() if low == high == 0.0]
+        if zero:
+            return [
+                f"calibration: {listing(zero)} saw nothing but zeros, so its scale is that of ±1, whatever comes later."
+                " Calibrate again with typical data."
+            ]
+        if ends and all(low == high and count > 1 for low, high, count in ends.values()):
+            return [
+                f"calibration: {listing(ends)} saw one and the same number everywhere, so the scales are those of that "
+                "number alone. Calibrate again with typical data."
+            ]
+        return []
+
+
+_current: ContextVar[Calibration | None] = ContextVar("linger_calibration", default=None)
 
 
 @contextmanager
@@ -19,19 +85,31 @@ def calibration() -> Iterator[None]:
     Any number of batches; a range is the largest magnitude seen in all of them (activations are rounded at the scale
     known so far, so a deep range may differ in its last digits with the order of the batches). Gradients are off. A second block widens what the first one found.
 
+    Warns at its end where no model ran, where data were all zero or constant, and where an input left the device's format.
+
     >>> import linger, torch
     >>> model = linger.init(torch.nn.Sequential(torch.nn.Linear(4, 2)))
     >>> with linger.calibration():
-    ...     _ = model(torch.ones(8, 4))
+    ...     _ = model(torch.rand(8, 4))
     """
-    token = _is_calibrating.set(True)
+    made, around = Calibration(), _current.get()
+    token = _current.set(made)
     try:
         with torch.no_grad():
             yield
     finally:
-        _is_calibrating.reset(token)
+        _current.reset(token)
+        if around is not None:
+            around.passes += made.passes
+    for sentence in made.findings():
+        warnings.warn(sentence, stacklevel=3)
+
+
+def current_calibration() -> Calibration | None:
+    """The block that the caller runs inside; None outside of one."""
+    return _current.get()
 
 
 def is_calibrating() -> bool:
     """Whether the caller runs inside `calibration()`."""
-    return _is_calibrating.get()
+    return _current.get() is not None

@@ -36,7 +36,7 @@ class CoverageRow:
         where: Path of the module; empty for the model itself.
         op: The op of the dialect, or the torch function that stayed float.
         runs_as: "integer" or "float".
-        reason: Why it stayed float.
+        reason: Why it stayed float; of an integer op, that its input leaves the device's format.
         macs: Multiply-accumulates of convolutions and matrix products; 0 for everything else.
         share: Of all multiply-accumulates of the pass, 0 to 1.
     """
@@ -108,7 +108,9 @@ class Coverage:
     def __str__(self) -> str:
         lines = [self.summary()]
         for row in self.table():
-            if row.runs_as == "float":
+            if row.runs_as == "integer" and row.reason:
+                lines.append(f"  {row.where or 'model'}: {row.op}: {row.reason}")
+            elif row.runs_as == "float":
                 share = f" ({_percent(row.share)} of the multiplications)" if row.macs else ""
                 lines.append(f"  {row.where or 'model'}: {row.op} stays float{share}: {row.reason}")
         return "\n".join(lines)

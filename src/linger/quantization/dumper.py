@@ -37,7 +37,7 @@ from linger.errors import UsageError, listing
 from linger.file_names import file_stem
 from linger.quantization.calibrate import is_calibrating
 from linger.quantization.frozen import Frozen
-from linger.quantization.functional import FunctionalLayer
+from linger.quantization.functional_layer import FunctionalLayer
 from linger.quantization.initialize import quantized_layers, runtime_of
 from linger.quantization.layer import QuantLayer
 from linger.quantization.qtensor import QTensor

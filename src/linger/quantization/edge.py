@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from linger.quantization.constants import is_state
-from linger.quantization.functional import INPUT_KEY, functional_layer, quantize_input
+from linger.quantization.functional import quantize_input
+from linger.quantization.functional_layer import INPUT_KEY, functional_layer
 from linger.quantization.products import MATRIX_PRODUCTS, PRODUCTS, Product, as_linear, compute_product, read_product
 from linger.quantization.qtensor import QTensor
 from linger.quantization.runtime import Runtime

@@ -15,22 +15,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from linger.dialect import Op, find_op, ops
+from linger.dialect import Op, find_op
 from linger.errors import UsageError
 from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch_kernel import TorchKernel, carrier, integer_type
 from linger.numeric.torch_quantize import fake_quantize
+from linger.quantization.calibrate import current_calibration
 from linger.quantization.constants import as_constant
-from linger.quantization.parameters import Kept, quantize_parameter
+from linger.quantization.functional_layer import FunctionalLayer, functional_layer
+from linger.quantization.input_range import SUBTRACTION, judge_input, loss_of
+from linger.quantization.parameters import quantize_parameter
 from linger.quantization.qtensor import QTensor, to_carrier
-from linger.quantization.runtime import Frame, OpRecord, Runtime, is_exporting
+from linger.quantization.runtime import OpRecord, Runtime, is_exporting
 from linger.quantization.statistics import QuantizedBase
-
-KEY_PREFIX = "_linger_round_tensor_"
-"""State_dict name of every functional layer begins with this."""
-
-INPUT_KEY = "iq_tensor_quant_"
-"""What follows the prefix in the name of a range that belongs to a quantised input."""
 
 _SCALAR_BITS = 8
 _MATRIX_BITS = 16
@@ -38,38 +35,6 @@ _LAST = -1
 
 Operand = QTensor | Tensor | tuple[int, ...]
 """A quantised tensor, a constant matrix of integers, or places and counts, which are known in a trace too."""
-
-
-class FunctionalLayer(QuantizedBase):
-    """Range and scale of one functional op's output, kept as a child of the module whose forward uses it.
-
-    `key` is the op's state name and a number. An op that wants its input at a width of its own also has a range for it;
-    a product has those of a layer; the quantiser of an input has that input's alone.
-    """
-
-    def __init__(self, key: str = "") -> None:
-        op = _ops_by_state_name().get(key.rpartition("_")[0])
-        if key.startswith(INPUT_KEY):
-            names: tuple[str, ...] = ("x",)
-        elif op is not None and "w" in op.inputs and key.startswith("function_"):
-            names = ("x", "w", "o")
-        else:
-            names = ("o",) if op is None or op.input_bits is None else ("x", "o")
-        super().__init__(names)
-        self.parameter: Kept | None = None
-        self.frozen: Any = None  # integer parameters of a norm, made in the last pass; no part of a checkpoint
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        # older checkpoints of products also hold the last scalar operand and the input's range
-        for name in ("y", "running_x", "scale_x", "running_y", "scale_y", "scale_local_o"):
-            if name not in self._buffers:
-                state_dict.pop(prefix + name, None)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-
-
-@cache
-def _ops_by_state_name() -> dict[str, Op]:
-    return {op.state_name: op for op in ops().values() if op.state_name is not None}
 
 
 def as_operand(value: Any, runtime: Runtime) -> QTensor | None:
@@ -119,8 +84,7 @@ def run_functional(
     name = runtime.unique_name(frame.path, op.name)
     if layer is None:
         layer = functional_layer(frame, f"{op.state_name}_{index}", name, operands[0].content.device)
-    if op.input_bits is not None:
-        operands = [requantize_to(o, op.input_bits, runtime, frame.path, layer) for o in operands]
+    operands = _as_wanted(op, operands, layer, runtime, name)
     # along an axis, nothing is left of what a mask has made room for
     bits = max(o.bits if op.last_axis is None else o.own_bits for o in operands)
     if parameter is not None:
@@ -143,7 +107,7 @@ def run_functional(
     attributes = dict(settings) | _format_attributes(op, operands, scale_o, bits)
     if fast is None:
         return compute(op, operands, attributes, scale_o, bits, runtime, name)
-    runtime.note(OpRecord(frame.path, op.name, is_integer=True, macs=_macs(fast, operands)))
+    runtime.note(OpRecord(frame.path, op.name, is_integer=True, reason=loss_of(layer), macs=_macs(fast, operands)))
     if hasattr(fast, "evaluate"):
         can_saturate = seen is None or seen * scale_o > limits(bits)[1]
         contents = [o.content for o in operands]
@@ -152,6 +116,31 @@ def run_functional(
         values = _with_real_gradient(op, fast, operands, op.complete(attributes), scale_o, bits, real)
     result = QTensor(values, scale_o, bits, runtime)
     runtime.record(name, result, op, operands, attributes)
+    return result
+
+
+def _as_wanted(
+    op: Op, operands: Sequence[QTensor], layer: QuantizedBase, runtime: Runtime, name: str
+) -> Sequence[QTensor]:
+    """The operands in the range and width that the device wants."""
+    if op.input_end is not None:
+        operands = [_within_format(op, operands[0], layer, runtime, name)]
+    if op.input_bits is not None:
+        operands = [requantize_to(o, op.input_bits, runtime, runtime.path, layer) for o in operands]
+    return operands
+
+
+def _within_format(op: Op, x: QTensor, layer: QuantizedBase, runtime: Runtime, name: str) -> QTensor:
+    """The input of an op; where the device's format does not hold it, below the largest number of each row."""
+    assert isinstance(layer, FunctionalLayer)  # ops with such a format are functions, not layers
+    assert x.scale is not None
+    judge_input(op, x, layer, runtime, name)
+    if not layer.subtracts_max:
+        return x
+    own_name = runtime.unique_name(runtime.path, SUBTRACTION)
+    attributes = {"dim": _LAST, "data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
+    result = compute(find_op(SUBTRACTION), [x], attributes, x.scale, x.bits, runtime, own_name)
+    result.own_bits = x.own_bits
     return result
 
 
@@ -218,20 +207,6 @@ def _with_real_gradient(
 
 def _all_values(operands: Sequence[QTensor]) -> Tensor:
     return torch.cat([o.content.detach().reshape(-1) for o in operands])
-
-
-def functional_layer(frame: Frame, key: str, where: str, device: torch.device) -> FunctionalLayer:
-    """The module's functional layer of this name, made on first use in a pass that may change the model."""
-    child = KEY_PREFIX + key
-    found = frame.module._modules.get(child)  # noqa: SLF001 - getattr would hide an AttributeError of the module
-    if isinstance(found, FunctionalLayer):
-        return found
-    made = FunctionalLayer(key).train(frame.module.training)
-    if not made.is_observing:
-        raise UsageError(made.missing_scale(where))
-    made.to(device)
-    frame.module.add_module(child, made)
-    return made
 
 
 def _format_attributes(op: Op, operands: Sequence[QTensor], scale_o: float, bits: int) -> dict[str, Any]:
@@ -368,6 +343,9 @@ def quantize_input(
     if x.dtype != torch.float32:
         x = x.float()  # asked for only where needed: a trace would write a Cast
     seen = layer.observe(key, x, name) if layer.is_observing else None
+    calibration = current_calibration()
+    if calibration is not None:
+        calibration.see_input(name, x)
     scale = layer.scale_of(key, bits, name)
     attributes = {"data_bits": bits, "scale_x": scale}
     runtime.note(OpRecord(path, op.name, is_integer=True))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
@@ -17,11 +18,11 @@ from linger.constraint.limits import AHEAD_RELU, Normalized, limits_of
 from linger.constraint.tracing import replace_everywhere
 from linger.constraint.wishes import QUANTIZED
 from linger.dialect import Refusal
-from linger.errors import UsageError
+from linger.errors import UsageError, listing
 from linger.quantization.attention import refusal_of
 from linger.quantization.batch_norm_layer import BatchNormLayer
 from linger.quantization.edge import EdgeMode, InputQuantizer
-from linger.quantization.functional import KEY_PREFIX, FunctionalLayer
+from linger.quantization.functional_layer import KEY_PREFIX, FunctionalLayer
 from linger.quantization.integer_limits import limits_of_rows
 from linger.quantization.layer import QuantLayer, Widths
 from linger.quantization.marks import BY_NAME, QuantMode, checked_types, checked_widths, mark_of
@@ -35,6 +36,7 @@ from linger.quantization.signal_layer import TransposedSignalLayer
 from linger.quantization.statistics import QuantizedBase, device_of
 from linger.quantization.supported import has_own_forward, op_for, supported_types
 from linger.quantization.switched import why_off
+from linger.quantization.tensor_quantizer import quant_tensor
 from linger.quantization.watch import FloatWatch
 from linger.settings import Switches, chosen_switches
 from linger.targets import find_target
@@ -89,7 +91,7 @@ def init(
 
     Raises:
         UsageError: An unsupported type, a width that does not exist, a name that matches nothing, an unknown chip, a
-            second init.
+            second init, a module of torch.jit.
     """
     if config_file is not None:
         raise UsageError(
@@ -97,8 +99,7 @@ def init(
         )
     if mode is not QuantMode.QValue:
         raise UsageError(f"init: unknown mode {mode!r}. Use QuantMode.QValue.")
-    if runtime_of(model) is not None:
-        raise UsageError("init: this model is quantised already. Call init once, on the float model.")
+    _refuse(model)
     if switches is not None and not isinstance(switches, Switches):
         raise UsageError(f"init: switches={switches!r}. Use linger.Switches(add=False, …).")
     chosen = chosen_switches() if switches is None else switches
@@ -132,6 +133,41 @@ def init(
     _attach(root, runtime)
     logger.info("init: %d layers quantised", len(replacements))
     return root
+
+
+def _refuse(model: nn.Module) -> None:
+    """Complain about a model that cannot be quantised: it is already, or its code is no longer there."""
+    if runtime_of(model) is not None:
+        raise UsageError("init: this model is quantised already. Call init once, on the float model.")
+    scripts = [
+        path or type(model).__name__ for path, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)
+    ]
+    outer = [path for path in scripts if not any(path.startswith(f"{other}.") for other in scripts)]
+    if outer:
+        raise UsageError(
+            f"init: {listing(outer)}: a module of torch.jit.trace or torch.jit.script computes by itself, without the layers "
+            "that could be replaced. Pass the nn.Module that it was made from."
+        )
+
+
+def why_nothing(model: nn.Module) -> str | None:
+    """Why `init` has replaced nothing in a model; None where it has, or where its functions may become integers."""
+    runtime = runtime_of(model)
+    assert runtime is not None  # init made it
+    is_any = any(isinstance(m, QuantizedBase) or _quantized_inputs(m, p, runtime) for p, m in model.named_modules())
+    if is_any or runtime.make_edge is not None or any(_calls_quant_tensor(m) for m in model.modules()):
+        return None
+    leaves = dict.fromkeys(type(m).__name__ for m in model.modules() if not any(m.children()))
+    return (
+        f"init: no layer of {type(model).__name__} was replaced, so nothing will run as integers; it holds {listing(leaves)}. "
+        "Look at quant_modules, disable_module, disable_submodel and linger.disable_quant, or at the types that linger "
+        f"quantises: {listing(kind.__name__ for kind in supported_types())}."
+    )
+
+
+def _calls_quant_tensor(module: nn.Module) -> bool:
+    code = getattr(type(module).forward, "__code__", None)
+    return code is not None and quant_tensor.__name__ in code.co_names
 
 
 def runtime_of(model: nn.Module) -> Runtime | None:

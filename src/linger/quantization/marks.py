@@ -12,7 +12,8 @@ from torch import nn
 
 from linger.constraint.conv_bn import ConvBN
 from linger.constraint.limits import Normalized
-from linger.errors import UsageError
+from linger.constraint.wishes import QUANTIZED
+from linger.errors import UsageError, listing
 from linger.quantization.layer import QuantLayer, Widths
 from linger.quantization.recurrent import QuantRecurrent
 from linger.quantization.runtime import MARK
@@ -69,7 +70,16 @@ def disable_quant(module: nn.Module) -> nn.Module:
     """Keep a module and everything inside it in float; call it before `init`.
 
     Returns the module, so that it can be used inline.
+
+    Raises:
+        UsageError: `init` came first: the layers are replaced already, and nothing would change.
     """
+    late = [name or type(module).__name__ for name, part in module.named_modules() if QUANTIZED in part.__dict__]
+    if late:
+        raise UsageError(
+            f"disable_quant: {listing(late, limit=3)} is quantised already, and a wish comes too late. Call it before "
+            "linger.init, or name the part there: linger.init(model, disable_submodel=[…])."
+        )
     for part in module.modules():
         part.__dict__[MARK] = Mark(is_disabled=True)
     return module

@@ -23,7 +23,8 @@ from linger.numeric.fixed import limits, round_half_up
 from linger.numeric.torch_kernel import carrier, integer_type
 from linger.numeric.torch_quantize import fake_quantize
 from linger.quantization.constants import is_state
-from linger.quantization.functional import as_operand, functional_layer
+from linger.quantization.functional import as_operand
+from linger.quantization.functional_layer import functional_layer
 from linger.quantization.qtensor import QTensor
 from linger.quantization.runtime import RUN_FIRST, OpRecord, Runtime, is_exporting
 

@@ -19,7 +19,8 @@ from linger.numeric.normalization import FRACTION, is_exact
 from linger.numeric.torch_kernel import TorchKernel
 from linger.numeric.torch_quantize import max_abs, round_weight
 from linger.quantization.frozen import Frozen, kept, make_frozen
-from linger.quantization.functional import functional_layer, twin
+from linger.quantization.functional import twin
+from linger.quantization.functional_layer import functional_layer
 from linger.quantization.qtensor import QTensor, to_carrier
 from linger.quantization.runtime import RUN_FIRST, OpRecord, is_exporting
 from linger.quantization.statistics import QuantizedBase

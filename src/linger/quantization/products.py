@@ -26,14 +26,8 @@ from linger.numeric.torch_exact import run_product
 from linger.numeric.torch_quantize import fake_quantize, max_abs, round_weight
 from linger.quantization.constants import is_fixed, is_state
 from linger.quantization.frozen import Frozen, kept, make_frozen, make_ready, round_bias, round_output
-from linger.quantization.functional import (
-    KEY_PREFIX,
-    FunctionalLayer,
-    functional_layer,
-    quantize_input,
-    requantize_to,
-    twin,
-)
+from linger.quantization.functional import quantize_input, requantize_to, twin
+from linger.quantization.functional_layer import KEY_PREFIX, FunctionalLayer, functional_layer
 from linger.quantization.qtensor import QTensor, to_carrier
 from linger.quantization.runtime import RUN_FIRST, Frame, OpRecord, Runtime, is_exporting
 from linger.quantization.switched import reason_of, why_off

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from linger.dialect import Op, find_op
-from linger.quantization.calibrate import is_calibrating
+from linger.quantization.calibrate import current_calibration
 from linger.quantization.packing import Unpacked
 from linger.quantization.precision import put_autocast_aside, take_autocast_up
 from linger.quantization.qtensor import unwrap
@@ -166,6 +166,9 @@ class Runtime:
         if not path:
             self.abandon()  # the root never runs inside itself: an interrupted pass is still here
         if not self.frames:
+            calibration = current_calibration()
+            if calibration is not None:
+                calibration.passes += 1
             self._pass.records = []
             self._pass.names.clear()
             self._pass.state_memory = None
@@ -173,7 +176,7 @@ class Runtime:
             if self.make_edge is not None:
                 self._pass.edge = self.make_edge(self)
                 self._pass.edge.__enter__()
-            if self.make_watch is not None and is_calibrating():
+            if self.make_watch is not None and calibration is not None:
                 self._pass.watch = self.make_watch(self)
             elif self.emitter is not None and self.is_unpacking:
                 self._pass.watch = Unpacked()

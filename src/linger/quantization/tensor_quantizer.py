@@ -7,13 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from linger.errors import UsageError
-from linger.quantization.functional import (
-    INPUT_KEY,
-    FunctionalLayer,
-    functional_layer,
-    quantize_input,
-    requantize_to,
-)
+from linger.quantization.functional import quantize_input, requantize_to
+from linger.quantization.functional_layer import INPUT_KEY, FunctionalLayer, functional_layer
 from linger.quantization.marks import QuantMode, mark_of
 from linger.quantization.qtensor import QTensor
 from linger.quantization.runtime import Frame, scope_of

@@ -16,6 +16,7 @@ from linger.graph import packing_limits
 from linger.graph.check_rules import BIAS_RANGE, BROKEN_TENSOR, NOT_CHECKED, PARAMETER_RANGE, PARAMETER_TYPE
 from linger.graph.dequant_findings import dequant_findings
 from linger.graph.finding import ERROR, SEVERITIES, Finding
+from linger.graph.input_range_findings import input_range_findings
 from linger.graph.model_io import ModelLike, load, read_proto
 from linger.graph.name_findings import name_findings, size_findings
 from linger.graph.node_places import Whole, model_finding
@@ -119,6 +120,7 @@ def _collected(whole: Whole, light: onnx.ModelProto, chip: Target | None) -> Ite
     yield from usage_findings(whole)
     yield from name_findings(whole)
     yield from size_findings(whole)
+    yield from input_range_findings(whole, skip=unfit)
     yield from scale_findings(whole, for_target=chip is not None and not broken)
     yield from propagation_findings(whole, light)
     yield from dequant_findings(whole)
