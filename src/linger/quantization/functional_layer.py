@@ -52,7 +52,7 @@ class FunctionalLayer(QuantizedBase):
     a product has those of a layer; the quantiser of an input has that input's alone.
     """
 
-    def __init__(self, key: str = "") -> None:
+    def __init__(self, key: str = "", device: torch.device | None = None) -> None:
         op = _ops_by_state_name().get(key.rpartition("_")[0])
         if key.startswith(INPUT_KEY):
             names: tuple[str, ...] = ("x",)
@@ -60,7 +60,7 @@ class FunctionalLayer(QuantizedBase):
             names = ("x", "w", "o")
         else:
             names = ("o",) if op is None or op.input_bits is None else ("x", "o")
-        super().__init__(names)
+        super().__init__(names, device)
         self.parameter: Kept | None = None
         self.frozen: Any = None  # integer parameters of a norm, made in the last pass; no part of a checkpoint
         self.beyond: Beyond | None = None  # what was seen beyond the device's format; no part of a checkpoint
@@ -101,9 +101,8 @@ def functional_layer(frame: Frame, key: str, where: str, device: torch.device) -
     found = frame.module._modules.get(child)  # noqa: SLF001 - getattr would hide an AttributeError of the module
     if isinstance(found, FunctionalLayer):
         return found
-    made = FunctionalLayer(key).train(frame.module.training)
+    made = FunctionalLayer(key, device).train(frame.module.training)
     if not made.is_observing:
         raise UsageError(made.missing_scale(where))
-    made.to(device)
     frame.module.add_module(child, made)
     return made

@@ -348,4 +348,4 @@ def _make_functional_layers(module: nn.Module, state_dict: dict[str, Any], prefi
     for name in names:
         child = KEY_PREFIX + name
         if child not in module._modules:  # noqa: SLF001 - hasattr would also find attributes that are no modules
-            module.add_module(child, FunctionalLayer(name).train(module.training).to(device_of(module)))
+            module.add_module(child, FunctionalLayer(name, device_of(module)).train(module.training))

@@ -31,13 +31,13 @@ class QuantizedBase(nn.Module):
     input_range = ""
     """Where the range of a layer's input comes from: "own" observation, "adopted" from a quantised input."""
 
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], device: torch.device | None = None) -> None:
         super().__init__()
         self._known: dict[str, tuple[int, float]] = {}
         with torch.inference_mode(mode=False):  # a layer made in an inference pass can be trained later
             for name in names:
-                self.register_buffer(f"running_{name}", torch.zeros(1))
-                self.register_buffer(f"scale_{name}", torch.zeros(1))
+                self.register_buffer(f"running_{name}", torch.zeros(1, device=device))
+                self.register_buffer(f"scale_{name}", torch.zeros(1, device=device))
 
     def read(self, name: str) -> float:
         """A buffer's value; the version counter tells when the tensor was written by someone else."""
