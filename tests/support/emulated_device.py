@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from torch.utils import cpp_extension
 
 DEVICE = "emulated"
 
@@ -27,6 +26,8 @@ def why_missing() -> str:
 @cache
 def load_device() -> str:
     """Build the device if the cache does not hold it, make torch know it; returns its name."""
+    from torch.utils import cpp_extension  # slow to import, and not needed where the device is not used
+
     cpp_extension.load("linger_emulated_device", [str(_SOURCE)], extra_cflags=["-O1"], is_python_module=False)
     torch.utils.rename_privateuse1_backend(DEVICE)
     module = SimpleNamespace(
