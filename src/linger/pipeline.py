@@ -132,14 +132,14 @@ def _label(row: Any) -> str:
     return f"{row.name} ({call})" if call else str(row.name)
 
 
-def require_equal(model: Any, path: Any, call: Call) -> None:
-    """Prove a file that was just written, or say where it differs.
+def require_equal(model: Any, content: bytes, call: Call, *, name: Any) -> None:
+    """Prove a file that is to be written as `name`, or say where it differs.
 
     Raises:
         VerificationError: The file computes something else.
     """
     if runtime_of(model) is None:
         return
-    result = verify(model, path, call.args, kwargs=call.kwargs)
+    result = verify(model, content, call.args, kwargs=call.kwargs)
     if not result.ok:
-        raise VerificationError(f"{path}: {result.summary()}")
+        raise VerificationError(f"{name}: nothing is written: {result.summary()}")

@@ -214,6 +214,65 @@ def test_failing_forward_leaves_no_file_and_the_model_intact(tmp_path):
     assert all(torch.equal(v, model.state_dict()[k]) for k, v in state.items())
 
 
+_CALLS = []
+
+
+class Forgetful(nn.Module):
+    """Computes something else in every pass, by a count that linger cannot know of."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x):
+        _CALLS.append(1)
+        return self.fc(x * (len(_CALLS) % 5 + 1.0))
+
+
+@pytest.mark.parametrize("old", [b"old", None], ids=["over a file", "new"])
+def test_export_that_cannot_be_proven_writes_nothing(tmp_path, old):
+    x, path = torch.ones(2, 4), tmp_path / "net.onnx"
+    model = quantised(Forgetful(), x)
+    if old:
+        path.write_bytes(old)
+    with pytest.raises(linger.LingerError, match=r"net\.onnx: nothing is written: .* integers differ"):
+        linger.onnx.export(model, (x,), path, verify=True)
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == ([old] if old else [])
+
+
+def test_file_object_is_proven_before_it_is_written():
+    model, x = small_net()
+    buffer = io.BytesIO()
+    linger.onnx.export(model, (x,), buffer, verify=True)
+    np.testing.assert_array_equal(run_stock(buffer.getvalue(), x), simulate(model, x))
+
+
+@pytest.mark.parametrize("place", [None, 3], ids=repr)
+def test_no_place_for_a_file_is_said_before_the_work(place):
+    with pytest.raises(UsageError, match=rf"f={place} is no place for a file"):
+        linger.onnx.export(nn.Linear(4, 2), (torch.ones(1, 4),), place)
+
+
+def test_tensors_without_numbers_are_named(tmp_path):
+    model, x = small_net()
+    with pytest.raises(UsageError, match=r"input 0 on the device 'meta'"):
+        linger.onnx.export(model, (x.to("meta"),), tmp_path / "net.onnx")
+    with pytest.raises(UsageError, match=r"input 0, weight and bias on the device 'meta'|input 0, weight, bias on"):
+        linger.onnx.export(nn.Linear(4, 2, device="meta"), (torch.ones(1, 4, device="meta"),), tmp_path / "net.onnx")
+    with pytest.raises(UsageError, match=r"stem\.weight.* on the device 'meta'"):
+        linger.onnx.export(model.to("meta"), (x,), tmp_path / "net.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_bfloat16_needs_an_opset_that_has_it(tmp_path):
+    model, x = nn.Linear(4, 2).bfloat16(), torch.ones(1, 4).bfloat16()
+    with pytest.raises(UsageError, match=r"input 0.*weight.* bfloat16.*from opset 13.*model\.float\(\)"):
+        linger.onnx.export(model, (x,), tmp_path / "net.onnx")
+    assert not list(tmp_path.iterdir())
+    linger.onnx.export(model, (x,), tmp_path / "net.onnx", opset_version=13)
+    onnx.checker.check_model(tmp_path / "net.onnx", full_check=True)
+
+
 def test_unwritable_folder_is_one_sentence_and_no_file(tmp_path):
     model, x = small_net()
     with pytest.raises(UsageError, match="does not exist"):
@@ -251,10 +310,11 @@ def test_uncalibrated_model_names_every_layer(tmp_path):
     [
         (lambda x: (x, x), {}, "the forward pass fails on the example input"),
         (lambda x: (x[:, :, :2, 0],), {}, "the forward pass fails on the example input"),
+        (lambda x: (x,), {"input_names": ["x"], "output_names": ["x"]}, "x as the name of an input and of an output"),
         (lambda x: (x,), {"form": "qonnx"}, "no form 'qonnx'"),
         (lambda x: (x,), {"opset_version": 10}, "opset 10 is not available for a quantised model. Use 11 to 20"),
     ],
-    ids=["two inputs", "wrong rank", "unknown form", "old opset"],
+    ids=["two inputs", "wrong rank", "one name twice", "unknown form", "old opset"],
 )
 def test_wrong_call_is_one_sentence(tmp_path, arguments, options, message):
     model, x = small_net()

@@ -37,6 +37,8 @@ from linger.onnx.options import (
     check_keywords,
     check_names,
     check_options,
+    check_place,
+    check_tensors,
     warn_about_removed,
     with_target,
 )
@@ -125,7 +127,7 @@ def export(
         dynamic_shapes: The newer spelling of `dynamic_axes`.
         external_data: Weights in a file of their own; None: where the model would pass 2 GB.
         report: Let torch's newer exporter write its report.
-        verify: Compare the written file with the model, every integer; raises where they differ.
+        verify: Compare the file with the model, every integer, and write it only if they are equal.
         form: "dialect", "bare", "standard" or "qdq".
         qdq_symmetric: With form "qdq": zero points of 0 and real biases only, as TensorRT demands.
         simplify: Simplify the result (extra `simplify`).
@@ -143,6 +145,7 @@ def export(
         "_retain_param_name": _retain_param_name,
         "example_outputs": example_outputs,
     }
+    check_place(f)
     warn_about_removed(given)
     check_keywords(torch_keywords)
     options = ExportOptions(
@@ -174,11 +177,13 @@ def export(
         torch_keywords=torch_keywords,
     )
     call = read_call(model, args, kwargs)
+    check_tensors(model, call.tensors(), options.opset)
     content = _convert(model, call, options, f)
-    if content is not None:
-        _write(f, content, options)
+    if content is None:
+        return  # a large float model, which is written already; there are no integers to compare
     if verify:
-        _prove(model, call, f)
+        _prove(model, call, content, f)
+    _write(f, content, options)
 
 
 def export_debug(model: Any, args: Any, f: Target, *positional: Any, **options: Any) -> None:
@@ -336,9 +341,9 @@ def _write(f: Target, content: bytes, options: ExportOptions) -> None:
         write_atomically(Path(f), content)
 
 
-def _prove(model: Any, call: Call, f: Target) -> None:
+def _prove(model: Any, call: Call, content: bytes, f: Target) -> None:
     """Joined late: verification is above this package, which it must not import."""
-    importlib.import_module("linger.pipeline").require_equal(model, f, call)
+    importlib.import_module("linger.pipeline").require_equal(model, content, call, name=f)
 
 
 def _training_mode(training: Any, *, was_training: bool) -> Any:

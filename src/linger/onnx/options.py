@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from linger.errors import UsageError, listing
 from linger.targets import find_target
@@ -18,6 +22,8 @@ DEFAULT_OPSET = 12
 FLOAT_OPSETS = range(9, 21)
 INTEGER_OPSETS = range(11, 21)
 DYNAMO_OPSETS = range(18, 21)
+FIRST_BFLOAT16_OPSET = 13
+"""The first opset at which ONNX's ops take bfloat16."""
 
 REMOVED = {"aten": False, "export_raw_ir": False, "_retain_param_name": True, "example_outputs": None}
 """Arguments that torch removed and that have no meaning left, with the defaults they had."""
@@ -94,6 +100,33 @@ def check_keywords(given: Mapping[str, Any]) -> None:
         )
 
 
+def check_place(f: Any) -> None:
+    """Refuse what nothing can be written to, before the work."""
+    if not isinstance(f, (str, os.PathLike)) and not callable(getattr(f, "write", None)):
+        raise UsageError(
+            f"export: f={f!r} is no place for a file. Give a path, or a file object that is open for writing bytes."
+        )
+
+
+def check_tensors(model: Any, inputs: Sequence[Tensor], opset: int) -> None:
+    """Refuse tensors that a file cannot hold, all at once."""
+    named = {f"input {i}": tensor for i, tensor in enumerate(inputs)}
+    if isinstance(model, nn.Module):
+        named |= dict(model.named_parameters()) | dict(model.named_buffers())
+    empty = [name for name, tensor in named.items() if tensor.is_meta]
+    if empty:
+        raise UsageError(
+            f"export: {listing(empty)} on the device 'meta', without numbers that a file could hold. "
+            "Load the weights first (model.to_empty(device='cpu'), then load_state_dict), and give an input with values."
+        )
+    brief = [name for name, tensor in named.items() if tensor.dtype == torch.bfloat16]
+    if brief and opset < FIRST_BFLOAT16_OPSET:
+        raise UsageError(
+            f"export: {listing(brief)} of type bfloat16, which ONNX has from opset {FIRST_BFLOAT16_OPSET} on, not at {opset}. "
+            f"Give model.float() and inputs in float32, or opset_version={FIRST_BFLOAT16_OPSET}."
+        )
+
+
 def check_options(options: ExportOptions, *, is_quantized: bool) -> None:
     """Refuse combinations that cannot be had, naming the one that can."""
     if options.form not in FORMS:
@@ -157,6 +190,9 @@ def check_names(options: ExportOptions, ranks: Sequence[int], output_ranks: Sequ
             wrong.append(f"{len(names)} {what} names ({listing(names)}) for {len(found)} {what} tensors")
         if len(set(names)) != len(names):
             wrong.append(f"{what} names that repeat ({listing(names)})")
+    twice = [name for name in options.input_names if name in options.output_names]
+    if twice:
+        wrong.append(f"{listing(twice)} as the name of an input and of an output, which are two tensors")
     ranks_by_name = dict(zip(options.input_names, ranks, strict=False)) | dict(
         zip(options.output_names, output_ranks, strict=False)
     )

@@ -21,6 +21,7 @@ from linger.errors import UsageError
 from linger.onnx.call import Call
 from linger.onnx.culprit import callers_of
 from linger.onnx.options import ExportOptions
+from linger.onnx.standard_output import without_torch_graph
 from linger.quantization.qtensor import QTensor
 
 torch_export: Any = torch.onnx.export
@@ -99,7 +100,7 @@ def _quietly(model: Any, call: Call) -> Iterator[None]:
     level = exporter_log.level
     try:
         exporter_log.setLevel(logging.ERROR)
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), without_torch_graph():
             # the tracing exporter announces its own retirement on every call, and traces Python numbers on purpose
             warnings.simplefilter("ignore", DeprecationWarning)
             warnings.simplefilter("ignore", FutureWarning)
