@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from linger.analysis.attributes import kept_attributes
 from linger.errors import LingerError, UsageError
 
 _RELU = frozenset(
@@ -141,11 +142,12 @@ def computes_like(layer: nn.Module, kind: type[nn.Module]) -> bool:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; each module's own mode is restored."""
+    """Evaluation mode for a while; each module's own mode, and what it keeps in attributes, is restored."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        yield
+        with kept_attributes(model):
+            yield
     finally:
         for module, mode in modes:
             module.training = mode

@@ -60,6 +60,14 @@ def as_plain(tree: Any) -> Any:
     return tree_map(lambda leaf: leaf.dequantize().detach() if isinstance(leaf, QTensor) else leaf, tree)
 
 
+def as_constant_of_a_trace(tensor: Tensor) -> Tensor:
+    """A tensor that a model keeps, as a trace can hold it: without a gradient; a quantised one as its integers."""
+    if isinstance(tensor, QTensor) and tensor.scale is not None:
+        return QTensor(tensor.integers(), tensor.scale, tensor.bits, tensor.runtime)
+    real = tensor.dequantize() if isinstance(tensor, QTensor) else tensor
+    return real.detach() if real.requires_grad else real
+
+
 def run_once(model: Any, call: Call) -> Any:
     """A forward pass whose failure says what to do."""
     try:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.onnx import TrainingMode
 from torch.utils._pytree import tree_leaves
 
+from linger.analysis.attributes import kept_attributes
 from linger.atomic import write_atomically
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.errors import UsageError, listing
@@ -25,7 +26,7 @@ from linger.graph.model_io import save
 from linger.graph.passes.cancel_dq_q import cancel_dq_q
 from linger.onnx.assembly import assemble
 from linger.onnx.baked_sizes import Example, require_open
-from linger.onnx.call import Call, FlatModel, default_names, read_call, run_once
+from linger.onnx.call import Call, FlatModel, as_constant_of_a_trace, default_names, read_call, run_once
 from linger.onnx.decisions import DecisionWatch
 from linger.onnx.emission import SymbolicEmitter, TraceEmitter
 from linger.onnx.judgement import judge
@@ -199,7 +200,8 @@ def _convert(model: Any, call: Call, options: ExportOptions, f: Target) -> bytes
         if runtime is not None:
             options = with_target(options, runtime.target)
         check_options(options, is_quantized=runtime is not None)
-        output = run_once(model, call)
+        with kept_attributes(model):
+            output = run_once(model, call)
         is_wrapped = not call.is_plain
         if not options.input_names and (is_wrapped or options.is_dynamic):
             options = replace(options, input_names=default_names(model, call))
@@ -236,7 +238,8 @@ def _example(subject: Any, call: Call, options: ExportOptions, runtime: Runtime)
 
     def run(other: Call) -> None:
         runtime.emitter = None
-        run_once(subject, other)
+        with kept_attributes(subject):
+            run_once(subject, other)
 
     def trace_again(other: Call) -> bytes:
         runtime.emitter = emitter
@@ -271,14 +274,16 @@ def _warn_about_losses(proto: onnx.ModelProto, call: Call, watch: DecisionWatch)
 
 
 def _run(subject: Any, call: Call, options: ExportOptions) -> bytes:
-    if options.dynamo:
-        table = {**translation_table(), **(options.torch_keywords.get("custom_translation_table") or {})}
-        keywords = {**options.torch_keywords, "custom_translation_table": table}
-        content = trace_dynamo(subject, call, replace(options, torch_keywords=keywords))
-    else:
-        buffer = io.BytesIO()
-        trace(subject, call, options, buffer)
-        content = buffer.getvalue()
+    """One trace, from the state that the model's attributes hold."""
+    with kept_attributes(subject, as_constant_of_a_trace):
+        if options.dynamo:
+            table = {**translation_table(), **(options.torch_keywords.get("custom_translation_table") or {})}
+            keywords = {**options.torch_keywords, "custom_translation_table": table}
+            content = trace_dynamo(subject, call, replace(options, torch_keywords=keywords))
+        else:
+            buffer = io.BytesIO()
+            trace(subject, call, options, buffer)
+            content = buffer.getvalue()
     return with_bodies(content, form=options.form)
 
 
