@@ -12,6 +12,10 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
+import onnx_ir as ir
+
+_OPEN_FORMS = ("iqAdaptiveAvgPool", "iqLargest")
+"""What pools are in a file that leaves the sizes of their pictures open; the tensors of every form are named after them."""
 
 _LARGE = 64
 """From here on a size grows by half only: the try costs as much as the example does."""
@@ -66,6 +70,14 @@ def resized_shape(name: str, shape: Sequence[int], sizes: Mapping[OpenAxis, int]
     """The shape of an input at the sizes of a proposal."""
     new = {axis.axis: size for axis, size in sizes.items() if axis.tensor == name}
     return tuple(new.get(axis, int(size)) for axis, size in enumerate(shape))
+
+
+def has_open_forms(model: ir.Model) -> bool:
+    """Whether a file has pools that compute their windows from its own shapes."""
+    named = (value.name or "" for node in model.graph for value in node.outputs)
+    return any(name.rpartition(".")[2].startswith(_OPEN_FORMS) for name in named) or any(
+        node.op_type in _OPEN_FORMS for node in model.graph
+    )
 
 
 def _by_label(axis: OpenAxis) -> Hashable:

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from linger.analysis.attributes import kept_attributes
 from linger.atomic import write_atomically
 from linger.dialect import DOMAIN, DOMAIN_VERSION
-from linger.errors import UsageError, listing
+from linger.errors import UnsupportedError, UsageError, listing
 from linger.graph.model_io import save
 from linger.graph.passes.cancel_dq_q import cancel_dq_q
 from linger.onnx.assembly import assemble
@@ -45,7 +45,7 @@ from linger.onnx.options import (
 )
 from linger.onnx.preserve import preserved
 from linger.onnx.simplification import simplify as simplify_model
-from linger.onnx.tracing import FunctionMetError, axes_from_shapes, declared_axes, trace, trace_dynamo
+from linger.onnx.tracing import FunctionMetError, declared_axes, trace, trace_dynamo
 from linger.onnx.wrapper_trace import WrapperTrace
 from linger.quantization.runtime import Runtime
 from linger.quantization.statistics import QuantizedBase
@@ -206,8 +206,7 @@ def _convert(model: Any, call: Call, options: ExportOptions, f: Target) -> bytes
         if not options.input_names and (is_wrapped or options.is_dynamic):
             options = replace(options, input_names=default_names(model, call))
         if options.dynamic_shapes and not options.dynamo:
-            axes = axes_from_shapes(options.dynamic_shapes, options.input_names)
-            options = replace(options, dynamic_axes=axes, dynamic_shapes=None)
+            options = replace(options, dynamic_axes=declared_axes(options), dynamic_shapes=None)
         tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
         check_names(options, [t.dim() for t in call.tensors()], [t.dim() for t in tensors])
         subject = FlatModel(model, call) if is_wrapped else model
@@ -223,13 +222,28 @@ def _convert(model: Any, call: Call, options: ExportOptions, f: Target) -> bytes
         runtime.emitter = emitter
         opsets = {**(options.custom_opsets or {}), DOMAIN: DOMAIN_VERSION}
         traced = replace(options, export_params=True, training=None, custom_opsets=opsets)
+        axes = declared_axes(options) if options.is_dynamic else {}
+        runtime.has_open_sizes = any(int(axis) != 0 for places in axes.values() for axis in places)
         with DecisionWatch() as watch:
             content = _run_quantized(subject, call, traced, runtime)
-        if options.is_dynamic:
-            require_open(content, _example(subject, call, traced, runtime), declared_axes(options))
+        if axes:
+            content = _opened(content, _example(subject, call, traced, runtime), axes, runtime)
     proto = assemble(content, options, is_wrapped=is_wrapped)
     _warn_about_losses(proto, call, watch)
     return _adjust(proto, call, options, is_quantized=True)
+
+
+def _opened(content: bytes, example: Example, axes: Mapping[str, Any], runtime: Runtime) -> bytes:
+    """The trace, if it holds no size of its example; else one in which pools look at the shape, though only a first axis is open."""
+    try:
+        require_open(content, example, axes)
+    except UnsupportedError:
+        if runtime.has_open_sizes:
+            raise
+        runtime.has_open_sizes = True
+        content = example.trace(Call(tuple(example.tensors), {}))
+        require_open(content, example, axes)
+    return content
 
 
 def _example(subject: Any, call: Call, options: ExportOptions, runtime: Runtime) -> Example:

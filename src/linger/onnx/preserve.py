@@ -30,7 +30,7 @@ def preserved(model: Any) -> Iterator[Runtime | None]:
         if isinstance(module, QuantizedBase)
         for name, buffer in module.named_buffers(recurse=False)
     ]
-    before = None if runtime is None else (runtime.emitter, runtime.recorder, runtime.ops)
+    before = None if runtime is None else (runtime.emitter, runtime.recorder, runtime.has_open_sizes, runtime.ops)
     if runtime is not None:
         runtime.is_thorough = True  # nothing that was edited behind torch's back may get into a file or a proof
     try:
@@ -44,5 +44,5 @@ def preserved(model: Any) -> Iterator[Runtime | None]:
         if runtime is not None and before is not None:
             runtime.abandon()
             runtime.is_thorough = False
-            runtime.emitter, runtime.recorder, runtime.ops = before
+            runtime.emitter, runtime.recorder, runtime.has_open_sizes, runtime.ops = before
             runtime.announcer = None

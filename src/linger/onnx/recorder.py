@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from linger.analysis.batches import as_batches as as_batches  # known under this home, too
 from linger.errors import UsageError
+from linger.graph.other_sizes import has_open_forms
 from linger.graph.recording import Recording
 from linger.onnx.call import Call, read_call, run_once
 from linger.onnx.file_fitting import Seen, as_array, fit_to_file
@@ -60,7 +61,7 @@ def _recorded(model: nn.Module, call: Call, file: ir.Model | None) -> Recording:
     with preserved(model) as runtime:
         if runtime is None:
             raise UsageError("verify: this model is not quantised. Call linger.init(model) first.")
-        runtime.recorder = keep
+        runtime.recorder, runtime.has_open_sizes = keep, file is not None and has_open_forms(file)
         with seen.watching(runtime):
             output = run_once(model, call)
         tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]

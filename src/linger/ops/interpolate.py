@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iqInterpolate: bilinear interpolation as two products with constant matrices; scale and width stay.
+"""iqInterpolate: bilinear interpolation as two products with matrices of weights; scale and width stay.
 
 The dialect has no such op; the format is linger's own. `rows` is [height, new height] and `columns` [width, new width], both
-int16 in Q14, computed from the sizes when the model is exported: an open height or width becomes a fixed one. Only the last
+int16 in Q14: constants where the sizes are known when the model is exported, else computed in the file. Only the last
 step rounds. A weight is off by at most 2^-15 on each axis, so a result is within ½ + 2^-14·D steps of the real one, D the
 largest difference of two pixels: ½ + 1/64 for 8 bits, 4½ for 16.
 """

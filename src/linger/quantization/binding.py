@@ -29,12 +29,14 @@ def bind(layer: Any, x: Any, output_size: Any = None) -> Mapping[str, Any] | Ref
         return geometry | {"output_padding": tuple(int(n) for n in output_padding(layer, x, output_size))}
     if "call" not in geometry:
         return geometry
+    if layer.runtime.has_open_sizes and _function(layer) in ADAPTIVE:
+        return Refusal("its windows depend on an open size")
     return bindings_by_path()[geometry["call"]](x, *geometry["arguments"])
 
 
 def call_in_float(layer: Any, x: Any, reason: str) -> Any:
     """The function call that a layer is: by several pools where that is possible, else on real values, and noted."""
-    function: Any = reduce(getattr, layer.geometry["call"].split(".")[1:], torch)
+    function = _function(layer)
     if function in ADAPTIVE:
         is_real = not isinstance(x, QTensor) or x.scale is None
         q = quantize_input(unwrap(x), layer, layer.widths.data, layer.runtime, layer.path) if is_real else x
@@ -43,3 +45,8 @@ def call_in_float(layer: Any, x: Any, reason: str) -> Any:
             return pooled
     layer.runtime.note(OpRecord(layer.path, layer.op_name, is_integer=False, reason=reason))
     return function(unwrap(x), *layer.geometry["arguments"])
+
+
+def _function(layer: Any) -> Any:
+    """The torch function that a layer is a call of."""
+    return reduce(getattr, layer.geometry["call"].split(".")[1:], torch)

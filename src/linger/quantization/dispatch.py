@@ -21,6 +21,7 @@ from linger.quantization.gradient_path import follow, has_place
 from linger.quantization.multiplications import multiplications
 from linger.quantization.norms import NAMES as NORMS
 from linger.quantization.norms import affine_of, call_norm, why_float
+from linger.quantization.open_sizes import run_openly
 from linger.quantization.parameters import is_parameter
 from linger.quantization.precision import full_precision
 from linger.quantization.products import MATRIX_PRODUCTS, PRODUCTS, as_linear, compute_product, read_product
@@ -182,6 +183,10 @@ def _kept_as_it_is(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def _by_other_calls(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of a function that stands for others; None if it stands for itself."""
+    if x.runtime.has_open_sizes and x.runtime.frame is not None:
+        result = run_openly(func, args, kwargs)
+        if result is not None:
+            return result
     calls = rewritten(func, args, kwargs)
     if calls is not None:
         return _run_all(calls)
@@ -213,6 +218,8 @@ def _run_all(calls: list[Call]) -> Any:
 
 def pool_slices(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Adaptive pooling as other calls; None if it has no such form, or is an ordinary pool already."""
+    if _runtime((args, kwargs)).has_open_sizes:
+        return run_openly(func, args, kwargs)
     given = {**dict(zip(("x", "output_size", "return_indices"), args, strict=False)), **kwargs}
     if given.get("return_indices"):
         return None

@@ -134,6 +134,8 @@ class Runtime:
     facts: dict[str, bool] = field(default_factory=dict)
     make_edge: Callable[[Runtime], Any] | None = None
     is_thorough: bool = False
+    has_open_sizes: bool = False
+    """Whether a file is written, or proven, that leaves sizes of pictures open: what depends on one is computed from it."""
     make_watch: Callable[[Runtime], Any] | None = None
     is_watched: bool = False
     is_unpacking: bool = False
