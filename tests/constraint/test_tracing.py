@@ -23,6 +23,8 @@ from linger.quantization.initialize import init
 from tests.support.models import SmallNet, settle
 from tests.support.wired import Wired, picture
 
+pytestmark = pytest.mark.filterwarnings("ignore:trace_layers")  # test_fusion_report has what it says
+
 
 def fused(model):
     return {path for path, module in model.named_modules(remove_duplicate=False) if isinstance(module, ConvBN)}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from linger.constraint.conv_bn import (
     NormalizeConvTransposeBN2d,
     freeze_batch_norms,
 )
+from linger.constraint.fusion_report import FusionReport, report_fusion
 from linger.constraint.limits import AHEAD_RELU
 from linger.constraint.normalized import NormalizeConv1d, NormalizeConv2d, NormalizeConvTranspose2d
 from linger.constraint.wishes import refuse_quantized
@@ -62,6 +64,9 @@ def trace_layers(
     A pair is fused when the batch norm is the only consumer of the convolution, in every call of both. A float
     checkpoint loads afterwards as before, strictly. Limits that `normalize_layers` set before carry over to the pair.
 
+    What was folded and what was not, with the reasons, goes to the log; it is a warning where a convolution or a linear
+    layer feeds a batch norm that stays.
+
     Raises:
         UsageError: The target is no part of the root, or fails on the example input; the model is quantised already.
     """
@@ -79,11 +84,14 @@ def trace_layers(
         raise UsageError("trace_layers: an example input is missing. Call trace_layers(root, target, example_input).")
     wiring = watch(target, args)
     pairs = _pairs(target, wiring) if fuse_bn else []
+    report = report_fusion(target, wiring, pairs, paths) if fuse_bn else FusionReport(0)
     _mark_relu(target, wiring, dict(pairs), conv=ahead_conv_relu, bn=ahead_bn_relu, linear=ahead_linear_relu)
     for conv, bn in pairs:
         _fuse(root_model, paths[conv], paths[bn], conv, bn)
     freeze_batch_norms(root_model, is_frozen=chosen_switches().freezes_batch_norm)
-    logger.info("trace_layers: fused %d conv+bn pairs", len(pairs))
+    logger.info("%s", report)
+    if report.surprising:
+        warnings.warn(str(report), stacklevel=2)
     return root_model
 
 
