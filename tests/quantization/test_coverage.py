@@ -148,3 +148,31 @@ def test_a_float_model_has_no_coverage():
 def test_a_model_that_never_ran_has_no_coverage():
     with pytest.raises(UsageError, match="has not run yet"):
         coverage(init(nn.Sequential(nn.Linear(2, 2))))
+
+
+def test_reasons_are_the_true_ones():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.volume = nn.Embedding(9, 4), nn.Conv3d(1, 1, 1)
+            self.reflect, self.fc, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, index, volume):
+            rows = torch.special.erf(self.embed(index))
+            return self.head(self.fc(self.reflect(torch.tanh(rows)))), self.volume(volume)
+
+    model = linger.init(Net(), disable_submodel=["head"]).eval()
+    with linger.calibration():
+        model(torch.arange(6).reshape(2, 3), torch.randn(1, 1, 2, 2, 2))
+    reasons = {(op.where, op.op): op.reason for op in linger.coverage(model).float_ops}
+    assert reasons == {
+        ("embed", "embedding"): "it is quantised only where quant_modules or linger.quant_module names its type",
+        ("", "special_erf"): "linger has no integer form for this function",
+        ("", "tanh"): "its inputs are float tensors",
+        ("head", "linear"): "kept float by disable_module or disable_submodel",
+        ("volume", "conv3d"): "linger has no integer form for this function",
+    }
+    chosen = linger.init(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)), quant_modules=[nn.Linear]).eval()
+    with linger.calibration():
+        chosen(torch.randn(2, 2))
+    assert [op.reason for op in linger.coverage(chosen).float_ops] == ["quant_modules does not name its type"]

@@ -30,6 +30,7 @@ from linger.quantization.recomputation import is_repeating, may_be_repeated
 from linger.quantization.rewrites import MOVES as OWN_MOVES
 from linger.quantization.rewrites import NUMPY_SPELLINGS, REWRITES, Call, rewritten, shuffle_channels
 from linger.quantization.runtime import is_exporting
+from linger.quantization.supported import NO_INTEGER_FORM
 from linger.quantization.switched import SHUFFLES, is_switched, reason_of, why_off
 
 _SHAPE_QUERIES = frozenset({"size", "dim", "numel", "nelement", "ndimension", "__len__", "is_same_size"})
@@ -130,7 +131,7 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return compute_product(linear, linear.x.runtime)
     if func in bindings():
         return _as_integers(func, args, kwargs)
-    return _in_float(func, args, kwargs, reason="linger has no integer form for this function")
+    return _in_float(func, args, kwargs, reason=NO_INTEGER_FORM)
 
 
 def _remember(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

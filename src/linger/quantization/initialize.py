@@ -38,6 +38,7 @@ from linger.quantization.supported import has_own_forward, op_for, supported_typ
 from linger.quantization.switched import why_off
 from linger.quantization.tensor_quantizer import quant_tensor
 from linger.quantization.watch import FloatWatch
+from linger.quantization.weight_norm import fold_weight_norm, load_folded
 from linger.settings import Switches, chosen_switches
 from linger.targets import find_target
 
@@ -124,9 +125,7 @@ def init(
             _carry_hooks(module, made)
         elif not is_wanted or _stays_float(module, types):
             kept_float[path] = module
-            refusal = refusal_of(module) if isinstance(module, nn.MultiheadAttention) else None
-            if refusal is not None:
-                logger.warning("%s (%s) stays float: %s", path, type(module).__name__, refusal.reason)
+            _keep_reason(module, path, runtime, is_wanted=is_wanted)
     _allow_products(model, runtime, types, kept_float, widths)
     root = replacements.get(model, model)
     replace_everywhere(root, replacements)
@@ -215,20 +214,25 @@ def _quantized(
     if _is_functional(module):
         return None
     op, binding = found
+    folded = fold_weight_norm(layer)
     geometry = _refusal(module) or binding(layer)
     if isinstance(geometry, Refusal):
         logger.warning("%s (%s) stays float: %s", path, type(layer).__name__, geometry.reason)
+        runtime.reasons[path] = geometry.reason
+        load_folded(layer, folded)
         return None
     chosen = mark.widths if mark is not None and mark.widths is not None else widths
     if op.forms:
         kind = QuantCell if isinstance(layer, nn.RNNCellBase) else QuantRecurrent
         recurrent = kind(op, layer, chosen, runtime)
         recurrent.path, recurrent.limited_to = path, limits_of(module)
+        load_folded(recurrent, folded)
         return recurrent
     is_signal = isinstance(layer, nn.ConvTranspose1d)
     form = TransposedSignalLayer if is_signal else _LAYERS.get(op.name, QuantLayer)
     made = form(op, layer, geometry, chosen, runtime)
     made.path = path
+    load_folded(made, folded)
     if isinstance(made, BatchNormLayer):
         freeze_statistics(made, is_frozen=runtime.switches.freezes_batch_norm)
     made.is_ahead_of_relu = bool(getattr(module, AHEAD_RELU, False))
@@ -247,6 +251,21 @@ def _carry_hooks(source: nn.Module, made: nn.Module) -> None:
         logger.warning("%s: backward hooks of a quantised layer are never called", made.path)
 
 
+def _keep_reason(module: nn.Module, path: str, runtime: Runtime, *, is_wanted: bool) -> None:
+    """Remember, for `coverage`, why a module stays float, unless it was refused for a reason of its own."""
+    refusal = refusal_of(module) if isinstance(module, nn.MultiheadAttention) else None
+    if not is_wanted:
+        reason = "kept float by disable_module or disable_submodel"
+    elif refusal is not None:
+        logger.warning("%s (%s) stays float: %s", path, type(module).__name__, refusal.reason)
+        reason = refusal.reason
+    elif isinstance(module, BY_NAME):
+        reason = "it is quantised only where quant_modules or linger.quant_module names its type"
+    else:
+        reason = "quant_modules does not name its type"
+    runtime.reasons.setdefault(path, reason)
+
+
 def _refusal(module: nn.Module) -> Refusal | None:
     """Why a layer of a supported type stays float, whatever its settings are."""
     layer = _layer_of(module)
@@ -255,7 +274,7 @@ def _refusal(module: nn.Module) -> Refusal | None:
     is_computed = isinstance(getattr(layer, "weight", None), Tensor) and "weight" not in layer._parameters  # noqa: SLF001 - hasattr finds both
     if is_computed or is_parametrized(layer):
         return Refusal(
-            "its weight is computed from others (a parametrization, weight_norm, pruning); make it permanent first, "
+            "its weight is computed from others (a parametrization, spectral_norm, pruning); make it permanent first, "
             "e.g. with torch.nn.utils.parametrize.remove_parametrizations"
         )
     if isinstance(module, ConvBN) and module.bn.running_mean is None:

@@ -129,6 +129,8 @@ class Runtime:
     ops: list[OpRecord] = field(default_factory=list)
     layers: list[Any] = field(default_factory=list)
     products: ProductPolicy | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why modules stay float, by their path."""
     parameters: dict[str, tuple[float, Frozen]] = field(default_factory=dict)
     constants: dict[str, tuple[float, Tensor]] = field(default_factory=dict)
     facts: dict[str, bool] = field(default_factory=dict)
@@ -277,7 +279,7 @@ class Runtime:
     def note_float(self, op_name: str, reason: str, macs: int = 0) -> None:
         """Remember an op of this pass that stays float."""
         is_by_wish = any(getattr(f.module.__dict__.get(MARK), "is_disabled", False) for f in self.frames)
-        reason = "kept float by linger.disable_quant" if is_by_wish else reason
+        reason = "kept float by linger.disable_quant" if is_by_wish else self.reasons.get(self.path, reason)
         self.note(OpRecord(self.path, op_name, is_integer=False, reason=reason, macs=macs))
 
 

@@ -12,6 +12,9 @@ from linger.analysis.matcher import computes_like
 from linger.constraint.normalize import NORMALIZED
 from linger.dialect import Binding, Op, ops
 
+NO_INTEGER_FORM = "linger has no integer form for this function"
+"""What coverage says of a function that no op stands for."""
+
 
 @cache
 def supported_types() -> dict[type[nn.Module], tuple[Op, Binding]]:

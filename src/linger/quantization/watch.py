@@ -13,12 +13,17 @@ from torch.utils._pytree import tree_leaves
 
 from linger.dialect import Refusal
 from linger.quantization import packing, passthrough
+from linger.quantization.adaptive import ADAPTIVE
+from linger.quantization.compositions import COMPOSITIONS
 from linger.quantization.constants import note_derived
+from linger.quantization.dispatch import bindings
 from linger.quantization.masks import masks_scores
 from linger.quantization.multiplications import multiplications
-from linger.quantization.products import MATRIX_PRODUCTS, as_linear
+from linger.quantization.products import MATRIX_PRODUCTS, PRODUCTS, as_linear
 from linger.quantization.qtensor import QTensor
+from linger.quantization.rewrites import REWRITES
 from linger.quantization.statistics import QuantizedBase
+from linger.quantization.supported import NO_INTEGER_FORM
 from linger.quantization.switched import why_off
 
 if TYPE_CHECKING:
@@ -47,6 +52,10 @@ _COMPUTES_NOTHING = passthrough.MOVES | {*packing.FUNCTIONS, F.pad}
 """What moves real numbers, or puts others beside them."""
 
 _QUANTIZES_INPUTS = frozenset({F.linear, F.multi_head_attention_forward})
+
+
+_BY_OTHERS = (REWRITES, COMPOSITIONS, ADAPTIVE)
+"""Functions that become integer ops as other functions."""
 
 
 class FloatWatch(TorchFunctionMode):
@@ -80,7 +89,8 @@ class FloatWatch(TorchFunctionMode):
         if func in MATRIX_PRODUCTS:
             found = as_linear(func, args, kwargs, self._runtime)
             off = found.reason if isinstance(found, Refusal) else None
-        return off or "its inputs are float tensors"
+        has_form = any(func in table for table in (bindings(), PRODUCTS, MATRIX_PRODUCTS, *_BY_OTHERS))
+        return off or ("its inputs are float tensors" if has_form else NO_INTEGER_FORM)
 
 
 def _makes_mask(func: Any, results: list[Tensor]) -> bool:

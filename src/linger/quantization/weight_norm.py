@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""weight_norm, which torch has twice: w = g·v/‖v‖ becomes the weight itself, in a layer and in checkpoints of it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize, remove_weight_norm
+from torch.nn.utils.parametrizations import _WeightNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+Folded = dict[str, int]
+"""Names of weights, and the axis that weight_norm left out of each norm (−1: none)."""
+
+
+def fold_weight_norm(layer: nn.Module) -> Folded:
+    """Make every weight that weight_norm computes a plain parameter of the same value; other parametrizations stay."""
+    folded: Folded = {}
+    for hook in list(layer._forward_pre_hooks.values()):  # noqa: SLF001 - where torch keeps the older form
+        if isinstance(hook, WeightNorm):
+            folded[hook.name] = hook.dim
+            with torch.no_grad():
+                setattr(layer, hook.name, hook.compute_weight(layer))  # as it is now, not as the last pass left it
+            remove_weight_norm(layer, hook.name)
+    if not parametrize.is_parametrized(layer):
+        return folded
+    lists: Any = layer.parametrizations
+    for name in list(lists):
+        steps = list(lists[name])
+        if len(steps) == 1 and isinstance(steps[0], _WeightNorm):
+            folded[name] = -1 if steps[0].dim is None else steps[0].dim
+            parametrize.remove_parametrizations(layer, name)
+    return folded
+
+
+def load_folded(layer: nn.Module, folded: Folded) -> None:
+    """Let a layer load checkpoints of the model before its weights were folded."""
+    if folded:
+        layer.register_load_state_dict_pre_hook(partial(_fold_keys, folded))
+
+
+def _fold_keys(folded: Folded, module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """A module-level function, so that a model can be pickled; `conv.` is where a fused pair keeps its weight."""
+    del module, rest
+    for inner in ("", "conv."):
+        for name, axis in folded.items():
+            stem = f"{prefix}{inner}"
+            older = (f"{stem}{name}_g", f"{stem}{name}_v")
+            newer = tuple(f"{stem}parametrizations.{name}.original{i}" for i in (0, 1))
+            for keys in (older, newer):
+                if all(key in state_dict for key in keys):
+                    g, v = (state_dict.pop(key) for key in keys)
+                    state_dict[f"{stem}{name}"] = _weight(v, g, axis)
+
+
+def _weight(v: Tensor, g: Tensor, axis: int) -> Tensor:
+    return torch._weight_norm(v, g, axis)  # noqa: SLF001 - what both forms of torch compute
