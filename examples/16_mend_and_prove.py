@@ -40,7 +40,7 @@ def main() -> None:
     for finding in found.errors:
         print("  ", finding)
 
-    made = linger.fix_dequant(broken, check=True)
+    made = linger.fix_dequant(broken, is_check=True)
     print(made.summary())
     for change in made.changes:
         print("  ", change)

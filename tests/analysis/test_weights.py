@@ -319,3 +319,8 @@ def test_numpy_numbers_beside_the_weights(tmp_path):
     torch.save({"w": torch.ones(3), "hook": np.array([print], dtype=object)}, tmp_path / "code.pt")
     with pytest.raises(UsageError, match="ObjectDType"):
         wb_analyse(tmp_path / "code.pt", None)
+
+
+def test_arguments_have_their_documented_names(tmp_path):
+    found = wb_analyse(path={"w": torch.ones(2)}, save_log_path=tmp_path / "log")
+    assert [row.name for row in found.rows] == ["w"]

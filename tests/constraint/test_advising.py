@@ -143,3 +143,23 @@ def test_channels_of_a_signal_are_on_axis_1():
         model[0].bias[7] = 500.0
     found = next(i for i in advise(model, torch.randn(2, 4, 30)).items if i.role == "output")
     assert found.advice.startswith("1 of 40 channels reaches 5")
+
+
+def test_parts_that_are_called_conv_and_bn_are_no_fused_pair():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.bn = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+    model = nn.ModuleDict({"encoder": nn.ModuleDict({"conv1": Block()})})
+    with torch.no_grad():
+        model.encoder.conv1.conv.weight[0, 0, 0, 0] = 500.0
+    found = advise(model.state_dict())
+    item = next(i for i in found.items if i.name == "encoder.conv1.conv.weight")
+    assert item.module == "encoder.conv1.conv"
+    assert item.limit is not None
+    assert all('get_submodule("encoder.conv1")' not in line for line in found.lines)
+    exec(found.lines[0], {"linger": linger, "model": model})  # what the advice says to paste
+    linger.normalize_layers(model, normalize_modules=(), normalize_weight_value=None, normalize_output_value=None)
+    assert type(model.encoder.conv1.bn) is nn.BatchNorm2d
+    assert type(model.encoder.conv1.conv) is not nn.Conv2d

@@ -435,6 +435,7 @@ def test_a_wrong_call_is_refused(arguments, match):
         compare_layers(*arguments)
 
 
+@pytest.mark.filterwarnings("ignore:calibration. no quantised model ran")
 def test_inside_a_calibration_it_is_refused():
     quantised = quantised_copy(Branches(), X)
     with linger.calibration(), pytest.raises(UsageError, match=r"call it after `with linger\.calibration"):

@@ -638,6 +638,7 @@ def test_a_hook_is_removed_by_its_handle_after_init():
     assert float(real(quantised.conv(picture()))[0].abs().max()) > 0.1
 
 
+@pytest.mark.filterwarnings("ignore:trace_layers. 0 of 2")
 def test_a_convolution_with_a_hook_is_not_joined_with_its_batch_norm():
     seen = []
     model = Wired(lambda m, x: F.relu(m.bn(m.conv(x)))).eval()

@@ -1,5 +1,7 @@
 """linger.fix_dequant and linger.parser_dequant as documented: files, memory, names, checks."""
 
+import inspect
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -7,6 +9,7 @@ import pytest
 
 import linger
 from linger.verification.fix_dequant import fix_dequant, parser_dequant
+from tests.support.check_cases import text_model
 from tests.support.dialect_text import lines, quantising
 from tests.support.onnx_text import content
 
@@ -152,3 +155,10 @@ def test_parser_dequant_names_the_producer_once():
 def test_parser_dequant_refuses_contradictions_all_at_once():
     with pytest.raises(linger.GraphError, match=r"scale_x is 16.*scale_y is 16"):
         parser_dequant(quantising("q = Q32(x) a = ADD16(q, q) y = Exp(a)"), False)
+
+
+def test_arguments_have_their_documented_names(tmp_path):
+    assert list(inspect.signature(linger.fix_dequant).parameters)[:2] == ["model_name", "is_check"]
+    path = tmp_path / "m.onnx"
+    onnx.save(text_model("[q] q = thinker.Quant<data_bits=8, scale_x=16.0>(x) [n] y = Relu(q)"), path)
+    assert linger.fix_dequant(model_name=str(path), is_check=True).path == tmp_path / "m_fix.onnx"

@@ -142,19 +142,17 @@ class Analysis:
         return self.to_log()
 
     def __rich__(self) -> Table:
-        from rich.table import Table  # a library that draws is loaded when something is drawn
-        from rich.text import Text
+        from linger.analysis.narrow_table import NarrowTable  # a library that draws is loaded when something is drawn
 
-        made = Table(title=Text(self.title), title_justify="left")
-        for i, column in enumerate((*self.header, "note")):
-            made.add_column(column, justify="left" if i in (0, len(self.header)) else "right")
-        for row in self.rows:
-            numbers = [
-                _short(n) if row.count else "-" for n in (row.mean, row.max, row.multiple, row.dynamic, row.versu)
-            ]
-            style = "bold red" if row.is_abnormal else ""
-            made.add_row(*(Text(text) for text in (row.name, *numbers, row.note)), style=style)
-        return made
+        headings = (*self.header, "note")
+        is_text = [heading in (headings[0], headings[-1]) for heading in headings]
+        styles = ["bold red" if row.is_abnormal else "" for row in self.rows]
+        return NarrowTable(self.title, headings, [_shown(row) for row in self.rows], is_text, styles)
+
+
+def _shown(row: Row) -> tuple[str, ...]:
+    numbers = (row.mean, row.max, row.multiple, row.dynamic, row.versu)
+    return (row.name, *(_short(n) if row.count else "-" for n in numbers), row.note)
 
 
 def _short(value: float) -> str:

@@ -78,16 +78,15 @@ def to_text(columns: Sequence[Column], rows: Sequence[Any]) -> str:
 
 
 def to_rich(title: str, columns: Sequence[Column], rows: Iterable[Any]) -> Table:
-    """The rows as a rich table."""
-    from rich.table import Table  # a library that draws is loaded when something is drawn
-    from rich.text import Text
+    """The rows as a rich table; on a terminal too narrow for it, each row under its own name, so that nothing is cut off."""
+    from linger.analysis.narrow_table import NarrowTable  # a library that draws is loaded when something is drawn
 
-    made = Table(title=Text(title), title_justify="left")
-    for column in columns:
-        made.add_column(column.heading, justify="left" if column.is_text else "right")
-    for row in rows:
-        made.add_row(*(Text(column.show(row)) for column in columns))  # plain: a name may look like markup
-    return made
+    return NarrowTable(
+        title,
+        [column.heading for column in columns],
+        [[column.show(row) for column in columns] for row in rows],
+        [column.is_text for column in columns],
+    )
 
 
 def written(text: str, path: str | Path | None) -> str:

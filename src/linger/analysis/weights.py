@@ -20,7 +20,7 @@ Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 
-def wb_analyse(checkpoint: Source, save_log_path: str | os.PathLike[str] | None = "./wb_analyse.log") -> Analysis:
+def wb_analyse(path: Source, save_log_path: str | os.PathLike[str] | None = "./wb_analyse.log") -> Analysis:
     """Mean, maximum and 0.99 order statistic of the magnitudes of every weight and bias, exactly.
 
     The log is the documented table; a row of `!` follows a tensor whose Versu = Max/Dynamic exceeds 10 (or that holds NaN
@@ -28,7 +28,7 @@ def wb_analyse(checkpoint: Source, save_log_path: str | os.PathLike[str] | None 
     mapped and read in pieces; nothing in them is executed.
 
     Args:
-        checkpoint: A path (`.pt`, `.pth`, `.safetensors`, a sharded `*.index.json`), a state_dict, a checkpoint that
+        path: A path (`.pt`, `.pth`, `.safetensors`, a sharded `*.index.json`), a state_dict, a checkpoint that
             holds one, or a module.
         save_log_path: Where the log goes; None: nowhere.
 
@@ -38,10 +38,10 @@ def wb_analyse(checkpoint: Source, save_log_path: str | os.PathLike[str] | None 
     Raises:
         UsageError: The checkpoint cannot be read, would run code, or holds no tensor; the log cannot be written.
     """
-    tensors = [t for t in stored_tensors(checkpoint) if not is_running_statistic(t.name)]
-    is_file = isinstance(checkpoint, (str, os.PathLike)) and save_log_path is not None
-    if is_file and Path(checkpoint).resolve() == Path(save_log_path).resolve():  # type: ignore[arg-type]  # just asked
-        raise UsageError(f"{checkpoint}: the log would replace the checkpoint. Choose another save_log_path.")
+    tensors = [t for t in stored_tensors(path) if not is_running_statistic(t.name)]
+    is_file = isinstance(path, (str, os.PathLike)) and save_log_path is not None
+    if is_file and Path(path).resolve() == Path(save_log_path).resolve():  # type: ignore[arg-type]  # just asked
+        raise UsageError(f"{path}: the log would replace the checkpoint. Choose another save_log_path.")
     made = Analysis(tuple(in_threads(_row, tensors, "analyse")), title="weights and biases")
     if save_log_path is not None:
         made.save_log(Path(save_log_path))

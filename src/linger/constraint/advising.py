@@ -30,6 +30,9 @@ from linger.progress import progress
 _SAMPLE = 1 << 18
 """At most so many values of a layer's output are kept, spread evenly over the passes."""
 
+_FOLDED_MARK = "._linger_ignore_parameter"
+"""What a checkpoint has in place of a batch norm that `trace_layers` folded."""
+
 _LIMITABLE = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d, nn.Linear, nn.BatchNorm2d, nn.GRU, nn.LSTM)
 _LIMITABLE_BY_NAME = {nn.Embedding: "torch.nn.Embedding", nn.LayerNorm: "torch.nn.LayerNorm"}
 _OVER_SIGNALS = (nn.Conv1d, nn.ConvTranspose1d, nn.BatchNorm1d, nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d)
@@ -78,10 +81,11 @@ def judge(measured: Measured) -> Item:
 
 def _weights_in(source: Source) -> Iterator[Measured]:
     tensors = [t for t in stored_tensors(source) if t.dtype.is_floating_point and not is_running_statistic(t.name)]
-    names = {t.name for t in tensors}
+    names = {t.name for t in stored_tensors(source)}
+    is_traced = any(name.endswith(_FOLDED_MARK) for name in names)  # other models may have parts called conv and bn
     for tensor in tensors:
         module = tensor.name.rpartition(".")[0]
-        if module.endswith(".conv") and f"{module.removesuffix('.conv')}.bn.weight" in names:
+        if is_traced and module.endswith(".conv") and f"{module.removesuffix('.conv')}.bn.weight" in names:
             module = module.removesuffix(".conv")  # a traced checkpoint: the fused layer is the parent
         is_weight = len(tensor.shape) > 1
         subject = Subject(tensor.name, module, "weight" if is_weight else "other")

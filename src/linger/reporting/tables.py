@@ -19,7 +19,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     content = [list(row) for row in rows]
     for i, column in enumerate(columns):
         is_number = all(isinstance(row[i], (int, float)) for row in content)
-        made.add_column(column, justify="right" if is_number and content else "left")
+        made.add_column(column, justify="right" if is_number and content else "left", overflow="fold")
     for row in content:
         made.add_row(*(Text(str(cell)) for cell in row))  # plain: a name may look like markup
     return made

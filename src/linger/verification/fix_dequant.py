@@ -67,8 +67,8 @@ class Repair:
 
 
 def fix_dequant(
-    source: ModelLike,
-    check: bool = False,  # noqa: FBT001, FBT002 - the documented signature
+    model_name: ModelLike,
+    is_check: bool = False,  # noqa: FBT001, FBT002 - the documented signature
     *,
     outputs: OutputPolicy = "declared",
     rules: Iterable[str] | str | None = None,
@@ -76,9 +76,9 @@ def fix_dequant(
     """Mend a file whose Dequants are misplaced or whose graph is broken, and say what was changed.
 
     Args:
-        source: A file, mended into `<name>_fix.onnx` beside it; or bytes, a ModelProto or an onnx_ir model, which stays as
+        model_name: A file, mended into `<name>_fix.onnx` beside it; or bytes, a ModelProto or an onnx_ir model, which stays as
             it is: nothing is written.
-        check: Run the result, on generated inputs, in ONNX Runtime and with the numpy reference, before anything is written.
+        is_check: Run the result, on generated inputs, in ONNX Runtime and with the numpy reference, before anything is written.
         outputs: Quantised outputs of the model become real numbers where the file does not declare an integer type
             ("declared"), always ("float"), or never ("integer").
         rules: Names of the rules to apply; None for all that are on by default.
@@ -89,12 +89,12 @@ def fix_dequant(
         VerificationError: The check found a difference.
     """
     with uncollected():
-        model, before = load_broken(source)
+        model, before = load_broken(model_name)
         changes, findings = repair(model, outputs=outputs, rules=rules)
-    verdict = _checked(model) if check else None
+    verdict = _checked(model) if is_check else None
     path = None
-    if isinstance(source, (str, os.PathLike)):
-        given = Path(source)
+    if isinstance(model_name, (str, os.PathLike)):
+        given = Path(model_name)
         path = given.with_name(f"{given.name.removesuffix(_SUFFIX)}_fix{_SUFFIX}")
         save(model, path)
     return Repair(model, path, (*before, *changes), tuple(findings), verdict)

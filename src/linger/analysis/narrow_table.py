@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rich table that shows every name whole: where the terminal is too narrow for columns, each row stands under its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+_SENTENCE = 24
+"""A last column of text may be broken into lines of this width."""
+
+
+class NarrowTable(Table):
+    """A table of plain texts; the first column is the name of its row."""
+
+    def __init__(
+        self,
+        title: str,
+        headings: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        is_text: Sequence[bool],
+        styles: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(title=Text(title), title_justify="left")
+        self._headings, self._cells = list(headings), [list(row) for row in rows]
+        last = len(headings) - 1
+        for index, (name, is_words) in enumerate(zip(headings, is_text, strict=True)):
+            is_broken = is_words and index == last and index > 0
+            self.add_column(name, justify="left" if is_words else "right", no_wrap=not is_broken, overflow="fold")
+        self._styles = [""] * len(self._cells) if styles is None else list(styles)
+        for row, style in zip(self._cells, self._styles, strict=True):
+            self.add_row(*map(Text, row), style=style)  # plain: a name may look like markup
+        longest = [max(map(len, column)) for column in zip(self._headings, *self._cells, strict=True)]
+        if is_text[last] and last > 0:
+            longest[last] = min(longest[last], _SENTENCE)
+        self._needed = sum(longest) + 3 * len(longest) + 1
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The table, or the rows one after the other."""
+        if self._needed <= options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        yield Text(str(self.title), style="bold")
+        for (name, *values), style in zip(self._cells, self._styles, strict=True):
+            yield Text(name, style=style, overflow="fold")
+            shown = [f"{heading} {value}" for heading, value in zip(self._headings[1:], values, strict=True) if value]
+            yield Padding(Text(", ".join(shown), overflow="fold"), (0, 0, 0, 4))
