@@ -5,6 +5,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 import torch
+from torch import nn
 
 import linger
 from linger.runtime.session import Session
@@ -51,3 +52,84 @@ def test_without_the_dequant_pass_the_file_is_written_and_the_user_warned_once(t
     assert kinds == ["Quant", "LinearInt", "Sin", "Quant", "LinearInt"]
     with pytest.raises(Exception, match=r"."):
         ort.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
+
+
+INTEGER, FLOAT = onnx.TensorProto.INT8, onnx.TensorProto.FLOAT
+
+
+class Own(nn.Module):
+    """Layers by name, and what to do with them."""
+
+    def __init__(self, run, **layers):
+        super().__init__()
+        self.run = run
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, *args):
+        return self.run(self, *args)
+
+
+def ends(path):
+    graph = onnx.load(path).graph
+    return [[v.type.tensor_type.elem_type for v in values] for values in (graph.input, graph.output)]
+
+
+def drawn(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+def talk(m, words, x):
+    return m.norm(m.lstm(m.table(words))[0]), m.gru(x)[0]
+
+
+WHOLE = {
+    "batch norm": (Own(lambda m, x: m.n(x), n=nn.BatchNorm2d(3)), drawn(2, 3, 4, 4)),
+    "group norm": (Own(lambda m, x: m.n(x), n=nn.GroupNorm(1, 3)), drawn(2, 3, 4, 4)),
+    "instance norm": (Own(lambda m, x: m.n(x), n=nn.InstanceNorm2d(3)), drawn(2, 3, 4, 4)),
+    "layer norm": (Own(lambda m, x: m.n(x), n=nn.LayerNorm(4)), drawn(2, 3, 4)),
+    "lstm": (Own(lambda m, x: m.n(x)[0], n=nn.LSTM(4, 5)), drawn(2, 3, 4)),
+    "gru": (Own(lambda m, x: m.n(x)[0], n=nn.GRU(4, 5)), drawn(2, 3, 4)),
+    "prelu": (Own(lambda m, x: m.p(m.n(x)), n=nn.Linear(4, 5), p=nn.PReLU(5)), drawn(2, 4)),
+    "sum": (Own(lambda m, x: m.n(x).sum(-1), n=nn.Linear(4, 5)), drawn(2, 4)),
+    "reshape first": (Own(lambda m, x: m.n(x.reshape(2, 4)), n=nn.Linear(4, 5)), drawn(2, 2, 2)),
+    "transpose first": (Own(lambda m, x: m.n(x.permute(0, 2, 1).flatten(1)), n=nn.Linear(4, 5)), drawn(2, 2, 2)),
+    "slices first": (Own(lambda m, x: m.n(x[:, :2]) + m.n(x[:, 2:]), n=nn.Linear(2, 5)), drawn(2, 4)),
+}
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_every_layer_may_stand_at_the_ends(tmp_path, case):
+    model, x = WHOLE[case]
+    model, path = quantised(model, x), tmp_path / "net.onnx"
+    linger.onnx.export(model, (x,), path, is_input_quant=True, verify=True)
+    assert ends(path) == [[INTEGER], [INTEGER]]
+    assert not {"Quant", "Dequant"} & {n.op_type for n in onnx.load(path).graph.node}
+
+
+def test_indices_stay_indices_and_both_outputs_are_integers(tmp_path):
+    layers = {"table": nn.Embedding(7, 4), "lstm": nn.LSTM(4, 5), "norm": nn.LayerNorm(5), "gru": nn.GRU(4, 5)}
+    inputs, path = (torch.arange(6).reshape(2, 3), drawn(2, 3, 4)), tmp_path / "net.onnx"
+    linger.onnx.export(quantised(Own(talk, **layers), *inputs), inputs, path, is_input_quant=True, verify=True)
+    assert ends(path) == [[onnx.TensorProto.INT64, INTEGER], [INTEGER, INTEGER]]
+
+
+FLOAT_INPUTS = {
+    "a float function": (lambda m, x: m.a(torch.sin(x)), r"Sin\) reads its real values"),
+    "a float function beside": (lambda m, x: m.a(x) + m.b(torch.sin(x)), r"Sin\) reads its real values"),
+    "two scales": (lambda m, x: m.a(x) + m.b(x), "quantised with the scales"),
+    "an output": (lambda m, x: (m.a(x.reshape(2, 4)), x.reshape(2, 4)), "an output as well|reads its real values"),
+}
+
+
+@pytest.mark.parametrize("case", FLOAT_INPUTS)
+def test_input_that_stays_float_is_told_with_the_reason(tmp_path, case):
+    run, reason = FLOAT_INPUTS[case]
+    x, path = drawn(2, 4), tmp_path / "net.onnx"
+    model = quantised(Own(run, a=nn.Linear(4, 5), b=nn.Linear(4, 5)), x)
+    if case == "two scales":
+        model.b.running_x.mul_(8)
+    with pytest.warns(UserWarning, match=rf"is_input_quant leaves an input float: '.*', as .*({reason})") as caught:
+        linger.onnx.export(model, (x,), path, is_input_quant=True)
+    assert len(caught) == 1
+    assert ends(path)[0] == [FLOAT]

@@ -65,7 +65,7 @@ def assemble(content: bytes, options: ExportOptions, *, is_wrapped: bool = False
     model.producer_name, model.producer_version = "linger", version("linger")
     stages.keep("named", model, "nodes and integer parameters carry the names of modules and checkpoint keys")
     if options.is_input_quant:
-        keep_integers_at_the_ends(model)
+        _warn_about_float_inputs(keep_integers_at_the_ends(model))
         stages.keep("integer_ends", model, "Quant at inputs and Dequant at outputs removed (is_input_quant)")
     if not options.is_update_dequant:
         count = remove_dequants(model)
@@ -80,6 +80,17 @@ def assemble(content: bytes, options: ExportOptions, *, is_wrapped: bool = False
     proto = _in_form(model, options)
     stages.keep(options.form, proto, f"the form {options.form!r}: the finished file")
     return proto
+
+
+def _warn_about_float_inputs(refused: Mapping[str, str]) -> None:
+    if refused:
+        reasons = "; ".join(f"{name!r}, as {reason}" for name, reason in refused.items())
+        warnings.warn(
+            f"export: is_input_quant leaves an input float: {reasons}. Feed real values there, or let a quantised layer be "
+            "the first to use it.",
+            UserWarning,
+            stacklevel=5,
+        )
 
 
 def _suit(model: ir.Model, target: Target, stages: Stages) -> None:

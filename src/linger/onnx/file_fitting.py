@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from linger.dialect import Op
 from linger.errors import UsageError, listing
+from linger.graph.dialect_node import is_dialect
 from linger.graph.recording import Recording
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.onnx.call import Call, default_names
@@ -73,6 +74,7 @@ def fit_to_file(
         UsageError: The file wants integers of an input that the model does not quantise as it is.
     """
     made.floats = seen.floats
+    present = {output.name for node in file.graph for output in node.outputs}
     inputs = [v for v in file.graph.inputs if v.name not in file.graph.initializers]
     given = call.tensors()
     names = default_names(model, call)
@@ -84,13 +86,13 @@ def fit_to_file(
     wrong = []
     for i, (value, tensor) in enumerate(zip(inputs, given, strict=False)):
         if value.dtype in _INTEGERS and tensor.is_floating_point():
-            quants = seen.quantised.get(place_of(tensor), [])
+            quants = seen.quantised.get(place_of(tensor)) or _quants_behind(value, seen)
             if not quants:
                 wrong.append(value.name or "")
                 continue
             _, op, attributes = quants[0]  # the file has one scale for all that read it, else its input is float
             made.inputs[i] = op.body(NumpyKernel(), made.inputs[i], **op.complete(attributes))
-            for name, _, _ in quants:
+            for name in [name for name, _, _ in quants if name not in present]:
                 made.integers.pop(name, None)
     if wrong:
         raise UsageError(
@@ -100,12 +102,32 @@ def fit_to_file(
     _name_integer_outputs(made, file, seen, outputs)
 
 
+def _quants_behind(source: ir.Value, seen: Seen) -> list[tuple[str, Op, Mapping[str, Any]]]:
+    """The Quants of the model whose results the file makes by moving the integers of an input."""
+    known = {quant[0]: quant for quants in seen.quantised.values() for quant in quants}
+    found, waiting = [], [source]
+    while waiting:
+        for node in (n for n in waiting.pop().consumers() if not is_dialect(n)):
+            found += [known[v.name] for v in node.outputs if v.name in known]
+            waiting += node.outputs
+    return found
+
+
 def _name_integer_outputs(made: Recording, file: ir.Model, seen: Seen, outputs: Sequence[Tensor]) -> None:
     """An output that is an integer tensor itself takes the place, and the name, of what an op made."""
     for i, (value, tensor) in enumerate(zip(file.graph.outputs, outputs, strict=False)):
         if value.dtype not in _INTEGERS or not isinstance(tensor, QTensor):
             continue
         made.outputs[i] = as_array(tensor, is_integer=True)
-        name, maker = seen.makers.get(id(tensor), ("", None))
+        name, maker = seen.makers.get(id(tensor)) or _maker_of_memory(tensor, seen)
         if maker is not None and name in made.integers and value.name:
             made.integers[value.name] = made.integers.pop(name)
+
+
+def _maker_of_memory(tensor: QTensor, seen: Seen) -> tuple[str, QTensor | None]:
+    """The op that made the numbers of a tensor which is another object: an unchanged view."""
+    for name, maker in seen.makers.values():
+        is_same = maker.stored.shape == tensor.stored.shape and place_of(maker.stored) == place_of(tensor.stored)
+        if is_same and maker.stored.stride() == tensor.stored.stride():
+            return name, maker
+    return "", None
