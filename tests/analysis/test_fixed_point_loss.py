@@ -51,6 +51,7 @@ def test_by_hand():
     st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=200).filter(lambda v: max(map(abs, v)) > 1e-6),
 )
 @example([1.0, 5.6827295335561285e-34])  # its square is no float32
+@example([8.0, 9.809089250273719e-45])  # half of it, at the scale ½ of 4 bits, is no float32
 def test_every_format_equals_the_naive_evaluation(values):
     loss = loss_of(np.array(values, np.float32))
     for found in (*loss.rule.values(), *loss.best.values(), *loss.neighbours):

@@ -18,7 +18,9 @@ def test_rebuilt_network_is_the_original():
     with torch.no_grad():
         expected = [shipped(part[None], 16000) for part in sound.split(voice.CHUNK) if len(part) == voice.CHUNK]
     found, _ = voice.stream(model, voice.spectra(sound, filters))
-    assert torch.equal(torch.cat(expected)[:, 0], found)
+    # the script and the layers add the same products in different orders on some CPUs. A result passes sums of 3·129, 3·128,
+    # 3·64, 3·64, 256 and 128 products; any order moves each by at most n·2^-24 of what is added, together 1539·2^-24 < 1e-4
+    torch.testing.assert_close(found, torch.cat(expected)[:, 0], rtol=0, atol=1e-4)
 
 
 def judge(outcome):

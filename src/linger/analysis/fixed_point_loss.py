@@ -177,6 +177,8 @@ def _finite_blocks(values: Values) -> Iterator[Array]:
 def _add(sums: _Sums, x: Array, dynamic: float, usual: tuple[int, int]) -> None:
     if x.size == 0:
         return
+    if _loses_digits(x, min(noise.scale for noise in sums.noises.values())):
+        x = x.astype(np.float64)
     size = np.abs(x)
     largest = float(size.max())
     is_body = size <= dynamic
@@ -186,7 +188,7 @@ def _add(sums: _Sums, x: Array, dynamic: float, usual: tuple[int, int]) -> None:
     sums.count += x.size
     q = np.empty_like(x)
     for key, noise in sums.noises.items():
-        # a power of two: the product and the floor are exact, so the difference in units of 1/scale is the true error
+        # a power of two: the product, unless it is subnormal, and the floor are exact, so the difference in units of 1/scale is the true error
         error = np.multiply(x, x.dtype.type(noise.scale))
         np.add(error, x.dtype.type(0.5), out=q)
         np.floor(q, out=q)
@@ -198,6 +200,14 @@ def _add(sums: _Sums, x: Array, dynamic: float, usual: tuple[int, int]) -> None:
         noise.power += _squares(error) / noise.scale**2
         if key == usual:
             noise.body_power += _squares(error[is_body]) / noise.scale**2
+
+
+def _loses_digits(x: Array, scale: float) -> bool:
+    """Whether a product with a scale below 1 is a subnormal float32, whose last digits are gone."""
+    if x.dtype == np.float64 or scale >= 1:
+        return False
+    size = np.abs(x)
+    return bool(np.any((size > 0) & (size < np.finfo(np.float32).tiny / scale)))
 
 
 def _power(x: Array, largest: float) -> float:
