@@ -10,13 +10,15 @@ DEPLOY_TESTS := tests/graph tests/runtime tests/verification tests/reporting tes
   tests/test_dialect.py tests/test_errors.py tests/test_progress.py tests/test_targets.py
 FUZZ_SECONDS ?= 600
 FUZZ_SEED ?= 20260101
+# the order of the tests: the same every time, so that the verdict is
+ORDER := --randomly-seed=20260101
 
 .PHONY: help setup demo test test-slow test-deploy fuzz check bench clean
 
 help:
 	@echo "make demo       train, quantise, export and verify a CNN on real data (prints the verdict)"
 	@echo "make test       lint, types, import contracts, tests"
-	@echo "make test-slow  the slow suites"
+	@echo "make test-slow  the slow suites, in any order, and a random search by the property tests"
 	@echo "make test-deploy  the deployment side in an environment of its own, without torch"
 	@echo "make fuzz       ten minutes of coverage-guided fuzzing (FUZZ_SECONDS=600)"
 	@echo "make check      lint, types, import contracts"
@@ -43,10 +45,10 @@ check: $(STAMP)
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow"
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest --hypothesis-profile=search -m "slow or hypothesis"
 
 # an environment that has never seen torch; the package itself without its dependencies
 $(DEPLOY_STAMP): requirements-deploy.txt pyproject.toml
@@ -56,7 +58,7 @@ $(DEPLOY_STAMP): requirements-deploy.txt pyproject.toml
 	touch $(DEPLOY_STAMP)
 
 test-deploy: $(DEPLOY_STAMP)
-	LINGER_REQUIRE_NO_TORCH=1 $(DEPLOY_VENV)/bin/python -m pytest -n 2 -m "not slow" $(DEPLOY_TESTS)
+	LINGER_REQUIRE_NO_TORCH=1 $(DEPLOY_VENV)/bin/python -m pytest -n 2 $(ORDER) -m "not slow" $(DEPLOY_TESTS)
 
 fuzz: $(DEPLOY_STAMP)
 	$(DEPLOY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-fuzz.txt

@@ -2,16 +2,22 @@
 
 import importlib.util
 import os
+import random
 import re
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
+# the same verdict every time: no draw, no deadline and no memory of earlier runs; what a search finds becomes an @example
+settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
+settings.register_profile("search", deadline=None, print_blob=True)
+settings.load_profile("fixed")  # make test-slow: --hypothesis-profile=search
 
 NEEDS_TORCH = re.compile(r"^pytestmark = pytest\.mark\.needs_torch\b", re.MULTILINE)
 left_out = pytest.StashKey[list[str]]()
@@ -92,7 +98,20 @@ def draw() -> np.random.Generator:
 
 
 @pytest.fixture(autouse=True)
-def _seed_torch() -> None:
+def _seeded() -> None:
+    seed_everything()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef) -> None:
+    """A fixture that several tests share draws the same numbers, whichever of them comes first."""
+    if fixturedef.scope != "function":
+        seed_everything()
+
+
+def seed_everything() -> None:
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - other people's code may draw from it
     if HAS_TORCH:
         import torch
 

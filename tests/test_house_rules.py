@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import linger
@@ -39,6 +40,31 @@ def test_file_has_a_mirrored_test(file):
 def test_no_file_is_named_for_nothing():
     names = {p.stem for p in REPOSITORY.rglob("*.py") if not any(part.startswith(".venv") for part in p.parts)}
     assert not names & {"utils", "util", "helpers", "common", "misc"}
+
+
+UNSEEDED = re.compile(
+    r"default_rng\(\)|random\.Random\(\)|np\.random\.(rand|normal|uniform|choice|shuffle|permutation)|"
+    r"^[A-Z]\w*\b.* = .*torch\.rand\w*\((?!.*generator)",
+    re.MULTILINE,
+)
+
+
+def test_no_test_depends_on_draws_that_change_or_on_the_clock():
+    for file in (REPOSITORY / "tests").rglob("test_*.py"):
+        text = file.read_text(encoding="utf-8")
+        assert not UNSEEDED.search(text) or file.name == "test_house_rules.py", file
+        assert not re.search(r"timeout=\d|perf_counter\(|time\.time\(", text) or file.name == "test_house_rules.py", (
+            file
+        )
+
+
+def test_property_tests_try_the_same_cases_every_time():
+    fixed = hypothesis.settings.get_profile("fixed")
+    assert (fixed.derandomize, fixed.database, fixed.deadline) == (True, None, None)
+    assert hypothesis.settings.get_profile("search").deadline is None
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    assert "pytest -n 2 $(ORDER) -m" in makefile
+    assert "--hypothesis-profile=search" in makefile
 
 
 def test_no_print_and_no_todo_in_the_library():

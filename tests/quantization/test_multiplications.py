@@ -9,9 +9,10 @@ import linger
 from linger.quantization.multiplications import multiplications
 from tests.support.wired import quantise
 
-A, B = torch.randn(5, 3), torch.randn(3, 4)
-STACK, OTHER = torch.randn(2, 5, 3), torch.randn(2, 3, 4)
-PICTURE, SIGNAL = torch.randn(2, 6, 8, 8), torch.randn(2, 6, 9)
+DICE = torch.Generator().manual_seed(0)
+A, B = (torch.randn(shape, generator=DICE) for shape in ((5, 3), (3, 4)))
+STACK, OTHER = (torch.randn(shape, generator=DICE) for shape in ((2, 5, 3), (2, 3, 4)))
+PICTURE, SIGNAL = (torch.randn(shape, generator=DICE) for shape in ((2, 6, 8, 8), (2, 6, 9)))
 
 
 def case(name, function, *args, macs, **kwargs):
