@@ -13,6 +13,9 @@ from linger.numeric.fixed import is_power_of_two, limits
 from linger.quantization.calibrate import calibration
 from linger.quantization.statistics import MOMENTUM, QuantizedBase
 
+# observers alone, without the model whose absence a calibration block warns of
+pytestmark = pytest.mark.filterwarnings("ignore:calibration. no quantised model ran:UserWarning")
+
 
 def tensor(*values):
     return torch.tensor(values, dtype=torch.float32)
