@@ -1,6 +1,7 @@
 """torch's two exporters behind one door."""
 
 import warnings
+from itertools import product
 
 import numpy as np
 import onnx
@@ -51,12 +52,20 @@ def prepared(kind):
     return model, x
 
 
-@pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
+def the_newer_exporter():
+    """Every pair of settings; the other half of the combinations takes as many seconds again, in make test-slow."""
+    for kind, opset, is_dynamic in product(("float", "quantised"), (18, 20), (False, True)):
+        is_slow = (kind == "float") ^ (opset == 18) ^ is_dynamic
+        sizes = "dynamic" if is_dynamic else "static"
+        marks = pytest.mark.slow if is_slow else ()
+        yield pytest.param(kind, opset, True, is_dynamic, marks=marks, id=f"{kind}-{opset}-dynamo-{sizes}")
+
+
 @pytest.mark.parametrize(
-    ("kind", "opset", "dynamo"),
-    [("float", o, False) for o in (9, 12, 13, 15, 17, 18, 20)]
-    + [("quantised", o, False) for o in (11, 12, 13, 15, 17, 18, 20)]
-    + [(kind, o, True) for kind in ("float", "quantised") for o in (18, 20)],
+    ("kind", "opset", "dynamo", "is_dynamic"),
+    [("float", o, False, d) for o in (9, 12, 13, 15, 17, 18, 20) for d in (False, True)]
+    + [("quantised", o, False, d) for o in (11, 12, 13, 15, 17, 18, 20) for d in (False, True)]
+    + list(the_newer_exporter()),
 )
 def test_matrix_of_kinds_opsets_sizes_and_exporters(tmp_path, kind, opset, dynamo, is_dynamic):
     model, x = prepared(kind)

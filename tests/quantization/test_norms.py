@@ -54,11 +54,22 @@ def test_call_is_computed_as_integers_and_stays_so_in_the_file(name, tmp_path):
     with torch.no_grad():
         real = Called(call)(X)
         assert (unwrap(model(X)) - real).norm() < 0.05 * real.norm()
-    for options in ({"opset_version": 12}, {"opset_version": 18, "dynamo": True}):
-        linger.onnx.export(model, (X,), tmp_path / "net.onnx", **options)
-        result = linger.verify(model, tmp_path / "net.onnx", [X, 2 * X])
-        assert result.ok
-        assert result.differing == 0
+    assert_exact(model, tmp_path / "net.onnx", opset_version=12)
+
+
+def test_all_calls_come_through_both_exporters(tmp_path):
+    model = quantised(lambda m, h: tuple(call(m, h) for call in CALLS.values()))
+    ops = [OPS.get(name, "LayerNormInt") for name in CALLS]
+    assert [op.op for op in linger.coverage(model).ops] == ["Quant", "LinearInt", *ops]
+    assert_exact(model, tmp_path / "net.onnx", opset_version=18, dynamo=True)
+    assert_exact(model, tmp_path / "net.onnx", opset_version=18)
+
+
+def assert_exact(model, path, **options):
+    linger.onnx.export(model, (X,), path, **options)
+    result = linger.verify(model, path, [X, 2 * X])
+    assert result.ok
+    assert result.differing == 0
 
 
 def test_weights_learn():

@@ -16,7 +16,7 @@ from linger.dialect import DOMAIN, Op, ops
 from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, is_dialect_domain, op_of
 from linger.graph.external_data import exchange, in_memory
 from linger.graph.growth import require_bounded
-from linger.graph.model_io import ModelLike, load_own
+from linger.graph.model_io import ModelLike, load, load_own
 from linger.graph.normal_form import bring_to_normal_form
 from linger.graph.soundness import callees_first
 from linger.numeric.kernel import Kernel
@@ -37,15 +37,13 @@ class Reference:
     """
 
     def __init__(self, model: ModelLike, *, kernel: Kernel[Any] | None = None, is_precise: bool = False) -> None:
-        copy = load_own(model)
+        copy = _without_bodies(model)
         exchange(copy, in_memory(copy))  # the evaluator reads no data files
         require_bounded(copy)
         bring_to_normal_form(copy)
         for node in all_nodes(copy):
             if is_dialect(node):
                 node.domain = DOMAIN
-        for identifier in [i for i in copy.functions if is_dialect_domain(i[0])]:
-            del copy.functions[identifier]  # other functions are the user's and run as they are
         used = copy.graph.opset_imports
         for domain in [d for d in used if d.startswith(f"{DOMAIN}.")]:
             del used[domain]
@@ -93,6 +91,13 @@ class _Evaluator(ReferenceEvaluator):
     def _log(self, level: int, _pattern: str, *args: Any) -> None:
         if level == 1:  # onnx tells of every node before it runs: its type, its inputs, its outputs
             self.last = tuple(args[-1])
+
+
+def _without_bodies(model: ModelLike) -> ir.Model:
+    """A model of its own without the functions of dialect ops; other functions are the user's and run as they are."""
+    given = load(model)
+    functions = [function for key, function in given.functions.items() if not is_dialect_domain(key[0])]
+    return load_own(ir.Model(given.graph, ir_version=given.ir_version, functions=functions))
 
 
 def _operator(op: Op, kernel: Kernel[Any], *, is_precise: bool) -> type[OpRun]:
