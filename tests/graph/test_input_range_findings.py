@@ -74,3 +74,17 @@ def test_the_newer_dialect_has_the_same_formats():
 @pytest.mark.parametrize("scale", [0.0, -1.0])
 def test_what_is_no_scale_says_nothing_here(scale):
     assert found(softmax(scale)) == []
+
+
+@pytest.mark.parametrize("bits", [0, -3, 10**9])
+def test_what_is_no_width_is_not_taken_for_one(bits):
+    assert found(softmax(2.0).replace("SoftmaxInt<dim=-1, data_bits=8", f"SoftmaxInt<dim=-1, data_bits={bits}")) == []
+
+
+def test_a_circle_and_a_move_of_nothing_end():
+    proto = text_model(softmax(1.0, "[i] q = Identity(p) [j] p = Identity(x)"))
+    proto.graph.node[1].input[0] = "q"
+    model = ir.from_proto(proto)
+    assert len(list(input_range_findings(Whole.of(model)))) == 1
+    proto.graph.node[0].ClearField("input")
+    assert len(list(input_range_findings(Whole.of(ir.from_proto(proto))))) == 1

@@ -48,7 +48,7 @@ class Item:
     Attributes:
         name: The tensor's name, or the layer's path for an output.
         module: Path of the module that owns it.
-        role: `weight`, `output`, or `other` (biases, batch-norm vectors: kept in 32 bits or folded away).
+        role: `weight`, `output`, `input` (of a function beyond the device's format), or `other` (biases, batch-norm vectors: kept in 32 bits or folded away).
         q_format: Best format at 8 bits.
         rule_format: The format that linger's rule chooses from the largest magnitude.
         sqnr_4, sqnr_8, sqnr_16: Signal to noise of the rule's formats in dB.
@@ -63,6 +63,7 @@ class Item:
         limit: The constraint that would help, if one would.
         needs_width: Whether 16 bits would help.
         is_broken: Whether it holds NaN or infinities.
+        is_beyond_format: Whether it is the input of a function that the device reads in a narrower format.
         advice: One sentence.
         line: What to paste, if anything.
         alternative: What to paste instead where there is no time to train.
@@ -92,6 +93,7 @@ class Item:
     limit: float | None = None
     needs_width: bool = False
     is_broken: bool = False
+    is_beyond_format: bool = False
     advice: str = ""
     line: str = ""
     alternative: str = ""
@@ -101,7 +103,7 @@ class Item:
     def concern(self) -> tuple[float, float]:
         """Sort key: what is broken first, then the weights and outputs that lose most, then the rest."""
         if self.body_db is None:
-            return (0.0, 0.0) if self.is_broken else (3.0, 0.0)
+            return (0.0, 0.0) if self.is_broken else (0.5, 0.0) if self.is_beyond_format else (3.0, 0.0)
         heard = self.body_db if self.channel_db is None else min(self.body_db, self.channel_db)
         return (2.0 if self.role == "other" else 1.0, heard)
 

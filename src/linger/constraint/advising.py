@@ -23,6 +23,7 @@ from linger.analysis.matcher import computes_like, evaluating
 from linger.analysis.values import TensorValues
 from linger.analysis.weights import in_threads, is_running_statistic
 from linger.constraint.conv_bn import ConvBN
+from linger.constraint.function_inputs import FunctionInputs
 from linger.constraint.limits import Limits, clamp, limits_of
 from linger.errors import UsageError
 from linger.progress import progress
@@ -60,13 +61,19 @@ def advise(source: Source, inputs: Any = None) -> Advice:
     Raises:
         UsageError: The checkpoint cannot be read; inputs without a module.
     """
-    return Advice.of(in_threads(judge, tensors_of(source, inputs), "advise"))
+    beyond: list[Item] = []
+    judged = in_threads(judge, tensors_of(source, inputs, beyond), "advise")
+    return Advice.of([*beyond, *judged])
 
 
-def tensors_of(source: Source, inputs: Any = None) -> list[Measured]:
-    """The weights of a checkpoint or module, and the outputs of its layers if there are inputs."""
+def tensors_of(source: Source, inputs: Any = None, beyond: list[Item] | None = None) -> list[Measured]:
+    """The weights of a checkpoint or module, and the outputs of its layers if there are inputs.
+
+    `beyond` gets what is beyond the device's format of a function's input.
+    """
     if isinstance(source, nn.Module):
-        return [*_weights_of(source), *(_outputs_of(source, inputs) if inputs is not None else ())]
+        kept = [] if beyond is None else beyond
+        return [*_weights_of(source), *(_outputs_of(source, inputs, kept) if inputs is not None else ())]
     if inputs is not None:
         raise UsageError("advise: inputs need a module to run. Pass the model instead of its checkpoint.")
     return list(_weights_in(source))
@@ -133,7 +140,7 @@ def _is_plain(layer: Any, kind: type[nn.Module]) -> bool:
     return computes_like(layer, kind) or type(layer).__module__.startswith("linger.")
 
 
-def _outputs_of(model: nn.Module, inputs: Any) -> list[Measured]:
+def _outputs_of(model: nn.Module, inputs: Any, beyond: list[Item]) -> list[Measured]:
     """Samples of every leaf's output over all inputs; the model is as before afterwards."""
     samples: dict[str, _Sample] = {}
     with ExitStack() as stack:
@@ -146,8 +153,10 @@ def _outputs_of(model: nn.Module, inputs: Any) -> list[Measured]:
             if is_leaf and not is_inside:
                 sample = samples.setdefault(path, _Sample(module))
                 stack.callback(module.register_forward_hook(sample.take).remove)
+        watch = stack.enter_context(FunctionInputs(model))
         for batch in progress(as_batches(inputs), "run"):
             model(*batch)
+    beyond += watch.items()
     found = []
     for path, sample in samples.items():
         if sample.kept:

@@ -18,6 +18,7 @@ from linger.graph.node_places import Place, Whole
 
 _MOVES = frozenset({"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _CHOICE, _BELOW_MAX = "iqWhere", "iqSubMax"
+_WIDEST = 32
 _NARROW = 8
 """Up to this width the scale of a tensor is that of its range; a wider one may be coarser than its range asks for."""
 
@@ -71,8 +72,13 @@ def _is(node: ir.Node, op_type: str) -> bool:
 
 def _source(value: ir.Value | None) -> ir.Node | None:
     """The node that computed a tensor, seen through what only moves it."""
-    node = None if value is None else value.producer()
-    while node is not None and not node.domain and node.op_type in _MOVES and node.inputs[0] is not None:
+    node, seen = None if value is None else value.producer(), set()
+    while (
+        node is not None and not node.domain and node.op_type in _MOVES and node.inputs and node.inputs[0] is not None
+    ):
+        if node in seen:
+            return None  # a file that is checked may go in a circle
+        seen.add(node)
         node = node.inputs[0].producer()
     return node
 
@@ -99,7 +105,8 @@ def _bits(value: ir.Value | None, reader: ir.Node | None = None) -> int:
     for node, names in ((reader, ("data_bits", "x_bits")), (maker, ("o_bits", "data_bits"))):
         for name in names:
             found = None if node is None else node.attributes.get(name)
-            if found is not None and found.type == ir.AttributeType.INT and not found.is_ref():
+            is_number = found is not None and found.type == ir.AttributeType.INT and not found.is_ref()
+            if is_number and found is not None and 1 < found.as_int() <= _WIDEST:
                 return found.as_int()
     is_stored = value is not None and value.dtype is not None and value.dtype in INTEGERS
     return int(value.dtype.itemsize * 8) if is_stored and value is not None and value.dtype is not None else _NARROW
