@@ -100,3 +100,31 @@ def test_what_meets_a_tensor_of_an_unknown_type_is_left_and_said():
     needed, found = missing(body, domains=', "thinker": 1, "other": 1')
     assert needed == []
     assert [(f.severity, f.node) for f in found.findings] == [("warning", "y (Concat)")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "w = Cast<to = 7>(q) c = Concat<axis = 0>(w, w) r = Cast<to = 3>(c) y = DQ16(r)",
+        "w = Cast<to = 7>(q) t = Transpose(w) g = Gather(t, s) r = Cast<to = 3>(g) y = DQ16(r)",
+        "v = Cast<to = 6>(q) w = Cast<to = 7>(v) m2 = Greater(w, s) r = Where(m2, q, q) y = DQ16(r)",
+    ],
+    ids=["joined", "moved", "compared"],
+)
+def test_integers_that_are_wider_for_a_while_are_no_finding(body):
+    assert missing(f"q = Q16(x) {body}")[1].findings == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "w = Cast<to = 7>(q) c = Mul(w, w) r = Cast<to = 3>(c) y = DQ16(r)",
+        "w = Cast<to = 7>(q) c = Concat<axis = 0>(w, w) y = Cast<to = 1>(c)",
+        "y = Cast<to = 1>(q)",
+        "w = Cast<to = 7>(q) y = Gather(x, w)",
+    ],
+    ids=["computed", "real", "real at once", "indices"],
+)
+def test_integers_that_are_used_without_their_scale_are_a_finding(body):
+    (finding,) = missing(f"q = Q16(x) {body}")[1].findings
+    assert "as they are, without their scale" in str(finding)

@@ -113,14 +113,33 @@ def _raw(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
     bits, width = storage_bits(target), storage_bits(fact.element)
     if bits is not None and width is not None and bits >= width:
         return [quantised(fact.scale, fact.bits, target)]
-    book.find(
-        WARNING,
-        describe(node),
-        f"it takes the integers of {Use(node, 0).value.name!r} ({fact}) as they are, without their scale",
-        "If real numbers are meant, put a Dequant before it.",
-        rule=MISSING_DEQUANT,
-    )
+    if target != ir.DataType.INT64 or not _stay_integers(node):
+        book.find(
+            WARNING,
+            describe(node),
+            f"it takes the integers of {Use(node, 0).value.name!r} ({fact}) as they are, without their scale",
+            "If real numbers are meant, put a Dequant before it.",
+            rule=MISSING_DEQUANT,
+        )
     return [plain(target)]
+
+
+def _stay_integers(node: ir.Node) -> bool:
+    """Whether what a Cast to 64 bits makes is only moved, compared, and cast back: so torch writes cat, roll and `x > 0`."""
+    waiting, seen = [node.outputs[0]], {node.outputs[0]}
+    while waiting:
+        value = waiting.pop()
+        if value.is_graph_output():
+            return False
+        for consumer, index in value.uses():
+            if consumer.op_type == "Cast" and consumer.domain == "" and _cast_type(consumer) in WHOLE:
+                continue
+            if consumer.domain != "" or index not in (*moved_inputs(consumer), *compared_inputs(consumer)):
+                return False
+            if moved_inputs(consumer):
+                waiting += [o for o in consumer.outputs[: moved_outputs(consumer)] if o not in seen]
+                seen.update(waiting)
+    return True
 
 
 def _plain_outputs(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:

@@ -22,6 +22,7 @@ from linger.graph.element_types import infer_element_types
 from linger.graph.passes.attach_functions import attach_functions
 from linger.graph.passes.expand_dialect import expand_dialect
 from linger.graph.passes.name_platform import name_platform
+from linger.graph.passes.remove_dead_code import remove_dead_code
 from linger.graph.passes.replace_idle_clips import replace_idle_clips
 from linger.graph.passes.to_qdq import to_qdq
 from linger.onnx.boundary import keep_integers_at_the_ends, remove_dequants
@@ -107,6 +108,7 @@ def _in_form(model: ir.Model, options: ExportOptions) -> onnx.ModelProto:
         model = _with_qdq(model, options)
     if options.form in ("standard", "qdq"):
         expand_dialect(model)
+        remove_dead_code(model)  # written out, states that nobody reads would still be computed
         _name(model, options)
         return _finished(model, options)
     _name(model, options)
