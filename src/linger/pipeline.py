@@ -18,6 +18,7 @@ from linger.analysis.weights import in_threads
 from linger.atomic import made_folder
 from linger.constraint.advising import judge, tensors_of
 from linger.errors import UsageError, VerificationError, listing
+from linger.graph.size_trials import OWN_TRIALS
 from linger.onnx.call import Call
 from linger.onnx.redirect import redirect
 from linger.progress import progress
@@ -140,6 +141,6 @@ def require_equal(model: Any, content: bytes, call: Call, *, name: Any) -> None:
     """
     if runtime_of(model) is None:
         return
-    result = verify(model, content, call.args, kwargs=call.kwargs)
+    result = verify(model, content, call.args, kwargs=call.kwargs, sizes=OWN_TRIALS)
     if not result.ok:
         raise VerificationError(f"{name}: nothing is written: {result.summary()}")

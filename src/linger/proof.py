@@ -5,23 +5,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
-from linger.errors import UsageError
+from linger.errors import GraphError, LingerError, UsageError
 from linger.graph.model_io import ModelLike, load
 from linger.graph.recording import Recording
+from linger.graph.size_trials import Sizes, SizeTrials
 from linger.progress import progress
-from linger.runtime.generated import generated_feeds
+from linger.runtime.generated import generated_feeds, generated_shapes
 from linger.runtime.session import Session
 from linger.runtime.session_options import Options, checked_levels, make_session_options
 from linger.verification.comparison import Way
 from linger.verification.recordings import Signature, as_recordings, is_torch_model
 from linger.verification.result import Verification
 from linger.verification.verify import KEPT_BYTES, verify_file
+
+_EXAMPLE_SIZES = (2, 16, 64)
+"""What an open size of a file may be like, where there is no example: a model may need more than a few pixels."""
 
 
 def verify(
@@ -35,6 +39,7 @@ def verify(
     seed: int = 0,
     kwargs: Mapping[str, Any] | None = None,
     certificate: str | os.PathLike[str] | None = None,
+    sizes: Sizes = 0,
 ) -> Verification:
     """Prove that a file computes what a quantised model simulates: every integer, with equality.
 
@@ -55,6 +60,8 @@ def verify(
         seed: Of the first of them; the next has the next.
         kwargs: Keyword arguments of a model's forward, for every batch.
         certificate: Write a certificate of the result to this file, whatever the result is.
+        sizes: Other sizes of inputs whose axes are open, {"image": [(1, 3, 48, 64), …]}: the first input, repeated or cut, or
+            one that is made up. A number lets linger choose so many, odd and uneven; what the model cannot take is said.
 
     Returns:
         Counts, a row per tensor, the first divergence; `.ok` is the verdict.
@@ -68,33 +75,58 @@ def verify(
     if certificate is not None and not isinstance(path, (str, os.PathLike)):
         raise UsageError("verify: a certificate is about a file. Save the model, and give its path.")
     seeds: tuple[int, ...] = ()
+    trials = SizeTrials(sizes)
     if is_torch_model(model):
-        recordings = _recorded(model, inputs, kwargs, load(path))
+        recordings = _recorded(model, inputs, kwargs, load(path), trials)
     elif model is None and inputs is None:
         seeds = tuple(range(seed, seed + _positive(batches)))
-        recordings = _made_up(path, seeds)
+        recordings = _made_up(path, seeds, trials)
     else:
+        if sizes:
+            raise UsageError(
+                "verify: recordings and arrays have the sizes they have. Leave sizes out, or give a model."
+            )
         recordings = as_recordings(model, inputs, Signature.of(load(path)))
     kept_bytes = KEPT_BYTES if certificate is None else sys.maxsize
     shown = progress(recordings, "verify", len(seeds) or None)
-    result = verify_file(path, shown, way=way, seeds=seeds, kept_bytes=kept_bytes)
+    try:
+        result = verify_file(path, shown, way=way, seeds=() if sizes else seeds, kept_bytes=kept_bytes)
+    except GraphError as error:
+        raise (GraphError(f"at the size {trials.tried[-1]}: {error}") if trials.tried else error) from error
+    result.sizes, result.impossible_sizes = tuple(trials.tried), tuple(trials.skipped)
     if certificate is not None:
         result.save_certificate(Path(certificate))
     return result
 
 
-def _recorded(model: Any, inputs: Any, kwargs: Mapping[str, Any] | None, file: ir.Model) -> Iterator[Recording]:
+def _recorded(
+    model: Any, inputs: Any, kwargs: Mapping[str, Any] | None, file: ir.Model, trials: SizeTrials
+) -> Iterator[Recording]:
     from linger.onnx.recorder import record  # torch, which the other ways do without
 
     if inputs is None and kwargs is None:
         raise UsageError("verify: a model needs inputs to run on. Give them as for the export.")
-    return record(model, () if inputs is None else inputs, kwargs=kwargs, file=file)
+    return record(model, () if inputs is None else inputs, kwargs=kwargs, file=file, trials=trials)
 
 
-def _made_up(path: ModelLike, seeds: Iterable[int]) -> Iterator[Recording]:
+def _made_up(path: ModelLike, seeds: Sequence[int], trials: SizeTrials) -> Iterator[Recording]:
     session = Session(path, make_session_options())
     for seed in seeds:
         feeds = generated_feeds(session, seed)
+        yield Recording(list(feeds.values()), input_names=tuple(feeds))
+    if not trials.wanted:
+        return
+    examples = [generated_shapes(session, open_size) for open_size in _EXAMPLE_SIZES]
+    for number, shapes in enumerate(trials.shapes(load(path), *examples)):
+        feeds = generated_feeds(session, seeds[-1] + 1 + number, shapes)
+        try:
+            session.run(None, feeds)
+        except LingerError:
+            if trials.are_named:
+                raise
+            trials.note(shapes, is_possible=False)
+            continue
+        trials.note(shapes, is_possible=True)
         yield Recording(list(feeds.values()), input_names=tuple(feeds))
 
 

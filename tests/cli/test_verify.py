@@ -42,7 +42,7 @@ def call(folder, monkeypatch, capsys):
 def test_verdict_is_printed(folder):
     done = run("verify", "m.onnx", cwd=folder)
     assert done.returncode == 0
-    assert "0 of 48 integers differ" in done.stdout
+    assert "0 of 90 integers differ" in done.stdout
     assert done.stderr == ""
 
 
@@ -139,3 +139,10 @@ def test_a_recording_that_fits_no_file_is_wrong_usage(folder, call):
     assert (done.returncode, "the file has 1 inputs (x), 2 were given" in done.stderr) == (2, True)
     done = call("verify", "m.onnx", "--inputs", "z.npz")
     assert (done.returncode, "it holds z, y; the model's inputs are x" in done.stderr) == (2, True)
+
+
+def test_open_sizes_are_tried_at_others(folder, call):
+    content = json.loads(call("verify", "m.onnx", "--json").stdout)
+    assert (content["sizes"], content["batches"]) == (["x 3×3", "x 4×3"], 6)
+    given = json.loads(call("verify", "m.onnx", "--inputs", "x.npz", "--json").stdout)
+    assert (given["sizes"], given["batches"]) == ([], 1)

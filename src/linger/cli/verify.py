@@ -36,6 +36,7 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
 ) -> None:
     """Compare every integer that ONNX Runtime computes with the numpy reference, and with recordings."""
+    from linger.graph.size_trials import OWN_TRIALS
     from linger.proof import verify as prove
     from linger.verification.recheck import check_certificate
 
@@ -48,8 +49,16 @@ def verify(
         raise UsageError(
             "verify: Missing argument: the ONNX file, or --certificate with a certificate that lies beside its file."
         )
+    has_given = recordings is not None or inputs is not None or write_certificate is not None
     result = prove(
-        recordings, model, inputs, levels=level or ("all",), batches=batches, seed=seed, certificate=write_certificate
+        recordings,
+        model,
+        inputs,
+        levels=level or ("all",),
+        batches=batches,
+        seed=seed,
+        certificate=write_certificate,
+        sizes=0 if has_given else OWN_TRIALS,
     )
     _show(result, None, as_json=as_json)
     if not result.ok:
@@ -84,6 +93,8 @@ def _content(result: Verification) -> dict[str, Any]:
         "output_differences": result.output_differences,
         "float_error": result.float_error,
         "missing": list(result.missing),
+        "sizes": list(result.sizes),
+        "impossible_sizes": list(result.impossible_sizes),
         "flips": [asdict(flip) for flip in result.flips],
         "narrow": [row.name for row in result.narrow],
         "tensors": [tensor_entry(row) for row in result.rows],

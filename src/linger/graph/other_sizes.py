@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import onnx
 import onnx_ir as ir
 
 _OPEN_FORMS = ("iqAdaptiveAvgPool", "iqLargest")
@@ -35,19 +34,6 @@ class OpenAxis:
 
     def __str__(self) -> str:
         return f"axis {self.axis} of {self.tensor!r}"
-
-
-def open_axes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> list[OpenAxis]:
-    """The open axes of the inputs whose example has these shapes."""
-    stored = {tensor.name for tensor in model.graph.initializer}
-    found = []
-    for value in model.graph.input:
-        if value.name not in shapes or value.name in stored:
-            continue
-        for axis, (dim, size) in enumerate(zip(value.type.tensor_type.shape.dim, shapes[value.name], strict=False)):
-            if not dim.HasField("dim_value"):
-                found.append(OpenAxis(value.name, axis, dim.dim_param or f"{value.name}[{axis}]", int(size)))
-    return found
 
 
 def other_sizes(axes: Sequence[OpenAxis]) -> Iterator[dict[OpenAxis, int]]:

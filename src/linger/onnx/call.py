@@ -37,7 +37,7 @@ class Call:
 
     def tensors(self) -> list[Tensor]:
         """What becomes a graph input: tensors, and numbers as 0-d tensors."""
-        return [_as_tensor(value) for _, value in self.leaves() if _is_input(value)]
+        return [_as_tensor(value) for _, value in self.leaves() if is_input(value)]
 
 
 def read_call(model: Any, args: Any, kwargs: Mapping[str, Any] | None) -> Call:
@@ -89,15 +89,15 @@ class FlatModel(nn.Module):
         super().__init__()
         setattr(self, WRAPPED, model)
         leaves, self._spec = _leaves(call.args, call.kwargs)
-        self._fixed = [None if _is_input(value) else value for _, value in leaves]
-        self._is_input = [_is_input(value) for _, value in leaves]
+        self._fixed = [None if is_input(value) else value for _, value in leaves]
+        self._is_input = [is_input(value) for _, value in leaves]
         self.training = model.training
 
     def forward(self, *tensors: Tensor) -> Any:
         """Rebuild the call around the tensors."""
         given = iter(tensors)
         leaves = [
-            next(given) if is_input else fixed for is_input, fixed in zip(self._is_input, self._fixed, strict=True)
+            next(given) if is_given else fixed for is_given, fixed in zip(self._is_input, self._fixed, strict=True)
         ]
         args, kwargs = tree_unflatten(leaves, self._spec)
         return getattr(self, WRAPPED)(*args, **kwargs)
@@ -108,7 +108,7 @@ def default_names(model: Any, call: Call) -> tuple[str, ...]:
     names = _parameter_names(model)
     result = []
     for path, value in call.leaves():
-        if _is_input(value):
+        if is_input(value):
             head, _, rest = path.partition(".")
             if head.isdigit() and int(head) < len(names):
                 head = names[int(head)]
@@ -125,7 +125,8 @@ def _key(entry: Any) -> str:
     return str(getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry))))
 
 
-def _is_input(value: Any) -> bool:
+def is_input(value: Any) -> bool:
+    """Whether a leaf of a call becomes an input of the graph: a tensor, or a number."""
     return isinstance(value, Tensor) or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 

@@ -9,13 +9,15 @@ from typing import Any
 
 import onnx_ir as ir
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.analysis.batches import as_batches as as_batches  # known under this home, too
-from linger.errors import UsageError
+from linger.errors import LingerError, UsageError
 from linger.graph.other_sizes import has_open_forms
 from linger.graph.recording import Recording
-from linger.onnx.call import Call, read_call, run_once
+from linger.graph.size_trials import SizeTrials, input_names
+from linger.onnx.baked_sizes import repeated
+from linger.onnx.call import Call, default_names, is_input, read_call, run_once
 from linger.onnx.file_fitting import Seen, as_array, fit_to_file
 from linger.onnx.preserve import preserved
 from linger.onnx.unneeded import unneeded_results
@@ -27,7 +29,12 @@ SPELLINGS = (
 
 
 def record(
-    model: nn.Module, inputs: Any, *, kwargs: Mapping[str, Any] | None = None, file: ir.Model | None = None
+    model: nn.Module,
+    inputs: Any,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    file: ir.Model | None = None,
+    trials: SizeTrials | None = None,
 ) -> Iterator[Recording]:
     """Run a quantised model on each input and yield what it computed; the model stays as it was.
 
@@ -38,14 +45,49 @@ def record(
         kwargs: Keyword arguments of every pass.
         file: The file that the recordings are for. Where its inputs and outputs are integers, so are the recorded ones;
             results that it leaves out and no output needs are left out here, too.
+        trials: Other sizes at which the first of the inputs runs again.
 
     Raises:
         UsageError: The model is not quantised, or does not take the inputs.
     """
+    first = None
     for arguments in _batches(inputs):
         call = read_call(model, arguments, kwargs)
         _require_bound(model, call)
+        first = first or call
         yield _recorded(model, call, file)
+    if trials is not None and first is not None and file is not None:
+        yield from _at_other_sizes(model, first, file, trials)
+
+
+def _at_other_sizes(model: nn.Module, call: Call, file: ir.Model, trials: SizeTrials) -> Iterator[Recording]:
+    """What the model computes from its own input, repeated or cut, at other sizes; one that it cannot take is noted."""
+    names = input_names(file)
+    tensors = call.tensors()
+    if len(names) != len(tensors):
+        names = list(default_names(model, call))
+    for shapes in trials.shapes(file, {n: tuple(t.shape) for n, t in zip(names, tensors, strict=False)}):
+        resized = [repeated(t, shapes[n]) for n, t in zip(names, tensors, strict=False)]
+        try:
+            made = _recorded(model, _with_tensors(call, resized), file)
+        except LingerError:
+            if trials.are_named:
+                raise
+            trials.note(shapes, is_possible=False)
+            continue
+        trials.note(shapes, is_possible=True)
+        yield made
+
+
+def _with_tensors(call: Call, tensors: Iterable[Tensor]) -> Call:
+    """A call with other tensors in the places of its own; numbers stay."""
+    given = iter(tensors)
+
+    def put(leaf: Any) -> Any:
+        other = next(given) if is_input(leaf) else leaf
+        return other if isinstance(leaf, Tensor) else leaf
+
+    return Call(*tree_map(put, (call.args, dict(call.kwargs))))
 
 
 def _batches(inputs: Any) -> Iterable[Any]:

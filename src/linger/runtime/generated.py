@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,16 +29,23 @@ _UNIFORM_PARTS = 12
 _FRACTION_BITS = 20
 
 
-def generated_feeds(session: Session, seed: int) -> dict[str, NDArray[Any]]:
+def generated_shapes(session: Session, open_size: int = _OPEN_SIZE) -> dict[str, tuple[int, ...]]:
+    """The shapes of a session's inputs by name, with one size for all that are open."""
+    return {i.name: tuple(d if isinstance(d, int) else open_size for d in i.shape) for i in session.get_inputs()}
+
+
+def generated_feeds(
+    session: Session, seed: int, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> dict[str, NDArray[Any]]:
     """Random inputs for a session, by name.
 
     Floats are close to a standard normal distribution, integers of 8 and 16 bits take their whole range, wider ones
-    (they may be indices) −8 … 7, truth values are even. Open sizes become 2.
+    (they may be indices) −8 … 7, truth values are even. Without shapes, open sizes become 2.
 
     Raises:
         UsageError: Inputs of other types, or too large to be made up; all of them are named.
     """
-    shapes = {i.name: [d if isinstance(d, int) else _OPEN_SIZE for d in i.shape] for i in session.get_inputs()}
+    shapes = shapes or generated_shapes(session)
     kinds = {i.name: i.type for i in session.get_inputs()}
     strange = [f"{name} ({kind})" for name, kind in kinds.items() if not _is_known(kind)]
     strange += [
@@ -54,7 +62,7 @@ def _is_known(kind: str) -> bool:
     return kind in _FLOATS or kind in _SMALL_INTEGERS or kind in _INDICES or kind == "tensor(bool)"
 
 
-def _made(bits: np.random.PCG64, shape: list[int], kind: str) -> NDArray[Any]:
+def _made(bits: np.random.PCG64, shape: tuple[int, ...], kind: str) -> NDArray[Any]:
     count = math.prod(shape)
     if kind in _FLOATS:
         return _nearly_normal(bits, count).astype(_FLOATS[kind]).reshape(shape)

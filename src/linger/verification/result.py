@@ -205,6 +205,8 @@ class Verification:
         expected_by: Who was held against the file: "torch", "recording" or "numpy".
         flips: Where the last bits of float ops explain every difference: the values that flip. Else empty, and an integer
             is wrong wherever something differs.
+        sizes: Other sizes at which the file was tried, too.
+        impossible_sizes: Those that the model, or the file, could not take.
         evidence: What a certificate needs: see `linger.verification.certificate`.
     """
 
@@ -220,6 +222,8 @@ class Verification:
     expected_by: str = "numpy"
     flips: tuple[Flip, ...] = ()
     evidence: Evidence | None = None
+    sizes: tuple[str, ...] = ()
+    impossible_sizes: tuple[str, ...] = ()
 
     @property
     def integers(self) -> int:
@@ -256,7 +260,13 @@ class Verification:
             text += f" First: {self.first}."
         if self.cause is not None:
             text += f" {self.cause}"
-        return text + self._about_flips()
+        return text + self._about_sizes() + self._about_flips()
+
+    def _about_sizes(self) -> str:
+        text = f" Other sizes that were tried: {'; '.join(self.sizes)}." if self.sizes else ""
+        if self.impossible_sizes:
+            text += f" Sizes that could not be tried: {'; '.join(self.impossible_sizes)}."
+        return text
 
     def _about_flips(self) -> str:
         if not self.flips:
