@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from linger.atomic import write_atomically
+from linger.cli.shapes import HELP, read_shapes
 from linger.cli.terminal import console
+from linger.errors import UsageError
 
 
 def run(
@@ -19,6 +21,7 @@ def run(
     *,
     every: Annotated[bool, typer.Option("--all", help="Every intermediate tensor, not only the outputs.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    shape: Annotated[list[str] | None, typer.Option(help=HELP)] = None,
 ) -> None:
     """Run a model and show (or save) what it computes."""
     from linger.cli.arrays import read_feeds
@@ -28,7 +31,10 @@ def run(
     from linger.verification.recording_files import npz_content
 
     session = Session(model)
-    feeds = generated_feeds(session, seed) if inputs is None else read_feeds(inputs, session)
+    if inputs is not None and shape:
+        raise UsageError("run: inputs from a file have the sizes they have. Leave --shape or --inputs out.")
+    shapes = read_shapes(shape or (), session)
+    feeds = generated_feeds(session, seed, shapes) if inputs is None else read_feeds(inputs, session)
     names = [o.name for o in session.get_outputs()]
     results = session.intermediates(feeds) if every else dict(zip(names, session.run(None, feeds), strict=True))
     if output is not None:

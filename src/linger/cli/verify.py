@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linger.cli.terminal import console, say_json
+from linger.cli.shapes import HELP, read_shapes
+from linger.cli.terminal import console, say, say_json
 from linger.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ def verify(
     certificate: Annotated[Path | None, typer.Option(help="Check this certificate again.")] = None,
     write_certificate: Annotated[Path | None, typer.Option(help="Write a certificate of the result.")] = None,
     *,
+    shape: Annotated[list[str] | None, typer.Option(help=HELP)] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every tensor, not only those that differ.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
 ) -> None:
     """Compare every integer that ONNX Runtime computes with the numpy reference, and with recordings."""
@@ -43,24 +47,24 @@ def verify(
     if certificate is not None:
         _refuse_with_certificate(inputs=inputs, recordings=recordings, write_certificate=write_certificate)
         result = check_certificate(certificate, model, levels=level or None)
-        _show(result, f"{certificate} holds. {result.summary()}", as_json=as_json)
+        _show(result, f"{certificate} holds. {result.summary()}", every=every, as_json=as_json)
         return
     if model is None:
         raise UsageError(
             "verify: Missing argument: the ONNX file, or --certificate with a certificate that lies beside its file."
         )
-    has_given = recordings is not None or inputs is not None or write_certificate is not None
+    has_given = recordings is not None or inputs is not None or write_certificate is not None or bool(shape)
     result = prove(
         recordings,
         model,
-        inputs,
+        _made_up(model, shape, range(seed, seed + batches), recordings, inputs) if shape else inputs,
         levels=level or ("all",),
         batches=batches,
         seed=seed,
         certificate=write_certificate,
         sizes=0 if has_given else OWN_TRIALS,
     )
-    _show(result, None, as_json=as_json)
+    _show(result, f"{model}: {result.summary()}", every=every, as_json=as_json)
     if not result.ok:
         raise VerificationError(f"{model}: {result.summary()}")
 
@@ -71,13 +75,32 @@ def _refuse_with_certificate(**given: Path | None) -> None:
         raise UsageError(f"verify: a certificate says itself what to run. Leave {', '.join(named)} out.")
 
 
-def _show(result: Verification, title: str | None, *, as_json: bool) -> None:
+def _made_up(
+    model: Path, shape: list[str], seeds: Iterable[int], recordings: Path | None, inputs: Path | None
+) -> list[Any]:
+    """Random inputs of the sizes asked for."""
+    from linger.runtime.generated import generated_feeds
+    from linger.runtime.session import Session
+
+    if recordings is not None or inputs is not None:
+        raise UsageError("verify: inputs from a file have the sizes they have. Leave --shape or the files out.")
+    session = Session(model)
+    shapes = read_shapes(shape, session)
+    return [generated_feeds(session, seed, shapes) for seed in seeds]
+
+
+def _show(result: Verification, title: str, *, every: bool, as_json: bool) -> None:
+    """The rows of all tensors, or of those that differ; else the summary. The sentence about a failure is its error."""
     if as_json:
         say_json(_content(result))
         return
     from linger.reporting.tables import verification_table
 
-    console().print(verification_table(result, title))
+    rows = result.rows if every else [row for row in result.rows if row.differing]
+    if rows:
+        console().print(verification_table(result, title if result.ok else "", rows))
+    elif result.ok:
+        say(title)
 
 
 def _content(result: Verification) -> dict[str, Any]:

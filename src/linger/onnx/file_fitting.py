@@ -91,7 +91,8 @@ def fit_to_file(
                 wrong.append(value.name or "")
                 continue
             _, op, attributes = quants[0]  # the file has one scale for all that read it, else its input is float
-            made.inputs[i] = op.body(NumpyKernel(), made.inputs[i], **op.complete(attributes))
+            with np.errstate(all="ignore"):  # what is no number becomes some integer, as in the model
+                made.inputs[i] = op.body(NumpyKernel(), made.inputs[i], **op.complete(attributes))
             for name in [name for name, _, _ in quants if name not in present]:
                 made.integers.pop(name, None)
     if wrong:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from linger.verification.result import Verification
+    from linger.verification.result import TensorRow, Verification
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
@@ -25,7 +25,11 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     return made
 
 
-def verification_table(result: Verification, title: str | None = None) -> Table:
-    """Every tensor of a verification; the title is its summary where none is given."""
-    rows = [(r.name, r.dtype, r.values, r.distinct, r.saturated, r.differing) for r in result.rows]
-    return table(title or result.summary(), ("tensor", "type", "values", "distinct", "saturated", "differ"), rows)
+def verification_table(
+    result: Verification, title: str | None = None, rows: Sequence[TensorRow] | None = None
+) -> Table:
+    """Tensors of a verification, all where none are given; the title is its summary where there is none."""
+    chosen = result.rows if rows is None else rows
+    content = [(r.name, r.dtype, r.values, r.distinct, r.saturated, r.differing) for r in chosen]
+    heading = result.summary() if title is None else title
+    return table(heading, ("tensor", "type", "values", "distinct", "saturated", "differ"), content)

@@ -47,7 +47,8 @@ def find_flips(comparison: Comparison, batch: Batch) -> list[Flip]:
     if not quants:
         return []
     try:
-        return _flips(comparison, batch, quants, forced)
+        with np.errstate(all="ignore"):  # infinities and NaN are within nothing
+            return _flips(comparison, batch, quants, forced)
     except LingerError:  # what cannot be run in this form is not explained
         return []
 

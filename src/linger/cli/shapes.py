@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes of inputs, named on the command line: `image=1x3x48x64`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from linger.errors import UsageError, listing
+
+if TYPE_CHECKING:
+    from linger.runtime.session import Session
+
+HELP = "Sizes of a random input, name=1x3x48x64 (the name may be left out where there is one input). May be repeated."
+
+_SIZES = re.compile(r"\d+(?:[x×]\d+)*")
+
+
+def read_shapes(texts: Sequence[str], session: Session) -> dict[str, tuple[int, ...]]:
+    """The shapes of all inputs of a session: as the texts say, open sizes of the others as they are made up otherwise.
+
+    Raises:
+        UsageError: Texts that are no sizes, names of no inputs, sizes that a file fixes otherwise; all of them are named.
+    """
+    from linger.runtime.generated import generated_shapes
+
+    shapes = generated_shapes(session)
+    declared = {i.name: i.shape for i in session.get_inputs()}
+    wrong = []
+    for text in texts:
+        name, _, sizes = text.rpartition("=")
+        name = name or (next(iter(declared)) if len(declared) == 1 else "")
+        if _SIZES.fullmatch(sizes) is None:
+            wrong.append(f"{text} (sizes look like 1x3x48x64)")
+        elif name not in declared:
+            wrong.append(f"{text} (the inputs are {listing(declared)})")
+        else:
+            given = tuple(int(part) for part in re.split("[x×]", sizes))
+            if not _fits(given, declared[name]):
+                wrong.append(f"{text} ({name} is {'x'.join(str(d) for d in declared[name])})")
+            shapes[name] = given
+    if wrong:
+        raise UsageError(f"--shape {listing(wrong)}.")
+    return shapes
+
+
+def _fits(given: Sequence[int], declared: Sequence[int | str | None]) -> bool:
+    is_alike = len(given) == len(declared)
+    return is_alike and all(not isinstance(d, int) or d == n for n, d in zip(given, declared, strict=True))
