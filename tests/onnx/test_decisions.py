@@ -48,3 +48,28 @@ def test_each_line_is_named_once():
         for _ in range(3):
             x.sum().item()
     assert len(watch.places) == 1
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * float(x.sum() * 0 + 2)
+
+
+class Written(torch.autograd.Function):
+    """In a file it is a node; what its forward reads matters to nobody."""
+
+    @staticmethod
+    def symbolic(g, x):
+        return g.op("Add", x, x)
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * float(x.sum() * 0 + 2)
+
+
+@pytest.mark.parametrize(("kind", "is_noted"), [(Doubled, True), (Written, False)])
+def test_what_a_symbolic_replaces_is_not_noted(kind, is_noted):
+    with DecisionWatch() as watch:
+        kind.forward(None, torch.ones(2))
+    assert bool(watch.places) is is_noted

@@ -28,6 +28,7 @@ from linger.graph.passes.to_qdq import to_qdq
 from linger.onnx.boundary import keep_integers_at_the_ends, remove_dequants
 from linger.onnx.naming import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names
 from linger.onnx.options import ExportOptions
+from linger.onnx.value_shapes import forget_sizes_from_values
 from linger.targets import Target, find_target
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ def assemble(content: bytes, options: ExportOptions, *, is_wrapped: bool = False
     if is_wrapped:
         unwrap_names(model)
     _forget_shapes(model)
+    forget_sizes_from_values(model)
     infer_element_types(model.graph)
     model.producer_name, model.producer_version = "linger", version("linger")
     stages.keep("named", model, "nodes and integer parameters carry the names of modules and checkpoint keys")

@@ -60,10 +60,28 @@ class DecisionWatch(TorchFunctionMode):
 
 
 def _place() -> str | None:
-    """The line of the model that reads; None where linger or the exporter does."""
+    """The line of the model that reads; None where linger or the exporter does, or where the file has a node instead."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - inspect.stack would read every source file
     while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
         frame = frame.f_back
-    if frame is None or frame.f_code.co_filename.startswith((_LINGER, _EXPORTER)):
+    if frame is None or frame.f_code.co_filename.startswith((_LINGER, _EXPORTER)) or _is_replaced(frame):
         return None
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _is_replaced(frame: FrameType | None) -> bool:
+    """Whether the code belongs to a torch.autograd.Function with a symbolic of its own, which the file has in its place."""
+    replaced = {code for kind in _kinds(torch.autograd.Function) if (code := _forward_code(kind)) is not None}
+    while frame is not None:
+        if frame.f_code in replaced:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _kinds(kind: Any) -> list[Any]:
+    return [found for child in kind.__subclasses__() for found in (child, *_kinds(child))]
+
+
+def _forward_code(kind: Any) -> Any:
+    return getattr(kind.forward, "__code__", None) if hasattr(kind, "symbolic") else None
