@@ -29,6 +29,7 @@ def simulate(model, x):
 def run_stock(content, x):
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = 1
     session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     return session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
 
@@ -369,6 +370,7 @@ def test_standard_and_qdq_files_are_exact_at_every_optimisation_level(tmp_path, 
     options = ort.SessionOptions()
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
     options.log_severity_level = 3
+    options.intra_op_num_threads = 1
     session = ort.InferenceSession(tmp_path / "net.onnx", options, providers=["CPUExecutionProvider"])
     np.testing.assert_array_equal(session.run(None, {"image": x.numpy()})[0], simulate(model, x))
 

@@ -14,6 +14,7 @@ from torch.export import Dim
 import linger
 from linger.onnx.options import ExportOptions
 from linger.onnx.tracing import axes_from_shapes
+from linger.runtime.session_options import make_session_options
 from tests.support.models import SmallNet, settle, small_net
 
 AXES = {"x": {0: "n", 2: "h", 3: "w"}, "y": {0: "n"}}
@@ -36,7 +37,7 @@ class FullyConvolutional(nn.Module):
 
 
 def run(path, x):
-    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(path, make_session_options(), providers=["CPUExecutionProvider"])
     return session.run(None, {"x": x.numpy()})[0]
 
 

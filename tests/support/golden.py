@@ -55,6 +55,7 @@ def run_expanded(path: Path, feeds: Arrays) -> Arrays:
     expand_dialect(model)
     options = ort.SessionOptions()
     options.log_severity_level = 3  # leftovers of unused initializers are not news
+    options.intra_op_num_threads = 1
     content = ir.to_proto(model).SerializeToString()
     session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]

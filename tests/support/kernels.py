@@ -39,6 +39,7 @@ def optimised(model, level):
     options = ort.SessionOptions()
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{level}")
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:
         options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
         content = ir.to_proto(model).SerializeToString()

@@ -5,6 +5,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
+from linger.runtime.session_options import make_session_options
+
 
 def parse(body, *, inputs="float[n] x", outputs="float[n] y", extra="", domains="", opset=17):
     """A model from the nodes of its main graph."""
@@ -34,7 +36,9 @@ def checked(model):
 
 def run(model, **feeds):
     """The outputs that stock ONNX Runtime computes."""
-    session = ort.InferenceSession(checked(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        checked(model).SerializeToString(), make_session_options(), providers=["CPUExecutionProvider"]
+    )
     return session.run(None, {name: np.asarray(x) for name, x in feeds.items()})
 
 

@@ -132,6 +132,7 @@ def run_model(model: ir.Model, inputs, *, level=ort.GraphOptimizationLevel.ORT_E
     options = ort.SessionOptions()
     options.graph_optimization_level = level
     options.log_severity_level = 3
+    options.intra_op_num_threads = 1
     session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
     feeds = {i.name: inputs[int(i.name[2:])] for i in session.get_inputs()}
     return joined(session.run(None, feeds))

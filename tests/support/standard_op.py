@@ -5,6 +5,7 @@ import onnx
 import onnxruntime as ort
 
 from linger.runtime.reference import Reference
+from linger.runtime.session_options import make_session_options
 
 
 def by_reference(op_type, inputs, *, opset, outputs=1, **attributes):
@@ -15,7 +16,9 @@ def by_reference(op_type, inputs, *, opset, outputs=1, **attributes):
     model = _model(op_type, inputs, opset, outputs, attributes)
     feeds = {"i0": np.asarray(inputs[0])}
     found = Reference(model).run(feeds)
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        model.SerializeToString(), make_session_options(), providers=["CPUExecutionProvider"]
+    )
     for name, array in zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True):
         assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
         # sums of at most a hundred float32 products of numbers around 1: 100 · 2⁻²⁴ · 10 is below 1e-4

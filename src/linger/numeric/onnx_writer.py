@@ -132,7 +132,7 @@ class OnnxWriter:
             return v.value
         assert v.known is not None  # a value is in the graph or known
         out = self.fresh()
-        tensor = ir.tensor(v.known.astype(v.dtype.numpy()), dtype=v.dtype)
+        tensor = ir.Tensor(v.known.astype(v.dtype.numpy()), dtype=v.dtype)
         self.nodes.append(ir.Node("", "Constant", [], attributes=[ir.AttrTensor("value", tensor)], outputs=[out]))
         return out
 
