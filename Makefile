@@ -13,13 +13,22 @@ FUZZ_SEED ?= 20260101
 # the order of the tests: the same every time, so that the verdict is
 ORDER := --randomly-seed=20260101
 
-.PHONY: help setup demo test test-slow test-deploy fuzz check bench clean
+# what runs models; beside it, what shows that they are exact on an emulated CPU, ten times slower
+CPU_TESTS := tests/numeric tests/ops tests/quantization tests/onnx tests/runtime tests/verification tests/models \
+  tests/test_proof.py tests/test_golden.py
+EMULATED_TESTS := tests/runtime/test_saturation.py tests/verification/test_saturation_cause.py tests/test_golden.py \
+  tests/graph/passes/test_other_tools.py tests/graph/test_byte_fusing.py tests/onnx/test_exported_kernels.py \
+  tests/quantization/test_layer_comparison.py tests/models/test_voice.py tests/analysis/test_fixed_point_loss.py
+EMULATED_CPU := max,-avx512f,-avx512vnni,-avx-vnni
+
+.PHONY: help setup demo test test-slow test-deploy test-cpus fuzz check bench clean
 
 help:
 	@echo "make demo       train, quantise, export and verify a CNN on real data (prints the verdict)"
 	@echo "make test       lint, types, import contracts, tests"
 	@echo "make test-slow  the slow suites, in any order, and a random search by the property tests"
 	@echo "make test-deploy  the deployment side in an environment of its own, without torch"
+	@echo "make test-cpus  the tests that run models, on older instruction sets and on an emulated CPU without VNNI"
 	@echo "make fuzz       ten minutes of coverage-guided fuzzing (FUZZ_SECONDS=600)"
 	@echo "make check      lint, types, import contracts"
 	@echo "make bench      the speed claims, measured side by side"
@@ -59,6 +68,15 @@ $(DEPLOY_STAMP): requirements-deploy.txt pyproject.toml
 
 test-deploy: $(DEPLOY_STAMP)
 	LINGER_REQUIRE_NO_TORCH=1 $(DEPLOY_VENV)/bin/python -m pytest -n 2 $(ORDER) -m "not slow" $(DEPLOY_TESTS)
+
+# torch obeys the variables, ONNX Runtime does not: it needs a CPU of that kind
+test-cpus: $(STAMP)
+	command -v qemu-x86_64 || { test "$$(id -u)" = 0 && apt-get install --yes --no-install-recommends qemu-user; } || \
+	  { echo "make test-cpus needs qemu-x86_64: install the package qemu-user (as root: apt-get install qemu-user)"; exit 1; }
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow" $(CPU_TESTS)
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow" $(CPU_TESTS)
+	LINGER_REQUIRE_SATURATION=1 qemu-x86_64 -cpu $(EMULATED_CPU) $(BIN)/python -m pytest -n 0 $(ORDER) \
+	  -m "not slow" $(EMULATED_TESTS)
 
 fuzz: $(DEPLOY_STAMP)
 	$(DEPLOY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-fuzz.txt

@@ -28,18 +28,26 @@ TEXTBOOK = """<ir_version: 8, opset_import: ["": 13]> g (float[n,4] x) => (float
 """Two layers as every tool writes them; only the first has weights beyond ±64."""
 
 
+def pair_sums(data, weight):
+    """Products of unsigned [m, k] and signed [k, n] bytes, as VPMADDUBSW and VPMADDWD add them.
+
+    VPMADDUBSW multiplies unsigned by signed bytes, adds each product at an even place to its neighbour and saturates the sum
+    to 16 bits; VPMADDWD, multiplying by ones, and VPADDD add these in 32 bits.
+    """
+    data, weight = data.astype(np.int64), weight.astype(np.int64)
+    total = np.zeros((data.shape[0], weight.shape[1]), np.int64)
+    for k in range(0, data.shape[1], 2):
+        total += np.clip(data[:, k : k + 2] @ weight[k : k + 2], -(2**15), 2**15 - 1)
+    return total
+
+
 class SaturatingMatMul(OpRun):
-    """Integers q (signed) and w: q + 128 is unsigned, two products at a time are added in 16 bits."""
+    """Integers q (signed) and w: ONNX Runtime makes q + 128 of the signed data."""
 
     op_domain = "imitation"
 
     def _run(self, q, w, scale_q, scale_w):
-        data, weight = q.astype(np.int64) + 128, w.astype(np.int64)
-        total = np.zeros((q.shape[0], w.shape[1]), np.int64)
-        for k in range(0, q.shape[1], 2):
-            pair = data[:, k : k + 2] @ weight[k : k + 2]
-            total += np.clip(pair, -32768, 32767)
-        total -= 128 * weight.sum(axis=0)
+        total = pair_sums(q.astype(np.int64) + 128, w) - 128 * w.astype(np.int64).sum(axis=0)
         return ((total * (scale_q * scale_w)).astype(np.float32),)
 
 
