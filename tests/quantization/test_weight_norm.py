@@ -54,8 +54,8 @@ def test_the_weight_becomes_a_parameter_and_the_layer_integer(normed, dim, tmp_p
 @each_form
 def test_checkpoints_of_the_float_model_load_afterwards(normed):
     source = net(normed)
-    with torch.no_grad():
-        expected = [source(signal()) is not None and source[i].weight.clone() for i in (0, 3)]
+    source(signal())  # the older form computes its weight in a pass
+    expected = [source[i].weight.detach().clone() for i in (0, 3)]
     model = init(nn.Sequential(*(normed(m) if isinstance(m, nn.Conv1d) else m for m in copy.deepcopy(plain()))))
     missing, unexpected = model.load_state_dict(source.state_dict(), strict=False)
     assert (missing, unexpected) == ([], [])
@@ -80,6 +80,15 @@ def test_a_fused_pair_and_its_checkpoint():
         quantised[0].weight.zero_()
     quantised.load_state_dict(state)
     assert torch.allclose(quantised[0].weight, weight, rtol=1e-6, atol=0)
+
+
+@each_form
+def test_a_copy_of_the_model_keeps_its_own(normed):
+    model = net(normed)
+    with torch.no_grad():  # torch copies the older form only where its weight has no graph
+        expected = model(signal())
+        quantise(copy.deepcopy(model), signal())
+        assert torch.equal(model(signal()), expected)
 
 
 def test_recurrent_layers():

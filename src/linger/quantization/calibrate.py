@@ -92,17 +92,24 @@ def calibration() -> Iterator[None]:
     >>> with linger.calibration():
     ...     _ = model(torch.rand(8, 4))
     """
+    with collecting() as seen:
+        yield
+    for sentence in seen.findings():
+        warnings.warn(sentence, stacklevel=3)
+
+
+@contextmanager
+def collecting() -> Iterator[Calibration]:
+    """The same without a word at its end, for passes that a user did not ask for."""
     made, around = Calibration(), _current.get()
     token = _current.set(made)
     try:
         with torch.no_grad():
-            yield
+            yield made
     finally:
         _current.reset(token)
         if around is not None:
             around.passes += made.passes
-    for sentence in made.findings():
-        warnings.warn(sentence, stacklevel=3)
 
 
 def current_calibration() -> Calibration | None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from linger.analysis.batches import Batch, fresh, run_batch
 from linger.constraint.tracing import replace_everywhere
 from linger.errors import UsageError
-from linger.quantization.calibrate import calibration
+from linger.quantization.calibrate import collecting
 from linger.quantization.initialize import init, quantized_layers, runtime_of
 from linger.quantization.layer import QuantLayer, Widths
 from linger.quantization.marks import mark_of
@@ -125,7 +125,7 @@ class NoiseBench:
         self._reference  # noqa: B018 - a model that fails in float says so, and not as a quantised one
         runtime = runtime_of(model)
         first: Sequence[OpRecord] = ()
-        with torch.random.fork_rng(), calibration():
+        with torch.random.fork_rng(), collecting():
             for number, batch in enumerate(self._batches):
                 run_batch(model, fresh(batch))
                 if number == 0 and runtime is not None:

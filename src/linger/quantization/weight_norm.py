@@ -28,11 +28,17 @@ def fold_weight_norm(layer: nn.Module) -> Folded:
     if not parametrize.is_parametrized(layer):
         return folded
     lists: Any = layer.parametrizations
-    for name in list(lists):
-        steps = list(lists[name])
-        if len(steps) == 1 and isinstance(steps[0], _WeightNorm):
-            folded[name] = -1 if steps[0].dim is None else steps[0].dim
-            parametrize.remove_parametrizations(layer, name)
+    if all(len(lists[name]) == 1 and isinstance(lists[name][0], _WeightNorm) for name in lists):
+        folded |= {name: lists[name][0].dim for name in lists}
+        weights = {
+            name: nn.Parameter(getattr(layer, name).detach().clone(), requires_grad=lists[name].original1.requires_grad)
+            for name in lists
+        }
+        # torch's own way would take the weight from the class, which copies of the layer share
+        del layer._modules["parametrizations"]  # noqa: SLF001
+        layer.__class__ = type(layer).__bases__[0]
+        for name, weight in weights.items():
+            setattr(layer, name, weight)
     return folded
 
 
