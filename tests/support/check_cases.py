@@ -104,6 +104,9 @@ CALLS = """[q] q = thinker.Quant<data_bits=8, scale_x=16.0>(x) [p] p = thinker.Q
 FUNCTION = """<domain: "my", opset_import: ["": 12, "thinker": 1]> f (a) => (b) {
   [r] b = thinker.Requant<data_bits=8, o_bits=8, scale_x=16.0, scale_o=8.0>(a) }"""
 
+SCALES = "data_bits=8, o_bits=8, scale_x=16.0, scale_o=16.0"
+MATRICES = "<int16[2,2] rows = {16384, 0, 0, 16384}, int16[2,2] columns = {16384, 0, 0, 16384}>"
+
 GENERAL = [
     Case("LGR101", "[n] y = Rilu(x)", "[n] y = Relu(x)", settings=STANDARD),
     Case("LGR101", node("Quantt", data_bits=8, scale_x=1.0), node("Quant", data_bits=8, scale_x=1.0),
@@ -149,6 +152,9 @@ GENERAL = [
          changes={"inputs": "float[n,2] x"}),
     Case("LGR213", "[n] y = Neg(x)", settings=STANDARD | {"outputs": "float[2,2] y, float[2,2] y"},
          changes={"outputs": "float[2,2] y"}),
+    Case("LGR214", f"{QUANT} [i] l = thinker.iqInterpolate<{SCALES}>(q, rows, columns) {DEQUANT}",
+         settings={"inputs": "float[1,1,h,2] x", "outputs": "float[1,1,2,2] y", "extra": MATRICES},
+         changes={"inputs": "float[1,1,2,2] x"}),
     Case("LGR301", linear(), settings=with_weights(extra="<int16[2,2] w = {1, 1, 1, 1}, int32[2] b = {1, 2}>"),
          changes=with_weights()),
     Case("LGR301", linear(), settings=with_weights(extra="<int8[2,2] w = {64, 1, 1, 64}, int16[2] b = {1, 2}>"),

@@ -22,6 +22,7 @@ from linger.graph.name_findings import name_findings, size_findings
 from linger.graph.node_places import Whole, model_finding
 from linger.graph.number_findings import number_findings
 from linger.graph.onnx_verdict import onnx_verdict, without_weights
+from linger.graph.open_size_findings import open_size_findings
 from linger.graph.propagation_findings import propagation_findings
 from linger.graph.qdq_findings import qdq_findings
 from linger.graph.scale_findings import scale_findings
@@ -118,6 +119,7 @@ def _collected(whole: Whole, light: onnx.ModelProto, chip: Target | None) -> Ite
     unfit = _unfit(whole, found)
     yield from onnx_verdict(light, whole, {f.node for f in found if f.severity == ERROR})
     yield from usage_findings(whole)
+    yield from open_size_findings(whole)
     yield from name_findings(whole)
     yield from size_findings(whole)
     yield from input_range_findings(whole, skip=unfit)
