@@ -1,11 +1,14 @@
 """Example calls in every form a user may write."""
 
+import onnx
 import pytest
 import torch
 from torch import nn
 
+import linger
 from linger.errors import UsageError
 from linger.onnx.call import Call, FlatModel, default_names, read_call, run_once
+from tests.support.models import quantised
 
 X, Y = torch.ones(2), torch.full((2,), 3.0)
 
@@ -54,3 +57,58 @@ def test_nested_inputs_are_named_by_their_keys():
 def test_failing_forward_is_one_sentence():
     with pytest.raises(UsageError, match=r"Model: the forward pass fails on the example input \[\(2,\), \(3,\)\]"):
         run_once(Model(), Call((X, torch.ones(3)), {}))
+
+
+class Plain(nn.Module):
+    """Parameters by name, a result of several tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, image, output=None):
+        y = self.fc(image)
+        return y if output is None else {"a": y, "b": [self.fc(output)]}
+
+
+class Variadic(Plain):
+    """Parameters without names."""
+
+    def forward(self, *images):
+        return self.fc(images[0]) + self.fc(images[1])
+
+
+@pytest.mark.parametrize("is_quantised", [True, False], ids=["quantised", "float"])
+@pytest.mark.parametrize(
+    ("make", "count", "names", "expected"),
+    [
+        (Plain, 1, {}, [["image"], ["output"]]),
+        (Plain, 2, {}, [["image", "output"], ["output_1", "output_1_1"]]),
+        (Plain, 2, {"input_names": ["x"], "output_names": ["y"]}, [["x", "output"], ["y", "output_1"]]),
+        (Variadic, 2, {}, [["input_0", "input_1"], ["output"]]),
+    ],
+    ids=["one", "a parameter called output", "some given", "no names"],
+)
+def test_ends_are_named_after_forward(tmp_path, make, count, names, expected, is_quantised):
+    torch.manual_seed(0)
+    inputs = tuple(torch.randn(3, 4) for _ in range(count))
+    model = quantised(make(), *inputs) if is_quantised else make().eval()
+    linger.onnx.export(model, inputs, tmp_path / "net.onnx", **names)
+    graph = onnx.load(tmp_path / "net.onnx").graph
+    assert [[value.name for value in values] for values in (graph.input, graph.output)] == expected
+
+
+def test_input_called_as_a_weight_of_the_model(tmp_path):
+    class Odd(nn.Linear):
+        def forward(self, weight):
+            return super().forward(weight)
+
+    model = nn.Sequential(Odd(4, 2)).eval()
+    linger.onnx.export(model[0], (torch.ones(1, 4),), tmp_path / "net.onnx")
+    graph = onnx.load(tmp_path / "net.onnx").graph
+    assert [v.name for v in graph.input] == ["weight"]
+    onnx.checker.check_model(tmp_path / "net.onnx", full_check=True)
+    found = linger.Session(tmp_path / "net.onnx").run(None, {"weight": torch.ones(1, 4).numpy()})[0]
+    torch.testing.assert_close(
+        torch.from_numpy(found), model(torch.ones(1, 4)).detach(), rtol=1e-6, atol=1e-6
+    )  # 4 float32 products

@@ -26,6 +26,7 @@ from linger.graph.passes.remove_dead_code import remove_dead_code
 from linger.graph.passes.replace_idle_clips import replace_idle_clips
 from linger.graph.passes.to_qdq import to_qdq
 from linger.onnx.boundary import keep_integers_at_the_ends, remove_dequants
+from linger.onnx.fixed_shapes import fix_shapes
 from linger.onnx.naming import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names
 from linger.onnx.options import ExportOptions
 from linger.onnx.value_shapes import forget_sizes_from_values
@@ -67,6 +68,8 @@ def assemble(content: bytes, options: ExportOptions, *, is_wrapped: bool = False
     infer_element_types(model.graph)
     model.producer_name, model.producer_version = "linger", version("linger")
     stages.keep("named", model, "nodes and integer parameters carry the names of modules and checkpoint keys")
+    if not options.is_dynamic and fix_shapes(model, _fixed_sizes):
+        stages.keep("fixed_shapes", model, "shapes that were computed from fixed sizes became constants")
     if options.is_input_quant:
         _warn_about_float_inputs(keep_integers_at_the_ends(model))
         stages.keep("integer_ends", model, "Quant at inputs and Dequant at outputs removed (is_input_quant)")
@@ -83,6 +86,20 @@ def assemble(content: bytes, options: ExportOptions, *, is_wrapped: bool = False
     proto = _in_form(model, options)
     stages.keep(options.form, proto, f"the form {options.form!r}: the finished file")
     return proto
+
+
+def _fixed_sizes(model: ir.Model) -> dict[str, tuple[int, ...]]:
+    """The sizes of every tensor that has fixed ones, inferred through the bodies of dialect nodes."""
+    shaped = ir.from_proto(ir.to_proto(model))
+    attach_functions(shaped)
+    proto = ir.to_proto(shaped)
+    del proto.graph.value_info[:]
+    graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
+    types = {value.name: value.type.tensor_type for value in (*graph.input, *graph.value_info, *graph.output)}
+    known = {n: t.shape.dim for n, t in types.items() if t.HasField("shape")}
+    return {
+        n: tuple(d.dim_value for d in dims) for n, dims in known.items() if all(d.HasField("dim_value") for d in dims)
+    }
 
 
 def _warn_about_float_inputs(refused: Mapping[str, str]) -> None:

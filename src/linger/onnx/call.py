@@ -110,8 +110,9 @@ def default_names(model: Any, call: Call) -> tuple[str, ...]:
     for path, value in call.leaves():
         if is_input(value):
             head, _, rest = path.partition(".")
-            if head.isdigit() and int(head) < len(names):
-                head = names[int(head)]
+            if head.isdigit():
+                place = int(head)
+                head = names[place] if place < len(names) else f"input_{place}"
             result.append(f"{head}.{rest}" if rest else head)
     return tuple(result)
 
@@ -138,6 +139,9 @@ def _parameter_names(model: Any) -> list[str]:
     if isinstance(model, torch.jit.ScriptModule):
         schema: Any = model.forward.schema  # type: ignore[attr-defined]  # a scripted method has one
         return [argument.name for argument in schema.arguments[1:]]
+    if isinstance(model, torch.jit.ScriptFunction):
+        described: Any = model.schema
+        return [argument.name for argument in described.arguments]
     forward = getattr(model, "forward", model)
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_ONLY)
     return [name for name, p in inspect.signature(forward).parameters.items() if p.kind in kinds]

@@ -41,6 +41,7 @@ from linger.onnx.options import (
     check_place,
     check_tensors,
     warn_about_removed,
+    with_names,
     with_target,
 )
 from linger.onnx.preserve import preserved
@@ -104,8 +105,8 @@ def export(
         export_params: False: weights become typed inputs of the graph.
         verbose: Print a listing of the exported graph.
         training: torch's TrainingMode for a float model; a quantised model is exported in evaluation form.
-        input_names: Names of the graph's inputs.
-        output_names: Names of the graph's outputs.
+        input_names: Names of the graph's inputs; None, or fewer than there are: as forward's parameters are called.
+        output_names: Names of the graph's outputs; None, or fewer than there are: `output`, `output_1`, ….
         aten: Removed from torch; ignored with a DeprecationWarning.
         export_raw_ir: As `aten`.
         operator_export_type: torch's OperatorExportTypes, e.g. ONNX_ATEN_FALLBACK.
@@ -203,11 +204,10 @@ def _convert(model: Any, call: Call, options: ExportOptions, f: Target) -> bytes
         with kept_attributes(model):
             output = run_once(model, call)
         is_wrapped = not call.is_plain
-        if not options.input_names and (is_wrapped or options.is_dynamic):
-            options = replace(options, input_names=default_names(model, call))
+        tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
+        options = with_names(options, default_names(model, call), len(tensors))
         if options.dynamic_shapes and not options.dynamo:
             options = replace(options, dynamic_axes=declared_axes(options), dynamic_shapes=None)
-        tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
         check_names(options, [t.dim() for t in call.tensors()], [t.dim() for t in tensors])
         subject = FlatModel(model, call) if is_wrapped else model
         if runtime is None:

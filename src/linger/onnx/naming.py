@@ -62,8 +62,9 @@ def _constant_node(consumer: ir.Node, name: str, tensor: ir.TensorProtocol) -> i
 def _initializer(model: ir.Model, name: str, tensor: ir.TensorProtocol) -> ir.Value:
     """The initializer of this name and content; other content under the same name gets a number."""
     stem, count = name, 0
-    while name in model.graph.initializers:
-        present = model.graph.initializers[name].const_value
+    ends = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    while name in model.graph.initializers or name in ends:
+        present = None if name in ends else model.graph.initializers[name].const_value
         if present is not None and present.dtype == tensor.dtype and present.tobytes() == tensor.tobytes():
             return model.graph.initializers[name]
         count += 1

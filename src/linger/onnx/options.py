@@ -150,6 +150,24 @@ def check_options(options: ExportOptions, *, is_quantized: bool) -> None:
         raise UsageError("export: dynamic_axes and dynamic_shapes say the same thing. Give one of them.")
 
 
+def with_names(options: ExportOptions, inputs: Sequence[str], output_count: int) -> ExportOptions:
+    """The options with a name for every input and output.
+
+    Behind those that were given come the names of forward's parameters, and `output`, `output_1`, …, as far as they are free.
+    """
+    given, outputs = list(options.input_names), list(options.output_names)
+    for name in inputs[len(given) :]:
+        given.append(_free(name, [*given, *outputs]))
+    for number in range(len(outputs), output_count):
+        outputs.append(_free(f"output_{number}" if number else "output", [*given, *outputs]))
+    return replace(options, input_names=tuple(given), output_names=tuple(outputs))
+
+
+def _free(name: str, taken: Sequence[str]) -> str:
+    candidates = (name, *(f"{name}_{count}" for count in range(1, len(taken) + 1)))
+    return next(candidate for candidate in candidates if candidate not in taken)
+
+
 def with_target(options: ExportOptions, own: str | None) -> ExportOptions:
     """The options with the chip that the model simulates, where the file is one for chips.
 

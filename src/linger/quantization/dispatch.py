@@ -32,6 +32,7 @@ from linger.quantization.rewrites import NUMPY_SPELLINGS, REWRITES, Call, rewrit
 from linger.quantization.runtime import is_exporting
 from linger.quantization.supported import NO_INTEGER_FORM
 from linger.quantization.switched import SHUFFLES, is_switched, reason_of, why_off
+from linger.quantization.traced_sizes import with_sizes_read
 
 _SHAPE_QUERIES = frozenset({"size", "dim", "numel", "nelement", "ndimension", "__len__", "is_same_size"})
 _SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "device", "is_cuda", "is_cpu", "layout", "is_meta"})
@@ -85,8 +86,6 @@ _IN_PLACE_OPERATORS = frozenset(
 
 _GRADIENT_QUERIES = frozenset({"requires_grad_", "register_hook", "retain_grad"})
 _GRADIENT_ATTRIBUTES = frozenset({"requires_grad", "grad", "grad_fn", "is_leaf"})
-
-
 _ARRAYS = frozenset({"numpy", "__array__"})
 """Questions whose answer is the memory itself."""
 
@@ -241,6 +240,7 @@ def _as_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         return _in_float(func, args, kwargs, reason="outside the model")
     if op.name == "BmmInt" and not runtime.switches.bmm:  # a product with a parameter is a layer, and came before
         return _in_float(func, args, kwargs, reason=reason_of("bmm"))
+    args, kwargs = with_sizes_read(args), with_sizes_read(kwargs)
     spelled = {NUMPY_SPELLINGS.get(k, k): v for k, v in kwargs.items() if k != "out"}
     settings = binding(*args, **spelled)
     if isinstance(settings, Refusal):
