@@ -211,6 +211,10 @@ GENERAL = [
     Case("LGR701", "[q] q = QuantizeLinear(x, s, z) [d] y = DequantizeLinear(q, s, z)",
          settings=STANDARD | {"opset": 13, "extra": "<float s = {0.5}, int8 z = {3}>"},
          changes={"extra": "<float s = {0.5}, int8 z = {0}>"}),
+    Case("LGR703", "[q] q = QuantizeLinear(x, s, z) [d] d = DequantizeLinear(q, s, z) [v] v = DequantizeLinear(w, s, k)"
+         " [p] p = MatMul(d, v) [r] r = QuantizeLinear(p, s, z) [e] y = DequantizeLinear(r, s, z)",
+         settings=STANDARD | {"opset": 13, "extra": "<float s = {0.5}, int8 z = {0}, int8 k = {0}, int8[2,2] w = {65, 1, 1, 1}>"},
+         changes={"extra": "<float s = {0.5}, int8 z = {0}, int8 k = {0}, int8[2,2] w = {64, 1, 1, 1}>"}),
     Case("LGR702", "[q] q = QuantizeLinear(x, s, z) [d] y = DequantizeLinear(q, s, z)",
          settings=STANDARD | {"opset": 13, "extra": "<float s = {0.3}, int8 z = {0}>"},
          changes={"extra": "<float s = {0.5}, int8 z = {0}>"}),

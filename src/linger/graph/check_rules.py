@@ -253,6 +253,11 @@ ODD_QDQ_SCALE = CheckRule(
     "LGR702", "odd-qdq-scale", NOTE, "Scales of QuantizeLinear and DequantizeLinear are powers of two.",
     "Fixed-point devices only shift. Such a file runs in ONNX Runtime, but has no form in the dialect.",
 )  # fmt: skip
+SATURATING_PRODUCT = CheckRule(
+    "LGR703", "saturating-product", WARNING, "ONNX Runtime computes the same numbers on every CPU.",
+    "Its kernels for unsigned data and signed weights add two products in 16 bits on x64 CPUs without VNNI: beyond ±64, weights "
+    "make such sums saturate, silently.",
+)  # fmt: skip
 
 GENERAL_RULES: tuple[CheckRule, ...] = tuple(v for v in list(globals().values()) if isinstance(v, CheckRule))
 """All of the above, in the order of their ids."""

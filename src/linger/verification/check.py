@@ -25,6 +25,7 @@ from linger.graph.onnx_verdict import onnx_verdict, without_weights
 from linger.graph.open_size_findings import open_size_findings
 from linger.graph.propagation_findings import propagation_findings
 from linger.graph.qdq_findings import qdq_findings
+from linger.graph.saturation_findings import saturation_findings
 from linger.graph.scale_findings import scale_findings
 from linger.graph.schema_findings import schema_findings
 from linger.graph.setting_findings import setting_findings
@@ -127,6 +128,7 @@ def _collected(whole: Whole, light: onnx.ModelProto, chip: Target | None) -> Ite
     yield from propagation_findings(whole, light)
     yield from dequant_findings(whole)
     yield from qdq_findings(whole, skip=unfit)
+    yield from saturation_findings(whole)
     skipped = []
     if any(f.severity == ERROR for f in found):
         skipped.append("whether linger could run every node")
