@@ -52,7 +52,7 @@ def from_log_softmax(x: Any, dim: Any = None, dtype: Any = None) -> Mapping[str,
         return Refusal("the axis is not given as a number; write dim=-1")
     if str(dtype) not in ("None", "torch.float32"):
         return Refusal(f"the result is asked for as {dtype}")
-    if not x.shape:
+    if not x.dim():
         return Refusal("the tensor has no axis")
     return {"dim": dim}
 
