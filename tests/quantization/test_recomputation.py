@@ -45,7 +45,7 @@ def trained(run):
     """A net after three steps: gradients of the last one, and the state."""
     torch.manual_seed(0)
     net = Net(plainly)
-    linger.trace_layers(net, net, torch.randn(6, 4))
+    linger.trace_layers(net, net.fused, torch.randn(6, 1, 5))
     net = linger.init(net).train()
     net.run = run
     for step in range(3):
