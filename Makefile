@@ -8,6 +8,8 @@ DEPLOY_STAMP := $(DEPLOY_VENV)/.installed
 DEPLOY_TESTS := tests/graph tests/runtime tests/verification tests/reporting tests/cli tests/numeric tests/test_hostile.py \
   tests/test_fuzz_corpus.py tests/test_deployment.py tests/test_house_rules.py tests/test_docs.py tests/test_atomic.py tests/test_writers.py \
   tests/test_dialect.py tests/test_errors.py tests/test_progress.py tests/test_targets.py
+LOWEST_VENV := .venv-lowest
+LOWEST_STAMP := $(LOWEST_VENV)/.installed
 FUZZ_SECONDS ?= 600
 FUZZ_SEED ?= 20260101
 # the order of the tests: the same every time, so that the verdict is
@@ -21,7 +23,7 @@ EMULATED_TESTS := tests/runtime/test_saturation.py tests/verification/test_satur
   tests/onnx/test_exported_kernels.py tests/quantization/test_layer_comparison.py tests/models/test_voice.py tests/analysis/test_fixed_point_loss.py
 EMULATED_CPU := max,-avx512f,-avx512vnni,-avx-vnni
 
-.PHONY: help setup demo test test-slow test-deploy test-cpus fuzz check bench clean
+.PHONY: help setup demo test test-slow test-deploy test-lowest test-cpus fuzz check bench clean
 
 help:
 	@echo "make demo       train, quantise, export and verify a CNN on real data (prints the verdict)"
@@ -29,6 +31,7 @@ help:
 	@echo "make test-slow  the slow suites, in any order, and a random search by the property tests"
 	@echo "make test-deploy  the deployment side in an environment of its own, without torch"
 	@echo "make test-cpus  the tests that run models, on older instruction sets and on an emulated CPU without VNNI"
+	@echo "make test-lowest  the deployment side with the lowest version of everything it requires"
 	@echo "make fuzz       ten minutes of coverage-guided fuzzing (FUZZ_SECONDS=600)"
 	@echo "make check      lint, types, import contracts"
 	@echo "make bench      the speed claims, measured side by side"
@@ -78,6 +81,17 @@ test-cpus: $(STAMP)
 	LINGER_REQUIRE_SATURATION=1 qemu-x86_64 -cpu $(EMULATED_CPU) $(BIN)/python -m pytest -n 0 $(ORDER) \
 	  -m "not slow" -k "not resnet" $(EMULATED_TESTS)
 
+$(LOWEST_STAMP): requirements-deploy.txt pyproject.toml
+	test -x $(LOWEST_VENV)/bin/python || $(PYTHON) -m venv $(LOWEST_VENV)
+	$(LOWEST_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  $$($(PYTHON) tools/lowest_versions.py report) $$(grep -E '^(pytest|hypothesis|setuptools)' requirements-deploy.txt)
+	$(LOWEST_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(LOWEST_STAMP)
+
+# old versions of others may use what is deprecated today
+test-lowest: $(LOWEST_STAMP)
+	LINGER_REQUIRE_NO_TORCH=1 $(LOWEST_VENV)/bin/python -m pytest -n 2 $(ORDER) -m "not slow" -W ignore::DeprecationWarning $(DEPLOY_TESTS)
+
 fuzz: $(DEPLOY_STAMP)
 	$(DEPLOY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-fuzz.txt
 	$(DEPLOY_VENV)/bin/python -m tests.fuzz.run -seed=$(FUZZ_SEED) -max_total_time=$(FUZZ_SECONDS)
@@ -91,4 +105,4 @@ bench: $(STAMP)
 	cd benchmarks && ../$(BIN)/python cli_start.py
 
 clean:
-	rm -rf $(VENV) $(DEPLOY_VENV) build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DEPLOY_VENV) $(LOWEST_VENV) build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -5,6 +5,7 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import hypothesis
@@ -72,6 +73,26 @@ def test_no_print_and_no_todo_in_the_library():
         text = file.read_text()
         assert not re.search(r"\b(TODO|FIXME|XXX)\b", text), file
         assert not re.search(r"^\s*print\(", text, re.MULTILINE), file
+
+
+def test_no_message_cites_a_file_that_is_not_installed():
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not re.search(r"\b(docs|examples|tests|tools|benchmarks)/\w|CONTRIBUTING", node.value), file
+
+
+REQUIRED = {"onnx-ir": "onnx_ir", "protobuf": "google"}
+
+
+def test_every_requirement_is_imported_and_every_import_required():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    listed = [*project["dependencies"], *(line for name in ("torch", "report", "simplify") for line in extras[name])]
+    required = {re.split(r"[>=<\[]", line)[0] for line in listed}
+    text = "\n".join(file.read_text() for file in FILES)
+    used = set(re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE)) | set(re.findall(r'module\("(\w+)', text))
+    assert {REQUIRED.get(name, name) for name in required} == used - set(sys.stdlib_module_names) - {"linger"}
 
 
 @pytest.mark.needs_torch

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import io
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from linger.verification.check_result import CheckResult
 
 
-class Form(str, Enum):
+class Form(StrEnum):
     """How findings are written."""
 
     table = "table"
@@ -29,7 +29,7 @@ class Form(str, Enum):
     sarif = "sarif"
 
 
-class Severity(str, Enum):
+class Severity(StrEnum):
     """What makes the command fail."""
 
     error = "error"

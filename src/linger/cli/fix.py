@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from linger.verification.fix_dequant import Repair
 
 
-class Outputs(str, Enum):
+class Outputs(StrEnum):
     """What quantised outputs of the model become."""
 
     declared = "declared"

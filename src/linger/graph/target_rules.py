@@ -10,7 +10,7 @@ from linger.graph import operand_limits, packing_limits, product_limits, window_
 from linger.graph.check_rules import CheckRule
 from linger.graph.finding import ERROR, WARNING, Finding
 
-_HELP = "The limit is the chip's or its packer's; see docs/targets.md. Only with a target."
+_HELP = "The limit is the chip's or its packer's. Only with a target."
 
 
 def _rule(number: int, name: str, summary: str, severity: str = ERROR) -> CheckRule:

@@ -79,7 +79,7 @@ def rule_ids(given: Iterable[str]) -> frozenset[str]:
     unknown = [name for name in wanted if name not in by_name and name not in RULES]
     if unknown:
         raise UsageError(
-            f"ignore: there is no rule {listing(unknown)}. docs/check.md lists the rules: {RULES_SPAN} and their names."
+            f"ignore: there is no rule {listing(unknown)}. Every finding shows its rule: {RULES_SPAN}, or their names."
         )
     return frozenset(by_name.get(name, name) for name in wanted)
 

@@ -85,7 +85,7 @@ class CheckResult:
         return [(f.severity, f.rule, f.node or f.tensor, f.reason, f.remedy) for f in self.findings]
 
     def to_json(self) -> str:
-        """The result as JSON text; `docs/check.md` describes the keys."""
+        """The result as JSON text; the page on `linger.check` describes the keys."""
         return json_report([self])
 
     def to_sarif(self) -> str:
