@@ -4,10 +4,13 @@ import numpy as np
 import onnx
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import linger
+from linger.onnx import exporter
+from tests.support.wired import Wired, picture, quantise
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
 
@@ -117,3 +120,14 @@ def test_wide_integers_beside_a_function_are_refused(tmp_path):
         linger.onnx.export(net, (X,), tmp_path / "net.onnx")
     assert not list(tmp_path.iterdir())
     net(X)  # and the model is as before
+
+
+def test_sizes_of_quantised_tensors_need_no_second_trace(tmp_path, monkeypatch):
+    monkeypatch.setattr(exporter, "WrapperTrace", None)  # made only where a function is met
+
+    def forward(m, x):
+        y = F.pad(m.conv(x), (1, 2, 1, 1), mode="reflect")
+        return F.relu6(y).mean((2, 3)), F.softmax(y, 1), F.adaptive_avg_pool2d(y, 1), y.reshape(y.shape[0], -1) + 0.5
+
+    model = quantise(Wired(forward), picture())
+    linger.onnx.export(model, (picture(),), tmp_path / "m.onnx", verify=True)

@@ -86,6 +86,11 @@ class QTensor(Tensor):
             self.runtime.announcer.announce(self, self._content, self.scale)
 
     @property
+    def shape(self) -> torch.Size:  # type: ignore[override]  # an attribute there
+        """The content's: a trace that asks the wrapper, which it does not know, would be made again."""
+        return self._content.shape
+
+    @property
     def content(self) -> Tensor:
         """Real values in a simulation, integers in an export.
 
