@@ -84,6 +84,12 @@ def _count_batch(bn: Any) -> float:
     return 1.0 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum
 
 
+def cumulative_momentum(bn: Any) -> Any:
+    """The weight of the newest of all batches so far; on another device than the CPU a tensor, which nobody waits for."""
+    count = bn.num_batches_tracked
+    return 1.0 / float(count) if count.is_cpu else (1.0 / count.double()).to(bn.running_mean.dtype)
+
+
 class NormalizeBatchNorm1d(_LimitedBatchNorm, nn.BatchNorm1d):
     """Batch norm of vectors or sequences within limits."""
 

@@ -14,6 +14,7 @@ from linger.constraint.batch_norm import (
     NormalizeBatchNorm2d,
     NormalizeBatchNorm3d,
     batch_statistics,
+    cumulative_momentum,
     freeze_statistics,
 )
 from linger.constraint.limits import Limits, Normalized, clamp, exceeds, limits_of
@@ -73,9 +74,9 @@ def learning_factor(bn: Any) -> Tensor:
     """
     factor = _affine(bn)[0].detach()
     is_visible = factor.abs() > _NEGLIGIBLE_GAMMA
-    if bool(is_visible.all()):
+    if factor.is_cpu and bool(is_visible.all()):  # elsewhere a look would stall the device
         return factor
-    largest = factor.abs().max() if bool(is_visible.any()) else torch.ones_like(factor[0])
+    largest = torch.where(is_visible.any(), factor.abs().amax(), torch.ones_like(factor[0]))
     return torch.where(is_visible, factor, largest)
 
 
@@ -95,7 +96,7 @@ def normalize_folded(z: Tensor, bias: Tensor | None, bn: Any, factor: Tensor, ga
 
 def _learn_statistics(bn: Any, mean: Tensor, var: Tensor, factor: Tensor, bias: Tensor | None) -> None:
     bn.num_batches_tracked += 1
-    momentum = 1.0 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum
+    momentum = cumulative_momentum(bn) if bn.momentum is None else bn.momentum
     mean_u = mean / factor if bias is None else mean / factor + bias
     bn.running_mean.lerp_(mean_u, momentum)
     bn.running_var.lerp_(var / (factor * factor), momentum)

@@ -12,6 +12,7 @@ from linger.numeric import blocks
 from linger.numeric.long_tables import ONE, LongPieces
 from linger.numeric.tables import Pieces, WidePieces
 from linger.numeric.torch_kernel import TorchKernel, carrier
+from linger.numeric.torch_scale import Scale
 
 _Q11 = 2.0**11
 _REACH = 1 << 15
@@ -34,19 +35,21 @@ def _table(pieces: Pieces, scale_o: float, bits: int, device: torch.device) -> T
         return (result / scale_o).to(device)
 
 
-def evaluate_long_pieces(x: Tensor, pieces: LongPieces, scale_x: float, scale_o: float, bits: int) -> Tensor:
+def evaluate_long_pieces(x: Tensor, pieces: LongPieces, scale_x: Scale, scale_o: Scale, bits: int) -> Tensor:
     """What blocks.long_piecewise_linear and requantize give for real values x at scale_x, divided by scale_o."""
-    if x.dtype == torch.float64:  # the carrier of 32 bits, too many for a table
+    # the carrier of 32 bits has too many numbers for a table; and one for a scale on a device could not be found again
+    if x.dtype == torch.float64 or isinstance(scale_o, Tensor):
         return _long_curve(x.detach() * scale_x, pieces, scale_x, scale_o, bits)
     index = (x.detach() * scale_x).int().add_(_REACH)
     return _long_table(pieces, scale_x, scale_o, bits, x.device)[index]
 
 
-def _long_curve(integers: Tensor, pieces: LongPieces, scale_x: float, scale_o: float, bits: int) -> Tensor:
+def _long_curve(integers: Tensor, pieces: LongPieces, scale_x: Scale, scale_o: Scale, bits: int) -> Tensor:
     k = TorchKernel(device=integers.device)
     y = blocks.long_piecewise_linear(k, integers, source=k.scalar(scale_x), pieces=pieces)
     result = blocks.requantize(k, y, source=k.scalar(ONE), target=k.scalar(scale_o), bits=bits)
-    return (result / scale_o).to(carrier(bits))
+    real: Tensor = result / scale_o
+    return real.to(carrier(bits))
 
 
 @cache
@@ -59,17 +62,24 @@ def _long_table(pieces: LongPieces, scale_x: float, scale_o: float, bits: int, d
 _REACH_OF_8_BITS = 1 << 7
 
 
-def evaluate_wide_pieces(x: Tensor, pieces: WidePieces, scale_x: float, scale_o: float, bits: int) -> Tensor:
+def evaluate_wide_pieces(x: Tensor, pieces: WidePieces, scale_x: Scale, scale_o: Scale, bits: int) -> Tensor:
     """What blocks.wide_piecewise_linear and requantize give for real values x of 8 bits at scale_x, divided by scale_o."""
     index = (x.detach() * scale_x).int().add_(_REACH_OF_8_BITS)
+    if isinstance(scale_x, Tensor) or isinstance(scale_o, Tensor):
+        return _wide_curve(x.detach() * scale_x, pieces, scale_x, scale_o, bits)
     return _wide_table(pieces, scale_x, scale_o, bits, x.device)[index]
 
 
 @cache
 def _wide_table(pieces: WidePieces, scale_x: float, scale_o: float, bits: int, device: torch.device) -> Tensor:
     with torch.inference_mode(mode=False), torch.no_grad():
-        k = TorchKernel()
         every = torch.arange(-_REACH_OF_8_BITS, _REACH_OF_8_BITS, dtype=torch.float64)
-        y = blocks.wide_piecewise_linear(k, every, source=k.scalar(scale_x), pieces=pieces)
-        curve = k.scalar(blocks.WIDE_CURVE_SCALE)
-        return (blocks.requantize(k, y, source=curve, target=k.scalar(scale_o), bits=bits) / scale_o).to(device)
+        return _wide_curve(every, pieces, scale_x, scale_o, bits).to(device)
+
+
+def _wide_curve(integers: Tensor, pieces: WidePieces, scale_x: Scale, scale_o: float, bits: int) -> Tensor:
+    k = TorchKernel(device=integers.device)
+    y = blocks.wide_piecewise_linear(k, integers.double(), source=k.scalar(scale_x), pieces=pieces)
+    curve = k.scalar(blocks.WIDE_CURVE_SCALE)
+    real: Tensor = blocks.requantize(k, y, source=curve, target=k.scalar(scale_o), bits=bits) / scale_o
+    return real

@@ -15,10 +15,15 @@ import torch
 from torch import Tensor
 
 from linger.numeric.fixed import limits
+from linger.numeric.torch_scale import Scale
 
 
-def _round_to_grid(x: Tensor, scale: float, low: int | None, high: int | None, *, is_owned: bool) -> Tensor:
+def _round_to_grid(x: Tensor, scale: Scale, low: int | None, high: int | None, *, is_owned: bool) -> Tensor:
     """⌊x·scale + ½⌋ limited and divided by the scale; written over x where the caller owns it."""
+    if isinstance(scale, Tensor):
+        scale = scale.to(x.dtype)
+        result: Tensor = (x * scale).add_(0.5).floor_()
+        return (result if high is None else result.clamp_(low, high)).div_(scale)
     half = torch.tensor(0.5, dtype=x.dtype, device=x.device)
     result = torch.add(half, x, alpha=scale, out=x) if is_owned else torch.add(half, x, alpha=scale)
     result.floor_()
@@ -32,7 +37,7 @@ class _FakeQuantize(torch.autograd.Function):
     def forward(  # torch's apply takes positional arguments only
         ctx: Any,
         x: Tensor,
-        scale: float,
+        scale: Scale,
         low: int,
         high: int,
         is_relu: bool,  # noqa: FBT001
@@ -44,9 +49,9 @@ class _FakeQuantize(torch.autograd.Function):
         below = (low - 0.5) / scale * (1 + torch.finfo(x.dtype).eps)
         ctx.edges = (0.0 if is_relu else below, (high + 0.5) / scale)
         if is_relu or can_saturate:
-            ctx.save_for_backward(x)
+            ctx.save_for_backward(x)  # the edges of a scale on a device are tensors too, but no inputs or outputs
             is_owned = False
-        elif is_owned:
+        elif is_owned and not isinstance(scale, Tensor):
             ctx.mark_dirty(x)
         needs_limit = is_relu or can_saturate
         return _round_to_grid(x, scale, 0 if is_relu else low, high if needs_limit else None, is_owned=is_owned)
@@ -54,7 +59,11 @@ class _FakeQuantize(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         gradient = gradients[0]
-        if ctx.can_saturate:
+        if ctx.can_saturate and isinstance(ctx.edges[1], Tensor):
+            low, high = ctx.edges
+            (x,) = ctx.saved_tensors
+            gradient = gradient.masked_fill((x <= low) | (x >= high), 0.0)
+        elif ctx.can_saturate:
             gradient = torch.ops.aten.hardtanh_backward(gradient, ctx.saved_tensors[0], *ctx.edges)
         elif ctx.is_relu:
             gradient = torch.ops.aten.threshold_backward(gradient, ctx.saved_tensors[0], 0.0)
@@ -63,7 +72,7 @@ class _FakeQuantize(torch.autograd.Function):
 
 def fake_quantize(
     x: Tensor,
-    scale: float,
+    scale: Scale,
     bits: int,
     *,
     is_relu: bool = False,
@@ -92,13 +101,25 @@ def fake_quantize(
 
 class _RoundWeight(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, factor: Tensor | None, choose_scale: Callable[[float], float]) -> Any:
+    def forward(
+        ctx: Any,
+        weight: Tensor,
+        factor: Tensor | None,
+        choose_scale: Callable[[Any], Any],
+        stays_there: bool,  # noqa: FBT001
+    ) -> Any:
         ctx.save_for_backward(factor)
         result = weight.clone() if factor is None else weight * factor
-        scale = choose_scale(max_abs(result))
-        half = torch.tensor(0.5, dtype=result.dtype, device=result.device)
-        torch.add(half, result, alpha=scale, out=result).floor_()
-        ctx.scale = scale
+        scale = choose_scale(largest_magnitude(result) if stays_there else max_abs(result))
+        if isinstance(scale, Tensor):
+            scale = scale.to(result.dtype)
+            result.mul_(scale).add_(0.5).floor_()
+            ctx.mark_non_differentiable(scale)
+            ctx.scale = scale.detach()
+        else:
+            half = torch.tensor(0.5, dtype=result.dtype, device=result.device)
+            torch.add(half, result, alpha=scale, out=result).floor_()
+            ctx.scale = scale
         return result, scale
 
     @staticmethod
@@ -106,25 +127,41 @@ class _RoundWeight(torch.autograd.Function):
         (factor,) = ctx.saved_tensors
         # in place: the gradient comes fresh from the product's backward and nobody else sees it
         gradient = gradients[0].mul_(ctx.scale if factor is None else factor * ctx.scale)
-        return gradient, None, None
+        return gradient, None, None, None
 
 
-def round_weight(weight: Tensor, factor: Tensor | None, choose_scale: Callable[[float], float]) -> tuple[Tensor, float]:
+def round_weight(
+    weight: Tensor, factor: Tensor | None, choose_scale: Callable[[Any], Any], *, stays_there: bool = False
+) -> tuple[Tensor, Any]:
     """The integers ⌊w·factor·scale + ½⌋ (in a float tensor) and the scale.
 
     Args:
         weight: Output channels first.
         factor: Folds a batch norm in the same pass (one number per output channel, broadcastable); no gradient.
         choose_scale: From the largest |w·factor| to a scale that holds it, so that nothing saturates.
+        stays_there: A scale of weights on a device is chosen there, without a look at it: both numbers are tensors.
     """
-    result: tuple[Tensor, float] = _RoundWeight.apply(weight, factor, choose_scale)
-    return result
+    integers, scale = _RoundWeight.apply(weight, factor, choose_scale, stays_there)
+    return integers, scale.double() if isinstance(scale, Tensor) else scale
+
+
+def largest_magnitude(x: Tensor, *, is_relu: bool = False) -> Scale:
+    """`max_abs`, left where x is: a float64 tensor without axes, unless x is on the CPU or empty."""
+    if x.is_cpu or x.numel() == 0:
+        return max_abs(x, is_relu=is_relu)
+    x = x.detach()
+    if is_relu:
+        return x.amax().clamp(min=0.0).double()
+    low, high = torch.aminmax(x)
+    return torch.maximum(-low, high).double()
 
 
 def max_abs(x: Tensor, *, is_relu: bool = False) -> float:
     """Largest magnitude (of the positive part only, where ReLU follows); 0 for an empty tensor."""
     if x.numel() == 0:
         return 0.0
+    if not x.is_cpu:
+        return float(largest_magnitude(x, is_relu=is_relu))  # one look
     x = x.detach()
     if is_relu:
         return max(float(x.max()), 0.0)

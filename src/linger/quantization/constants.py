@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from linger.errors import UsageError
-from linger.numeric.fixed import scale_for
 from linger.numeric.torch_kernel import integer_type
-from linger.numeric.torch_quantize import fake_quantize, max_abs
+from linger.numeric.torch_quantize import fake_quantize, largest_magnitude, max_abs
+from linger.numeric.torch_scale import scale_for_range
+from linger.quantization.calibrate import is_calibrating
 from linger.quantization.frozen import kept
 from linger.quantization.qtensor import QTensor
 from linger.quantization.runtime import RUN_FIRST, Runtime, is_exporting
@@ -67,10 +68,11 @@ def as_constant(value: Any, runtime: Runtime) -> QTensor | None:
         if runtime.emitter is not None:
             return QTensor(_expanded(integers, value), scale, CONSTANT_BITS, runtime)
         return QTensor(_expanded(integers.float() * (1.0 / scale), value), scale, CONSTANT_BITS, runtime)
-    largest = max_abs(base)
-    if not math.isfinite(largest):
+    stays_there = frame.module.training or is_calibrating()
+    largest = largest_magnitude(base) if stays_there else max_abs(base)
+    if not isinstance(largest, Tensor) and not math.isfinite(largest):
         return None
-    scale = scale_for(largest, CONSTANT_BITS)
+    scale = scale_for_range(largest, CONSTANT_BITS)
     rounded = fake_quantize(base.float(), scale, CONSTANT_BITS, can_saturate=False)
     with kept():
         runtime.constants[name] = (scale, (rounded.detach() * scale).to(integer_type(CONSTANT_BITS)))

@@ -17,6 +17,7 @@ from linger.numeric.fixed import BIAS_BITS, limits
 from linger.numeric.torch_exact import SplitPlan, plan_product
 from linger.numeric.torch_kernel import carrier, integer_type
 from linger.numeric.torch_quantize import fake_quantize
+from linger.numeric.torch_scale import Scale
 
 _SMALL = 4096
 """Elements up to which a tensor's whole content is hashed."""
@@ -30,7 +31,8 @@ class Frozen:
     bias: Tensor | None
     weight_integers: Tensor
     bias_integers: Tensor | None
-    scale_w: float
+    scale_w: Any
+    """A number; a tensor in a pass that leaves ranges on a device."""
     extras: tuple[Tensor, ...] = ()
     """What the file carries besides."""
 
@@ -49,7 +51,7 @@ class Ready:
     is_rounding_folded: bool
 
 
-def make_frozen(integers: Tensor, bias: Tensor | None, scale_x: float, scale_w: float, bits: int) -> Frozen:
+def make_frozen(integers: Tensor, bias: Tensor | None, scale_x: Scale, scale_w: Scale, bits: int) -> Frozen:
     """Rounded weights (integers in a float tensor) and a real bias, frozen for one input scale."""
     rounded_bias = bias_integers = None
     if bias is not None:
@@ -111,7 +113,7 @@ def kept() -> Iterator[None]:
         yield
 
 
-def round_bias(bias: Tensor, scale: float) -> Tensor:
+def round_bias(bias: Tensor, scale: Scale) -> Tensor:
     """The bias at int32 precision, saturated; float64, because float32 cannot hold 32 bits."""
     return fake_quantize(bias.double(), scale, BIAS_BITS, can_saturate=True)
 

@@ -20,6 +20,7 @@ from linger.errors import UsageError
 from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch_kernel import TorchKernel, carrier, integer_type
 from linger.numeric.torch_quantize import fake_quantize
+from linger.numeric.torch_scale import Scale, limit_of, may_saturate
 from linger.quantization.calibrate import current_calibration
 from linger.quantization.constants import as_constant
 from linger.quantization.functional_layer import FunctionalLayer, functional_layer
@@ -89,9 +90,11 @@ def run_functional(
     bits = max(o.bits if op.last_axis is None else o.own_bits for o in operands)
     if parameter is not None:
         assert isinstance(layer, FunctionalLayer)  # no layer of its own calls a function with a parameter
-        rounded, layer.parameter = quantize_parameter(parameter, layer.parameter, runtime, name)
+        rounded, layer.parameter = quantize_parameter(
+            parameter, layer.parameter, runtime, name, stays_there=layer.leaves_ranges_there
+        )
         operands = [*operands, rounded]
-    scales = [o.scale or 0.0 for o in operands]
+    scales = [_scale(o, layer) for o in operands]
     fast = twin(op) if runtime.emitter is None else None
     real = seen = None
     if op.output_scale is not None:
@@ -103,13 +106,13 @@ def run_functional(
             real = None if fast is None else _real_result(fast, operands, settings)
             seen = layer.observe("o", _all_values(operands) if real is None else real, name)
         assert op.limit is not None  # an op has a limit or a fixed scale, else it keeps its scale
-        scale_o = layer.scale_of("o", bits, name, at_most=op.limit(scales))
+        scale_o = layer.scale_of("o", bits, name, at_most=limit_of(op.limit, scales))
     attributes = dict(settings) | _format_attributes(op, operands, scale_o, bits)
     if fast is None:
         return compute(op, operands, attributes, scale_o, bits, runtime, name)
     runtime.note(OpRecord(frame.path, op.name, is_integer=True, reason=loss_of(layer), macs=_macs(fast, operands)))
     if hasattr(fast, "evaluate"):
-        can_saturate = seen is None or seen * scale_o > limits(bits)[1]
+        can_saturate = may_saturate(seen, scale_o, bits)
         contents = [o.content for o in operands]
         values = fast.evaluate(real, contents, op.complete(attributes), can_saturate=can_saturate)
     else:
@@ -142,6 +145,12 @@ def _within_format(op: Op, x: QTensor, layer: QuantizedBase, runtime: Runtime, n
     result = compute(find_op(SUBTRACTION), [x], attributes, x.scale, x.bits, runtime, own_name)
     result.own_bits = x.own_bits
     return result
+
+
+def _scale(operand: QTensor, layer: QuantizedBase) -> Scale:
+    """The scale of an operand: a number unless this pass may leave it on a device."""
+    scale: Scale = operand.scale if layer.leaves_ranges_there else operand.scale_on_host
+    return scale
 
 
 def _macs(fast: ModuleType, operands: Sequence[QTensor]) -> int:
@@ -179,7 +188,7 @@ def _real_result(fast: ModuleType, operands: Sequence[QTensor], settings: Mappin
     contents = [o.content for o in operands]
     if hasattr(fast, "real_function"):
         return cast(Tensor, fast.real_function(contents, settings))
-    return cast(Tensor, fast.real_result(contents, [o.scale or 0.0 for o in operands], [o.bits for o in operands]))
+    return cast(Tensor, fast.real_result(contents, [o.scale for o in operands], [o.bits for o in operands]))
 
 
 def _with_real_gradient(
@@ -187,7 +196,7 @@ def _with_real_gradient(
     fast: ModuleType,
     operands: Sequence[QTensor],
     attributes: Mapping[str, Any],
-    scale_o: float,
+    scale_o: Scale,
     bits: int,
     real: Tensor | None,
 ) -> Tensor:
@@ -209,11 +218,11 @@ def _all_values(operands: Sequence[QTensor]) -> Tensor:
     return torch.cat([o.content.detach().reshape(-1) for o in operands])
 
 
-def _format_attributes(op: Op, operands: Sequence[QTensor], scale_o: float, bits: int) -> dict[str, Any]:
+def _format_attributes(op: Op, operands: Sequence[QTensor], scale_o: Scale, bits: int) -> dict[str, Any]:
     """Scales and widths, as far as the op has attributes for them."""
     count = len(operands)
     names = [f"scale_x_{i}" for i in range(count)] if op.is_variadic else [f"scale_{name}" for name in op.inputs]
-    scales = dict(zip(names, (o.scale or 0.0 for o in operands), strict=False)) | {"scale_o": scale_o}
+    scales = dict(zip(names, (o.scale for o in operands), strict=False)) | {"scale_o": scale_o}
     is_required = {a.name: a.is_required for a in op.attributes}
     widths = {"data_bits": max(o.bits for o in operands)} if "data_bits" in is_required else {}
     if is_required.get("o_bits") or bits != _default_bits(op):
@@ -226,14 +235,18 @@ def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtim
     if op.name == "Relu" and x.is_nonnegative and not x.is_integer and not runtime.is_recorded:
         runtime.note(OpRecord(runtime.path, op.name, is_integer=True))
         # a fused layer has already done it; out of place the result is a tensor of its own
-        return x if is_in_place else QTensor(x.content, x.scale or 1.0, x.bits, runtime, is_nonnegative=True)
+        return x if is_in_place else QTensor(x.content, x.scale, x.bits, runtime, is_nonnegative=True)
     assert x.scale is not None
     name = runtime.unique_name(runtime.path, op.name)
     operands: list[Operand] = [x]
     attributes = dict(settings)
     is_nonnegative = x.is_nonnegative or op.name == "Relu"
-    if op.make_constants is not None:
-        integers = op.make_constants(scale=x.scale, bits=x.bits, **settings)
+    if op.name == "Clip" and isinstance(x.scale, Tensor):
+        operands += [_end_there(settings[end], x) for end in ("low", "high")]
+        is_nonnegative = is_nonnegative and settings["high"] >= 0
+        attributes = {}
+    elif op.make_constants is not None:
+        integers = op.make_constants(scale=_constants_scale(op, x), bits=x.bits, **settings)
         operands += [_integer_constant(i, x) for i in integers]
         # a border, or an upper limit, of a negative number brings back the sign
         is_nonnegative = is_nonnegative and (isinstance(integers[-1], tuple) or integers[-1] >= 0)
@@ -253,13 +266,32 @@ def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtim
     return result
 
 
+def _constants_scale(op: Op, x: QTensor) -> Any:
+    """What an op's constants depend on; matrices, places and zeros do not, so a scale on a device is not read for them."""
+    return x.scale if op.name in ("iqInterpolate", "iqPad") else x.scale_on_host
+
+
+def constants_of(op: Op, settings: Mapping[str, Any], x: QTensor) -> Sequence[Any]:
+    """The integers that a layer keeps beside its input; of the layers only Clip has any."""
+    assert op.make_constants is not None  # the caller asked
+    if isinstance(x.scale, Tensor):
+        return [_end_there(settings[end], x).content * x.scale for end in ("low", "high")]
+    return cast("Sequence[Any]", op.make_constants(scale=x.scale, bits=x.bits, **settings))
+
+
+def _end_there(end: float, x: QTensor) -> QTensor:
+    """The threshold of a Clip, rounded and limited as `thresholds` of the op does, where the scale is on a device."""
+    real = torch.full((), end, dtype=torch.float64, device=x.content.device)
+    return x.like(fake_quantize(real, x.scale, x.bits).to(x.content.dtype))
+
+
 def _integer_constant(value: Any, x: QTensor) -> Operand:
     """A number in the type of x, a row of places as it is, a matrix of 16 bits."""
     assert x.scale is not None
     if isinstance(value, tuple):
         is_matrix = bool(value) and isinstance(value[0], tuple)
         return torch.tensor(value, dtype=integer_type(_MATRIX_BITS), device=x.content.device) if is_matrix else value
-    number = value if x.is_integer else value / x.scale
+    number = value if x.is_integer or value == 0 else value / x.scale_on_host
     return x.like(torch.tensor(number, dtype=x.content.dtype, device=x.content.device))
 
 
@@ -267,7 +299,7 @@ def compute(
     op: Op,
     operands: Sequence[Operand],
     attributes: Mapping[str, Any],
-    scale_o: float,
+    scale_o: Scale,
     bits: int,
     runtime: Runtime,
     name: str,
@@ -290,14 +322,14 @@ def _content(operand: Operand) -> Any:
 
 
 def simulate(
-    op: Op, operands: Sequence[Operand], attributes: Mapping[str, Any], scale_o: float, *, is_exact: bool
+    op: Op, operands: Sequence[Operand], attributes: Mapping[str, Any], scale_o: Scale, *, is_exact: bool
 ) -> Tensor:
     """The op on real carriers: directly where scales do not matter, else through integers."""
     contents = [_content(o) for o in operands]
     kernel = TorchKernel(is_exact=is_exact, device=next(t.device for t in contents if isinstance(t, Tensor)))
     if op.is_scale_free:
         return cast(Tensor, op.body(kernel, *contents, **attributes))
-    integers = [o.content * (o.scale or 1.0) if isinstance(o, QTensor) else o for o in operands]
+    integers = [o.content * o.scale if isinstance(o, QTensor) else o for o in operands]
     return cast(Tensor, op.body(kernel, *integers, **attributes) / scale_o)
 
 
@@ -352,7 +384,7 @@ def quantize_input(
     if runtime.emitter is not None:
         return QTensor(runtime.emit(op, [x], attributes, name), scale, bits, runtime)
     if carrier(bits) == torch.float32:
-        can_saturate = seen is None or seen * scale > limits(bits)[1]
+        can_saturate = may_saturate(seen, scale, bits)
         values = fake_quantize(x, scale, bits, can_saturate=can_saturate)
     else:
         values = op.body(TorchKernel(device=x.device), x, **op.complete(attributes)) / scale

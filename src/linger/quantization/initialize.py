@@ -21,6 +21,7 @@ from linger.dialect import Refusal
 from linger.errors import UsageError, listing
 from linger.quantization.attention import refusal_of
 from linger.quantization.batch_norm_layer import BatchNormLayer
+from linger.quantization.compilation import refuse_compiled
 from linger.quantization.edge import EdgeMode, InputQuantizer
 from linger.quantization.functional_layer import KEY_PREFIX, FunctionalLayer
 from linger.quantization.integer_limits import limits_of_rows
@@ -98,6 +99,7 @@ def init(
         raise UsageError(
             "init: configuration files are not supported yet. Pass quant_modules and parameter_bits instead."
         )
+    refuse_compiled(model)
     if mode is not QuantMode.QValue:
         raise UsageError(f"init: unknown mode {mode!r}. Use QuantMode.QValue.")
     _refuse(model)

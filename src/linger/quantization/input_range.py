@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 
 import torch
+from torch import Tensor
 
 from linger.dialect import Op
 from linger.quantization.calibrate import current_calibration
@@ -33,12 +34,14 @@ def judge_input(op: Op, x: QTensor, layer: FunctionalLayer, runtime: Runtime, na
     """See whether the input of an op leaves the device's format, remember it, and say it once.
 
     Calibration and evaluation look at the numbers; training knows the range from its statistics and reads nothing of a
-    tensor of 8 bits.
+    tensor of 8 bits. On another device than the CPU even its scale would have to be read, so training there decides nothing.
     Calibration and training also decide whether the largest number of each row is to be subtracted first.
     """
-    if runtime.emitter is not None or is_exporting() or op.input_end is None or not x.scale:
+    if runtime.emitter is not None or is_exporting() or op.input_end is None or x.scale is None:
         return
-    reach = 2.0 ** (x.own_bits - 1) / x.scale
+    if isinstance(x.scale, Tensor) and layer.training and current_calibration() is None:
+        return  # training on a device does not look at numbers there: calibration and evaluation do
+    reach = 2.0 ** (x.own_bits - 1) / x.scale_on_host
     is_possible = reach > op.input_end
     calibration = current_calibration()
     is_training = layer.training and calibration is None

@@ -16,19 +16,20 @@ from linger.constraint.conv_bn import fold, learning_factor, normalize_folded, p
 from linger.constraint.limits import Limits, exceeds
 from linger.dialect import Op, Refusal
 from linger.errors import UsageError, listing
-from linger.numeric.fixed import BIAS_BITS, limits, scale_for
+from linger.numeric.fixed import limits
 from linger.numeric.torch_exact import run_product
 from linger.numeric.torch_kernel import integer_type
-from linger.numeric.torch_quantize import fake_quantize, max_abs, round_weight
+from linger.numeric.torch_quantize import fake_quantize, round_weight
+from linger.numeric.torch_scale import Scale, may_saturate
 from linger.quantization.binding import bind, call_in_float
 from linger.quantization.frozen import Frozen, Ready, Watchman, kept, make_frozen, make_ready, round_bias, round_output
-from linger.quantization.functional import quantize_input, requantize_to, run_functional, twin
+from linger.quantization.functional import constants_of, quantize_input, requantize_to, run_functional, twin
 from linger.quantization.integer_limits import fold_by_batch, integer_bound, limit_parameters
 from linger.quantization.lookup import look_up
 from linger.quantization.padding import pad_for
 from linger.quantization.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.runtime import RUN_FIRST, OpRecord, Runtime, is_exporting
-from linger.quantization.statistics import QuantizedBase
+from linger.quantization.statistics import QuantizedBase, weight_scale
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,8 @@ class QuantLayer(QuantizedBase):
                 self._keep_constants(geometry, q)
             result = run_functional(self._op, [q], geometry, runtime, layer=self)
             if "running_o" in self._buffers and runtime.emitter is None:
-                self.write("running_o", self.read("running_x"))
-                self.write("scale_o", result.scale or 0.0)
+                self.write("running_o", self.value("running_x"))
+                self.write("scale_o", 0.0 if result.scale is None else result.scale)
             return result
         name = runtime.unique_name(self.path, self.op_name)
         if self.is_observing and runtime.emitter is None:
@@ -165,11 +166,9 @@ class QuantLayer(QuantizedBase):
         self.input_range = "own"
 
     def _keep_constants(self, geometry: Mapping[str, Any], q: QTensor) -> None:
-        make = self._op.make_constants
-        assert make is not None  # quant_module may have changed the width of the buffers
-        for name, value in zip(self._op.constant_names, make(scale=q.scale, bits=q.bits, **geometry), strict=True):
+        for name, value in zip(self._op.constant_names, constants_of(self._op, geometry, q), strict=True):
             buffer = self._buffers[name]
-            assert buffer is not None  # registered in __init__
+            assert buffer is not None  # registered in __init__; quant_module may have changed its width
             self._buffers[name] = buffer.to(integer_type(q.bits)).fill_(value)
 
     # -- training -----------------------------------------------------------------------------------
@@ -186,7 +185,7 @@ class QuantLayer(QuantizedBase):
         bits = self.widths.output
         scale_o = self.scale_of("o", bits, name, at_most=q.scale * scale_w)
         is_fused = is_relu and self.training
-        can_saturate = seen * scale_o > limits(bits)[1] or (is_relu and not is_fused)
+        can_saturate = may_saturate(seen, scale_o, bits) or (is_relu and not is_fused)
         values = fake_quantize(
             to_carrier(y, bits), scale_o, bits, is_relu=is_fused, can_saturate=can_saturate, is_owned=True
         )
@@ -195,14 +194,14 @@ class QuantLayer(QuantizedBase):
 
     def _learn_product(
         self, q: QTensor, geometry: Mapping[str, Any], weight: Tensor, factor: Tensor | None, bias: Tensor | None
-    ) -> tuple[Tensor, float]:
+    ) -> tuple[Tensor, Scale]:
         """The product with rounded parameters, and the scale of the weights."""
         assert q.scale is not None
         integers, scale_w = self._round_weight(weight, factor, bias, q.scale)
         bias_q = None if bias is None else round_bias(bias, q.scale * scale_w)
         return self._product(q.content, integers * (1.0 / scale_w), bias_q, geometry), scale_w
 
-    def _learn_batch_norm(self, q: QTensor, geometry: Mapping[str, Any]) -> tuple[Tensor, float]:
+    def _learn_batch_norm(self, q: QTensor, geometry: Mapping[str, Any]) -> tuple[Tensor, Scale]:
         """Batch norm of one convolution; where a folded parameter is beyond its limit, a second one with limited ones.
 
         The statistics are always those of the unlimited convolution, so they do not move with the limits.
@@ -245,29 +244,25 @@ class QuantLayer(QuantizedBase):
         return limit_parameters(self.limited_to, bits, self.weight, factor.squeeze(1), bias, groups)
 
     def _round_weight(
-        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: float
-    ) -> tuple[Tensor, float]:
+        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale
+    ) -> tuple[Tensor, Any]:
         """Integer weights and their scale, lowered where the int32 bias at scale_x·scale_w would not fit."""
 
-        def choose_scale(largest: float) -> float:
-            if not math.isfinite(largest):
-                raise UsageError(f"{self.path}: the weights hold NaN or infinity, so no scale can be chosen.")
-            scale = scale_for(largest, self.widths.parameter)
-            if bias is not None and bias.numel():
-                scale = min(scale, scale_for(max_abs(bias) * scale_x, BIAS_BITS))
+        def choose_scale(largest: Scale) -> Scale:
+            scale = weight_scale(largest, self.widths.parameter, bias, scale_x, self.path)
             self.write("running_w", largest)
             self.write("scale_w", scale)
             return scale
 
         wide = None if factor is None else per_weight(factor, weight, self.transposed_groups)
         if wide is not None and wide.requires_grad:  # a frozen batch norm, whose gamma still learns
-            return round_weight(weight * wide, None, choose_scale)
-        return round_weight(weight, wide, choose_scale)
+            return round_weight(weight * wide, None, choose_scale, stays_there=self.leaves_ranges_there)
+        return round_weight(weight, wide, choose_scale, stays_there=self.leaves_ranges_there)
 
     # -- evaluation and export ------------------------------------------------------------------------
     def _deploy(self, q: QTensor, geometry: Mapping[str, Any], name: str) -> QTensor:
         """The exact integers, simulated or written to the file."""
-        assert q.scale is not None
+        assert q.scale_on_host is not None
         bits = self.widths.output
         frozen = self.freeze(q.scale)
         scale_o = self.scale_of("o", bits, name, at_most=q.scale * frozen.scale_w)
@@ -330,6 +325,8 @@ class QuantLayer(QuantizedBase):
             if key not in self._frozen:
                 raise UsageError(RUN_FIRST)
             return self._frozen[key]
+        if self.is_observing and not self._buffers["running_w"].is_cpu:  # type: ignore[union-attr]  # init makes it
+            return self._make_frozen(scale_x)  # a look for changes would stall the device
         self._forget_if_changed()
         if torch.is_grad_enabled() and self._is_trainable:
             return self._make_frozen(scale_x)  # backward in evaluation mode: the graph belongs to one pass

@@ -38,7 +38,7 @@ def look_up(layer: Any, indices: Any) -> QTensor:
         return QTensor(runtime.emit(op, [frozen.weight_integers, indices], attributes, name), scale, bits, runtime)
     if not is_exporting():
         for kind in ("running", "scale"):
-            layer.write(f"{kind}_o", layer.read(f"{kind}_w"))
+            layer.write(f"{kind}_o", layer.value(f"{kind}_w"))
     rows = F.embedding(indices, frozen.weight, layer.padding_idx)
     result = QTensor(rows, scale, bits, runtime)
     runtime.record(name, result, op, (indices, frozen), attributes)

@@ -22,6 +22,7 @@ from linger.errors import UsageError
 from linger.numeric.fixed import limits, round_half_up
 from linger.numeric.torch_kernel import carrier, integer_type
 from linger.numeric.torch_quantize import fake_quantize
+from linger.numeric.torch_scale import Scale, smallest
 from linger.quantization.constants import is_state
 from linger.quantization.functional import as_operand
 from linger.quantization.functional_layer import functional_layer
@@ -116,7 +117,7 @@ def _with_tensor(kind: str, x: QTensor, y: QTensor) -> Any:
 
 
 # -- choices --------------------------------------------------------------------------------------------------------
-def select(x: QTensor, y: QTensor, mask: Tensor, scale: float, bits: int, name: str) -> QTensor:
+def select(x: QTensor, y: QTensor, mask: Tensor, scale: Scale, bits: int, name: str) -> QTensor:
     """x where the mask is set, y elsewhere, at one scale and width: one iqWhere."""
     runtime, op = (y if y.content.dim() else x).runtime, find_op("iqWhere")
     assert x.scale is not None
@@ -134,11 +135,12 @@ def select(x: QTensor, y: QTensor, mask: Tensor, scale: float, bits: int, name: 
     return result
 
 
-def _at(q: QTensor, scale: float, bits: int) -> Tensor:
+def _at(q: QTensor, scale: Any, bits: int) -> Tensor:
     """The values of a tensor at a scale and width; unchanged where both hold them."""
     assert q.scale is not None
     values = q.content.to(carrier(bits))
-    if scale >= q.scale and limits(bits)[1] / scale >= limits(q.bits)[1] / q.scale:
+    is_known = not isinstance(scale, Tensor) and not isinstance(q.scale, Tensor)
+    if is_known and scale >= q.scale and limits(bits)[1] / scale >= limits(q.bits)[1] / q.scale:
         return values
     return fake_quantize(values, scale, bits)
 
@@ -149,7 +151,9 @@ def fill(x: QTensor, mask: Tensor, value: float) -> QTensor | Refusal:
     A value that is no integer of x is one of 16 bits; −64 and less, down to −∞, is the lowest of them if it must.
     """
     assert x.scale is not None
-    runtime, scale, bits = x.runtime, x.scale, x.bits
+    if isinstance(x.scale, Tensor) and value in (0.0, -math.inf):
+        return _fill_there(x, mask, value)
+    runtime, scale, bits = x.runtime, x.scale_on_host, x.bits
     integer = _integer_of(value, scale, bits)
     if integer is None:
         bits = max(bits, _MASK_BITS)
@@ -168,6 +172,22 @@ def fill(x: QTensor, mask: Tensor, value: float) -> QTensor | Refusal:
     result = select(QTensor(content, scale, bits, runtime), x, mask, scale, bits, name)
     result.own_bits = x.own_bits
     result.is_nonnegative = x.is_nonnegative and integer >= 0
+    return result
+
+
+def _fill_there(x: QTensor, mask: Tensor, value: float) -> QTensor:
+    """`fill` where the scale is on a device, with the two values whose width and integer do not depend on it."""
+    runtime, scale, bits = x.runtime, x.scale, x.bits
+    if value == 0.0:
+        content = torch.zeros((), dtype=carrier(bits), device=x.content.device)
+    else:
+        bits = max(bits, _MASK_BITS)
+        scale = smallest([scale, limits(bits)[0] / MASKED])
+        content = (limits(bits)[0] / scale).to(carrier(bits))
+    name = runtime.unique_name(runtime.path, "iqWhere")
+    result = select(QTensor(content, scale, bits, runtime), x, mask, scale, bits, name)
+    result.own_bits = x.own_bits
+    result.is_nonnegative = x.is_nonnegative and value == 0.0
     return result
 
 
@@ -236,7 +256,7 @@ def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime) -> QTensor:
     bits = max(x.bits, y.bits)
     if layer.is_observing and runtime.emitter is None:
         layer.observe("o", torch.where(mask, x.content, y.content), name)
-    scale = layer.scale_of("o", bits, name, at_most=min(x.scale or 1.0, y.scale or 1.0))
+    scale = layer.scale_of("o", bits, name, at_most=smallest([x.scale, y.scale]))
     return select(x, y, mask, scale, bits, name)
 
 

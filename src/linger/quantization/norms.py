@@ -14,16 +14,16 @@ from torch import Tensor, nn
 
 from linger.dialect import Binding, Op
 from linger.errors import UsageError
-from linger.numeric.fixed import BIAS_BITS, scale_for
 from linger.numeric.normalization import FRACTION, is_exact
 from linger.numeric.torch_kernel import TorchKernel
-from linger.numeric.torch_quantize import max_abs, round_weight
+from linger.numeric.torch_quantize import round_weight
+from linger.numeric.torch_scale import Scale
 from linger.quantization.frozen import Frozen, kept, make_frozen
 from linger.quantization.functional import twin
 from linger.quantization.functional_layer import functional_layer
 from linger.quantization.qtensor import QTensor, to_carrier
 from linger.quantization.runtime import RUN_FIRST, OpRecord, is_exporting
-from linger.quantization.statistics import QuantizedBase
+from linger.quantization.statistics import QuantizedBase, weight_scale
 
 SCALE = 2.0**FRACTION
 """Scale of the normalised numbers, which the weight multiplies."""
@@ -70,7 +70,8 @@ def run_norm(
         UsageError: The sums over so many numbers of this width would not be exact.
     """
     runtime, fast = q.runtime, twin(op)
-    assert q.scale is not None  # the caller has quantised it
+    scale_x = q.scale if layer.leaves_ranges_there else q.scale_on_host
+    assert scale_x is not None  # the caller has quantised it
     assert fast is not None  # norms have one
     _refuse_long_lines(q, frozen, settings, name)
     parameters = [frozen.weight, cast(Tensor, frozen.bias).to(frozen.weight.dtype)]
@@ -81,7 +82,7 @@ def run_norm(
         real = cast(Tensor, fast.real_function([q.content.to(parameters[0].dtype), *parameters], settings))
     if is_observing and real is not None:
         layer.observe("o", real, name, is_relu=is_relu)
-    scale_o = layer.scale_of("o", bits, name, at_most=cast(Any, op.limit)([q.scale, frozen.scale_w]))
+    scale_o = layer.scale_of("o", bits, name, at_most=cast(Any, op.limit)([scale_x, frozen.scale_w]))
     attributes = dict(settings) | {
         "data_bits": q.bits,
         "parameter_bits": PARAMETER_BITS,
@@ -139,21 +140,22 @@ def call_norm(op: Op, x: QTensor, settings: Mapping[str, Any], affine: Affine) -
     if runtime.emitter is None and not is_exporting():
         weight, bias = affine.flat(x.content.device)
         with kept():
-            layer.frozen = freeze(weight, bias)
+            layer.frozen = freeze(weight, bias, name, stays_there=layer.leaves_ranges_there)
         if torch.is_grad_enabled() and (weight.requires_grad or bias.requires_grad):
-            return run_norm(op, x, freeze(weight, bias), settings, layer, x.bits, name)
+            frozen = freeze(weight, bias, name, stays_there=layer.leaves_ranges_there)
+            return run_norm(op, x, frozen, settings, layer, x.bits, name)
     if layer.frozen is None:  # a trace must not see how the integers are made
         raise UsageError(RUN_FIRST)
     return run_norm(op, x, layer.frozen, settings, layer, x.bits, name)
 
 
-def freeze(weight: Tensor, bias: Tensor) -> Frozen:
+def freeze(weight: Tensor, bias: Tensor, where: str, *, stays_there: bool) -> Frozen:
     """A norm's parameters as integers; the weight's scale is lowered where the bias would not fit."""
 
-    def choose_scale(largest: float) -> float:
-        return min(scale_for(largest, PARAMETER_BITS), scale_for(max_abs(bias) * SCALE, BIAS_BITS))
+    def choose_scale(largest: Scale) -> Scale:
+        return weight_scale(largest, PARAMETER_BITS, bias, SCALE, where)
 
-    integers, scale_w = round_weight(weight, None, choose_scale)
+    integers, scale_w = round_weight(weight, None, choose_scale, stays_there=stays_there)
     return make_frozen(integers, bias, SCALE, scale_w, PARAMETER_BITS)
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from linger.errors import UsageError
-from linger.numeric.fixed import scale_for
 from linger.numeric.torch_kernel import integer_type
 from linger.numeric.torch_quantize import round_weight
+from linger.numeric.torch_scale import Scale, scale_for_range
 from linger.quantization.frozen import kept
 from linger.quantization.qtensor import QTensor
 from linger.quantization.runtime import RUN_FIRST, Runtime, is_exporting
@@ -27,8 +27,12 @@ def is_parameter(value: object) -> bool:
     return isinstance(value, Tensor) and not isinstance(value, QTensor) and value.is_floating_point()
 
 
-def quantize_parameter(value: Tensor, known: Kept | None, runtime: Runtime, where: str) -> tuple[QTensor, Kept]:
+def quantize_parameter(
+    value: Tensor, known: Kept | None, runtime: Runtime, where: str, *, stays_there: bool = False
+) -> tuple[QTensor, Kept]:
     """The parameter rounded, with straight-through gradient; while a file is written, the integers `known` before.
+
+    `stays_there` as for `round_weight`.
 
     Raises:
         UsageError: The parameter holds NaN or infinity; or a trace comes before any pass.
@@ -40,12 +44,12 @@ def quantize_parameter(value: Tensor, known: Kept | None, runtime: Runtime, wher
         content = integers if runtime.emitter is not None else integers.to(torch.float32) / scale
         return QTensor(content, scale, PARAMETER_BITS, runtime), known
 
-    def choose_scale(largest: float) -> float:
-        if not math.isfinite(largest):
+    def choose_scale(largest: Scale) -> Scale:
+        if not isinstance(largest, Tensor) and not math.isfinite(largest):
             raise UsageError(f"{where}: the slopes hold NaN or infinity, so no scale can be chosen.")
-        return scale_for(largest, PARAMETER_BITS)
+        return scale_for_range(largest, PARAMETER_BITS)
 
-    rounded, scale = round_weight(value.float(), None, choose_scale)
+    rounded, scale = round_weight(value.float(), None, choose_scale, stays_there=stays_there)
     with kept():
         integers = rounded.detach().to(integer_type(PARAMETER_BITS)).clone()
     return QTensor(rounded * (1.0 / scale), scale, PARAMETER_BITS, runtime), (integers, scale)

@@ -8,7 +8,6 @@ functional layer of the module whose forward makes the call. An export uses the 
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,15 +20,17 @@ from torch import Tensor
 
 from linger.dialect import Op, Refusal, find_op
 from linger.errors import UsageError
-from linger.numeric.fixed import BIAS_BITS, limits, scale_for
+from linger.numeric.fixed import limits
 from linger.numeric.torch_exact import run_product
-from linger.numeric.torch_quantize import fake_quantize, max_abs, round_weight
+from linger.numeric.torch_quantize import fake_quantize, round_weight
+from linger.numeric.torch_scale import Scale, may_saturate
 from linger.quantization.constants import is_fixed, is_state
 from linger.quantization.frozen import Frozen, kept, make_frozen, make_ready, round_bias, round_output
 from linger.quantization.functional import quantize_input, requantize_to, twin
 from linger.quantization.functional_layer import KEY_PREFIX, FunctionalLayer, functional_layer
 from linger.quantization.qtensor import QTensor, to_carrier
 from linger.quantization.runtime import RUN_FIRST, Frame, OpRecord, Runtime, is_exporting
+from linger.quantization.statistics import weight_scale
 from linger.quantization.switched import reason_of, why_off
 
 
@@ -201,8 +202,9 @@ def _input(x: Any, layer: FunctionalLayer, bits: int, runtime: Runtime, path: st
     q = requantize_to(x, bits, runtime, path, layer)
     if x.bits <= bits and layer.is_observing and runtime.emitter is None:
         # as of a layer: the range of a quantised input follows from its scale
-        layer.write("running_x", limits(q.bits)[1] / (q.scale or 1.0))
-        layer.write("scale_x", q.scale or 1.0)
+        assert q.scale is not None
+        layer.write("running_x", limits(q.bits)[1] / q.scale)
+        layer.write("scale_x", q.scale)
     return q
 
 
@@ -216,9 +218,9 @@ class _Call:
     name: str
 
     @property
-    def scale_x(self) -> float:
+    def scale_x(self) -> Any:
         assert self.q.scale is not None  # _input made it
-        return self.q.scale
+        return self.q.scale if self.layer.leaves_ranges_there else self.q.scale_on_host
 
     def learn(self) -> QTensor:
         """The product of rounded operands, its output rounded to the observed range."""
@@ -229,7 +231,7 @@ class _Call:
         seen = self.layer.observe("o", y, self.name)
         bits = self.widths[2]
         scale_o = self.layer.scale_of("o", bits, self.name, at_most=self.scale_x * scale_w)
-        can_saturate = seen * scale_o > limits(bits)[1]
+        can_saturate = may_saturate(seen, scale_o, bits)
         values = fake_quantize(to_carrier(y, bits), scale_o, bits, can_saturate=can_saturate, is_owned=True)
         self._note(y)
         return QTensor(values, scale_o, bits, self.runtime)
@@ -299,22 +301,19 @@ class _Call:
         integers, scale_w = self._round_weight()
         return make_frozen(integers, self.product.bias, self.scale_x, scale_w, self.widths[1])
 
-    def _round_weight(self) -> tuple[Tensor, float]:
+    def _round_weight(self) -> tuple[Tensor, Any]:
         """Integer weights and their scale, lowered where the int32 bias at scale_x·scale_w would not fit."""
         bias = self.product.bias
 
-        def choose_scale(largest: float) -> float:
-            if not math.isfinite(largest):
-                raise UsageError(f"{self.name}: the weights hold NaN or infinity, so no scale can be chosen.")
-            scale = scale_for(largest, self.widths[1])
-            if bias is not None and bias.numel():
-                scale = min(scale, scale_for(max_abs(bias) * self.scale_x, BIAS_BITS))
+        def choose_scale(largest: Scale) -> Scale:
+            scale = weight_scale(largest, self.widths[1], bias, self.scale_x, self.name)
             self.layer.write("running_w", largest)
             self.layer.write("scale_w", scale)
             return scale
 
         weight = self.product.weight
-        return round_weight(weight if weight.dtype == torch.float32 else weight.float(), None, choose_scale)
+        single = weight if weight.dtype == torch.float32 else weight.float()
+        return round_weight(single, None, choose_scale, stays_there=self.layer.leaves_ranges_there)
 
     def _accumulate(self, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
         b = None if b is None else b.to(x.dtype)

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 from linger.errors import UnsupportedError
 from linger.numeric.torch_kernel import carrier, integer_type
+from linger.numeric.torch_scale import Scale
 from linger.quantization.gradient_path import Wrapped, content_behind, follow, has_place, lacks_place
 
 if TYPE_CHECKING:
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
 class QTensor(Tensor):
     """Real values that are multiples of 1/scale, with their scale and width.
 
-    `scale` is None once an in-place float op has written over the tensor: from then on it is an ordinary one.
+    `scale` is None once an in-place float op has written over the tensor: from then on it is an ordinary one. In a pass
+    that changes ranges on another device it is a tensor without axes, which nobody has to wait for; else a number.
     """
 
     _content: Tensor
-    scale: float | None
+    scale: Any
     bits: int
     runtime: Runtime
     is_nonnegative: bool
@@ -59,7 +61,7 @@ class QTensor(Tensor):
     def __init__(
         self,
         content: Tensor,
-        scale: float,
+        scale: Scale,
         bits: int,
         runtime: Runtime,
         *,
@@ -134,9 +136,17 @@ class QTensor(Tensor):
         return self._content
 
     @property
+    def scale_on_host(self) -> Any:
+        """The scale as a number, also where reading it from a device stalls; None where there is none."""
+        if isinstance(self.scale, Tensor):
+            self.scale = float(self.scale)
+        return self.scale
+
+    @property
     def scale_data(self) -> float | None:
         """The scale, under its documented name."""
-        return self.scale
+        scale: float | None = self.scale_on_host
+        return scale
 
     @property
     def zero_point(self) -> int:
@@ -171,7 +181,8 @@ class QTensor(Tensor):
             raise TypeError("this tensor was overwritten by a float op and holds no integers")
         if self.is_integer:
             return self.content
-        return (self.content.detach() * self.scale).to(integer_type(self.bits))
+        whole: Tensor = self.content.detach() * self.scale
+        return whole.to(integer_type(self.bits))
 
     def like(self, content: Tensor) -> QTensor:
         """Other content at the same scale and width."""

@@ -52,6 +52,8 @@ class QuantRecurrent(QuantizedBase):
     """nn.LSTM or nn.GRU with all gates in fixed point, in training too: only the gradient is real."""
 
     is_layer = True
+    leaves_ranges_there = False
+    """The precision of the gates and their tables depend on the scales, so they are read."""
     suffixes: tuple[tuple[str, ...], ...]
 
     def __init__(self, op: Op, source: Any, widths: Widths, runtime: Runtime) -> None:
@@ -139,7 +141,7 @@ class QuantRecurrent(QuantizedBase):
 
     def _quantized(self, x: Any, layer: int) -> QTensor:
         key, runtime = f"i{range_suffix(layer, 0)}", self.runtime
-        if isinstance(x, QTensor) and x.scale is not None:
+        if isinstance(x, QTensor) and x.scale_on_host is not None:
             q = requantize_to(x, self.widths.data, runtime, self.path, self, key=key)
             if self.is_observing and runtime.emitter is None:
                 assert q.scale is not None
@@ -272,6 +274,8 @@ class QuantRecurrent(QuantizedBase):
         if is_exporting() or self.runtime.emitter is not None:
             if key in self._rounded:
                 return self._rounded[key]
+        elif self.is_observing and not self._parameter("weight_ih", layer, 0).is_cpu:
+            self._rounded.clear()  # a look for changes would stall the device
         elif self._watchman.has_changed(list(self.parameters()), is_thorough=self.runtime.is_thorough):
             self._rounded.clear()
         if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()):

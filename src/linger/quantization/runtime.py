@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from linger.dialect import Op, find_op
 from linger.quantization.calibrate import current_calibration
+from linger.quantization.compilation import not_traced, pause, resume
 from linger.quantization.packing import Unpacked
 from linger.quantization.precision import put_autocast_aside, take_autocast_up
 from linger.quantization.qtensor import unwrap
@@ -45,6 +46,7 @@ class Frame:
     module: nn.Module
     indices: Counter[str] = field(default_factory=Counter)
     autocast: tuple[str, ...] = ()
+    compiler: Any = None
 
     def next_index(self, counter: str) -> int:
         """0, 1, 2 … for the functional ops of this call that are numbered together."""
@@ -292,13 +294,18 @@ class Scope:
     def __init__(self, runtime: Runtime, path: str) -> None:
         self.runtime, self.path = runtime, path
 
+    @not_traced
     def enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002 - a hook's signature
         """Forward pre-hook."""
+        before = pause()
         self.runtime.enter(self.path, module)
+        self.runtime.frames[-1].compiler = before
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG002
         """Forward hook, called after an exception too. A program of torch.export returns ordinary tensors."""
+        before = next((f.compiler for f in reversed(self.runtime.frames) if f.module is module), None)
         self.runtime.leave(module)
+        resume(before)
         return unwrap(output) if is_exporting() and not self.runtime.frames else None
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from linger.errors import UsageError
-from linger.numeric.fixed import scale_for
-from linger.numeric.torch_quantize import max_abs
+from linger.numeric.fixed import BIAS_BITS
+from linger.numeric.torch_quantize import largest_magnitude, max_abs
+from linger.numeric.torch_scale import Scale, scale_for_range, smallest
 from linger.quantization.calibrate import is_calibrating
 from linger.quantization.runtime import RUN_FIRST, is_exporting
 
@@ -23,7 +24,10 @@ MOMENTUM = 0.1
 
 
 class QuantizedBase(nn.Module):
-    """Buffers `running_<name>` (0 = never seen) and `scale_<name>`, read and written as Python floats."""
+    """Buffers `running_<name>` (0 = never seen) and `scale_<name>`, read and written as Python floats.
+
+    A pass that changes the ranges of a model on another device leaves them there: reading one would stall the device.
+    """
 
     is_layer = False
     """Whether it stands for a layer of the float model."""
@@ -53,14 +57,32 @@ class QuantizedBase(nn.Module):
             self._known[name] = known
         return known[1]
 
-    def write(self, name: str, value: float) -> None:
+    def value(self, name: str) -> Scale:
+        """A buffer's value: a number, or where this pass leaves ranges on a device, a tensor without axes."""
+        buffer = self._buffers[name]
+        assert buffer is not None
+        stays = self.leaves_ranges_there and not buffer.is_cpu
+        return buffer.detach().double().squeeze(0) if stays else self.read(name)
+
+    def write(self, name: str, value: Scale) -> None:
         """Set a buffer."""
         buffer = self._buffers[name]
         assert buffer is not None
-        if self.read(name) != value:
+        is_tensor = isinstance(value, Tensor)
+        if is_tensor or self._last_known(name) != value:
             with torch.no_grad():
-                buffer.fill_(value)
-            self.read(name)
+                buffer.copy_(value) if is_tensor else buffer.fill_(value)
+            if not is_tensor:
+                # float32 is what the buffer holds
+                self._known[name] = (buffer._version, float(torch.tensor(value, dtype=torch.float32)))  # noqa: SLF001
+
+    def _last_known(self, name: str) -> float | None:
+        """A buffer's value; None where a look at it would stall a device."""
+        buffer, known = self._buffers[name], self._known.get(name)
+        assert buffer is not None
+        if buffer.is_cpu or is_exporting():
+            return self.read(name)
+        return known[1] if known is not None and known[0] == buffer._version else None  # noqa: SLF001
 
     def forget_known(self) -> None:
         """Read every buffer anew: other tensors stand in their places."""
@@ -71,26 +93,46 @@ class QuantizedBase(nn.Module):
         """Whether this pass changes the ranges."""
         return self.training or is_calibrating()
 
+    @property
+    def leaves_ranges_there(self) -> bool:
+        """Whether a pass that changes ranges on a device does so without a look at them: then scales are tensors."""
+        return self.is_observing
+
     def largest_range(self, name: str) -> float:  # noqa: ARG002 - for those that override it
         """What no range goes beyond, whatever is seen: a layer within limits has a finite one."""
         return math.inf
 
-    def observe(self, name: str, x: Tensor, where: str, *, is_relu: bool = False) -> float:
+    def observe(self, name: str, x: Tensor, where: str, *, is_relu: bool = False) -> Scale:
         """Let a tensor widen the range `name`; returns the tensor's own maximum.
 
         Calibration keeps the largest value; training an exponential mean that starts at the first batch.
         """
-        seen = over_all_processes(max_abs(x, is_relu=is_relu), x)
-        if x.numel() or not math.isfinite(seen):
+        found = largest_magnitude(x, is_relu=is_relu)
+        seen = over_all_processes(found if self.leaves_ranges_there else float(found), x)
+        if isinstance(seen, Tensor):
+            self._widen_there(name, seen)
+        elif x.numel() or not math.isfinite(seen):
             self.widen(name, seen, where)
         return seen
+
+    def _widen_there(self, name: str, seen: Tensor) -> None:
+        """`widen` without a look at any number. NaN and infinity stay in the range, where an evaluation finds them."""
+        running = self._buffers[f"running_{name}"]
+        assert running is not None
+        if running.device != seen.device:  # the model was moved since, or runs on several devices
+            self.to(seen.device)
+            running = self._buffers[f"running_{name}"]
+            assert running is not None
+        before, kept = running.double().squeeze(0), seen.clamp(max=self.largest_range(name))
+        kept = kept.masked_fill(~seen.isfinite(), math.nan)
+        after = torch.maximum(before, kept) if is_calibrating() else (1 - MOMENTUM) * before + MOMENTUM * kept
+        after = torch.where(before <= _ZEROS, kept, after).float()
+        self.write(f"running_{name}", after.masked_fill(after == 0.0, _ZEROS))
 
     def widen(self, name: str, seen: float, where: str) -> None:
         """Let the largest magnitude of a tensor widen the range `name`."""
         if not math.isfinite(seen):
-            raise UsageError(
-                f"{where}: the tensor holds NaN or infinity, so no scale can be chosen. Check the input and the weights."
-            )
+            raise UsageError(_not_finite(where))
         before = self.read(f"running_{name}")
         kept = min(seen, self.largest_range(name))
         if before <= _ZEROS:  # nothing but zeros so far: the first real batch sets the range
@@ -102,17 +144,20 @@ class QuantizedBase(nn.Module):
         # float32 is what the buffer holds: the scale must not depend on who computed it
         self.write(f"running_{name}", float(torch.tensor(after, dtype=torch.float32)) or _ZEROS)
 
-    def scale_of(self, name: str, bits: int, where: str, *, at_most: float = math.inf) -> float:
+    def scale_of(self, name: str, bits: int, where: str, *, at_most: Scale = math.inf) -> Scale:
         """The scale of a range, not above `at_most`.
 
         Raises:
-            UsageError: The range was never seen.
+            UsageError: The range was never seen, or what was seen on a device was no number.
         """
-        running = self.read(f"running_{name}")
-        if running == 0.0:
-            raise UsageError(self.missing_scale(where))
+        running = self.value(f"running_{name}")
+        if not isinstance(running, Tensor):
+            if running == 0.0:
+                raise UsageError(self.missing_scale(where))
+            if not math.isfinite(running):
+                raise UsageError(_not_finite(where))
         # a checkpoint of a model without limits may hold a larger range
-        scale = min(scale_for(min(running, self.largest_range(name)), bits), at_most)
+        scale = smallest([scale_for_range(smallest([running, self.largest_range(name)]), bits), at_most])
         self.write(f"scale_{name}", scale)
         return scale
 
@@ -136,11 +181,30 @@ def device_of(*modules: nn.Module) -> torch.device:
     return next((t.device for t in tensors), torch.device("cpu"))
 
 
-def over_all_processes(value: float, x: Tensor) -> float:
+def weight_scale(largest: Scale, bits: int, bias: Tensor | None, scale_x: Scale, where: str) -> Scale:
+    """The scale of weights up to `largest`, lowered where the int32 bias at scale_x·scale_w would not fit.
+
+    Raises:
+        UsageError: The weights hold NaN or infinity; on a device, where nobody looks, both become NaN.
+    """
+    if not isinstance(largest, Tensor) and not math.isfinite(largest):
+        raise UsageError(f"{where}: the weights hold NaN or infinity, so no scale can be chosen.")
+    scale = scale_for_range(largest, bits)
+    if bias is None or not bias.numel():
+        return scale
+    offset = largest_magnitude(bias) if isinstance(largest, Tensor) else max_abs(bias)
+    return smallest([scale, scale_for_range(offset * scale_x, BIAS_BITS)])
+
+
+def _not_finite(where: str) -> str:
+    return f"{where}: the tensor holds NaN or infinity, so no scale can be chosen. Check the input and the weights."
+
+
+def over_all_processes(value: Scale, x: Tensor) -> Scale:
     """The largest value among the processes of a distributed training."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return value
-    everywhere = torch.tensor(value, device=x.device)
+    everywhere = torch.as_tensor(value, device=x.device)
     distributed.all_reduce(everywhere, op=distributed.ReduceOp.MAX)
-    return float(everywhere)
+    return everywhere if isinstance(value, Tensor) else float(everywhere)
