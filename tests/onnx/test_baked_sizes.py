@@ -28,6 +28,7 @@ BAKED = {
         ("axis 2", "axis 3"),
     ),
     "a part of a parameter": (lambda m, x: m.conv(x) + m.table[:, : x.shape[2], :6], "iqAdd", ("axis 2",)),
+    "a factor": (lambda m, x: m.conv(x) * (1.0 / x.shape[2]), "iqMul", ("axis 2",)),
     "a choice": (lambda m, x: m.relu(m.conv(x)) if x.shape[2] > 8 else m.conv(x), "Relu", ("axis 2",)),
 }
 
