@@ -99,7 +99,7 @@ def test_ranges_are_kept_in_the_checkpoint():
     [
         (lambda m, h: F.layer_norm(h, (8,), h[0, 0]), {}, "its weight or bias is a quantised tensor"),
         (lambda m, h: F.layer_norm(torch.sin(h), (8,), h[0, 0]), {}, "its input is a float tensor"),
-        (lambda m, h: m.norm(h), {"disable_module": [nn.LayerNorm]}, "its layer stays float"),
+        (lambda m, h: m.norm(h), {"disable_module": [nn.LayerNorm]}, "kept float by disable_module"),
     ],
     ids=["quantised weight", "float input", "a layer that shall stay float"],
 )

@@ -659,7 +659,6 @@ def test_backward_hooks_are_announced(caplog):
 # -- weights that are computed, layers that are not there yet ----------------------------------------------------
 
 COMPUTED = {
-    "weight_norm": parametrizations.weight_norm,
     "spectral_norm": parametrizations.spectral_norm,
     "pruned": lambda layer: pruning.l1_unstructured(layer, "weight", 0.5),
 }
