@@ -6,6 +6,7 @@ A command's file imports at its top only what its help page needs; the rest is i
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from typing import Annotated
@@ -13,9 +14,10 @@ from typing import Annotated
 import typer
 
 from linger.cli.terminal import say, use_readable_signs
-from linger.errors import LingerError, UsageError, missing_extra
+from linger.errors import LingerError, UsageError, missing_extra, printable
 
 COMMANDS = ("analyse", "check", "compare", "convert", "fix", "inspect", "ops", "run", "vectors", "verify")
+_SHOWN_LETTERS = 80
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -63,6 +65,11 @@ def main() -> None:
             load_commands(sys.argv[1] if len(sys.argv) > 1 else None)()
         except ModuleNotFoundError as error:
             raise missing_extra(f"linger {sys.argv[1]}", error) from error
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            name = str(error.filename)[:_SHOWN_LETTERS]
+            raise UsageError(f"{name}…: no file can have a name that long. Give another one.") from error
     except LingerError as error:
-        say(f"linger: {error}", stderr=True, style="red")
+        say(f"linger: {printable(str(error))}", stderr=True, style="red")
         sys.exit(2 if isinstance(error, UsageError) else 1)

@@ -20,7 +20,7 @@ def run(
     output: Annotated[Path | None, typer.Option(help="Write the outputs to this .npz file.")] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="Every intermediate tensor, not only the outputs.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
     shape: Annotated[list[str] | None, typer.Option(help=HELP)] = None,
 ) -> None:
     """Run a model and show (or save) what it computes."""

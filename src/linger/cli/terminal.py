@@ -22,7 +22,7 @@ ASCII = {
         ("·∗×−—–─…→’•", "* * x - - - - ... -> ' *"),
         ("⌊⌋⌈⌉½√Σ∞±≤≥≠≈", "|_ _| |^ ^| 1/2 sqrt sum inf +- <= >= != ~"),
         ("²³¹⁹⁻⁺ᵀᵢ", "^2 ^3 ^1 ^9 ^- ^+ ^T _i"),
-        ("σγβμλ├└←\u0303", "sigma gamma beta mu lambda | ` <- ~"),
+        ("σγβμλ├└←\u0303‖", "sigma gamma beta mu lambda | ` <- ~ ||"),
     )
     for sign, text in zip(signs, texts.split(), strict=True)
 }

@@ -32,7 +32,7 @@ def vectors(
         raise UsageError(f"--format {form}: choose among {listing(FORMATS)} and all.")
     written = write_vectors(
         model,
-        model.with_name(f"{model.stem}_vectors") if out is None else out,
+        model.parent / f"{model.stem}_vectors" if out is None else out,
         inputs,
         batches=batches,
         seed=seed,

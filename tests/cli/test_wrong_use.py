@@ -1,0 +1,83 @@
+"""The command line in the hands of somebody who gets everything wrong: one sentence each, and nothing on disk."""
+
+import os
+
+import numpy as np
+import pytest
+
+from tests.support.command import run
+
+LONG = "n" * 5000
+ODD = ("empty", "garbage", "text", "dir", "missing", "pipe", "loop", LONG, "", ".", "/", "a\nb", "m.onnx/x")
+
+
+@pytest.fixture
+def mess(folder):
+    (folder / "empty").write_bytes(b"")
+    (folder / "garbage").write_bytes(bytes(range(256)))
+    (folder / "text").write_text("hello\n")
+    (folder / "dir").mkdir()
+    (folder / "dir" / "x").write_text("1")
+    os.mkfifo(folder / "pipe")
+    (folder / "loop").symlink_to("loop")
+    np.savez(folder / "other.npz", a=np.zeros(2), b=np.zeros(2))
+    np.savez(folder / "shape.npz", x=np.zeros((1, 4), np.float32))
+    np.savez(folder / "letters.npz", x=np.array([["a", "b", "c"]]))
+    return folder
+
+
+def refused(folder, *arguments, codes=(1, 2)):
+    before = sorted(p.name for p in folder.iterdir())
+    done = run(*arguments, cwd=folder)
+    assert done.returncode in codes, arguments
+    assert done.stderr.startswith("linger: "), (arguments, done.stderr)
+    assert done.stderr.count("\n") == 1, (arguments, done.stderr)
+    assert len(done.stderr) < 6000
+    assert sorted(p.name for p in folder.iterdir()) == before, arguments
+
+
+@pytest.mark.parametrize("command", ["check", "inspect", "run", "verify", "fix", "vectors", "convert"])
+def test_models_that_are_none(mess, command):
+    for name in ODD:
+        refused(mess, command, name, *(("--to", "linger") if command == "convert" else ()))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "m.onnx", "--inputs"),
+        ("verify", "m.onnx", "--inputs"),
+        ("verify", "m.onnx", "--recordings"),
+        ("verify", "--certificate"),
+        ("vectors", "m.onnx", "--inputs"),
+        ("compare", "m.onnx", "m.onnx", "--inputs"),
+    ],
+    ids=" ".join,
+)
+def test_inputs_that_are_none(mess, arguments):
+    for name in (*ODD, "other.npz", "shape.npz", "letters.npz"):
+        if name == "other.npz" and "--recordings" in arguments:
+            continue  # tensors that the file does not have are a difference, with its own sentence
+        refused(mess, *arguments, name)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "m.onnx", "--output"),
+        ("check", "m.onnx", "--out"),
+        ("verify", "m.onnx", "--write-certificate"),
+        ("vectors", "m.onnx", "--out"),
+        ("convert", "m.onnx", "--to", "linger", "--out"),
+    ],
+    ids=" ".join,
+)
+def test_targets_that_cannot_be_written(mess, arguments):
+    for name in ("dir", "missing/x", LONG, "loop", "/", "m.onnx/x"):
+        refused(mess, *arguments, name, codes=(2,))
+
+
+def test_a_seed_below_zero_is_wrong_usage(mess):
+    done = run("run", "m.onnx", "--seed", "-1", cwd=mess)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
