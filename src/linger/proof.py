@@ -75,9 +75,9 @@ def verify(
     if certificate is not None and not isinstance(path, (str, os.PathLike)):
         raise UsageError("verify: a certificate is about a file. Save the model, and give its path.")
     seeds: tuple[int, ...] = ()
-    trials = SizeTrials(sizes)
+    trials, file = SizeTrials(sizes), load(path)
     if is_torch_model(model):
-        recordings = _recorded(model, inputs, kwargs, load(path), trials)
+        recordings = _recorded(model, inputs, kwargs, file, trials)
     elif model is None and inputs is None:
         seeds = tuple(range(seed, seed + _positive(batches)))
         recordings = _made_up(path, seeds, trials)
@@ -86,11 +86,11 @@ def verify(
             raise UsageError(
                 "verify: recordings and arrays have the sizes they have. Leave sizes out, or give a model."
             )
-        recordings = as_recordings(model, inputs, Signature.of(load(path)))
+        recordings = as_recordings(model, inputs, Signature.of(file))
     kept_bytes = KEPT_BYTES if certificate is None else sys.maxsize
     shown = progress(recordings, "verify", len(seeds) or None)
     try:
-        result = verify_file(path, shown, way=way, seeds=() if sizes else seeds, kept_bytes=kept_bytes)
+        result = verify_file(path, shown, way=way, seeds=() if sizes else seeds, kept_bytes=kept_bytes, loaded=file)
     except GraphError as error:
         raise (GraphError(f"at the size {trials.tried[-1]}: {error}") if trials.tried else error) from error
     result.sizes, result.impossible_sizes = tuple(trials.tried), tuple(trials.skipped)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.graph.model_io import ModelLike, load
@@ -33,6 +34,7 @@ def verify_file(
     way: Way | None = None,
     seeds: Sequence[int] = (),
     kept_bytes: int = KEPT_BYTES,
+    loaded: ir.Model | None = None,
 ) -> Verification:
     """Run the file on each recording's inputs and compare every integer with equality.
 
@@ -44,13 +46,14 @@ def verify_file(
         way: Levels and options of ONNX Runtime; None: its defaults.
         seeds: With which the inputs were made, where they were.
         kept_bytes: Inputs up to this size are kept for a certificate.
+        loaded: What is in the file, where it has been read already.
 
     Raises:
         UsageError: The inputs do not fit the file.
     """
     way = way or Way()
     path = Path(model) if isinstance(model, (str, os.PathLike)) else None
-    loaded = load(model)
+    loaded = loaded or load(model)
     stamped = () if path is None else stamp(path, loaded)
     comparison = Comparison(loaded, way)
     kept = _Kept(0 if seeds else kept_bytes)  # a seed is enough
