@@ -272,6 +272,9 @@ def test_bfloat16_needs_an_opset_that_has_it(tmp_path):
     assert not list(tmp_path.iterdir())
     linger.onnx.export(model, (x,), tmp_path / "net.onnx", opset_version=13)
     onnx.checker.check_model(tmp_path / "net.onnx", full_check=True)
+    integers, picture = small_net()
+    with pytest.raises(UsageError, match=r"export: input 0 of type bfloat16"):
+        linger.onnx.export(integers, (picture.bfloat16(),), tmp_path / "net.onnx")
 
 
 def test_unwritable_folder_is_one_sentence_and_no_file(tmp_path):

@@ -48,6 +48,7 @@ from linger.onnx.preserve import preserved
 from linger.onnx.simplification import simplify as simplify_model
 from linger.onnx.tracing import FunctionMetError, declared_axes, trace, trace_dynamo
 from linger.onnx.wrapper_trace import WrapperTrace
+from linger.quantization.initialize import runtime_of
 from linger.quantization.runtime import Runtime
 from linger.quantization.statistics import QuantizedBase
 
@@ -179,7 +180,8 @@ def export(
         torch_keywords=torch_keywords,
     )
     call = read_call(model, args, kwargs)
-    check_tensors(model, call.tensors(), options.opset)
+    is_quantized = isinstance(model, nn.Module) and runtime_of(model) is not None
+    check_tensors(model, call.tensors(), options.opset, is_quantized=is_quantized)
     content = _convert(model, call, options, f)
     if content is None:
         return  # a large float model, which is written already; there are no integers to compare

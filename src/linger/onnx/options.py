@@ -108,9 +108,10 @@ def check_place(f: Any) -> None:
         )
 
 
-def check_tensors(model: Any, inputs: Sequence[Tensor], opset: int) -> None:
-    """Refuse tensors that a file cannot hold, all at once."""
+def check_tensors(model: Any, inputs: Sequence[Tensor], opset: int, *, is_quantized: bool) -> None:
+    """Refuse tensors that a file cannot hold, all at once; the weights of a quantised model become integers there."""
     named = {f"input {i}": tensor for i, tensor in enumerate(inputs)}
+    given = list(named)
     if isinstance(model, nn.Module):
         named |= dict(model.named_parameters()) | dict(model.named_buffers())
     empty = [name for name, tensor in named.items() if tensor.is_meta]
@@ -119,7 +120,7 @@ def check_tensors(model: Any, inputs: Sequence[Tensor], opset: int) -> None:
             f"export: {listing(empty)} on the device 'meta', without numbers that a file could hold. "
             "Load the weights first (model.to_empty(device='cpu'), then load_state_dict), and give an input with values."
         )
-    brief = [name for name, tensor in named.items() if tensor.dtype == torch.bfloat16]
+    brief = [name for name in (given if is_quantized else named) if named[name].dtype == torch.bfloat16]
     if brief and opset < FIRST_BFLOAT16_OPSET:
         raise UsageError(
             f"export: {listing(brief)} of type bfloat16, which ONNX has from opset {FIRST_BFLOAT16_OPSET} on, not at {opset}. "
