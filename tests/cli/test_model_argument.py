@@ -89,3 +89,14 @@ def test_wrong_inputs(tmp_path):
         load_inputs(tmp_path / "absent.npz")
     with pytest.raises(UsageError, match="1x3x224x224"):
         random_input("1xyz")
+
+
+def test_letters_are_no_input(tmp_path):
+    np.savez(tmp_path / "letters.npz", x=np.array(["a", "b"]))
+    with pytest.raises(UsageError, match=r"letters\.npz: a model takes numbers, and this holds <U1"):
+        load_inputs(tmp_path / "letters.npz")
+
+
+def test_sizes_beyond_every_integer():
+    with pytest.raises(UsageError, match="sizes look like 1x3x224x224"):
+        random_input("99999999999999999999x3")

@@ -3,6 +3,7 @@
 import os
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.support.command import run
@@ -81,3 +82,13 @@ def test_a_seed_below_zero_is_wrong_usage(mess):
     done = run("run", "m.onnx", "--seed", "-1", cwd=mess)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+RESHAPE = """<ir_version: 8, opset_import: ["": 13]>
+g (float[n,3] x) => (float[n,k] y) <int64[2] s = {4, -1}> { y = Reshape(x, s) }"""
+
+
+@pytest.mark.parametrize("command", ["run", "verify", "vectors"])
+def test_onnx_runtimes_own_log_stays_inside(mess, command):
+    onnx.save(onnx.parser.parse_model(RESHAPE), mess / "reshape.onnx")
+    refused(mess, command, "reshape.onnx")

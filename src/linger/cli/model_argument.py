@@ -106,6 +106,9 @@ def load_inputs(path: Path) -> tuple[torch.Tensor, ...]:
         raise UsageError(f"{path}: this is not a readable .npz or .npy file ({error}).") from error
     if not arrays:
         raise UsageError(f"{path}: there is no array in it.")
+    wrong = [str(array.dtype) for array in arrays if array.dtype.kind not in "biufc"]
+    if wrong:
+        raise UsageError(f"{path}: a model takes numbers, and this holds {listing(wrong)}. Give arrays of numbers.")
     return tuple(torch.from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array) for array in arrays)
 
 
@@ -118,5 +121,5 @@ def random_input(text: str) -> tuple[torch.Tensor]:
     try:
         sizes = [int(part) for part in text.replace("×", "x").replace(",", "x").split("x")]
         return (torch.randn(sizes, generator=torch.Generator().manual_seed(0)),)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, TypeError, OverflowError) as error:
         raise UsageError(f"--shape {text}: sizes look like 1x3x224x224.") from error
