@@ -141,6 +141,8 @@ def round_weight(
         choose_scale: From the largest |w·factor| to a scale that holds it, so that nothing saturates.
         stays_there: A scale of weights on a device is chosen there, without a look at it: both numbers are tensors.
     """
+    if weight.dtype in (torch.float16, torch.bfloat16):  # ⌊w·scale + ½⌋ itself would be rounded
+        weight, factor = weight.float(), None if factor is None else factor.float()
     integers, scale = _RoundWeight.apply(weight, factor, choose_scale, stays_there)
     return integers, scale.double() if isinstance(scale, Tensor) else scale
 

@@ -28,6 +28,7 @@ from linger.quantization.integer_limits import limits_of_rows
 from linger.quantization.layer import QuantLayer, Widths
 from linger.quantization.marks import BY_NAME, QuantMode, checked_types, checked_widths, mark_of
 from linger.quantization.norm_layer import NormLayer
+from linger.quantization.precision import refuse_empty
 from linger.quantization.product_policy import ProductPolicy, holds_matrices
 from linger.quantization.recomputation import Recomputation
 from linger.quantization.recurrent import QuantRecurrent
@@ -100,6 +101,7 @@ def init(
             "init: configuration files are not supported yet. Pass quant_modules and parameter_bits instead."
         )
     refuse_compiled(model)
+    refuse_empty(model)
     if mode is not QuantMode.QValue:
         raise UsageError(f"init: unknown mode {mode!r}. Use QuantMode.QValue.")
     _refuse(model)

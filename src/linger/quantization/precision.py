@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 
-_DEVICES = ("cpu", "cuda")
+from linger.errors import UsageError, listing
+
+_DEVICES = ("cpu", "cuda", "xpu", "mps")
 
 
 def put_autocast_aside() -> tuple[str, ...]:
@@ -33,3 +36,18 @@ def full_precision() -> Iterator[None]:
         yield
     finally:
         take_autocast_up(devices)
+
+
+def refuse_empty(model: nn.Module) -> None:
+    """Refuse a model that has no numbers yet.
+
+    Raises:
+        UsageError: It is so, naming the tensors.
+    """
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    empty = [name for name, t in state.items() if t.is_meta]
+    if empty:
+        raise UsageError(
+            f"init: {listing(empty)} on the meta device hold no numbers. Give the model memory with "
+            "model.to_empty(device=…), load its weights, then call init."
+        )

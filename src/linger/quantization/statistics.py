@@ -88,6 +88,20 @@ class QuantizedBase(nn.Module):
         """Read every buffer anew: other tensors stand in their places."""
         self._known.clear()
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
+        """What moves or converts a model comes here: ranges stay float32, for a scale may be too large for 16 bits."""
+        before = {name: b for name, b in self._buffers.items() if b is not None and self._is_range(name)}
+        super()._apply(fn, recurse)
+        for name, buffer in before.items():
+            now = self._buffers[name]
+            if now is not None and now.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(now.device)
+        return self
+
+    def _is_range(self, name: str) -> bool:
+        """Whether a buffer belongs to a range; running_mean of a batch norm does not."""
+        return name.startswith(("running_", "scale_")) and f"scale_{name.partition('_')[2]}" in self._buffers
+
     @property
     def is_observing(self) -> bool:
         """Whether this pass changes the ranges."""
@@ -168,8 +182,7 @@ class QuantizedBase(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # a checkpoint of an earlier stage has no ranges: what is here stays
         for name, buffer in self._buffers.items():
-            is_range = f"scale_{name.partition('_')[2]}" in self._buffers  # running_mean of a batch norm is none
-            if buffer is not None and name.startswith(("running_", "scale_")) and is_range:
+            if buffer is not None and self._is_range(name):
                 state_dict.setdefault(prefix + name, buffer.detach().clone())
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self.forget_known()
