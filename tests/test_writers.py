@@ -82,7 +82,7 @@ TORCH = pytest.mark.needs_torch
 def _network():
     import torch
 
-    model, x = linger.init(torch.nn.Sequential(torch.nn.Linear(2, 2))).eval(), torch.ones(1, 2)
+    model, x = linger.init(torch.nn.Sequential(torch.nn.Linear(2, 2))).eval(), torch.tensor([[1.0, -0.5]])
     with linger.calibration():
         model(x)
     return model, x
