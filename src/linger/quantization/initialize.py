@@ -160,9 +160,11 @@ def why_nothing(model: nn.Module) -> str | None:
     is_any = any(isinstance(m, QuantizedBase) or _quantized_inputs(m, p, runtime) for p, m in model.named_modules())
     if is_any or runtime.make_edge is not None or any(_calls_quant_tensor(m) for m in model.modules()):
         return None
+    reasons = listing((f"{path or 'model'} ({reason})" for path, reason in runtime.reasons.items()), limit=5)
     leaves = dict.fromkeys(type(m).__name__ for m in model.modules() if not any(m.children()))
     return (
         f"init: no layer of {type(model).__name__} was replaced, so nothing will run as integers; it holds {listing(leaves)}. "
+        f"{f'Refused: {reasons}. ' if reasons else ''}"
         "Look at quant_modules, disable_module, disable_submodel and linger.disable_quant, or at the types that linger "
         f"quantises: {listing(kind.__name__ for kind in supported_types())}."
     )
