@@ -8,6 +8,8 @@ import torch
 from linger.numeric.fixed import scale_for
 from linger.numeric.torch_scale import largest_of, limit_of, may_saturate, scale_for_range, smallest
 
+pytestmark = pytest.mark.needs_torch
+
 RANGES = [0.0, 2.0**-126, 2.0**-121, 2.0**-120, 1e-9, 0.9921875, 0.9921876, 1.0, 127.0, 127.00001, 200.0, 3e38]
 
 
