@@ -56,7 +56,7 @@ def test_pads_of_torch_begin_at_the_last_axis():
 
 
 class Scaled:
-    scale, bits = 16.0, 8
+    scale_on_host, bits = 16.0, 8
 
     def dim(self):
         return 1
