@@ -94,10 +94,9 @@ READS = {
     "layer GRU, two layers": 19,
     "layer LSTMCell": 65,
     "function pad": 1,
-    "function a parameter times": 1,
 }
-"""Numbers that a step still reads: a recurrent layer chooses its precision and tables by its scales, a border that is not
-zero must fit, and a parameter that multiplies might be a mask."""
+"""Numbers that a step still reads: a recurrent layer chooses its precision and tables by its scales, and a border that is
+not zero must fit."""
 
 
 @each_model

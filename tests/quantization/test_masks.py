@@ -12,7 +12,7 @@ import linger
 from linger.dialect import Refusal
 from linger.quantization.initialize import init, runtime_of
 from linger.quantization.masks import COMPARISONS, fill, masks_scores
-from linger.quantization.qtensor import QTensor
+from linger.quantization.qtensor import QTensor, unwrap
 from linger.quantization.runtime import Runtime
 from tests.support.wired import Wired, after, picture, quantise
 
@@ -196,6 +196,83 @@ def test_times_a_buffer_of_zeros_and_ones(tmp_path):
     h, result = model(noise(4, 6))
     assert torch.equal(result.integers(), h.integers() * model.keep.to(torch.int8))
     proven(model, tmp_path, noise(4, 6))
+
+
+class Learning(nn.Module):
+    """A parameter that holds what a mask could hold, and is none."""
+
+    def __init__(self, use, start):
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+        self.use, self.learnt = use, nn.Parameter(torch.full((6,), start))
+
+    def forward(self, x):
+        h = self.fc(x)
+        return h.clone(), self.use(h, self.learnt)
+
+
+LEARNING = {
+    "x * ones": (lambda h, p: h * p, 1.0, lambda h: h),
+    "x * a view of ones": (lambda h, p: torch.mul(p.view(1, 6), h), 1.0, lambda h: h),
+    "x * zeros": (lambda h, p: h * p, 0.0, lambda h: h),
+    "x + zeros": (lambda h, p: h + p, 0.0, torch.ones_like),
+    "a view of zeros + x": (lambda h, p: p[None] + h, 0.0, torch.ones_like),
+}
+
+
+@pytest.mark.parametrize(("use", "start", "slope"), LEARNING.values(), ids=LEARNING)
+def test_a_parameter_is_never_a_mask(use, start, slope, tmp_path):
+    """It learns as that of the float model: d(h·p)/dp = h and d(h + p)/dp = 1, here without rounding in the sums."""
+    model = init(Learning(use, start)).train()
+    h, result = model(noise(4, 6))
+    signs = torch.sign(noise(4, 6, seed=5))
+    (result * signs).sum().backward()
+    assert torch.equal(model.learnt.grad, (slope(h.content.detach()) * signs).sum(0))
+    names = {row.op for row in linger.coverage(model).table()}
+    assert {"iqMul", "iqAdd"} & names
+    assert "iqWhere" not in names
+    keys = list(model.state_dict())
+    # one rule: neither evaluation nor freezing makes a mask of it
+    model.eval().requires_grad_(False)
+    with torch.no_grad():
+        model(noise(4, 6))
+    assert list(model.state_dict()) == keys
+    proven(model, tmp_path, noise(4, 6))
+
+
+def test_a_learnt_summand_of_scores_is_no_mask():
+    """A bias of the scores begins with zeros, as a mask that blocks nothing would."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(6, 6)
+            self.bias = nn.Parameter(torch.zeros(5, 5))
+
+        def forward(self, x):
+            h = self.fc(x)
+            return F.scaled_dot_product_attention(h, h, h, attn_mask=self.bias)
+
+    model = init(Net()).train()
+    (model(noise(2, 5, 6)) * noise(2, 5, 6)).sum().backward()
+    assert model.bias.grad.abs().min() > 0
+    assert linger.coverage(model).float_ops == ()
+
+
+def test_a_frozen_parameter_that_blocks_scores_is_a_mask():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(6, 5)
+            mask = torch.zeros(5, 5).masked_fill(torch.ones(5, 5).triu(1) > 0, -math.inf)
+            self.mask = nn.Parameter(mask, requires_grad=False)
+
+        def forward(self, x):
+            return torch.softmax(self.fc(x) + self.mask, -1)
+
+    model = quantise(Net(), noise(2, 5, 6))
+    assert torch.equal(unwrap(model(noise(2, 5, 6))).triu(1), torch.zeros(2, 5, 5))
+    assert linger.coverage(model).float_ops == ()
 
 
 def test_the_gradient_goes_where_the_number_came_from():

@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 
 from linger.dialect import Refusal
-from linger.quantization.constants import is_state
+from linger.quantization.constants import Kind, kind_of
 from linger.quantization.masks import MASKED, fact, fill, is_quantized, masks_scores
 from linger.quantization.qtensor import QTensor
 from linger.quantization.runtime import Runtime
@@ -84,11 +84,16 @@ def read_mask(mask: Tensor | None, runtime: Runtime, *, is_taking: bool) -> Mask
         return Masking(~mask if is_taking else mask)
     if not mask.is_floating_point():
         return Refusal(f"a mask of type {mask.dtype} has no meaning here; use booleans")
-    if fact(runtime, lambda: masks_scores(mask, is_surely=True)):
+    kind = kind_of(mask, runtime)
+    learns = mask.requires_grad or kind is Kind.LEARNT
+    if not learns and fact(runtime, lambda: masks_scores(mask, is_surely=kind is not Kind.FROZEN)):
         return Masking(mask <= MASKED)
-    if is_state(mask, runtime):
+    if kind is not None:
         return Masking(summand=mask)
-    return Refusal("a computed float mask with other values than 0 and −∞ has no integer form; keep it in a buffer")
+    return Refusal(
+        "a computed float mask that learns, or holds other values than 0 and −∞, has no integer form; keep it in a buffer "
+        "or parameter"
+    )
 
 
 def _scaled_dot_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Any:

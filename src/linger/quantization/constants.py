@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 import torch
@@ -27,16 +28,34 @@ from linger.quantization.runtime import RUN_FIRST, Runtime, is_exporting
 CONSTANT_BITS = 8
 
 
-def is_state(value: Any, runtime: Runtime) -> bool:
-    """Whether a tensor is a parameter or a buffer of the running model, or a view of one."""
+class Kind(Enum):
+    """What a tensor of the model's state is for."""
+
+    BUFFER = "buffer"
+    FROZEN = "frozen parameter"
+    LEARNT = "learnt parameter"
+
+
+def kind_of(value: Any, runtime: Runtime) -> Kind | None:
+    """What a tensor is if it belongs to the running model's state, or is a view of what does; None for any other.
+
+    The parameter tells whether it learns, not its view: without gradients no view asks for one.
+    """
     if not isinstance(value, Tensor) or isinstance(value, QTensor) or not value.is_floating_point():
-        return False
+        return None
     if not runtime.frames:
-        return False
+        return None
     if runtime.current.state_memory is None:
         root = runtime.frames[0].module
-        runtime.current.state_memory = frozenset(_memory(t) for t in (*root.parameters(), *root.buffers()))
-    return _memory(value) in runtime.current.state_memory
+        parameters = {_memory(p): Kind.LEARNT if p.requires_grad else Kind.FROZEN for p in root.parameters()}
+        runtime.current.state_memory = dict.fromkeys(map(_memory, root.buffers()), Kind.BUFFER) | parameters
+    found: Kind | None = runtime.current.state_memory.get(_memory(value))
+    return found
+
+
+def is_state(value: Any, runtime: Runtime) -> bool:
+    """Whether a tensor is a parameter or a buffer of the running model, or a view of one."""
+    return kind_of(value, runtime) is not None
 
 
 def is_fixed(value: Any, runtime: Runtime) -> bool:

@@ -23,7 +23,7 @@ from linger.numeric.fixed import limits, round_half_up
 from linger.numeric.torch_kernel import carrier, integer_type
 from linger.numeric.torch_quantize import fake_quantize
 from linger.numeric.torch_scale import Scale, smallest
-from linger.quantization.constants import is_state
+from linger.quantization.constants import Kind, kind_of
 from linger.quantization.functional import as_operand
 from linger.quantization.functional_layer import functional_layer
 from linger.quantization.qtensor import QTensor
@@ -299,6 +299,7 @@ def _kept_or_written(func: Any, args: tuple[Any, ...], result: QTensor | Refusal
 
 
 def _times(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
+    """Booleans, and a buffer of zeros and ones, are masks; a parameter is a factor, whatever it holds just now."""
     del call
     found = _pair(args, kwargs)
     if found is None:
@@ -307,12 +308,14 @@ def _times(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) 
     if other.dtype == torch.bool:
         return _kept_or_written(func, args, fill(x, ~other, 0.0))
     runtime = x.runtime
-    if not is_state(other, runtime) or not fact(runtime, lambda: bool(((other == 0) | (other == 1)).all())):
+    is_buffer = kind_of(other, runtime) is Kind.BUFFER
+    if not is_buffer or not fact(runtime, lambda: bool(((other == 0) | (other == 1)).all())):
         return NotImplemented
     return _kept_or_written(func, args, fill(x, other == 0, 0.0))
 
 
 def _plus(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
+    """What learns is a summand, and so is a parameter that masks nothing: it may have learnt before, or learn later."""
     del call
     found = _pair(args, kwargs)
     if found is None:
@@ -320,8 +323,13 @@ def _plus(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -
     x, other = found
     if not other.is_floating_point():
         return NotImplemented
-    is_surely = is_state(other, x.runtime)
-    if not fact(x.runtime, lambda: masks_scores(other, is_surely=is_surely)):
+    kind = kind_of(other, x.runtime)
+    is_surely = kind is Kind.BUFFER
+    if (
+        other.requires_grad
+        or kind is Kind.LEARNT
+        or not fact(x.runtime, lambda: masks_scores(other, is_surely=is_surely))
+    ):
         return NotImplemented
     return _kept_or_written(func, args, fill(x, other <= MASKED, -math.inf))
 

@@ -112,7 +112,7 @@ class _Pass(threading.local):
         self.watch: Any = None
         self.edge: Any = None
         self.derived: dict[int, weakref.ref[Tensor]] = {}
-        self.state_memory: frozenset[int] | None = None
+        self.state_memory: dict[int, Any] | None = None
 
 
 _FRESH: dict[str, Any] = {"observers": [], "parameters": {}, "constants": {}, "facts": {}}
