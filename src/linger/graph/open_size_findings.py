@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
 from linger.graph import check_rules as rules
 from linger.graph.dialect_node import is_dialect
 from linger.graph.finding import Finding
-from linger.graph.node_places import Place, Whole
+from linger.graph.node_places import Whole
 
 _POOLS = frozenset({"AvgPool2dInt", "MaxPool"})
 _RESIZING = frozenset(
@@ -21,50 +21,60 @@ _REMEDY = "Export the model again, which computes this from the shape, or fix th
 
 def open_size_findings(whole: Whole) -> Iterator[Finding]:
     """Windows and weights of one size behind an input whose height or width is open."""
+    pictures = _open_pictures(place.node for place in whole.places)
     for place in whole.places:
-        reason = _reason(place)
-        if reason is not None:
-            yield place.finding(rules.ONE_SIZE, reason, _REMEDY)
+        source = pictures.get(place.node.inputs[0]) if place.node.inputs else None
+        reason = None if source is None else _reason(place.node)
+        if source is not None and reason is not None:
+            what = f"the input {source.name!r} leaves the picture's size open, but {reason}"
+            yield place.finding(rules.ONE_SIZE, what, _REMEDY)
 
 
-def _reason(place: Place) -> str | None:
-    node = place.node
-    if node.op_type not in (*_POOLS, "iqInterpolate") or not node.inputs:
-        return None
-    source = _open_picture(node.inputs[0])
-    if source is None:
-        return None
+def _reason(node: ir.Node) -> str | None:
+    """Why a node that gets a picture of open size is right at one size only; None: it is right at every size."""
     if node.op_type in _POOLS:
         is_flattened = any(_is_flattened_for_product(use.node) for value in node.outputs for use in value.uses())
-        what = "its window has a fixed size, and a layer behind it takes the result of one size of the picture only"
-        return f"the input {source.name!r} leaves the picture's size open, but {what}" if is_flattened else None
-    if any(value is not None and value.is_initializer() for value in node.inputs[1:]):
-        return f"the input {source.name!r} leaves the picture's size open, but its weights are those of one size"
-    return None
+        reason = "its window has a fixed size, and a layer behind it takes the result of one size of the picture only"
+        return reason if is_flattened else None
+    has_weights = any(value is not None and value.is_initializer() for value in node.inputs[1:])
+    return "its weights are those of one size" if node.op_type == "iqInterpolate" and has_weights else None
 
 
-def _open_picture(value: ir.Value | None) -> ir.Value | None:
-    """The input of the graph that a picture comes from, through ops that keep an open size open; None: nothing is known."""
-    while value is not None and value.producer() is not None:
-        node = value.producer()
-        assert node is not None  # asked above
-        keeps_sizes = (is_dialect(node) and node.op_type not in _RESIZING) or node.op_type in (
-            "Relu",
-            "Clip",
-            "MaxPool",
-        )
-        value = node.inputs[0] if keeps_sizes and node.inputs else None
-    if value is None or not value.is_graph_input() or value.shape is None or len(value.shape) != 4:
-        return None
-    return value if any(not isinstance(dim, int) for dim in list(value.shape)[2:]) else None
+def _open_pictures(nodes: Iterable[ir.Node]) -> dict[ir.Value | None, ir.Value]:
+    """Tensors whose height or width is open, each with the input of the graph that it comes from.
+
+    Goes forward from the inputs and meets every tensor once, since a file that is checked may be large or go in a circle.
+    """
+    waiting = [(value, value) for node in nodes for value in node.inputs if value is not None and _is_open(value)]
+    found: dict[ir.Value | None, ir.Value] = {}
+    while waiting:
+        value, source = waiting.pop()
+        if value not in found:
+            found[value] = source
+            kept = (use.node for use in value.uses() if use.idx == 0 and _keeps_sizes(use.node))
+            waiting += [(output, source) for node in kept for output in node.outputs]
+    return found
+
+
+def _is_open(value: ir.Value) -> bool:
+    """Whether a tensor is an input of the graph, a batch of pictures, with a height or width that is not fixed."""
+    is_picture = value.is_graph_input() and value.shape is not None and len(value.shape) == 4
+    return is_picture and any(not isinstance(dim, int) for dim in list(value.shape or ())[2:])
+
+
+def _keeps_sizes(node: ir.Node) -> bool:
+    """Whether an open size of a node's first input leaves its outputs open."""
+    return node.op_type not in _RESIZING if is_dialect(node) else node.op_type in ("Relu", "Clip", "MaxPool")
 
 
 def _is_flattened_for_product(node: ir.Node) -> bool:
     """Whether all axes but the first become the features of a layer with weights of a fixed size."""
     axis = node.attributes.get("axis")
-    is_flat = node.op_type == "Flatten" and (axis is None or axis.as_int() == 1)
+    is_first = axis is None or (axis.type is ir.AttributeType.INT and not axis.is_ref() and axis.value == 1)
     uses = [use.node for value in node.outputs for use in value.uses()]
-    return is_flat and any(use.op_type == "LinearInt" and _is_constant(use) for use in uses)
+    return (
+        node.op_type == "Flatten" and is_first and any(use.op_type == "LinearInt" and _is_constant(use) for use in uses)
+    )
 
 
 def _is_constant(node: ir.Node) -> bool:
