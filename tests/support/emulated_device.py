@@ -36,6 +36,7 @@ def load_device() -> str:
         device_count=lambda: 1,
         current_device=lambda: 0,
         _is_in_bad_fork=lambda: False,
+        get_amp_supported_dtype=lambda: [torch.bfloat16, torch.float16],
         # random numbers are the CPU's
         manual_seed_all=lambda seed: None,
         get_rng_state=lambda index=None: torch.get_rng_state(),
