@@ -62,7 +62,9 @@ def test_no_limit_and_no_tensor_pass():
     [([2.0, -2.0], 2.0, False), ([2.1], 2.0, True), ([-2.1, 0.0], 2.0, True), ([9.0], None, False), ([], 1.0, False)],
 )
 def test_exceeding_is_beyond_the_edge(values, limit, expected):
-    assert exceeds(torch.tensor(values, requires_grad=True), limit) is expected
+    part = (torch.tensor(values, requires_grad=True), limit)
+    assert exceeds(part) is expected
+    assert exceeds((torch.ones(2), 1.0), part) is expected
 
 
 class Wide(nn.Linear):

@@ -6,7 +6,7 @@ import torch
 
 from linger.numeric.torch_gates import Formats
 from linger.ops import gru_torch
-from tests.support.recurrent import assert_exact, gru_step, random_case, random_layer, tensors
+from tests.support.recurrent import assert_exact, gru_step, random_case, random_layer, tensors, there
 from tests.support.recurrent_gradients import assert_gradients_agree, gru_cell
 
 USUAL = Formats(32.0, 128.0, (256.0, 128.0), (256.0, 512.0))
@@ -219,3 +219,43 @@ def test_reach_goes_beyond_the_saturated_state():
     result = gru_torch.run(*tensors(layer, has_cell=False), wants_reach=True)
     assert float(result.out.abs().max()) <= 128 / 512
     assert result.reach > 0.5
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_scales_on_a_device_give_the_same_integers(seed):
+    assert_exact(there(gru_torch.run), random_case(np.random.default_rng(seed), gates=3), gru_step)
+
+
+@pytest.mark.parametrize(
+    "formats",
+    [
+        Formats(128.0, 128.0, (2.0**13,), (2.0**13,)),
+        Formats(32.0, 2.0**15, (128.0,), (128.0,), 8, 8, 16),
+        Formats(2.0**12, 0.5, (2.0**14,), (8.0,), 16, 16, 8),
+    ],
+    ids=["large biases", "a fine state", "a coarse state"],
+)
+def test_what_float32_does_not_hold_is_exact_on_a_device(formats):
+    layer = usual_layer(formats=formats, has_state=True, sizes=(3, 2, 1025, 4))
+    layer.b_hh = [[(2**31 - 1) * (1 if row % 2 else -1) for row in range(3 * 4)]]
+    layer.b_ih = [[-value for value in layer.b_hh[0]]]
+    assert_exact(there(gru_torch.run), layer, gru_step)
+
+
+def test_gradients_with_scales_on_a_device():
+    layer = usual_layer(directions=2, has_lengths=True, has_state=True)
+    run = there(gru_torch.run)
+    # float64, as above
+    assert_gradients_agree(run, gru_cell, layer, has_cell=False, tolerance=1e-12, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("place", [0, 2], ids=["input", "state"])
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_no_integer_is_made_of_nan_on_a_device(place, needs_gradient):
+    """Nobody looks at a number there, so nothing is raised; everything that follows is NaN."""
+    arguments = tensors(usual_layer(has_state=True), has_cell=False)
+    arguments[place].view(-1)[1] = torch.nan
+    arguments[0].requires_grad_(needs_gradient)
+    result = there(gru_torch.run)(*arguments, wants_reach=True)
+    assert result.out.isnan().all()
+    assert result.h.isnan().all()

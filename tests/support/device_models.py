@@ -55,6 +55,12 @@ def _cell(m: Any, y: Tensor) -> Tensor:
     return h
 
 
+def _states(m: Any, y: Tensor) -> Tensor:
+    """Both directions from an initial state, and the last states alone."""
+    rows = _rows(m, y)
+    return m.layer(rows, rows[:, :2, :5].transpose(0, 1).contiguous())[1].transpose(0, 1)
+
+
 def _attention(m: Any, y: Tensor) -> Tensor:
     rows = _rows(m, y)
     return m.layer(rows, rows, rows, need_weights=False)[0]
@@ -63,6 +69,11 @@ def _attention(m: Any, y: Tensor) -> Tensor:
 def _masked_scores(m: Any, y: Tensor) -> Tensor:
     mask = torch.ones(6, 6, dtype=torch.bool, device=y.device).triu(1)
     return torch.softmax(y.masked_fill(mask, -math.inf), -1)
+
+
+def _added_mask(m: Any, y: Tensor) -> Tensor:
+    mask = torch.zeros(6, 6, device=y.device)
+    return torch.softmax(y + mask.masked_fill(torch.ones_like(mask).triu(1) > 0, -math.inf), -1)
 
 
 class WithTable(nn.Module):
@@ -82,6 +93,10 @@ def _layers() -> dict[str, Callable[[], nn.Module]]:
     return {
         "Conv2d, bn": lambda: Between(lambda m, y: y),
         "Conv2d, bn, relu": lambda: Between(lambda m, y: F.relu(y)),
+        "Conv2d, folded bn": lambda: _layer(linger.NormalizeConvBN2d(4, 4, 3)),
+        "Conv2d, bn, limits": lambda: _layer(
+            linger.NormalizeConvBN2d(4, 4, 3, normalize_weight=0.25, normalize_bias=0.5, normalize_data=8)
+        ),
         "Conv1d": lambda: Between(lambda m, y: m.layer(_rows(m, y)), layer=nn.Conv1d(6, 4, 3, padding=1)),
         "ConvTranspose2d": lambda: _layer(nn.ConvTranspose2d(4, 2, 3, stride=2)),
         "Linear": lambda: _layer(nn.Linear(6, 4)),
@@ -102,6 +117,7 @@ def _layers() -> dict[str, Callable[[], nn.Module]]:
         "GRU, two layers": lambda: Between(
             lambda m, y: m.layer(_rows(m, y))[0], layer=nn.GRU(24, 5, 2, batch_first=True)
         ),
+        "GRU, both ways, states": lambda: Between(_states, layer=nn.GRU(24, 5, batch_first=True, bidirectional=True)),
         "LSTMCell": lambda: Between(_cell, layer=nn.LSTMCell(24, 5)),
         "MultiheadAttention": lambda: Between(_attention, layer=nn.MultiheadAttention(24, 2, batch_first=True)),
         "Dropout": lambda: _layer(nn.Dropout(0.0)),
@@ -140,6 +156,8 @@ def _functions() -> dict[str, Callable[..., Tensor]]:
         "matmul": lambda m, y: y @ y.transpose(2, 3),
         "attention": lambda m, y: F.scaled_dot_product_attention(y, y, y),
         "masked scores": _masked_scores,
+        "added mask": _added_mask,
+        "masked with a number": lambda m, y: y.masked_fill(y > 0.5, 0.25),
         "where": lambda m, y: torch.where(y > 0.2, y, y * 0.5),
         "pad": lambda m, y: F.pad(y, (1, 0, 2, 1), value=0.5),
         "interpolate": lambda m, y: F.interpolate(y, scale_factor=2, mode="bilinear", align_corners=False),

@@ -136,7 +136,7 @@ class ConvBN(Normalized):
         if self.normalize_weight is not None or self.normalize_bias is not None:
             is_by_batch = bn.training or bn.running_mean is None
             weight, bias = self.folded(batch_statistics(u) if is_by_batch else None)
-            if exceeds(weight, self.normalize_weight) or exceeds(bias, self.normalize_bias):
+            if exceeds((weight, self.normalize_weight), (bias, self.normalize_bias)):
                 y = self._convolve_folded(input, weight, bias, output_size)
         return clamp(y, self.normalize_data)
 

@@ -59,9 +59,10 @@ def clamp(x: _OptionalTensor, limit: float | None) -> _OptionalTensor:
     return x if x is None or limit is None else torch.clamp(x, -limit, limit)
 
 
-def exceeds(x: Tensor, limit: float | None) -> bool:
-    """Whether an element's magnitude is above the limit."""
-    return limit is not None and bool((x.detach().abs() > limit).any())
+def exceeds(*parts: tuple[Tensor, float | None]) -> bool:
+    """Whether the magnitude of an element of one of some tensors is above that tensor's limit: one look at a device."""
+    found = [(x.detach().abs() > limit).any() for x, limit in parts if limit is not None]
+    return bool(found) and bool(torch.stack(found).any())
 
 
 class Normalized(nn.Module):

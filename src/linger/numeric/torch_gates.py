@@ -3,6 +3,7 @@
 
 Integers travel in float tensors. A product with weights that are scaled by powers of two arrives in Q11 by itself, so
 rounding is one floor. float32 is used only where a static bound proves that it holds every partial sum; else float64.
+Scales on a device are not looked at (see `torch_scale`): there the state is float64, whatever the scales are.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from linger.numeric.fixed import FLOAT32_EXACT, limits
 from linger.numeric.tables import SIGMOID, TANH
 from linger.numeric.torch_pieces import evaluate_pieces
 from linger.numeric.torch_quantize import max_abs
+from linger.numeric.torch_scale import Scale
 from linger.numeric.torch_timeline import Timeline
 
 Q7 = 2.0**7
@@ -41,17 +43,22 @@ LARGEST_INDEX = 4 * REACH
 class Formats:
     """Scales and widths of a recurrent layer."""
 
-    scale_i: float
+    scale_i: Scale
     """Of the input."""
-    scale_h: float
+    scale_h: Scale
     """Of the hidden state, which is the output."""
-    scale_iw: tuple[float, ...]
+    scale_iw: tuple[Scale, ...]
     """Of the input's weights, one per direction."""
-    scale_hw: tuple[float, ...]
+    scale_hw: tuple[Scale, ...]
     """Of the hidden state's weights, one per direction."""
     data_bits: int = 8
     parameter_bits: int = 8
     o_bits: int = 8
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the scales stay on a device, where nobody looks at them."""
+        return isinstance(self.scale_h, Tensor)
 
 
 @cache
@@ -64,6 +71,14 @@ def curves(tanh_scale: float, dtype: torch.dtype, device: torch.device) -> Tenso
         every = _every_input()
         both = [evaluate_pieces(every, TANH, Q7, 8) * tanh_scale, evaluate_pieces(every, SIGMOID, Q7, 8)]
         return torch.cat(both).to(dtype=dtype, device=device)
+
+
+def curves_at(tanh_scale: Scale, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """`curves`, for a scale on a device too: that one is a new table each time."""
+    if not isinstance(tanh_scale, Tensor):
+        return curves(tanh_scale, dtype, device)
+    both = curves(1.0, dtype, device)
+    return torch.cat([both[:SIGMOID_START] * tanh_scale, both[SIGMOID_START:]])
 
 
 @cache
@@ -168,12 +183,33 @@ class Gates:
     parts: Tensor
     """[D, T, B, rows]: the input's part in Q11 plus the offset into the curves."""
     weight: Tensor
-    """[D, H, rows], for the hidden state as whole numbers."""
+    """[D, H, rows], for the hidden state as whole numbers; float32 beside parts of float64 where that is exact."""
     addend: Tensor
     """[D, 1, rows], before the floor."""
     rows: GateRows
     is_one_floor: bool
     """Whether the addend may join the parts: then one floor does for the sum, as ⌊n + x⌋ = n + ⌊x⌋ for whole n."""
+    is_there: bool = False
+    """Whether nobody looked at a number: NaN may be anywhere."""
+
+    def half(self, state: Tensor) -> Tensor:
+        """What rounding adds. NaN has no place in a table, so where it may be, the half itself is NaN if it is."""
+        half = torch.tensor(0.5, dtype=self.parts.dtype, device=self.parts.device)
+        return half + 0.0 * (self.parts.sum() + self.weight.sum() + state.sum()) if self.is_there else half
+
+    def product(self, state: Tensor, out: Tensor) -> None:
+        """The products of whole numbers with the weights."""
+        if self.weight.dtype == out.dtype:
+            torch.bmm(state, self.weight, out=out)
+        else:
+            out.copy_(torch.bmm(state.to(self.weight.dtype), self.weight))
+
+    def look_up(self, table: Tensor, values: Tensor, places: Tensor, out: Tensor) -> None:
+        """The entries at values ≥ 0, whose floors are written to `places`."""
+        places.copy_(values)
+        if self.is_there:
+            places.clamp_(0, len(table) - 1)  # whatever NaN has become
+        torch.index_select(table, 0, places, out=out)
 
 
 def prepare_gates(
@@ -206,6 +242,8 @@ def prepare_gates(
         is_hidden_multiplied: The tanh gate multiplies the hidden state's part by numbers of 7 bits.
         is_state_exact: Whether float32 holds what the cell makes of the gates.
     """
+    if formats.is_there:
+        return _prepare_there(x, w_ih, w_hh, b_ih, b_hh, timeline, formats, kinds)
     scale_h = formats.scale_h
     inputs = plan_projection(w_ih, b_ih, scale=formats.scale_i, scales_w=formats.scale_iw, bits=formats.data_bits)
     states = plan_projection(
@@ -231,7 +269,58 @@ def prepare_gates(
     )
 
 
-def start_state(state: Tensor, given: Tensor | None, scale: float) -> None:
+def _prepare_there(
+    x: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None,
+    b_hh: Tensor | None,
+    timeline: Timeline,
+    formats: Formats,
+    kinds: str,
+) -> Gates:
+    """`prepare_gates` where the scales are on a device: one floor for each part, in float64."""
+    rows = gate_rows(kinds, w_hh.shape[2], torch.float64, x.device)
+    weight, addend = _project_there(w_ih, b_ih, formats.scale_i, formats.scale_iw, 1.0, formats.data_bits, formats)
+    items = timeline.by_direction(x, len(w_ih)).flatten(1, 2).to(weight.dtype)
+    parts = torch.bmm(items, weight).double().add_(addend).floor_().add_(rows.offset)
+    scale_h = formats.scale_h
+    weight, addend = _project_there(w_hh, b_hh, scale_h, formats.scale_hw, scale_h, formats.o_bits, formats)
+    parts = parts.view(len(w_ih), timeline.steps, timeline.batch, w_ih.shape[1])
+    return Gates(parts, weight.contiguous(), addend, rows, is_one_floor=False, is_there=True)
+
+
+def _project_there(
+    w: Tensor,
+    b: Tensor | None,
+    scale: Scale,
+    scales_w: Sequence[Scale],
+    carried_scale: Scale,
+    bits: int,
+    formats: Formats,
+) -> tuple[Tensor, Tensor]:
+    """Weight and addend as of `Projection`, in types that need no look at a scale.
+
+    A sum of K products of whole numbers stays below K·2^(bits−1)·2^(parameter_bits−1), which float32 holds up to 2^24.
+    A bias of 32 bits and the half, ½·scale·scale_w/2^11 < 2^48 steps, need float64.
+    """
+    largest = w.shape[2] * 2.0 ** (bits + formats.parameter_bits - 2)
+    dtype = torch.float32 if largest < FLOAT32_EXACT else torch.float64
+    steps = torch.stack([torch.as_tensor(scale * one, dtype=torch.float64, device=w.device) for one in scales_w])
+    addend = (steps > Q11).double().mul_(0.5).reshape(-1, 1, 1).expand(-1, 1, w.shape[1])
+    if b is not None:
+        addend = addend + b.detach().double().unsqueeze(1) * Q11
+    return (w.detach().to(dtype) * (Q11 / carried_scale)).transpose(1, 2), addend
+
+
+def add_scaled(half: Tensor, x: Tensor, factor: Scale, out: Tensor) -> Tensor:
+    """half + x·factor, for a factor on a device too."""
+    if isinstance(factor, Tensor):
+        return torch.mul(x, factor, out=out).add_(half)
+    return torch.add(half, x, alpha=factor, out=out)
+
+
+def start_state(state: Tensor, given: Tensor | None, scale: Scale) -> None:
     """Write the initial state, zeros if there is none, as whole numbers."""
     if given is None:
         state.zero_()
@@ -244,6 +333,6 @@ def per_step(buffer: Tensor, steps: int) -> Sequence[Tensor]:
     return buffer.unbind(0) if len(buffer) == steps else [buffer[0]] * steps
 
 
-def is_limit_needed(largest: float, scale: float, bits: int) -> bool:
-    """Whether real values up to `largest` can leave the range of whole numbers at a scale."""
-    return math.floor(largest * scale + 0.5) > limits(bits)[1]
+def is_limit_needed(largest: float, scale: Scale, bits: int) -> bool:
+    """Whether real values up to `largest` can leave the range of whole numbers at a scale; on a device they may."""
+    return isinstance(scale, Tensor) or math.floor(largest * scale + 0.5) > limits(bits)[1]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from linger.numeric.torch_quantize import max_abs
+from linger.numeric.torch_quantize import largest_magnitude
+from linger.numeric.torch_scale import Scale
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,9 @@ class Timeline:
             return states[-1].clone()
         return states[self.last[0], :, self.last[1]].transpose(0, 1)
 
-    def max_abs(self, x: Tensor) -> float:
-        """Largest |x| over the valid steps of [T, D, B, F]."""
-        return max_abs(self.mask(x))
+    def max_abs(self, x: Tensor) -> Scale:
+        """Largest |x| over the valid steps of [T, D, B, F], left where x is."""
+        return largest_magnitude(self.mask(x))
 
 
 def by_items(x: Tensor) -> Tensor:

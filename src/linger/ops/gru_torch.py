@@ -23,13 +23,15 @@ from linger.numeric.torch_gates import (
     SIGMOID_START,
     Formats,
     Gates,
-    curves,
+    add_scaled,
+    curves_at,
     is_limit_needed,
     per_step,
     prepare_gates,
     slopes,
     start_state,
 )
+from linger.numeric.torch_scale import Scale
 from linger.numeric.torch_timeline import Timeline, by_items
 
 _GATES = "sst"  # r, z, n
@@ -43,7 +45,7 @@ class Result(NamedTuple):
     """[T, B, D·H], zero beyond each length."""
     h: Tensor
     """[D, B, H], multiples of 1/scale_h."""
-    reach: float | None
+    reach: Scale | None
     """Largest |h| over the valid steps, before rounding and saturation."""
 
 
@@ -110,8 +112,10 @@ def _is_state_exact(formats: Formats) -> bool:
 
     Half of 2^24 is allowed, because the difference may be taken from either end: n + z·(h − n) = h − (1 − z)·(h − n).
     """
+    if formats.is_there:
+        return False
     largest = 2.0 ** (formats.o_bits - 1) * Q7 / formats.scale_h + 1.0
-    return 2 * Q7 * (largest + Q7) + 2.0**13 / min(formats.scale_h, 2.0**13) < FLOAT32_EXACT / 2
+    return bool(2 * Q7 * (largest + Q7) + 2.0**13 / min(formats.scale_h, 2.0**13) < FLOAT32_EXACT / 2)
 
 
 def _loop(
@@ -134,8 +138,8 @@ def _loop(
         is_hidden_multiplied=True,
         is_state_exact=_is_state_exact(formats),
     )
-    weight, dtype, is_one_floor = gates.weight, gates.weight.dtype, gates.is_one_floor
-    table, half = curves(scale_h, dtype, x.device), torch.tensor(0.5, dtype=dtype, device=x.device)
+    dtype, is_one_floor = gates.parts.dtype, gates.is_one_floor
+    table = curves_at(scale_h, dtype, x.device)
     (x_rz, x_n), (addend_rz, addend_n) = _parts(gates, hidden)
 
     def buffer(*shape: int) -> Tensor:
@@ -143,34 +147,33 @@ def _loop(
 
     trace = _new_trace(buffer(steps + 1, directions, batch, hidden), is_kept=is_kept)
     start_state(trace.h[0], h0, scale_h)
+    half = gates.half(trace.h[0])
     sums, sums_rz = buffer(directions, batch, 3 * hidden), buffer(directions, batch, 2 * hidden)
     hidden_rz, hidden_n = sums.split([2 * hidden, hidden], 2)
     looked_up = buffer(directions * batch * 2 * hidden)
     r, z = looked_up.view(directions, batch, 2, hidden).unbind(2)
     place, new, before, exact = (buffer(directions, batch, hidden) for _ in range(4))
     flat_rz, flat_place, flat_new = sums_rz.flatten(), place.flatten(), new.flatten()
-    is_finer = scale_h > Q7
+    is_finer = formats.is_there or scale_h > Q7
     low, high = limits(formats.o_bits)
     # the new state lies between n and the old one, unless Q7 rounded that up
     is_limited = is_finer or is_limit_needed(_LARGEST_NEW, scale_h, formats.o_bits)
     h, *hs = trace.h.unbind(0)
     each = (per_step(kept, steps) for kept in trace[1:])
     for part_rz, part_n, h_n, places, new_places, next_h in zip(x_rz.unbind(1), x_n.unbind(1), *each, hs, strict=True):
-        torch.bmm(h, weight, out=sums)
+        gates.product(h, sums)
         torch.add(hidden_n, addend_n, out=h_n).floor_()
         # limits at whole numbers may come before the floor, which the cast is
         if is_one_floor:
             torch.add(hidden_rz, part_rz, out=sums_rz)
         else:
             torch.add(hidden_rz, addend_rz, out=sums_rz).floor_().add_(part_rz)
-        places.copy_(flat_rz.clamp_(SIGMOID_START, SIGMOID_START + 2 * REACH - 1))
-        torch.index_select(table, 0, places, out=looked_up)
+        gates.look_up(table, flat_rz.clamp_(SIGMOID_START, SIGMOID_START + 2 * REACH - 1), places, looked_up)
         if is_one_floor:
             torch.addcmul(part_n, r, h_n, out=place)
         else:
             torch.addcmul(half, r, h_n, out=place).floor_().add_(part_n)
-        new_places.copy_(flat_place.clamp_(0, 2 * REACH - 1))
-        torch.index_select(table, 0, new_places, out=flat_new)
+        gates.look_up(table, flat_place.clamp_(0, 2 * REACH - 1), new_places, flat_new)
         torch.lerp(new, _to_q7(h, scale_h, half, before) if is_finer else h, z, out=exact)
         torch.floor(exact.add_(half), out=next_h)
         if is_limited:
@@ -198,18 +201,18 @@ def _new_trace(h: Tensor, *, is_kept: bool) -> _Trace:
     )
 
 
-def _to_q7(h: Tensor, scale_h: float, half: Tensor, out: Tensor) -> Tensor:
-    """Whole numbers at a scale above 2^7, rounded to Q7 and carried at their own scale, as n is."""
-    return torch.add(half, h, alpha=Q7 / scale_h, out=out).floor_().mul_(scale_h / Q7)
+def _to_q7(h: Tensor, scale_h: Scale, half: Tensor, out: Tensor) -> Tensor:
+    """Whole numbers at a scale above 2^7, rounded to Q7 and carried at their own scale, as n is; others unchanged."""
+    return add_scaled(half, h, Q7 / scale_h, out).floor_().mul_(scale_h / Q7)
 
 
 def _look_up(trace: _Trace, formats: Formats) -> _Values:
     """The values of all steps: the loop writes over its own, because one look-up is cheaper than views of every step."""
     h, shape = trace.h[:-1], trace.h[1:].shape
-    table = curves(formats.scale_h, h.dtype, h.device)
+    table = curves_at(formats.scale_h, h.dtype, h.device)
     r, z = table.index_select(0, trace.places.flatten()).view(*shape[:3], 2, shape[3]).unbind(3)
     new = table.index_select(0, trace.new_places.flatten()).view(shape)
-    is_finer = formats.scale_h > Q7
+    is_finer = formats.is_there or formats.scale_h > Q7
     before = _to_q7(h, formats.scale_h, h.new_tensor(0.5), torch.empty_like(h)) if is_finer else h
     return _Values(r, z, new, before)
 
@@ -243,7 +246,10 @@ class _GRU(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, w_ih, w_hh, *trace, *values)
         ctx.timeline, ctx.formats = timeline, formats
-        return tuple(_result(trace, values if wants_reach else None, timeline, formats, x.dtype))
+        result = _result(trace, values if wants_reach else None, timeline, formats, x.dtype)
+        if isinstance(result.reach, Tensor):
+            ctx.mark_non_differentiable(result.reach)
+        return tuple(result)
 
     @staticmethod
     @once_differentiable
@@ -276,7 +282,7 @@ class _GRU(torch.autograd.Function):
         return tuple(result)
 
 
-def _slopes(trace: _Trace, values: _Values, scale_h: float) -> tuple[Tensor, Tensor]:
+def _slopes(trace: _Trace, values: _Values, scale_h: Scale) -> tuple[Tensor, Tensor]:
     """How h follows the hidden state's part of r, z and n [T, D, B, 3, H], and the input's part of n [T, D, B, H]."""
     shape, table = values.z.shape, slopes(trace.h.dtype, trace.h.device)
     slope = table.index_select(0, trace.new_places.flatten()).view(shape)

@@ -28,6 +28,7 @@ from linger.numeric.torch_gates import (
     slopes,
     start_state,
 )
+from linger.numeric.torch_scale import Scale
 from linger.numeric.torch_timeline import Timeline, by_items
 
 _GATES = "ssts"  # i, f, g, o
@@ -44,7 +45,7 @@ class Result(NamedTuple):
     """[D, B, H], multiples of 1/scale_h."""
     c: Tensor
     """[D, B, H], multiples of 1/128."""
-    reach: float | None
+    reach: Scale | None
     """Largest |o·tanh(c)| over the valid steps, before rounding and saturation."""
 
 
@@ -123,10 +124,9 @@ def _loop(
     scale_h, steps, batch = formats.scale_h, timeline.steps, timeline.batch
     directions, _, hidden = w_hh.shape
     gates = prepare_gates(x, w_ih, w_hh, b_ih, b_hh, timeline, formats, _GATES)
-    weight, addend, rows, dtype = gates.weight, gates.addend, gates.rows, gates.weight.dtype
+    addend, rows, dtype = gates.addend, gates.rows, gates.parts.dtype
     parts = gates.parts.add_(addend.unsqueeze(1)) if gates.is_one_floor else gates.parts
     table, inner_table = curves(Q7, dtype, x.device), _wide_tanh(dtype, x.device)
-    half = torch.tensor(0.5, dtype=dtype, device=x.device)
     inner_offset = torch.tensor(_INNER_REACH - 7.5, dtype=dtype, device=x.device)
 
     def buffer(*shape: int, kind: torch.dtype = dtype) -> Tensor:
@@ -139,6 +139,7 @@ def _loop(
     )
     start_state(trace.h[0], h0, scale_h)
     start_state(trace.c[0], c0, Q7)
+    half = gates.half(trace.h[0])
     sums, looked_up = buffer(directions, batch, 4 * hidden), buffer(directions * batch * 4 * hidden)
     i, f, g, o = looked_up.view(directions, batch, 4, hidden).unbind(2)
     total, place, inner = (buffer(directions, batch, hidden) for _ in range(3))
@@ -148,25 +149,30 @@ def _loop(
     low, high = limits(formats.o_bits)
     is_limited = is_limit_needed(_LARGEST_PRODUCT, scale_h, formats.o_bits)
     for part, places, next_h, next_c in zip(parts.unbind(1), per_step(trace.places, steps), hs, cs, strict=True):
-        torch.bmm(h, weight, out=sums)
+        gates.product(h, sums)
         if not gates.is_one_floor:
             sums.add_(addend).floor_()
         # limits at whole numbers may come before the floor, which the cast is
         sums.add_(part).clamp_(rows.low, rows.high)
-        places.copy_(flat_sums)
-        torch.index_select(table, 0, places, out=looked_up)
+        gates.look_up(table, flat_sums, places, looked_up)
         # (f·c + i·g)/2^7 + ½ with c and g in Q7. |c| ≤ 2^15 gives |c'| ≤ 127/128·2^15 + 127 + ½ < 2^15: no saturation.
         torch.addcmul(half, f, c, out=total).addcmul_(i, g)
         torch.floor(total, out=next_c)
         # the same sum/2^3 + ½ = 16·(total − ½) + ½
         torch.add(inner_offset, total, alpha=16.0, out=place)
-        inner_places.copy_(flat_place)
-        torch.index_select(inner_table, 0, inner_places, out=flat_inner)
-        torch.addcmul(half, o, inner, value=scale_h / Q7, out=next_h).floor_()
+        gates.look_up(inner_table, flat_place, inner_places, flat_inner)
+        _add_product(half, o, inner, scale_h / Q7, next_h).floor_()
         if is_limited:
             next_h.clamp_(low, high)
         h, c = next_h, next_c
     return trace
+
+
+def _add_product(half: Tensor, a: Tensor, b: Tensor, factor: Scale, out: Tensor) -> Tensor:
+    """half + a·b·factor, for a factor on a device too."""
+    if isinstance(factor, Tensor):
+        return torch.mul(a, b, out=out).mul_(factor).add_(half)
+    return torch.addcmul(half, a, b, value=factor, out=out)
 
 
 @cache
@@ -183,7 +189,8 @@ def _look_up(trace: _Trace) -> _Values:
     gates = curves(Q7, dtype, device).index_select(0, trace.places.flatten()).view(*shape[:3], 4, shape[3])
     i, f, g, _ = gates.unbind(3)
     total = torch.addcmul(torch.tensor(_INNER_REACH + 0.5, dtype=dtype, device=device), f, trace.c[:-1], value=16.0)
-    inner_places = total.addcmul_(i, g, value=16.0).int()
+    # NaN, which the loop without a look at numbers lets in, has no place
+    inner_places = total.addcmul_(i, g, value=16.0).int().clamp_(0, 2 * _INNER_REACH - 1)
     inner = _wide_tanh(dtype, device).index_select(0, inner_places.flatten()).view(shape)
     return _Values(gates, inner_places, inner)
 
@@ -217,7 +224,10 @@ class _LSTM(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, w_ih, w_hh, *trace, *values)
         ctx.timeline, ctx.formats = timeline, formats
-        return tuple(_result(trace, values if wants_reach else None, timeline, formats, x.dtype))
+        result = _result(trace, values if wants_reach else None, timeline, formats, x.dtype)
+        if isinstance(result.reach, Tensor):
+            ctx.mark_non_differentiable(result.reach)
+        return tuple(result)
 
     @staticmethod
     @once_differentiable

@@ -209,16 +209,17 @@ class QuantLayer(QuantizedBase):
         assert q.scale is not None
         factor = learning_factor(self.bn)
         integers, scale_w = self._round_weight(self.weight, factor, None, q.scale)
-        # batch norm cancels a common gain, so the integers need not be scaled back
-        z = self._product(q.content, integers, None, geometry)
-        y = normalize_folded(z, self.bias, self.bn, factor, gain=scale_w)
+        # batch norm cancels a common gain, so the integers need not be scaled back; but its eps must be a number
+        weight, gain = (integers * (1.0 / scale_w), 1.0) if isinstance(scale_w, Tensor) else (integers, scale_w)
+        z = self._product(q.content, weight, None, geometry)
+        y = normalize_folded(z, self.bias, self.bn, factor, gain=gain)
         limits_kept, bits = self.limited_to, self.widths.parameter
         if limits_kept.weight is None and limits_kept.bias is None:
             return y, scale_w
-        weight, bias = fold_by_batch(self.weight, self.bias, self.bn, z, factor * scale_w, self.transposed_groups)
+        weight, bias = fold_by_batch(self.weight, self.bias, self.bn, z, factor * gain, self.transposed_groups)
         bound = integer_bound(limits_kept.weight, bits)
-        is_wide = bound is not None and self.read("running_w") > bound  # its rounding would be too coarse
-        if is_wide or exceeds(weight, bound) or exceeds(bias, limits_kept.bias):
+        widest = self.get_buffer("running_w").double()  # beyond the bound, its rounding would be too coarse
+        if exceeds((widest, bound), (weight, bound), (bias, limits_kept.bias)):
             return self._learn_product(q, geometry, *limit_parameters(limits_kept, bits, weight, None, bias))
         return y, scale_w
 

@@ -278,7 +278,8 @@ def masks_scores(mask: Tensor, *, is_surely: bool) -> bool:
     `is_surely`: also where none is masked; else such a tensor might be an ordinary summand.
     """
     is_masked = mask <= MASKED
-    return bool((is_masked | (mask == 0)).all()) and (is_surely or bool(is_masked.any()))
+    is_mask = (is_masked | (mask == 0)).all()
+    return bool(is_mask if is_surely else is_mask & is_masked.any())
 
 
 def _pair(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[QTensor, Tensor] | None:

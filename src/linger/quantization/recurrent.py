@@ -18,9 +18,10 @@ from torch.nn.utils.rnn import PackedSequence
 from linger.constraint.limits import Limits
 from linger.dialect import Op, find_op
 from linger.errors import UsageError
-from linger.numeric.fixed import limits, scale_for
+from linger.numeric.fixed import limits
 from linger.numeric.torch_gates import Formats
-from linger.numeric.torch_quantize import fake_quantize, max_abs
+from linger.numeric.torch_quantize import fake_quantize, largest_magnitude
+from linger.numeric.torch_scale import Scale, largest_of, scale_for_range, smallest
 from linger.quantization import passthrough
 from linger.quantization.frozen import Watchman, kept
 from linger.quantization.functional import quantize_input, requantize_to, twin
@@ -35,6 +36,7 @@ from linger.quantization.recurrent_state import (
     check_shapes,
     each,
     full_lengths,
+    have_one_scale,
     joining,
     ordered,
     range_suffix,
@@ -52,8 +54,6 @@ class QuantRecurrent(QuantizedBase):
     """nn.LSTM or nn.GRU with all gates in fixed point, in training too: only the gradient is real."""
 
     is_layer = True
-    leaves_ranges_there = False
-    """The precision of the gates and their tables depend on the scales, so they are read."""
     suffixes: tuple[tuple[str, ...], ...]
 
     def __init__(self, op: Op, source: Any, widths: Widths, runtime: Runtime) -> None:
@@ -141,7 +141,7 @@ class QuantRecurrent(QuantizedBase):
 
     def _quantized(self, x: Any, layer: int) -> QTensor:
         key, runtime = f"i{range_suffix(layer, 0)}", self.runtime
-        if isinstance(x, QTensor) and x.scale_on_host is not None:
+        if isinstance(x, QTensor) and (x.scale if self.leaves_ranges_there else x.scale_on_host) is not None:
             q = requantize_to(x, self.widths.data, runtime, self.path, self, key=key)
             if self.is_observing and runtime.emitter is None:
                 assert q.scale is not None
@@ -153,7 +153,7 @@ class QuantRecurrent(QuantizedBase):
     def _joined_states(self, found: Sequence[LayerResult]) -> Any:
         """h as integers where all layers have one scale, else real; c real."""
         outs = [result.out for result in found]
-        if len({out.scale for out in outs}) == 1:
+        if have_one_scale(outs):
             h: Tensor = outs[0].like(torch.cat([result.h for result in found]))
             reals = [result.real_h for result in found if result.real_h is not None]
             if isinstance(h, QTensor) and reals:
@@ -169,10 +169,9 @@ class QuantRecurrent(QuantizedBase):
     def _run_layer(self, layer: int, sequences: Sequences, states: tuple[Any, ...] | None) -> LayerResult:
         q = sequences.x
         assert q.scale is not None
-        bits, end = self.widths.output, range_suffix(layer, 0)
+        end = range_suffix(layer, 0)
         names = [self.runtime.unique_name(self.path, self.op_name) for _ in self.suffixes[layer]]
-        is_first = self.is_observing and self.read(f"running_o{end}") == 0.0
-        scale_h = scale_for(self._largest_output, bits) if is_first else self.scale_of(f"o{end}", bits, names[0])
+        scale_h = self._output_scale(end, names[0])
         rounded = self._learned(layer, q.scale, scale_h)
         self._note(layer, sequences)
         attributes = [self._attributes(sequences, q.scale, scale_h, rounded, layer, back) for back in range(len(names))]
@@ -181,6 +180,16 @@ class QuantRecurrent(QuantizedBase):
         result = self._simulate(layer, sequences, states, rounded, scale_h)
         self._record(sequences, result.out, names, attributes)
         return result
+
+    def _output_scale(self, end: str, where: str) -> Scale:
+        """That of the range so far; in a first pass the coarsest."""
+        bits = self.widths.output
+        running = self.value(f"running_o{end}")
+        if isinstance(running, Tensor):
+            return scale_for_range(running.masked_fill(running == 0.0, self._largest_output), bits)
+        if self.is_observing and running == 0.0:
+            return scale_for_range(self._largest_output, bits)
+        return self.scale_of(f"o{end}", bits, where)
 
     @property
     def _largest_output(self) -> float:
@@ -196,11 +205,11 @@ class QuantRecurrent(QuantizedBase):
         sequences: Sequences,
         states: tuple[Any, ...] | None,
         rounded: RoundedWeights,
-        scale_h: float,
+        scale_h: Scale,
     ) -> LayerResult:
         q, bits = sequences.x, self.widths.output
         formats = Formats(
-            cast(float, q.scale),
+            q.scale,
             scale_h,
             rounded.scale_iw,
             rounded.scale_hw,
@@ -225,7 +234,7 @@ class QuantRecurrent(QuantizedBase):
         out = QTensor(content, scale_h, bits, self.runtime)
         return LayerResult(out, found.h, None, getattr(found, "c", None))
 
-    def _starts(self, states: tuple[Any, ...] | None, scale_h: float) -> tuple[Tensor | None, ...]:
+    def _starts(self, states: tuple[Any, ...] | None, scale_h: Scale) -> tuple[Tensor | None, ...]:
         """Initial states on their grids; h first, then c."""
         formats = ((scale_h, self.widths.output), (CELL_SCALE, CELL_BITS))[: len(self._op.outputs) - 1]
         if states is None:
@@ -233,23 +242,23 @@ class QuantRecurrent(QuantizedBase):
         reals = [unwrap(s).float() for s in states]
         return tuple(fake_quantize(s, scale, bits) for s, (scale, bits) in zip(reals, formats, strict=True))
 
-    def _widen_output(self, layer: int, reach: float | None, states: tuple[Any, ...] | None) -> None:
+    def _widen_output(self, layer: int, reach: Scale, states: tuple[Any, ...] | None) -> None:
         end, where = range_suffix(layer, 0), f"{self.path}.{self.op_name}"
-        seen = min(reach or 0.0, self._largest_output)
+        seen = smallest([reach, self._largest_output])
         if states is not None:
-            seen = max(seen, max_abs(unwrap(states[0])))
+            seen = largest_of([seen, largest_magnitude(unwrap(states[0]))])
         self.widen(f"o{end}", over_all_processes(seen, self._parameter("weight_ih", layer, 0)), where)
         self.scale_of(f"o{end}", self.widths.output, where)
         for back in range(len(self.suffixes[layer])):
             ends = range_suffix(layer, back)
             for name in ("o", "h"):
-                self.write(f"running_{name}{ends}", self.read(f"running_o{end}"))
-                self.write(f"scale_{name}{ends}", self.read(f"scale_o{end}"))
+                self.write(f"running_{name}{ends}", self.value(f"running_o{end}"))
+                self.write(f"scale_{name}{ends}", self.value(f"scale_o{end}"))
             for name in ("io", "ho"):  # gates are always in Q11, with 16 bits
                 self.write(f"running_{name}{ends}", limits(16)[1] / _GATE_SCALE)
                 self.write(f"scale_{name}{ends}", _GATE_SCALE)
             for kind in ("running", "scale"):
-                self.write(f"{kind}_i{ends}", self.read(f"{kind}_i{end}"))
+                self.write(f"{kind}_i{ends}", self.value(f"{kind}_i{end}"))
 
     def _record(
         self, sequences: Sequences, out: QTensor, names: Sequence[str], attributes: Sequence[Mapping[str, Any]]
@@ -268,7 +277,7 @@ class QuantRecurrent(QuantizedBase):
     def _parameter(self, name: str, layer: int, back: int) -> Tensor:
         return cast(Tensor, getattr(self, name + self.suffixes[layer][back]))
 
-    def _learned(self, layer: int, scale_i: float, scale_h: float) -> RoundedWeights:
+    def _learned(self, layer: int, scale_i: Scale, scale_h: Scale) -> RoundedWeights:
         """Rounded anew while they learn, else kept until one changes."""
         key = (layer, scale_i, scale_h, self.widths)
         if is_exporting() or self.runtime.emitter is not None:
@@ -285,14 +294,14 @@ class QuantRecurrent(QuantizedBase):
                 self._rounded[key] = self._round(layer, scale_i, scale_h)
         return self._rounded[key]
 
-    def _round(self, layer: int, scale_i: float, scale_h: float) -> RoundedWeights:
+    def _round(self, layer: int, scale_i: Scale, scale_h: Scale) -> RoundedWeights:
         bits = self.widths.parameter
         parts = []
         for back in range(len(self.suffixes[layer])):
             weights = [self._parameter(name, layer, back) for name in ("weight_ih", "weight_hh")]
             biases = [self._parameter(n, layer, back) if self.bias else None for n in ("bias_ih", "bias_hh")]
             parts.append(Direction(*weights, *biases).within(self.limited_to, bits))
-        rounded = round_parameters(parts, scale_i, scale_h, bits, self.path)
+        rounded = round_parameters(parts, scale_i, scale_h, bits, self.path, stays_there=self.leaves_ranges_there)
         for back, seen in enumerate(rounded.largest):
             ends = range_suffix(layer, back)
             scales = (rounded.scale_iw[back], rounded.scale_hw[back])
@@ -302,7 +311,7 @@ class QuantRecurrent(QuantizedBase):
         return rounded
 
     def _attributes(
-        self, sequences: Sequences, scale_i: float, scale_h: float, rounded: RoundedWeights, layer: int, back: int
+        self, sequences: Sequences, scale_i: Scale, scale_h: Scale, rounded: RoundedWeights, layer: int, back: int
     ) -> dict[str, Any]:
         return {
             "input_size": int(self._parameter("weight_ih", layer, back).shape[1]),

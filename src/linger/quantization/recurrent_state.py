@@ -12,6 +12,7 @@ from torch import Tensor
 
 from linger.errors import UsageError
 from linger.numeric.torch_kernel import beside
+from linger.numeric.torch_scale import largest_of, smallest
 from linger.quantization.qtensor import QTensor
 
 _USUAL_BITS = 8
@@ -74,6 +75,14 @@ def range_suffix(layer: int, back: int) -> str:
 def each(states: Any, change: Any) -> Any:
     """Both states of an LSTM, or the one of a GRU, changed alike."""
     return tuple(change(s) for s in states) if isinstance(states, tuple) else change(states)
+
+
+def have_one_scale(outs: Sequence[QTensor]) -> bool:
+    """Whether the outputs of a stack share their scale; this much must be read from a device, for it decides what follows."""
+    scales = [out.scale for out in outs]
+    if len(scales) > 1 and any(isinstance(s, Tensor) for s in scales):
+        return bool(smallest(scales) == largest_of(scales))
+    return len(set(scales)) == 1
 
 
 def ordered(state: Any, order: Tensor | None) -> Any:

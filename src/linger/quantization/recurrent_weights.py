@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +11,13 @@ import torch
 from torch import Tensor
 
 from linger.constraint.limits import Limits, clamp
-from linger.errors import UsageError
-from linger.numeric.fixed import BIAS_BITS, scale_for
+from linger.numeric.fixed import BIAS_BITS
 from linger.numeric.torch_kernel import integer_type
-from linger.numeric.torch_quantize import max_abs, round_weight
+from linger.numeric.torch_quantize import round_weight
+from linger.numeric.torch_scale import Scale
 from linger.quantization.frozen import round_bias
 from linger.quantization.integer_limits import integer_bound
+from linger.quantization.statistics import weight_scale
 
 ROLES = ("w_ih", "w_hh", "b_ih", "b_hh")
 """Inputs of a node that hold parameters."""
@@ -47,9 +47,9 @@ class RoundedWeights:
     w_hh: Tensor
     b_ih: Tensor | None
     b_hh: Tensor | None
-    scale_iw: tuple[float, ...]
-    scale_hw: tuple[float, ...]
-    largest: tuple[tuple[float, float], ...]
+    scale_iw: tuple[Scale, ...]
+    scale_hw: tuple[Scale, ...]
+    largest: tuple[tuple[Scale, Scale], ...]
 
     def integers(self, direction: int, scale_i: float, scale_h: float, bits: int) -> dict[str, Tensor]:
         """The inputs of a node by role; a missing bias is zeros."""
@@ -66,27 +66,31 @@ class RoundedWeights:
 
 
 def round_parameters(
-    directions: Sequence[Direction], scale_i: float, scale_h: float, bits: int, where: str
+    directions: Sequence[Direction],
+    scale_i: Scale,
+    scale_h: Scale,
+    bits: int,
+    where: str,
+    *,
+    stays_there: bool = False,
 ) -> RoundedWeights:
     """Round the parameters of a layer, straight through; scales are lowered where a bias would not fit its 32 bits.
+
+    `stays_there` as for `round_weight`.
 
     Raises:
         UsageError: The weights hold NaN or infinity.
     """
 
-    def rounded(weight: Tensor, bias: Tensor | None, scale_x: float) -> tuple[Tensor, Tensor | None, float, float]:
-        seen = 0.0
+    def rounded(weight: Tensor, bias: Tensor | None, scale_x: Scale) -> tuple[Tensor, Tensor | None, Scale, Scale]:
+        seen: Scale = 0.0
 
-        def choose_scale(largest: float) -> float:
+        def choose_scale(largest: Scale) -> Scale:
             nonlocal seen
-            if not math.isfinite(largest):
-                raise UsageError(f"{where}: the weights hold NaN or infinity, so no scale can be chosen.")
-            seen, scale = largest, scale_for(largest, bits)
-            if bias is not None and bias.numel():
-                scale = min(scale, scale_for(max_abs(bias) * scale_x, BIAS_BITS))
-            return scale
+            seen = largest
+            return weight_scale(largest, bits, bias, scale_x, where)
 
-        integers, scale = round_weight(weight, None, choose_scale)
+        integers, scale = round_weight(weight, None, choose_scale, stays_there=stays_there)
         return integers * (1.0 / scale), None if bias is None else round_bias(bias, scale_x * scale), scale, seen
 
     inputs = [rounded(d.w_ih, d.b_ih, scale_i) for d in directions]

@@ -123,9 +123,7 @@ class QuantizedBase(nn.Module):
         """
         found = largest_magnitude(x, is_relu=is_relu)
         seen = over_all_processes(found if self.leaves_ranges_there else float(found), x)
-        if isinstance(seen, Tensor):
-            self._widen_there(name, seen)
-        elif x.numel() or not math.isfinite(seen):
+        if isinstance(seen, Tensor) or x.numel() or not math.isfinite(seen):
             self.widen(name, seen, where)
         return seen
 
@@ -143,8 +141,11 @@ class QuantizedBase(nn.Module):
         after = torch.where(before <= _ZEROS, kept, after).float()
         self.write(f"running_{name}", after.masked_fill(after == 0.0, _ZEROS))
 
-    def widen(self, name: str, seen: float, where: str) -> None:
+    def widen(self, name: str, seen: Scale, where: str) -> None:
         """Let the largest magnitude of a tensor widen the range `name`."""
+        if isinstance(seen, Tensor):
+            self._widen_there(name, seen)
+            return
         if not math.isfinite(seen):
             raise UsageError(_not_finite(where))
         before = self.read(f"running_{name}")
