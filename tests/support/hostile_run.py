@@ -69,8 +69,10 @@ def _bytes(path):
 def _proto(path):
     """Past the file: the content as a ModelProto."""
     proto = onnx.ModelProto()
-    with contextlib.suppress(DecodeError):
+    try:
         proto.ParseFromString(_bytes(path))
+    except DecodeError as error:  # there is no proto that could be given
+        raise LingerError("protobuf refuses it") from error
     return linger.graph.load(proto)
 
 

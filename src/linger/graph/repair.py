@@ -98,8 +98,9 @@ def repair(
         found = propagate(model, outputs=outputs)
     if any(rule.apply is correct_types for rule in chosen):  # types that were completed may tell more
         late = _named("correct_types", correct_types(model, found))
-        changes += late
-        found = propagate(model, outputs=outputs) if late else found
+        if late:  # and so may types that were corrected
+            changes += [*late, *_settle(chosen, model, outputs)]
+            found = propagate(model, outputs=outputs)
     for rule in chosen:
         findings += rule.find(model) if rule.find is not None else ()
     return changes, [*found.findings, *findings]

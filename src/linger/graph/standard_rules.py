@@ -126,7 +126,8 @@ def _raw(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
 
 def _stay_integers(node: ir.Node) -> bool:
     """Whether what a Cast to 64 bits makes is only moved, compared, and cast back: so torch writes cat, roll and `x > 0`."""
-    waiting, seen = [node.outputs[0]], {node.outputs[0]}
+    waiting = list(node.outputs[:1])
+    seen = set(waiting)
     while waiting:
         value = waiting.pop()
         if value.is_graph_output():
