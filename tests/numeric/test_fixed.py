@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from linger.numeric.fixed import (
     MAX_EXPONENT,
     adaptive_runs,
+    as_float32,
     is_power_of_two,
     limits,
     round_half_up,
@@ -142,3 +143,12 @@ def test_runs_are_the_windows_of_adaptive_pooling(side):
         assert windows == [(i * side // count, math.ceil((i + 1) * side / count)) for i in range(count)]
         if side % count == 0:
             assert len(adaptive_runs(side, count)) == 1
+
+
+# halves between two neighbours go to the even one; 3.4028236e38 is the first that is infinite
+@pytest.mark.parametrize(
+    "value", [0.0, 0.1, 1 + 2.0**-24, 1 + 3 * 2.0**-24, 1e-46, 2.0**-149, 3.4028234e38, 3.4028236e38]
+)
+def test_float32_is_what_a_buffer_holds(value):
+    with np.errstate(over="ignore"):
+        assert as_float32(value) == float(np.float32(value))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,6 +57,15 @@ def is_power_of_two(scale: float) -> bool:
     (True, False, False)
     """
     return scale > 0 and math.isfinite(scale) and math.frexp(scale)[0] == 0.5
+
+
+def as_float32(value: float) -> float:
+    """The nearest number of float32, as a buffer holds it; infinity beyond the largest.
+
+    >>> as_float32(0.1), as_float32(1e39)
+    (0.10000000149011612, inf)
+    """
+    return ctypes.c_float(value).value
 
 
 def scale_for(max_abs: float, bits: int) -> float:

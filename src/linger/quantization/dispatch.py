@@ -25,7 +25,7 @@ from linger.quantization.open_sizes import run_openly
 from linger.quantization.parameters import is_parameter
 from linger.quantization.precision import full_precision
 from linger.quantization.products import MATRIX_PRODUCTS, PRODUCTS, as_linear, compute_product, read_product
-from linger.quantization.qtensor import QTensor, unwrap
+from linger.quantization.qtensor import QTensor, runtime_among, unwrap
 from linger.quantization.recomputation import is_repeating, may_be_repeated
 from linger.quantization.rewrites import MOVES as OWN_MOVES
 from linger.quantization.rewrites import NUMPY_SPELLINGS, REWRITES, Call, rewritten, shuffle_channels
@@ -123,7 +123,7 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return result
     if func in PRODUCTS:
         return _as_product(func, args, kwargs)
-    linear = as_linear(func, args, kwargs, _runtime((args, kwargs))) if func in MATRIX_PRODUCTS else None
+    linear = as_linear(func, args, kwargs, runtime_among((args, kwargs))) if func in MATRIX_PRODUCTS else None
     if isinstance(linear, Refusal):
         return _in_float(func, args, kwargs, reason=linear.reason)
     if linear is not None:
@@ -135,7 +135,7 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _remember(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """A function in training whose module a checkpoint may not run again with it."""
-    runtime = _runtime((args, kwargs))
+    runtime = runtime_among((args, kwargs))
     frame = runtime.frame
     if frame is not None and frame.module.training and getattr(func, "__name__", "") not in _QUERIES:
         runtime.recomputation.remember(func, args, frame)
@@ -143,10 +143,10 @@ def _remember(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 def _switched_off(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the model's switches keep in float, or away from an op of its own."""
-    if func in SHUFFLES and not _runtime((args, kwargs)).switches.channel_shuffle:
+    if func in SHUFFLES and not runtime_among((args, kwargs)).switches.channel_shuffle:
         is_right = not isinstance(bindings()[func][1](*args, **kwargs), Refusal)  # else torch says what is wrong
         return _kept_as_it_is(shuffle_channels, args, kwargs) if is_right else NotImplemented
-    reason = why_off(func, _runtime((args, kwargs)).switches) if is_switched(func) else None
+    reason = why_off(func, runtime_among((args, kwargs)).switches) if is_switched(func) else None
     return NotImplemented if reason is None else _in_float(func, args, kwargs, reason=reason)
 
 
@@ -200,7 +200,7 @@ def _call(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _as_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    runtime = _runtime((args, kwargs))
+    runtime = runtime_among((args, kwargs))
     product = read_product(func, args, kwargs, runtime)
     if isinstance(product, Refusal):
         return _in_float(func, args, kwargs, reason=product.reason)
@@ -218,7 +218,7 @@ def _run_all(calls: list[Call]) -> Any:
 
 def pool_slices(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Adaptive pooling as other calls; None if it has no such form, or is an ordinary pool already."""
-    if _runtime((args, kwargs)).has_open_sizes:
+    if runtime_among((args, kwargs)).has_open_sizes:
         return run_openly(func, args, kwargs)
     given = {**dict(zip(("x", "output_size", "return_indices"), args, strict=False)), **kwargs}
     if given.get("return_indices"):
@@ -235,7 +235,7 @@ def unwrap_indices(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _as_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     op, binding = bindings()[func]
-    runtime = _runtime((args, kwargs))
+    runtime = runtime_among((args, kwargs))
     if runtime.frame is None:
         return _in_float(func, args, kwargs, reason="outside the model")
     if op.name == "BmmInt" and not runtime.switches.bmm:  # a product with a parameter is a layer, and came before
@@ -292,7 +292,7 @@ def _in_float(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, reaso
     if name in _QUERIES:
         return _answer(func, name, args, kwargs)
     x = args[0] if args else None
-    runtime = _runtime((args, kwargs))
+    runtime = runtime_among((args, kwargs))
     if runtime.frame is None and is_repeating(runtime):
         with runtime.recomputation.place_of(func, args, runtime):
             return dispatch(func, args, kwargs)
@@ -312,7 +312,7 @@ def _in_float(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, reaso
     # a function without result has written into a float tensor
     if result is None or any(isinstance(r, Tensor) and r.is_floating_point() for r in tree_leaves(result)):
         # in a trace the count would fix an open batch size
-        is_counted = result is not None and not is_exporting() and _runtime((args, kwargs)).emitter is None
+        is_counted = result is not None and not is_exporting() and runtime_among((args, kwargs)).emitter is None
         macs = multiplications(name, real_args, real_kwargs, result) if is_counted else 0
         _note(name, args, kwargs, reason, macs)
     return result
@@ -323,7 +323,7 @@ def _answer(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any])
     attribute = _attribute_name(func)
     if attribute == "data":
         if name == "__set__":
-            raise _cannot_write(_runtime(args), "assigning to .data")
+            raise _cannot_write(runtime_among(args), "assigning to .data")
         return args[0].dequantize().detach()  # .data itself hides later writes from torch
     is_about_shape = name in _SHAPE_QUERIES or attribute in _SHAPE_ATTRIBUTES
     is_about_gradient = name in _GRADIENT_QUERIES or attribute in _GRADIENT_ATTRIBUTES
@@ -337,7 +337,7 @@ def _answer(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any])
         return answer or (has_place(args[0]) and not args[0].is_integer)
     if name in _ARRAYS:
         answer = answer.copy()
-        answer.flags.writeable = _runtime(args).frame is None  # inside a model, a write is meant for the tensor
+        answer.flags.writeable = runtime_among(args).frame is None  # inside a model, a write is meant for the tensor
     return answer
 
 
@@ -345,13 +345,13 @@ def _refuse_hidden_writes(name: str, x: Any, args: tuple[Any, ...], kwargs: dict
     """Writes that neither the tensor nor the file would learn of."""
     out = kwargs.get("out")
     if isinstance(out, (tuple, list)) and any(isinstance(o, QTensor) for o in out):
-        raise _cannot_write(_runtime(out), f"{name} with several results into out=")
+        raise _cannot_write(runtime_among(out), f"{name} with several results into out=")
     if not (name.endswith("_") and not name.endswith("__")):
         return
     if isinstance(x, (tuple, list)) and any(isinstance(leaf, QTensor) for leaf in tree_leaves(x)):
-        raise _cannot_write(_runtime(x), f"{name} on a list")
+        raise _cannot_write(runtime_among(x), f"{name} on a list")
     if isinstance(x, Tensor) and not isinstance(x, QTensor) and x._is_view():  # noqa: SLF001 - torch has no other name
-        runtime = _runtime((args, kwargs))
+        runtime = runtime_among((args, kwargs))
         if runtime.emitter is not None:  # torch's exporter would forget the write
             raise UnsupportedError(
                 f"{runtime.path or 'model'}: {name} writes a quantised tensor into a part of a float tensor, which a file "
@@ -372,7 +372,7 @@ def _attribute_name(func: Any) -> str:
 
 
 def _note(name: str, args: Any, kwargs: Any, reason: str, macs: int = 0) -> None:
-    _runtime((args, kwargs)).note_float(name, reason, macs)
+    runtime_among((args, kwargs)).note_float(name, reason, macs)
 
 
 def _is_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -393,8 +393,3 @@ def _position_of_inplace(func: Any) -> int | None:
     except ValueError:  # a Python function around a builtin one, which has no signature
         names = []
     return names.index("inplace") if "inplace" in names else None
-
-
-def _runtime(tree: Any) -> Any:
-    """The runtime of the first QTensor among the arguments."""
-    return next(leaf.runtime for leaf in tree_leaves(tree) if isinstance(leaf, QTensor))

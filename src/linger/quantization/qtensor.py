@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.errors import UnsupportedError
 from linger.numeric.torch_kernel import carrier, integer_type
@@ -194,7 +194,9 @@ class QTensor(Tensor):
         return made
 
     def overwrite(self, other: Tensor) -> QTensor:
-        """Become `other`, as an in-place op demands."""
+        """Become `other`, as an in-place op demands; a ReLU that the layer before has done already changes nothing."""
+        if other is self:
+            return self
         self._real = self._make = None
         if not (isinstance(other, QTensor) and other.content is self._content):  # else the memory itself was written
             self._writes[0] += 1
@@ -244,6 +246,16 @@ class QTensor(Tensor):
                 f"{args[0].runtime.path or 'model'}: {func} writes over a quantised tensor unseen. Make a new one instead."
             )
         return func(*unwrap(args), **unwrap(dict(kwargs or {})))
+
+
+def runtime_among(tree: Any) -> Any:
+    """The runtime of the first QTensor among arguments: nearly always the very first, so the others are not looked at."""
+    first = tree
+    while isinstance(first, tuple) and first:
+        first = first[0]
+    if isinstance(first, QTensor):
+        return first.runtime
+    return next(leaf.runtime for leaf in tree_leaves(tree) if isinstance(leaf, QTensor))
 
 
 def unwrap(tree: Any) -> Any:

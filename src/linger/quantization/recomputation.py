@@ -102,7 +102,8 @@ class Recomputation:
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002 - a hook's signature
         """Forward hook, called after an exception too: what the first run learned stays."""
-        _install(self._set_aside.pop(module, []))
+        if self._set_aside:
+            _install(self._set_aside.pop(module, []))
 
     def remember(self, function: Any, args: Any, frame: Frame) -> None:
         """Note a function of a module at work."""

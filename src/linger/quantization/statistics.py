@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from linger.errors import UsageError
-from linger.numeric.fixed import BIAS_BITS
+from linger.numeric.fixed import BIAS_BITS, as_float32
 from linger.numeric.torch_quantize import largest_magnitude, max_abs
 from linger.numeric.torch_scale import Scale, scale_for_range, smallest
 from linger.quantization.calibrate import is_calibrating
@@ -68,20 +68,20 @@ class QuantizedBase(nn.Module):
         """Set a buffer."""
         buffer = self._buffers[name]
         assert buffer is not None
-        is_tensor = isinstance(value, Tensor)
-        if is_tensor or self._last_known(name) != value:
+        if isinstance(value, Tensor):
             with torch.no_grad():
-                buffer.copy_(value) if is_tensor else buffer.fill_(value)
-            if not is_tensor:
-                # float32 is what the buffer holds
-                self._known[name] = (buffer._version, float(torch.tensor(value, dtype=torch.float32)))  # noqa: SLF001
+                buffer.copy_(value)
+        elif (self.read(name) if buffer.is_cpu else self._last_known(name)) != value:
+            with torch.no_grad():
+                buffer.fill_(value)
+            self._known[name] = (buffer._version, as_float32(value))  # noqa: SLF001
 
     def _last_known(self, name: str) -> float | None:
-        """A buffer's value; None where a look at it would stall a device."""
+        """A buffer's value; None where a look at a device would stall it."""
+        if is_exporting():
+            return self.read(name)
         buffer, known = self._buffers[name], self._known.get(name)
         assert buffer is not None
-        if buffer.is_cpu or is_exporting():
-            return self.read(name)
         return known[1] if known is not None and known[0] == buffer._version else None  # noqa: SLF001
 
     def forget_known(self) -> None:
@@ -157,7 +157,7 @@ class QuantizedBase(nn.Module):
         else:
             after = (1 - MOMENTUM) * before + MOMENTUM * kept
         # float32 is what the buffer holds: the scale must not depend on who computed it
-        self.write(f"running_{name}", float(torch.tensor(after, dtype=torch.float32)) or _ZEROS)
+        self.write(f"running_{name}", as_float32(after) or _ZEROS)
 
     def scale_of(self, name: str, bits: int, where: str, *, at_most: Scale = math.inf) -> Scale:
         """The scale of a range, not above `at_most`.
