@@ -176,9 +176,10 @@ def test_a_network_of_19_layers_reads_nothing_in_training_and_one_per_layer_in_c
     assert take_host_reads() <= layers
 
 
-def test_numbers_that_are_none_are_found_at_the_next_evaluation(device):
+@pytest.mark.parametrize("name", ["function add", "layer LSTM", "layer Conv2d, folded bn"])
+def test_numbers_that_are_none_are_found_at_the_next_evaluation(name, device):
     """Training there looks at no number, so it cannot stop at once; no integer is ever made of NaN."""
-    model = linger.init(make_model("function add").to(device)).train()
+    model = linger.init(make_model(name).to(device)).train()
     broken = picture().to(device)
     broken[0, 0, 0, 0] = math.nan
     assert unwrap(model(broken)).isnan().any()
