@@ -240,6 +240,30 @@ def test_a_parameter_is_never_a_mask(use, start, slope, tmp_path):
     proven(model, tmp_path, noise(4, 6))
 
 
+FILLED = {
+    "masked_fill": lambda h, p: h.masked_fill(h > 0, p),
+    "where": lambda h, p: torch.where(h > 0, p, h),
+    "where not": lambda h, p: torch.where(h <= 0, h, p.view(1)[0]),
+}
+
+
+@pytest.mark.parametrize("use", FILLED.values(), ids=FILLED)
+def test_a_learnt_value_that_fills_learns(use, tmp_path):
+    """What is filled in counts once for each place: its gradient is the sum of those of the places."""
+    model = init(Learning(use, 0.25))
+    model.learnt = nn.Parameter(torch.tensor(0.25))
+    h, result = model.train()(noise(4, 6))
+    signs = torch.sign(noise(4, 6, seed=5))
+    (result * signs).sum().backward()
+    assert model.learnt.grad == signs[h.content > 0].sum()
+    assert linger.coverage(model).float_ops == ()
+    keys = list(model.state_dict())
+    with torch.no_grad():
+        model.eval()(noise(4, 6))
+    assert list(model.state_dict()) == keys
+    proven(model, tmp_path, noise(4, 6))
+
+
 def test_a_learnt_summand_of_scores_is_no_mask():
     """A bias of the scores begins with zeros, as a mask that blocks nothing would."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ MASKED = -64.0
 
 _MASK_BITS = 16
 _MAX_SHIFT = 30
+_PARAMETERS = (Kind.LEARNT, Kind.FROZEN)
 
 
 def is_quantized(value: Any) -> bool:
@@ -200,12 +201,13 @@ def _integer_of(value: float, scale: float, bits: int) -> int | None:
     return nearest if low <= nearest <= high else None
 
 
-def _number(value: Any) -> float | None:
+def _number(value: Any, runtime: Runtime) -> float | None:
+    """What is a number for an op: not what learns, or is a parameter that may learn."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return None if math.isnan(value) else float(value)
-    if isinstance(value, Tensor) and not isinstance(value, QTensor) and value.dim() == 0 and not is_exporting():
-        return float(value)
-    return None
+    if not isinstance(value, Tensor) or isinstance(value, QTensor) or value.dim() or is_exporting():
+        return None
+    return None if value.requires_grad or kind_of(value, runtime) in _PARAMETERS else float(value)
 
 
 def _masked_fill(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
@@ -215,10 +217,11 @@ def _masked_fill(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call:
     mask, value = given.get("mask"), given.get("value")
     if not is_quantized(x) or not isinstance(mask, Tensor) or x.runtime.frame is None:
         return NotImplemented
-    number = _number(value)
-    if number is None or number == math.inf or mask.dtype != torch.bool:
+    number = _number(value, x.runtime)
+    learnt = as_operand(value, x.runtime) if kind_of(value, x.runtime) in _PARAMETERS else None
+    if (learnt is None and number in (None, math.inf)) or mask.dtype != torch.bool:
         return Refusal("its value is no number, or its mask no tensor of booleans")
-    result = fill(x, mask, number)
+    result = fill(x, mask, cast(float, number)) if learnt is None else _choose(learnt, x, mask, x.runtime)
     if isinstance(result, Refusal) or not func.__name__.endswith("_"):
         return result
     return x.overwrite(result)
@@ -237,7 +240,7 @@ def _where(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) 
     if runtime.frame is None:
         return Refusal("outside the model")
     for tensor, other, chosen in ((x, y, None), (y, x, mask)):
-        number = _number(other)
+        number = _number(other, runtime)
         if isinstance(tensor, QTensor) and is_quantized(tensor) and number is not None and number != math.inf:
             return fill(tensor, ~mask if chosen is None else chosen, number)
     operands = [as_operand(value, runtime) for value in (x, y)]
