@@ -40,4 +40,6 @@ def test_speakers_after_full_training(kind, tmp_path):
     require("aeon")
     outcome = vowels.run(tmp_path, kind)
     judge(outcome)
-    assert outcome.figures["float %"] >= 94
+    # 94.9 % (LSTM) and 96.2 % (GRU) on one machine. Float training ends elsewhere on another CPU or number of threads: of 370
+    # takes one standard error is 1.1 points, and 92 lies more than two and a half below
+    assert outcome.figures["float %"] >= 92
