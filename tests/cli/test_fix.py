@@ -38,6 +38,8 @@ def test_what_is_left_is_listed_and_the_exit_code_says_so(wrong):
     assert done.returncode == 1
     assert "scale_x is 16, and 'q' has the scale 32" in done.stdout
     assert "not everything could be mended" in done.stderr
+    assert "written to hopeless_fix.onnx. 2 left to mend by hand" in done.stdout
+    assert (wrong / "hopeless_fix.onnx").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The command line in the hands of somebody who gets everything wrong: one sentence each, and nothing on disk."""
 
+import logging
 import os
 
 import numpy as np
@@ -35,6 +36,18 @@ def refused(folder, *arguments, codes=(1, 2)):
     assert done.stderr.count("\n") == 1, (arguments, done.stderr)
     assert len(done.stderr) < 6000
     assert sorted(p.name for p in folder.iterdir()) == before, arguments
+
+
+def test_what_libraries_log_of_a_file_is_not_shown(folder, monkeypatch):
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }'
+    )
+    proto.graph.initializer[0].ClearField("name")
+    onnx.save(proto, folder / "unnamed.onnx")
+    monkeypatch.setattr(logging.root, "handlers", [])  # as in a process of its own, where such lines go to stderr
+    done = run("check", "unnamed.onnx", cwd=folder)
+    assert "unnamed.onnx: 1 error" in done.stdout
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 @pytest.mark.parametrize("command", ["check", "inspect", "run", "verify", "fix", "vectors", "convert"])

@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import linger
 from linger.errors import GraphError
 from linger.graph.external_data import (
     embedded_bytes,
@@ -19,6 +20,7 @@ from linger.graph.external_data import (
     resolve_external_data,
 )
 from linger.graph.model_io import load
+from linger.runtime.reference import Reference
 from tests.support.onnx_text import BRANCH, parse
 
 
@@ -90,6 +92,20 @@ def test_locations_outside_the_folder_are_refused(tmp_path, location):
     for source in (proto_with_location(location), proto_with_location(location).SerializeToString()):
         with pytest.raises(GraphError, match="outside the model's folder"):
             load(source)
+
+
+def test_a_model_in_memory_reads_no_file_of_the_working_directory(tmp_path, monkeypatch):
+    saved(tmp_path, location="w.bin")
+    monkeypatch.chdir(tmp_path)
+    proto = proto_with_location("w.bin")
+    for source in (proto, proto.SerializeToString()):
+        for use in (load, linger.Session, Reference, linger.check, linger.fix_dequant):
+            with pytest.raises(
+                GraphError, match=r"the given .*w: a model in memory has no folder in which 'w\.bin'.* give its path\."
+            ):
+                use(source)
+    y = linger.Session("m.onnx").run(None, {"x": np.float32([0, 0])})[0]
+    assert y.tolist() == [1, 2]
 
 
 def test_links_that_lead_outside_are_refused(tmp_path):

@@ -6,10 +6,13 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+import linger
 from linger.atomic import write_atomically
 from linger.errors import GraphError, UsageError
 from linger.graph import model_io
+from linger.graph.external_data import external_tensors
 from linger.graph.model_io import load, load_own, read_proto, save
+from linger.runtime.reference import Reference
 from tests.graph.test_external_data import with_weights
 from tests.support.onnx_text import content, parse
 
@@ -205,6 +208,34 @@ def test_weights_that_are_gone_are_named_and_nothing_is_written(tmp_path):
         with pytest.raises(GraphError, match="w0: there is no file"):
             save(model, tmp_path / "copy.onnx", external_data=external)
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_a_copy_of_unordered_nodes_reads_the_data_beside_the_model(tmp_path, monkeypatch):
+    text = "c = Constant<value = float[2] {1, 2}>() a = Add(x, c) y = Add(a, w)"
+    made = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) {{ {text} }}'
+    )
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.float32([3, 4]), "w"))
+    made.graph.node[0].attribute[0].t.CopyFrom(onnx.numpy_helper.from_array(np.float32([1, 2]), "c"))
+    made.graph.node.reverse()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    onnx.save(
+        made,
+        "there/m.onnx",
+        save_as_external_data=True,
+        location="w.bin",
+        size_threshold=0,
+        convert_attribute=True,
+    )
+    (tmp_path / "w.bin").write_bytes(bytes(16))
+    model = load("there/m.onnx")
+    own = load_own(model)
+    assert len(external_tensors(own)) == 2
+    assert linger.Session(model).run(None, {"x": np.float32([0, 0])})[0].tolist() == [4, 6]
+    assert Reference(model).run({"x": np.float32([0, 0])})["y"].tolist() == [4, 6]
+    own.graph[-1].attributes.clear()
+    assert "value" in model.graph[-1].attributes
 
 
 def test_a_model_that_cannot_be_written_is_one_sentence(tmp_path):

@@ -160,6 +160,13 @@ def _content(folder):
     return {p.name: (p.lstat().st_size, p.lstat().st_mtime_ns) for p in folder.iterdir()}
 
 
+def _remove(made):
+    if made.is_dir():  # vectors are many files
+        shutil.rmtree(made)
+    else:
+        made.unlink()
+
+
 def _bound_memory():
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY,) * 2)
@@ -187,7 +194,7 @@ def run(cases, entries):
                 _say({"case": case, **outcome(entry, path)})
                 for made in path.parent.iterdir():
                     if made.name not in own:
-                        made.unlink()
+                        _remove(made)
         finally:
             shutil.rmtree(folder)
 

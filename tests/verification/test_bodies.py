@@ -6,6 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import GraphError
+from linger.graph.model_io import load, save
 from linger.graph.passes.attach_functions import attach_functions
 from linger.graph.recording import Recording
 from linger.verification.verify import verify_file
@@ -14,14 +15,19 @@ ADD = "thinker.iqAdd<scale_x = 16.0, scale_y = 16.0, scale_o = 8.0>"
 QUANT = "q = thinker.Quant<data_bits = 8, scale_x = 16.0>(x)"
 
 
-def proof(text, *feeds, is_damaged=True):
-    """The file with a body of iqAdd that makes ⌈v + ½⌉ of ⌊v + ½⌋, which numpy knows nothing of: only ties stay right."""
-    model = ir.from_proto(onnx.parser.parse_model(text))
+def damage(model):
     attach_functions(model)
     for function in model.functions.values():
         for node in function:
-            if is_damaged and function.name == "iqAdd" and node.op_type == "Floor":
+            if function.name == "iqAdd" and node.op_type == "Floor":
                 node.op_type = "Ceil"
+
+
+def proof(text, *feeds, is_damaged=True):
+    """The file with a body of iqAdd that makes ⌈v + ½⌉ of ⌊v + ½⌋, which numpy knows nothing of: only ties stay right."""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    if is_damaged:
+        damage(model)
     return verify_file(model, [Recording(inputs=list(feeds))])
 
 
@@ -53,6 +59,17 @@ def test_the_branch_that_ran_is_entered():
     assert (inside.expected, inside.found) == (16, 18)
     assert inside.inputs == {"r": True}  # q comes from outside
     assert "made by choice (If), its inputs agree, so it is this node; inside it, s[1] of branch 0" in str(first)
+
+
+def test_a_branch_with_weights_beside_the_model_is_entered(tmp_path, monkeypatch):
+    weights = "<int8[2] w = {1, 16}>"
+    text = IF.replace("(int8[2] b) {", f"(int8[2] b) {weights} {{").replace(f"{ADD}(r, q)", f"{ADD}(r, w)")
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    damage(model)
+    monkeypatch.setattr("linger.graph.external_data.INLINE_BYTES", 0)
+    save(model, tmp_path / "m.onnx", external_data=True)
+    result = verify_file(load(tmp_path / "m.onnx"), [Recording(inputs=[X, np.array(False)])])
+    assert (result.first.inside.tensor, result.first.inside.index) == ("s", (1,))
 
 
 def test_the_branch_that_did_not_run_does_not_matter():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import logging
 import sys
 from typing import Annotated
 
@@ -60,6 +61,7 @@ def load_commands(only: str | None = None) -> typer.Typer:
 def main() -> None:
     """Run a command; one of our errors is one line and exit code 1 (2 for wrong usage), a bug keeps its traceback."""
     use_readable_signs(sys.stdout, sys.stderr)
+    logging.basicConfig(handlers=[logging.NullHandler()])  # what libraries log of a file is said in our own words
     try:
         try:
             load_commands(sys.argv[1] if len(sys.argv) > 1 else None)()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -54,23 +54,40 @@ def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
 
 
 def resolve_external_data(model: ir.Model, folder: Path | None, where: str) -> None:
-    """Tell every external tensor the folder its file lies in (None: not known, only the locations are checked).
+    """Tell every external tensor the folder its file lies in (None: the model was not given as a file, so there is none).
 
     Raises:
-        GraphError: Locations outside the folder, files that are missing or too short; all of them are named.
+        GraphError: Data without a folder, locations outside of it, files that are missing or too short; all are named.
     """
-    wrong = []
-    for tensor in external_tensors(model):
-        problem = _location_problem(tensor)
-        if problem is None and folder is not None:
-            tensor.base_dir = folder
-            problem = file_problem(tensor)
-        if problem is not None:
-            wrong.append(f"{tensor.name}: {problem}")
+    _refuse(((tensor, _problem_in(folder, tensor)) for tensor in external_tensors(model)), where)
+
+
+def require_inner_locations(model: ir.Model, where: str) -> None:
+    """Refuse external data outside of the folder that its tensor knows.
+
+    Raises:
+        GraphError: Such locations; all of them are named.
+    """
+    _refuse(((tensor, _location_problem(tensor)) for tensor in external_tensors(model)), where)
+
+
+def _refuse(found: Iterable[tuple[ir.ExternalTensor, str | None]], where: str) -> None:
+    wrong = [f"{tensor.name}: {problem}" for tensor, problem in found if problem is not None]
     if wrong:
         raise GraphError(
-            f"{where}: external data cannot be used ({listing(wrong)}). Put the data files beside the model, unchanged."
+            f"{where}: external data cannot be used ({listing(wrong)}). "
+            "Put the data files beside the model, unchanged, and give its path."
         )
+
+
+def _problem_in(folder: Path | None, tensor: ir.ExternalTensor) -> str | None:
+    problem = _location_problem(tensor)
+    if problem is not None:
+        return problem
+    if folder is None:  # onnx_ir would look in the working directory
+        return f"a model in memory has no folder in which {str(tensor.location)[:_SHOWN_LETTERS]!r} could be"
+    tensor.base_dir = folder
+    return file_problem(tensor)
 
 
 def _location_problem(tensor: ir.ExternalTensor) -> str | None:
@@ -177,6 +194,16 @@ def exchange(model: ir.Model, tensors: Exchange) -> None:
         if id(tensor) in tensors:
             made = ir.AttrTensor(attribute.name, tensors[id(tensor)], doc_string=attribute.doc_string)
             node.attributes[attribute.name] = made
+
+
+def share_tensors(model: ir.Model, copy: ir.Model) -> None:
+    """Give a copy that went through a file's form the tensors of the model, which alone know the folder of their data."""
+    for own, other in zip(places(model), places(copy), strict=True):
+        for name, value in other.graph.initializers.items():
+            value.const_value = own.graph.initializers[name].const_value
+        for node, twin in zip(own.graph, other.graph, strict=True):
+            tensors = {k: a for k, a in node.attributes.items() if a.type is ir.AttributeType.TENSOR}
+            twin.attributes.update(tensors)
 
 
 @contextmanager

@@ -23,7 +23,9 @@ from linger.graph.external_data import (
     external_tensors,
     in_memory,
     plan_data_file,
+    require_inner_locations,
     resolve_external_data,
+    share_tensors,
 )
 from linger.graph.node_soundness import node_flaws
 from linger.graph.proto_soundness import UNREADABLE, proto_flaws
@@ -49,7 +51,8 @@ def load(
 ) -> ir.Model:
     """An ONNX model from a path, bytes, a ModelProto or an onnx_ir model (which is returned as it is).
 
-    Weights in a file of their own are found beside the model and read when they are needed.
+    Weights in a file of their own are found beside the model and read when they are needed; bytes and a ModelProto, which
+    lie in no folder, must have theirs inside.
 
     Args:
         source: The model.
@@ -60,7 +63,8 @@ def load(
     Raises:
         UsageError: There is no such file, or it is something else than a file.
         GraphError: The content is not a complete ONNX model, it contradicts itself (cycles, endless functions, tensors
-            that nothing makes or whose data does not fit), or its external data is missing or outside its folder.
+            that nothing makes or whose data does not fit), or its external data is missing, outside its folder,
+            or cannot be found because the model was not given as a path.
     """
     if isinstance(source, ir.Model):
         refuse(flaws(source), "the given model", allowed=allowed)
@@ -95,7 +99,7 @@ def load_own(source: ModelLike) -> ir.Model:
     if model is not source:
         return model
     refuse(node_flaws(model), "the given model")
-    resolve_external_data(model, None, "the given model")
+    require_inner_locations(model, "the given model")
     return copied(model)
 
 
@@ -104,7 +108,9 @@ def copied(model: ir.Model) -> ir.Model:
     try:
         made = model.clone()
     except RuntimeError:  # its nodes are not in the order of computation
-        return ir.from_proto(ir.to_proto(model))
+        made = ir.from_proto(ir.to_proto(model))
+        share_tensors(model, made)
+        return made
     for place in places(made):
         for value in defined_in(place.graph):
             if value.type is not None:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import LingerError
+from linger.graph.external_data import exchanged, in_memory
 from linger.graph.model_io import load
 from linger.graph.recording import Recording
 from linger.graph.rewiring import needed_by
@@ -120,8 +121,9 @@ def _inner(body: ir.Graph) -> Iterator[ir.Graph]:
 
 def _as_model(body: ir.Graph, model: ir.Model, feeds: Mapping[str, NDArray[Any]]) -> ir.Model:
     """A body as a model of its own, with what it captures as further inputs."""
-    proto = onnx.ModelProto(ir_version=model.ir_version, graph=ir.to_proto(body))
-    proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
+    with exchanged(model, in_memory(model)):  # a model on its own has no folder with data files
+        proto = onnx.ModelProto(ir_version=model.ir_version, graph=ir.to_proto(body))
+        proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
     for domain, version in model.graph.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
     del proto.graph.input[:]
