@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 
+from linger.numeric.normalization import DEFAULT_EPS
 from linger.ops import groupnorm_torch
 
 
@@ -16,4 +17,8 @@ def test_real_function_is_group_norm():
 
 def test_groups_of_one_number_leave_the_offset():
     x, w, b = torch.randn(2, 6), torch.randn(6), torch.randn(6)
-    torch.testing.assert_close(groupnorm_torch.real_function([x, w, b], {"groups": 6}), b.expand(2, 6))
+    found = groupnorm_torch.real_function([x, w, b], {"groups": 6})
+    # the variance is 0, so x·w/√eps + (b − x·w/√eps) is left of it: two products and two sums, each within 2^-24 of its result;
+    # some CPUs fuse them and lose nothing
+    bound = 2.0**-22 * ((x * w).abs() / DEFAULT_EPS**0.5 + b.abs())
+    assert ((found - b).abs() <= bound).all()
