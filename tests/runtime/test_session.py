@@ -115,6 +115,41 @@ def test_model_with_a_data_file_runs(tmp_path):
     assert "stem.Conv2dInt" in session.intermediates(feeds)
 
 
+def test_weights_out_of_several_folders_are_told_apart_and_nothing_is_printed(tmp_path, capfd):
+    for name, value in (("a", 1.0), ("b", 10.0)):
+        made = onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) '
+            "<float[2] v = {0, 0}, float[2] w = {0, 0}> { h = Add(x, v) y = Add(h, w) }"
+        )
+        for tensor in made.graph.initializer:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.full(2, value, np.float32), tensor.name))
+        (tmp_path / name).mkdir()
+        onnx.save(made, tmp_path / name / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    feeds = {"x": np.zeros(2, np.float32)}
+    options = ort.SessionOptions()
+    one = Session(tmp_path / "a" / "m.onnx", options)
+    assert one.intermediates(feeds)["y"].tolist() == [2, 2]
+    assert capfd.readouterr().err == ""
+    joined, other = linger.graph.load(tmp_path / "a" / "m.onnx"), linger.graph.load(tmp_path / "b" / "m.onnx")
+    joined.graph.initializers["w"].const_value = other.graph.initializers["w"].const_value
+    assert Session(joined).run(None, feeds)[0].tolist() == [11, 11]
+
+
+def test_a_link_out_of_the_folder_is_not_followed_for_a_model_in_memory(tmp_path):
+    import onnx_ir as ir
+
+    made = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) <float[2] w = {0, 0}> { y = Add(x, w) }'
+    )
+    made.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.ones(2, np.float32), "w"))
+    (tmp_path / "in").mkdir()
+    onnx.save(made, tmp_path / "in" / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    (tmp_path / "in" / "w.bin").rename(tmp_path / "secret")
+    (tmp_path / "in" / "w.bin").symlink_to(tmp_path / "secret")
+    with pytest.raises(GraphError, match=r"the given model: .*'w.bin' leads outside the model's folder"):
+        Session(ir.load(tmp_path / "in" / "m.onnx"))
+
+
 def test_a_model_can_be_run_up_to_a_tensor(proto):
     session = Session(proto)
     feeds = {"x": np.array([[1.0, -0.5, 0.03]], np.float32)}

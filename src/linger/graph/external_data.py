@@ -62,13 +62,13 @@ def resolve_external_data(model: ir.Model, folder: Path | None, where: str) -> N
     _refuse(((tensor, _problem_in(folder, tensor)) for tensor in external_tensors(model)), where)
 
 
-def require_inner_locations(model: ir.Model, where: str) -> None:
-    """Refuse external data outside of the folder that its tensor knows.
+def require_external_data(model: ir.Model, where: str) -> None:
+    """Refuse external data that does not lie in the folder that its tensor knows already.
 
     Raises:
-        GraphError: Such locations; all of them are named.
+        GraphError: As for `resolve_external_data`.
     """
-    _refuse(((tensor, _location_problem(tensor)) for tensor in external_tensors(model)), where)
+    _refuse(((t, _location_problem(t) or file_problem(t)) for t in external_tensors(model)), where)
 
 
 def _refuse(found: Iterable[tuple[ir.ExternalTensor, str | None]], where: str) -> None:

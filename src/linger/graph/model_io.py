@@ -23,7 +23,7 @@ from linger.graph.external_data import (
     external_tensors,
     in_memory,
     plan_data_file,
-    require_inner_locations,
+    require_external_data,
     resolve_external_data,
     share_tensors,
 )
@@ -99,7 +99,7 @@ def load_own(source: ModelLike) -> ir.Model:
     if model is not source:
         return model
     refuse(node_flaws(model), "the given model")
-    require_inner_locations(model, "the given model")
+    require_external_data(model, "the given model")
     return copied(model)
 
 

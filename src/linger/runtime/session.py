@@ -16,7 +16,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from linger.errors import GraphError, UsageError, listing
 from linger.graph.dialect_node import all_nodes, is_dialect
-from linger.graph.external_data import external_tensors
+from linger.graph.external_data import exchange, external_tensors, in_memory
 from linger.graph.growth import require_bounded
 from linger.graph.model_io import ModelLike, copied, load_own
 from linger.graph.passes.attach_functions import attach_functions
@@ -31,6 +31,9 @@ _ORT_ERRORS = tuple(
 )
 
 Feeds = Mapping[str, NDArray[Any]]
+
+
+_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 class Session:
@@ -59,7 +62,7 @@ class Session:
     ) -> None:
         self._where = f"{os.fspath(model)}: " if isinstance(model, (str, os.PathLike)) else ""
         self._model = load_own(model)
-        self._data_folder = next((str(t.base_dir) for t in external_tensors(self._model)), None)
+        self._data_folder = _data_folder(self._model)
         require_bounded(self._model)
         attach_functions(self._model)
         self._arguments: dict[str, Any] = {
@@ -84,8 +87,13 @@ class Session:
         if self._data_folder is None:
             return self._arguments
         options = self._arguments["sess_options"]
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._data_folder)
-        return {**self._arguments, "sess_options": options}
+        try:
+            present = options.get_session_config_entry(_FOLDER)
+        except RuntimeError:  # there is none
+            present = None
+        if present != self._data_folder:  # ONNX Runtime prints a line about an entry that is set again
+            options.add_session_config_entry(_FOLDER, self._data_folder)
+        return self._arguments
 
     @property
     def model(self) -> ir.Model:
@@ -144,6 +152,15 @@ class Session:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._inner, name)
+
+
+def _data_folder(model: ir.Model) -> str | None:
+    """The folder of a model's data files; ONNX Runtime knows one, so weights out of several are taken into memory."""
+    folders = {str(tensor.base_dir) for tensor in external_tensors(model)}
+    if len(folders) > 1:
+        exchange(model, in_memory(model))
+        return None
+    return next(iter(folders), None)
 
 
 def _with_every_output(model: ir.Model) -> onnx.ModelProto:
