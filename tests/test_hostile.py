@@ -44,6 +44,10 @@ REFUSED_TO_RUN = {
     "attribute: bits 2^40",
     "attribute: kernel_shape floats",
     "attribute: kernel_shape of 2^40",
+    "attribute: platform a number",
+    "attribute: platform unknown, of a curve",
+    "attribute: arithmetic unknown",
+    "attribute: rounding unknown",
     "attribute: an unknown op",
     "attribute: too many inputs",
 }

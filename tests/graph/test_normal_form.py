@@ -64,6 +64,11 @@ def test_one_sided_clip_runs_everywhere(middle, expected):
 
 AVERAGE = "r = thinker.AvgPool2dInt<kernel_shape=[2,2], strides=[2,2], pads=[0,0,0,0], data_bits=8, o_bits=8, "
 
+TANH = (
+    "w = thinker.Requant<data_bits=8, o_bits=16, scale_x=16.0, scale_o=2048.0>(q) "
+    "r = thinker.iqTanh<scale_x=2048.0, scale_o=128.0"
+)
+
 
 @pytest.mark.parametrize(
     ("middle", "message"),
@@ -78,13 +83,37 @@ AVERAGE = "r = thinker.AvgPool2dInt<kernel_shape=[2,2], strides=[2,2], pads=[0,0
             + "scale_x=16.0, scale_o=16.0>(w)",
             "at most 16 are supported",
         ),
+        (
+            f'{TANH}, platform="mars">(w)',
+            r"r \(iqTanh\): .* with platform='mars' is not known, only with venus, arcs, venusA",
+        ),
+        (
+            f'{TANH}, quant_mode="ceil", platform_quant="qmax_quant">(w)',
+            "platform_quant='qmax_quant' is not known, .* quant_mode='ceil' is not known, only with floor_add",
+        ),
+        ("r = thinker.Relu<platform=7>(q)", "platform is of kind int, not string"),
     ],
-    ids=["ceil mode", "one axis", "auto_pad", "indices", "32-bit window"],
+    ids=[
+        "ceil mode",
+        "one axis",
+        "auto_pad",
+        "indices",
+        "32-bit window",
+        "unknown chip",
+        "unknown arithmetic",
+        "no chip",
+    ],
 )
 @pytest.mark.parametrize("use", [Session, Reference, expand_dialect], ids=["session", "reference", "expand"])
 def test_what_has_no_meaning_is_refused_by_everyone(use, middle, message):
     with pytest.raises(UnsupportedError, match=message):
         use(model(middle))
+
+
+def test_arithmetic_that_is_known_runs():
+    for settings in ('platform="venus", quant_mode="floor_add"', 'platform_quant="LUNA_QUANT"'):
+        Session(model(f"{TANH}, {settings}>(w)"))
+    Session(model('r = thinker.Relu<platform="jupiter">(q)'))  # which computes the same on every chip
 
 
 def test_a_window_of_two_axes_is_no_signals():

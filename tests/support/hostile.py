@@ -251,7 +251,15 @@ ATTRIBUTES: dict[str, Maker] = {
     "a Quant of scale zero": _attribute("scale_x", 0.0, node=0),
     "a Quant of no number": _attribute("scale_x", float("nan"), node=0),
     "platform a number": _attribute("platform", 7),
-    "platform unknown": _attribute("platform", "nowhere"),
+    "platform unknown": _attribute("platform", "nowhere"),  # LinearInt computes the same on every chip
+    "platform unknown, of a curve": _text(
+        "q = thinker.Quant <data_bits: int = 16, scale_x: float = 2048.0> (x) y = thinker.iqTanh "
+        '<platform: string = "nowhere", scale_x: float = 2048.0, scale_o: float = 128.0> (q)',
+        inputs="float[4] x",
+        outputs="int8[4] y",
+    ),
+    "arithmetic unknown": _attribute("platform_quant", "nowhere"),
+    "rounding unknown": _attribute("quant_mode", "nowhere"),
     "kernel_shape floats": _text(
         "q = thinker.Quant <data_bits: int = 8, scale_x: float = 16.0> (x) "
         "y = thinker.AvgPool2dInt <kernel_shape: floats = [2.5, 2.0], strides: ints = [2, 2], pads: ints = [0, 0, 0, 0],"
