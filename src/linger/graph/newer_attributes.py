@@ -14,7 +14,7 @@ from linger.graph.conversion_plan import EXPORT_AGAIN, NoEquivalent, Plan, made_
 from linger.graph.conversion_scene import rewrite
 from linger.graph.dialect_node import is_dialect
 from linger.graph.dialects import NEWER, QUANT_MODE, NewerOp, claims, is_newer
-from linger.graph.older_attributes import platform_named
+from linger.graph.older_attributes import platform_named, unknown_arithmetic
 
 _USUAL_BITS = 8
 _WITHOUT_ROUNDING = frozenset({"Quant", "Dequant", "Gather"})
@@ -41,8 +41,11 @@ def newer_attributes(
     """The node's attributes under their newer names; widths that older nodes do not say come from their tensors.
 
     Raises:
-        NoEquivalent: Attributes are missing.
+        NoEquivalent: Attributes are missing, or ask for another arithmetic than linger's.
     """
+    unknown = unknown_arithmetic(node)
+    if unknown:
+        raise NoEquivalent(listing(unknown), EXPORT_AGAIN)
     written = made_attributes(more or {})
     missing = [a.name for a in op.attributes if a.is_required and a.name not in node.attributes]
     if missing:

@@ -13,14 +13,15 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.dialect import DOMAIN, PLATFORM_QUANT, Op, find_op, ops
+from linger.dialect import DOMAIN, Op, ops
 from linger.errors import GraphError, UnsupportedError, UsageError, listing
 from linger.graph.changes import Changes
 from linger.graph.conversion import convert_nodes, has_nodes_of
 from linger.graph.conversion_scene import content_of
 from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, op_of, require_known_ops
-from linger.graph.dialects import DEFAULT_PLATFORM, NEWER, OLDER, QUANT_MODE
+from linger.graph.dialects import NEWER, OLDER
 from linger.graph.element_types import INTEGERS, infer_element_types
+from linger.graph.older_attributes import unknown_arithmetic
 from linger.numeric.fixed import limits
 from linger.numeric.normalization import is_exact
 from linger.numeric.onnx_products import MOST_TRANSPOSED_TAPS
@@ -60,7 +61,9 @@ def require_settings(node: ir.Node, op: Op) -> None:
         UnsupportedError: Settings that have no agreed meaning, or sums that would not be exact.
     """
     _require_form(node, op)
-    _require_known_arithmetic(node)
+    wrong = unknown_arithmetic(node)
+    if wrong:
+        raise UnsupportedError(f"{describe(node)}: {listing(wrong)}. Export the layer again, or set it by hand.")
     _refuse(node, attributes_of(node, op))
 
 
@@ -144,27 +147,6 @@ def _refuse(node: ir.Node, attributes: dict[str, Any]) -> None:
         _refuse_long_sums(node, attributes)
     if node.op_type == "LayerNormInt":
         _refuse_long_lines(node)
-
-
-def _require_known_arithmetic(node: ir.Node) -> None:
-    """Refuse a node that asks for another rounding, or for the arithmetic of a chip whose own is not known."""
-    variants = find_op(node.op_type).variants
-    possible = {"platform_quant": (PLATFORM_QUANT, PLATFORM_QUANT.upper()), "quant_mode": (QUANT_MODE,)}
-    if variants:  # other ops compute the same on every chip
-        possible["platform"] = (DEFAULT_PLATFORM, *variants)
-    wrong = []
-    for name in ("platform", "platform_quant", "quant_mode"):
-        found = node.attributes.get(name)
-        if found is None or found.is_ref():
-            continue
-        if not isinstance(found.value, str):
-            wrong.append(f"{name} is of kind {found.type.name.lower()}, not string")
-        elif name in possible and found.value not in possible[name]:
-            wrong.append(
-                f"what it computes with {name}={found.value!r:.80} is not known, only with {listing(possible[name])}"
-            )
-    if wrong:
-        raise UnsupportedError(f"{describe(node)}: {listing(wrong)}. Export the layer again, or set it by hand.")
 
 
 def _refuse_two_roundings(node: ir.Node, attributes: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from linger.dialect import Op, find_op
+from linger.dialect import PLATFORM_QUANT, Op, find_op
 from linger.errors import listing
 from linger.graph.conversion_plan import EXPORT_AGAIN, NoEquivalent, Plan, known, made_attributes, renamed
 from linger.graph.conversion_scene import rewrite
@@ -24,6 +24,26 @@ def platform_named(node: ir.Node) -> str:
     """The chip of a node of either dialect."""
     found = known(node, "platform", DEFAULT_PLATFORM)
     return found if isinstance(found, str) else DEFAULT_PLATFORM
+
+
+def unknown_arithmetic(node: ir.Node) -> list[str]:
+    """Why it is not known what a node of the older dialect computes: another rounding, a chip whose own is not known."""
+    variants = find_op(node.op_type).variants
+    possible = {"platform_quant": (PLATFORM_QUANT, PLATFORM_QUANT.upper()), "quant_mode": (QUANT_MODE,)}
+    if variants:  # other ops compute the same on every chip
+        possible["platform"] = (DEFAULT_PLATFORM, *variants)
+    wrong = []
+    for name in ("platform", "platform_quant", "quant_mode"):
+        found = node.attributes.get(name)
+        if found is None or found.is_ref():
+            continue
+        if not isinstance(found.value, str):
+            wrong.append(f"{name} is of kind {found.type.name.lower()}, not string")
+        elif name in possible and found.value not in possible[name]:
+            wrong.append(
+                f"what it computes with {name}={found.value!r:.80} is not known, only with {listing(possible[name])}"
+            )
+    return wrong
 
 
 def older_op(node: ir.Node, name: str) -> Op:
