@@ -9,7 +9,7 @@ from linger.graph.passes.sort_nodes import sort_nodes
 from linger.graph.repair_rules import RULES
 from tests.support.kernels import LEVELS, kernels
 from tests.support.onnx_text import parse
-from tests.support.other_tools import RandomLayers
+from tests.support.other_tools import RandomLayers, between
 
 WEIGHTS = "int8[2,2] w = {127, 127, 127, -128}, float sw = {0.125}, int8 zw = {0}"
 
@@ -40,6 +40,20 @@ def joined(model):
     ("rule", "model", "before"),
     [
         pytest.param("fill_float_islands", lambda: layer(ISLAND), ["QLinearMatMul u8×s8"], id="an island of int8"),
+        pytest.param(
+            "fill_float_islands",
+            lambda: layer(f"{ISLAND}  n = Flatten(g)", kind="uint8"),
+            ["QLinearMatMul u8×s8"],
+            id="an island with a node that leads nowhere",
+        ),
+        pytest.param(
+            "fill_float_islands",
+            lambda: layer(
+                f"{ISLAND}  n = QuantizeLinear(g, s, z)  h = DequantizeLinear(n, s, z)  e = Neg(h)", kind="uint8"
+            ),
+            ["QLinearMatMul u8×s8"],
+            id="an island before nodes that lead nowhere",
+        ),
         pytest.param("remove_dead_code", lambda: layer(DEAD), [], id="a second Q that leads nowhere"),
         pytest.param("remove_dead_code", lambda: layer(DEAD, kind="uint8"), [], id="of uint8"),
         pytest.param("remove_dead_code", lambda: layer(DEAD_DQ), [], id="a second DQ that leads nowhere"),
@@ -69,6 +83,33 @@ def test_a_repair_that_changes_no_kernel_is_made(rule, body):
     assert len(RULES[rule].apply(model)) > 0
     assert [kernels(model, level) for level in LEVELS] == before
     assert RULES[rule].find(model) == ()
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+@pytest.mark.parametrize(
+    "body", ["g = Where(i, f, f)", "a = Identity(f)  g = Where(i, a, f)", "a = Where(i, f, f)  g = Transpose(a)"]
+)
+def test_where_keeps_its_kernel(body, kind):
+    model = between(body, kind=kind, shape="[2,2]", out="[2,2]", extra=", bool[1] i = {1}")
+    before = [kernels(model, level) for level in LEVELS]
+    assert RULES["fill_float_islands"].apply(model).rows() == []
+    assert [kernels(model, level) for level in LEVELS] == before
+    (finding,) = RULES["fill_float_islands"].find(model)
+    assert "QLinearWhere" in finding.reason
+    assert finding.remedy == "It stays as it is. Nothing needs to be done."
+
+
+def test_a_node_that_goes_decides_nothing():
+    model = parse(
+        "q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  f = Identity(d)  y = Relu(f)  "
+        "n = QuantizeLinear(f, s, z)  e = Neg(d)",
+        extra="<float s = {0.25}, uint8 z = {3}>",
+    )
+    assert [where for where, _ in RULES["remove_dead_code"].apply(model).rows()] == [
+        "n (QuantizeLinear)",
+        "e (Neg)",
+    ]  # only Neg computes with the numbers, and it goes
+    assert RULES["remove_dead_code"].find(model) == ()
 
 
 def test_a_straight_pair_of_int8_goes():
@@ -106,6 +147,7 @@ def changed_kernels(number, levels):
     ("numbers", "levels"),
     [
         pytest.param(range(15), ("ENABLE_EXTENDED",), id="15"),
+        pytest.param((44, 262, 350, 368), ("ENABLE_EXTENDED",), id="Where between DQ and Q"),
         pytest.param(range(15, 415), LEVELS, id="400", marks=pytest.mark.slow),
     ],
 )

@@ -8,6 +8,8 @@ from linger.graph.float_islands import float_islands, island_findings
 from tests.support.onnx_text import parse
 from tests.support.other_tools import between
 
+MASK = ", bool[1] i = {1}"
+
 
 def test_an_island_ends_at_dq_and_q():
     (island,) = float_islands(between("a = Relu(f)  b = Clip(f)  g = Concat<axis = 0>(a, b)"))
@@ -41,6 +43,10 @@ def test_what_is_no_island_is_not_mentioned(body):
             between("g = Relu(f)", again="0.6"), "scales, zero points or types before and behind it differ", id="scales"
         ),
         pytest.param(between("g = Relu(f)", kind="int16"), "there is no Relu of int16", id="kernel"),
+        pytest.param(between("g = Where(i, f, f)", extra=MASK), "kernel of its own for Where", id="Where"),
+        pytest.param(
+            between("g = Where(i, f, f)", kind="int16", extra=MASK), "there is no Where of int16", id="16 bits"
+        ),
         pytest.param(between("g = Relu(f)", opset=11), "there is no Relu of int8 before opset 12", id="opset"),
         pytest.param(between("g = Relu(f)", scale="1e-42"), "does not give every integer back", id="scale"),
         pytest.param(

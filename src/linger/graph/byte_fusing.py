@@ -13,7 +13,7 @@ So a repair that changes who reads these tensors would change numbers, on some C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import onnx_ir as ir
 
@@ -38,8 +38,9 @@ class ByteFusing:
             Runtime merges pairs and drops moving ops first, so each of them may come to stand beside the op.
     """
 
-    def __init__(self, model: ir.Model) -> None:
-        nodes = [node for place in places(model) for node in place.graph]
+    def __init__(self, model: ir.Model, gone: Collection[ir.Node] = ()) -> None:
+        """Look at a model, as it will be without nodes that go."""
+        nodes = [node for place in places(model) for node in place.graph if node not in gone]
         real = _spread((node.outputs[0] for node in nodes if is_qdq(node, DEQUANTIZE)), _moved_to)
         joined = [node for node in nodes if _computes(node) and not real.isdisjoint(node.inputs)]
         moved = {value for value in real if joined and not is_made_by(value, DEQUANTIZE)}

@@ -8,7 +8,7 @@ to the integers what they do to the floats, as long as all Q and DQ around them 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 import onnx_ir as ir
@@ -16,6 +16,7 @@ import onnx_ir as ir
 from linger.graph.byte_fusing import ByteFusing
 from linger.graph.dialect_node import describe
 from linger.graph.finding import NOTE, Finding
+from linger.graph.liveness import needed_nodes
 from linger.graph.moving_ops import COMPARE, MOVE, MOVE_BYTES, data_inputs, data_outputs, is_moving
 from linger.graph.qdq_node import (
     DEQUANTIZE,
@@ -41,7 +42,21 @@ Left out: `Max` and `Min` of bytes, which ONNX Runtime 1.16 to 1.22 do not have,
 
 
 _LEFT = "It stays as it is. Quantise both sides alike, as uint8 and for the whole tensor, to have it in integers."
+_DEAD = (
+    "some of its nodes lead nowhere and decide all the same which kernels ONNX Runtime chooses around them; on integers they "
+    "would not, and other kernels round otherwise and may saturate on x64 CPUs without VNNI"
+)
+_OWN_KERNEL = (
+    "ONNX Runtime has an integer kernel of its own for Where between them, QLinearWhere, and would choose another kernel for "
+    "a Where of integers"
+)
 _TO_FILL = "Choose the rule fill_float_islands to have it in integers."
+_REMEDIES = {
+    "": _TO_FILL,
+    _DEAD: "It stays as it is. Remove by hand what leads nowhere to have it in integers, and compare the numbers.",
+    _OWN_KERNEL: "It stays as it is. Nothing needs to be done.",
+}
+"""What to do about an obstacle; of all others, `_LEFT`."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +88,10 @@ def float_islands(model: ir.Model) -> list[Island]:
             island = _island(nodes, opset, fusing)
             if island is not None:
                 found.append(island)
-    return found
+    if all(island.obstacle for island in found):
+        return found
+    needed = needed_nodes(model)
+    return [replace(i, obstacle=i.obstacle or _dead_part(i, needed, fusing)) for i in found]
 
 
 def island_findings(model: ir.Model) -> tuple[Finding, ...]:
@@ -84,7 +102,7 @@ def island_findings(model: ir.Model) -> tuple[Finding, ...]:
             describe(island.nodes[0]),
             f"{_listed(island.nodes)} in float between DequantizeLinear and QuantizeLinear: "
             f"{island.obstacle or 'integers would give the same numbers'}",
-            _LEFT if island.obstacle else _TO_FILL,
+            _REMEDIES.get(island.obstacle, _LEFT),
         )
         for island in float_islands(model)
     )
@@ -163,7 +181,7 @@ def _obstacle(nodes: list[ir.Node], sink: ir.Node, found: Quantization, opset: i
         missing = _missing_form(node, found.element, opset) or _doubtful_bound(node, sink, found.element)
         if missing:
             return missing
-    return ""
+    return _OWN_KERNEL if any(node.op_type == "Where" for node in nodes) else ""
 
 
 def _fused(before: Iterable[ir.Node], behind: Iterable[ir.Node], fusing: ByteFusing) -> str:
@@ -174,6 +192,13 @@ def _fused(before: Iterable[ir.Node], behind: Iterable[ir.Node], fusing: ByteFus
         "with int8 going through, ONNX Runtime on x64 would choose other kernels for the ops that compute before or behind "
         "it, which round otherwise and may saturate on CPUs without VNNI"
     )
+
+
+def _dead_part(island: Island, needed: set[ir.Node], fusing: ByteFusing) -> str:
+    """Nodes that lead nowhere stay while they read a float result that others need (`remove_dead_code`)."""
+    inside = [node for node in island.nodes if node in needed]
+    readers = [user for node in inside for user, _ in _float_uses(node) if user not in needed]
+    return _DEAD if any(fusing.holds(reader.inputs) for reader in readers) else ""
 
 
 def _missing_form(node: ir.Node, element: ir.DataType, opset: int) -> str:

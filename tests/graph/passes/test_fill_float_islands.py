@@ -31,7 +31,6 @@ ISLANDS = {
     "Expand": ("g = Expand(f, i)", {"extra": ", int64[2] i = {2, 256}", "out": "[a,b]"}),
     "Tile": ("g = Tile(f, i)", {"extra": ", int64[1] i = {2}"}),
     "Concat": ("g = Concat<axis = 0>(f, f)", {}),
-    "Where": ("g = Where(i, f, f)", {"extra": ", bool[1] i = {1}"}),
     "Identity": ("g = Identity(f)", {}),
     "DepthToSpace": ("g = DepthToSpace<blocksize = 2>(f)", IMAGE),
     "SpaceToDepth": ("g = SpaceToDepth<blocksize = 2>(f)", IMAGE),
@@ -41,7 +40,7 @@ ISLANDS = {
     "a chain": ("a = Relu(f)  b = MaxPool<kernel_shape = [2, 2]>(a)  g = Flatten(b)", {**IMAGE, "out": "[a,b]"}),
     "a diamond": ("a = Relu(f)  b = Clip(f, lo)  g = Concat<axis = 0>(a, b)", {"extra": ", float lo = {-3.0}"}),
 }
-NARROW_ONLY = {"Relu", "Clip", "MaxPool", "ReduceMax", "ReduceMin", "Where", "DepthToSpace", "SpaceToDepth", "Pad"}
+NARROW_ONLY = {"Relu", "Clip", "MaxPool", "ReduceMax", "ReduceMin", "DepthToSpace", "SpaceToDepth", "Pad"}
 
 
 def numbers(kind, settings):

@@ -116,7 +116,12 @@ def mended(number):
 
 
 @pytest.mark.parametrize(
-    "numbers", [pytest.param(range(20), id="20"), pytest.param(range(20, 620), id="600", marks=pytest.mark.slow)]
+    "numbers",
+    [
+        pytest.param(range(20), id="20"),
+        pytest.param((223, 473), id="nodes that lead nowhere beside others that do"),
+        pytest.param(range(20, 620), id="600", marks=pytest.mark.slow),
+    ],
 )
 def test_random_files_keep_every_number(numbers):
     total = sum(map(mended, numbers), Counter())

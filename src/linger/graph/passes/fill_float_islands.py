@@ -20,8 +20,9 @@ def fill_float_islands(model: ir.Model) -> Changes:
     """Take the DQ and Q nodes away around ops that move, choose or limit numbers, where all of them quantise alike.
 
     Relu becomes a Clip at the zero point; bounds and borders become integers. Leaves: DQ nodes that others use; islands
-    with different scales, with a scale for each channel, without an integer kernel in ONNX Runtime, or of int8 beside an
-    op for which ONNX Runtime would choose another kernel then (`float_islands.island_findings` lists them).
+    with different scales, with a scale for each channel, without an integer kernel in ONNX Runtime, with a Where or of int8
+    beside an op for which ONNX Runtime would choose another kernel then, or with nodes that lead nowhere and decide about
+    kernels (`float_islands.island_findings` lists them).
     """
     changes = Changes()
     islands = [(i, i.quantization.element) for i in float_islands(model) if i.quantization and not i.obstacle]

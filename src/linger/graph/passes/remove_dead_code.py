@@ -10,9 +10,8 @@ import onnx_ir as ir
 from linger.graph.byte_fusing import OTHER_NUMBERS, ByteFusing
 from linger.graph.changes import Changes
 from linger.graph.dialect_node import describe
-from linger.graph.effects import Effects
 from linger.graph.finding import NOTE, Finding
-from linger.graph.search import inner_graphs
+from linger.graph.liveness import makers, needed_nodes, with_makers
 from linger.graph.walking import Place, nodes_within, places
 
 _BY_HAND = "Remove it by hand and compare the numbers, or leave it."
@@ -27,8 +26,8 @@ def remove_dead_code(model: ir.Model) -> Changes:
     """
     changes = Changes()
     found = places(model)
-    needed = _needed(model, found)
-    needed = _with_makers(needed, _deciding(model, found, needed))
+    needed = needed_nodes(model)
+    needed = with_makers(needed, _deciding(model, found, needed))
     for place in found:
         dead = [node for node in place.graph if node not in needed]
         for node in dead:
@@ -46,34 +45,21 @@ def remove_dead_code(model: ir.Model) -> Changes:
     return changes
 
 
-def _needed(model: ir.Model, found: list[Place]) -> set[ir.Node]:
-    """The nodes that outputs or effects depend on, in any graph. A node has the effects of those inside it."""
-    effects = Effects(model)
-    waiting = [node for place in found for node in place.graph if effects.has_effect(node)]
-    waiting += [node for place in found if place.owner is None for node in _makers(place.graph.outputs)]
-    return _with_makers(set(), waiting)
-
-
-def _with_makers(known: set[ir.Node], more: Iterable[ir.Node]) -> set[ir.Node]:
-    """Some nodes, others, and all that these others depend on."""
-    needed, waiting = set(known), list(more)
-    while waiting:
-        node = waiting.pop()
-        if node in needed:
-            continue
-        needed.add(node)
-        waiting += _makers(node.inputs)
-        waiting += [maker for graph in inner_graphs(node) for maker in _makers(graph.outputs)]
-    return needed
-
-
 def _deciding(model: ir.Model, found: list[Place], needed: set[ir.Node]) -> list[ir.Node]:
     """Nodes that nobody needs, but which decide how ONNX Runtime computes others, and the nodes behind them."""
-    dead = [node for place in found for node in place.graph if node not in needed]
-    if not dead:
-        return []
-    fusing = ByteFusing(model)
-    first = [node for node in dead if fusing.holds(node.inputs) and not needed.isdisjoint(_makers(node.inputs))]
+    dead = dict.fromkeys(node for place in found for node in place.graph if node not in needed)
+    gone: set[ir.Node] = set()
+    while dead:
+        deciding = _held(dead, needed, ByteFusing(model, gone))
+        going = dead.keys() - with_makers(needed, deciding)
+        if going == gone:
+            return deciding
+        gone = going  # what goes decides nothing, and gives nobody anything to decide
+    return []
+
+
+def _held(dead: Iterable[ir.Node], needed: set[ir.Node], fusing: ByteFusing) -> list[ir.Node]:
+    first = [node for node in dead if fusing.holds(node.inputs) and not needed.isdisjoint(makers(node.inputs))]
     deciding = dict.fromkeys(first)
     for node in first:  # the list grows while it is walked
         behind = [use.node for output in node.outputs for use in output.uses() if use.node not in deciding]
@@ -87,13 +73,8 @@ def dead_code_findings(model: ir.Model) -> tuple[Finding, ...]:
     found = places(model)
     return tuple(
         Finding(NOTE, describe(node), f"nobody uses its results, and it stays: {OTHER_NUMBERS}", _BY_HAND)
-        for node in _deciding(model, found, _needed(model, found))
+        for node in _deciding(model, found, needed_nodes(model))
     )
-
-
-def _makers(values: Iterable[ir.Value | None]) -> list[ir.Node]:
-    makers = (value.producer() for value in values if value is not None)
-    return [maker for maker in makers if maker is not None]
 
 
 def _drop_initializers(found: list[Place], changes: Changes) -> None:
