@@ -17,6 +17,7 @@ from linger.dialect import DOMAIN, Op, find_op, is_known
 from linger.errors import UsageError
 from linger.graph.dialects import NEWER, NEWER_OPS, NewerOp
 from linger.graph.dialects import claims as newer_claims
+from linger.graph.search import inner_graphs
 
 NEWER_DOMAIN = NEWER
 """The domain of the newer dialect, whose ops have Q names."""
@@ -77,10 +78,13 @@ def is_quantising_domain(domain: str) -> bool:
 
 
 def is_dequant(node: ir.Node | None) -> bool:
-    """Whether a node turns integers into real numbers, in either dialect; one without a tensor does nothing."""
+    """Whether a node turns integers into real numbers, in either dialect, and depends on nothing else.
+
+    One without a tensor does nothing; one with more inputs, or with a graph in it, cannot be moved before its other readers.
+    """
     if node is None or node.op_type != DEQUANT or not is_quantising(node):
         return False
-    return len(node.outputs) == 1 and len(node.inputs) > 0 and node.inputs[0] is not None
+    return len(node.outputs) == 1 and len(node.inputs) == 1 and node.inputs[0] is not None and not inner_graphs(node)
 
 
 def claims_of(node: ir.Node) -> Claims:
