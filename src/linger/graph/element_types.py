@@ -86,7 +86,8 @@ def _output_type(node: ir.Node) -> ir.DataType | None:
     if node.op_type in _FIXED:
         return _FIXED[node.op_type]
     if node.op_type == "Cast":
-        return _TYPES.get(node.attributes["to"].value)
+        target = node.attributes.get("to")
+        return None if target is None or target.type is not ir.AttributeType.INT else _TYPES.get(target.value)
     if node.op_type in ("Constant", "ConstantOfShape"):
         return constant_type(node)
     if node.op_type == "QuantizeLinear":

@@ -18,7 +18,7 @@ from linger.graph.passes.insert_dequant import insert_dequant
 from linger.graph.propagation import OutputPolicy, propagate
 from linger.graph.proto_repair import repair_proto
 from linger.graph.repair_rules import Rule, choose_rules
-from linger.graph.walking import places, places_in
+from linger.graph.walking import places
 
 _MOST_ROUNDS = 4
 _MOVING = frozenset({"remove_dequant", "rescale_dequant", "insert_dequant"})
@@ -109,8 +109,7 @@ def repair(
 def _may_find_more(model: ir.Model, changes: Iterable[RuleChange]) -> bool:
     """Whether rules made work for others that have run already."""
     made = {change.rule for change in changes}
-    has_bodies = len(places_in(model.graph, None)) > 1
-    if made & _JOINING or (has_bodies and "complete_types" in made):  # types of a branch may tell more outside it
+    if made & _JOINING:
         return True
     return bool(made & _MOVING) and any(n.op_type == "Identity" for place in places(model) for n in place.graph)
 

@@ -15,6 +15,9 @@ from linger.graph.standard_ops import OLDEST_OPSET, takes
 from linger.graph.tensor_text import type_of
 from linger.graph.walking import places_in
 
+_MOST_ROUNDS = 4
+"""What was found in a branch or a body may tell more outside it, which a second run of the inference sees."""
+
 
 def complete_types(model: ir.Model) -> Changes:
     """Declare type and shape of every tensor, as onnx's inference finds them, through function bodies too.
@@ -31,6 +34,17 @@ def complete_types(model: ir.Model) -> Changes:
     places = [*places_in(model.graph, None), *(p for f in model.functions.values() for p in places_in(f.graph, f))]
     if any(in_order(place) != list(place.graph) for place in places):
         raise GraphError("the nodes are not in order, so their types cannot be told. Run the rule sort_nodes first.")
+    has_bodies = len(places_in(model.graph, None)) > 1
+    for _ in range(_MOST_ROUNDS if has_bodies else 1):
+        count = len(changes)
+        _complete_once(model, changes)
+        if len(changes) == count:
+            break
+    return changes
+
+
+def _complete_once(model: ir.Model, changes: Changes) -> None:
+    """What one run of the inference tells."""
     inferred, facts = inferred_types(model), None
     interface, opset = set(model.graph.outputs), model.graph.opset_imports.get("", OLDEST_OPSET)
     for key, graph in keyed_graphs(model.graph):
@@ -51,7 +65,6 @@ def complete_types(model: ir.Model) -> Changes:
                 added += 1
         if added:
             changes.note(graph.name or "graph", f"types or shapes added: {added}")
-    return changes
 
 
 def _contradicts(value: ir.Value, found: Inferred) -> bool:
