@@ -32,11 +32,19 @@ def repair_proto(proto: onnx.ModelProto) -> Changes:
 
     Raises:
         GraphError: Inputs or functions that cannot be told apart, or tensors of one name of which it cannot be said which
-            is meant; all of them are named. The model may then be changed in part.
+            is meant; all of them are named. Or a name is no text. The model may then be changed in part.
     """
     changes = Changes()
     if not proto.HasField("graph"):
         return changes  # whoever reads it says where it came from
+    try:
+        _repair(proto, changes)
+    except UnicodeDecodeError as error:  # protobuf reads names that are no text, and refuses to write them
+        raise GraphError(f"a name in the model is no text ({error.object!r}). Export it again.") from error
+    return changes
+
+
+def _repair(proto: onnx.ModelProto, changes: Changes) -> None:
     _fix_imports(proto, changes)
     graphs = [*_graphs(proto.graph), *(g for f in proto.functions for n in f.node for g in _inner(n))]
     for graph in graphs:
@@ -49,7 +57,6 @@ def repair_proto(proto: onnx.ModelProto) -> Changes:
             f"the model contradicts itself: {'; '.join(wrong)}. Give them different names, or export again."
         )
     _hand_on(proto, names, changes)
-    return changes
 
 
 def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:

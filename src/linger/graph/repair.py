@@ -101,6 +101,8 @@ def repair(
         if late:  # and so may types that were corrected
             changes += [*late, *_settle(chosen, model, outputs)]
             found = propagate(model, outputs=outputs)
+    if any(change.rule == "complete_types" for change in changes):  # newer types need a newer version of the format
+        changes += _run([rule for rule in chosen if rule.name == "fix_versions"], model, outputs)
     for rule in chosen:
         findings += rule.find(model) if rule.find is not None else ()
     return changes, [*found.findings, *findings]
