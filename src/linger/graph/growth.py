@@ -50,7 +50,10 @@ def _sizes(model: ir.Model) -> Iterator[tuple[ir.Node, int]]:
 def _numbers(node: ir.Node, index: int) -> list[Any]:
     """The content of a short constant input, as numbers; empty where it is not known."""
     value = node.inputs[index] if index < len(node.inputs) else None
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    try:
+        tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    except ValueError:  # a Constant without a value
+        return []
     if tensor is None or tensor.size > _LONGEST_SHAPE or tensor.dtype == ir.DataType.STRING:
         return []
     numbers = np.asarray(tensor.numpy()).reshape(-1).tolist()

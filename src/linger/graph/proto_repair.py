@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import onnx
 
-from linger.errors import GraphError, listing
+from linger.errors import GraphError, listing, printable
 from linger.graph.changes import Changes
 from linger.graph.definitions import separate_definitions, taken_names
 from linger.graph.names import Names
@@ -54,7 +54,7 @@ def _repair(proto: onnx.ModelProto, changes: Changes) -> None:
     wrong += separate_definitions(proto, names, changes)
     if wrong:
         raise GraphError(
-            f"the model contradicts itself: {'; '.join(wrong)}. Give them different names, or export again."
+            f"the model contradicts itself: {printable('; '.join(wrong))}. Give them different names, or export again."
         )
     _hand_on(proto, names, changes)
 

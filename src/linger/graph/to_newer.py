@@ -46,12 +46,12 @@ def plan_newer(node: ir.Node, scene: Scene) -> Plan:
     if not is_known(node.op_type):
         raise NoEquivalent(f"linger has no op {node.op_type!r}", _KEEP)
     op = find_op(node.op_type, platform_named(node))
+    if not node.outputs:
+        raise NoEquivalent("it has no output", "Remove it.")
     if op.standard_name is not None:
         return _plan_standard(node, op)
     if not node.inputs or node.inputs[0] is None:
         raise NoEquivalent("its first input is missing", "Connect it.")
-    if not node.outputs:
-        raise NoEquivalent("it has no output", "Remove it.")
     if op.name == "Requant" and _is_taken_in(node):
         return Plan(lambda: drop_unused(node.outputs[0]), "taken in by what follows")
     if op.name not in _NEWER_NAMES:
