@@ -35,7 +35,9 @@ def test_all_that_is_wrong_is_named(folder):
     with pytest.raises(UsageError) as caught:
         read_shapes(given, Session(folder / "m.onnx"))
     assert all(text in str(caught.value) for text in given)
+    assert str(caught.value).startswith("--shape does not fit the file: ")
     assert "x is nx3" in str(caught.value)
+    assert "no such input: there are x, y" in str(caught.value)
 
 
 def test_run_and_verify_take_shapes_and_write_nothing_else(folder):

@@ -32,16 +32,16 @@ def read_shapes(texts: Sequence[str], session: Session) -> dict[str, tuple[int, 
         name, _, sizes = text.rpartition("=")
         name = name or (next(iter(declared)) if len(declared) == 1 else "")
         if _SIZES.fullmatch(sizes) is None:
-            wrong.append(f"{text} (sizes look like 1x3x48x64)")
+            wrong.append(f"{text} (no sizes: they look like 1x3x48x64)")
         elif name not in declared:
-            wrong.append(f"{text} (the inputs are {listing(declared)})")
+            wrong.append(f"{text} (no such input: there are {listing(declared)})")
         else:
             given = tuple(int(part) for part in re.split("[x×]", sizes))
             if not _fits(given, declared[name]):
-                wrong.append(f"{text} ({name} is {'x'.join(str(d) for d in declared[name])})")
+                wrong.append(f"{text} ({name} is {'x'.join(str(d) for d in declared[name])} in the file)")
             shapes[name] = given
     if wrong:
-        raise UsageError(f"--shape {listing(wrong)}.")
+        raise UsageError(f"--shape does not fit the file: {listing(wrong)}. Give name=sizes for its inputs.")
     return shapes
 
 
