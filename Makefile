@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEPLOY_VENV := .venv-deploy
 DEPLOY_STAMP := $(DEPLOY_VENV)/.installed
-DEPLOY_TESTS := tests/graph tests/runtime tests/verification tests/reporting tests/cli tests/numeric tests/test_hostile.py \
+DEPLOY_TESTS := tests/graph tests/checks tests/runtime tests/verification tests/reporting tests/cli tests/numeric tests/test_hostile.py \
   tests/test_fuzz_corpus.py tests/test_deployment.py tests/test_house_rules.py tests/test_docs.py tests/test_atomic.py tests/test_writers.py \
   tests/test_dialect.py tests/test_errors.py tests/test_progress.py tests/test_targets.py
 LOWEST_VENV := .venv-lowest
@@ -16,11 +16,11 @@ FUZZ_SEED ?= 20260101
 ORDER := --randomly-seed=20260101
 
 # what runs models; beside it, what shows that they are exact on an emulated CPU, ten times slower
-CPU_TESTS := tests/numeric tests/ops tests/quantization tests/onnx tests/runtime tests/verification tests/models \
+CPU_TESTS := tests/numeric tests/ops tests/quantization tests/onnx tests/runtime tests/verification tests/checks tests/models \
   tests/test_proof.py tests/test_golden.py
-EMULATED_TESTS := tests/runtime/test_saturation.py tests/verification/test_saturation_cause.py tests/test_golden.py \
-  tests/graph/passes/test_other_tools.py tests/graph/test_byte_fusing.py tests/graph/test_saturation_findings.py \
-  tests/onnx/test_exported_kernels.py tests/quantization/test_layer_comparison.py tests/models/test_voice.py tests/analysis/test_fixed_point_loss.py
+EMULATED_TESTS := tests/runtime/test_saturation.py tests/verification/proof/test_saturation_cause.py tests/test_golden.py \
+  tests/graph/passes/test_other_tools.py tests/graph/qdq/test_byte_fusing.py tests/checks/findings/test_saturation.py \
+  tests/onnx/test_exported_kernels.py tests/quantization/diagnosis/test_layer_comparison.py tests/models/test_voice.py tests/analysis/test_fixed_point_loss.py
 EMULATED_CPU := max,-avx512f,-avx512vnni,-avx-vnni
 
 .PHONY: help setup demo test test-slow test-deploy test-lowest test-cpus fuzz check bench clean

@@ -15,7 +15,7 @@ from cifar_resnet import ResNet18
 from interleaved import medians
 
 import linger
-from linger.onnx.tracing import torch_export
+from linger.onnx.exporter.tracing import torch_export
 
 BAR = 2.0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.hostile import dialect
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "linger"
-PACKAGES = ("graph", "runtime", "verification", "reporting")
+PACKAGES = ("graph", "checks", "runtime", "verification", "reporting")
 TORCH_COMMANDS = ("analyse", "model_argument")
 """Files of the command line that read checkpoints and torch models."""
 
@@ -30,7 +30,7 @@ def modules():
     """Every module of the deployment side."""
     files = [file for package in PACKAGES for file in sorted((SOURCE / package).rglob("*.py"))]
     files += [f for f in sorted((SOURCE / "cli").glob("*.py")) if f.stem not in TORCH_COMMANDS]
-    files += [f for f in sorted((SOURCE / "ops").glob("*.py")) if not f.stem.endswith("_torch")]
+    files += sorted((SOURCE / "ops").glob("*.py"))
     names = [".".join(file.relative_to(SOURCE.parent).with_suffix("").parts) for file in files]
     return [name.removesuffix(".__init__") for name in names]
 

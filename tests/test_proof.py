@@ -10,8 +10,8 @@ import onnxruntime as ort
 import pytest
 
 from linger.errors import GraphError, UsageError
-from linger.graph.recording import Recording
 from linger.proof import verify
+from linger.verification.recording import Recording
 from linger.verification.recording_files import save_recordings
 from tests.support.recorded import TEXT, Q, R, X, Y, recording
 

@@ -9,8 +9,8 @@ import torch
 
 import linger
 from linger.errors import UsageError
-from linger.quantization.initialize import init, runtime_of
-from linger.quantization.switched import SETTERS
+from linger.quantization.core.switched import SETTERS
+from linger.quantization.setup.initialize import init, runtime_of
 from linger.settings import Switches, chosen_switches
 from tests.support.wired import Wired, picture
 

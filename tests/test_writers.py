@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import linger
 from linger.cli import load_commands
-from linger.graph.recording import Recording
+from linger.verification.recording import Recording
 from tests.runtime.test_session import TEXT
 from tests.support.odd_targets import Pipe, null_device
 
@@ -234,6 +234,6 @@ WRITES = re.compile(
 
 def test_no_other_file_of_the_package_writes():
     # vector_files fills a folder that atomic.write_folder moves; external_data writes into a file that it is given
-    allowed = {"atomic.py", "verification/vector_files.py", "graph/external_data.py"}
+    allowed = {"atomic.py", "verification/devices/vector_files.py", "graph/files/external_data.py"}
     found = {str(f.relative_to(SOURCE)) for f in SOURCE.rglob("*.py") if WRITES.search(f.read_text())}
     assert found == allowed

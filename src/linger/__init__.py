@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from linger.analysis.advice import Advice as Advice
     from linger.analysis.result import Analysis as Analysis
     from linger.analysis.weights import wb_analyse as wb_analyse
+    from linger.checks.check import check as check
+    from linger.checks.check_result import CheckResult as CheckResult
+    from linger.checks.repair.fix_dequant import Repair as Repair
+    from linger.checks.repair.fix_dequant import fix_dequant as fix_dequant
+    from linger.checks.repair.fix_dequant import parser_dequant as parser_dequant
     from linger.constraint.advising import advise as advise
     from linger.constraint.batch_norm import NormalizeBatchNorm2d as NormalizeBatchNorm2d
     from linger.constraint.conv_bn import EmptyBatchNorm as EmptyBatchNorm
@@ -41,30 +46,29 @@ if TYPE_CHECKING:
     from linger.errors import UnsupportedError as UnsupportedError
     from linger.errors import UsageError as UsageError
     from linger.errors import VerificationError as VerificationError
-    from linger.graph.conversion import Conversion as Conversion
-    from linger.graph.conversion import convert_dialect as convert_dialect
-    from linger.graph.recording import Recording as Recording
+    from linger.graph.conversion.convert import Conversion as Conversion
+    from linger.graph.conversion.convert import convert_dialect as convert_dialect
     from linger.numeric.fixed_point import FixedPoint as FixedPoint
+    from linger.onnx.exporter.redirect import redirect as redirect
+    from linger.onnx.exporter.redirect import restore as restore
     from linger.onnx.recorder import record as record
-    from linger.onnx.redirect import redirect as redirect
-    from linger.onnx.redirect import restore as restore
     from linger.pipeline import init as init
     from linger.pipeline import plot_layers as plot_layers
     from linger.pipeline import plot_tensors as plot_tensors
     from linger.proof import verify as verify
-    from linger.quantization.calibrate import calibration as calibration
-    from linger.quantization.channels import channel_shuffle as channel_shuffle
-    from linger.quantization.comparison_result import LayerComparison as LayerComparison
-    from linger.quantization.coverage import coverage as coverage
-    from linger.quantization.dumper import Dumper as Dumper
-    from linger.quantization.layer_comparison import compare_layers as compare_layers
-    from linger.quantization.marks import QuantMode as QuantMode
-    from linger.quantization.marks import disable_quant as disable_quant
-    from linger.quantization.marks import quant_module as quant_module
-    from linger.quantization.qtensor import QTensor as QTensor
-    from linger.quantization.sensitivity_ranking import sensitivity as sensitivity
-    from linger.quantization.sensitivity_result import Sensitivity as Sensitivity
-    from linger.quantization.tensor_quantizer import quant_tensor as quant_tensor
+    from linger.quantization.core.calibrate import calibration as calibration
+    from linger.quantization.core.qtensor import QTensor as QTensor
+    from linger.quantization.diagnosis.comparison_result import LayerComparison as LayerComparison
+    from linger.quantization.diagnosis.coverage import coverage as coverage
+    from linger.quantization.diagnosis.dumper import Dumper as Dumper
+    from linger.quantization.diagnosis.layer_comparison import compare_layers as compare_layers
+    from linger.quantization.diagnosis.sensitivity_ranking import sensitivity as sensitivity
+    from linger.quantization.diagnosis.sensitivity_result import Sensitivity as Sensitivity
+    from linger.quantization.layers.channels import channel_shuffle as channel_shuffle
+    from linger.quantization.setup.marks import QuantMode as QuantMode
+    from linger.quantization.setup.marks import disable_quant as disable_quant
+    from linger.quantization.setup.marks import quant_module as quant_module
+    from linger.quantization.setup.tensor_quantizer import quant_tensor as quant_tensor
     from linger.runtime.session import Session as Session
     from linger.setters import PlatFormQuant as PlatFormQuant
     from linger.setters import SetBnMomentumUpdate as SetBnMomentumUpdate
@@ -86,18 +90,14 @@ if TYPE_CHECKING:
     from linger.setters import SetIQTensorVar as SetIQTensorVar
     from linger.setters import SetPlatFormQuant as SetPlatFormQuant
     from linger.settings import Switches as Switches
-    from linger.verification.check import check as check
-    from linger.verification.check_result import CheckResult as CheckResult
-    from linger.verification.compare import compare as compare
-    from linger.verification.comparison_result import FileComparison as FileComparison
-    from linger.verification.fix_dequant import Repair as Repair
-    from linger.verification.fix_dequant import fix_dequant as fix_dequant
-    from linger.verification.fix_dequant import parser_dequant as parser_dequant
-    from linger.verification.recheck import check_certificate as check_certificate
+    from linger.verification.devices.compare import compare as compare
+    from linger.verification.devices.comparison_result import FileComparison as FileComparison
+    from linger.verification.devices.vectors import write_vectors as write_vectors
+    from linger.verification.proof.recheck import check_certificate as check_certificate
+    from linger.verification.proof.result import Verification as Verification
+    from linger.verification.recording import Recording as Recording
     from linger.verification.recording_files import load_recordings as load_recordings
     from linger.verification.recording_files import save_recordings as save_recordings
-    from linger.verification.result import Verification as Verification
-    from linger.verification.vectors import write_vectors as write_vectors
 
 __version__ = "0.1.0"
 
@@ -128,10 +128,10 @@ _HOME = {
     "normalize_module": "linger.constraint.normalize",
     "disable_normalize": "linger.constraint.normalize",
     "FixedPoint": "linger.numeric.fixed_point",
-    "disable_quant": "linger.quantization.marks",
-    "quant_module": "linger.quantization.marks",
-    "QuantMode": "linger.quantization.marks",
-    "quant_tensor": "linger.quantization.tensor_quantizer",
+    "disable_quant": "linger.quantization.setup.marks",
+    "quant_module": "linger.quantization.setup.marks",
+    "QuantMode": "linger.quantization.setup.marks",
+    "quant_tensor": "linger.quantization.setup.tensor_quantizer",
     "Switches": "linger.settings",
     **dict.fromkeys(
         (
@@ -158,35 +158,35 @@ _HOME = {
         "linger.setters",
     ),
     "init": "linger.pipeline",
-    "calibration": "linger.quantization.calibrate",
-    "channel_shuffle": "linger.quantization.channels",
-    "coverage": "linger.quantization.coverage",
-    "Dumper": "linger.quantization.dumper",
-    "Sensitivity": "linger.quantization.sensitivity_result",
-    "LayerComparison": "linger.quantization.comparison_result",
-    "sensitivity": "linger.quantization.sensitivity_ranking",
-    "compare_layers": "linger.quantization.layer_comparison",
-    "QTensor": "linger.quantization.qtensor",
+    "calibration": "linger.quantization.core.calibrate",
+    "channel_shuffle": "linger.quantization.layers.channels",
+    "coverage": "linger.quantization.diagnosis.coverage",
+    "Dumper": "linger.quantization.diagnosis.dumper",
+    "Sensitivity": "linger.quantization.diagnosis.sensitivity_result",
+    "LayerComparison": "linger.quantization.diagnosis.comparison_result",
+    "sensitivity": "linger.quantization.diagnosis.sensitivity_ranking",
+    "compare_layers": "linger.quantization.diagnosis.layer_comparison",
+    "QTensor": "linger.quantization.core.qtensor",
     "Session": "linger.runtime.session",
-    "convert_dialect": "linger.graph.conversion",
-    "Conversion": "linger.graph.conversion",
-    "redirect": "linger.onnx.redirect",
-    "restore": "linger.onnx.redirect",
+    "convert_dialect": "linger.graph.conversion.convert",
+    "Conversion": "linger.graph.conversion.convert",
+    "redirect": "linger.onnx.exporter.redirect",
+    "restore": "linger.onnx.exporter.redirect",
     "record": "linger.onnx.recorder",
-    "Recording": "linger.graph.recording",
+    "Recording": "linger.verification.recording",
     "save_recordings": "linger.verification.recording_files",
     "load_recordings": "linger.verification.recording_files",
     "verify": "linger.proof",
-    "check_certificate": "linger.verification.recheck",
-    "fix_dequant": "linger.verification.fix_dequant",
-    "parser_dequant": "linger.verification.fix_dequant",
-    "Repair": "linger.verification.fix_dequant",
-    "Verification": "linger.verification.result",
-    "check": "linger.verification.check",
-    "CheckResult": "linger.verification.check_result",
-    "compare": "linger.verification.compare",
-    "FileComparison": "linger.verification.comparison_result",
-    "write_vectors": "linger.verification.vectors",
+    "check_certificate": "linger.verification.proof.recheck",
+    "fix_dequant": "linger.checks.repair.fix_dequant",
+    "parser_dequant": "linger.checks.repair.fix_dequant",
+    "Repair": "linger.checks.repair.fix_dequant",
+    "Verification": "linger.verification.proof.result",
+    "check": "linger.checks.check",
+    "CheckResult": "linger.checks.check_result",
+    "compare": "linger.verification.devices.compare",
+    "FileComparison": "linger.verification.devices.comparison_result",
+    "write_vectors": "linger.verification.devices.vectors",
     "LingerError": "linger.errors",
     "UsageError": "linger.errors",
     "UnsupportedError": "linger.errors",

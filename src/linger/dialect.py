@@ -349,7 +349,7 @@ def _left_out(forms: tuple[tuple[str, ...], ...]) -> frozenset[str]:
 def _discover() -> None:
     package = importlib.import_module("linger.ops")
     for found in pkgutil.iter_modules(package.__path__):
-        if not found.name.endswith("_torch"):
+        if not found.ispkg:  # `fast` holds torch versions
             importlib.import_module(f"linger.ops.{found.name}")
 
 

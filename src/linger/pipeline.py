@@ -18,20 +18,20 @@ from linger.analysis.weights import in_threads
 from linger.atomic import made_folder
 from linger.constraint.advising import judge, tensors_of
 from linger.errors import UsageError, VerificationError, listing
-from linger.graph.size_trials import OWN_TRIALS
 from linger.onnx.call import Call
-from linger.onnx.redirect import redirect
+from linger.onnx.exporter.redirect import redirect
 from linger.progress import progress
 from linger.proof import verify as verify
-from linger.quantization import initialize
-from linger.quantization.initialize import runtime_of
-from linger.quantization.marks import QuantMode
+from linger.quantization.setup import initialize
+from linger.quantization.setup.initialize import runtime_of
+from linger.quantization.setup.marks import QuantMode
 from linger.reporting import plots
 from linger.settings import Switches
+from linger.verification.size_trials import OWN_TRIALS
 
 if TYPE_CHECKING:
-    from linger.quantization.comparison_result import LayerComparison
-    from linger.quantization.sensitivity_result import Sensitivity
+    from linger.quantization.diagnosis.comparison_result import LayerComparison
+    from linger.quantization.diagnosis.sensitivity_result import Sensitivity
 
 
 def init(

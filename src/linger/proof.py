@@ -12,17 +12,17 @@ from typing import Any
 import onnx_ir as ir
 
 from linger.errors import GraphError, LingerError, UsageError
-from linger.graph.model_io import ModelLike, load
-from linger.graph.recording import Recording
-from linger.graph.size_trials import Sizes, SizeTrials
+from linger.graph.files.model_io import ModelLike, load
 from linger.progress import progress
 from linger.runtime.generated import generated_feeds, generated_shapes
 from linger.runtime.session import Session
 from linger.runtime.session_options import Options, checked_levels, make_session_options
-from linger.verification.comparison import Way
+from linger.verification.proof.comparison import Way
+from linger.verification.proof.result import Verification
+from linger.verification.proof.verify import KEPT_BYTES, verify_file
+from linger.verification.recording import Recording
 from linger.verification.recordings import Signature, as_recordings, is_torch_model
-from linger.verification.result import Verification
-from linger.verification.verify import KEPT_BYTES, verify_file
+from linger.verification.size_trials import Sizes, SizeTrials
 
 _EXAMPLE_SIZES = (2, 16, 64)
 """What an open size of a file may be like, where there is no example: a model may need more than a few pixels."""

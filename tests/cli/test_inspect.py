@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from linger.cli import load_commands
-from linger.graph.model_io import save
-from tests.graph.test_external_data import with_weights
+from linger.graph.files.model_io import save
+from tests.graph.files.test_external_data import with_weights
 from tests.support.command import run
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.quantization.initialize import init
+from linger.quantization.setup.initialize import init
 from linger.settings import Switches
 
 

@@ -27,7 +27,7 @@ from linger.constraint.recurrent import NormalizeFastGRU, NormalizeFastLSTM
 from linger.constraint.tracing import trace_layers
 from linger.constraint.wishes import wish_of
 from linger.errors import UsageError
-from linger.quantization.initialize import init
+from linger.quantization.setup.initialize import init
 from tests.support.models import SmallNet, settle
 from tests.support.wired import Wired, picture
 

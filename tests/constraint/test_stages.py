@@ -10,10 +10,10 @@ from torch import nn
 import linger
 from linger.constraint.normalize import disable_normalize, normalize_layers, normalize_module
 from linger.constraint.tracing import trace_layers
-from linger.quantization.initialize import init
-from linger.quantization.layer import Widths
-from linger.quantization.marks import disable_quant, quant_module
-from linger.quantization.qtensor import unwrap
+from linger.quantization.core.qtensor import unwrap
+from linger.quantization.layers.layer import Widths
+from linger.quantization.setup.initialize import init
+from linger.quantization.setup.marks import disable_quant, quant_module
 from tests.support.models import SmallNet, settle
 
 X = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(5))

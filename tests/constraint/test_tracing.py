@@ -19,7 +19,7 @@ from linger.constraint.limits import limits_of
 from linger.constraint.normalize import normalize_layers
 from linger.constraint.tracing import AHEAD_RELU, replace_everywhere, trace_layers
 from linger.errors import UsageError
-from linger.quantization.initialize import init
+from linger.quantization.setup.initialize import init
 from tests.support.models import SmallNet, settle
 from tests.support.wired import Wired, picture
 

@@ -8,7 +8,7 @@ from torch import nn
 from linger.constraint.limits import Limits
 from linger.constraint.wishes import QUANTIZED, keep_wish, refuse_quantized, wish_of
 from linger.errors import UsageError
-from linger.quantization.initialize import init
+from linger.quantization.setup.initialize import init
 
 
 def test_a_wish_stays_on_its_module_until_a_later_one_replaces_it():

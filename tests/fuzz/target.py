@@ -8,13 +8,13 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 import linger
+from linger.checks.repair.proto_repair import repair_proto
+from linger.checks.repair.rules import RULES
 from linger.errors import LingerError
-from linger.graph.model_io import load
-from linger.graph.propagation import propagate
-from linger.graph.proto_repair import repair_proto
-from linger.graph.proto_soundness import UNREADABLE, proto_flaws
-from linger.graph.repair_rules import RULES
-from linger.graph.soundness import REPORTABLE, flaws
+from linger.graph.facts.propagation import propagate
+from linger.graph.files.model_io import load
+from linger.graph.files.proto_soundness import UNREADABLE, proto_flaws
+from linger.graph.files.soundness import REPORTABLE, flaws
 
 SECONDS = 5
 """CPU time for one small input, with the slowness of instrumented code in it."""

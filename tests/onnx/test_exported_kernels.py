@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import linger
-from linger.graph.model_io import load
-from linger.graph.passes.attach_functions import attach_functions
+from linger.graph.files.model_io import load
+from linger.graph.forms.attach_functions import attach_functions
 from tests.support.kernels import LEVELS, mixed_products
 
 pytestmark = pytest.mark.needs_torch

@@ -7,7 +7,7 @@ from torch import nn
 
 import linger
 from linger.onnx.preserve import preserved
-from linger.quantization.frozen import PARTS
+from linger.quantization.core.frozen import PARTS
 from tests.support.models import quantised, small_net
 
 

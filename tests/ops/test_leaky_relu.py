@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from linger.dialect import Refusal
-from linger.numeric.torch_kernel import TorchKernel
+from linger.numeric.torch.kernel import TorchKernel
 from linger.ops.leaky_relu import from_leaky_relu, iq_leaky_relu, rounded_slope
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
 from tests.support.samples import run_numpy

@@ -74,7 +74,7 @@ def test_other_modes_are_refused():
 
 
 def test_gradient_passes_to_what_is_kept():
-    from linger.numeric.torch_kernel import TorchKernel
+    from linger.numeric.torch.kernel import TorchKernel
 
     x = torch.tensor([1.0, 2.0, 3.0]).requires_grad_()
     y = iq_pad.body(TorchKernel(), x, torch.tensor([1, -1]), torch.tensor(5.0))

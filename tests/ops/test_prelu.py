@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from linger.numeric.torch_kernel import TorchKernel
+from linger.numeric.torch.kernel import TorchKernel
 from linger.ops.prelu import iq_prelu
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import linger
 from linger.dialect import find_op
-from linger.quantization.initialize import init
+from linger.quantization.setup.initialize import init
 from tests.support.samples import run_numpy
 from tests.support.wired import Wired, after, picture
 

@@ -11,7 +11,7 @@ from torch import nn
 import linger
 from linger.constraint.conv_bn import fold
 from linger.constraint.tracing import trace_layers
-from linger.quantization.initialize import init
+from linger.quantization.setup.initialize import init
 from tests.support.models import SmallNet, settle
 
 X = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(5))

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
-from linger.quantization.qtensor import unwrap
-from linger.quantization.statistics import QuantizedBase
+from linger.quantization.core.qtensor import unwrap
+from linger.quantization.core.statistics import QuantizedBase
 from tests.support.device_models import MODELS, make_model, picture
 from tests.support.emulated_device import take_host_reads
 

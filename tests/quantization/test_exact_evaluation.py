@@ -9,7 +9,7 @@ from torch import nn
 
 import linger
 from linger.onnx.recorder import record
-from linger.quantization.layer import QuantLayer
+from linger.quantization.layers.layer import QuantLayer
 from tests.support import int64
 from tests.support.comparison import assert_same
 from tests.support.models import SmallNet, settle

@@ -19,8 +19,8 @@ from linger.constraint.normalize import normalize_layers
 from linger.constraint.normalized import NormalizeConv1d, NormalizeConvTranspose2d
 from linger.constraint.tracing import trace_layers
 from linger.numeric.fixed import scale_for
-from linger.quantization.initialize import init
-from linger.quantization.qtensor import unwrap
+from linger.quantization.core.qtensor import unwrap
+from linger.quantization.setup.initialize import init
 from tests.support import int64, naive
 from tests.support.models import settle
 from tests.support.wired import quantise

@@ -18,11 +18,11 @@ from linger.constraint.normalized import NormalizeConv2d, NormalizeLinear
 from linger.constraint.recurrent import NormalizeFastGRU, NormalizeFastLSTM
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
-from linger.quantization.coverage import coverage
-from linger.quantization.initialize import init, quantized_layers
-from linger.quantization.layer import Widths
-from linger.quantization.marks import mark_of, quant_module
-from linger.quantization.qtensor import unwrap
+from linger.quantization.core.qtensor import unwrap
+from linger.quantization.diagnosis.coverage import coverage
+from linger.quantization.layers.layer import Widths
+from linger.quantization.setup.initialize import init, quantized_layers
+from linger.quantization.setup.marks import mark_of, quant_module
 from tests.support.models import SmallNet, settle
 from tests.support.wired import Wired, picture, quantise
 

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 import linger
-from linger.quantization.initialize import init
-from linger.quantization.marks import quant_module
+from linger.quantization.setup.initialize import init
+from linger.quantization.setup.marks import quant_module
 
 
 class Branch(nn.Module):

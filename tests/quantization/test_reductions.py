@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import linger
-from linger.quantization.qtensor import QTensor, unwrap
+from linger.quantization.core.qtensor import QTensor, unwrap
 from tests.support.wired import Wired, picture, quantise
 
 

@@ -8,8 +8,8 @@ from torch import nn
 import linger
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
-from linger.quantization.initialize import init, runtime_of
-from linger.quantization.qtensor import QTensor
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.setup.initialize import init, runtime_of
 from tests.support.models import SmallNet, settle
 
 

@@ -9,8 +9,8 @@ from torch import nn
 
 import linger
 from linger.constraint.tracing import trace_layers
-from linger.quantization.initialize import init
-from linger.quantization.qtensor import QTensor
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.setup.initialize import init
 
 
 class Tiny(nn.Module):

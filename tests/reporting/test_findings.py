@@ -2,9 +2,9 @@
 
 from rich.console import Console
 
-from linger.graph.finding import Finding
+from linger.checks.check_result import CheckResult
+from linger.graph.core.finding import Finding
 from linger.reporting.findings import finding_tables
-from linger.verification.check_result import CheckResult
 
 
 def shown(*findings, **options):

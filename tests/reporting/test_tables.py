@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from linger.reporting.tables import table, verification_table
-from tests.verification.test_result import verification
+from tests.verification.proof.test_result import verification
 
 
 def shown(what):

@@ -6,10 +6,10 @@ import onnx
 import pytest
 from rich.console import Console
 
-from linger.graph.summary import limited
-from linger.graph.summary_reading import summarize
+from linger.graph.files.summary import limited
+from linger.graph.files.summary_reading import summarize
 from linger.reporting.tree import format_bytes, model_tree
-from tests.graph.test_summary import TEXT
+from tests.graph.files.test_summary import TEXT
 
 
 def shown(what):

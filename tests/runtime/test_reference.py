@@ -7,8 +7,8 @@ import onnxruntime as ort
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.model_io import save
-from linger.graph.passes.expand_dialect import expand_dialect
+from linger.graph.files.model_io import save
+from linger.graph.forms.expand_dialect import expand_dialect
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session

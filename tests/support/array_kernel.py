@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from linger.numeric.numpy_kernel import integer_dtype
-from linger.numeric.torch_kernel import TorchKernel, carrier
+from linger.numeric.torch.kernel import TorchKernel, carrier
 
 _KEEPS_TYPE = frozenset({"relu", "clamp", "max_pool2d", "concat", "rows", "per_channel", "pad", "shuffle"})
 

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from linger.graph.target_findings import target_findings
+from linger.checks.limits.target_findings import target_findings
 from linger.targets import TARGETS
 from tests.support.onnx_text import parse
 

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from linger.graph.model_io import load
-from linger.graph.passes.expand_dialect import expand_dialect
+from linger.graph.files.model_io import load
+from linger.graph.forms.expand_dialect import expand_dialect
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from tests.support.comparison import output_mismatches

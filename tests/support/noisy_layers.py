@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import linger
-from linger.quantization.initialize import init
-from linger.quantization.runtime import MARK
+from linger.quantization.core.runtime import MARK
+from linger.quantization.setup.initialize import init
 
 
 def net_with_outlier():

@@ -5,9 +5,9 @@ import onnx_ir as ir
 import torch
 
 from linger.numeric.numpy_kernel import NumpyKernel
-from linger.numeric.onnx_kernel import OnnxKernel
-from linger.numeric.onnx_writer import OnnxValue
-from linger.numeric.torch_kernel import TorchKernel, carrier
+from linger.numeric.onnx.kernel import OnnxKernel
+from linger.numeric.onnx.writer import OnnxValue
+from linger.numeric.torch.kernel import TorchKernel, carrier
 from tests.support.comparison import assert_same
 from tests.support.samples import run_model
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from linger.numeric.fixed import limits
-from linger.numeric.torch_gates import Formats
+from linger.numeric.torch.gates import Formats
 from tests.support.paper_bodies import rounded, saturated, sigmoid_q7, tanh_q7
 
 

@@ -8,11 +8,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from linger.dialect import DOMAIN, Draw, DrawReal, Op, Sample, ops
-from linger.graph.passes.attach_functions import attach_functions
-from linger.graph.passes.expand_dialect import expand_dialect
+from linger.graph.forms.attach_functions import attach_functions
+from linger.graph.forms.expand_dialect import expand_dialect
 from linger.numeric.fixed import limits, storage_bits
 from linger.numeric.numpy_kernel import NumpyKernel
-from linger.numeric.onnx_writer import make_attribute
+from linger.numeric.onnx.writer import make_attribute
 
 OPSETS = (11, 12, 13, 15, 17, 18, 20)
 
@@ -72,7 +72,7 @@ def joined(results):
 
 def run_torch(op: Op, inputs, attributes, kernel=None):
     """The body on float carriers, back as integers."""
-    from linger.numeric.torch_kernel import TorchKernel  # the other ways run without torch
+    from linger.numeric.torch.kernel import TorchKernel  # the other ways run without torch
 
     carriers = [None if x is None else _carried(x) for x in inputs]
     result = op.body(kernel or TorchKernel(is_exact=True), *op.arrange(carriers), **op.complete(attributes))
@@ -82,7 +82,7 @@ def run_torch(op: Op, inputs, attributes, kernel=None):
 def _carried(x):
     import torch
 
-    from linger.numeric.torch_kernel import carrier
+    from linger.numeric.torch.kernel import carrier
 
     tensor = torch.from_numpy(np.array(x))
     return tensor if tensor.is_floating_point() else tensor.to(carrier(8 * x.itemsize))

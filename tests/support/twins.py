@@ -6,9 +6,9 @@ from torch import Tensor
 
 from linger.dialect import Op, Sample
 from linger.numeric.fixed import limits
-from linger.numeric.torch_exact import plan_product, run_product
-from linger.numeric.torch_kernel import carrier
-from linger.numeric.torch_quantize import fake_quantize
+from linger.numeric.torch.exact import plan_product, run_product
+from linger.numeric.torch.kernel import carrier
+from linger.numeric.torch.quantize import fake_quantize
 from tests.support.samples import arrays, run_numpy
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linger.errors import UsageError
-from linger.graph.recording import Recording
+from linger.verification.recording import Recording
 from linger.verification.recording_files import load_recordings, npz_content, save_recordings
 
 

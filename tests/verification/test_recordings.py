@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import UsageError
-from linger.graph.recording import Recording
+from linger.verification.recording import Recording
 from linger.verification.recording_files import save_recordings
 from linger.verification.recordings import Signature, as_recordings, is_torch_model
 

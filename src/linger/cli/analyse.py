@@ -66,7 +66,7 @@ def layers(
     from linger.analysis.batches import run_batch
     from linger.cli.model_argument import load_inputs, load_model, random_input
     from linger.constraint.advising import advise
-    from linger.quantization.dumper import Dumper
+    from linger.quantization.diagnosis.dumper import Dumper
 
     _check(as_json=as_json, as_csv=as_csv)
     if (inputs is None) == (not shape):

@@ -18,7 +18,7 @@ from linger.progress import progress
 from linger.targets import TARGETS, Target, find_target
 
 if TYPE_CHECKING:
-    from linger.verification.check_result import CheckResult
+    from linger.checks.check_result import CheckResult
 
 
 class Form(StrEnum):
@@ -54,9 +54,9 @@ def check(
     show_all: Annotated[bool, typer.Option("--all", help="Show every finding; else the first of each rule.")] = False,
 ) -> None:
     """Find everything that is wrong with files: schema, structure, types, scales, overflow, Dequants, a chip's limits."""
-    from linger.graph.finding import SEVERITIES
-    from linger.verification.check import rule_ids
-    from linger.verification.check_result import worst
+    from linger.checks.check import rule_ids
+    from linger.checks.check_result import worst
+    from linger.graph.core.finding import SEVERITIES
 
     left_out = [rule for text in ignore or () for rule in text.split(",")]
     rule_ids(left_out)  # wrong usage is said before any file is read
@@ -74,7 +74,7 @@ def check(
 
 def _outcome(model: Path, chip: Target | None, left_out: list[str]) -> CheckResult | LingerError:
     """What was found, or why the file cannot be read: the other files are looked at all the same."""
-    from linger.verification.check import check as check_file
+    from linger.checks.check import check as check_file
 
     try:
         return check_file(model, chip, ignore=left_out)
@@ -91,8 +91,8 @@ def _joined(errors: list[LingerError]) -> LingerError:
 
 
 def _show(results: list[CheckResult], form: Form, out: Path | None, *, show_all: bool) -> None:
-    from linger.verification.check_result import json_report
-    from linger.verification.sarif import sarif_report
+    from linger.checks.check_result import json_report
+    from linger.checks.sarif import sarif_report
 
     if form is Form.table:
         page = io.StringIO()

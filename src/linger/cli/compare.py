@@ -42,7 +42,7 @@ def compare(
     """Compare tensor by tensor, in LSB; exit code 0 if all are equal, 1 if not, 2 for wrong usage."""
     from linger.reporting.comparison_table import comparison_table, draw_comparison, unmatched_table
     from linger.reporting.plots import require_picture
-    from linger.verification.compare import compare as compare_tensors
+    from linger.verification.devices.compare import compare as compare_tensors
 
     if plot is not None:
         require_picture(plot)

@@ -23,7 +23,7 @@ def convert(
     partial: Annotated[bool, typer.Option("--partial", help="Leave nodes without an equivalent as they are.")] = False,
 ) -> None:
     """Turn a file of the domain linger into one of the domain thinker, or back."""
-    from linger.graph.conversion import convert_dialect
+    from linger.graph.conversion.convert import convert_dialect
     from linger.reporting.tables import table
 
     target = model.parent / f"{model.stem}_{to}.onnx" if out is None else out

@@ -13,7 +13,7 @@ from linger.cli.terminal import console, say, say_json
 from linger.errors import GraphError
 
 if TYPE_CHECKING:
-    from linger.verification.fix_dequant import Repair
+    from linger.checks.repair.fix_dequant import Repair
 
 
 class Outputs(StrEnum):
@@ -35,8 +35,8 @@ def fix(
     as_json: Annotated[bool, typer.Option("--json", help="The changes and findings as JSON.")] = False,
 ) -> None:
     """Mend a file and list every change; exit code 1 if something is left to mend by hand."""
+    from linger.checks.repair.fix_dequant import fix_dequant
     from linger.reporting.tables import table
-    from linger.verification.fix_dequant import fix_dequant
 
     result = fix_dequant(model, check, outputs=outputs.value, rules=rule or None)
     if as_json:

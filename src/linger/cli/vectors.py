@@ -25,8 +25,8 @@ def vectors(
     force: Annotated[bool, typer.Option("--force", help="Replace a folder of vectors.")] = False,
 ) -> None:
     """Write inputs, every intermediate integer and outputs for those who bring up a device."""
-    from linger.verification.vector_files import FORMATS
-    from linger.verification.vectors import HEADER_LIMIT, write_vectors
+    from linger.verification.devices.vector_files import FORMATS
+    from linger.verification.devices.vectors import HEADER_LIMIT, write_vectors
 
     if form not in (*FORMATS, "all"):
         raise UsageError(f"--format {form}: choose among {listing(FORMATS)} and all.")

@@ -15,7 +15,7 @@ from linger.cli.terminal import console, say, say_json
 from linger.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
-    from linger.verification.result import Verification
+    from linger.verification.proof.result import Verification
 
 
 def verify(
@@ -40,9 +40,9 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
 ) -> None:
     """Compare every integer that ONNX Runtime computes with the numpy reference, and with recordings."""
-    from linger.graph.size_trials import OWN_TRIALS
     from linger.proof import verify as prove
-    from linger.verification.recheck import check_certificate
+    from linger.verification.proof.recheck import check_certificate
+    from linger.verification.size_trials import OWN_TRIALS
 
     if certificate is not None:
         _refuse_with_certificate(inputs=inputs, recordings=recordings, write_certificate=write_certificate)
@@ -104,7 +104,7 @@ def _show(result: Verification, title: str, *, every: bool, as_json: bool) -> No
 
 
 def _content(result: Verification) -> dict[str, Any]:
-    from linger.verification.certificate import output_entry, tensor_entry
+    from linger.verification.proof.certificate import output_entry, tensor_entry
 
     return {
         "ok": result.ok,

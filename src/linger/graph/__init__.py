@@ -7,24 +7,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from linger.graph.build import new_model as new_model
-    from linger.graph.edit import insert as insert
-    from linger.graph.edit import remove as remove
-    from linger.graph.edit import replace as replace
-    from linger.graph.extraction import extract as extract
-    from linger.graph.model_io import load as load
-    from linger.graph.model_io import save as save
-    from linger.graph.search import find as find
+    from linger.graph.core.search import find as find
+    from linger.graph.editing.build import new_model as new_model
+    from linger.graph.editing.edit import insert as insert
+    from linger.graph.editing.edit import remove as remove
+    from linger.graph.editing.edit import replace as replace
+    from linger.graph.editing.extraction import extract as extract
+    from linger.graph.files.model_io import load as load
+    from linger.graph.files.model_io import save as save
 
 _HOME = {
-    "load": "linger.graph.model_io",
-    "save": "linger.graph.model_io",
-    "find": "linger.graph.search",
-    "insert": "linger.graph.edit",
-    "replace": "linger.graph.edit",
-    "remove": "linger.graph.edit",
-    "extract": "linger.graph.extraction",
-    "new_model": "linger.graph.build",
+    "load": "linger.graph.files.model_io",
+    "save": "linger.graph.files.model_io",
+    "find": "linger.graph.core.search",
+    "insert": "linger.graph.editing.edit",
+    "replace": "linger.graph.editing.edit",
+    "remove": "linger.graph.editing.edit",
+    "extract": "linger.graph.editing.extraction",
+    "new_model": "linger.graph.editing.build",
 }
 __all__ = ["extract", "find", "insert", "load", "new_model", "remove", "replace", "save"]
 

@@ -10,15 +10,15 @@ from linger.errors import missing_extra
 
 if TYPE_CHECKING:
     from linger.onnx.comparison import compare as compare
-    from linger.onnx.exporter import export as export
-    from linger.onnx.exporter import export_debug as export_debug
-    from linger.onnx.operators import operator as operator
+    from linger.onnx.exporter.export import export as export
+    from linger.onnx.exporter.export import export_debug as export_debug
+    from linger.onnx.operators.operator import operator as operator
 
 _HOME = {
     "compare": "linger.onnx.comparison",
-    "export": "linger.onnx.exporter",
-    "export_debug": "linger.onnx.exporter",
-    "operator": "linger.onnx.operators",
+    "export": "linger.onnx.exporter.export",
+    "export_debug": "linger.onnx.exporter.export",
+    "operator": "linger.onnx.operators.operator",
 }
 __all__ = ["compare", "export", "export_debug", "operator"]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten_with_path, tree_map, tree_unflatten
 
 from linger.errors import LingerError, UsageError
-from linger.quantization.qtensor import QTensor
+from linger.quantization.core.qtensor import QTensor
 
 WRAPPED = "model"
 """Name of the model inside the wrapper; removed again from every name of the file."""

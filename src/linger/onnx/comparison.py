@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from linger.errors import UsageError, listing
-from linger.graph.model_io import ModelLike
+from linger.graph.files.model_io import ModelLike
 from linger.onnx.call import Call, default_names, read_call, run_once
 from linger.onnx.preserve import preserved
 from linger.onnx.tolerance import count_roundings, rounding_tolerance
-from linger.quantization.qtensor import QTensor
+from linger.quantization.core.qtensor import QTensor
 
 Array = NDArray[Any]
 

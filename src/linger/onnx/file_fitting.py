@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from linger.dialect import Op
 from linger.errors import UsageError, listing
-from linger.graph.dialect_node import is_dialect
-from linger.graph.recording import Recording
+from linger.graph.core.dialect_node import is_dialect
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.onnx.call import Call, default_names
-from linger.quantization.qtensor import QTensor
-from linger.quantization.runtime import Runtime
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import Runtime
+from linger.verification.recording import Recording
 
 _INTEGERS = (ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32)
 

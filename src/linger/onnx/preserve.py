@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from linger.analysis.matcher import evaluating
-from linger.quantization.initialize import runtime_of
-from linger.quantization.runtime import Runtime
-from linger.quantization.statistics import QuantizedBase
+from linger.quantization.core.runtime import Runtime
+from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.setup.initialize import runtime_of
 
 
 @contextmanager

@@ -13,14 +13,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.analysis.batches import as_batches as as_batches  # known under this home, too
 from linger.errors import LingerError, UsageError
-from linger.graph.other_sizes import has_open_forms
-from linger.graph.recording import Recording
-from linger.graph.size_trials import SizeTrials, input_names
-from linger.onnx.baked_sizes import repeated
 from linger.onnx.call import Call, default_names, is_input, read_call, run_once
+from linger.onnx.exporter.baked_sizes import repeated
 from linger.onnx.file_fitting import Seen, as_array, fit_to_file
 from linger.onnx.preserve import preserved
 from linger.onnx.unneeded import unneeded_results
+from linger.verification.other_sizes import has_open_forms
+from linger.verification.recording import Recording
+from linger.verification.size_trials import SizeTrials, input_names
 
 SPELLINGS = (
     "A tuple holds the arguments of one forward pass, a list holds batches: (x, y) is one batch of two arguments, "

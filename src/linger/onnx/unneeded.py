@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from linger.errors import LingerError
-from linger.graph.recording import Recording
 from linger.onnx.call import Call, run_once
 from linger.onnx.file_fitting import as_array
 from linger.onnx.preserve import preserved
-from linger.quantization.qtensor import QTensor
+from linger.quantization.core.qtensor import QTensor
+from linger.verification.recording import Recording
 
 _OTHERS: tuple[Callable[[Tensor], Tensor], ...] = (torch.zeros_like, torch.neg)
 """What is put in place of a result: a zero, and the same with the other sign; one of them is another number."""

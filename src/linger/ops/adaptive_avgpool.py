@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from linger.dialect import Draw, Sample, op
-from linger.numeric import blocks, reciprocal
+from linger.numeric import blocks
+from linger.numeric.curves import reciprocal
 from linger.numeric.kernel import Kernel, T
 
 

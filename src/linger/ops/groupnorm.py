@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
-from linger.numeric import blocks, normalization
+from linger.numeric import blocks
+from linger.numeric.curves import normalization
 from linger.numeric.kernel import Kernel, T
 
 
@@ -40,7 +41,7 @@ def groupnorm_int(
     """Y = sat(⌊sat32(n·w + b)·scale_o/(2^10·scale_w) + ½⌋), n = (x − mean)/√(var + eps) of each group in Q10.
 
     x is [n, c, …], w and b have one number per channel. n has 16 bits; how it is computed is in
-    `linger.numeric.normalization`. b is int32 at 2^10·scale_w.
+    `linger.numeric.curves.normalization`. b is int32 at 2^10·scale_w.
     """
     lines = k.group_lines(k.wide(x), groups)
     n = k.reshape_like(normalization.normalize(k, lines, source=k.scalar(scale_x), eps=eps), x)

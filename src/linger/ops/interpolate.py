@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from linger.dialect import Draw, Refusal, Sample, op
-from linger.numeric import blocks, interpolation
+from linger.numeric import blocks
+from linger.numeric.curves import interpolation
 from linger.numeric.kernel import Kernel, T
 
 _ONE = 2.0 ** (2 * interpolation.WEIGHT_BITS)

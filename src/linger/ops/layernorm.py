@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
-from linger.numeric import blocks, normalization
+from linger.numeric import blocks
+from linger.numeric.curves import normalization
 from linger.numeric.kernel import Kernel, T
 
 
@@ -40,7 +41,7 @@ def layernorm_int(
 ) -> T:
     """Y = sat(⌊sat32(n·w + b)·scale_o/(2^10·scale_w) + ½⌋), n = (x − mean)/√(var + eps) in Q10.
 
-    n has 16 bits; how it is computed is in `linger.numeric.normalization`. b is int32 at 2^10·scale_w.
+    n has 16 bits; how it is computed is in `linger.numeric.curves.normalization`. b is int32 at 2^10·scale_w.
     """
     lines = k.lines(k.wide(x), w)
     n = normalization.normalize(k, lines, source=k.scalar(scale_x), eps=eps)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, DrawReal, Refusal, Sample, op
-from linger.numeric.gates import Q7, GateKit, largest_gate
+from linger.numeric.curves.gates import Q7, GateKit, largest_gate
 from linger.numeric.kernel import Kernel, T
 
 _WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
-from linger.numeric import blocks, normalization
+from linger.numeric import blocks
+from linger.numeric.curves import normalization
 from linger.numeric.kernel import Kernel, T
 
 

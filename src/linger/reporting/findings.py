@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from linger.graph.finding import SEVERITIES, Finding
+from linger.checks.check_result import RULES, CheckResult
+from linger.graph.core.finding import SEVERITIES, Finding
 from linger.reporting.tables import table
-from linger.verification.check_result import RULES, CheckResult
 
 SHOWN = 3
 """Findings of one rule that are shown before the rest is counted."""

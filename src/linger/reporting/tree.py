@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from rich.text import Text
 from rich.tree import Tree
 
-from linger.graph.summary import (
+from linger.graph.files.summary import (
     AttributeSummary,
     FunctionSummary,
     GraphSummary,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from linger.graph.dialect_node import all_nodes
-from linger.graph.search import inner_graphs
+from linger.graph.core.dialect_node import all_nodes
+from linger.graph.core.search import inner_graphs
 
 _SINGLE, _DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 

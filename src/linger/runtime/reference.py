@@ -13,12 +13,12 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from linger.dialect import DOMAIN, Op, ops
-from linger.graph.dialect_node import all_nodes, attributes_of, describe, is_dialect, is_dialect_domain, op_of
-from linger.graph.external_data import exchange, in_memory
-from linger.graph.growth import require_bounded
-from linger.graph.model_io import ModelLike, load, load_own
-from linger.graph.normal_form import bring_to_normal_form
-from linger.graph.soundness import callees_first
+from linger.graph.core.dialect_node import all_nodes, attributes_of, describe, is_dialect, is_dialect_domain, op_of
+from linger.graph.files.external_data import exchange, in_memory
+from linger.graph.files.growth import require_bounded
+from linger.graph.files.model_io import ModelLike, load, load_own
+from linger.graph.files.soundness import callees_first
+from linger.graph.forms.normal_form import bring_to_normal_form
 from linger.numeric.kernel import Kernel
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime.double_precision import widen_floats

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from linger.errors import GraphError, UsageError, listing
-from linger.graph.dialect_node import all_nodes, is_dialect
-from linger.graph.external_data import exchange, external_tensors, in_memory
-from linger.graph.growth import require_bounded
-from linger.graph.model_io import ModelLike, copied, load_own
-from linger.graph.passes.attach_functions import attach_functions
+from linger.graph.core.dialect_node import all_nodes, is_dialect
+from linger.graph.files.external_data import exchange, external_tensors, in_memory
+from linger.graph.files.growth import require_bounded
+from linger.graph.files.model_io import ModelLike, copied, load_own
+from linger.graph.forms.attach_functions import attach_functions
 from linger.runtime.foreign_errors import in_one_line
 from linger.runtime.session_options import make_session_options
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from linger.atomic import write_atomically, write_folder
 from linger.errors import UsageError, listing
-from linger.graph.recording import Recording
+from linger.verification.recording import Recording
 
 INPUTS, INTEGERS, OUTPUTS = "inputs/", "integers/", "outputs/"
 SUFFIX = ".npz"

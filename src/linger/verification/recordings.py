@@ -15,7 +15,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
-from linger.graph.recording import Recording
+from linger.verification.recording import Recording
 from linger.verification.recording_files import load_recordings
 
 _ACCEPTED = (

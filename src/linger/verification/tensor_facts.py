@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from linger.graph.claims import is_dequant
-from linger.graph.propagation import Propagation, propagate
-from linger.graph.search import inner_graphs
+from linger.graph.core.search import inner_graphs
+from linger.graph.facts.claims import is_dequant
+from linger.graph.facts.propagation import Propagation, propagate
 
 _MOVING = frozenset({"Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
 """Float ops whose outputs hold the numbers of their first input: what came from a Dequant still lies on its grid."""

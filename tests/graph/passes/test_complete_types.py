@@ -4,8 +4,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from linger.graph.core.tensor_text import type_of
 from linger.graph.passes.complete_types import complete_types
-from linger.graph.tensor_text import type_of
 from tests.support.onnx_text import checked, content, parse
 from tests.support.passes import applied, parsed
 

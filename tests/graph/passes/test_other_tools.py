@@ -9,9 +9,9 @@ import onnx_ir as ir
 import pytest
 
 import linger
+from linger.checks.repair.rules import RULES, choose_rules
 from linger.graph.passes.fill_float_islands import fill_float_islands
 from linger.graph.passes.sort_nodes import sort_nodes
-from linger.graph.repair_rules import RULES, choose_rules
 from tests.support.kernels import LEVELS, kernels
 from tests.support.onnx_text import checked
 from tests.support.other_tools import RandomFile

@@ -8,14 +8,14 @@ from typing import Any
 import onnx_ir as ir
 
 from linger.errors import LingerError
-from linger.graph.byte_fusing import OTHER_NUMBERS, ByteFusing, is_between_pair
-from linger.graph.changes import Changes
-from linger.graph.dialect_node import attributes_of, describe, is_dialect, op_of
-from linger.graph.finding import NOTE, Finding
-from linger.graph.propagation import Propagation, propagate
-from linger.graph.qdq_node import DEQUANTIZE, QUANTIZE, is_qdq, quantization_of, returns_every_integer
-from linger.graph.takeover import Takeover, become_identity
-from linger.graph.walking import places
+from linger.graph.core.changes import Changes
+from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
+from linger.graph.core.finding import NOTE, Finding
+from linger.graph.core.replace_value import Takeover, become_identity
+from linger.graph.core.walking import places
+from linger.graph.facts.propagation import Propagation, propagate
+from linger.graph.qdq.byte_fusing import OTHER_NUMBERS, ByteFusing, is_between_pair
+from linger.graph.qdq.qdq_node import DEQUANTIZE, QUANTIZE, is_qdq, quantization_of, returns_every_integer
 from linger.numeric.fixed import storage_bits
 
 _WIDEST_EXACT = 16

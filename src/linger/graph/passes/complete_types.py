@@ -6,14 +6,14 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from linger.errors import GraphError
-from linger.graph.changes import Changes
-from linger.graph.element_types import INTEGERS
-from linger.graph.inferred_types import Inferred, inferred_types, keyed_graphs
-from linger.graph.order import in_order
-from linger.graph.propagation import Propagation, propagate
-from linger.graph.standard_ops import OLDEST_OPSET, takes
-from linger.graph.tensor_text import type_of
-from linger.graph.walking import places_in
+from linger.graph.core.changes import Changes
+from linger.graph.core.element_types import INTEGERS
+from linger.graph.core.order import in_order
+from linger.graph.core.tensor_text import type_of
+from linger.graph.core.walking import places_in
+from linger.graph.facts.propagation import Propagation, propagate
+from linger.graph.facts.standard_ops import OLDEST_OPSET, takes
+from linger.graph.passes.inferred_types import Inferred, inferred_types, keyed_graphs
 
 _MOST_ROUNDS = 4
 """What was found in a branch or a body may tell more outside it, which a second run of the inference sees."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from linger.graph.changes import Changes
-from linger.graph.element_types import INTEGERS
-from linger.graph.flow import Flow
-from linger.graph.propagation import Propagation, propagate
+from linger.graph.core.changes import Changes
+from linger.graph.core.element_types import INTEGERS
+from linger.graph.facts.flow import Flow
+from linger.graph.facts.propagation import Propagation, propagate
 
 
 def correct_types(model: ir.Model, found: Propagation | None = None) -> Changes:

@@ -6,14 +6,14 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from linger.graph.changes import Changes
-from linger.graph.dialect_node import describe
-from linger.graph.float_islands import Island, bounds_of, float_islands
-from linger.graph.moving_ops import data_inputs, data_outputs
-from linger.graph.names import Names
-from linger.graph.qdq_node import constant, quantized, zero_of
-from linger.graph.takeover import Takeover, become_identity
-from linger.graph.walking import defined_in, places
+from linger.graph.core.changes import Changes
+from linger.graph.core.dialect_node import describe
+from linger.graph.core.names import Names
+from linger.graph.core.replace_value import Takeover, become_identity
+from linger.graph.core.walking import defined_in, places
+from linger.graph.qdq.float_islands import Island, bounds_of, float_islands
+from linger.graph.qdq.moving_ops import data_inputs, data_outputs
+from linger.graph.qdq.qdq_node import constant, quantized, zero_of
 
 
 def fill_float_islands(model: ir.Model) -> Changes:

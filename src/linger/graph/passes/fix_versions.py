@@ -8,9 +8,9 @@ from collections.abc import Iterable, MutableMapping
 
 import onnx_ir as ir
 
-from linger.graph.changes import Changes
-from linger.graph.opset_choice import lowest_opset
-from linger.graph.walking import Place, places
+from linger.graph.core.changes import Changes
+from linger.graph.core.walking import Place, places
+from linger.graph.passes.opset_choice import lowest_opset
 
 _ALIAS = "ai.onnx"
 _STANDARD = frozenset({"", "ai.onnx.ml"})

@@ -6,13 +6,13 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from linger.dialect import DOMAIN, DOMAIN_VERSION
-from linger.graph.changes import Changes
-from linger.graph.claims import DEQUANT, NEWER_DOMAIN, is_dequant, is_quantising, read_scale
-from linger.graph.dialect_node import describe
-from linger.graph.fact_book import Propagation, Use
-from linger.graph.flow import Flow, home_of, place_early
-from linger.graph.names import Names
-from linger.graph.propagation import OutputPolicy, propagate
+from linger.graph.core.changes import Changes
+from linger.graph.core.dialect_node import describe
+from linger.graph.core.names import Names
+from linger.graph.facts.claims import DEQUANT, NEWER_DOMAIN, is_dequant, is_quantising, read_scale
+from linger.graph.facts.fact_book import Propagation, Use
+from linger.graph.facts.flow import Flow, home_of, place_early
+from linger.graph.facts.propagation import OutputPolicy, propagate
 
 
 def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared") -> Changes:

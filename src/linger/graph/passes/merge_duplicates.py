@@ -7,14 +7,14 @@ from collections.abc import Hashable
 
 import onnx_ir as ir
 
-from linger.graph.byte_fusing import ByteFusing
-from linger.graph.changes import Changes
-from linger.graph.dialect_node import describe
-from linger.graph.effects import Effects
-from linger.graph.order import in_order
-from linger.graph.takeover import Takeover
-from linger.graph.tensor_content import attributes_key
-from linger.graph.walking import places
+from linger.graph.core.changes import Changes
+from linger.graph.core.dialect_node import describe
+from linger.graph.core.effects import Effects
+from linger.graph.core.order import in_order
+from linger.graph.core.replace_value import Takeover
+from linger.graph.core.tensor_content import attributes_key
+from linger.graph.core.walking import places
+from linger.graph.qdq.byte_fusing import ByteFusing
 
 
 def merge_duplicates(model: ir.Model) -> Changes:

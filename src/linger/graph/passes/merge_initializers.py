@@ -7,11 +7,11 @@ from collections.abc import Hashable
 
 import onnx_ir as ir
 
-from linger.graph.changes import Changes
-from linger.graph.qdq_node import is_qdq_parameter
-from linger.graph.takeover import Takeover
-from linger.graph.tensor_content import tensor_key
-from linger.graph.walking import places
+from linger.graph.core.changes import Changes
+from linger.graph.core.replace_value import Takeover
+from linger.graph.core.tensor_content import tensor_key
+from linger.graph.core.walking import places
+from linger.graph.qdq.qdq_node import is_qdq_parameter
 
 
 def merge_initializers(model: ir.Model) -> Changes:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from linger.errors import listing
-from linger.graph.changes import Changes
-from linger.graph.names import Names
-from linger.graph.walking import Place, defined_in, places
+from linger.graph.core.changes import Changes
+from linger.graph.core.names import Names
+from linger.graph.core.walking import Place, defined_in, places
 
 _SHOWN = 3
 """New names that a change lists."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from linger.dialect import ops
-from linger.graph.changes import Changes
-from linger.graph.dialect_node import all_nodes, describe, is_dialect
+from linger.graph.core.changes import Changes
+from linger.graph.core.dialect_node import all_nodes, describe, is_dialect
 
 QUANT_MODE = "floor_add"
 """How all of them round: ⌊v + ½⌋."""

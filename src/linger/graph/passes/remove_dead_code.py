@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from linger.graph.byte_fusing import OTHER_NUMBERS, ByteFusing
-from linger.graph.changes import Changes
-from linger.graph.dialect_node import describe
-from linger.graph.finding import NOTE, Finding
-from linger.graph.liveness import makers, needed_nodes, with_makers
-from linger.graph.walking import Place, nodes_within, places
+from linger.graph.core.changes import Changes
+from linger.graph.core.dialect_node import describe
+from linger.graph.core.finding import NOTE, Finding
+from linger.graph.core.liveness import makers, needed_nodes, with_makers
+from linger.graph.core.walking import Place, nodes_within, places
+from linger.graph.qdq.byte_fusing import OTHER_NUMBERS, ByteFusing
 
 _BY_HAND = "Remove it by hand and compare the numbers, or leave it."
 

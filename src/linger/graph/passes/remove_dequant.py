@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from linger.graph.changes import Changes
-from linger.graph.claims import DEQUANT, is_dequant, read_scale
-from linger.graph.dialect_node import describe
-from linger.graph.fact_book import Propagation, Use
-from linger.graph.flow import Flow, home_of, place_early
-from linger.graph.names import Names
-from linger.graph.propagation import propagate
-from linger.graph.takeover import Takeover, become_identity
+from linger.graph.core.changes import Changes
+from linger.graph.core.dialect_node import describe
+from linger.graph.core.names import Names
+from linger.graph.core.replace_value import Takeover, become_identity
+from linger.graph.facts.claims import DEQUANT, is_dequant, read_scale
+from linger.graph.facts.fact_book import Propagation, Use
+from linger.graph.facts.flow import Flow, home_of, place_early
+from linger.graph.facts.propagation import propagate
 
 
 def remove_dequant(model: ir.Model) -> Changes:

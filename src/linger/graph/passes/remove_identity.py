@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from linger.graph.changes import Changes
-from linger.graph.dialect_node import describe
-from linger.graph.takeover import Takeover
-from linger.graph.walking import places
+from linger.graph.core.changes import Changes
+from linger.graph.core.dialect_node import describe
+from linger.graph.core.replace_value import Takeover
+from linger.graph.core.walking import places
 
 
 def remove_identity(model: ir.Model) -> Changes:

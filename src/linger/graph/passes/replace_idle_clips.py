@@ -6,9 +6,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from linger.dialect import DOMAIN
-from linger.graph.changes import Changes
-from linger.graph.dialect_node import all_nodes, describe, is_dialect
-from linger.graph.element_types import INTEGERS
+from linger.graph.core.changes import Changes
+from linger.graph.core.dialect_node import all_nodes, describe, is_dialect
+from linger.graph.core.element_types import INTEGERS
 from linger.numeric.fixed import limits
 
 

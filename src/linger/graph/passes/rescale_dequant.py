@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from linger.graph.changes import Changes
-from linger.graph.claims import read_scale
-from linger.graph.dialect_node import describe
-from linger.graph.propagation import propagate
+from linger.graph.core.changes import Changes
+from linger.graph.core.dialect_node import describe
+from linger.graph.facts.claims import read_scale
+from linger.graph.facts.propagation import propagate
 
 
 def rescale_dequant(model: ir.Model) -> Changes:

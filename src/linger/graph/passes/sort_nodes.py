@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from linger.graph.changes import Changes
-from linger.graph.order import in_order
-from linger.graph.walking import places
+from linger.graph.core.changes import Changes
+from linger.graph.core.order import in_order
+from linger.graph.core.walking import places
 
 
 def sort_nodes(model: ir.Model) -> Changes:

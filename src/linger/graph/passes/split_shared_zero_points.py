@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from linger.graph.changes import Changes
-from linger.graph.names import Names
-from linger.graph.qdq_node import DEQUANTIZE, QUANTIZE, is_qdq
-from linger.graph.walking import defined_in, places
+from linger.graph.core.changes import Changes
+from linger.graph.core.names import Names
+from linger.graph.core.walking import defined_in, places
+from linger.graph.qdq.qdq_node import DEQUANTIZE, QUANTIZE, is_qdq
 
 _PARAMETERS = (1, 2)
 

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`linger.check`: everything that is wrong with a file, at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from linger.checks.check_result import RULES, CheckResult
+from linger.checks.findings.dequants import dequant_findings
+from linger.checks.findings.input_ranges import input_range_findings
+from linger.checks.findings.naming import name_findings, size_findings
+from linger.checks.findings.node_places import Whole, model_finding
+from linger.checks.findings.numbers import number_findings
+from linger.checks.findings.onnx_verdict import onnx_verdict, without_weights
+from linger.checks.findings.open_sizes import open_size_findings
+from linger.checks.findings.propagated import propagation_findings
+from linger.checks.findings.qdq import qdq_findings
+from linger.checks.findings.saturation import saturation_findings
+from linger.checks.findings.scales import scale_findings
+from linger.checks.findings.schemas import schema_findings
+from linger.checks.findings.settings import setting_findings
+from linger.checks.findings.structure import structure_findings
+from linger.checks.findings.tensors import tensor_findings
+from linger.checks.findings.usage import usage_findings
+from linger.checks.limits import packing as packing_limits
+from linger.checks.limits.target_findings import target_findings
+from linger.checks.limits.target_rules import TARGET_RULES
+from linger.errors import GraphError, UsageError, listing
+from linger.graph.core.check_rules import BIAS_RANGE, BROKEN_TENSOR, NOT_CHECKED, PARAMETER_RANGE, PARAMETER_TYPE
+from linger.graph.core.finding import ERROR, SEVERITIES, Finding
+from linger.graph.files.model_io import ModelLike, load, read_proto
+from linger.graph.files.soundness import REPORTABLE, TENSOR
+from linger.targets import Target, find_target
+
+__all__ = ["CheckResult", "check"]
+
+
+def check(path: ModelLike, target: str | Target | None = None, *, ignore: Iterable[str] = ()) -> CheckResult:
+    """Every finding of a file: schema, structure, types, scales, overflow, Dequants, names, and the limits of a chip.
+
+    Args:
+        path: The file, or a model in memory. It is not changed.
+        target: The chip that it is for (`"venus"`, `"arcs"`, `"venusA"`); None asks no chip.
+        ignore: Ids or names of rules whose findings are left out.
+
+    Returns:
+        All findings, the worst first; `result.ok` where none is an error.
+
+    Raises:
+        UsageError: There is no such file, chip or rule.
+        GraphError: The file is no complete ONNX model, or nothing can be said of it (endless functions, names that are no
+            text, external data outside of its folder).
+    """
+    chip = find_target(target) if isinstance(target, str) else target
+    left_out = rule_ids(ignore)
+    where = Path(path) if isinstance(path, (str, os.PathLike)) else None
+    model = load(path, allowed=LISTED)
+    whole = Whole.of(model)
+    light = without_weights(_proto(path, model))
+    found = _ordered(whole, _collected(whole, light, chip))
+    kept = tuple(f for f in found if f.rule not in left_out)
+    return CheckResult(kept, where, None if chip is None else chip.name)
+
+
+def rule_ids(given: Iterable[str]) -> frozenset[str]:
+    """The rules that are meant, by their ids or names.
+
+    Raises:
+        UsageError: Rules that do not exist; all of them are named.
+    """
+    by_name = {rule.name: rule.id for rule in RULES.values()}
+    wanted = [given] if isinstance(given, str) else list(given)
+    unknown = [name for name in wanted if name not in by_name and name not in RULES]
+    if unknown:
+        raise UsageError(
+            f"ignore: there is no rule {listing(unknown)}. Every finding shows its rule: {RULES_SPAN}, or their names."
+        )
+    return frozenset(by_name.get(name, name) for name in wanted)
+
+
+LISTED = REPORTABLE | {TENSOR}
+"""Flaws with which a file is not refused: they become findings, beside all others."""
+
+_ONLY_NUMBERS = frozenset({PARAMETER_TYPE.id, PARAMETER_RANGE.id, BIAS_RANGE.id})
+"""Errors that do not keep a chip from judging the rest of the node."""
+
+OF_A_CHIP = TARGET_RULES[packing_limits.check_known].id
+"""What a finding of a chip counts as that names no rule."""
+
+RULES_SPAN = f"{min(RULES)} … {max(RULES)}"
+
+
+def _proto(source: ModelLike, model: ir.Model) -> onnx.ModelProto:
+    """The content as the file has it, before onnx_ir tidied it up."""
+    if isinstance(source, onnx.ModelProto):
+        return source
+    if isinstance(source, bytes):
+        proto = onnx.ModelProto()
+        proto.ParseFromString(source)
+        return proto
+    if isinstance(source, (str, os.PathLike)):
+        return read_proto(source)
+    try:
+        return ir.to_proto(model)
+    except (ir.serde.SerdeError, ValueError, TypeError) as error:
+        raise GraphError(f"check: the given model cannot be written as a file ({error}). Mend it first.") from error
+
+
+def _collected(whole: Whole, light: onnx.ModelProto, chip: Target | None) -> Iterator[Finding]:
+    broken = list(tensor_findings(whole))
+    found = [*schema_findings(whole), *structure_findings(whole), *broken]
+    found += number_findings(whole, skip=_unfit(whole, found))
+    yield from found
+    unfit = _unfit(whole, found)
+    yield from onnx_verdict(light, whole, {f.node for f in found if f.severity == ERROR})
+    yield from usage_findings(whole)
+    yield from open_size_findings(whole)
+    yield from name_findings(whole)
+    yield from size_findings(whole)
+    yield from input_range_findings(whole, skip=unfit)
+    yield from scale_findings(whole, for_target=chip is not None and not broken)
+    yield from propagation_findings(whole, light)
+    yield from dequant_findings(whole)
+    yield from qdq_findings(whole, skip=unfit)
+    yield from saturation_findings(whole)
+    skipped = []
+    if any(f.severity == ERROR for f in found):
+        skipped.append("whether linger could run every node")
+    else:
+        yield from setting_findings(light, whole)
+    if chip is not None and broken:
+        skipped.append(f"the limits of {chip.name}")
+    elif chip is not None:
+        yield from _chip_findings(whole, chip, unfit)
+    if skipped:
+        yield model_finding(
+            NOT_CHECKED,
+            f"because of the errors it was not checked {' nor '.join(skipped)}",
+            "Mend these and check again.",
+        )
+
+
+def _unfit(whole: Whole, found: Iterable[Finding]) -> frozenset[str]:
+    """Nodes, as findings name them, whose attributes, operands or constants cannot be read as those of their op."""
+    wrong = {f.node for f in found if f.severity == ERROR and f.rule not in _ONLY_NUMBERS}
+    tensors = {f.tensor for f in found if f.rule == BROKEN_TENSOR.id and f.tensor}
+    readers = {
+        str(place) for place in whole.places if any(v is not None and v.name in tensors for v in place.node.inputs)
+    }
+    return frozenset(wrong | readers if tensors else wrong)
+
+
+def _chip_findings(whole: Whole, chip: Target, unfit: Collection[str]) -> Iterator[Finding]:
+    for finding in target_findings(whole.model, chip, skip=unfit):
+        yield finding if finding.rule else replace(finding, rule=OF_A_CHIP)
+
+
+def _ordered(whole: Whole, found: Iterable[Finding]) -> Collection[Finding]:
+    """Without repetitions: the worst first, the model as a whole before its nodes, and these in their order."""
+    position: dict[str, int] = {"": -1}
+    for index, place in enumerate(whole.places):
+        position.setdefault(str(place), index)
+    last = len(whole.places)
+    return sorted(
+        dict.fromkeys(found), key=lambda f: (SEVERITIES.index(f.severity), position.get(f.node, last), f.rule)
+    )

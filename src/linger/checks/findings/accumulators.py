@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a layer's accumulator and output can reach, whatever comes in: overflow, saturation, range that lies idle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linger.checks.findings.node_places import Place
+from linger.checks.findings.weight_sums import WeightSums
+from linger.graph.core import check_rules as rules
+from linger.graph.core.finding import Finding
+from linger.numeric.fixed import limits
+
+_LARGEST = limits(32)[1]
+_EXACT_IN_FLOAT = 1 << 24
+_NARROW = 8
+"""Only of outputs up to this width one expects that they use their range."""
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """Weights, bias and widths of a layer that adds products.
+
+    Attributes:
+        sums: Sums of the weights of each channel.
+        bias: One number per channel.
+        bias_name: The bias's tensor; empty where there is none.
+        data_bits: Width of what the weights are multiplied with.
+        output_bits: Width of the output.
+        ratio: scale_o/(scale_x·scale_w), what an accumulator is multiplied with at the end; None where not known.
+        is_gate: The sum is not the layer's output, but goes through a gate first.
+    """
+
+    sums: WeightSums
+    bias: NDArray[np.int64]
+    bias_name: str
+    data_bits: int
+    output_bits: int
+    ratio: float | None
+    is_gate: bool = False
+
+    def bounds(self) -> list[int]:
+        """Of each channel max Σ|w|·2^(bits−1) + |b|, in integers of any size."""
+        largest = (self.sums.positive + self.sums.negative).max(axis=1, initial=0)
+        reach = 1 << (self.data_bits - 1)
+        return [int(total) * reach + abs(int(b)) for total, b in zip(largest, self.bias, strict=True)]
+
+    def ends(self) -> tuple[list[int], list[int]]:
+        """The smallest and the largest accumulator of each channel that some input gives."""
+        low, high = limits(self.data_bits)
+        smallest, largest = [], []
+        for positive, negative, b in zip(self.sums.positive, self.sums.negative, self.bias, strict=True):
+            turns = [(int(p), int(n)) for p, n in zip(positive, negative, strict=True)]
+            smallest.append(int(b) + min(p * low - n * high for p, n in turns))
+            largest.append(int(b) + max(p * high - n * low for p, n in turns))
+        return smallest, largest
+
+
+def accumulator_findings(place: Place, layer: Accumulator) -> Iterator[Finding]:
+    """Overflow of 32 bits, sums that float32 cannot hold, biases at the end, outputs that cannot move or hardly do."""
+    if not len(layer.bias):
+        return
+    bounds = layer.bounds()
+    channel = max(range(len(bounds)), key=bounds.__getitem__)
+    bound, over = bounds[channel], sum(b > _LARGEST for b in bounds)
+    what = f"the bound Σ|w|·{1 << (layer.data_bits - 1)} + |b| of channel {channel} is {bound}"
+    if over:
+        more = f" ({over} channels are above it)" if over > 1 else ""
+        yield place.finding(
+            rules.ACCUMULATOR_OVERFLOW,
+            f"{what}; a 32-bit accumulator ends at {_LARGEST}{more}",
+            "Use narrower data or weights, or split the layer.",
+        )
+    elif bound >= _EXACT_IN_FLOAT:
+        yield place.finding(
+            rules.INEXACT_FLOAT,
+            f"{what}; float32 holds every integer up to {_EXACT_IN_FLOAT} only",
+            "Nothing to do for linger or a device; do not judge the file with a simulator in float32.",
+        )
+    yield from _clipped_bias(place, layer)
+    if layer.ratio is not None and not layer.is_gate:
+        yield from _output_findings(place, layer, layer.ratio)
+
+
+def _clipped_bias(place: Place, layer: Accumulator) -> Iterator[Finding]:
+    low, high = limits(32)
+    at_end = np.flatnonzero((layer.bias == low) | (layer.bias == high))
+    if at_end.size:
+        yield place.finding(
+            rules.CLIPPED_BIAS,
+            f"{layer.bias_name!r} is {int(layer.bias[at_end[0]])} at channel {int(at_end[0])}, the end of int32",
+            "Lower scale_x or scale_w of this layer.",
+            tensor=layer.bias_name,
+        )
+
+
+def _output_findings(place: Place, layer: Accumulator, ratio: float) -> Iterator[Finding]:
+    low, high = limits(layer.output_bits)
+    smallest, largest = ([_rounded(a * ratio) for a in ends] for ends in layer.ends())
+    stuck = [c for c, (a, z) in enumerate(zip(smallest, largest, strict=True)) if a > high or z < low]
+    if stuck:
+        channel = stuck[0]
+        end = high if smallest[channel] > high else low
+        count = f" ({len(stuck)} channels are so)" if len(stuck) > 1 else ""
+        yield place.finding(
+            rules.ALWAYS_SATURATED,
+            f"channel {channel} is {end} for every input: it could only reach {smallest[channel]} to {largest[channel]}{count}",
+            "Lower scale_o, or look at the bias of this channel.",
+        )
+    reached = max(max(abs(a), abs(z)) for a, z in zip(smallest, largest, strict=True))
+    if layer.output_bits <= _NARROW and ratio < 1 and reached < (high + 1) // 2:
+        yield place.finding(
+            rules.UNUSED_RANGE,
+            f"no input brings the output beyond ±{reached} of {high}",
+            f"scale_o could be {2 ** int(math.log2((high + 1) / max(reached, 1)))} times as large.",
+        )
+
+
+def _rounded(value: float) -> int:
+    return math.floor(value + 0.5)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a node stands: its path from the main graph through branches and bodies, and what can be said of it there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from linger.graph.core.check_rules import CheckRule
+from linger.graph.core.finding import Finding
+from linger.graph.facts.claims import is_quantising, is_quantising_domain
+
+_HOLDING = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node and the way to it.
+
+    Attributes:
+        node: The node.
+        way: The path to its graph, such as `if_1/then_branch/`; empty in the main graph.
+        outer: The place of the node whose branch this node is in.
+    """
+
+    node: ir.Node
+    way: str = ""
+    outer: Place | None = None
+
+    @property
+    def path(self) -> str:
+        """The node's name, or that of its first output, after the way to it."""
+        node = self.node
+        return f"{self.way}{node.name or (node.outputs[0].name if node.outputs else None) or '?'}"
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.node.op_type})"
+
+    def finding(
+        self, rule: CheckRule, reason: str, remedy: str, *, tensor: str = "", severity: str | None = None
+    ) -> Finding:
+        """What a rule has against the node."""
+        return Finding(severity or rule.severity, str(self), reason, remedy, rule.id, tensor)
+
+    def within(self, graph: ir.Graph) -> Place | None:
+        """The node of a graph around this one that holds this one, or this one itself; None where there is none."""
+        place: Place | None = self
+        while place is not None and place.node.graph is not graph:
+            place = place.outer
+        return place
+
+
+def places_of(graph: ir.Graph | ir.Function, way: str = "") -> Iterator[Place]:
+    """Every node of a graph and of the graphs inside it: outer ones first, each branch after the node that holds it."""
+    waiting: list[Iterator[Place]] = [(Place(node, way) for node in graph)]
+    while waiting:  # no recursion: files may be nested deeply
+        place = next(waiting[-1], None)
+        if place is None:
+            waiting.pop()
+            continue
+        yield place
+        inner = [_inside(place, name, g) for name, g in _graphs_by_name(place.node)]
+        waiting += reversed(inner)
+
+
+def _inside(outer: Place, name: str, graph: ir.Graph) -> Iterator[Place]:
+    return (Place(node, f"{outer.path}/{name}/", outer) for node in graph)
+
+
+def _graphs_by_name(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
+    for name, attribute in node.attributes.items():
+        if attribute.type not in _HOLDING or attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield name, attribute.as_graph()
+        else:
+            yield from ((f"{name}[{i}]", graph) for i, graph in enumerate(attribute.as_graphs()))
+
+
+def function_places(model: ir.Model) -> Iterator[Place]:
+    """Every node of the functions that a file brings along, those of the dialect's own ops left out."""
+    for (domain, name, _), function in model.functions.items():
+        if not is_quantising_domain(domain):
+            yield from places_of(function, f"{domain}::{name}/")
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A model to be checked, its nodes in order.
+
+    Attributes:
+        model: The model.
+        places: Its nodes, those of branches and bodies included.
+        has_dialect: Whether one of them belongs to a dialect.
+        inner: The graphs inside the main graph, each with the way to it.
+    """
+
+    model: ir.Model
+    places: tuple[Place, ...]
+    has_dialect: bool
+    inner: tuple[tuple[str, ir.Graph], ...] = ()
+
+    @classmethod
+    def of(cls, model: ir.Model) -> Whole:
+        """The model as it is now."""
+        places = tuple(places_of(model.graph))
+        inner = [(f"{place.path}/{name}/", graph) for place in places for name, graph in _graphs_by_name(place.node)]
+        return cls(model, places, any(is_quantising(place.node) for place in places), tuple(inner))
+
+    def graphs(self) -> Iterator[tuple[str, ir.Graph]]:
+        """The main graph and those inside it, each with the way to it."""
+        yield "", self.model.graph
+        yield from self.inner
+
+
+def model_finding(
+    rule: CheckRule, reason: str, remedy: str, *, tensor: str = "", severity: str | None = None
+) -> Finding:
+    """What a rule has against the model as a whole, or against a tensor of it."""
+    return Finding(severity or rule.severity, "", reason, remedy, rule.id, tensor)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the onnx package itself says of a file, put in our words. Weights are not looked at, and not copied."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+import onnx
+
+from linger.checks.findings.node_places import Place, Whole, model_finding
+from linger.graph.core import check_rules as rules
+from linger.graph.core.finding import Finding
+from linger.graph.files.external_data import INLINE_BYTES
+
+_NODE = re.compile(r"name: ?(?P<name>.*?) ?OpType: (?P<type>\S+)", re.IGNORECASE)
+
+
+def onnx_verdict(light: onnx.ModelProto, whole: Whole, explained: Collection[str]) -> Iterator[Finding]:
+    """The first complaint of onnx's checker, and of its inference where the file is all standard.
+
+    Args:
+        light: The model, which may lack its weights (`without_weights`).
+        whole: The same, for the names of its nodes.
+        explained: Nodes that have errors already (as findings name them): a complaint about one of them says nothing new.
+    """
+    try:
+        onnx.checker.check_model(light)
+        if not whole.has_dialect:
+            onnx.shape_inference.infer_shapes(light, check_type=True, strict_mode=True)
+    except onnx.checker.ValidationError as error:
+        yield from _complaint(rules.ONNX_CHECKER, str(error), whole, explained)
+    except (onnx.shape_inference.InferenceError, ValueError) as error:  # ValueError: absurd sizes
+        yield from _complaint(rules.INFERENCE, str(error), whole, explained)
+
+
+def _complaint(rule: rules.CheckRule, message: str, whole: Whole, explained: Collection[str]) -> Iterator[Finding]:
+    text = " ".join(message.partition("==> Context")[0].split()).rstrip(". ")
+    place = _place_of(message, whole)
+    if place is None:
+        if not explained:
+            yield model_finding(rule, f"the onnx package says: {text}", "Mend it, or export again.")
+    elif str(place) not in explained:
+        yield place.finding(rule, f"the onnx package says: {text}", "Mend it, or export again.")
+
+
+def _place_of(message: str, whole: Whole) -> Place | None:
+    """The node that a message is about: the last that it names, and that is the only one of this name and type."""
+    found = list(_NODE.finditer(" ".join(message.split())))
+    if not found:
+        return None
+    name, op_type = found[-1]["name"].strip(), found[-1]["type"]
+    same = [place for place in whole.places if (place.node.name or "") == name and place.node.op_type == op_type]
+    return same[0] if len(same) == 1 else None
+
+
+def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy whose larger initializers are inputs, so that nothing large is copied and no other file is asked for."""
+    light = onnx.ModelProto()
+    for field, value in proto.ListFields():
+        if field.name == "graph":
+            continue
+        if field.is_repeated:
+            getattr(light, field.name).MergeFrom(value)
+        else:
+            setattr(light, field.name, value)
+    _copy_graph(proto.graph, light.graph)
+    return light
+
+
+def _copy_graph(graph: onnx.GraphProto, light: onnx.GraphProto) -> None:
+    light.name = graph.name
+    for name in ("node", "input", "output", "value_info", "sparse_initializer", "quantization_annotation"):
+        getattr(light, name).MergeFrom(getattr(graph, name))
+    declared = {value.name for value in graph.input}
+    for tensor in graph.initializer:
+        if tensor.data_location == onnx.TensorProto.DEFAULT and tensor.ByteSize() <= INLINE_BYTES:
+            light.initializer.add().CopyFrom(tensor)
+        elif tensor.name not in declared:
+            made = light.input.add()
+            made.name = tensor.name
+            made.type.tensor_type.elem_type = tensor.data_type
+            for size in tensor.dims:
+                made.type.tensor_type.shape.dim.add().dim_value = size

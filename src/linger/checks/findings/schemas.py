@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes against their schemas: ops, attributes and operands, of standard ONNX and of the dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+
+import onnx
+import onnx_ir as ir
+from onnx.defs import OpSchema
+
+from linger.checks.findings.node_places import Place, Whole, function_places, model_finding
+from linger.dialect import Op, is_known, ops
+from linger.errors import UsageError, listing
+from linger.graph.core import check_rules as rules
+from linger.graph.core.dialect_node import is_dialect, op_of
+from linger.graph.core.dialects import NEWER_OPS, is_newer
+from linger.graph.core.finding import WARNING, Finding
+from linger.numeric.onnx.writer import ATTRIBUTE_TYPES, OUTPUT_TYPE
+
+_ONNX_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"})
+_EVERYWHERE = frozenset({"platform", "platform_quant", "castor_mode", "quant_mode", "mode", OUTPUT_TYPE})
+"""Attributes that files of the dialect may have on any node."""
+
+_COMPLETED = {"Clip": frozenset({"low", "high"})}
+"""Inputs that linger supplies where they are left out, beside biases."""
+
+_LISTS = frozenset(
+    {
+        ir.AttributeType.INTS,
+        ir.AttributeType.FLOATS,
+        ir.AttributeType.STRINGS,
+        ir.AttributeType.TENSORS,
+        ir.AttributeType.GRAPHS,
+    }
+)
+_MANY = 2**31 - 1
+"""What ONNX writes for any number of inputs."""
+
+
+def schema_findings(whole: Whole) -> Iterator[Finding]:
+    """Everything about ops, attributes and the number of operands, in the order of the nodes."""
+    yield from _opset_findings(whole)
+    imports = whole.model.graph.opset_imports
+    for place in whole.places:
+        yield from _node_findings(place, imports, whole)
+        yield from _open_attributes(place)
+        if whole.has_dialect:
+            yield from _empty_lists(place)
+    for place in function_places(whole.model):
+        function = whole.model.functions.get(_function_of(place))
+        yield from _node_findings(place, imports if function is None else function.opset_imports, whole)
+
+
+def _function_of(place: Place) -> tuple[str, str, str]:
+    domain, _, name = place.way.partition("/")[0].partition("::")
+    return domain, name, ""
+
+
+def _opset_findings(whole: Whole) -> Iterator[Finding]:
+    imported = whole.model.graph.opset_imports
+    used = dict.fromkeys(place.node.domain for place in whole.places)
+    for domain in used:
+        if domain not in imported:
+            yield model_finding(
+                rules.OPSET_IMPORT,
+                f"the domain {domain or 'ai.onnx'!r} is used and not imported",
+                f"Add an opset_import for {domain!r}.",
+            )
+    newest = onnx.defs.onnx_opset_version()
+    if imported.get("", 0) > newest:
+        yield model_finding(
+            rules.OPSET_IMPORT,
+            f"opset {imported['']} is newer than the {newest} that the installed onnx package knows; its ops were not checked",
+            "Update the onnx package, or export for an older opset.",
+            severity=WARNING,
+        )
+
+
+def _node_findings(place: Place, imports: Mapping[str, int], whole: Whole) -> Iterator[Finding]:
+    node = place.node
+    identifier = node.op_identifier()
+    if is_dialect(node):
+        if is_known(node.op_type):
+            yield from _dialect_findings(place, op_of(node), whole)
+        else:
+            yield place.finding(
+                rules.UNKNOWN_OP,
+                f"linger has no op {node.op_type}{_meant(node.op_type, ops())}",
+                "Update linger, or keep this layer in float.",
+            )
+    elif is_newer(node):
+        if node.op_type not in NEWER_OPS:
+            yield place.finding(
+                rules.UNKNOWN_OP,
+                f"the newer dialect has no op {node.op_type}{_meant(node.op_type, NEWER_OPS)}",
+                "Correct the name, or keep this layer in float.",
+            )
+    elif identifier in whole.model.functions:
+        yield from _call_findings(place, whole.model.functions[identifier])
+    elif node.domain in _ONNX_DOMAINS:
+        yield from _standard_findings(place, imports.get(node.domain))
+    else:
+        yield place.finding(
+            rules.FOREIGN_OP,
+            f"{node.domain}::{node.op_type} is neither standard ONNX nor of the dialect, and the file has no function for it",
+            "Replace it, or add its function to the file.",
+        )
+
+
+def _call_findings(place: Place, function: ir.Function) -> Iterator[Finding]:
+    given, takes = len(place.node.inputs), len(function.inputs)
+    if given > takes:
+        yield place.finding(
+            rules.OPERAND_COUNT, f"it has {given} inputs; the function takes {takes}", "Remove what is too many."
+        )
+
+
+@cache
+def _schema(op_type: str, domain: str, opset: int) -> OpSchema | None:
+    try:
+        return onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+@cache
+def _names(domain: str) -> tuple[str, ...]:
+    return tuple(sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == domain}))
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), n=2)
+    return f" (is {' or '.join(near)} meant?)" if near else ""
+
+
+def _standard_findings(place: Place, opset: int | None) -> Iterator[Finding]:
+    node = place.node
+    if opset is None or (not node.domain and opset > onnx.defs.onnx_opset_version()):
+        return  # the import is a finding of its own
+    schema = _schema(node.op_type, node.domain, opset)
+    if schema is None or schema.deprecated:
+        what = "has no op" if schema is None else "has given up"
+        hint = _meant(node.op_type, _names(node.domain)) if schema is None else ""
+        yield place.finding(
+            rules.UNKNOWN_OP,
+            f"standard ONNX {what} {node.op_type} in opset {opset}{hint}",
+            "Correct the name, or export for an opset that has it.",
+        )
+        return
+    yield from _findings(place, _standard_expectation(schema))
+
+
+@dataclass(frozen=True)
+class _Expectation:
+    """What a schema asks of a node, whoever wrote it."""
+
+    attributes: Mapping[str, str]
+    required: tuple[str, ...]
+    inputs: tuple[int, int]
+    needed: tuple[str, ...]
+    outputs: tuple[int, int]
+    is_free: Callable[[str], bool] = lambda _: False
+    is_strict: bool = True
+
+
+def _standard_expectation(schema: OpSchema) -> _Expectation:
+    single = OpSchema.FormalParameterOption.Single
+    return _Expectation(
+        attributes={name: str(attribute.type).rpartition(".")[2] for name, attribute in schema.attributes.items()},
+        required=tuple(name for name, attribute in schema.attributes.items() if attribute.required),
+        inputs=(schema.min_input, schema.max_input),
+        needed=tuple(formal.name if formal.option == single else "" for formal in schema.inputs),
+        outputs=(schema.min_output, schema.max_output),
+    )
+
+
+def _dialect_findings(place: Place, op: Op, whole: Whole) -> Iterator[Finding]:
+    node = place.node
+    count = len(node.inputs)
+    try:
+        form = op.form(count)
+    except UsageError as error:
+        yield place.finding(rules.OPERAND_COUNT, str(error).rstrip("."), "Add or remove inputs.")
+        return
+    optional = op.optional_inputs | _COMPLETED.get(op.name, frozenset())
+    needed = tuple("" if name in optional else name for name in (form if op.forms else op.inputs))
+    least = max((i + 1 for i, name in enumerate(needed) if name), default=0)
+    scales = [f"scale_x_{i}" for i in range(count)] if op.is_variadic else []
+    function = whole.model.functions.get(node.op_identifier())
+    declared = frozenset() if function is None else frozenset(function.attributes)
+    expectation = _Expectation(
+        attributes={a.name: ATTRIBUTE_TYPES[a.kind].name for a in op.attributes} | dict.fromkeys(scales, "FLOAT"),
+        required=(*(a.name for a in op.attributes if a.is_required), *scales),
+        inputs=(1, _MANY) if op.is_variadic else (least, len(needed)),
+        needed=() if op.is_variadic else needed,
+        outputs=(1, len(op.outputs)),
+        is_free=lambda name: name in _EVERYWHERE or name in declared,
+        is_strict=False,
+    )
+    yield from _findings(place, expectation)
+
+
+def _findings(place: Place, expected: _Expectation) -> Iterator[Finding]:
+    yield from _attribute_findings(place, expected)
+    node = place.node
+    for what, count, (low, high) in (
+        ("inputs", len(node.inputs), expected.inputs),
+        ("outputs", len(node.outputs), expected.outputs),
+    ):
+        if not low <= count <= high:
+            yield place.finding(
+                rules.OPERAND_COUNT,
+                f"it has {count} {what}; the op takes {_range(low, high)}",
+                "Add what is missing." if count < low else "Remove what is too many.",
+            )
+    lacking = [name for name, value in zip(expected.needed, node.inputs, strict=False) if name and value is None]
+    if lacking:
+        yield place.finding(rules.OPERAND_COUNT, f"its input {listing(lacking)} is left out", "Connect it.")
+
+
+def _attribute_findings(place: Place, expected: _Expectation) -> Iterator[Finding]:
+    node = place.node
+    for name, attribute in node.attributes.items():
+        kind = expected.attributes.get(name)
+        if kind is None and not expected.is_free(name):
+            yield place.finding(
+                rules.UNKNOWN_ATTRIBUTE,
+                f"{node.op_type} has no attribute {name!r}{_meant(name, expected.attributes)}",
+                "Correct or remove it.",
+                severity=None if expected.is_strict else WARNING,
+            )
+        elif kind is not None and attribute.type.name != kind:
+            yield place.finding(
+                rules.ATTRIBUTE_TYPE,
+                f"the attribute {name!r} is of the type {attribute.type.name}, not {kind}",
+                f"Write it as {kind}.",
+            )
+    missing = [name for name in expected.required if name not in node.attributes]
+    if missing:
+        yield place.finding(rules.MISSING_ATTRIBUTE, f"it lacks {listing(missing)}", "Add what is missing.")
+
+
+def _open_attributes(place: Place) -> Iterator[Finding]:
+    """Attributes that take their value from the caller of a function, where there is no function."""
+    for name, attribute in place.node.attributes.items():
+        if attribute.is_ref():
+            yield place.finding(
+                rules.ATTRIBUTE_TYPE,
+                f"the attribute {name!r} stands for one of a function, and the node is in none",
+                "Give it a value.",
+            )
+
+
+def _range(low: int, high: int) -> str:
+    if low == high:
+        return str(low)
+    return f"{low} or more" if high >= _MANY else f"{low} to {high}"
+
+
+def _empty_lists(place: Place) -> Iterator[Finding]:
+    for name, attribute in place.node.attributes.items():
+        if attribute.type in _LISTS and not attribute.is_ref() and not attribute.value:
+            yield place.finding(rules.EMPTY_LIST, f"the attribute {name!r} is an empty list", "Remove the attribute.")

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The limits of chips, read from their data."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Repairs: the rules, their order, and the faces that users call."""

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules that repair a model, by name and in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import MappingProxyType
+
+import onnx_ir as ir
+
+from linger.errors import UsageError, listing
+from linger.graph.core.changes import Changes
+from linger.graph.core.finding import Finding
+from linger.graph.facts.claims import is_quantising_domain
+from linger.graph.forms.attach_functions import attach_functions
+from linger.graph.forms.inline_functions import inline_functions
+from linger.graph.passes.cancel_dq_q import cancel_dq_q, pair_findings
+from linger.graph.passes.complete_types import complete_types
+from linger.graph.passes.correct_types import correct_types
+from linger.graph.passes.fill_float_islands import fill_float_islands
+from linger.graph.passes.fix_versions import fix_versions
+from linger.graph.passes.insert_dequant import insert_dequant
+from linger.graph.passes.merge_duplicates import merge_duplicates
+from linger.graph.passes.merge_initializers import merge_initializers
+from linger.graph.passes.name_nodes import name_nodes
+from linger.graph.passes.remove_dead_code import dead_code_findings, remove_dead_code
+from linger.graph.passes.remove_dequant import remove_dequant
+from linger.graph.passes.remove_identity import remove_identity
+from linger.graph.passes.rescale_dequant import rescale_dequant
+from linger.graph.passes.sort_nodes import sort_nodes
+from linger.graph.passes.split_shared_zero_points import split_shared_zero_points
+from linger.graph.qdq.float_islands import island_findings
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One repair.
+
+    Attributes:
+        name: What it is called.
+        description: What it does, in one sentence.
+        apply: The pass: edits a model in place and returns what it changed.
+        is_default: Whether it runs when no rules are chosen.
+        find: What the rule sees and leaves as it is, or would do if it was chosen; None where there is nothing to say.
+    """
+
+    name: str
+    description: str
+    apply: Callable[[ir.Model], Changes]
+    is_default: bool = True
+    find: Callable[[ir.Model], tuple[Finding, ...]] | None = None
+
+
+def _attach_where_functions_are(model: ir.Model) -> Changes:
+    has_bodies = any(is_quantising_domain(function.domain) for function in model.functions.values())
+    return attach_functions(model) if has_bodies else Changes()
+
+
+_ALL = (
+    Rule("sort_nodes", "Nodes stand after those that they need.", sort_nodes),
+    Rule(
+        "fix_versions", "Every domain that is used is imported once, and the format's version suffices.", fix_versions
+    ),
+    Rule("inline_functions", "Calls of the user's own functions become nodes.", inline_functions, is_default=False),
+    Rule("remove_identity", "Identities go, except where an output needs a tensor of its own.", remove_identity),
+    Rule("rescale_dequant", "Every Dequant has the scale of its tensor.", rescale_dequant),
+    Rule("remove_dequant", "Ops that take integers have them; Dequants of floats and second ones go.", remove_dequant),
+    Rule("insert_dequant", "Ops that need real numbers have them, through one Dequant per tensor.", insert_dequant),
+    Rule("correct_types", "No tensor is declared as integers where it is real, or the other way round.", correct_types),
+    Rule(
+        "remove_dead_code",
+        "Nodes, initializers and functions that nobody uses go.",
+        remove_dead_code,
+        find=dead_code_findings,
+    ),
+    Rule("complete_types", "Every tensor says which type and shape it has, and says it right.", complete_types),
+    Rule(
+        "cancel_dq_q",
+        "A dequantisation that is undone exactly goes, and so does what undoes it.",
+        cancel_dq_q,
+        find=pair_findings,
+    ),
+    Rule(
+        "fill_float_islands",
+        "Float ops between DequantizeLinear and QuantizeLinear run on integers where that gives the same numbers.",
+        fill_float_islands,
+        is_default=False,
+        find=island_findings,
+    ),
+    Rule("merge_initializers", "Initializers of equal content become one.", merge_initializers, is_default=False),
+    Rule("merge_duplicates", "Nodes that compute the same become one.", merge_duplicates, is_default=False),
+    Rule(
+        "split_shared_zero_points",
+        "Every quantised tensor has a scale and a zero point of its own.",
+        split_shared_zero_points,
+    ),
+    Rule(
+        "attach_functions",
+        "A file that brings function bodies has one for every dialect node.",
+        _attach_where_functions_are,
+    ),
+    Rule("name_nodes", "Every node has a name of its own, and so has every tensor.", name_nodes),
+)
+
+RULES: Mapping[str, Rule] = MappingProxyType({rule.name: rule for rule in _ALL})
+"""Every rule by its name, in the order in which they run.
+
+On by default are rules that mend what tools stumble over and that take nothing from a sound file. Only on request come
+those that change a sound file by taste: `inline_functions` and `merge_duplicates` take nodes away by whose names results are
+compared, `merge_initializers` the names of weights (two layers with a bias of zeros have one then), and `fill_float_islands`
+the Q/DQ pairs by which TensorRT and OpenVINO know where integers are meant.
+"""
+
+
+def choose_rules(names: Iterable[str] | str | None = None, known: Mapping[str, Rule] = RULES) -> tuple[Rule, ...]:
+    """The rules of these names, in the order in which they run (None: those that are on by default).
+
+    >>> [rule.name for rule in choose_rules(["remove_identity", "sort_nodes"])]
+    ['sort_nodes', 'remove_identity']
+
+    Raises:
+        UsageError: Names that no rule has; all of them are named, with those that come near.
+    """
+    if names is None:
+        return tuple(rule for rule in known.values() if rule.is_default)
+    if not isinstance(names, Iterable):
+        raise UsageError(f"rules: {names!r} is no list of names. Known rules: {listing(known, limit=99)}.")
+    wanted = [names] if isinstance(names, str) else list(names)
+    unknown = [name for name in dict.fromkeys(wanted) if not isinstance(name, str) or name not in known]
+    if unknown:
+        raise UsageError(
+            f"{' '.join(_unknown(name, known) for name in unknown)} Known rules: {listing(known, limit=99)}."
+        )
+    return tuple(rule for name, rule in known.items() if name in set(wanted))
+
+
+def _unknown(name: object, known: Mapping[str, Rule]) -> str:
+    near = get_close_matches(name, known, n=2) if isinstance(name, str) else []
+    hint = f" (is {' or '.join(near)} meant?)" if near else ""
+    return f"{name!r}: there is no such rule{hint}."

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model of one dialect as a model of the other: domain `thinker` (Int and iq names), domain `linger` (Q names)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from linger.dialect import DOMAIN_VERSION
+from linger.errors import GraphError, UnsupportedError, UsageError, listing
+from linger.graph.conversion.node_rewriter import Scene
+from linger.graph.conversion.plan import NoEquivalent, Plan
+from linger.graph.conversion.to_newer import plan_newer
+from linger.graph.conversion.to_older import plan_older
+from linger.graph.core.changes import Changes
+from linger.graph.core.dialect_node import all_nodes, describe, is_dialect, is_dialect_domain
+from linger.graph.core.dialects import DIALECTS, NEWER, NEWER_VERSION, OLDER
+from linger.graph.core.finding import ERROR, WARNING, Finding
+from linger.graph.core.names import Names
+from linger.graph.facts.propagation import propagate
+from linger.graph.files.model_io import ModelLike, load_own, save
+
+_VERSIONS = {OLDER: DOMAIN_VERSION, NEWER: NEWER_VERSION}
+_PLANNERS: Mapping[str, Callable[[ir.Node, Scene], Plan]] = {OLDER: plan_older, NEWER: plan_newer}
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a conversion did.
+
+    Attributes:
+        model: The converted model.
+        changes: Every node that was rewritten.
+        findings: "error": nodes that stayed as they were; "warning": what to know of nodes that were converted.
+        path: The file that was written, if one was.
+    """
+
+    model: ir.Model
+    changes: Changes
+    findings: tuple[Finding, ...]
+    path: Path | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether every node was converted."""
+        return not any(finding.severity == ERROR for finding in self.findings)
+
+    def summary(self) -> str:
+        """The result in one sentence."""
+        left = sum(finding.severity == ERROR for finding in self.findings)
+        return f"{len(self.changes)} nodes converted, {left} left as they are."
+
+
+def convert_dialect(
+    model: ModelLike, to: str, *, path: str | os.PathLike[str] | None = None, partial: bool = False
+) -> Conversion:
+    """Turn a file of the domain `linger` (QConv2d, QAdd, …) into one of `thinker` (Conv2dInt, iqAdd, …), or back.
+
+    Names of tensors, inputs and outputs stay. A file with nodes of both comes out with one kind. Nodes that are of the
+    wanted dialect already, and nodes of standard ONNX, stay as they are.
+
+    Args:
+        model: A path, bytes, a ModelProto or an onnx_ir model; it is not changed.
+        to: "thinker" or "linger".
+        path: Write the result to this file; None: write nothing.
+        partial: Leave nodes without an equivalent as they are and list them, instead of refusing the model.
+
+    Returns:
+        The new model, with what was changed and what was found.
+
+    Raises:
+        UsageError: There is no such file or dialect.
+        GraphError: The content is not a complete ONNX model.
+        UnsupportedError: Nodes have no equivalent; all of them are named.
+    """
+    if to not in DIALECTS:
+        raise UsageError(f"convert_dialect: there is no dialect {to!r}. Choose {' or '.join(map(repr, DIALECTS))}.")
+    own = load_own(model)
+    changes, findings = convert_nodes(own, to, partial=partial)
+    if path is not None:
+        save(own, path)
+    return Conversion(own, changes, findings, None if path is None else Path(path))
+
+
+def has_nodes_of(model: ir.Model, dialect: str) -> bool:
+    """Whether a model, one of its sub-graphs or of its own functions has a node of a dialect."""
+    return any(_is_of(node, dialect, model) for scope in _scopes(model) for node in _nodes(model, scope))
+
+
+def convert_nodes(model: ir.Model, to: str, *, partial: bool = False) -> tuple[Changes, tuple[Finding, ...]]:
+    """Convert in place; a model that is refused is as it was.
+
+    Raises:
+        UnsupportedError: Nodes have no equivalent and `partial` is not set; all of them are named.
+    """
+    source = NEWER if to == OLDER else OLDER
+    places = [(scope, list(_nodes(model, scope))) for scope in _scopes(model)]
+    names = Names(_all_names(model, [node for _, nodes in places for node in nodes]))
+    widths = _widths(model) if to == NEWER else {}
+    plans: list[tuple[ir.Node, Plan]] = []
+    findings: list[Finding] = []
+    for scope, nodes in places:
+        scene = Scene(model, scope, names, widths)
+        for node in nodes:
+            if not _is_of(node, source, model):
+                continue
+            try:
+                plan = _PLANNERS[to](node, scene)
+            except NoEquivalent as obstacle:
+                findings.append(Finding(ERROR, describe(node), obstacle.reason, obstacle.remedy))
+                continue
+            plans.append((node, plan))
+            findings += [Finding(WARNING, describe(node), reason, remedy) for reason, remedy in plan.doubts]
+    obstacles = [finding for finding in findings if finding.severity == ERROR]
+    if obstacles and not partial:
+        raise UnsupportedError(
+            f"{len(obstacles)} of {len(plans) + len(obstacles)} nodes cannot be written in the domain {to!r}: "
+            f"{listing(map(str, obstacles))}"
+        )
+    changes = Changes()
+    for node, plan in plans:
+        where = describe(node)
+        plan.edit()
+        changes.note(where, plan.what)
+    if plans:
+        _tidy(model, source, to)
+    return changes, tuple(sorted(findings, key=lambda finding: finding.severity != ERROR))
+
+
+def _widths(model: ir.Model) -> dict[ir.Value, int]:
+    """The widths of quantised tensors, followed through branches and loops too; of an unsorted model, none."""
+    try:
+        facts = propagate(model).facts
+    except GraphError:
+        return {}
+    return {value: fact.bits for value, fact in facts.items() if fact.is_quantised and fact.bits is not None}
+
+
+def _scopes(model: ir.Model) -> Iterator[ir.Function | None]:
+    """The main graph (None) and the functions that are the user's own: bodies of dialect ops are linger's."""
+    yield None
+    yield from (f for f in model.functions.values() if not is_dialect_domain(f.domain))
+
+
+def _nodes(model: ir.Model, scope: ir.Function | None) -> Iterator[ir.Node]:
+    return all_nodes(model) if scope is None else scope.all_nodes()
+
+
+def _is_of(node: ir.Node, dialect: str, model: ir.Model) -> bool:
+    """A node of the domain `linger` that calls a function of the file is the user's, not of the dialect."""
+    if dialect == OLDER:
+        return is_dialect(node)
+    return node.domain == NEWER and node.op_identifier() not in model.functions
+
+
+def _all_names(model: ir.Model, nodes: Sequence[ir.Node]) -> Iterator[str]:
+    yield from (value.name or "" for value in (*model.graph.inputs, *model.graph.initializers.values()))
+    for node in nodes:
+        yield from (value.name or "" for value in (*node.inputs, *node.outputs) if value is not None)
+
+
+def _tidy(model: ir.Model, source: str, to: str) -> None:
+    """Import what is used; forget domains and bodies of dialect ops that nothing uses any more."""
+    called = {scope: {node.op_identifier() for node in _nodes(model, scope)} for scope in _scopes(model)}
+    if source == OLDER:
+        everywhere = set().union(*called.values())
+        for identifier in [i for i in model.functions if is_dialect_domain(i[0]) and i not in everywhere]:
+            del model.functions[identifier]
+    standard = model.graph.opset_imports.get("")
+    for scope, identifiers in called.items():
+        imports = model.graph.opset_imports if scope is None else scope.opset_imports
+        used = {identifier[0] for identifier in identifiers}
+        if scope is None:
+            used |= {identifier[0] for identifier in model.functions}
+        for domain in [d for d in imports if d not in used and (is_dialect_domain(d) or d == NEWER)]:
+            del imports[domain]
+        if to in used:
+            imports.setdefault(to, _VERSIONS[to])
+        if "" in used and standard is not None:
+            imports.setdefault("", standard)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a node that is converted stands: new nodes and constants around it, other inputs, what is known of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from linger.graph.core.names import Names
+
+AXES_ARE_AN_INPUT = 13
+"""The opset from which Squeeze and Unsqueeze take their axes as an input."""
+
+
+class Scene:
+    """The graph or the function that nodes stand in: free names, constants, widths, new nodes around a node."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        function: ir.Function | None,
+        names: Names,
+        widths: Mapping[ir.Value, int] = MappingProxyType({}),
+    ) -> None:
+        self._model, self._function, self._names, self._widths = model, function, names, widths
+
+    def width(self, value: ir.Value | None) -> int | None:
+        """The width of a quantised tensor, where it can be followed."""
+        return None if value is None else self._widths.get(value)
+
+    @property
+    def opset(self) -> int:
+        """Version of the standard opset here."""
+        imports = self._model.graph.opset_imports if self._function is None else self._function.opset_imports
+        return imports.get("", self._model.graph.opset_imports.get("", 1))
+
+    def constant(self, node: ir.Node, content: NDArray[Any], wish: str) -> ir.Value:
+        """A constant for a node: an initializer of the main graph; in a function, which has none, a Constant."""
+        if self._function is not None:
+            value = ir.Attr("value", ir.AttributeType.TENSOR, ir.tensor(content))
+            return self.before(node, "Constant", [], [value], wish=wish, like=None)
+        name = self._names.choose(wish)
+        tensor = ir.tensor(content, name=name)
+        made = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(content.shape), const_value=tensor)
+        self._model.graph.register_initializer(made)
+        return made
+
+    def before(
+        self,
+        node: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Iterable[ir.Attr] = (),
+        *,
+        domain: str = "",
+        wish: str = "",
+        like: ir.Value | None = None,
+        element: ir.DataType | None = None,
+    ) -> ir.Value:
+        """A new node in front of a node; its output has the shape of `like`, and another element type if one is given."""
+        made, graph = self._node(node, op_type, inputs, attributes, domain, wish), _graph(node)
+        graph.insert_before(node, made)
+        kind = element or (None if like is None else like.dtype)
+        if like is not None and like.shape is not None and kind is not None:
+            made.outputs[0].type, made.outputs[0].shape = ir.TensorType(kind), like.shape
+        return made.outputs[0]
+
+    def squeeze_behind(self, node: ir.Node, axes: Sequence[int]) -> None:
+        """Put a Squeeze behind a node: its output takes over name, type and users of the node's first output."""
+        old, graph = node.outputs[0], _graph(node)
+        uses, is_output = list(old.uses()), old.is_graph_output()
+        made = self._axes_node(node, "Squeeze", old, axes)
+        graph.insert_after(node, made)
+        new = made.outputs[0]
+        for user, index in uses:
+            user.replace_input_with(index, new)
+        for index, output in enumerate(list(graph.outputs) if is_output else []):
+            if output is old:
+                graph.outputs[index] = new
+        new.type, new.shape = old.type, old.shape
+        new.name, old.name = old.name, self._names.choose(f"{old.name}_rows")
+        old.type = old.shape = None
+
+    def unsqueezed(self, node: ir.Node, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+        """A tensor with axes of size 1 added, for a node."""
+        made = self._axes_node(node, "Unsqueeze", value, axes)
+        _graph(node).insert_before(node, made)
+        return made.outputs[0]
+
+    def set_axes(self, node: ir.Node, axes: Sequence[int]) -> None:
+        """Give Squeeze or Unsqueeze its axes the way the opset wants them."""
+        if self.opset < AXES_ARE_AN_INPUT:
+            node.attributes["axes"] = ir.AttrInt64s("axes", list(axes))
+            return
+        node.attributes.pop("axes", None)
+        node.resize_inputs(2)
+        node.replace_input_with(1, self.constant(node, np.asarray(axes, np.int64), f"{node.outputs[0].name}_axes"))
+
+    def _axes_node(self, near: ir.Node, op_type: str, value: ir.Value, axes: Sequence[int]) -> ir.Node:
+        is_attribute = self.opset < AXES_ARE_AN_INPUT
+        attributes = [ir.AttrInt64s("axes", list(axes))] if is_attribute else []
+        wish = f"{value.name}_{op_type.lower()}"
+        inputs = [value]
+        if not is_attribute:
+            inputs.append(self.constant(near, np.asarray(axes, np.int64), f"{wish}_axes"))
+        return self._node(near, op_type, inputs, attributes, "", wish)
+
+    def _node(
+        self,
+        near: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Iterable[ir.Attr],
+        domain: str,
+        wish: str,
+    ) -> ir.Node:
+        made = ir.Node(domain, op_type, inputs, attributes=attributes)
+        made.outputs[0].name = self._names.choose(wish or f"{near.outputs[0].name}_{op_type.lower()}")
+        made.name = f"{op_type}_{made.outputs[0].name}"
+        return made
+
+
+def _graph(node: ir.Node) -> ir.Graph | ir.Function:
+    assert node.graph is not None  # it is a node of the model
+    return node.graph
+
+
+def rewrite(node: ir.Node, domain: str, op_type: str, attributes: Mapping[str, ir.Attr]) -> None:
+    """Make a node one of another type; name, inputs and outputs stay."""
+    node.domain, node.op_type = domain, op_type
+    node.attributes.clear()
+    for name in sorted(attributes):
+        node.attributes[name] = attributes[name]
+
+
+def replace_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
+    """Give a node other inputs; what made an old one goes where nothing else uses it."""
+    old = [value for value in node.inputs if value is not None]
+    node.resize_inputs(len(inputs))
+    for index, value in enumerate(inputs):
+        node.replace_input_with(index, value)
+    for value in old:
+        drop_unused(value)
+
+
+def drop_unused(value: ir.Value) -> None:
+    """Remove a tensor that nothing uses any more: an initializer, or what a single-output node makes."""
+    if value.uses() or value.is_graph_output() or value.is_graph_input():
+        return
+    node, graph = value.producer(), value.graph
+    if node is None:
+        if graph is not None and value.is_initializer():
+            graph.initializers.pop(value.name or "", None)
+    elif node.graph is not None and len(node.outputs) == 1:
+        node.graph.remove(node, safe=True)
+
+
+def content_of(value: ir.Value | None) -> NDArray[Any] | None:
+    """What a tensor always holds: an initializer's or a Constant's content; None where it is computed."""
+    if value is None:
+        return None
+    node = value.producer()
+    if node is None:
+        return None if value.const_value is None else value.const_value.numpy()
+    held = node.attributes.get("value") if node.op_type == "Constant" and not node.domain else None
+    if held is None or held.type != ir.AttributeType.TENSOR or held.is_ref():
+        return None
+    return held.as_tensor().numpy()
+
+
+def axes_of(value: ir.Value | None) -> int | None:
+    """How many axes a tensor has; None where that is not known."""
+    return None if value is None or value.shape is None else len(value.shape)
+
+
+def sizes_of(value: ir.Value | None) -> tuple[int | None, ...] | None:
+    """The shape of a tensor, None for open sizes; None where not even the number of axes is known."""
+    if value is None or value.shape is None:
+        return None
+    return tuple(size if isinstance(size, int) else None for size in value.shape)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What converters of single nodes share: a plan or an obstacle, and attributes under other names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from linger.dialect import Op
+from linger.errors import UnsupportedError
+from linger.numeric.onnx.writer import ATTRIBUTE_TYPES, make_attribute
+
+_WIDEST = 32
+EXPORT_AGAIN = "Export the file again, or mend it."
+
+
+class NoEquivalent(UnsupportedError):  # noqa: N818 - not an error by itself: it becomes a finding
+    """A node has no counterpart in the other dialect."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}. {remedy}")
+        self.reason, self.remedy = reason, remedy
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to convert a node: nothing is changed until `edit` is called.
+
+    Attributes:
+        edit: Does it.
+        what: What it does, for the list of changes.
+        doubts: (reason, remedy) of what a user should know although it works.
+    """
+
+    edit: Callable[[], None]
+    what: str
+    doubts: tuple[tuple[str, str], ...] = ()
+
+
+def renamed(attribute: ir.Attr, name: str) -> ir.Attr:
+    """An attribute under another name; one that is a parameter of a function stays so."""
+    if attribute.ref_attr_name is not None:
+        return ir.RefAttr(name, attribute.ref_attr_name, attribute.type)
+    return ir.Attr(name, attribute.type, attribute.value)
+
+
+def known(node: ir.Node, name: str, default: Any = None) -> Any:
+    """The value of an attribute, lists as tuples.
+
+    Raises:
+        NoEquivalent: It is a parameter of the function that the node stands in.
+    """
+    found = node.attributes.get(name)
+    if found is None:
+        return default
+    if found.is_ref():
+        raise NoEquivalent(
+            f"its attribute {name!r} is a parameter of the function around it", "Inline the function first."
+        )
+    return tuple(found.value) if isinstance(found.value, (list, tuple)) else found.value
+
+
+def known_ints(node: ir.Node, name: str, count: int | None = None) -> tuple[int, ...]:
+    """The value of an attribute that is a list of integers, perhaps of so many.
+
+    Raises:
+        NoEquivalent: It is something else, or missing.
+    """
+    found = known(node, name)
+    if found is None:
+        raise NoEquivalent(f"it lacks {name}", EXPORT_AGAIN)
+    is_list = isinstance(found, tuple) and all(isinstance(n, int) for n in found)
+    if not is_list or count not in (None, len(found)):
+        wanted = "integers" if count is None else f"{count} integers"
+        raise NoEquivalent(f"its attribute {name!r} is {found!r}, not {wanted}", EXPORT_AGAIN)
+    return tuple(found)
+
+
+def known_number(node: ir.Node, name: str, default: float | None = None) -> float:
+    """The value of an attribute that is a number.
+
+    Raises:
+        NoEquivalent: It is something else, or missing.
+    """
+    found = known(node, name, default)
+    if found is None:
+        raise NoEquivalent(f"it lacks {name}", EXPORT_AGAIN)
+    if isinstance(found, (int, float)):
+        return float(found)
+    raise NoEquivalent(f"its attribute {name!r} is {found!r}, not a number", EXPORT_AGAIN)
+
+
+def known_width(node: ir.Node, name: str) -> int:
+    """The value of an attribute that is a width.
+
+    Raises:
+        NoEquivalent: It is something else, or missing.
+    """
+    found = known(node, name)
+    if isinstance(found, int) and 0 < found <= _WIDEST:
+        return found
+    raise NoEquivalent(f"its attribute {name!r} is {found!r}, not a width from 1 to {_WIDEST}", EXPORT_AGAIN)
+
+
+def require_standard(node: ir.Node, op: Op, attributes: Mapping[str, ir.Attr]) -> None:
+    """Refuse what would be no node of standard ONNX: with these attributes, and with the node's inputs.
+
+    Raises:
+        NoEquivalent: An attribute is missing or of another kind than the op's, or there is no first input.
+    """
+    if not node.inputs or node.inputs[0] is None:
+        raise NoEquivalent("its first input is missing", "Connect it.")
+    for wanted in op.attributes:
+        given, kind = attributes.get(wanted.name), ATTRIBUTE_TYPES[wanted.kind]
+        if given is None and wanted.is_required:
+            raise NoEquivalent(f"it lacks {wanted.name}", EXPORT_AGAIN)
+        if given is not None and given.type != kind:
+            kinds = f"{given.type.name.lower()}, not {kind.name.lower()}"
+            raise NoEquivalent(f"its attribute {wanted.name!r} is of kind {kinds}", EXPORT_AGAIN)
+
+
+def made_attributes(values: Mapping[str, Any]) -> dict[str, ir.Attr]:
+    """Python values as attributes."""
+    return {name: make_attribute(name, value) for name, value in values.items()}

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all graph code stands on: nodes, names, walking, types, findings."""

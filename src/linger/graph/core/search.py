@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding nodes and tensors in a model, its sub-graphs included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+import onnx_ir as ir
+
+from linger.errors import UsageError, listing
+from linger.graph.core.dialect_node import all_nodes, describe
+
+_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+
+TensorLike = str | ir.Value
+NodeLike = str | ir.Node
+
+
+def find(
+    model: ir.Model,
+    op_type: str | Collection[str] | None = None,
+    *,
+    domain: str | None = None,
+    name: str | None = None,
+    where: Callable[[ir.Node], bool] | None = None,
+    subgraphs: bool = True,
+) -> list[ir.Node]:
+    """The nodes that fit everything asked for, in the order of the graph.
+
+    >>> model = ir.from_onnx_text('<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) '
+    ...                           '{ [a_relu] h = Relu(x)  [a_abs] y = Abs(h) }')
+    >>> [node.op_type for node in find(model, name="a_*")]
+    ['Relu', 'Abs']
+    >>> [node.name for node in find(model, "Relu")]
+    ['a_relu']
+
+    Args:
+        model: The model; the bodies of its functions are not searched.
+        op_type: One op type, or several.
+        domain: The domain, "" for standard ONNX; None for any.
+        name: The node's name, or a glob (`encoder.*.conv?`).
+        where: A test that a node must pass.
+        subgraphs: Whether to look into the branches and bodies of If, Loop and Scan as well.
+    """
+    types = None if op_type is None else {op_type} if isinstance(op_type, str) else set(op_type)
+    domain = "" if domain == "ai.onnx" else domain
+    return [
+        node
+        for node in (all_nodes(model) if subgraphs else model.graph)
+        if (types is None or node.op_type in types)
+        and (domain is None or node.domain == domain)
+        and (name is None or _has_name(node, name))
+        and (where is None or where(node))
+    ]
+
+
+def _has_name(node: ir.Node, name: str) -> bool:
+    """Equal or matching: a name such as `layers[0]` is not only a pattern."""
+    own = node.name or ""
+    return own == name or fnmatchcase(own, name)
+
+
+def inner_graphs(node: ir.Node) -> list[ir.Graph]:
+    """The graphs that a node holds in its attributes."""
+    found: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        kind = attribute.type
+        if (kind is not _GRAPH and kind is not _GRAPHS) or attribute.is_ref():
+            continue
+        found += [attribute.as_graph()] if kind is _GRAPH else attribute.as_graphs()
+    return found
+
+
+@dataclass(frozen=True)
+class Scopes:
+    """Which graph lies in which, and what each defines: the main graph and its sub-graphs, outer ones first."""
+
+    owners: dict[ir.Graph, ir.Node | None]
+
+    @classmethod
+    def of(cls, model: ir.Model) -> Scopes:
+        """The scopes of a model as it is now."""
+        owners: dict[ir.Graph, ir.Node | None] = {model.graph: None}
+        for node in all_nodes(model):
+            owners.update(dict.fromkeys(inner_graphs(node), node))
+        return cls(owners)
+
+    def values(self) -> Iterable[ir.Value]:
+        """Every tensor that has a name."""
+        for graph in self.owners:
+            defined = [*graph.inputs, *graph.initializers.values(), *(o for node in graph for o in node.outputs)]
+            yield from {id(value): value for value in defined if value.name}.values()
+
+    def nodes(self) -> Iterable[ir.Node]:
+        """Every node."""
+        for graph in self.owners:
+            yield from graph
+
+    def sees(self, graph: ir.Graph, value: ir.Value) -> bool:
+        """Whether a node of a graph may use a value: one of its own, or one of a graph around it."""
+        around: ir.Graph | None = graph
+        while around is not None:
+            if value.graph is around:
+                return True
+            owner = self.owners[around]
+            around = None if owner is None else owner.graph
+        return False
+
+    def tensor(self, tensor: TensorLike) -> ir.Value:
+        """The tensor that is meant.
+
+        Raises:
+            UsageError: There is none, or the name is used in several sub-graphs.
+        """
+        return self.tensors([tensor])[0]
+
+    def tensors(self, tensors: Iterable[TensorLike]) -> list[ir.Value]:
+        """The tensors that are meant.
+
+        Raises:
+            UsageError: Tensors that do not exist or whose name is used in several sub-graphs; all of them are named.
+        """
+        wanted = list(tensors)
+        by_name: dict[str, list[ir.Value]] = {}
+        for value in self.values():
+            by_name.setdefault(value.name or "", []).append(value)
+        found, wrong = [], []
+        for tensor in wanted:
+            name = (tensor.name or "") if isinstance(tensor, ir.Value) else tensor
+            same = [v for v in by_name.get(name, []) if not isinstance(tensor, ir.Value) or v is tensor]
+            found += same[:1]
+            if len(same) != 1:
+                wrong.append(_not_one(name, len(same), "tensor", by_name))
+        if wrong:
+            raise UsageError(" ".join(wrong))
+        return found
+
+    def some_nodes(self, nodes: NodeLike | Iterable[NodeLike]) -> list[ir.Node]:
+        """The nodes that are meant, without repetitions.
+
+        Raises:
+            UsageError: Nodes that are not in the model or whose name is not unique; all of them are named.
+        """
+        wanted = [nodes] if isinstance(nodes, (str, ir.Node)) else list(nodes)
+        by_name: dict[str, list[ir.Node]] = {}
+        for node in self.nodes():
+            by_name.setdefault(node.name or "", []).append(node)
+        found, wrong = [], []
+        for want in wanted:
+            if isinstance(want, ir.Node):
+                found.append(want)
+                if want.graph not in self.owners:
+                    wrong.append(
+                        f"{describe(want)} is no node of this model: it was removed, or belongs to another model or to "
+                        "a function. Find it again."
+                    )
+                continue
+            same = by_name.get(want, []) if want else []
+            found += same[:1]
+            if len(same) != 1:
+                wrong.append(_not_one(want, len(same), "node", by_name))
+        if wrong:
+            raise UsageError(" ".join(wrong))
+        return list(dict.fromkeys(found))
+
+
+def _not_one(name: str, count: int, kind: str, known: Iterable[str]) -> str:
+    if count:
+        return (
+            f"{name}: there are {count} {kind}s of this name. Give the {kind} itself, as linger.graph.find returns it."
+        )
+    near = get_close_matches(name, [n for n in known if n], n=3)
+    hint = f"Is {' or '.join(near)} meant?" if near else f"Known are {listing(sorted(n for n in known if n), limit=8)}."
+    return f"{name}: there is no {kind} of this name in the model. {hint}"

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What standard nodes do with quantised tensors: move them, compare them, take them as plain integers, or need real numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from linger.graph.core.check_rules import MISSING_DEQUANT, OPERAND_TYPE
+from linger.graph.core.dialect_node import describe
+from linger.graph.core.element_types import INTEGERS, constant_type
+from linger.graph.core.finding import ERROR, WARNING
+from linger.graph.facts.claims import is_dequant
+from linger.graph.facts.fact import REAL, Fact, plain, quantised, storage_bits
+from linger.graph.facts.fact_book import FactBook, Use
+from linger.graph.facts.standard_ops import (
+    LOOKING,
+    RAW,
+    WHOLE,
+    can_run,
+    can_take,
+    compared_inputs,
+    inputs_beside,
+    integer_inputs,
+    moved_inputs,
+    moved_outputs,
+    output_type,
+    takes_reals,
+    type_variable,
+)
+
+
+def facts_of_standard(book: FactBook, node: ir.Node) -> list[Fact]:
+    """A standard node: integers stay integers where they are moved, selected or compared and a runtime can do so."""
+    facts = [book.fact(v) for v in node.inputs]
+    if not any(f.is_quantised for f in facts):
+        return _plain_outputs(book, node, _without_misfits(book, node, facts))
+    if node.op_type in LOOKING:
+        _take_all(book, node, facts)
+        return [plain(ir.DataType.INT64)]
+    if node.op_type in RAW:
+        _take_all(book, node, facts)
+        return _raw(book, node, facts)
+    data = moved_inputs(node) or compared_inputs(node)
+    if any(facts[i].element is None for i in data if i < len(facts) and node.inputs[i] is not None):
+        return facts_of_unknown(book, node)  # what it meets may be integers or not
+    common = _common(node, facts, data)
+    if common is not None and _can_stay(book, node, common):
+        _take_all(book, node, facts)
+        if not moved_inputs(node):
+            return _plain_outputs(book, node, facts)
+        return [common] * moved_outputs(node) + [plain(ir.DataType.INT64)] * len(node.outputs)
+    return _on_reals(book, node, facts)
+
+
+def _without_misfits(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
+    """Integers that nobody gave a scale, where the op takes real numbers only: said so, and followed as if they were real."""
+    seen = list(facts)
+    groups = [type_variable(node.op_type, index, book.opset) for index in range(len(facts))]
+    of_reals = {group for group, fact in zip(groups, facts, strict=True) if fact.is_real and group is not None}
+    for index, fact in enumerate(facts):
+        if fact.element not in WHOLE:
+            continue
+        if groups[index] in of_reals or not can_take(node, index, fact.element, book.opset):
+            book.need_unscaled(Use(node, index))
+            seen[index] = REAL
+    return seen
+
+
+def _take_all(book: FactBook, node: ir.Node, facts: list[Fact]) -> None:
+    for index, fact in enumerate(facts):
+        if fact.is_quantised:
+            book.take(Use(node, index))
+
+
+def _can_stay(book: FactBook, node: ir.Node, fact: Fact) -> bool:
+    if any(output in book.demand.wanted for output in node.outputs):
+        return True  # what takes integers further on decides
+    if integer_inputs(node, book.opset):
+        return True  # so do integers beside them
+    return can_run(node, fact.element, fact.bits, book.opset)
+
+
+def _on_reals(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
+    seen = list(facts)
+    for index, fact in enumerate(facts):
+        if not fact.is_quantised:
+            continue
+        if takes_reals(node, index, book.opset):
+            book.need(Use(node, index))
+            seen[index] = REAL
+        else:
+            book.find(
+                ERROR,
+                describe(node),
+                f"input {index} cannot be quantised numbers, and {Use(node, index).value.name!r} is {fact}",
+                "Connect the tensor that is meant.",
+                rule=OPERAND_TYPE,
+            )
+    return _plain_outputs(book, node, seen)
+
+
+def _raw(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
+    if node.op_type == "DequantizeLinear":
+        return [REAL]
+    if node.op_type != "Cast":
+        return _plain_outputs(book, node, facts)
+    target, fact = _cast_type(node), facts[0]
+    if fact.was_real and fact.scale is not None:
+        book.result.kept_real.append(Use(node, 0))
+        return [plain(target)]
+    bits, width = storage_bits(target), storage_bits(fact.element)
+    if bits is not None and width is not None and bits >= width:
+        return [quantised(fact.scale, fact.bits, target)]
+    if target != ir.DataType.INT64 or not _stay_integers(node):
+        book.find(
+            WARNING,
+            describe(node),
+            f"it takes the integers of {Use(node, 0).value.name!r} ({fact}) as they are, without their scale",
+            "If real numbers are meant, put a Dequant before it.",
+            rule=MISSING_DEQUANT,
+        )
+    return [plain(target)]
+
+
+def _stay_integers(node: ir.Node) -> bool:
+    """Whether what a Cast to 64 bits makes is only moved, compared, and cast back: so torch writes cat, roll and `x > 0`."""
+    waiting = list(node.outputs[:1])
+    seen = set(waiting)
+    while waiting:
+        value = waiting.pop()
+        if value.is_graph_output():
+            return False
+        for consumer, index in value.uses():
+            if consumer.op_type == "Cast" and consumer.domain == "" and _cast_type(consumer) in WHOLE:
+                continue
+            if consumer.domain != "" or index not in (*moved_inputs(consumer), *compared_inputs(consumer)):
+                return False
+            if moved_inputs(consumer):
+                waiting += [o for o in consumer.outputs[: moved_outputs(consumer)] if o not in seen]
+                seen.update(waiting)
+    return True
+
+
+def _plain_outputs(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
+    if node.op_type in ("Constant", "ConstantOfShape"):
+        return [_constant(book, node)]
+    if node.op_type == "Cast":
+        return [plain(_cast_type(node))]
+    return [plain(_element(book, node, facts, index)) for index in range(len(node.outputs))]
+
+
+def _element(book: FactBook, node: ir.Node, facts: list[Fact], index: int) -> ir.DataType | None:
+    """The type of an output: as ONNX has it, else as the file declares it."""
+    found = output_type(node.op_type, index, book.opset)
+    if isinstance(found, ir.DataType):
+        return found
+    if found is None or found >= len(facts):
+        return node.outputs[index].dtype
+    return facts[found].element or node.outputs[index].dtype
+
+
+def _constant(book: FactBook, node: ir.Node) -> Fact:
+    element = constant_type(node)
+    scale = book.demand.scale_of(node.outputs[0]) if node.outputs else None
+    return quantised(scale, storage_bits(element), element) if element in INTEGERS and scale else plain(element)
+
+
+def facts_of_unknown(book: FactBook, node: ir.Node) -> list[Fact]:
+    """A node whose op, or whose other inputs, nobody knows: left as it is, and said so."""
+    for index, value in enumerate(node.inputs):
+        fact = book.fact(value)
+        if value is not None and fact.was_real and fact.scale is not None:
+            book.result.kept_real.append(Use(node, index))
+        elif value is not None and fact.is_quantised and not is_dequant(value.producer()):
+            book.find(
+                WARNING,
+                describe(node),
+                f"whether it takes the integers of {value.name!r} ({book.fact(value)}), its input {index}, cannot be told: "
+                "the op, or the type of what it meets there, is not known",
+                "If it computes with real numbers, put a Dequant before it.",
+                rule=MISSING_DEQUANT,
+            )
+    return [plain(output.dtype) for output in node.outputs]
+
+
+def _common(node: ir.Node, facts: list[Fact], data: tuple[int, ...]) -> Fact | None:
+    """What the data of a node are together, where they are one kind of integers and nothing else is quantised."""
+    of_data = [facts[i] for i in data if i < len(facts) and node.inputs[i] is not None]
+    first = next((f for f in of_data if f.is_quantised), None)
+    others = [f for i, f in enumerate(facts) if f.is_quantised and i not in data and i not in inputs_beside(node)]
+    if first is None or others:
+        return None
+    beside = [facts[i] for i in inputs_beside(node)]
+    if any(f.element != first.element for f in (*of_data, *beside)):
+        return None
+    numbers = [f for i in data if i < len(facts) and (f := facts[i]).is_quantised]
+    is_mixed = len(of_data) > len(numbers) and not _is_constant_elsewhere(node, facts, data)
+    if is_mixed or any(f.scale != first.scale or (f.scale is None and len(of_data) > 1) for f in numbers):
+        return None
+    return replace(max(numbers, key=lambda f: f.bits or 0), was_real=any(f.was_real for f in numbers))
+
+
+def _is_constant_elsewhere(node: ir.Node, facts: list[Fact], data: tuple[int, ...]) -> bool:
+    """Whether the operands that are not known to be quantised are constants, which are written for the others."""
+    rest = [v for i in data if i < len(facts) and not facts[i].is_quantised and (v := node.inputs[i]) is not None]
+    return all(v.const_value is not None or _comes_from(v, "Constant") for v in rest)
+
+
+def _comes_from(value: ir.Value, op_type: str) -> bool:
+    producer = value.producer()
+    return producer is not None and producer.op_type == op_type
+
+
+def _cast_type(node: ir.Node) -> ir.DataType | None:
+    target = node.attributes.get("to")
+    if target is None or target.type != ir.AttributeType.INT:
+        return None
+    try:
+        return ir.DataType(target.as_int())
+    except ValueError:
+        return None

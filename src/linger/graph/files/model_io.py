@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models in and out of files: clear errors on the way in, all or nothing on the way out."""
+
+from __future__ import annotations
+
+import copy
+import os
+import stat
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Union
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError, EncodeError
+
+from linger.atomic import places_beside, write_atomically, write_together
+from linger.errors import GraphError, UsageError, printable
+from linger.graph.core.walking import defined_in, places
+from linger.graph.files.external_data import (
+    embedded_bytes,
+    exchange,
+    exchanged,
+    external_tensors,
+    in_memory,
+    plan_data_file,
+    require_external_data,
+    resolve_external_data,
+    share_tensors,
+)
+from linger.graph.files.node_soundness import node_flaws
+from linger.graph.files.proto_soundness import UNREADABLE, proto_flaws
+from linger.graph.files.soundness import DEEPEST, flaws, refuse
+
+__all__ = ["ModelLike", "copied", "load", "load_own", "read_proto", "save"]
+
+ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
+
+_GIVEN = {bytes: "the given bytes", onnx.ModelProto: "the given ModelProto"}
+_SHOWN_LETTERS = 200
+_LARGEST_FILE = 2**31 - 1
+_LARGEST_TENSORS = _LARGEST_FILE - 2**26
+"""A protobuf file ends at 2 GB; 64 MB are left for nodes, names and shapes."""
+
+
+def load(
+    source: ModelLike,
+    *,
+    prepare: Callable[[onnx.ModelProto], object] | None = None,
+    allowed: Collection[str] = (),
+) -> ir.Model:
+    """An ONNX model from a path, bytes, a ModelProto or an onnx_ir model (which is returned as it is).
+
+    Weights in a file of their own are found beside the model and read when they are needed; bytes and a ModelProto, which
+    lie in no folder, must have theirs inside.
+
+    Args:
+        source: The model.
+        prepare: Mends a file before it is read as a graph; a given ModelProto is copied for it.
+        allowed: Categories of flaws (`linger.graph.files.soundness`) with which a model is not refused: for those that report
+            them, or mend them.
+
+    Raises:
+        UsageError: There is no such file, or it is something else than a file.
+        GraphError: The content is not a complete ONNX model, it contradicts itself (cycles, endless functions, tensors
+            that nothing makes or whose data does not fit), or its external data is missing, outside its folder,
+            or cannot be found because the model was not given as a path.
+    """
+    if isinstance(source, ir.Model):
+        refuse(flaws(source), "the given model", allowed=allowed)
+        return source
+    where, content, folder = _GIVEN.get(type(source)) or str(source), None, None  # a model as text takes a second
+    if isinstance(source, onnx.ModelProto):
+        proto = source
+    else:
+        content = source if isinstance(source, bytes) else _content(source)
+        folder = None if isinstance(source, bytes) else Path(source).parent
+        proto = _parse(content, where)
+    if prepare is not None:
+        proto = _copied(proto) if proto is source else proto
+        _require_readable(proto, content, where)
+        prepare(proto)
+    refuse(proto_flaws(_complete(proto, where), content), where, allowed=allowed)
+    del content
+    model = _from_proto(proto, where)
+    refuse([*flaws(model), *node_flaws(model)], where, allowed=allowed)
+    resolve_external_data(model, folder, where)
+    return model
+
+
+def load_own(source: ModelLike) -> ir.Model:
+    """A model that may be changed: a given onnx_ir model stays as it is, and shares its weights with the copy.
+
+    Raises:
+        UsageError: There is no such file.
+        GraphError: As for `load`.
+    """
+    model = load(source)
+    if model is not source:
+        return model
+    refuse(node_flaws(model), "the given model")
+    require_external_data(model, "the given model")
+    return copied(model)
+
+
+def copied(model: ir.Model) -> ir.Model:
+    """A model that can be edited without changing the given one; the weights are shared."""
+    try:
+        made = model.clone()
+    except RuntimeError:  # its nodes are not in the order of computation
+        made = ir.from_proto(ir.to_proto(model))
+        share_tensors(model, made)
+        return made
+    for place in places(made):
+        for value in defined_in(place.graph):
+            if value.type is not None:
+                value.type = copy.copy(value.type)  # clones share it, and element types are set in place
+    return made
+
+
+def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """The content of a model file as it is; weights in other files are not touched.
+
+    Raises:
+        UsageError: There is no such file.
+        GraphError: The content is not a complete ONNX model, or cannot be shown.
+    """
+    content, where = _content(path), str(path)
+    proto = _complete(_parse(content, where), where)
+    _require_readable(proto, content, where)
+    return proto
+
+
+def _require_readable(proto: onnx.ModelProto, content: bytes | None, where: str) -> None:
+    """Refuse what cannot even be walked through or shown."""
+    refuse((flaw for flaw in proto_flaws(proto, content) if flaw.category in UNREADABLE), where)
+
+
+def _copied(proto: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return copy
+
+
+def _content(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file; neither a pipe nor a device nor what no model can be is opened."""
+    try:
+        path = Path(path)
+        kind = path.stat()
+        if stat.S_ISREG(kind.st_mode) and kind.st_size <= _LARGEST_FILE:
+            return path.read_bytes()
+    except TypeError as error:
+        raise UsageError(
+            f"a model is a path, bytes, a ModelProto or an onnx_ir model, not a {type(path).__name__}."
+        ) from error
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        raise UsageError(f"{path}: there is no such file. Give the path of an ONNX model.") from error
+    except OSError as error:
+        raise UsageError(
+            f"{str(path)[:_SHOWN_LETTERS]}: the file cannot be read ({error.strerror or error})."
+        ) from error
+    if path.is_dir():
+        raise UsageError(f"{path}: this is a folder. Give the path of an ONNX model inside it.")
+    if not path.is_file():
+        raise UsageError(f"{path}: this is a pipe or a device, not a file. Give the path of an ONNX model.")
+    raise GraphError(
+        f"{path}: it has {kind.st_size} bytes, and an ONNX model ends at {_LARGEST_FILE}. Keep weights in a file beside it."
+    )
+
+
+def _parse(content: bytes, where: str) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except DecodeError as error:
+        if "MaxDepth" in str(error):
+            raise GraphError(
+                f"{where}: graphs lie more than {DEEPEST} levels deep inside each other. Flatten the model."
+            ) from error
+        raise GraphError(
+            f"{where}: this is not a complete ONNX model ({len(content)} bytes: {error}). Export it again, or copy it again whole."
+        ) from error
+    return proto
+
+
+def _complete(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise GraphError(f"{where}: this is no ONNX model: it has no graph or no opset. Export it again.")
+    if not proto.graph.output:
+        raise GraphError(f"{where}: the model has no outputs, so it computes nothing. Export it again.")
+    return proto
+
+
+def _from_proto(proto: onnx.ModelProto, where: str) -> ir.Model:
+    try:
+        return ir.from_proto(proto)
+    except (ValueError, KeyError, TypeError, RecursionError, ir.serde.SerdeError) as error:
+        raise GraphError(f"{where}: the graph cannot be read: {_root(error)}. Export it again.") from error
+
+
+def _root(error: BaseException) -> str:
+    """What went wrong at the bottom: onnx_ir wraps each error once per level of the model."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return printable(" ".join(str(error).split()).rstrip("."))  # it may quote a part of the file over several lines
+
+
+def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool | None = None) -> None:
+    """Write a model so that `path` holds either the whole new file or what it held before.
+
+    Args:
+        model: The model. It is not changed; weights that it reads from a file which is overwritten are read from the
+            new one afterwards.
+        path: The file. It does not depend on any other file but its own data file.
+        external_data: Whether weights go into a data file, `<name of the file>.data`, that is moved into place together
+            with the model. None: only where the model would not fit into the 2 GB of one file.
+
+    Raises:
+        UsageError: The file cannot be written, or the model is too large for one file.
+        GraphError: The model cannot be written, or the weights it refers to are gone.
+    """
+    target, size = Path(path), embedded_bytes(model)
+    if external_data is None:
+        external_data = size > _LARGEST_TENSORS
+    if external_data:
+        _save_with_data(model, target)
+        return
+    if size > _LARGEST_FILE:
+        raise UsageError(
+            f"{target}: the model's tensors have {size} bytes, and one file can hold {_LARGEST_FILE}. "
+            "Save with external_data=True."
+        )
+    with exchanged(model, in_memory(model)):
+        content = _serialize(model, target)
+    write_atomically(target, content)
+
+
+def _save_with_data(model: ir.Model, path: Path) -> None:
+    target, data_target = places_beside(path, lambda place: f"{place.name}.data")
+    near = in_memory(model)
+    data = plan_data_file(model, data_target)
+    with exchanged(model, near | dict(data.placed)):
+        content = _serialize(model, target)
+    # what this model itself reads from the file that is about to be overwritten
+    own = [id(t) for t in external_tensors(model) if Path(t.path).resolve() == data_target.resolve()]
+    kept = {key: data.placed.get(key) or ir.Tensor(near[key].numpy().copy()) for key in own}
+    files = {data_target: data.write} if data.tensors else {}
+    write_together(files | {target: lambda file: file.write(content)})
+    if data.tensors:
+        exchange(model, kept)
+
+
+def _serialize(model: ir.Model, target: Path) -> bytes:
+    try:
+        content: bytes = ir.to_proto(model).SerializeToString()
+    except (ir.serde.SerdeError, ValueError, TypeError) as error:
+        raise GraphError(f"{target}: the model cannot be written: {_root(error)}.") from error
+    except EncodeError as error:
+        raise UsageError(
+            f"{target}: without its large initializers the model is still larger than the 2 GB of one file ({error}). "
+            "Make initializers of its constants and save with external_data=True."
+        ) from error
+    return content

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forms of a file: dialect nodes with function bodies, standard nodes, QuantizeLinear/DequantizeLinear."""

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Float ops between DequantizeLinear and QuantizeLinear, and whether integers could go through them as they are.
+
+Quantising is monotonic: it never turns the order of two numbers round. So ops that move, repeat, choose or limit numbers do
+to the integers what they do to the floats, as long as all Q and DQ around them have one scale and one zero point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import onnx
+import onnx_ir as ir
+
+from linger.graph.core.dialect_node import describe
+from linger.graph.core.finding import NOTE, Finding
+from linger.graph.core.liveness import needed_nodes
+from linger.graph.core.walking import places
+from linger.graph.qdq.byte_fusing import ByteFusing
+from linger.graph.qdq.moving_ops import COMPARE, MOVE, MOVE_BYTES, data_inputs, data_outputs, is_moving
+from linger.graph.qdq.qdq_node import (
+    DEQUANTIZE,
+    QUANTIZE,
+    WIDTHS,
+    Quantization,
+    constant,
+    is_qdq,
+    quantization_of,
+    quantized,
+    returns_every_integer,
+)
+
+_BYTE = 8
+_FIRST_OPSET = {_BYTE: dict.fromkeys((*MOVE, *MOVE_BYTES, "Concat", "Where"), 11) | dict.fromkeys(COMPARE, 12)}
+_FIRST_OPSET[4] = {}
+_FIRST_OPSET[16] = dict.fromkeys((*MOVE, "Concat"), 11)
+"""By width, the opset from which ONNX Runtime 1.31 has the integer kernels on a CPU, as measured (Relu as Clip).
+
+Left out: `Max` and `Min` of bytes, which ONNX Runtime 1.16 to 1.22 do not have, and Resize.
+"""
+
+
+_LEFT = "It stays as it is. Quantise both sides alike, as uint8 and for the whole tensor, to have it in integers."
+_DEAD = (
+    "some of its nodes lead nowhere and decide all the same which kernels ONNX Runtime chooses around them; on integers they "
+    "would not, and other kernels round otherwise and may saturate on x64 CPUs without VNNI"
+)
+_OWN_KERNEL = (
+    "ONNX Runtime has an integer kernel of its own for Where between them, QLinearWhere, and would choose another kernel for "
+    "a Where of integers"
+)
+_TO_FILL = "Choose the rule fill_float_islands to have it in integers."
+_REMEDIES = {
+    "": _TO_FILL,
+    _DEAD: "It stays as it is. Remove by hand what leads nowhere to have it in integers, and compare the numbers.",
+    _OWN_KERNEL: "It stays as it is. Nothing needs to be done.",
+}
+"""What to do about an obstacle; of all others, `_LEFT`."""
+
+
+@dataclass(frozen=True)
+class Island:
+    """Float nodes that hang together, with nothing but DQ before and Q behind them.
+
+    Attributes:
+        nodes: The float nodes, in the order of the graph.
+        sources: The DQ nodes before them.
+        sinks: The Q nodes behind them.
+        quantization: What all Q and DQ around have in common; None where they have nothing.
+        obstacle: Why integers cannot go through as they are; empty where they can.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    sources: tuple[ir.Node, ...]
+    sinks: tuple[ir.Node, ...]
+    quantization: Quantization | None
+    obstacle: str
+
+
+def float_islands(model: ir.Model) -> list[Island]:
+    """Every island of the model, in branches, bodies and functions too."""
+    found = []
+    fusing = ByteFusing(model)
+    for place in places(model):
+        opset = (place.function.opset_imports if place.function is not None else model.opset_imports).get("", 0)
+        for nodes in _groups(place.graph):
+            island = _island(nodes, opset, fusing)
+            if island is not None:
+                found.append(island)
+    if all(island.obstacle for island in found):
+        return found
+    needed = needed_nodes(model)
+    return [replace(i, obstacle=i.obstacle or _dead_part(i, needed, fusing)) for i in found]
+
+
+def island_findings(model: ir.Model) -> tuple[Finding, ...]:
+    """Every island as a note: integers could go through it as they are, or why not."""
+    return tuple(
+        Finding(
+            NOTE,
+            describe(island.nodes[0]),
+            f"{_listed(island.nodes)} in float between DequantizeLinear and QuantizeLinear: "
+            f"{island.obstacle or 'integers would give the same numbers'}",
+            _REMEDIES.get(island.obstacle, _LEFT),
+        )
+        for island in float_islands(model)
+    )
+
+
+def _listed(nodes: Iterable[ir.Node]) -> str:
+    types = list(dict.fromkeys(node.op_type for node in nodes))
+    return f"{' and '.join(types)} {'works' if len(types) == 1 else 'work'}"
+
+
+def _groups(graph: ir.Graph) -> list[list[ir.Node]]:
+    """Nodes of the known ops, grouped by the data that goes from one to the other within the graph."""
+    members = {node: index for index, node in enumerate(graph) if is_moving(node)}
+    leader = dict(zip(members, members, strict=True))
+
+    def lead(node: ir.Node) -> ir.Node:
+        while leader[node] is not node:
+            leader[node] = leader[leader[node]]
+            node = leader[node]
+        return node
+
+    for node in members:
+        for index in data_inputs(node):
+            maker = _maker(node, index)
+            if maker is not None and maker in members:
+                leader[lead(node)] = lead(maker)
+    groups: dict[ir.Node, list[ir.Node]] = {}
+    for node in members:
+        groups.setdefault(lead(node), []).append(node)
+    return list(groups.values())
+
+
+def _maker(node: ir.Node, index: int) -> ir.Node | None:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return None if value is None else value.producer()
+
+
+def _island(nodes: list[ir.Node], opset: int, fusing: ByteFusing) -> Island | None:
+    """The island that nodes form; None where other floats come in or go out."""
+    inside = set(nodes)
+    makers = [_maker(node, index) for node in nodes for index in data_inputs(node)]
+    sources = dict.fromkeys(maker for maker in makers if maker not in inside)
+    if any(maker is None or not is_qdq(maker, DEQUANTIZE) for maker in sources):
+        return None
+    users = dict.fromkeys(use for node in nodes for use in _float_uses(node) if use[0] not in inside)
+    is_sunk = all(is_qdq(user, QUANTIZE) and index == 0 for user, index in users)
+    is_output = any(output.is_graph_output() for node in nodes for output in data_outputs(node))
+    if not users or not is_sunk or is_output:
+        return None
+    before = tuple(maker for maker in sources if maker is not None)
+    behind = tuple(dict.fromkeys(user for user, _ in users))
+    kinds = {quantization_of(end) for end in (*before, *behind)}
+    common = next(iter(kinds)) if len(kinds) == 1 else None
+    if common is None:
+        return Island(tuple(nodes), before, behind, None, _difference(kinds))
+    obstacle = _obstacle(nodes, behind[0], common, opset) or _fused(before, behind, fusing)
+    return Island(tuple(nodes), before, behind, common, obstacle)
+
+
+def _float_uses(node: ir.Node) -> list[tuple[ir.Node, int]]:
+    return [(use.node, use.idx) for output in data_outputs(node) for use in output.uses()]
+
+
+def _difference(kinds: set[Quantization | None]) -> str:
+    if None in kinds:
+        return "its scales are not constant or its integers are of no known type"
+    return "scales, zero points or types before and behind it differ, so numbers are rounded anew"
+
+
+def _obstacle(nodes: list[ir.Node], sink: ir.Node, found: Quantization, opset: int) -> str:
+    if not found.is_per_tensor:
+        return "there is a scale for each channel"
+    if not returns_every_integer(sink, found):
+        return "float arithmetic does not give every integer back"
+    for node in nodes:
+        missing = _missing_form(node, found.element, opset) or _doubtful_bound(node, sink, found.element)
+        if missing:
+            return missing
+    return _OWN_KERNEL if any(node.op_type == "Where" for node in nodes) else ""
+
+
+def _fused(before: Iterable[ir.Node], behind: Iterable[ir.Node], fusing: ByteFusing) -> str:
+    """ONNX Runtime makes unsigned bytes of int8 between Q and DQ, which it cannot do where an op reads the integers."""
+    if not fusing.holds([*(node.inputs[0] for node in before), *(node.outputs[0] for node in behind)]):
+        return ""
+    return (
+        "with int8 going through, ONNX Runtime on x64 would choose other kernels for the ops that compute before or behind "
+        "it, which round otherwise and may saturate on CPUs without VNNI"
+    )
+
+
+def _dead_part(island: Island, needed: set[ir.Node], fusing: ByteFusing) -> str:
+    """Nodes that lead nowhere stay while they read a float result that others need (`remove_dead_code`)."""
+    inside = [node for node in island.nodes if node in needed]
+    readers = [user for node in inside for user, _ in _float_uses(node) if user not in needed]
+    return _DEAD if any(fusing.holds(reader.inputs) for reader in readers) else ""
+
+
+def _missing_form(node: ir.Node, element: ir.DataType, opset: int) -> str:
+    first = _FIRST_OPSET[WIDTHS[element]].get(node.op_type)
+    if first is None or opset < first or not _schema_takes(node, element, opset):
+        since = "" if first is None else f" before opset {max(first, opset + 1)}"
+        return f"there is no {node.op_type} of {element.name.lower()}{since}"
+    return ""
+
+
+def bounds_of(node: ir.Node) -> list[int]:
+    """The indices of the inputs that are compared with the data or stand beside it: limits of Clip, the border of Pad."""
+    wanted = {"Clip": (1, 2), "Pad": (2,)}.get(node.op_type, ())
+    return [index for index in wanted if index < len(node.inputs) and node.inputs[index] is not None]
+
+
+def _doubtful_bound(node: ir.Node, sink: ir.Node, element: ir.DataType) -> str:
+    for index in bounds_of(node):
+        tensor = constant(node.inputs[index])
+        if tensor is None or tensor.size != 1:
+            return f"the bounds or the border of {describe(node)} are computed"
+        number = float(tensor.numpy().reshape(-1)[0])
+        if quantized(number, sink, element) is None:
+            return f"{number} in {describe(node)} lies between two integers, and kernels may round it either way"
+    return ""
+
+
+def _schema_takes(node: ir.Node, element: ir.DataType, opset: int) -> bool:
+    op_type = "Clip" if node.op_type == "Relu" else node.op_type
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    formal = schema.inputs[data_inputs(node)[0]] if node.op_type != "Concat" else schema.inputs[0]
+    return f"tensor({element.name.lower()})" in formal.types

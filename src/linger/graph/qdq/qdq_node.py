@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading QuantizeLinear and DequantizeLinear nodes: with which scale, zero point, type and axis."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from linger.graph.core.tensor_content import tensor_key
+
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_DOMAINS = frozenset({"", "com.microsoft"})
+_DEFAULT_AXIS = 1
+
+WIDTHS = {
+    **dict.fromkeys((ir.DataType.INT4, ir.DataType.UINT4), 4),
+    **dict.fromkeys((ir.DataType.INT8, ir.DataType.UINT8), 8),
+    **dict.fromkeys((ir.DataType.INT16, ir.DataType.UINT16), 16),
+}
+"""The integers of Q/DQ nodes and how wide they are. Dequantizing int32 rounds: float32 has 24 bits."""
+
+_EXACT_BITS = {ir.DataType.FLOAT: 16, ir.DataType.FLOAT16: 8}
+"""By the type of the scale, the widest integers that come back from DQ → Q as they were.
+
+d = q - z is exact and |d| < 2^bits. DQ rounds d·s, Q rounds the quotient by s, and a kernel may round 1/s before: at most
+three relative errors of half a unit in the last place. That is 3·2^-24 of 2^16 in float32 (below 0.02) and 3·2^-11 of 2^8 in
+float16 (below 0.4), so rounding gives d again. Bfloat16, with 8 bits, does not.
+"""
+
+_SAFE_SCALES = {
+    ir.DataType.FLOAT: (2.0**-100, 2.0**100),
+    ir.DataType.FLOAT16: (2.0**-14, 2.0**7),
+}
+"""Where d·s is neither subnormal nor infinite: from the smallest normal number to the largest by 2^8 or, generously, 2^16."""
+
+_DOUBTFUL = 0.02
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """What a Q or DQ node makes of numbers: q = round(x / scale) + zero_point, saturated.
+
+    `parameters` is a key: equal keys, equal scale and zero point, constant or the same tensors.
+    """
+
+    element: ir.DataType
+    scale_type: ir.DataType
+    parameters: Hashable
+    axis: int | None
+    block: int
+
+    @property
+    def is_per_tensor(self) -> bool:
+        """Whether one scale holds for the whole tensor."""
+        return self.axis is None
+
+
+def is_qdq(node: ir.Node, op_type: str) -> bool:
+    """Whether a node is standard ONNX's (or ONNX Runtime's own) Q or DQ."""
+    return node.op_type == op_type and node.domain in _DOMAINS
+
+
+def is_qdq_parameter(value: ir.Value) -> bool:
+    """Whether a value is the scale or the zero point of any Q or DQ node."""
+    return any(index in (1, 2) and (is_qdq(n, QUANTIZE) or is_qdq(n, DEQUANTIZE)) for n, index in value.uses())
+
+
+def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor of a value that never changes, an initializer or a Constant node; None for others and for other files."""
+    if value is None or value.is_graph_input():
+        return None
+    tensor = value.const_value
+    producer = value.producer()
+    if producer is not None:
+        content = producer.attributes.get("value") if producer.op_type == "Constant" else None
+        tensor = None if content is None or content.is_ref() else content.as_tensor()
+    return None if isinstance(tensor, ir.ExternalTensor) else tensor
+
+
+def quantization_of(node: ir.Node) -> Quantization | None:
+    """How a Q or DQ node quantises; None where its integers are of no type known here or its scale is not constant."""
+    scale = _input(node, 1)
+    zero = _input(node, 2)
+    tensor = constant(scale)
+    element = _element(node, zero)
+    if tensor is None or element is None or element not in WIDTHS or not _computes_in(node, tensor.dtype):
+        return None
+    zero_key: Hashable = 0
+    if zero is not None:
+        held = constant(zero)
+        if held is None:
+            return None
+        zero_key = tensor_key(held) if np.any(held.numpy().astype(np.int64)) else 0
+    is_per_tensor = tensor.size == 1 and len(tensor.shape) <= 1
+    axis = None if is_per_tensor else _attribute(node, "axis", _DEFAULT_AXIS)
+    block = 0 if is_per_tensor else _attribute(node, "block_size", 0)
+    scale_key = (tensor.dtype, tensor.tobytes()) if is_per_tensor else tensor_key(tensor)
+    if is_per_tensor and zero_key:
+        zero_key = zero_of(node)
+    return Quantization(element, tensor.dtype, (scale_key, zero_key), axis, block)
+
+
+def scale_of(node: ir.Node) -> NDArray[Any]:
+    """The constant scale of a node that has a `quantization_of`."""
+    tensor = constant(_input(node, 1))
+    assert tensor is not None  # the caller asked quantization_of
+    return tensor.numpy()
+
+
+def zero_of(node: ir.Node) -> int:
+    """The constant zero point of a per-tensor node that has a `quantization_of`."""
+    tensor = constant(_input(node, 2))
+    return 0 if tensor is None else int(tensor.numpy().astype(np.int64).reshape(-1)[0])
+
+
+def quantized(number: float, node: ir.Node, element: ir.DataType) -> int | None:
+    """The integer that a per-tensor node makes of a number; None for a number that kernels may round either way.
+
+    A quotient within 2^16 is off by at most 3·2^-24 of it, so only those nearer than 0.02 to a tie are in doubt.
+    """
+    if np.isnan(number):
+        return None
+    low, high = _range(element)
+    place = float(np.clip(number / float(scale_of(node).reshape(-1)[0]) + zero_of(node), low - 1, high + 1))
+    if low <= place <= high and abs(place % 1.0 - 0.5) < _DOUBTFUL:
+        return None
+    return int(np.clip(np.rint(place), low, high))
+
+
+def _range(element: ir.DataType) -> tuple[int, int]:
+    bits = WIDTHS[element]
+    is_signed = element in (ir.DataType.INT4, ir.DataType.INT8, ir.DataType.INT16)
+    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if is_signed else (0, 2**bits - 1)
+
+
+def returns_every_integer(node: ir.Node, quantization: Quantization) -> bool:
+    """Whether DQ and then Q, both like this node, give back every integer of the type as it was."""
+    widest = _EXACT_BITS.get(quantization.scale_type, 0)
+    if WIDTHS[quantization.element] > widest:
+        return False
+    low, high = _SAFE_SCALES[quantization.scale_type]
+    scale = scale_of(node).astype(np.float64)
+    return bool(np.all((scale >= low) & (scale <= high)))
+
+
+def _element(node: ir.Node, zero: ir.Value | None) -> ir.DataType | None:
+    """The type of a node's integers: of the zero point, else what the node says, else the data's or the default."""
+    held = constant(zero)
+    if held is not None:
+        return held.dtype
+    if node.op_type == DEQUANTIZE:
+        x = _input(node, 0)
+        maker = None if x is None else x.producer()
+        if x is not None and x.dtype is None and maker is not None and is_qdq(maker, QUANTIZE):
+            return _element(maker, _input(maker, 2))
+        return None if x is None else x.dtype
+    declared = _attribute(node, "output_dtype", 0)
+    return ir.DataType(declared) if declared else ir.DataType.UINT8
+
+
+def _computes_in(node: ir.Node, scale_type: ir.DataType) -> bool:
+    """Whether a node works in the type of its scale; from opset 23 on it can say otherwise."""
+    name = "precision" if node.op_type == QUANTIZE else "output_dtype"
+    return _attribute(node, name, 0) in (0, scale_type.value)
+
+
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def _attribute(node: ir.Node, name: str, default: int) -> int:
+    found = node.attributes.get(name)
+    return default if found is None or found.is_ref() else found.as_int()

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integer arithmetic in standard ONNX: the kernel that writes nodes, exact products, loops over time."""

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact products of integers in standard ONNX: float32 where its sums are exact, integer kernels or float64 elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from linger.numeric.fixed import FLOAT32_EXACT
+from linger.numeric.onnx.writer import BOOL, DOUBLE, FLOAT, INT32, UINT8, AttributeRef, OnnxValue, OnnxWriter
+
+MOST_TRANSPOSED_TAPS = int(FLOAT32_EXACT) // (15 * 15)
+"""Products of two 4-bit digits that float32 adds exactly: input channels of a group times taps of the kernel."""
+
+
+class OnnxProducts(OnnxWriter):
+    """Linear layers, matrix products and convolutions."""
+
+    def _float32_holds(
+        self,
+        w: OnnxValue,
+        b: OnnxValue | None,
+        x_bits: int | AttributeRef,
+        transposed_group: int | AttributeRef | None = None,
+    ) -> OnnxValue:
+        """Whether 2^(bits−1)·max Σ|w| + max|b| < 2^24, so that float32 sums are exact in any order."""
+        if w.known is not None and (b is None or b.known is not None) and not isinstance(x_bits, AttributeRef):
+            assert not isinstance(transposed_group, AttributeRef)  # attributes are all numbers, or none is
+            magnitudes = np.abs(w.known.astype(np.float64))
+            if transposed_group is not None:  # [in, out/group, …]: the sum runs over the group's inputs and the taps
+                inside, outside = w.known.shape[0] // transposed_group, w.known.shape[1]
+                magnitudes = magnitudes.reshape(transposed_group, inside, outside, -1).swapaxes(1, 2)
+                magnitudes = magnitudes.reshape(transposed_group * outside, -1)
+            rows = magnitudes.reshape(magnitudes.shape[0], -1).sum(axis=1)
+            offset = 0.0 if b is None or b.known is None else np.abs(b.known.astype(np.float64)).max(initial=0.0)
+            return self.constant(rows.max(initial=0.0) * 2.0 ** (x_bits - 1) + offset < FLOAT32_EXACT, BOOL)
+        if transposed_group is None:
+            sums = self._reduce("ReduceSum", self._reshape(self.emit("Abs", [self.wide(w)], DOUBLE), [0, -1]), [1])
+        else:
+            sums = self._sums_of_transposed(w, transposed_group)
+        total = self._reduce("ReduceMax", sums, None)
+        reach = self.pow2(self.sub(self.scalar(x_bits), self.scalar(1.0)))
+        bound = self.mul(total, reach)
+        if b is not None:
+            bound = self.add(bound, self._reduce("ReduceMax", self.emit("Abs", [self.wide(b)], DOUBLE), None))
+        return self.emit("Less", [bound, self.scalar(FLOAT32_EXACT)], BOOL)
+
+    def linear(self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int) -> OnnxValue:
+        def product(dtype: ir.DataType) -> OnnxValue:
+            transposed = self.emit("Transpose", [self.cast(w, dtype)], dtype, perm=(1, 0))
+            result = self.emit("MatMul", [self._factor(x, dtype), transposed], dtype)
+            return self.wide(result if b is None else self.emit("Add", [result, self.cast(b, dtype)], dtype))
+
+        return self._choose(self._float32_holds(w, b, x_bits), lambda: product(FLOAT), lambda: product(DOUBLE))
+
+    def matmul(self, x: OnnxValue, y: OnnxValue) -> OnnxValue:
+        return self.emit("MatMul", [self._factor(x, DOUBLE), self._factor(y, DOUBLE)], DOUBLE)
+
+    def _factor(self, x: OnnxValue, dtype: ir.DataType) -> OnnxValue:
+        """Integers for a matrix product, cast by way of int32.
+
+        A Transpose that moves the first axis, a Cast and a MatMul in a row, with open sizes, crash ONNX Runtime 1.31.1
+        when a session is made: it joins the three. With a second Cast between them it does not.
+        """
+        return self.cast(self.cast(x, INT32), dtype)
+
+    def conv1d(
+        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **geometry: Any
+    ) -> OnnxValue:
+        return self._convolution(x, w, b, x_bits, geometry, axes=1)
+
+    def conv2d(
+        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **geometry: Any
+    ) -> OnnxValue:
+        return self._convolution(x, w, b, x_bits, geometry, axes=2)
+
+    def _convolution(
+        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, x_bits: int, geometry: dict[str, Any], *, axes: int
+    ) -> OnnxValue:
+        """A convolution of any number of axes; `geometry` is strides, pads, dilations and group."""
+
+        def in_float() -> OnnxValue:
+            inputs = [self.cast(x, FLOAT), self.cast(w, FLOAT)] + ([] if b is None else [self.cast(b, FLOAT)])
+            return self.wide(self.emit("Conv", inputs, FLOAT, **geometry))
+
+        def in_integers() -> OnnxValue:
+            total = self._byte_products(x, w, geometry)
+            return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, *[1] * axes]))
+
+        return self._choose(self._float32_holds(w, b, x_bits), in_float, in_integers)
+
+    def _byte_products(self, x: OnnxValue, w: OnnxValue, geometry: dict[str, Any]) -> OnnxValue:
+        """ConvInteger on unsigned bytes: the one integer product that is exact and fast in every ONNX Runtime.
+
+        u8×s8 saturates on CPUs without VNNI, s8×s8 is slow or missing, so signed bytes are moved by 128 and the
+        zero point takes it back. Wider integers are split into a signed high and an unsigned low byte.
+        """
+        total: OnnxValue | None = None
+        for x_byte, x_zero, x_weight in self._bytes(x):
+            for w_byte, w_zero, w_weight in self._bytes(w):
+                zeros = [self.constant(x_zero, UINT8), self.constant(w_zero, UINT8)]
+                part = self.wide(self.emit("ConvInteger", [x_byte, w_byte, *zeros], INT32, **geometry))
+                part = part if x_weight * w_weight == 1 else self.mul(part, self.scalar(x_weight * w_weight))
+                total = part if total is None else self.add(total, part)
+        assert total is not None  # there is at least one byte
+        return total
+
+    def _bytes(self, x: OnnxValue) -> list[tuple[OnnxValue, int, int]]:
+        """(unsigned byte, zero point, weight) of each byte, highest first."""
+        if self.element_bits <= 8:
+            moved = self.add(self.cast(x, INT32), self.constant(128, INT32))
+            return [(self.cast(moved, UINT8), 128, 1)]
+        wide = self.wide(x)
+        high = self.floor(self.div(wide, self.scalar(256.0)))
+        low = self.sub(wide, self.mul(high, self.scalar(256.0)))
+        high = self.add(high, self.scalar(128.0))
+        return [(self.cast(high, UINT8), 128, 256), (self.cast(low, UINT8), 0, 1)]
+
+    def _sums_of_transposed(self, w: OnnxValue, group: int | AttributeRef) -> OnnxValue:
+        """Σ|w| of each output channel: a transposed convolution of |w| with one pixel of ones, its taps added.
+
+        The sums of a group's input channels come from ConvTranspose itself, because the value of `group` is not known
+        here. float32 may round them only above 2^24, and never below it.
+        """
+        magnitudes = self.emit("Abs", [self.cast(w, FLOAT)], FLOAT)
+        zeros = self._reduce("ReduceSum", self.mul(magnitudes, self.constant(0.0, FLOAT)), [1, 2, 3])
+        ones = self._reshape(self.add(zeros, self.constant(1.0, FLOAT)), [1, -1, 1, 1])
+        taps = self.emit("ConvTranspose", [ones, magnitudes], FLOAT, group=group)
+        return self._reduce("ReduceSum", self.wide(taps), [0, 2, 3])
+
+    def conv_transpose2d(
+        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **geometry: Any
+    ) -> OnnxValue:
+        """In float32 where the bound holds, else as products of 4-bit digits: exact for up to MOST_TRANSPOSED_TAPS.
+
+        No runtime has a transposed convolution of integers or of float64.
+        """
+
+        def in_float() -> OnnxValue:
+            inputs = [self.cast(x, FLOAT), self.cast(w, FLOAT)] + ([] if b is None else [self.cast(b, FLOAT)])
+            return self.wide(self.emit("ConvTranspose", inputs, FLOAT, **geometry))
+
+        def in_digits() -> OnnxValue:
+            total: OnnxValue | None = None
+            for signal, signal_weight in self._digits(x, 4):
+                for taps, tap_weight in self._digits(w, 4):
+                    factors = [self.cast(signal, FLOAT), self.cast(taps, FLOAT)]
+                    part = self.wide(self.emit("ConvTranspose", factors, FLOAT, **geometry))
+                    weight = signal_weight * tap_weight
+                    part = part if weight == 1 else self.mul(part, self.scalar(weight))
+                    total = part if total is None else self.add(total, part)
+            assert total is not None  # there is at least one digit
+            return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, 1, 1]))
+
+        return self._choose(self._float32_holds(w, b, x_bits, geometry["group"]), in_float, in_digits)
+
+    def _digits(self, x: OnnxValue, width: int) -> list[tuple[OnnxValue, int]]:
+        """(digit, weight) in base 2^width, lowest first; all but the highest are unsigned."""
+        digits: list[tuple[OnnxValue, int]] = []
+        rest, weight = x, 1
+        for _ in range(self.element_bits // width - 1):
+            rest = self.wide(rest)
+            high = self.floor(self.div(rest, self.scalar(2.0**width)))
+            digits.append((self.sub(rest, self.mul(high, self.scalar(2.0**width))), weight))
+            rest, weight = high, weight << width
+        return [*digits, (rest, weight)]

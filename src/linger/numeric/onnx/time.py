@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps in time in standard ONNX: the order of the steps as rows of one Gather, the loop as a Scan.
+
+No `If` chooses between layouts: with one that reorders, ONNX Runtime 1.31.1 crashes when a session is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from linger.numeric.onnx.products import OnnxProducts
+from linger.numeric.onnx.writer import BOOL, DOUBLE, FLOAT, INT32, INT64, AttributeRef, OnnxValue, integer_type
+
+Flag = int | AttributeRef
+_MATRIX = 2
+_AXES_ARE_AN_INPUT = 13
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Where each place of a [first, second] grid lies in time and batch, and how large both are."""
+
+    time: OnnxValue
+    batch: OnnxValue
+    steps: OnnxValue
+    rows: OnnxValue
+
+
+class OnnxTime(OnnxProducts):
+    """Recurrent layers. Narrow values are float32, or float64 where the op cannot say that float32 suffices."""
+
+    is_narrow_exact = True
+    """Whether float32 holds every number of the recurrent op being written."""
+
+    @property
+    def narrow_type(self) -> ir.DataType:
+        """The type of narrow values."""
+        return FLOAT if self.is_narrow_exact else DOUBLE
+
+    def narrow(self, x: OnnxValue) -> OnnxValue:
+        return self.cast(x, self.narrow_type)
+
+    def table(self, values: Sequence[int]) -> OnnxValue:
+        """Kept as bytes: the file is smaller, and a runtime casts it once."""
+        return self.emit("Cast", [self.constant(values, integer_type(8))], self.narrow_type, to=int(self.narrow_type))
+
+    def entries(self, table: OnnxValue, row: OnnxValue) -> Callable[[OnnxValue], OnnxValue]:
+        """GatherElements on flat indices: Gather copies one element at a time and is five times slower."""
+        shape = self.emit("Concat", [self.constant([-1], INT64), self._shape(row)], INT64, axis=0)
+
+        def find(index: OnnxValue) -> OnnxValue:
+            flat = self._reshape(self.cast(index, INT32), [-1])
+            found = self.emit("GatherElements", [table, flat], table.dtype, axis=0)
+            return self.emit("Reshape", [found, shape], table.dtype)
+
+        return find
+
+    def rounded_product(
+        self, w: OnnxValue, b: OnnxValue, factor: OnnxValue, *, axes: int
+    ) -> Callable[[OnnxValue], OnnxValue]:
+        dtype, factor = self.narrow_type, self.narrow(factor)
+        matrix = self.mul(self.narrow(w), factor)  # exact: factor is a power of two
+        matrix = self.emit("Transpose", [matrix], dtype, perm=(1, 0))
+        offset = self.add(self.mul(self.narrow(b), factor), self.constant(0.5, dtype))
+
+        def product(x: OnnxValue) -> OnnxValue:
+            if axes == _MATRIX:
+                return self.floor(self.emit("Gemm", [x, matrix, offset], dtype))
+            return self.floor(self.add(self.emit("MatMul", [x, matrix], dtype), offset))
+
+        return product
+
+    # -- order -----------------------------------------------------------------------------------------
+    def _shape(self, x: OnnxValue) -> OnnxValue:
+        return self.emit("Shape", [x], INT64)
+
+    def _size(self, x: OnnxValue, axis: int) -> OnnxValue:
+        return self.emit("Gather", [self._shape(x), self.constant(axis, INT64)], INT64, axis=0)
+
+    def _flag(self, value: Flag) -> tuple[OnnxValue, OnnxValue]:
+        """An attribute that is 0 or 1, and its opposite, as whole numbers to multiply with."""
+        flag = self.cast(self.scalar(value), INT64)
+        return flag, self.sub(self.constant(1, INT64), flag)
+
+    def _mix(self, flag: tuple[OnnxValue, OnnxValue], then: OnnxValue, other: OnnxValue) -> OnnxValue:
+        return self.add(self.mul(flag[0], then), self.mul(flag[1], other))
+
+    def _range(self, size: OnnxValue, shape: list[int]) -> OnnxValue:
+        zero, one = self.constant(0, INT64), self.constant(1, INT64)
+        return self._reshape(self.emit("Range", [zero, size, one], INT64), shape)
+
+    def _step_grid(self, x: OnnxValue, batch_first: tuple[OnnxValue, OnnxValue]) -> _Grid:
+        """[time, batch] for sequences x."""
+        first, second = self._size(x, 0), self._size(x, 1)
+        steps, rows = self._mix(batch_first, second, first), self._mix(batch_first, first, second)
+        return _Grid(self._range(steps, [-1, 1]), self._range(rows, [1, -1]), steps, rows)
+
+    def _sequence_grid(self, y: OnnxValue, batch_first: tuple[OnnxValue, OnnxValue]) -> _Grid:
+        """[batch, time] or [time, batch] for steps y."""
+        steps, rows = self._size(y, 0), self._size(y, 1)
+        first = self._range(self._mix(batch_first, rows, steps), [-1, 1])
+        second = self._range(self._mix(batch_first, steps, rows), [1, -1])
+        return _Grid(self._mix(batch_first, second, first), self._mix(batch_first, first, second), steps, rows)
+
+    def _turned(self, grid: _Grid, lengths: OnnxValue | None, go_forward: Flag) -> tuple[OnnxValue, OnnxValue | None]:
+        """Time at each place in the order of the pass, and whether it is inside the sequence."""
+        if lengths is None:
+            last, inside = self.sub(grid.steps, self.constant(1, INT64)), None
+            back = self.sub(last, grid.time)
+        else:
+            ends = self.emit("Gather", [self.cast(lengths, INT64), grid.batch], INT64, axis=0)
+            inside = self.emit("Less", [grid.time, ends], BOOL)
+            back = self.sub(self.sub(ends, self.constant(1, INT64)), grid.time)
+            back = self.emit("Where", [inside, back, grid.time], INT64)
+        return self._mix(self._flag(go_forward), grid.time, back), inside
+
+    def _rows_of(self, x: OnnxValue, index: OnnxValue) -> OnnxValue:
+        """Of three axes the first two joined, at whole-number indices."""
+        width = self._reshape(self._size(x, 2), [1])
+        shape = self.emit("Concat", [self.constant([-1], INT64), width], INT64, axis=0)
+        return self.emit("Gather", [self.emit("Reshape", [x, shape], x.dtype), index], x.dtype, axis=0)
+
+    def to_steps(self, x: OnnxValue, lengths: OnnxValue | None, *, batch_first: Flag, go_forward: Flag) -> OnnxValue:
+        is_batch_first = self._flag(batch_first)
+        grid = self._step_grid(x, is_batch_first)
+        time, _ = self._turned(grid, lengths, go_forward)
+        in_batches = self.add(self.mul(grid.batch, grid.steps), time)
+        in_steps = self.add(self.mul(time, grid.rows), grid.batch)
+        return self._rows_of(x, self._mix(is_batch_first, in_batches, in_steps))
+
+    def from_steps(self, y: OnnxValue, lengths: OnnxValue | None, *, batch_first: Flag, go_forward: Flag) -> OnnxValue:
+        grid = self._sequence_grid(y, self._flag(batch_first))
+        time, inside = self._turned(grid, lengths, go_forward)
+        index = self.add(self.mul(time, grid.rows), grid.batch)
+        ordered = self._rows_of(y, index)
+        if inside is None:
+            return ordered
+        places = self._unsqueeze(inside)
+        return self.emit("Where", [places, ordered, self.constant(0, y.dtype)], y.dtype)
+
+    def _unsqueeze(self, x: OnnxValue) -> OnnxValue:
+        """[first, second] → [first, second, 1], the same at every opset."""
+        shape = self.emit("Concat", [self._shape(x), self.constant([1], INT64)], INT64, axis=0)
+        return self.emit("Reshape", [x, shape], x.dtype)
+
+    def at_end(self, y: OnnxValue, lengths: OnnxValue) -> OnnxValue:
+        rows = self._size(y, 1)
+        last = self.sub(self.cast(lengths, INT64), self.constant(1, INT64))
+        index = self.add(self.mul(last, rows), self._range(rows, [-1]))
+        return self._rows_of(y, index)
+
+    def zero_state(self, sequence: OnnxValue, w: OnnxValue) -> OnnxValue:
+        sizes = [self._reshape(n, [1]) for n in (self._size(sequence, 1), self._size(w, 1))]
+        zero = ir.tensor(np.zeros(1, self.narrow_type.numpy()))
+        made = self.fresh()
+        shape = self.materialise(self.emit("Concat", sizes, INT64, axis=0))
+        self.nodes.append(
+            ir.Node("", "ConstantOfShape", [shape], attributes=[ir.AttrTensor("value", zero)], outputs=[made])
+        )
+        return OnnxValue(self.narrow_type, made)
+
+    def squeeze_first(self, x: OnnxValue) -> OnnxValue:
+        return self._with_axis("Squeeze", x)
+
+    def unsqueeze_first(self, x: OnnxValue) -> OnnxValue:
+        return self._with_axis("Unsqueeze", x)
+
+    def _with_axis(self, op_type: str, x: OnnxValue) -> OnnxValue:
+        if self.opset >= _AXES_ARE_AN_INPUT:
+            return self.emit(op_type, [x, self.constant([0], INT64)], x.dtype)
+        return self.emit(op_type, [x], x.dtype, axes=(0,))
+
+    # -- the loop ----------------------------------------------------------------------------------------
+    def scan(
+        self,
+        step: Callable[[tuple[OnnxValue, ...], OnnxValue], tuple[OnnxValue, ...]],
+        states: tuple[OnnxValue, ...],
+        sequence: OnnxValue,
+        *,
+        stacked: int,
+    ) -> tuple[tuple[OnnxValue, ...], tuple[OnnxValue, ...]]:
+        before, item = [self.fresh() for _ in states], self.fresh()
+        with self._branch() as nodes:
+            carried = tuple(OnnxValue(s.dtype, v) for s, v in zip(states, before, strict=True))
+            after = [self.materialise(s) for s in step(carried, OnnxValue(sequence.dtype, item))]
+            kept = [self.fresh() for _ in range(stacked)]
+            nodes += [ir.Node("", "Identity", [v], outputs=[o]) for v, o in zip(after, kept, strict=False)]
+        for value, state in zip((*after, *kept), (*states, *states[:stacked]), strict=True):
+            # a runtime that does not fold constants cannot find out that a state has two axes
+            value.type, value.shape = ir.TensorType(state.dtype), ir.Shape([None, None])
+        body = ir.Graph([*before, item], [*after, *kept], nodes=nodes, name=f"{self._prefix}step")
+        outputs = [self.fresh() for _ in range(len(states) + stacked)]
+        attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", 1)]
+        inputs = [self.materialise(v) for v in (*states, sequence)]
+        self.nodes.append(ir.Node("", "Scan", inputs, attributes=attributes, outputs=outputs))
+        values = [OnnxValue(s.dtype, v) for s, v in zip((*states, *states[:stacked]), outputs, strict=True)]
+        return tuple(values[: len(states)]), tuple(values[len(states) :])

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training and simulation interpreter: floats that carry integers, with straight-through gradients.
+
+`TorchKernel(is_exact=True)` gives the reference's integers (float64 carriers, proven products);
+`is_exact=False` is for training: float32 throughout, the same formulas, the same gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
+
+from linger.numeric.fixed import ceil_pads, storage_bits
+from linger.numeric.kernel import Ints
+from linger.numeric.torch.exact import plan_product, run_product
+
+INTEGER_TYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32}
+
+
+def carrier(bits: int) -> torch.dtype:
+    """The float type that holds every integer of this width."""
+    return torch.float32 if bits <= 24 else torch.float64
+
+
+def integer_type(bits: int) -> torch.dtype:
+    """The torch type that stores integers of this width."""
+    return INTEGER_TYPES[storage_bits(bits)]
+
+
+class _StraightFloor(torch.autograd.Function):
+    """⌊x⌋ whose gradient is 1."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004 - torch's signature
+        return x.floor()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:  # noqa: ARG004
+        return gradients[0]
+
+
+class TorchKernel:
+    """Interprets bodies on float tensors that carry integers; constants are made on `device`, the CPU if None."""
+
+    def __init__(self, *, is_exact: bool = True, device: torch.device | None = None) -> None:
+        self.is_exact = is_exact
+        self._wide = torch.float64 if is_exact else torch.float32
+        self._device = None if device is None or device.type == "cpu" else device
+
+    def _constant(self, value: Any, dtype: torch.dtype) -> Tensor:
+        if self._device is None or isinstance(value, (Tensor, Sequence)):
+            return torch.as_tensor(value, dtype=dtype, device=self._device)
+        return torch.full((), value, dtype=dtype, device=self._device)  # nothing is copied from the host
+
+    def scalar(self, value: float) -> Tensor:
+        return self._constant(value, self._wide)
+
+    def single(self, value: float) -> Tensor:
+        return self._constant(value, torch.float32)
+
+    def like(self, value: float, reference: Tensor) -> Tensor:
+        return self._constant(value, reference.dtype)
+
+    def pow2(self, exponent: Tensor) -> Tensor:
+        return torch.exp2(exponent)
+
+    def derive(self, name: str, compute: Callable[..., float], *attributes: Any) -> Tensor:
+        return self._constant(compute(*attributes), torch.float64)
+
+    def wide(self, x: Tensor) -> Tensor:
+        return x.to(self._wide)
+
+    def store(self, x: Tensor, bits: int) -> Tensor:
+        return x.to(carrier(bits))
+
+    def real(self, x: Tensor) -> Tensor:
+        return x.to(torch.float32)
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+    def sub(self, a: Tensor, b: Tensor) -> Tensor:
+        return a - b
+
+    def mul(self, a: Tensor, b: Tensor) -> Tensor:
+        return a * b
+
+    def div(self, a: Tensor, b: Tensor) -> Tensor:
+        return a / b
+
+    def floor(self, x: Tensor) -> Tensor:
+        result: Tensor = _StraightFloor.apply(x)
+        return result
+
+    def clip(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        return x.clamp(low, high)
+
+    def where_less(self, a: Tensor, b: Tensor, then: Tensor, other: Tensor) -> Tensor:
+        return torch.where(a < b, then, other)
+
+    def lookup(self, table: Sequence[float], index: Tensor) -> Tensor:
+        return torch.as_tensor(table, dtype=self._wide, device=index.device)[index.long()]
+
+    def ladder(self, values: Sequence[float]) -> Tensor:
+        return self._constant(values, self._wide).reshape(-1, 1, 1)
+
+    def log(self, x: Tensor) -> Tensor:
+        return x.log()
+
+    def max_along(self, x: Tensor, axis: int) -> Tensor:
+        return x.amax(axis, keepdim=True)
+
+    def sum_along(self, x: Tensor, axis: int) -> Tensor:
+        return x.sum(axis, keepdim=True)
+
+    def lines(self, x: Tensor, w: Tensor) -> Tensor:
+        return x.reshape(-1, w.numel())
+
+    def group_lines(self, x: Tensor, groups: int) -> Tensor:
+        return x.reshape(-1, math.prod(x.shape[1:]) // groups)
+
+    def reshape_like(self, x: Tensor, other: Tensor) -> Tensor:
+        return x.reshape(other.shape)
+
+    def line_length(self, x: Tensor) -> Tensor:
+        return self.scalar(x.shape[-1])
+
+    def linear(self, x: Tensor, w: Tensor, b: Tensor | None, *, x_bits: int, w_bits: int) -> Tensor:
+        if not self.is_exact:
+            return F.linear(x, w, b)
+        return run_product(F.linear, x, w, b, plan_product(w, b, x_bits), group=1, axis=-1).double()
+
+    def matmul(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.matmul(x.double(), y.double())
+
+    def conv1d(
+        self,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        strides: Ints,
+        pads: Ints,
+        dilations: Ints,
+        group: int,
+    ) -> Tensor:
+        def product(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+            return conv1d(x, w, b, strides=strides, pads=pads, dilations=dilations, group=group)
+
+        if not self.is_exact:
+            return product(x, w, b)
+        return run_product(product, x, w, b, plan_product(w, b, x_bits), group=group, axis=1).double()
+
+    def conv2d(
+        self,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        strides: Ints,
+        pads: Ints,
+        dilations: Ints,
+        group: int,
+    ) -> Tensor:
+        def product(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+            return conv2d(x, w, b, strides=strides, pads=pads, dilations=dilations, group=group)
+
+        if not self.is_exact:
+            return product(x, w, b)
+        return run_product(product, x, w, b, plan_product(w, b, x_bits), group=group, axis=1).double()
+
+    def conv_transpose2d(
+        self,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        strides: Ints,
+        pads: Ints,
+        output_padding: Ints,
+        dilations: Ints,
+        group: int,
+    ) -> Tensor:
+        geometry: dict[str, Any] = {
+            "strides": strides, "pads": pads, "output_padding": output_padding, "dilations": dilations, "group": group
+        }  # fmt: skip
+
+        def product(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+            return conv_transpose2d(x, w, b, **geometry)
+
+        if not self.is_exact:
+            return product(x, w, b)
+        plan = plan_product(w, b, x_bits, transposed_groups=group)
+        return run_product(product, x, w, b, plan, group=group, axis=1, is_transposed=True).double()
+
+    def window_sum(self, x: Tensor, *, kernel_shape: Ints, strides: Ints, pads: Ints) -> Tensor:
+        padded = _pad(self.wide(x), pads)
+        # divisor_override=1 makes the average a sum
+        return F.avg_pool2d(padded, kernel_shape, strides, divisor_override=1)
+
+    def max_pool2d(
+        self, x: Tensor, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int
+    ) -> Tensor:
+        # torch pads evenly, by at most half the window, and has its own idea of ceil_mode: padding first has none
+        if ceil_mode:
+            pads = ceil_pads(x.shape[2:], kernel_shape, strides, pads, dilations)
+        padded = _pad(x, pads, fill=float("-inf"))
+        return F.max_pool2d(padded, kernel_shape, strides, 0, dilations)
+
+    def relu(self, x: Tensor) -> Tensor:
+        return torch.relu(x)
+
+    def clamp(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        return x.clamp(low, high)
+
+    def rows(self, table: Tensor, index: Tensor) -> Tensor:
+        return F.embedding(index.long(), table)
+
+    def pad(self, x: Tensor, pads: Tensor | Ints, value: Tensor) -> Tensor:
+        numbers = [int(n) for n in (pads.detach().tolist() if isinstance(pads, Tensor) else pads)]
+        begins, ends = numbers[: x.dim()], numbers[x.dim() :]
+        from_last = [n for pair in zip(reversed(begins), reversed(ends), strict=True) for n in pair]
+        # around x − value the border is zero: the value itself need not be known, as in a trace
+        return F.pad(x - value, from_last) + value
+
+    def shuffle(self, x: Tensor, groups: int) -> Tensor:
+        result: Tensor = x.unflatten(1, (groups, x.shape[1] // groups)).transpose(1, 2).flatten(1, 2)
+        return result
+
+    def turn(self, x: Tensor) -> Tensor:
+        return x.permute(0, 1, 3, 2)
+
+    def per_channel(self, w: Tensor, x: Tensor) -> Tensor:
+        return w.reshape(-1, *[1] * (x.dim() - 2))
+
+    def concat(self, xs: Sequence[Tensor], axis: int) -> Tensor:
+        return torch.cat(list(xs), dim=axis)
+
+    def split(self, x: Tensor, parts: int, axis: int) -> tuple[Tensor, ...]:
+        return x.chunk(parts, dim=axis)
+
+    def narrow(self, x: Tensor) -> Tensor:
+        return x.to(self._wide)
+
+    def table(self, values: Sequence[int]) -> Tensor:
+        return self._constant(values, self._wide)
+
+    def entries(self, table: Tensor, row: Tensor) -> Callable[[Tensor], Tensor]:
+        return lambda index: table[index.long()]
+
+    def rounded_product(self, w: Tensor, b: Tensor, factor: Tensor, *, axes: int) -> Callable[[Tensor], Tensor]:
+        matrix, offset = w.to(self._wide), b.to(self._wide)
+        return lambda x: self.floor(F.linear(x, matrix, offset) * factor + 0.5)
+
+    def to_steps(self, x: Tensor, lengths: Tensor | None, *, batch_first: int, go_forward: int) -> Tensor:
+        steps = x.transpose(0, 1) if batch_first else x
+        return steps if go_forward else turned(steps, lengths)
+
+    def from_steps(self, y: Tensor, lengths: Tensor | None, *, batch_first: int, go_forward: int) -> Tensor:
+        if lengths is not None:
+            y = y.where(is_inside(y, lengths)[(...,) + (None,) * (y.dim() - 2)], 0.0)
+        ordered = y if go_forward else turned(y, lengths)
+        return ordered.transpose(0, 1) if batch_first else ordered
+
+    def at_end(self, y: Tensor, lengths: Tensor) -> Tensor:
+        return y[beside(lengths, y).long() - 1, torch.arange(y.shape[1], device=y.device)]
+
+    def zero_state(self, sequence: Tensor, w: Tensor) -> Tensor:
+        return sequence.new_zeros(sequence.shape[1], w.shape[1], dtype=self._wide)
+
+    def squeeze_first(self, x: Tensor) -> Tensor:
+        return x.squeeze(0)
+
+    def unsqueeze_first(self, x: Tensor) -> Tensor:
+        return x.unsqueeze(0)
+
+    def scan(
+        self,
+        step: Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]],
+        states: tuple[Tensor, ...],
+        sequence: Tensor,
+        *,
+        stacked: int,
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        if is_fake(sequence):  # an open number of steps: all have the shape of one
+            states = step(states, sequence[0])
+            return states, tuple(s.expand(sequence.shape[0], *s.shape) for s in states[:stacked])
+        kept: list[tuple[Tensor, ...]] = []
+        for item in sequence.unbind(0):
+            states = step(states, item)
+            kept.append(states[:stacked])
+        return states, tuple(torch.stack(part) for part in zip(*kept, strict=True))
+
+
+def beside(t: Tensor, other: Tensor) -> Tensor:
+    """The tensor on the device of another one: torch keeps the lengths of packed sequences on the CPU."""
+    return t if t.device == other.device else t.to(other.device)  # asked for only where needed: a trace would write it
+
+
+def is_inside(steps: Tensor, lengths: Tensor) -> Tensor:
+    """Whether step t of sequence b is before its end, [time, batch]."""
+    return torch.arange(steps.shape[0], device=steps.device)[:, None] < beside(lengths, steps).long()[None]
+
+
+def turned(steps: Tensor, lengths: Tensor | None) -> Tensor:
+    """Each sequence from its end to its beginning; what lies beyond a length stays where it is."""
+    if lengths is None:
+        return steps.flip(0)
+    time = torch.arange(steps.shape[0], device=steps.device)[:, None]
+    index = torch.where(is_inside(steps, lengths), beside(lengths, steps).long()[None] - 1 - time, time)
+    return steps[index, torch.arange(steps.shape[1], device=steps.device)[None]]
+
+
+def conv1d(x: Tensor, w: Tensor, b: Tensor | None, *, strides: Ints, pads: Ints, dilations: Ints, group: int) -> Tensor:
+    """torch's convolution over one axis with separate padding at each end."""
+    if pads[0] == pads[1]:
+        return F.conv1d(x, w, b, strides, pads[:1], dilations, group)
+    return F.conv1d(F.pad(x, pads), w, b, strides, 0, dilations, group)
+
+
+def conv2d(x: Tensor, w: Tensor, b: Tensor | None, *, strides: Ints, pads: Ints, dilations: Ints, group: int) -> Tensor:
+    """torch's convolution with separate padding at each edge."""
+    if pads[:2] == pads[2:]:
+        return F.conv2d(x, w, b, strides, pads[:2], dilations, group)
+    return F.conv2d(_pad(x, pads), w, b, strides, 0, dilations, group)
+
+
+def conv_transpose2d(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    *,
+    strides: Ints,
+    pads: Ints,
+    output_padding: Ints,
+    dilations: Ints,
+    group: int,
+) -> Tensor:
+    """torch's transposed convolution with separate padding at each edge; w is [in, out/group, kh, kw]."""
+    if pads[:2] == pads[2:]:
+        return F.conv_transpose2d(x, w, b, strides, pads[:2], output_padding, group, dilations)
+    full = F.conv_transpose2d(x, w, b, strides, 0, output_padding, group, dilations)
+    return full[..., pads[0] : full.shape[-2] - pads[2], pads[1] : full.shape[-1] - pads[3]]
+
+
+def _pad(x: Tensor, pads: Ints, *, fill: float = 0.0) -> Tensor:
+    top, left, bottom, right = pads
+    return F.pad(x, (left, right, top, bottom), value=fill) if any(pads) else x

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantise-dequantise in one pass: the fast twin of Quant and of every layer's requantisation.
+
+Works on real carriers q/scale. The forward is ⌊x·scale + ½⌋ limited and divided by the scale, in x's own
+precision; the gradient is that of limiting alone (straight through the rounding). The input is kept only when
+something may be limited, so an unsaturated tensor costs no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linger.numeric.fixed import limits
+from linger.numeric.torch.scale import Scale
+
+
+def _round_to_grid(x: Tensor, scale: Scale, low: int | None, high: int | None, *, is_owned: bool) -> Tensor:
+    """⌊x·scale + ½⌋ limited and divided by the scale; written over x where the caller owns it."""
+    if isinstance(scale, Tensor):
+        scale = scale.to(x.dtype)
+        result: Tensor = (x * scale).add_(0.5).floor_()
+        return (result if high is None else result.clamp_(low, high)).div_(scale)
+    half = torch.tensor(0.5, dtype=x.dtype, device=x.device)
+    result = torch.add(half, x, alpha=scale, out=x) if is_owned else torch.add(half, x, alpha=scale)
+    result.floor_()
+    if high is not None:
+        result.clamp_(low, high)
+    return result.mul_(1.0 / scale)
+
+
+class _FakeQuantize(torch.autograd.Function):
+    @staticmethod
+    def forward(  # torch's apply takes positional arguments only
+        ctx: Any,
+        x: Tensor,
+        scale: Scale,
+        low: int,
+        high: int,
+        is_relu: bool,  # noqa: FBT001
+        can_saturate: bool,  # noqa: FBT001
+        is_owned: bool,  # noqa: FBT001
+    ) -> Tensor:
+        ctx.is_relu, ctx.can_saturate = is_relu, can_saturate
+        # open ends, as hardtanh_backward takes them: low − ½ rounds up to low, so the edge lies one step below it
+        below = (low - 0.5) / scale * (1 + torch.finfo(x.dtype).eps)
+        ctx.edges = (0.0 if is_relu else below, (high + 0.5) / scale)
+        if is_relu or can_saturate:
+            ctx.save_for_backward(x)  # the edges of a scale on a device are tensors too, but no inputs or outputs
+            is_owned = False
+        elif is_owned and not isinstance(scale, Tensor):
+            ctx.mark_dirty(x)
+        needs_limit = is_relu or can_saturate
+        return _round_to_grid(x, scale, 0 if is_relu else low, high if needs_limit else None, is_owned=is_owned)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        gradient = gradients[0]
+        if ctx.can_saturate and isinstance(ctx.edges[1], Tensor):
+            low, high = ctx.edges
+            (x,) = ctx.saved_tensors
+            gradient = gradient.masked_fill((x <= low) | (x >= high), 0.0)
+        elif ctx.can_saturate:
+            gradient = torch.ops.aten.hardtanh_backward(gradient, ctx.saved_tensors[0], *ctx.edges)
+        elif ctx.is_relu:
+            gradient = torch.ops.aten.threshold_backward(gradient, ctx.saved_tensors[0], 0.0)
+        return gradient, None, None, None, None, None, None
+
+
+def fake_quantize(
+    x: Tensor,
+    scale: Scale,
+    bits: int,
+    *,
+    is_relu: bool = False,
+    can_saturate: bool = True,
+    is_owned: bool = False,
+) -> Tensor:
+    """sat(⌊x·scale + ½⌋)/scale, with ReLU fused on request.
+
+    Args:
+        x: Real values, float32 or float64.
+        scale: A power of two.
+        bits: Width of the integers.
+        is_relu: Limit to 0 … max instead; the gradient is ReLU's, taken at the input, not at the rounded output.
+        can_saturate: False where the caller knows that nothing is limited, which makes the gradient the identity.
+        is_owned: Nobody else needs x: it may be written over.
+    """
+    low, high = limits(bits)
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        needs_limit = is_relu or can_saturate
+        return _round_to_grid(
+            x, scale, 0 if is_relu else low, high if needs_limit else None, is_owned=is_owned and not x.requires_grad
+        )
+    result: Tensor = _FakeQuantize.apply(x, scale, low, high, is_relu, can_saturate, is_owned)
+    return result
+
+
+class _RoundWeight(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        weight: Tensor,
+        factor: Tensor | None,
+        choose_scale: Callable[[Any], Any],
+        stays_there: bool,  # noqa: FBT001
+    ) -> Any:
+        ctx.save_for_backward(factor)
+        result = weight.clone() if factor is None else weight * factor
+        scale = choose_scale(largest_magnitude(result) if stays_there else max_abs(result))
+        if isinstance(scale, Tensor):
+            scale = scale.to(result.dtype)
+            result.mul_(scale).add_(0.5).floor_()
+            ctx.mark_non_differentiable(scale)
+            ctx.scale = scale.detach()
+        else:
+            half = torch.tensor(0.5, dtype=result.dtype, device=result.device)
+            torch.add(half, result, alpha=scale, out=result).floor_()
+            ctx.scale = scale
+        return result, scale
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (factor,) = ctx.saved_tensors
+        # in place: the gradient comes fresh from the product's backward and nobody else sees it
+        gradient = gradients[0].mul_(ctx.scale if factor is None else factor * ctx.scale)
+        return gradient, None, None, None
+
+
+def round_weight(
+    weight: Tensor, factor: Tensor | None, choose_scale: Callable[[Any], Any], *, stays_there: bool = False
+) -> tuple[Tensor, Any]:
+    """The integers ⌊w·factor·scale + ½⌋ (in a float tensor) and the scale.
+
+    Args:
+        weight: Output channels first.
+        factor: Folds a batch norm in the same pass (one number per output channel, broadcastable); no gradient.
+        choose_scale: From the largest |w·factor| to a scale that holds it, so that nothing saturates.
+        stays_there: A scale of weights on a device is chosen there, without a look at it: both numbers are tensors.
+    """
+    if weight.dtype in (torch.float16, torch.bfloat16):  # ⌊w·scale + ½⌋ itself would be rounded
+        weight, factor = weight.float(), None if factor is None else factor.float()
+    integers, scale = _RoundWeight.apply(weight, factor, choose_scale, stays_there)
+    return integers, scale.double() if isinstance(scale, Tensor) else scale
+
+
+def largest_magnitude(x: Tensor, *, is_relu: bool = False) -> Scale:
+    """`max_abs`, left where x is: a float64 tensor without axes, unless x is on the CPU or empty."""
+    if x.is_cpu or x.numel() == 0:
+        return max_abs(x, is_relu=is_relu)
+    x = x.detach()
+    if is_relu:
+        return x.amax().clamp(min=0.0).double()
+    low, high = torch.aminmax(x)
+    return torch.maximum(-low, high).double()
+
+
+def max_abs(x: Tensor, *, is_relu: bool = False) -> float:
+    """Largest magnitude (of the positive part only, where ReLU follows); 0 for an empty tensor."""
+    if x.numel() == 0:
+        return 0.0
+    if not x.is_cpu:
+        return float(largest_magnitude(x, is_relu=is_relu))  # one look
+    x = x.detach()
+    if is_relu:
+        return max(float(x.max()), 0.0)
+    low, high = torch.aminmax(x)
+    largest = max(-float(low), float(high))
+    return largest if largest == largest and float(low) == float(low) else float("nan")

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what the exporter wrote to the file: names, initializers, shapes, and the form asked for."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from linger.atomic import made_folder, write_atomically
+from linger.dialect import DOMAIN, find_op
+from linger.errors import GraphError
+from linger.graph.core.dialect_node import all_nodes
+from linger.graph.core.element_types import infer_element_types
+from linger.graph.forms.attach_functions import attach_functions
+from linger.graph.forms.expand_dialect import expand_dialect
+from linger.graph.forms.to_qdq import to_qdq
+from linger.graph.passes.name_platform import name_platform
+from linger.graph.passes.remove_dead_code import remove_dead_code
+from linger.graph.passes.replace_idle_clips import replace_idle_clips
+from linger.onnx.exporter.boundary import keep_integers_at_the_ends, remove_dequants
+from linger.onnx.exporter.fixed_shapes import fix_shapes
+from linger.onnx.exporter.naming import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names
+from linger.onnx.exporter.options import ExportOptions
+from linger.onnx.exporter.value_shapes import forget_sizes_from_values
+from linger.targets import Target, find_target
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Stages:
+    """What the file looked like on the way, for a user who debugs an export."""
+
+    folder: Path | None
+    notes: list[str] = field(default_factory=list)
+
+    def keep(self, name: str, model: ir.Model | onnx.ModelProto, what: str) -> None:
+        """Save one numbered stage."""
+        if self.folder is None:
+            return
+        made_folder("debug_dump", self.folder)
+        file = f"{len(self.notes) + 1}_{name}.onnx"
+        proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
+        write_atomically(self.folder / file, proto.SerializeToString())
+        self.notes.append(f"{file}: {what}")
+        write_atomically(self.folder / "stages.txt", ("\n".join(self.notes) + "\n").encode())
+
+
+def assemble(content: bytes, options: ExportOptions, *, is_wrapped: bool = False) -> onnx.ModelProto:
+    """The finished model of a form, checked by onnx."""
+    stages = Stages(options.debug_folder)
+    model = ir.from_proto(onnx.load_from_string(content))
+    stages.keep("traced", model, "what torch's exporter wrote; node names travel in the attribute linger_name")
+    name_nodes(model)
+    store_parameters(model)
+    if is_wrapped:
+        unwrap_names(model)
+    _forget_shapes(model)
+    forget_sizes_from_values(model)
+    infer_element_types(model.graph)
+    model.producer_name, model.producer_version = "linger", version("linger")
+    stages.keep("named", model, "nodes and integer parameters carry the names of modules and checkpoint keys")
+    if not options.is_dynamic and fix_shapes(model, _fixed_sizes):
+        stages.keep("fixed_shapes", model, "shapes that were computed from fixed sizes became constants")
+    if options.is_input_quant:
+        _warn_about_float_inputs(keep_integers_at_the_ends(model))
+        stages.keep("integer_ends", model, "Quant at inputs and Dequant at outputs removed (is_input_quant)")
+    if not options.is_update_dequant:
+        count = remove_dequants(model)
+        warnings.warn(
+            f"export: is_update_dequant=False leaves out {count} Dequant nodes; the file is not checked and will not run.",
+            UserWarning,
+            stacklevel=4,
+        )
+        options = replace(options, enable_onnx_checker=False, form="bare")
+    if options.target is not None:
+        _suit(model, find_target(options.target), stages)
+    proto = _in_form(model, options)
+    stages.keep(options.form, proto, f"the form {options.form!r}: the finished file")
+    return proto
+
+
+def _fixed_sizes(model: ir.Model) -> dict[str, tuple[int, ...]]:
+    """The sizes of every tensor that has fixed ones, inferred through the bodies of dialect nodes."""
+    shaped = ir.from_proto(ir.to_proto(model))
+    attach_functions(shaped)
+    proto = ir.to_proto(shaped)
+    del proto.graph.value_info[:]
+    graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
+    types = {value.name: value.type.tensor_type for value in (*graph.input, *graph.value_info, *graph.output)}
+    known = {n: t.shape.dim for n, t in types.items() if t.HasField("shape")}
+    return {
+        n: tuple(d.dim_value for d in dims) for n, dims in known.items() if all(d.HasField("dim_value") for d in dims)
+    }
+
+
+def _warn_about_float_inputs(refused: Mapping[str, str]) -> None:
+    if refused:
+        reasons = "; ".join(f"{name!r}, as {reason}" for name, reason in refused.items())
+        warnings.warn(
+            f"export: is_input_quant leaves an input float: {reasons}. Feed real values there, or let a quantised layer be "
+            "the first to use it.",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
+def _suit(model: ir.Model, target: Target, stages: Stages) -> None:
+    """What a chip's packer wants and what costs nothing."""
+    if not target.has_clip:
+        replaced = replace_idle_clips(model)
+        stages.keep("without_clips", model, f"{len(replaced)} Clips that limit nothing became Relu (target)")
+    if target.is_named_in_nodes:
+        name_platform(model, target.name)
+
+
+def _in_form(model: ir.Model, options: ExportOptions) -> onnx.ModelProto:
+    if options.form == "qdq":
+        model = _with_qdq(model, options)
+    if options.form in ("standard", "qdq"):
+        expand_dialect(model)
+        remove_dead_code(model)  # written out, states that nobody reads would still be computed
+        _name(model, options)
+        return _finished(model, options)
+    _name(model, options)
+    bare = None if options.form == "dialect" else ir.to_proto(model)
+    if not options.is_update_dequant:
+        assert bare is not None  # assemble chose the form
+        return _bare(ir.from_proto(bare), None, options)
+    attach_functions(model)
+    finished = _finished(model, options)
+    return finished if bare is None else _bare(ir.from_proto(bare), finished, options)
+
+
+def _with_qdq(model: ir.Model, options: ExportOptions) -> ir.Model:
+    """Quantise/dequantise pairs where they are possible; what is not exact everywhere is said once."""
+    attach_functions(model)  # shapes are inferred through the bodies, and a Gemm needs to know its rank
+    shaped = ir.from_proto(_finished(model, options))
+    summary = to_qdq(shaped, is_symmetric=options.is_qdq_symmetric).summary()
+    if summary:
+        logger.warning("export, form 'qdq': %s", summary)
+    return shaped
+
+
+def _name(model: ir.Model, options: ExportOptions) -> None:
+    if options.is_scoped_info:
+        follow_modules(model)
+    else:
+        number_nodes(model)
+
+
+def _forget_shapes(model: ir.Model) -> None:
+    """What the trace saw holds for its own sizes only; the shapes are inferred anew."""
+    outputs = {id(value) for value in model.graph.outputs}
+    for node in all_nodes(model):
+        for value in node.outputs:
+            if id(value) not in outputs:
+                value.shape = None
+                value.type = None
+
+
+def _finished(model: ir.Model, options: ExportOptions) -> onnx.ModelProto:
+    """Shapes inferred, checked."""
+    proto = ir.to_proto(model)
+    if options.dynamic_axes:
+        _open_outputs(proto, options.dynamic_axes)
+    # values that only have a type would not pass the checker
+    del proto.graph.value_info[:]
+    proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    _drop_untyped(proto)
+    if not options.enable_onnx_checker:
+        return proto
+    try:
+        onnx.checker.check_model(proto, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise GraphError(f"the exported graph does not pass onnx's checker: {error}") from error
+    return proto
+
+
+def _open_outputs(proto: onnx.ModelProto, dynamic_axes: Mapping[str, Any]) -> None:
+    """Names that the exporter made up for open sizes of outputs are dropped; the user's stay."""
+    wanted = {name: set(axes.values()) if isinstance(axes, Mapping) else set() for name, axes in dynamic_axes.items()}
+    named = set().union(*wanted.values()) if wanted else set()
+    for output in proto.graph.output:
+        for dim in output.type.tensor_type.shape.dim:
+            is_users = dim.dim_param in named or "_dynamic_axes_" in dim.dim_param
+            if dim.HasField("dim_param") and not is_users:
+                dim.ClearField("dim_param")
+
+
+def _drop_untyped(proto: onnx.ModelProto) -> None:
+    kept = [v for v in proto.graph.value_info if v.type.tensor_type.HasField("shape")]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(kept)
+
+
+def _bare(model: ir.Model, finished: onnx.ModelProto | None, options: ExportOptions) -> onnx.ModelProto:
+    """The nodes without functions, integer Relu and the like in the standard domain, shapes from the full form."""
+    for node in all_nodes(model):
+        if node.domain == DOMAIN:
+            op = find_op(node.op_type)
+            node.op_type = op.bare_name(len(node.inputs))
+            node.domain = "" if op.standard_name else DOMAIN
+    proto = ir.to_proto(model)
+    del proto.graph.value_info[:]
+    if finished is not None:
+        proto.graph.value_info.extend(finished.graph.value_info)
+        del proto.graph.output[:]
+        proto.graph.output.extend(finished.graph.output)
+    if options.enable_onnx_checker:
+        onnx.checker.check_model(proto)
+    return proto

@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger.onnx.export: a model becomes an ONNX file, and the model stays as it was."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import onnx
+import onnx_ir as ir
+from torch import Tensor, nn
+from torch.onnx import TrainingMode
+from torch.utils._pytree import tree_leaves
+
+from linger.analysis.attributes import kept_attributes
+from linger.atomic import write_atomically
+from linger.dialect import DOMAIN, DOMAIN_VERSION
+from linger.errors import UnsupportedError, UsageError, listing
+from linger.graph.files.model_io import save
+from linger.graph.passes.cancel_dq_q import cancel_dq_q
+from linger.onnx.call import Call, FlatModel, as_constant_of_a_trace, default_names, read_call, run_once
+from linger.onnx.exporter.assembly import assemble
+from linger.onnx.exporter.baked_sizes import Example, require_open
+from linger.onnx.exporter.decisions import DecisionWatch
+from linger.onnx.exporter.emission import SymbolicEmitter, TraceEmitter
+from linger.onnx.exporter.large import export_large, is_large
+from linger.onnx.exporter.naming import unwrap_names
+from linger.onnx.exporter.options import (
+    ExportOptions,
+    check_keywords,
+    check_names,
+    check_options,
+    check_place,
+    check_tensors,
+    warn_about_removed,
+    with_names,
+    with_target,
+)
+from linger.onnx.exporter.simplification import simplify as simplify_model
+from linger.onnx.exporter.target_check import judge
+from linger.onnx.exporter.tracing import FunctionMetError, declared_axes, trace, trace_dynamo
+from linger.onnx.exporter.wrapper_trace import WrapperTrace
+from linger.onnx.operators.operator import translation_table, with_bodies
+from linger.onnx.preserve import preserved
+from linger.quantization.core.runtime import Runtime
+from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.setup.initialize import runtime_of
+
+Target = str | os.PathLike[str] | IO[bytes]
+
+
+def export(
+    model: Any,
+    args: Any,
+    f: Target,
+    export_params: bool = True,  # noqa: FBT001, FBT002
+    verbose: bool = False,  # noqa: FBT001, FBT002
+    training: Any = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    aten: bool = False,  # noqa: FBT001, FBT002
+    export_raw_ir: bool = False,  # noqa: FBT001, FBT002
+    operator_export_type: Any = None,
+    opset_version: int | None = None,
+    _retain_param_name: bool = True,  # noqa: FBT001, FBT002
+    do_constant_folding: bool = True,  # noqa: FBT001, FBT002
+    example_outputs: Any = None,
+    strip_doc_string: bool = True,  # noqa: FBT001, FBT002
+    dynamic_axes: Mapping[str, Any] | None = None,
+    keep_initializers_as_inputs: bool | None = None,  # noqa: FBT001
+    custom_opsets: Mapping[str, int] | None = None,
+    enable_onnx_checker: bool = True,  # noqa: FBT001, FBT002
+    use_external_data_format: bool = False,  # noqa: FBT001, FBT002
+    is_update_dequant: bool = True,  # noqa: FBT001, FBT002
+    is_input_quant: bool = False,  # noqa: FBT001, FBT002
+    is_scoped_info: bool = True,  # noqa: FBT001, FBT002
+    debug_dump: bool | str | os.PathLike[str] = False,  # noqa: FBT001, FBT002
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamo: bool = False,
+    dynamic_shapes: Any = None,
+    external_data: bool | None = None,
+    report: bool = False,
+    verify: bool = False,
+    form: str = "dialect",
+    qdq_symmetric: bool = False,
+    simplify: bool = False,
+    target: str | None = None,
+    **torch_keywords: Any,
+) -> None:
+    """Write a model as ONNX; every argument of the old and of today's torch.onnx.export is understood.
+
+    A quantised model becomes nodes of the `thinker` dialect with integer weights, a Dequant wherever a float op or an
+    output needs real values. A float model gives the graph of torch's own tracing exporter at the opset asked for.
+
+    Args:
+        model: Quantised (and calibrated or trained), float, scripted or traced. It is not changed.
+        args: Example input: a tensor, a tuple of arguments (the last may be a dict of keywords), a dict.
+        f: Path or binary file object. A path is written whole or not at all.
+        export_params: False: weights become typed inputs of the graph.
+        verbose: Print a listing of the exported graph.
+        training: torch's TrainingMode for a float model; a quantised model is exported in evaluation form.
+        input_names: Names of the graph's inputs; None, or fewer than there are: as forward's parameters are called.
+        output_names: Names of the graph's outputs; None, or fewer than there are: `output`, `output_1`, ….
+        aten: Removed from torch; ignored with a DeprecationWarning.
+        export_raw_ir: As `aten`.
+        operator_export_type: torch's OperatorExportTypes, e.g. ONNX_ATEN_FALLBACK.
+        opset_version: 11 to 20 for a quantised model, 9 to 20 for a float one; 12 if not given.
+        _retain_param_name: As `aten`.
+        do_constant_folding: Let torch fold constants (and batch norms) of float parts.
+        example_outputs: As `aten`.
+        strip_doc_string: False keeps torch's source locations in the nodes.
+        dynamic_axes: Axes whose size stays open: {name: [axes]} or {name: {axis: label}}.
+        keep_initializers_as_inputs: List the weights among the graph's inputs too.
+        custom_opsets: Versions of custom domains.
+        enable_onnx_checker: False: do not check the result.
+        use_external_data_format: The older name of `external_data`.
+        is_update_dequant: False: leave the Dequant nodes out (a file to look at), with a warning.
+        is_input_quant: Integer inputs and outputs: no Quant after an input, no Dequant before an output.
+        is_scoped_info: Node names follow module paths.
+        debug_dump: True or a folder: keep every stage of the export there.
+        kwargs: Keyword arguments of the example call.
+        dynamo: Use torch's newer exporter (opset 18 and up): the same nodes, the same integers.
+        dynamic_shapes: The newer spelling of `dynamic_axes`.
+        external_data: Weights in a file of their own; None: where the model would pass 2 GB.
+        report: Let torch's newer exporter write its report.
+        verify: Compare the file with the model, every integer, and write it only if they are equal.
+        form: "dialect", "bare", "standard" or "qdq".
+        qdq_symmetric: With form "qdq": zero points of 0 and real biases only, as TensorRT demands.
+        simplify: Simplify the result (extra `simplify`).
+        target: "venus", "arcs" or "venusA": refuse what this chip cannot take, with the remedies. None: the target that
+            linger.init was given, if any; else no limits.
+        torch_keywords: Further arguments of today's torch.onnx.export.
+
+    Raises:
+        UsageError: An argument is wrong, a layer has no scale, the model fails on the example input.
+        UnsupportedError: The target cannot take the model; the message has every finding, and nothing is written.
+    """
+    given = {
+        "aten": aten,
+        "export_raw_ir": export_raw_ir,
+        "_retain_param_name": _retain_param_name,
+        "example_outputs": example_outputs,
+    }
+    check_place(f)
+    warn_about_removed(given)
+    check_keywords(torch_keywords)
+    options = ExportOptions(
+        export_params=export_params,
+        verbose=verbose,
+        training=training,
+        input_names=tuple(input_names or ()),
+        output_names=tuple(output_names or ()),
+        operator_export_type=operator_export_type,
+        opset=_default_opset(opset_version, is_dynamo=dynamo),
+        do_constant_folding=do_constant_folding,
+        strip_doc_string=strip_doc_string,
+        dynamic_axes=dynamic_axes or None,
+        keep_initializers_as_inputs=keep_initializers_as_inputs,
+        custom_opsets=custom_opsets,
+        enable_onnx_checker=enable_onnx_checker,
+        external_data=True if use_external_data_format else external_data,
+        is_update_dequant=is_update_dequant,
+        is_input_quant=is_input_quant,
+        is_scoped_info=is_scoped_info,
+        debug_folder=_debug_folder(debug_dump, f),
+        dynamo=dynamo,
+        dynamic_shapes=dynamic_shapes,
+        report=report,
+        form=form,
+        is_qdq_symmetric=qdq_symmetric,
+        simplify=simplify,
+        target=target,
+        torch_keywords=torch_keywords,
+    )
+    call = read_call(model, args, kwargs)
+    is_quantized = isinstance(model, nn.Module) and runtime_of(model) is not None
+    check_tensors(model, call.tensors(), options.opset, is_quantized=is_quantized)
+    content = _convert(model, call, options, f)
+    if content is None:
+        return  # a large float model, which is written already; there are no integers to compare
+    if verify:
+        _prove(model, call, content, f)
+    _write(f, content, options)
+
+
+def export_debug(model: Any, args: Any, f: Target, *positional: Any, **options: Any) -> None:
+    """`export` under the name the documents use for debugging: the same arguments, the same defaults."""
+    export(model, args, f, *positional, **options)
+
+
+def _convert(model: Any, call: Call, options: ExportOptions, f: Target) -> bytes | None:
+    """The finished file's content (None: too large for memory, already written); the model is as before afterwards."""
+    was_training = bool(getattr(model, "training", False))
+    with preserved(model) as runtime:
+        _refuse_parts(model, is_quantized=runtime is not None)
+        if runtime is not None:
+            options = with_target(options, runtime.target)
+        check_options(options, is_quantized=runtime is not None)
+        with kept_attributes(model):
+            output = run_once(model, call)
+        is_wrapped = not call.is_plain
+        tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
+        options = with_names(options, default_names(model, call), len(tensors))
+        if options.dynamic_shapes and not options.dynamo:
+            options = replace(options, dynamic_axes=declared_axes(options), dynamic_shapes=None)
+        check_names(options, [t.dim() for t in call.tensors()], [t.dim() for t in tensors])
+        subject = FlatModel(model, call) if is_wrapped else model
+        if runtime is None:
+            options = replace(options, training=_training_mode(options.training, was_training=was_training))
+            if is_large(model) and options.export_params and not options.dynamo:
+                if not isinstance(f, (str, os.PathLike)):
+                    raise UsageError("export: the model is larger than 2 GB, which needs a data file. Give a path.")
+                export_large(subject, call, options, Path(f))
+                return None
+            return _float(subject, call, options, is_wrapped=is_wrapped)
+        emitter = SymbolicEmitter() if options.dynamo else TraceEmitter(is_dynamic=options.is_dynamic)
+        runtime.emitter = emitter
+        opsets = {**(options.custom_opsets or {}), DOMAIN: DOMAIN_VERSION}
+        traced = replace(options, export_params=True, training=None, custom_opsets=opsets)
+        axes = declared_axes(options) if options.is_dynamic else {}
+        runtime.has_open_sizes = any(int(axis) != 0 for places in axes.values() for axis in places)
+        with DecisionWatch() as watch:
+            content = _run_quantized(subject, call, traced, runtime)
+        if axes:
+            content = _opened(content, _example(subject, call, traced, runtime), axes, runtime)
+    proto = assemble(content, options, is_wrapped=is_wrapped)
+    _warn_about_losses(proto, call, watch)
+    return _adjust(proto, call, options, is_quantized=True)
+
+
+def _opened(content: bytes, example: Example, axes: Mapping[str, Any], runtime: Runtime) -> bytes:
+    """The trace, if it holds no size of its example; else one in which pools look at the shape, though only a first axis is open."""
+    try:
+        require_open(content, example, axes)
+    except UnsupportedError:
+        if runtime.has_open_sizes:
+            raise
+        runtime.has_open_sizes = True
+        content = example.trace(Call(tuple(example.tensors), {}))
+        require_open(content, example, axes)
+    return content
+
+
+def _example(subject: Any, call: Call, options: ExportOptions, runtime: Runtime) -> Example:
+    """What was traced, to be run and traced again at other sizes."""
+    emitter = runtime.emitter
+
+    def run(other: Call) -> None:
+        runtime.emitter = None
+        with kept_attributes(subject):
+            run_once(subject, other)
+
+    def trace_again(other: Call) -> bytes:
+        runtime.emitter = emitter
+        with DecisionWatch():  # in its presence torch orders some nodes in another way
+            return _run_quantized(subject, other, options, runtime)
+
+    return Example(call.tensors(), options.input_names, run, trace_again)
+
+
+def _refuse_parts(model: Any, *, is_quantized: bool) -> None:
+    """What holds quantised layers is exported by the model that `init` returned, which knows how to write them."""
+    parts = [] if is_quantized or not isinstance(model, nn.Module) else list(model.named_modules())
+    found = [path or type(module).__name__ for path, module in parts if isinstance(module, QuantizedBase)]
+    if found:
+        raise UsageError(
+            f"export: {listing(found)} of this model is quantised, the model as a whole is not. "
+            "Call linger.init on the whole model and export what it returns."
+        )
+
+
+def _warn_about_losses(proto: onnx.ModelProto, call: Call, watch: DecisionWatch) -> None:
+    """A trace that forgot something is worth a word."""
+    if watch.summary():
+        warnings.warn(watch.summary(), stacklevel=5)
+    given, kept = len(call.tensors()), len(proto.graph.input)
+    if kept < given:
+        warnings.warn(
+            f"export: the file has {kept} of the {given} inputs: its outputs do not depend on the others. "
+            "If they should, forward leaves torch on the way (numpy, tolist, pickle).",
+            stacklevel=5,
+        )
+
+
+def _run(subject: Any, call: Call, options: ExportOptions) -> bytes:
+    """One trace, from the state that the model's attributes hold."""
+    with kept_attributes(subject, as_constant_of_a_trace):
+        if options.dynamo:
+            table = {**translation_table(), **(options.torch_keywords.get("custom_translation_table") or {})}
+            keywords = {**options.torch_keywords, "custom_translation_table": table}
+            content = trace_dynamo(subject, call, replace(options, torch_keywords=keywords))
+        else:
+            buffer = io.BytesIO()
+            trace(subject, call, options, buffer)
+            content = buffer.getvalue()
+    return with_bodies(content, form=options.form)
+
+
+def _run_quantized(subject: Any, call: Call, options: ExportOptions, runtime: Runtime) -> bytes:
+    """A trace that meets a torch.autograd.Function is made again, following quantised tensors into it."""
+    if runtime.announcer is None:
+        try:
+            return _run(subject, call, options)
+        except FunctionMetError:
+            runtime.abandon()
+            runtime.announcer = WrapperTrace(runtime)
+    model = ir.from_proto(onnx.load_from_string(_run(subject, call, options)))
+    cancel_dq_q(model)
+    return bytes(ir.to_proto(model).SerializeToString())
+
+
+def _float(subject: Any, call: Call, options: ExportOptions, *, is_wrapped: bool) -> bytes:
+    content = _run(subject, call, options)
+    if not is_wrapped and not options.simplify and not options.verbose:
+        return content
+    proto = onnx.load_from_string(content)
+    if is_wrapped:
+        model = ir.from_proto(proto)
+        unwrap_names(model)
+        proto = ir.to_proto(model)
+    return _adjust(proto, call, options, is_quantized=False)
+
+
+def _adjust(proto: onnx.ModelProto, call: Call, options: ExportOptions, *, is_quantized: bool) -> bytes:
+    """Last wishes: a simpler graph, the judgement of a chip, weights as inputs, a listing."""
+    if options.simplify:
+        proto = simplify_model(proto, [t.detach().cpu().numpy() for t in call.tensors()])
+    if options.target is not None:
+        judge(proto, options.target)
+    if is_quantized and not options.export_params:
+        model = ir.from_proto(proto)
+        parameters_to_inputs(model)
+        proto = ir.to_proto(model)
+    if options.verbose:
+        # joined late: reporting is above this package
+        importlib.import_module("linger.reporting.listing").print_listing(proto)
+    return bytes(proto.SerializeToString())
+
+
+def parameters_to_inputs(model: ir.Model) -> None:
+    """Every initializer becomes a typed input of the graph, in the order of the weights."""
+    for value in list(model.graph.initializers.values()):
+        assert value.name is not None  # initializers have names
+        value.const_value = None
+        del model.graph.initializers[value.name]
+        model.graph.inputs.append(value)
+
+
+def _write(f: Target, content: bytes, options: ExportOptions) -> None:
+    if not isinstance(f, (str, os.PathLike)):
+        f.write(content)
+    elif options.external_data:
+        save(ir.from_proto(onnx.load_from_string(content)), f, external_data=True)
+    else:
+        write_atomically(Path(f), content)
+
+
+def _prove(model: Any, call: Call, content: bytes, f: Target) -> None:
+    """Joined late: verification is above this package, which it must not import."""
+    importlib.import_module("linger.pipeline").require_equal(model, content, call, name=f)
+
+
+def _training_mode(training: Any, *, was_training: bool) -> Any:
+    if training in (None, False, TrainingMode.EVAL):
+        return TrainingMode.EVAL
+    if training is TrainingMode.PRESERVE:
+        return TrainingMode.TRAINING if was_training else TrainingMode.EVAL
+    return TrainingMode.TRAINING
+
+
+def _default_opset(opset: int | None, *, is_dynamo: bool) -> int:
+    return opset if opset is not None else 18 if is_dynamo else 12
+
+
+def _debug_folder(debug_dump: bool | str | os.PathLike[str], f: Target) -> Path | None:  # noqa: FBT001
+    if debug_dump is False or debug_dump is None:
+        return None
+    if debug_dump is not True:
+        return Path(debug_dump)
+    return (
+        Path(f).with_suffix("").with_name(f"{Path(f).stem}_debug")
+        if isinstance(f, (str, os.PathLike))
+        else Path("linger_debug")
+    )

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names and parameters: what an exporter made up becomes what the simulation and the checkpoint call it."""
+
+from __future__ import annotations
+
+import json
+
+import onnx_ir as ir
+
+from linger.dialect import find_op
+from linger.graph.core.dialect_node import all_nodes, is_dialect
+from linger.onnx.call import WRAPPED
+from linger.onnx.exporter.emission import NAME_ATTRIBUTE, PARAMETERS_ATTRIBUTE
+
+_PARAMETER_NAMES = {"w": "weight", "b": "bias", "running_mean": "running_mean", "running_var": "running_var"}
+
+
+def name_nodes(model: ir.Model) -> None:
+    """Give dialect nodes and the tensors they make the names that the simulation uses."""
+    kept = {id(value) for value in model.graph.outputs}
+    for node in all_nodes(model):
+        parameters = node.attributes.pop(PARAMETERS_ATTRIBUTE, None)
+        if parameters is not None:
+            node.meta[PARAMETERS_ATTRIBUTE] = json.loads(parameters.as_string())
+        attribute = node.attributes.pop(NAME_ATTRIBUTE, None)
+        if attribute is not None:
+            node.name = attribute.as_string()
+            for output, suffix in zip(node.outputs, ("", ".h_n", ".c_n"), strict=False):
+                if id(output) not in kept:
+                    output.name = node.name + suffix
+
+
+def store_parameters(model: ir.Model) -> None:
+    """Weights, biases and thresholds become initializers named by state_dict key; other constants stay nodes."""
+    for node in [n for n in all_nodes(model) if is_dialect(n)]:
+        op = find_op(node.op_type)
+        scope = (node.name or "").rpartition(".")[0]
+        constants = dict(zip(op.inputs[1:], op.constant_names, strict=False)) if op.constant_names else {}
+        names = _PARAMETER_NAMES | constants | node.meta.get(PARAMETERS_ATTRIBUTE, {})
+        for index, role in enumerate(() if op.is_variadic else op.form(len(node.inputs))):
+            key = names.get(role)
+            value = node.inputs[index] if index < len(node.inputs) else None
+            tensor = None if value is None else _content(value)
+            if value is None or tensor is None:
+                continue
+            if key is None:
+                node.replace_input_with(index, _constant_node(node, f"{node.name}.{role}", tensor))
+            else:
+                node.replace_input_with(index, _initializer(model, f"{scope}.{key}".lstrip("."), tensor))
+            _drop_unused(model, value)
+
+
+def _constant_node(consumer: ir.Node, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """A scalar operand stays a Constant node (device packers want that), one per consumer: each has its own scale."""
+    value = ir.Value(name=name)
+    made = ir.Node("", "Constant", [], attributes=[ir.AttrTensor("value", tensor)], outputs=[value], name=name)
+    assert consumer.graph is not None
+    consumer.graph.insert_before(consumer, made)
+    return value
+
+
+def _initializer(model: ir.Model, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """The initializer of this name and content; other content under the same name gets a number."""
+    stem, count = name, 0
+    ends = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    while name in model.graph.initializers or name in ends:
+        present = None if name in ends else model.graph.initializers[name].const_value
+        if present is not None and present.dtype == tensor.dtype and present.tobytes() == tensor.tobytes():
+            return model.graph.initializers[name]
+        count += 1
+        name = f"{stem}_{count}"
+    stored = ir.tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
+    value = ir.Value(
+        name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(stored.numpy().shape), const_value=stored
+    )
+    model.graph.register_initializer(value)
+    return value
+
+
+def keep_scalars_as_nodes(model: ir.Model) -> None:
+    """Scalar operands that a tool made initializers become Constant nodes again: device packers want them so."""
+    for node in [n for n in all_nodes(model) if is_dialect(n)]:
+        op = find_op(node.op_type)
+        for index, role in enumerate(() if op.is_variadic or op.constant_names or op.forms else op.inputs):
+            value = node.inputs[index] if index < len(node.inputs) else None
+            is_scalar = value is not None and value.const_value is not None and len(value.const_value.shape) == 0
+            if role in _PARAMETER_NAMES or not is_scalar or value is None or value.producer() is not None:
+                continue
+            assert value.const_value is not None
+            node.replace_input_with(index, _constant_node(node, f"{node.name}.{role}", value.const_value))
+            _drop_unused(model, value)
+
+
+def _content(value: ir.Value) -> ir.TensorProtocol | None:
+    """The tensor behind a value: the tracing exporter writes Constant nodes, the other one initializers."""
+    producer = value.producer()
+    if producer is not None:
+        return producer.attributes["value"].as_tensor() if producer.op_type == "Constant" else None
+    return value.const_value
+
+
+def _drop_unused(model: ir.Model, value: ir.Value) -> None:
+    if value.uses():
+        return
+    producer = value.producer()
+    if producer is not None and producer.graph is not None:
+        producer.graph.remove(producer, safe=True)
+    elif value.name is not None and value.name in model.graph.initializers:
+        del model.graph.initializers[value.name]
+
+
+def unwrap_names(model: ir.Model) -> None:
+    """Take the wrapper's name out of every name it got into."""
+    prefix, path = f"{WRAPPED}.", f"/{WRAPPED}/"
+    for value in list(model.graph.initializers.values()):
+        if value.name is not None and value.name.startswith(prefix):
+            value.name = value.name.removeprefix(prefix)
+    for node in all_nodes(model):
+        if node.name:
+            node.name = node.name.replace(path, "/", 1)
+        for output in node.outputs:
+            if output.name and path in output.name:
+                output.name = output.name.replace(path, "/", 1)
+
+
+def follow_modules(model: ir.Model) -> None:
+    """Node names as module paths (`block.relu.Relu`), also for the nodes that are not linger's."""
+    taken = {node.name for node in all_nodes(model)}
+    for node in all_nodes(model):
+        if node.name and node.name.startswith("/"):
+            taken.discard(node.name)
+            node.name = _free(node.name.strip("/").replace("/", "."), taken)
+            taken.add(node.name)
+
+
+def number_nodes(model: ir.Model) -> None:
+    """Node names without any module: op type and position."""
+    for index, node in enumerate(all_nodes(model)):
+        node.name = f"{node.op_type}_{index}"
+
+
+def _free(name: str, taken: set[str | None]) -> str:
+    count, candidate = 0, name
+    while candidate in taken:
+        count += 1
+        candidate = f"{name}_{count}"
+    return candidate

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simplify a file with onnxslim or onnxsim (extra `simplify`), and make sure that it still computes the same."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from linger.errors import GraphError, UsageError
+from linger.graph.core.dialect_node import all_nodes, is_dialect
+from linger.onnx.exporter.naming import keep_scalars_as_nodes
+
+RELATIVE_TOLERANCE = 1e-4
+"""Float graphs may be folded in another order: a few hundred roundings of 2^-24 each stay far below this."""
+
+
+def simplify(proto: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> onnx.ModelProto:
+    """The simplified model: dialect nodes and functions kept, outputs compared on the example input.
+
+    Raises:
+        UsageError: Neither tool is installed.
+        GraphError: The tool changed what the model computes.
+    """
+    before = onnx.ModelProto()
+    before.CopyFrom(proto)
+    after = _run_tool(proto)
+    model = ir.from_proto(after)
+    keep_scalars_as_nodes(model)
+    after = ir.to_proto(model)
+    _require_same_nodes(before, after)
+    if before.functions or not any(node.domain for node in before.graph.node):
+        _require_same_results(before, after, inputs)
+    return after
+
+
+def _run_tool(proto: onnx.ModelProto) -> onnx.ModelProto:
+    if importlib.util.find_spec("onnxslim") is not None:
+        slimmed: onnx.ModelProto = importlib.import_module("onnxslim").slim(proto)
+        return slimmed
+    if importlib.util.find_spec("onnxsim") is not None:
+        simplified: onnx.ModelProto = importlib.import_module("onnxsim").simplify(proto)[0]
+        return simplified
+    raise UsageError("export: simplify=True needs onnxslim or onnxsim. Install them with: pip install linger[simplify]")
+
+
+def _require_same_nodes(before: onnx.ModelProto, after: onnx.ModelProto) -> None:
+    counts = [
+        sorted(node.op_type for node in all_nodes(ir.from_proto(model)) if is_dialect(node))
+        for model in (before, after)
+    ]
+    if counts[0] != counts[1] or len(before.functions) != len(after.functions):
+        raise GraphError("export: the simplifier removed dialect nodes or functions. Export with simplify=False.")
+
+
+def _require_same_results(before: onnx.ModelProto, after: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> None:
+    old, new = (_run(model, inputs) for model in (before, after))
+    is_exact = bool(before.functions)
+    for name, want, have in zip([o.name for o in before.graph.output], old, new, strict=True):
+        if want.shape != have.shape or not (
+            np.array_equal(want, have) if is_exact else np.allclose(want, have, rtol=RELATIVE_TOLERANCE, atol=1e-5)
+        ):
+            raise GraphError(f"export: the simplified file computes another {name!r}. Export with simplify=False.")
+
+
+def _run(proto: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [i.name for i in session.get_inputs()]
+    result: list[NDArray[Any]] = session.run(None, dict(zip(names, inputs, strict=False)))
+    return result

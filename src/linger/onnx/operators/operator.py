@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger.onnx.operator: one declaration binds a torch op to an ONNX op and says what the ONNX op computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from linger.errors import UsageError
+from linger.graph.core.changes import Changes
+from linger.graph.core.dialect_node import opset_of
+from linger.graph.forms.attach_functions import FUNCTION_IR_VERSION
+from linger.onnx.operators.arguments import ArgumentMap
+from linger.onnx.operators.bodies import BodyLike, expand_functions
+from linger.onnx.operators.declaration import FIRST_OPSET, Declaration, declare
+from linger.onnx.operators.symbolic_registry import Claims, Place, RegistryPlace, SymbolicMethod
+from linger.onnx.operators.translation import Carrier, Symbolic, table_entries
+
+# the registry of declared operators, as global as torch's own, which it follows
+_claims = Claims()
+_registered: list[Operator] = []
+
+
+def operator(
+    source: Any,
+    *,
+    to: str,
+    inputs: Sequence[str] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    body: BodyLike | Sequence[BodyLike] | None = None,
+    opset: int | None = None,
+) -> Operator:
+    """Declare how a torch op is exported; it holds until `unregister()`, or to the end of a `with` block.
+
+    The newest declaration of a torch op counts, before an earlier one, a symbolic function registered by hand and torch's
+    own translation. When it ends, what was there before is back.
+
+    Args:
+        source: The torch op: its name (`"aten::asinh"`, `"mylib::foo"`, one overload: `"aten::add.Tensor"`), the op
+            itself (of `torch.ops`, or from `torch.library.custom_op`), or a `torch.autograd.Function`.
+        to: The ONNX op: `"Asinh"` of the standard domain, or `"domain::name"`.
+        inputs: Arguments of the torch op that become inputs, in the node's order. None: every tensor.
+        attributes: What each attribute is made of: the name of an argument, a list of names (a list attribute), or a
+            constant (a number, a list of numbers, a string as bytes). None: every other argument, under its name.
+            An argument that is None gives no attribute.
+        body: What the ONNX op computes, as a function in ONNX text, an onnxscript function or a FunctionProto; it takes
+            the inputs in order. There may be several: for different opsets, and without some of the inputs (left out
+            by name) for calls in which these are None.
+        opset: The first opset the declaration holds for. None: the first at which the ONNX op or a body exists.
+
+    Raises:
+        UsageError: Something does not fit together.
+    """
+    arguments = ArgumentMap(None if inputs is None else tuple(inputs), attributes)
+    return Operator(declare(source, to, arguments, body=body, opset=opset))
+
+
+class Operator:
+    """A declaration that holds. Made by `linger.onnx.operator`."""
+
+    def __init__(self, declaration: Declaration) -> None:
+        _refuse_second_meaning(declaration)
+        self.declaration = declaration
+        self._places = _places(declaration)
+        for place, content in self._places.items():
+            _claims.take(place, self, content)
+        _registered.append(self)
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the declaration still holds."""
+        return self in _registered
+
+    def unregister(self) -> None:
+        """End the declaration; harmless when it has ended."""
+        if self.is_registered:
+            _registered.remove(self)
+            for place in self._places:
+                _claims.release(place, self)
+
+    def __enter__(self) -> Operator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.unregister()
+
+    def __repr__(self) -> str:
+        declared = self.declaration
+        body = "with a body" if declared.bodies else "without a body"
+        return f"<operator {declared.torch_name} → {declared.to}, {body}{'' if self.is_registered else ', ended'}>"
+
+
+def translation_table() -> dict[Any, Callable[..., Any]]:
+    """Every declaration that holds, for `custom_translation_table` of torch.onnx.export(dynamo=True)."""
+    return {target: entry for held in _registered for target, entry in table_entries(held.declaration).items()}
+
+
+def attach_bodies(model: ir.Model, *, form: str = "dialect") -> Changes:
+    """Give every node of a declared operator what the form wants; a model without such nodes stays as it is.
+
+    Leaves, for "dialect": a function for each of these nodes, with the model's opset. "bare": no such function.
+    "standard" and "qdq": the nodes of the functions in place of the calls. Functions of others are not touched.
+
+    Raises:
+        UsageError: A body does not fit the model's opset.
+    """
+    changes = Changes()
+    if not any(held.declaration.bodies for held in _registered):
+        return changes
+    attached = _attach(model, changes)
+    if not attached:
+        return changes
+    if form == "dialect":
+        model.ir_version = max(model.ir_version, FUNCTION_IR_VERSION)
+    elif form in ("standard", "qdq"):
+        expand_functions(model, lambda function: function.identifier() in attached)
+    if form != "dialect":
+        for identifier in attached:
+            model.functions.pop(identifier, None)
+            changes.note("::".join(identifier[:2]), "function left out" if form == "bare" else "expanded in place")
+    if form in ("standard", "qdq"):
+        _drop_unused_domains(model, {domain for domain, _, _ in attached})
+    return changes
+
+
+def with_bodies(content: bytes, *, form: str = "dialect") -> bytes:
+    """`attach_bodies` on the content of a file; the same bytes where there is nothing to do."""
+    if not any(held.declaration.bodies for held in _registered):
+        return content
+    model = ir.from_proto(onnx.load_from_string(content))
+    return ir.to_proto(model).SerializeToString() if attach_bodies(model, form=form) else content
+
+
+def _attach(model: ir.Model, changes: Changes) -> set[ir.OperatorIdentifier]:
+    """Attach the function of every declared node in use, and of those inside these functions."""
+    attached: set[ir.OperatorIdentifier] = set()
+    waiting = list(_calls(model))
+    while waiting:
+        identifier = waiting.pop()
+        proto = None if identifier in attached else _function_of(identifier, opset_of(model))
+        if proto is not None:
+            function = ir.serde.deserialize_function(proto)
+            model.functions[identifier] = function
+            model.graph.opset_imports.setdefault(function.domain, 1)
+            attached.add(identifier)
+            waiting += [node.op_identifier() for node in function.all_nodes()]
+            changes.note("::".join(identifier[:2]), "runs as a function of the file")
+    return attached
+
+
+def _calls(model: ir.Model) -> Iterable[ir.OperatorIdentifier]:
+    return dict.fromkeys(
+        node.op_identifier() for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain
+    )
+
+
+def _function_of(identifier: ir.OperatorIdentifier, opset: int) -> onnx.FunctionProto | None:
+    domain, name, _ = identifier
+    for held in reversed(_registered):
+        if held.declaration.name == name and domain in held.declaration.bodies:
+            return held.declaration.function(domain, opset)
+    return None
+
+
+def _drop_unused_domains(model: ir.Model, domains: set[str]) -> None:
+    used = {node.domain for node in ir.traversal.RecursiveGraphIterator(model.graph)}
+    used |= {node.domain for function in model.functions.values() for node in function.all_nodes()}
+    for domain in domains - used:
+        model.graph.opset_imports.pop(domain, None)
+
+
+def _places(declaration: Declaration) -> dict[Place, Any]:
+    """Where torch looks: for the symbolic function, and under the ONNX op's own name for the function of the file."""
+    symbolic = Symbolic(declaration)
+    places: dict[Place, Any] = {
+        # opsets of a custom domain are small numbers; torch takes the entry with the nearest one
+        RegistryPlace(f"{domain}::{declaration.name}"): dict.fromkeys(range(1, FIRST_OPSET), Carrier(symbolic, domain))
+        for domain in declaration.bodies
+    }
+    if isinstance(declaration.source, type):
+        return {**places, SymbolicMethod(declaration.source): staticmethod(symbolic)}
+    place = RegistryPlace(declaration.source.partition(".")[0])
+    opsets = range(declaration.first_opset, onnx.defs.onnx_opset_version() + 1)
+    return {**places, place: {**places.get(place, {}), **dict.fromkeys(opsets, symbolic)}}
+
+
+def _refuse_second_meaning(declaration: Declaration) -> None:
+    """An ONNX op has one meaning, also where several torch ops become it."""
+    for held in _registered:
+        other = held.declaration
+        if other.source != declaration.source and other.to == declaration.to and other.bodies != declaration.bodies:
+            raise UsageError(
+                f"operator {declaration.to}: {other.torch_name} is declared as {other.to} with another body. "
+                "Choose another name, or unregister that declaration first."
+            )

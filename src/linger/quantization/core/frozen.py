@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A layer's parameters as integers: what evaluation computes once and keeps while they do not change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linger.numeric.fixed import BIAS_BITS, limits
+from linger.numeric.torch.exact import SplitPlan, plan_product
+from linger.numeric.torch.kernel import carrier, integer_type
+from linger.numeric.torch.quantize import fake_quantize
+from linger.numeric.torch.scale import Scale
+
+_SMALL = 4096
+"""Elements up to which a tensor's whole content is hashed."""
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Parameters as integers for one input scale: as real carriers and as the file stores them."""
+
+    weight: Tensor
+    bias: Tensor | None
+    weight_integers: Tensor
+    bias_integers: Tensor | None
+    scale_w: Any
+    """A number; a tensor in a pass that leaves ranges on a device."""
+    extras: tuple[Tensor, ...] = ()
+    """What the file carries besides."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Parameters as the simulation multiplies them.
+
+    `is_rounding_folded`: the product delivers y·scale_o + ½, so that rounding is a floor. Exact while the bound of
+    `torch_exact` also holds with the ½ (2^(shift−1) in units of the accumulator) added.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    plan: SplitPlan
+    is_rounding_folded: bool
+
+
+def make_frozen(integers: Tensor, bias: Tensor | None, scale_x: Scale, scale_w: Scale, bits: int) -> Frozen:
+    """Rounded weights (integers in a float tensor) and a real bias, frozen for one input scale."""
+    rounded_bias = bias_integers = None
+    if bias is not None:
+        rounded_bias = round_bias(bias, scale_x * scale_w)
+        bias_integers = (rounded_bias.detach() * (scale_x * scale_w)).to(integer_type(BIAS_BITS))
+    weight_integers = integers.detach().to(integer_type(bits))
+    return Frozen(integers * (1.0 / scale_w), rounded_bias, weight_integers, bias_integers, scale_w)
+
+
+def make_ready(
+    frozen: Frozen,
+    scale_x: float,
+    scale_o: float,
+    data_bits: int,
+    output_bits: int,
+    *,
+    is_nonnegative: bool,
+    can_fold: bool = True,
+    transposed_groups: int | None = None,
+) -> Ready:
+    """The cheapest exact form of frozen parameters for an input and an output scale.
+
+    `is_nonnegative`: the input comes from ReLU. `can_fold`: rounding may become part of the bias. `transposed_groups`:
+    groups of a transposed convolution, whose weights are [in, out/groups, …].
+    """
+    source = scale_x * frozen.scale_w
+    half = 0.5 * source / scale_o
+    arguments = (frozen.weight_integers, frozen.bias_integers, data_bits)
+    plan_for = partial(plan_product, *arguments, is_nonnegative=is_nonnegative, transposed_groups=transposed_groups)
+    if can_fold and half >= 1 and output_bits <= 16:
+        plan = plan_for(headroom=half)
+        if plan == SplitPlan(1):
+            weight = frozen.weight * scale_o
+            channels = weight.shape[0] if transposed_groups is None else weight.shape[1] * transposed_groups
+            zero = torch.zeros(channels, device=weight.device)
+            bias = (zero if frozen.bias is None else frozen.bias.float() * scale_o) + 0.5
+            return Ready(weight, bias, plan, is_rounding_folded=True)
+    plan = plan_for()
+    # beyond a shift of 24 float32 cannot hold v + ½
+    if math.log2(source / scale_o) > 24:
+        plan = SplitPlan(0)
+    return Ready(frozen.weight, frozen.bias, plan, is_rounding_folded=False)
+
+
+def round_output(y: Tensor, scale_o: float, bits: int, *, is_rounding_folded: bool, is_relu: bool) -> Tensor:
+    """A product that nobody else needs, as values of the output's integers."""
+    if is_rounding_folded:
+        low, high = limits(bits)
+        return y.floor_().clamp_(0 if is_relu else low, high).mul_(1.0 / scale_o)
+    if carrier(bits) == torch.float64:
+        y = y.double()
+    return fake_quantize(y, scale_o, bits, is_relu=is_relu, is_owned=True).to(carrier(bits))
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """For tensors that outlive the pass that makes them: no graph, and usable outside an inference pass."""
+    with torch.inference_mode(mode=False), torch.no_grad():
+        yield
+
+
+def round_bias(bias: Tensor, scale: Scale) -> Tensor:
+    """The bias at int32 precision, saturated; float64, because float32 cannot hold 32 bits."""
+    return fake_quantize(bias.double(), scale, BIAS_BITS, can_saturate=True)
+
+
+PARTS = 4
+"""Into how many parts a large tensor is cut; an evaluation pass looks at one of them."""
+
+
+def checksum(t: Tensor, part: int) -> int:
+    """A number that changes when any element of this part of a tensor does, or when output channels change places.
+
+    Exact for small tensors, which are one part; for large ones the sum of each channel's bits, without rounding.
+    """
+    rows = t.detach().contiguous().reshape(t.shape[0] if t.dim() > 1 else 1, -1)
+    if rows.numel() <= _SMALL:
+        return hash(rows.view(torch.uint8).cpu().numpy().tobytes())
+    columns = rows.shape[1]
+    block = rows[:, columns * part // PARTS : columns * (part + 1) // PARTS]
+    size = block.element_size()
+    is_aligned = columns % 2 == 0 and block.shape[1] * size % 8 == 0 and block.storage_offset() * size % 8 == 0
+    return hash(block.view(torch.int64 if is_aligned else torch.int32).sum(1).cpu().numpy().tobytes())
+
+
+@dataclass
+class Watchman:
+    """Notices when parameters change.
+
+    Everything that torch counts is noticed at once, and so is what changes a tensor as a whole through `.data` (which
+    torch does not count). An edit of a few elements through `.data` is noticed by the next thorough look: before an
+    export or a recording and after a change of mode; else within four passes.
+    """
+
+    known: tuple[Any, ...] = ()
+    passes: int = 0
+
+    def has_changed(self, tensors: Sequence[Tensor], *, is_thorough: bool) -> bool:
+        """Whether a tensor differs from the last time; remembers the present state."""
+        counted = tuple((t.data_ptr(), t._version) for t in tensors)  # noqa: SLF001 - torch has no public version counter
+        self.passes += 1
+        parts = range(PARTS) if is_thorough or not self.known or self.known[0] != counted else (self.passes % PARTS,)
+        seen = {part: tuple(checksum(t, part) for t in tensors) for part in parts}
+        if self.known and self.known[0] == counted and all(self.known[1][part] == sums for part, sums in seen.items()):
+            return False
+        if len(seen) < PARTS:
+            seen = {part: tuple(checksum(t, part) for t in tensors) for part in range(PARTS)}
+        self.known = (counted, seen)
+        return True
+
+    def forget(self) -> None:
+        """Take the next look for a change."""
+        self.known = ()

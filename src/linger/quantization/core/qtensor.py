@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QTensor: a tensor of fixed-point numbers that torch functions recognise.
+
+It wraps the real values q/scale (exact in float32), so an op that linger does not know computes the right float
+result from it. While a model is exported it wraps the integers themselves and its real value is a Dequant node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from linger.errors import UnsupportedError
+from linger.numeric.torch.kernel import carrier, integer_type
+from linger.numeric.torch.scale import Scale
+from linger.quantization.core.gradient_path import Wrapped, content_behind, follow, has_place, lacks_place
+
+if TYPE_CHECKING:
+    from linger.quantization.core.runtime import Runtime
+
+
+class QTensor(Tensor):
+    """Real values that are multiples of 1/scale, with their scale and width.
+
+    `scale` is None once an in-place float op has written over the tensor: from then on it is an ordinary one. In a pass
+    that changes ranges on another device it is a tensor without axes, which nobody has to wait for; else a number.
+    """
+
+    _content: Tensor
+    scale: Any
+    bits: int
+    runtime: Runtime
+    is_nonnegative: bool
+    own_bits: int
+    _real: Tensor | None
+    _make: Callable[[], Tensor] | None
+    _writes: list[int]
+    _writes_known: int
+
+    @staticmethod
+    def __new__(cls, content: Tensor, *_: Any, **__: Any) -> QTensor:
+        """A wrapper without storage of its own, in the gradient graph where its content is."""
+        # a trace that meets the wrapper itself, whose values it does not know, then says so instead of keeping them
+        is_traced = torch._C._is_tracing() and not content.is_floating_point()  # noqa: SLF001 - torch.jit hides it from mypy
+
+        def make() -> QTensor:
+            made: QTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - torch has no public name for it
+                cls, content.shape, dtype=torch.float32, device=content.device, requires_grad=is_traced
+            )
+            return made
+
+        if not (content.requires_grad and torch.is_grad_enabled()):
+            return make()
+        wrapped: QTensor = Wrapped.apply(content, make)
+        return wrapped
+
+    def __init__(
+        self,
+        content: Tensor,
+        scale: Scale,
+        bits: int,
+        runtime: Runtime,
+        *,
+        is_nonnegative: bool = False,
+    ) -> None:
+        super().__init__()
+        self._content = content
+        self.scale = scale
+        self.bits = bits
+        self.runtime = runtime
+        self.is_nonnegative = is_nonnegative
+        # wider than its numbers need where a mask made room for one far below them
+        self.own_bits = bits
+        self._real = None
+        self._make = None
+        # counts in-place writes, linger's own and torch's; tensors that share memory share the list, so that none is read
+        # when it is stale
+        self._writes, self._writes_known = [0, _version(content)], 0
+        self._announce()
+
+    def _announce(self) -> None:
+        """Tell a trace that follows wrappers what this one holds."""
+        if self.runtime.announcer is not None:
+            self.runtime.announcer.announce(self, self._content, self.scale)
+
+    @property
+    def shape(self) -> torch.Size:  # type: ignore[override]  # an attribute there
+        """The content's: a trace that asks the wrapper, which it does not know, would be made again."""
+        return self._content.shape
+
+    @property
+    def content(self) -> Tensor:
+        """Real values in a simulation, integers in an export.
+
+        Raises:
+            UnsupportedError: A view of this tensor, or the tensor it is a view of, was changed in place since.
+        """
+        if self._writes_known != self._writes[0] or self._writes[1] != _version(self._content):
+            raise UnsupportedError(
+                f"{self.runtime.path or 'model'}: a quantised tensor is used after another one that shares its memory "
+                "(a view or slice) was changed in place. Write x = x + y instead of x += y, or clone() first."
+            )
+        if self._make is not None:
+            make, self._make = self._make, None
+            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as inside every other function
+                self._content = make()
+            self._writes[1] = _version(self._content)
+        if torch.is_grad_enabled() and self._content.grad_fn is None and lacks_place(self._content, self):
+            self._content = content_behind(self, self._content)
+            self._writes[1] = _version(self._content)
+        if self.runtime.announcer is not None and self.is_integer:
+            return self.runtime.announcer.integers(self)
+        return self._content
+
+    def deferred(self, make: Callable[[], Tensor]) -> QTensor:
+        """This tensor (whose shape, type and scale are right) with content that is made when somebody asks for it.
+
+        Where it has a gradient, or a trace follows wrappers, it is made at once: nobody tells us when they are asked for.
+        """
+        self._make = make
+        self._writes, self._writes_known = [0, _version(self._content)], 0
+        if has_place(self):
+            made = self.content
+            if not self.is_integer:
+                follow(self, made)
+            self._announce()
+        return self
+
+    @property
+    def stored(self) -> Tensor:
+        """The content as this pass has computed it, whatever a trace calls it."""
+        return self._content
+
+    @property
+    def scale_on_host(self) -> Any:
+        """The scale as a number, also where reading it from a device stalls; None where there is none."""
+        if isinstance(self.scale, Tensor):
+            self.scale = float(self.scale)
+        return self.scale
+
+    @property
+    def scale_data(self) -> float | None:
+        """The scale, under its documented name."""
+        scale: float | None = self.scale_on_host
+        return scale
+
+    @property
+    def zero_point(self) -> int:
+        """Always 0: the formats are symmetric."""
+        return 0
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the content is integers (export) and not real values."""
+        return self.scale is not None and not self._content.is_floating_point()
+
+    def dequantize(self) -> Tensor:
+        """The values as an ordinary float32 tensor, in the autograd graph."""
+        content = self.content
+        if self.scale is None:
+            return content
+        if self.is_integer and self.runtime.announcer is not None:
+            return self.runtime.announcer.real(self)
+        if self.is_integer:
+            if self._real is None:
+                self._real = self.runtime.dequantize(self)
+            return self._real
+        return content if content.dtype == torch.float32 else content.float()
+
+    def preset_real(self, real: Tensor) -> None:
+        """Real values that the file has already: no Dequant is written for them."""
+        self._real = real
+
+    def integers(self) -> Tensor:
+        """The integers q = value·scale, in the narrowest integer type that holds them."""
+        if self.scale is None:
+            raise TypeError("this tensor was overwritten by a float op and holds no integers")
+        if self.is_integer:
+            return self.content
+        whole: Tensor = self.content.detach() * self.scale
+        return whole.to(integer_type(self.bits))
+
+    def like(self, content: Tensor) -> QTensor:
+        """Other content at the same scale and width."""
+        assert self.scale is not None  # callers handle overwritten tensors first
+        made = QTensor(content, self.scale, self.bits, self.runtime, is_nonnegative=self.is_nonnegative)
+        made.own_bits = self.own_bits
+        if _share_memory(content, self._content):
+            made._writes, made._writes_known = self._writes, self._writes_known
+        return made
+
+    def overwrite(self, other: Tensor) -> QTensor:
+        """Become `other`, as an in-place op demands; a ReLU that the layer before has done already changes nothing."""
+        if other is self:
+            return self
+        self._real = self._make = None
+        if not (isinstance(other, QTensor) and other.content is self._content):  # else the memory itself was written
+            self._writes[0] += 1
+            self._writes, self._writes_known = [0, _version(other.content if isinstance(other, QTensor) else other)], 0
+        if isinstance(other, QTensor):
+            self._content, self.scale, self.bits = other.content, other.scale, other.bits
+            self.is_nonnegative, self.own_bits = other.is_nonnegative, other.own_bits
+        else:
+            self._content, self.scale, self.is_nonnegative = other, None, False
+        if torch.is_grad_enabled():  # else the gradient stays what it was, as with any tensor of torch
+            follow(self, self._content)
+        self._announce()
+        return self
+
+    def accept_write(self) -> None:
+        """The memory was written on purpose, every value still a multiple of 1/scale: whoever shares it may read it."""
+        self._writes[1] = _version(self._content)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # torch leaves it open
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+            return f"QTensor(scale={self.scale}, bits={self.bits}, {self._content!r})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Saved as an ordinary tensor: a file outlives the model that made it."""
+        return self.dequantize().detach().__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return self.dequantize().detach().clone()
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Every torch function that receives a QTensor comes here."""
+        from linger.quantization.functions.dispatch import dispatch  # the table there needs QTensor
+
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+            return dispatch(func, args, dict(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # torch's stub has no func
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Calls that bypass torch functions see the real values, and may not write them."""
+        if func._schema.is_mutable and any(isinstance(a, QTensor) for a in args[:1]):  # noqa: SLF001 - no public name
+            raise UnsupportedError(
+                f"{args[0].runtime.path or 'model'}: {func} writes over a quantised tensor unseen. Make a new one instead."
+            )
+        return func(*unwrap(args), **unwrap(dict(kwargs or {})))
+
+
+def runtime_among(tree: Any) -> Any:
+    """The runtime of the first QTensor among arguments: nearly always the very first, so the others are not looked at."""
+    first = tree
+    while isinstance(first, tuple) and first:
+        first = first[0]
+    if isinstance(first, QTensor):
+        return first.runtime
+    return next(leaf.runtime for leaf in tree_leaves(tree) if isinstance(leaf, QTensor))
+
+
+def unwrap(tree: Any) -> Any:
+    """Arguments with every QTensor replaced by its real values."""
+    return tree_map(lambda leaf: leaf.dequantize() if isinstance(leaf, QTensor) else leaf, tree)
+
+
+def _share_memory(a: Tensor, b: Tensor) -> bool:
+    return a is b or a.untyped_storage()._cdata == b.untyped_storage()._cdata  # noqa: SLF001 - a storage's identity
+
+
+def _version(content: Tensor) -> int:
+    """How often torch has written into this memory: views of it, also those that a float function returned, count too."""
+    if torch.compiler.is_exporting() or content.is_inference():  # neither counts
+        return 0
+    return content._version  # noqa: SLF001 - torch's public name is missing
+
+
+def to_carrier(values: Tensor, bits: int) -> Tensor:
+    """Values in the float type that holds integers of this width."""
+    return values.to(carrier(bits))

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules and functions that run again in the backward pass (torch.utils.checkpoint), as they ran the first time.
+
+A second run would otherwise move ranges and running statistics twice, round with other scales than the pass whose gradient
+it computes, and, outside any module, not know whose ranges are meant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from linger.errors import UnsupportedError
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import Frame, Runtime, scope_of
+from linger.quantization.core.statistics import QuantizedBase
+
+_KEPT_CALLS = 32
+"""Calls of one module that are remembered: as many may lie between a forward pass and its backward pass."""
+
+_KEPT_FUNCTIONS = 2048
+"""The same for functions of all modules together."""
+
+
+@dataclass(frozen=True)
+class _Statistics:
+    """What one module has learned from its inputs so far."""
+
+    holder: nn.Module
+    buffers: dict[str, Tensor | None]
+    input_range: str | None
+
+    @classmethod
+    def of(cls, holder: nn.Module) -> _Statistics:
+        """The tensors themselves, not copies."""
+        return cls(holder, dict(holder._buffers), getattr(holder, "input_range", None))  # noqa: SLF001 - by name, with None
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> _Statistics:
+        """The same with other tensors."""
+        return replace(self, buffers={n: None if b is None else function(b) for n, b in self.buffers.items()})
+
+    def install(self) -> None:
+        """Put these tensors in the place of the buffers; none is written, as gradients may need its content."""
+        self.holder._buffers.update(self.buffers)  # noqa: SLF001 - setattr would ask for a registration again
+        if isinstance(self.holder, QuantizedBase):
+            self.holder.input_range = self.input_range or ""
+            self.holder.forget_known()
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call: what it was given, in a few numbers, and the statistics before it."""
+
+    inputs: list[tuple[tuple[int, ...], Tensor]]
+    state: list[_Statistics]
+
+    def is_for(self, inputs: list[tuple[tuple[int, ...], Tensor]]) -> bool:
+        """Whether this was called with the same; both sums are taken over the same numbers in the same order."""
+        if [shape for shape, _ in inputs] != [shape for shape, _ in self.inputs]:
+            return False
+        return all(torch.equal(a, b) for (_, a), (_, b) in zip(inputs, self.inputs, strict=True))
+
+
+@dataclass(frozen=True)
+class _FunctionCall:
+    """A call of a function, and where its module stood."""
+
+    function: Any
+    call: _Call
+    frame: Frame
+
+
+class Recomputation:
+    """What a checkpoint may ask for again; its hooks are those of every module of a model."""
+
+    def __init__(self) -> None:
+        self._calls: WeakKeyDictionary[nn.Module, deque[_Call]] = WeakKeyDictionary()
+        self._functions: deque[_FunctionCall] = deque(maxlen=_KEPT_FUNCTIONS)
+        self._set_aside: dict[nn.Module, list[_Statistics]] = {}
+
+    def __reduce__(self) -> Any:
+        """A copy of a model has no pass behind it."""
+        return Recomputation, ()
+
+    def enter(self, module: nn.Module, args: Any) -> None:
+        """Forward pre-hook: remember the statistics, or bring those of the first run back."""
+        if not module.training:
+            return
+        if is_in_backward():
+            self._repeat(module, args)
+        elif may_be_repeated():
+            call = _Call(_described(args), _state_of(module))
+            self._calls.setdefault(module, deque(maxlen=_KEPT_CALLS)).append(call)
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002 - a hook's signature
+        """Forward hook, called after an exception too: what the first run learned stays."""
+        if self._set_aside:
+            _install(self._set_aside.pop(module, []))
+
+    def remember(self, function: Any, args: Any, frame: Frame) -> None:
+        """Note a function of a module at work."""
+        call = _Call(_described(args), _state_of(frame.module))
+        place = Frame(frame.path, frame.module, Counter(frame.indices))
+        self._functions.append(_FunctionCall(function, call, place))
+
+    @contextmanager
+    def place_of(self, function: Any, args: Any, runtime: Runtime) -> Iterator[None]:
+        """Stand where a function stood when it ran first."""
+        inputs = _described(args)
+        found = (f for f in reversed(self._functions) if f.function is function and f.call.is_for(inputs))
+        first = next(found, None)
+        if first is None:
+            name = getattr(function, "__name__", str(function))
+            raise _other_input(f"{name}, outside any module,")
+        place = Frame(first.frame.path, first.frame.module, Counter(first.frame.indices))
+        set_aside = _bring_back(place.module, first.call.state)
+        runtime.frames.append(place)
+        try:
+            yield
+        finally:
+            runtime.frames.pop()
+            _install(set_aside)
+
+    def _repeat(self, module: nn.Module, args: Any) -> None:
+        calls = self._calls.get(module)
+        if not calls:
+            return  # not in a checkpoint: somebody's hook runs the model
+        inputs = _described(args)
+        first = next((call for call in reversed(calls) if call.is_for(inputs)), None)
+        if first is None:
+            scope = scope_of(module)
+            raise _other_input((scope.path if scope else "") or type(module).__name__)
+        self._set_aside[module] = _bring_back(module, first.state)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether something ran in a way that a checkpoint may repeat."""
+        return bool(self._calls) or bool(self._functions)
+
+
+def is_in_backward() -> bool:
+    """Whether torch computes gradients in this thread: a forward pass now is a second one."""
+    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - torch's checkpoint asks so too
+
+
+def may_be_repeated() -> bool:
+    """Whether a checkpoint may be at work: it runs its function without gradients, or keeps what gradients need."""
+    if not torch.is_grad_enabled():
+        return True
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks  # noqa: SLF001 - torch has no public question
+    return hooks(True) is not None  # noqa: FBT003 - its signature
+
+
+def is_repeating(runtime: Runtime) -> bool:
+    """Whether a checkpoint of this model may be at work; a function's own backward computes without gradients."""
+    return is_in_backward() and torch.is_grad_enabled() and runtime.recomputation.is_awaited
+
+
+def _other_input(what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{what}: a checkpoint runs it again in the backward pass, with an input it has not had before, so the scales of the "
+        "first run are not known. Let the function compute the same both times (preserve_rng_state=True), or leave the "
+        "checkpoint out."
+    )
+
+
+def _described(args: Any) -> list[tuple[tuple[int, ...], Tensor]]:
+    """Shape and sum of every tensor."""
+    with torch.no_grad():
+        contents = [x.content if isinstance(x, QTensor) else x for x in tree_leaves(args) if isinstance(x, Tensor)]
+        return [(tuple(x.shape), x.sum(dtype=None if x.is_complex() else torch.float64)) for x in contents]
+
+
+def _state_of(module: nn.Module) -> list[_Statistics]:
+    return [_Statistics.of(holder).mapped(torch.clone) for holder in _holders(module)]
+
+
+def _holders(module: nn.Module) -> Iterator[nn.Module]:
+    """Whoever holds statistics that a call of the module itself changes: also parts that are never called."""
+    if isinstance(module, QuantizedBase):
+        yield from module.modules()
+        return
+    yield module
+    yield from (child for child in module.children() if scope_of(child) is None)
+
+
+def _bring_back(module: nn.Module, state: list[_Statistics]) -> list[_Statistics]:
+    """Give a module the statistics of an earlier call; returns those it had. What was made since begins with zeros."""
+    present = [_Statistics.of(holder) for holder in _holders(module)]
+    before = {statistics.holder: statistics.mapped(torch.clone) for statistics in state}
+    _install([before.get(p.holder) or replace(p.mapped(torch.zeros_like), input_range="") for p in present])
+    return present
+
+
+def _install(state: list[_Statistics]) -> None:
+    for statistics in state:
+        statistics.install()

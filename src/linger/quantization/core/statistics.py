@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranges and scales as buffers of a layer, and the one rule that turns a range into a scale."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from linger.errors import UsageError
+from linger.numeric.fixed import BIAS_BITS, as_float32
+from linger.numeric.torch.quantize import largest_magnitude, max_abs
+from linger.numeric.torch.scale import Scale, scale_for_range, smallest
+from linger.quantization.core.calibrate import is_calibrating
+from linger.quantization.core.runtime import RUN_FIRST, is_exporting
+
+_ZEROS = 2.0**-126
+"""Range of a tensor that held nothing but zeros: seen, but negligible."""
+
+MOMENTUM = 0.1
+"""Weight of the newest batch in a running range during training."""
+
+
+class QuantizedBase(nn.Module):
+    """Buffers `running_<name>` (0 = never seen) and `scale_<name>`, read and written as Python floats.
+
+    A pass that changes the ranges of a model on another device leaves them there: reading one would stall the device.
+    """
+
+    is_layer = False
+    """Whether it stands for a layer of the float model."""
+
+    input_range = ""
+    """Where the range of a layer's input comes from: "own" observation, "adopted" from a quantised input."""
+
+    def __init__(self, names: tuple[str, ...], device: torch.device | None = None) -> None:
+        super().__init__()
+        self._known: dict[str, tuple[int, float]] = {}
+        with torch.inference_mode(mode=False):  # a layer made in an inference pass can be trained later
+            for name in names:
+                self.register_buffer(f"running_{name}", torch.zeros(1, device=device))
+                self.register_buffer(f"scale_{name}", torch.zeros(1, device=device))
+
+    def read(self, name: str) -> float:
+        """A buffer's value; the version counter tells when the tensor was written by someone else."""
+        buffer = self._buffers[name]
+        assert buffer is not None  # buffers of this class are never None
+        known = self._known.get(name)
+        if is_exporting():
+            if known is None:
+                raise UsageError(RUN_FIRST)
+            return known[1]  # a traced buffer has no value
+        if known is None or known[0] != buffer._version:  # noqa: SLF001 - torch's public name is missing
+            known = (buffer._version, float(buffer))  # noqa: SLF001
+            self._known[name] = known
+        return known[1]
+
+    def value(self, name: str) -> Scale:
+        """A buffer's value: a number, or where this pass leaves ranges on a device, a tensor without axes."""
+        buffer = self._buffers[name]
+        assert buffer is not None
+        stays = self.leaves_ranges_there and not buffer.is_cpu
+        return buffer.detach().double().squeeze(0) if stays else self.read(name)
+
+    def write(self, name: str, value: Scale) -> None:
+        """Set a buffer."""
+        buffer = self._buffers[name]
+        assert buffer is not None
+        if isinstance(value, Tensor):
+            with torch.no_grad():
+                buffer.copy_(value)
+        elif (self.read(name) if buffer.is_cpu else self._last_known(name)) != value:
+            with torch.no_grad():
+                buffer.fill_(value)
+            self._known[name] = (buffer._version, as_float32(value))  # noqa: SLF001
+
+    def _last_known(self, name: str) -> float | None:
+        """A buffer's value; None where a look at a device would stall it."""
+        if is_exporting():
+            return self.read(name)
+        buffer, known = self._buffers[name], self._known.get(name)
+        assert buffer is not None
+        return known[1] if known is not None and known[0] == buffer._version else None  # noqa: SLF001
+
+    def forget_known(self) -> None:
+        """Read every buffer anew: other tensors stand in their places."""
+        self._known.clear()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
+        """What moves or converts a model comes here: ranges stay float32, for a scale may be too large for 16 bits."""
+        before = {name: b for name, b in self._buffers.items() if b is not None and self._is_range(name)}
+        super()._apply(fn, recurse)
+        for name, buffer in before.items():
+            now = self._buffers[name]
+            if now is not None and now.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(now.device)
+        return self
+
+    def _is_range(self, name: str) -> bool:
+        """Whether a buffer belongs to a range; running_mean of a batch norm does not."""
+        return name.startswith(("running_", "scale_")) and f"scale_{name.partition('_')[2]}" in self._buffers
+
+    @property
+    def is_observing(self) -> bool:
+        """Whether this pass changes the ranges."""
+        return self.training or is_calibrating()
+
+    @property
+    def leaves_ranges_there(self) -> bool:
+        """Whether a pass that changes ranges on a device does so without a look at them: then scales are tensors."""
+        return self.is_observing
+
+    def largest_range(self, name: str) -> float:  # noqa: ARG002 - for those that override it
+        """What no range goes beyond, whatever is seen: a layer within limits has a finite one."""
+        return math.inf
+
+    def observe(self, name: str, x: Tensor, where: str, *, is_relu: bool = False) -> Scale:
+        """Let a tensor widen the range `name`; returns the tensor's own maximum.
+
+        Calibration keeps the largest value; training an exponential mean that starts at the first batch.
+        """
+        found = largest_magnitude(x, is_relu=is_relu)
+        seen = over_all_processes(found if self.leaves_ranges_there else float(found), x)
+        if isinstance(seen, Tensor) or x.numel() or not math.isfinite(seen):
+            self.widen(name, seen, where)
+        return seen
+
+    def _widen_there(self, name: str, seen: Tensor) -> None:
+        """`widen` without a look at any number. NaN and infinity stay in the range, where an evaluation finds them."""
+        running = self._buffers[f"running_{name}"]
+        assert running is not None
+        if running.device != seen.device:  # the model was moved since, or runs on several devices
+            self.to(seen.device)
+            running = self._buffers[f"running_{name}"]
+            assert running is not None
+        before, kept = running.double().squeeze(0), seen.clamp(max=self.largest_range(name))
+        kept = kept.masked_fill(~seen.isfinite(), math.nan)
+        after = torch.maximum(before, kept) if is_calibrating() else (1 - MOMENTUM) * before + MOMENTUM * kept
+        after = torch.where(before <= _ZEROS, kept, after).float()
+        self.write(f"running_{name}", after.masked_fill(after == 0.0, _ZEROS))
+
+    def widen(self, name: str, seen: Scale, where: str) -> None:
+        """Let the largest magnitude of a tensor widen the range `name`."""
+        if isinstance(seen, Tensor):
+            self._widen_there(name, seen)
+            return
+        if not math.isfinite(seen):
+            raise UsageError(_not_finite(where))
+        before = self.read(f"running_{name}")
+        kept = min(seen, self.largest_range(name))
+        if before <= _ZEROS:  # nothing but zeros so far: the first real batch sets the range
+            after = kept
+        elif is_calibrating():
+            after = max(before, kept)
+        else:
+            after = (1 - MOMENTUM) * before + MOMENTUM * kept
+        # float32 is what the buffer holds: the scale must not depend on who computed it
+        self.write(f"running_{name}", as_float32(after) or _ZEROS)
+
+    def scale_of(self, name: str, bits: int, where: str, *, at_most: Scale = math.inf) -> Scale:
+        """The scale of a range, not above `at_most`.
+
+        Raises:
+            UsageError: The range was never seen, or what was seen on a device was no number.
+        """
+        running = self.value(f"running_{name}")
+        if not isinstance(running, Tensor):
+            if running == 0.0:
+                raise UsageError(self.missing_scale(where))
+            if not math.isfinite(running):
+                raise UsageError(_not_finite(where))
+        # a checkpoint of a model without limits may hold a larger range
+        scale = smallest([scale_for_range(smallest([running, self.largest_range(name)]), bits), at_most])
+        self.write(f"scale_{name}", scale)
+        return scale
+
+    def missing_scale(self, where: str) -> str:
+        """The sentence for a layer without a scale."""
+        return f"{where} has no scale yet. Run data through the model inside `with linger.calibration():`, or train it."
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        # a checkpoint of an earlier stage has no ranges: what is here stays
+        for name, buffer in self._buffers.items():
+            if buffer is not None and self._is_range(name):
+                state_dict.setdefault(prefix + name, buffer.detach().clone())
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        self.forget_known()
+
+
+def device_of(*modules: nn.Module) -> torch.device:
+    """Where the first of these modules that holds a tensor has it; the CPU if none does."""
+    tensors = (t for module in modules for t in (*module.parameters(), *module.buffers()))
+    return next((t.device for t in tensors), torch.device("cpu"))
+
+
+def weight_scale(largest: Scale, bits: int, bias: Tensor | None, scale_x: Scale, where: str) -> Scale:
+    """The scale of weights up to `largest`, lowered where the int32 bias at scale_x·scale_w would not fit.
+
+    Raises:
+        UsageError: The weights hold NaN or infinity; on a device, where nobody looks, both become NaN.
+    """
+    if not isinstance(largest, Tensor) and not math.isfinite(largest):
+        raise UsageError(f"{where}: the weights hold NaN or infinity, so no scale can be chosen.")
+    scale = scale_for_range(largest, bits)
+    if bias is None or not bias.numel():
+        return scale
+    offset = largest_magnitude(bias) if isinstance(largest, Tensor) else max_abs(bias)
+    return smallest([scale, scale_for_range(offset * scale_x, BIAS_BITS)])
+
+
+def _not_finite(where: str) -> str:
+    return f"{where}: the tensor holds NaN or infinity, so no scale can be chosen. Check the input and the weights."
+
+
+def over_all_processes(value: Scale, x: Tensor) -> Scale:
+    """The largest value among the processes of a distributed training."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return value
+    everywhere = torch.as_tensor(value, device=x.device)
+    distributed.all_reduce(everywhere, op=distributed.ReduceOp.MAX)
+    return everywhere if isinstance(value, Tensor) else float(everywhere)

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dumper: look at what a model computes, as statistics of every layer's output or as files of its tensors."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from linger.analysis.layer_outputs import (
+    Calls,
+    Hook,
+    LayerOutputs,
+    compiled_pattern,
+    is_without_values,
+    leaf_layers,
+    main_output,
+    matching_layers,
+    no_match,
+    root_name,
+    tensors_of,
+)
+from linger.analysis.result import Analysis
+from linger.atomic import made_folder, write_atomically
+from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
+from linger.dialect import Op, ops
+from linger.errors import UsageError, listing
+from linger.file_names import file_stem
+from linger.quantization.core.calibrate import is_calibrating
+from linger.quantization.core.frozen import Frozen
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.diagnosis.tensor_files import (
+    Array,
+    as_array,
+    op_settings,
+    op_tensors,
+    write_tensors,
+)
+from linger.quantization.functions.functional_layer import FunctionalLayer
+from linger.quantization.layers.layer import QuantLayer
+from linger.quantization.setup.initialize import quantized_layers, runtime_of
+
+logger = logging.getLogger(__name__)
+
+
+class Dumper:
+    """Watches forward passes inside a `with` block; at its end no hook is left on any model.
+
+    >>> import linger, torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+    >>> with linger.Dumper() as dumper:
+    ...     dumper.analyse_layer_output(model)
+    ...     _ = model(torch.ones(1, 4))
+    >>> [row.name for row in dumper.result.rows]
+    ['root.0', 'root.1']
+    """
+
+    def __init__(self) -> None:
+        self._outputs = LayerOutputs(_real_values)
+        self._cleanup = ExitStack()
+        self._registered: set[tuple[str, nn.Module]] = set()
+        self._is_open = self._is_over = False
+
+    def __enter__(self) -> Dumper:
+        """Begin to watch."""
+        if self._is_open or self._is_over:
+            raise UsageError(
+                "Dumper: a Dumper is used for one `with` block. Make a new one: `with linger.Dumper() as d:`."
+            )
+        self._is_open = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove every hook; what was measured stays readable."""
+        self._is_open, self._is_over = False, True
+        self._registered.clear()
+        self._cleanup.close()
+
+    # -- statistics ---------------------------------------------------------------------------------
+    def analyse_layer_output(self, model: nn.Module, match_pattern: str | re.Pattern[str] = ".*") -> None:
+        """Measure the outputs of layers in the forward passes that follow.
+
+        A row per call of a layer within a pass, in the order of the calls; further passes widen the same rows. Count, mean
+        and maximum are exact. Dynamic is exact for one pass; over several it is at most 2^-8 above the true order
+        statistic and never below it (`linger.analysis.accumulated`).
+
+        Args:
+            model: A float or a quantised model, in any mode.
+            match_pattern: Regular expression for the beginning of a layer's name, `root.<path>` (`root` for a model that
+                is a single layer).
+
+        Raises:
+            UsageError: The expression is none or fits no layer; the model is being analysed already.
+        """
+        method = "analyse_layer_output"
+        self._check(method, model)
+        pattern = compiled_pattern(method, match_pattern)
+        layers = matching_layers(method, _layers_of(model), pattern)
+        self._keep(method, model, self._outputs.watch(model, layers, is_counted=partial(_is_counted, model)))
+
+    @property
+    def result(self) -> Analysis:
+        """The rows of all passes so far.
+
+        Raises:
+            UsageError: Nothing is analysed, or no pass has run.
+        """
+        if not self._outputs.is_watching:
+            raise UsageError(
+                "Dumper: no model is analysed. Call analyse_layer_output(model) inside the `with` block first."
+            )
+        if not self._outputs.has_run:
+            raise UsageError(
+                "Dumper: no analysed layer has run. Run the model on a typical input inside the `with` block first: "
+                "model(typical_input)."
+            )
+        return self._outputs.result
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the numbers do not say: of the rows, and of layers that have none."""
+        return (*self.result.notes, *self._missing_rows())
+
+    def save_out_analyse_log(
+        self, save_log_path: str | os.PathLike[str] | None = "Analyse_layer_output.log"
+    ) -> Analysis:
+        """Write the log of the passes so far, also after the block, and return its rows.
+
+        Args:
+            save_log_path: Where the log goes; None: nowhere.
+
+        Raises:
+            UsageError: No pass has run, or the file cannot be written.
+        """
+        found = self.result
+        if save_log_path is not None:
+            log = found.to_log() + "".join(f"{note}\n" for note in self._missing_rows())
+            write_atomically(Path(save_log_path), log.encode())
+        return found
+
+    def _missing_rows(self) -> list[str]:
+        silent, unused = self._outputs.silent, self._outputs.never_called
+        told = [f"{listing(silent)}: returned no tensor, so there is no row"] if silent else []
+        return told + ([f"{listing(unused)}: never called"] if unused else [])
+
+    # -- files --------------------------------------------------------------------------------------
+    def enable_dump_quanted(
+        self,
+        model: nn.Module,
+        path: str | os.PathLike[str] = "./dump",
+        match_pattern: str | re.Pattern[str] = ".*",
+    ) -> None:
+        """Write the operands and the result of every op in the evaluation passes that follow.
+
+        `<path>/root.conv1.Conv2dInt.q_input` and so on: text, one number per line, real values and (`q_…`) the integers of
+        the exported file; `<path>/root.conv1.Conv2dInt.npz`: all of them with shapes and types, and the node's attributes.
+        The next pass writes over them.
+
+        Args:
+            model: What `linger.init` returned, in evaluation mode.
+            path: The folder; made if it is not there.
+            match_pattern: Regular expression for the beginning of `root.<path of the module>` or of the same with the op,
+                `root.<path>.<op>`.
+
+        Raises:
+            UsageError: The model is not quantised or in training mode; the expression is none or fits nothing; the
+                folder cannot be made; the model is being dumped already.
+        """
+        method = "enable_dump_quanted"
+        self._check(method, model)
+        runtime = runtime_of(model)
+        if runtime is None:
+            raise UsageError(f"{method}: {_why_not_quantised(model)}")
+        if model.training:
+            raise UsageError(
+                f"{method}: the model is in training mode, where layers compute with floats. Call model.eval() first."
+            )
+        pattern = compiled_pattern(method, match_pattern)
+        _require_op(method, model, pattern)
+        dump = _OpDump(_Gate(method, model), made_folder(method, os.fspath(path)), pattern)
+        runtime.observers.append(dump.write)
+        self._cleanup.callback(runtime.observers.remove, dump.write)
+        self._keep(method, model, [])
+
+    def enable_dump_model(
+        self,
+        model: nn.Module,
+        path: str | os.PathLike[str] = "./dump",
+        match_pattern: str | re.Pattern[str] = ".*",
+        hook_forward: Any = None,
+    ) -> None:
+        """Write inputs and outputs of layers in the evaluation passes that follow; a training pass writes nothing.
+
+        `<path>/root.conv1_input_float` (the first input) and `<path>/root.conv1_output_float` (all outputs; of an RNN the
+        sequence): text, one number per line. `<path>/root.conv1.npz`: every input and output with shape and type. The
+        second call of a layer in a pass is `root.relu@1`; the next pass writes over the files.
+
+        Args:
+            model: Any model.
+            path: The folder; made if it is not there.
+            match_pattern: Regular expression for the beginning of a layer's name, `root.<path>`.
+            hook_forward: Without effect, as it always was; accepted so that old calls go on working.
+
+        Raises:
+            UsageError: The expression is none or fits no layer; the folder cannot be made; the model is being dumped
+                already.
+        """
+        method = "enable_dump_model"
+        self._check(method, model)
+        if hook_forward is not None:
+            logger.warning("%s: hook_forward has no effect", method)
+        layers = matching_layers(method, _layers_of(model), compiled_pattern(method, match_pattern))
+        dump = _LayerDump(_Gate(method, model), made_folder(method, os.fspath(path)))
+        self._keep(method, model, dump.watch(model, layers))
+
+    # -- registration -------------------------------------------------------------------------------
+    def _check(self, method: str, model: nn.Module) -> None:
+        if not self._is_open:
+            when = "its `with` block has ended" if self._is_over else "it is outside a `with` block"
+            raise UsageError(
+                f"{method}: this Dumper cannot watch a model, {when}. Use `with linger.Dumper() as dumper:`."
+            )
+        if not isinstance(model, nn.Module):
+            raise UsageError(f"{method}: {type(model).__name__} is no model. Give a torch.nn.Module.")
+        if isinstance(model, torch.jit.ScriptModule):
+            raise UsageError(f"{method}: a scripted model takes no hooks. Give the model that it was made from.")
+        if (method, model) in self._registered:
+            raise UsageError(
+                f"{method}: this Dumper watches the model already. One expression can name several layers: 'root.a|root.b'."
+            )
+
+    def _keep(self, method: str, model: nn.Module, handles: Sequence[RemovableHandle]) -> None:
+        self._registered.add((method, model))
+        for handle in handles:
+            self._cleanup.callback(handle.remove)
+
+
+# -- which layers, which values -------------------------------------------------------------------------------
+
+
+def _layers_of(model: nn.Module) -> dict[str, nn.Module]:
+    return leaf_layers(
+        model,
+        is_whole=lambda module: isinstance(module, (QuantLayer, ConvBN)),
+        is_helper=lambda module: isinstance(module, (FunctionalLayer, EmptyBatchNorm)),
+    )
+
+
+def _real_values(module: nn.Module, tensor: Tensor) -> Tensor:
+    """The values of a layer's output. Of a layer that only ReLU sees, those that pass it: it may be part of the layer."""
+    if not isinstance(tensor, QTensor):
+        return tensor
+    real = tensor.dequantize()
+    return real.clamp(min=0.0) if isinstance(module, QuantLayer) and module.is_ahead_of_relu else real
+
+
+def _is_counted(model: nn.Module) -> bool:
+    """Whether a pass is the user's own, and not one of an export or a proof."""
+    runtime = runtime_of(model)
+    return runtime is None or not (runtime.is_thorough or runtime.emitter is not None)
+
+
+def _why_not_quantised(model: nn.Module) -> str:
+    if quantized_layers(model):
+        return (
+            "this is a part of a quantised model, or holds one. Give the model that linger.init returned, and name the "
+            "part in match_pattern."
+        )
+    return "this model is not quantised. Call linger.init(model) first, or use enable_dump_model for a float model."
+
+
+def _require_op(method: str, model: nn.Module, pattern: re.Pattern[str]) -> None:
+    paths = [path for path, module in model.named_modules() if not isinstance(module, FunctionalLayer)]
+    if any(pattern.match(root_name(path)) for path in paths):
+        return
+    # an expression may also name ops, of which a module may call any, several times
+    endings = [f"{name}{number}" for name in ops() for number in ("", "_1")]
+    if not any(pattern.match(f"{root_name(path)}.{ending}") for path in paths for ending in endings):
+        raise UsageError(f"{method}: {no_match(pattern, _layers_of(model))}")
+
+
+class _Gate:
+    """Decides whether a pass is written, and says once why one is not."""
+
+    def __init__(self, method: str, model: nn.Module) -> None:
+        self._method, self._model = method, model
+        self._has_warned = False
+
+    @property
+    def is_open(self) -> bool:
+        if is_without_values() or not _is_counted(self._model):
+            return False
+        is_refused = self._model.training or (is_calibrating() and runtime_of(self._model) is not None)
+        if is_refused and not self._has_warned:
+            self._has_warned = True
+            logger.warning("%s: passes in training mode or calibration are not written", self._method)
+        return not is_refused
+
+
+# -- files of a quantised model -------------------------------------------------------------------------------
+
+
+class _OpDump:
+    """Writes every op of a quantised model; an observer of its runtime."""
+
+    def __init__(self, gate: _Gate, folder: Path, pattern: re.Pattern[str]) -> None:
+        self._gate, self._folder, self._pattern = gate, folder, pattern
+
+    def write(
+        self,
+        name: str,
+        op: Op,
+        operands: Sequence[Tensor | Frozen],
+        attributes: Mapping[str, Any],
+        result: QTensor,
+    ) -> None:
+        where = root_name(name.rpartition(".")[0])
+        full = root_name(name)
+        if not (self._pattern.match(where) or self._pattern.match(full)) or not self._gate.is_open:
+            return
+        tensors = op_tensors(op, operands, result)
+        texts = {f".{key}": [array] for key, array in tensors.items()}
+        write_tensors(self._folder, file_stem(full), texts, op_settings(op, operands, attributes, result) | tensors)
+
+
+# -- files of any model ---------------------------------------------------------------------------------------
+
+
+class _LayerDump:
+    """Writes what goes into layers and what comes out; hooks before and after each."""
+
+    def __init__(self, gate: _Gate, folder: Path) -> None:
+        self._gate, self._folder = gate, folder
+        self._inputs: dict[nn.Module, list[Array]] = {}
+
+    def watch(self, model: nn.Module, layers: Mapping[nn.Module, str]) -> list[RemovableHandle]:
+        calls = Calls()
+        handles = calls.watch(model)
+        for layer, name in layers.items():
+            after = Hook(partial(self._after, name, calls))
+            handles.append(layer.register_forward_pre_hook(Hook(self._before), with_kwargs=True))
+            handles.append(layer.register_forward_hook(after))
+        return handles
+
+    def _before(self, layer: nn.Module, args: Any, kwargs: Any) -> None:
+        """Inputs are copied now: the layer may write over them."""
+        self._inputs.pop(layer, None)
+        if self._gate.is_open:
+            self._inputs[layer] = _arrays((args, kwargs))
+
+    def _after(self, name: str, calls: Calls, layer: nn.Module, args: Any, output: Any) -> None:
+        del args
+        inputs = self._inputs.pop(layer, None)
+        if inputs is None:
+            return
+        number = calls.number(name)
+        outputs = _arrays(output)
+        texts = {"_input_float": inputs[:1], "_output_float": _arrays(main_output(layer, output))}
+        stem = file_stem(name) + (f"@{number}" if number else "")
+        content = _numbered("input", inputs) | _numbered("output", outputs)
+        if content:
+            write_tensors(self._folder, stem, {suffix: a for suffix, a in texts.items() if a}, content)
+
+
+def _arrays(tree: Any) -> list[Array]:
+    return [as_array(t.dequantize() if isinstance(t, QTensor) else t) for t in tensors_of(tree)]
+
+
+def _numbered(name: str, arrays: Sequence[Array]) -> dict[str, Array]:
+    return {name: arrays[0]} if len(arrays) == 1 else {f"{name}_{i}": array for i, array in enumerate(arrays)}

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""compare_layers: where in a quantised model the error is born, and where it is only passed on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from linger.analysis.batches import Batch, as_batches, fresh, run_batch
+from linger.constraint.conv_bn import EmptyBatchNorm
+from linger.errors import UsageError, listing
+from linger.progress import progress
+from linger.quantization.core.calibrate import is_calibrating
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.diagnosis.call_watch import Call, CallWatch, Key
+from linger.quantization.diagnosis.comparison_result import LayerComparison, LayerRow
+from linger.quantization.diagnosis.signal_noise import (
+    SignalNoise,
+    as_real,
+    decibels,
+    float_leaves,
+    inner_product,
+    mismatch,
+    power,
+    squared_error,
+)
+from linger.quantization.diagnosis.working_copy import working_copy
+from linger.quantization.layers.layer import QuantLayer
+from linger.quantization.setup.initialize import runtime_of
+
+_FACTOR = 2.0
+"""One error counts alone where its power exceeds the other's by more than this."""
+
+_ROUNDING = 2.0**-40
+"""Noise power that is no error, in units of the signal's: errors 16 times as large as the rounding of float32, whose half
+unit in the last place is 2^−24 of a value. Rounding to 16 bits, the finest there is, makes about 2^−33."""
+
+
+def compare_layers(float_model: nn.Module, quantised_model: nn.Module, inputs: Any) -> LayerComparison:
+    """Compare a quantised model with its float model, layer by layer, on the same inputs in evaluation mode.
+
+    Every layer gets a row, each of its calls in a pass one of its own. The float layer is also run on what the
+    quantised layer received. What the quantised output differs from that was born here; what that differs from the
+    float model's output was passed on. Powers are summed over all batches; an error counts alone ("born", "passed")
+    where its power is more than twice the other's, else the verdict is "both"; "none" where both are 120 dB or more
+    below the signal, which is float32 rounding.
+
+    - A layer whose output only ReLU sees is compared after ReLU: the negative part is never used.
+    - A convolution that only one of the models has fused with its batch norm is compared at the batch norm's path.
+    - Functions (x + y, torch.cat) are no layers: what they lose shows in `input_db` of the next row.
+
+    Both models stay as they are. What the quantised model computes for one batch is kept in memory.
+
+    Args:
+        float_model: The model before `init`, fused by `trace_layers` or not.
+        quantised_model: The same model, quantised and calibrated.
+        inputs: A tensor, a tuple of arguments, or an iterable of either.
+
+    Raises:
+        UsageError: A model is not what it should be, the models have no layer in common or differ in shapes, or
+            there are no inputs.
+    """
+    _check(float_model, quantised_model)
+    with torch.random.fork_rng(), torch.no_grad():  # also for inputs that shuffle themselves
+        comparison = _Comparison(
+            working_copy(float_model, "compare_layers"), working_copy(quantised_model, "compare_layers")
+        )
+        for batch in progress(as_batches(inputs), "compare_layers"):
+            comparison.add(batch)
+    return comparison.result()
+
+
+def _check(float_model: Any, quantised_model: Any) -> None:
+    wrong = [type(m).__name__ for m in (float_model, quantised_model) if not isinstance(m, nn.Module)]
+    if wrong:
+        raise UsageError(f"compare_layers: two torch modules are expected, not {listing(wrong)}.")
+    if any(isinstance(module, QuantizedBase) for module in float_model.modules()):
+        raise UsageError("compare_layers: the first model is quantised. Give the float model first.")
+    if runtime_of(quantised_model) is None:
+        raise UsageError("compare_layers: the second model is not quantised. Call linger.init(model) first.")
+    if is_calibrating():
+        raise UsageError("compare_layers: call it after `with linger.calibration():`, not inside.")
+
+
+@dataclass
+class _Sums:
+    """What is summed over the batches for one row."""
+
+    op: str
+    output: SignalNoise = field(default_factory=SignalNoise)
+    arriving: SignalNoise = field(default_factory=SignalNoise)
+    born: float = 0.0
+    passed: float = 0.0
+    product: float = 0.0
+    quantised_power: float = 0.0
+    max_lsb: float | None = None
+
+    def add(self, reference: Tensor, local: Tensor, found: Tensor, *, is_relu: bool) -> None:
+        """Count one output: the float model's, the float layer's on the quantised input, the quantised one."""
+        f, between, q = (as_real(tensor) for tensor in (reference, local, found))
+        if is_relu:
+            f, between, q = (values.clamp_min(0) for values in (f, between, q))
+        self.output.add(f, q)
+        self.born += squared_error(between, q)
+        self.passed += squared_error(f, between)
+        self.product += inner_product(f, q)
+        self.quantised_power += power(q)
+        if isinstance(found, QTensor) and found.scale is not None and f.numel():
+            self.max_lsb = max(self.max_lsb or 0.0, float((f - q).abs().max()) * found.scale)
+
+    def row(self, key: Key) -> LayerRow:
+        """The finished row."""
+        signal = self.output.signal
+        return LayerRow(
+            name=key[0],
+            call=key[1],
+            op=self.op,
+            input_db=self.arriving.db,
+            sqnr_db=self.output.db,
+            born_db=decibels(signal, self.born),
+            passed_db=decibels(signal, self.passed),
+            verdict=_verdict(signal, self.born, self.passed),
+            cosine=_cosine(self.product, signal, self.quantised_power),
+            max_lsb=self.max_lsb,
+        )
+
+
+def _is_ahead_of_relu(layer: nn.Module) -> bool:
+    """Whether a quantised layer does the work of the ReLU after it, the only one that sees its output."""
+    return isinstance(layer, QuantLayer) and layer.is_ahead_of_relu
+
+
+def _verdict(signal: float, born: float, passed: float) -> str:
+    if max(born, passed) <= _ROUNDING * signal:
+        return "none"
+    if born > _FACTOR * passed:
+        return "born"
+    return "passed" if passed > _FACTOR * born else "both"
+
+
+def _cosine(product: float, first: float, second: float) -> float:
+    """Two zero tensors point the same way; a zero and another one do not."""
+    if first == 0 or second == 0:
+        return 1.0 if first == second else 0.0
+    return max(-1.0, min(1.0, product / math.sqrt(first) / math.sqrt(second)))
+
+
+@dataclass
+class _Expected:
+    """A quantised call that waits for its float counterpart.
+
+    `through` is the call of the convolution, where convolution and batch norm are compared as one.
+    """
+
+    call: Call
+    output: list[Tensor]
+    through: Call | None = None
+
+    @property
+    def begin(self) -> Call:
+        """The call whose input is the input of this row."""
+        return self.through or self.call
+
+
+class _Comparison:
+    """Two models, run batch by batch: the quantised one first, then the float one, layer against layer."""
+
+    def __init__(self, float_model: nn.Module, quantised_model: nn.Module) -> None:
+        self._float_model, self._quantised_model = float_model, quantised_model
+        self._quantised = CallWatch(quantised_model, self._keep)
+        self._float = CallWatch(float_model, self._compare)
+        self._batches = 0
+        self._rows: dict[Key, _Sums] = {}
+        self._unmatched: dict[Key, None] = {}  # a set that keeps its order
+        self._mismatches: dict[str, str] = {}
+        self._output = SignalNoise()
+        # of the present batch: quantised calls, those that wait for the float model, and float calls of convolutions
+        self._kept: dict[Key, _Expected] = {}
+        self._layers: dict[Key, nn.Module] = {}
+        self._waiting: dict[Key, _Expected] = {}
+        self._begun: dict[Key, Call | None] = {}
+
+    def add(self, batch: Batch) -> None:
+        """Run both models on one batch."""
+        self._batches += 1
+        self._kept = {}
+        found = self._run(self._quantised_model, self._quantised, batch)
+        self._waiting = self._pair_up()
+        self._begun = {
+            expected.through.key: None for expected in self._waiting.values() if expected.through is not None
+        }
+        self._layers = {key: kept.call.module for key, kept in self._kept.items()}
+        self._kept = {}  # what has been compared is not kept any longer
+        reference = self._run(self._float_model, self._float, batch)
+        self._unmatched |= dict.fromkeys(self._waiting)
+        difference = mismatch(reference, found)
+        if difference is None:
+            self._output.add_all(reference, found)
+        else:
+            self._mismatches.setdefault("output", difference)
+        if self._mismatches:
+            where = listing(f"{path}: {text}" for path, text in self._mismatches.items())
+            raise UsageError(
+                f"compare_layers: the models are not of the same architecture. {where}. "
+                "Give a quantised model and the float model it was made from."
+            )
+
+    @staticmethod
+    def _run(model: nn.Module, watch: CallWatch, batch: Batch) -> list[Tensor]:
+        watch.begin()
+        with torch.random.fork_rng():  # both models see the same random state
+            return float_leaves(run_batch(model, fresh(batch)))
+
+    def _keep(self, call: Call, output: Any) -> None:
+        """A call of the quantised model has ended."""
+        leaves = float_leaves(output)
+        if leaves and not call.has_inner:
+            self._kept[call.key] = _Expected(call, fresh(leaves))
+
+    def _pair_up(self) -> dict[Key, _Expected]:
+        """What to compare: a convolution and its batch norm as one where only one of the models has fused them."""
+        waiting: dict[Key, _Expected] = {}
+        for key, kept in self._kept.items():
+            counterpart = self._float.modules.get(key[0])
+            is_fused = [isinstance(module, EmptyBatchNorm) for module in (kept.call.module, counterpart)]
+            source = None if kept.call.source is None else self._kept.get(kept.call.source)
+            if counterpart is None:
+                self._unmatched[key] = None
+            elif not any(is_fused):
+                waiting[key] = kept
+            elif not all(is_fused) and source is not None:
+                # the convolution's own result means something else in the other model, and so does what handed it on
+                conv = source.call.key
+                waiting = {k: e for k, e in waiting.items() if conv not in (k, e.call.source)}
+                waiting[key] = _Expected(kept.call, kept.output, through=source.call)
+            elif not all(is_fused):
+                self._unmatched[key] = None
+        return waiting
+
+    def _compare(self, call: Call, output: Any) -> None:
+        """A call of the float model has ended."""
+        if call.key in self._begun:
+            self._begun[call.key] = call
+        expected = self._waiting.pop(call.key, None)
+        if expected is not None:
+            first = call if expected.through is None else self._begun[expected.through.key]
+            if first is None:
+                self._unmatched[call.key] = None
+                return
+            self._compare_layer(call.key, expected, first, call.module, float_leaves(output))
+        elif not call.has_inner and not self._is_known(call.key):
+            self._unmatched[call.key] = None
+
+    def _is_known(self, key: Key) -> bool:
+        """Whether the quantised model has this call too, or one layer in place of the part it belongs to."""
+        path = key[0]
+        return key in self._layers or any(
+            not outer or path.startswith(f"{outer}.") for outer, _ in self._layers if outer != path
+        )
+
+    def _compare_layer(
+        self, key: Key, expected: _Expected, first: Call, last: nn.Module, reference: Sequence[Tensor]
+    ) -> None:
+        begin = expected.begin
+        arriving = [float_leaves((call.args, call.kwargs)) for call in (first, begin)]
+        difference = mismatch(*arriving) or mismatch(reference, expected.output)
+        if difference is not None:
+            self._mismatches.setdefault(key[0], difference)
+            return
+        layer = begin.module
+        op = getattr(layer, "op_name", type(layer).__name__)
+        sums = self._rows.setdefault(key, _Sums(op))
+        for f, q in zip(*arriving, strict=True):
+            sums.arriving.add(*self._seen(begin, f, q))
+        with self._float.paused():
+            local = run_batch(first.module, begin.args, begin.kwargs)
+            if expected.through is not None:
+                local = run_batch(last, (local,))
+        is_relu = _is_ahead_of_relu(layer)
+        for f, between, q in zip(reference, float_leaves(local), expected.output, strict=True):
+            sums.add(f, between, q, is_relu=is_relu)
+
+    def _seen(self, call: Call, reference: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
+        """What arrives at a layer; at a ReLU that the layer before has done already, what it leaves."""
+        source = None if call.source is None else self._layers.get(call.source)
+        if source is None or not (isinstance(call.module, nn.ReLU) and _is_ahead_of_relu(source)):
+            return reference, found
+        return reference.clamp_min(0), found.clamp_min(0)
+
+    def result(self) -> LayerComparison:
+        """Everything that was summed."""
+        if not self._batches:
+            raise UsageError("compare_layers: the inputs are empty. Give at least one batch.")
+        if not self._rows:
+            raise UsageError(
+                f"compare_layers: {type(self._float_model).__name__} and {type(self._quantised_model).__name__} have no "
+                "layer in common. Give a quantised model and the float model it was made from."
+            )
+        return LayerComparison(
+            rows=tuple(sums.row(key) for key, sums in self._rows.items()),
+            unmatched=tuple(f"{path} (call {call})" if call else path for path, call in self._unmatched),
+            output_db=self._output.db,
+        )

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention as integer ops: BmmInt → iqMul → iqWhere (masks) → SoftmaxInt → BmmInt, between LinearInt projections.
+
+torch's fused kernels never see a quantised tensor; nn.MultiheadAttention keeps its own parameters and keys, and each of
+its three input projections has a weight scale and an output scale of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor, nn
+
+from linger.dialect import Refusal
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import Runtime
+from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.functions.constants import Kind, kind_of
+from linger.quantization.functions.masks import MASKED, fact, fill, is_quantized, masks_scores
+
+Call = Callable[..., Any]
+
+_FLOAT_OPERAND = "an operand is a float tensor; let a quantised layer produce it"
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Which scores do not count, and what is added to those that do.
+
+    `is_causal`: the mask is that of the positions to come, which leaves at least one score in every row.
+    """
+
+    blocked: Tensor | None = None
+    summand: Any = None
+    is_causal: bool = False
+
+
+def attend(
+    q: QTensor, k: QTensor, v: QTensor, masking: Masking, scale: float, dropout_p: float, call: Call
+) -> tuple[Any, Any] | Refusal:
+    """The attended values and the probabilities, over the last two axes.
+
+    Masked probabilities are exactly 0, also where a whole row is masked, as torch's attention gives them.
+    """
+    scores = call(torch.matmul, q, call(torch.transpose, k, -2, -1))
+    if scale != 1.0:
+        scores = call(torch.mul, scores, scale)
+    if masking.summand is not None:
+        scores = call(torch.add, scores, masking.summand)
+    if masking.blocked is not None:
+        if not isinstance(scores, QTensor):
+            return Refusal("its scores are no integers")
+        filled = fill(scores, masking.blocked, -math.inf)
+        assert isinstance(filled, QTensor)  # −∞ always has a form
+        scores = filled
+    weights = call(torch.softmax, scores, -1)
+    if masking.blocked is not None and not masking.is_causal:
+        zeroed = fill(weights, masking.blocked, 0.0)
+        assert isinstance(zeroed, QTensor)  # 0 always has one
+        weights = zeroed
+    if dropout_p > 0.0:
+        weights = call(F.dropout, weights, dropout_p)
+    return call(torch.matmul, weights, v), weights
+
+
+def causal(length: Any, source: Any, device: Any) -> Tensor:
+    """Positions to come, by comparing numbers: a triangle has no form in old opsets."""
+    return torch.arange(source, device=device)[None, :] > torch.arange(length, device=device)[:, None]
+
+
+def read_mask(mask: Tensor | None, runtime: Runtime, *, is_taking: bool) -> Masking | Refusal:
+    """A mask of booleans (True takes part, or is blocked) or of numbers to add."""
+    if mask is None:
+        return Masking()
+    if is_quantized(mask):
+        return Masking(summand=mask)
+    if mask.dtype == torch.bool:
+        return Masking(~mask if is_taking else mask)
+    if not mask.is_floating_point():
+        return Refusal(f"a mask of type {mask.dtype} has no meaning here; use booleans")
+    kind = kind_of(mask, runtime)
+    learns = mask.requires_grad or kind is Kind.LEARNT
+    if not learns and fact(runtime, lambda: masks_scores(mask, is_surely=kind is not Kind.FROZEN)):
+        return Masking(mask <= MASKED)
+    if kind is not None:
+        return Masking(summand=mask)
+    return Refusal(
+        "a computed float mask that learns, or holds other values than 0 and −∞, has no integer form; keep it in a buffer "
+        "or parameter"
+    )
+
+
+def _scaled_dot_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Any:
+    del func
+    return _attention(call, *args, **kwargs)
+
+
+def _attention(
+    call: Call,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+    scale: float | None = None,
+    enable_gqa: bool = False,  # noqa: FBT001, FBT002
+) -> Any:
+    if not (is_quantized(query) and is_quantized(key) and is_quantized(value)):
+        return Refusal(_FLOAT_OPERAND)
+    if query.runtime.frame is None:
+        return Refusal("outside the model")
+    if enable_gqa:
+        return Refusal("enable_gqa=True has no integer form; repeat the heads of key and value")
+    masking = read_mask(attn_mask, query.runtime, is_taking=True)
+    if isinstance(masking, Refusal):
+        return masking
+    if is_causal:
+        sizes = query.content.shape[-2], key.content.shape[-2]
+        masking = Masking(causal(*sizes, query.content.device), is_causal=True)
+    factor = 1.0 / math.sqrt(int(query.content.shape[-1])) if scale is None else scale
+    found = attend(query, key, value, masking, factor, dropout_p, call)
+    return found if isinstance(found, Refusal) else found[0]
+
+
+# -- nn.MultiheadAttention -----------------------------------------------------------------------------------------
+def refusal_of(module: nn.MultiheadAttention) -> Refusal | None:
+    """Why an attention layer stays float, if it does."""
+    if module.bias_k is not None or module.add_zero_attn:
+        return Refusal("add_bias_kv and add_zero_attn have no integer form; leave them out")
+    return None
+
+
+def _multi_head(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Any:
+    bound = inspect.signature(func).bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = dict(bound.arguments)
+    query, key, value = given["query"], given["key"], given["value"]
+    if not (is_quantized(query) and is_quantized(key) and is_quantized(value)):
+        return Refusal(_FLOAT_OPERAND)
+    runtime = query.runtime
+    frame, policy = runtime.frame, runtime.products
+    if frame is None or policy is None or not policy.allows("LinearInt", frame):
+        return Refusal("this layer stays float, as init was asked")
+    if (
+        given["bias_k"] is not None
+        or given["add_zero_attn"]
+        or given["static_k"] is not None
+        or given["static_v"] is not None
+    ):
+        return Refusal("add_bias_kv, add_zero_attn and static keys have no integer form; leave them out")
+    if query.content.dim() == 2:
+        return _without_batch(given, call)
+    return _batched(given, call)
+
+
+def _without_batch(given: dict[str, Any], call: Call) -> Any:
+    """[length, width]: a batch of one."""
+    names = ("query", "key", "value")
+    single = {id(given[name]): call(torch.unsqueeze, given[name], 1) for name in names}
+    padding = given["key_padding_mask"]
+    batched = {name: single[id(given[name])] for name in names}
+    batched["key_padding_mask"] = None if padding is None else padding.unsqueeze(0)
+    found = _batched(given | batched, call)
+    if isinstance(found, Refusal):
+        return found
+    output, weights = found
+    return call(torch.squeeze, output, 1), None if weights is None else call(torch.squeeze, weights, 0)
+
+
+def _batched(given: dict[str, Any], call: Call) -> Any:
+    query, key, heads = given["query"], given["key"], given["num_heads"]
+    width = given["embed_dim_to_check"]
+    length, batch = query.content.shape[:2]
+    source = key.content.shape[0]
+    masking = _head_masks(given, batch, heads, length, source)
+    if isinstance(masking, Refusal):
+        return masking
+    projected = [
+        call(torch.permute, call(torch.reshape, p, (n, batch, heads, width // heads)), (1, 2, 0, 3))
+        for p, n in zip(_project(given, call), (length, source, source), strict=True)
+    ]
+    dropout = given["dropout_p"] if given["training"] else 0.0
+    q, k, v = projected
+    found = attend(q, k, v, masking, 1.0 / math.sqrt(width // heads), dropout, call)
+    if isinstance(found, Refusal):
+        return found
+    values, weights = found
+    joined = call(torch.reshape, call(torch.permute, values, (2, 0, 1, 3)), (length, batch, width))
+    output = _output(joined, given, call)
+    if not given["need_weights"]:
+        return output, None
+    return output, _mean_over_heads(weights, heads, call) if given["average_attn_weights"] else weights
+
+
+def _project(given: dict[str, Any], call: Call) -> list[Any]:
+    """Query, key and value: three layers, each with scales of its own."""
+    if given["use_separate_proj_weight"]:
+        weights = [given[f"{name}_proj_weight"] for name in "qkv"]
+    else:
+        weights = list(given["in_proj_weight"].chunk(3))
+    bias = given["in_proj_bias"]
+    biases = [None] * 3 if bias is None else list(bias.chunk(3))
+    inputs = (given["query"], given["key"], given["value"])
+    return [call(F.linear, x, w, b) for x, w, b in zip(inputs, weights, biases, strict=True)]
+
+
+def _output(x: Any, given: dict[str, Any], call: Call) -> Any:
+    """The output projection: the quantised layer that the attention layer holds, where the call comes from it."""
+    frame = x.runtime.frame
+    layer = frame.module._modules.get("out_proj")  # noqa: SLF001 - any module may have made the call
+    if isinstance(layer, QuantizedBase) and getattr(layer, "weight", None) is given["out_proj_weight"]:
+        return layer(x)
+    return call(F.linear, x, given["out_proj_weight"], given["out_proj_bias"])
+
+
+def _head_masks(given: dict[str, Any], batch: Any, heads: int, length: Any, source: Any) -> Masking | Refusal:
+    """Both masks as one, of the shape of the scores [batch, heads, length, source]."""
+    runtime, mask, padding = given["query"].runtime, given["attn_mask"], given["key_padding_mask"]
+    if given["is_causal"] and padding is None and not given["need_weights"]:
+        return Masking(causal(length, source, given["query"].content.device), is_causal=True)  # as torch reads the hint
+    first = read_mask(mask, runtime, is_taking=False)
+    second = read_mask(padding, runtime, is_taking=False)
+    if isinstance(first, Refusal) or isinstance(second, Refusal):
+        return first if isinstance(first, Refusal) else second
+    if second.summand is not None or (first.summand is not None and mask.dim() == 3):
+        return Refusal("such a mask with other values than 0 and −∞ has no integer form; use booleans")
+    blocked = first.blocked
+    if blocked is not None and blocked.dim() == 3:
+        blocked = blocked.reshape(batch, heads, length, source)
+    if second.blocked is not None:
+        padded = second.blocked.reshape(batch, 1, 1, source)
+        blocked = padded if blocked is None else blocked | padded
+    return Masking(blocked, first.summand)
+
+
+def _mean_over_heads(weights: Any, heads: int, call: Call) -> Any:
+    """The mean over an axis that is made a picture's width: average pooling.
+
+    Most callers throw it away, and then a file has no such node: it is computed when somebody looks at it.
+    """
+    runtime = weights.runtime
+    frame = runtime.frame
+    assert frame is not None  # the attention layer is at work
+
+    def mean() -> Tensor:
+        runtime.frames.append(frame)  # named and noted as if it were computed at once
+        try:
+            last = call(torch.permute, weights, (0, 2, 3, 1))
+            pooled: QTensor = call(torch.select, call(F.avg_pool2d, last, (1, heads)), -1, 0)
+            return pooled.content
+        finally:
+            runtime.frames.pop()
+
+    return weights.like(weights.content[:, 0]).deferred(mean)
+
+
+ATTENTION: dict[Any, Callable[..., Any]] = {
+    F.scaled_dot_product_attention: _scaled_dot_product,
+    F.multi_head_attention_forward: _multi_head,
+}

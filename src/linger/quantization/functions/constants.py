@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters and buffers as operands: x + self.position, x * self.gamma, cat with a class token.
+
+They are constants of 8 bits at the finest scale that holds them, and learn through their rounding. Only tensors that
+share memory with the model's state count: another float tensor may be computed from the input.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linger.errors import UsageError
+from linger.numeric.torch.kernel import integer_type
+from linger.numeric.torch.quantize import fake_quantize, largest_magnitude, max_abs
+from linger.numeric.torch.scale import scale_for_range
+from linger.quantization.core.calibrate import is_calibrating
+from linger.quantization.core.frozen import kept
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import RUN_FIRST, Runtime, is_exporting
+
+CONSTANT_BITS = 8
+
+
+class Kind(Enum):
+    """What a tensor of the model's state is for."""
+
+    BUFFER = "buffer"
+    FROZEN = "frozen parameter"
+    LEARNT = "learnt parameter"
+
+
+def kind_of(value: Any, runtime: Runtime) -> Kind | None:
+    """What a tensor is if it belongs to the running model's state, or is a view of what does; None for any other.
+
+    The parameter tells whether it learns, not its view: without gradients no view asks for one.
+    """
+    if not isinstance(value, Tensor) or isinstance(value, QTensor) or not value.is_floating_point():
+        return None
+    if not runtime.frames:
+        return None
+    if runtime.current.state_memory is None:
+        root = runtime.frames[0].module
+        parameters = {_memory(p): Kind.LEARNT if p.requires_grad else Kind.FROZEN for p in root.parameters()}
+        runtime.current.state_memory = dict.fromkeys(map(_memory, root.buffers()), Kind.BUFFER) | parameters
+    found: Kind | None = runtime.current.state_memory.get(_memory(value))
+    return found
+
+
+def is_state(value: Any, runtime: Runtime) -> bool:
+    """Whether a tensor is a parameter or a buffer of the running model, or a view of one."""
+    return kind_of(value, runtime) is not None
+
+
+def is_fixed(value: Any, runtime: Runtime) -> bool:
+    """Whether a tensor is part of the model's state, or was computed from nothing else in this watched pass."""
+    known = runtime.current.derived.get(id(value))
+    return is_state(value, runtime) or (known is not None and known() is value)
+
+
+def note_derived(arguments: Sequence[Tensor], results: Sequence[Tensor], runtime: Runtime) -> bool:
+    """Remember what is computed from the model's state alone; returns whether it is."""
+    if not arguments or not all(is_fixed(t, runtime) for t in arguments):
+        return False
+    runtime.current.derived.update({id(t): weakref.ref(t) for t in results})
+    return True
+
+
+def as_constant(value: Any, runtime: Runtime) -> QTensor | None:
+    """A parameter or buffer as a constant operand; None for anything else, and where the module stays float."""
+    policy, frame = runtime.products, runtime.frame
+    if frame is None or (policy is not None and frame.path in policy.float_paths) or not is_state(value, runtime):
+        return None
+    name = runtime.unique_name(frame.path, "constant")
+    base = _unexpanded(value)
+    if runtime.emitter is not None or is_exporting():
+        # a trace must not see the rounding: it takes the integers of the pass before it
+        if name not in runtime.constants:
+            raise UsageError(RUN_FIRST)
+        scale, integers = runtime.constants[name]
+        if runtime.emitter is not None:
+            return QTensor(_expanded(integers, value), scale, CONSTANT_BITS, runtime)
+        return QTensor(_expanded(integers.float() * (1.0 / scale), value), scale, CONSTANT_BITS, runtime)
+    stays_there = frame.module.training or is_calibrating()
+    largest = largest_magnitude(base) if stays_there else max_abs(base)
+    if not isinstance(largest, Tensor) and not math.isfinite(largest):
+        return None
+    scale = scale_for_range(largest, CONSTANT_BITS)
+    rounded = fake_quantize(base.float(), scale, CONSTANT_BITS, can_saturate=False)
+    with kept():
+        runtime.constants[name] = (scale, (rounded.detach() * scale).to(integer_type(CONSTANT_BITS)))
+    return QTensor(_expanded(rounded, value), scale, CONSTANT_BITS, runtime)
+
+
+def _memory(t: Tensor) -> int:
+    return int(t.untyped_storage()._cdata)  # noqa: SLF001 - a storage's identity
+
+
+def _unexpanded(t: Tensor) -> Tensor:
+    """The tensor without the repetitions of expand(): a file must not hold them, nor fix their number."""
+    for axis, (size, stride) in enumerate(zip(t.shape, t.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            t = t.narrow(axis, 0, 1)
+    return t.detach() if not torch.is_grad_enabled() else t
+
+
+def _expanded(values: Tensor, like: Tensor) -> Tensor:
+    return values if values.shape == like.shape else values.expand(like.shape)

@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops on quantised tensors that no layer stands for: x + y, cat, relu, pooling, sigmoid."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import cache
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from linger.dialect import Op, find_op
+from linger.errors import UsageError
+from linger.numeric.fixed import limits, round_half_up, scale_for
+from linger.numeric.torch.kernel import TorchKernel, carrier, integer_type
+from linger.numeric.torch.quantize import fake_quantize
+from linger.numeric.torch.scale import Scale, limit_of, may_saturate
+from linger.quantization.core.calibrate import current_calibration
+from linger.quantization.core.qtensor import QTensor, to_carrier
+from linger.quantization.core.runtime import OpRecord, Runtime, is_exporting
+from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.functions.constants import as_constant
+from linger.quantization.functions.functional_layer import FunctionalLayer, functional_layer
+from linger.quantization.functions.input_range import SUBTRACTION, judge_input, loss_of
+from linger.quantization.functions.parameters import quantize_parameter
+
+_SCALAR_BITS = 8
+_MATRIX_BITS = 16
+_LAST = -1
+
+Operand = QTensor | Tensor | tuple[int, ...]
+"""A quantised tensor, a constant matrix of integers, or places and counts, which are known in a trace too."""
+
+
+def as_operand(value: Any, runtime: Runtime) -> QTensor | None:
+    """A QTensor as it is; a Python number, a parameter or a buffer as a constant of 8 bits; None for anything else."""
+    if isinstance(value, QTensor):
+        return value if value.scale is not None else None
+    if isinstance(value, Tensor):
+        return as_constant(value, runtime)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return _constant(float(value), runtime)
+    return None
+
+
+def _constant(value: float, runtime: Runtime) -> QTensor:
+    """The number at the finest scale that holds it; constants cannot saturate."""
+    scale = scale_for(abs(value), _SCALAR_BITS)
+    low, high = limits(_SCALAR_BITS)
+    integer = min(max(round_half_up(Fraction(value) * Fraction(scale)), low), high)
+    if runtime.emitter is not None:
+        return QTensor(torch.tensor(integer, dtype=integer_type(_SCALAR_BITS)), scale, _SCALAR_BITS, runtime)
+    return QTensor(torch.tensor(integer / scale, dtype=torch.float32), scale, _SCALAR_BITS, runtime)
+
+
+def run_functional(
+    op: Op,
+    operands: Sequence[QTensor],
+    settings: Mapping[str, Any],
+    runtime: Runtime,
+    *,
+    layer: QuantizedBase | None = None,
+    is_in_place: bool = False,
+    parameter: Tensor | None = None,
+) -> QTensor:
+    """Compute an op on quantised operands: observe, simulate or emit, as the pass demands.
+
+    `layer` holds the output's range; without one, the current module's next functional layer does. `parameter` is the
+    last operand where it is a float tensor that learns.
+    """
+    frame = runtime.frame
+    assert frame is not None  # outside a model nothing is quantised
+    op = op.for_platform(runtime.target)
+    if op.limit is None and op.output_scale is None:
+        return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place)
+    if op.last_axis is not None and settings[op.last_axis] != _LAST:
+        return _along_last_axis(op, operands[0], settings, runtime, layer)
+    index = frame.next_index(op.name if op.has_own_counter else "")
+    name = runtime.unique_name(frame.path, op.name)
+    if layer is None:
+        layer = functional_layer(frame, f"{op.state_name}_{index}", name, operands[0].content.device)
+    operands = _as_wanted(op, operands, layer, runtime, name)
+    # along an axis, nothing is left of what a mask has made room for
+    bits = max(o.bits if op.last_axis is None else o.own_bits for o in operands)
+    if parameter is not None:
+        assert isinstance(layer, FunctionalLayer)  # no layer of its own calls a function with a parameter
+        rounded, layer.parameter = quantize_parameter(
+            parameter, layer.parameter, runtime, name, stays_there=layer.leaves_ranges_there
+        )
+        operands = [*operands, rounded]
+    scales = [_scale(o, layer) for o in operands]
+    fast = twin(op) if runtime.emitter is None else None
+    real = seen = None
+    if op.output_scale is not None:
+        scale_o, bits = op.output_scale, _default_bits(op)
+        _keep_fixed_scale(layer, scale_o, runtime)
+    else:
+        if layer.is_observing and runtime.emitter is None:
+            # without a twin the op only moves its operands: the result's range is the widest of theirs
+            real = None if fast is None else _real_result(fast, operands, settings)
+            seen = layer.observe("o", _all_values(operands) if real is None else real, name)
+        assert op.limit is not None  # an op has a limit or a fixed scale, else it keeps its scale
+        scale_o = layer.scale_of("o", bits, name, at_most=limit_of(op.limit, scales))
+    attributes = dict(settings) | _format_attributes(op, operands, scale_o, bits)
+    if fast is None:
+        return compute(op, operands, attributes, scale_o, bits, runtime, name)
+    runtime.note(OpRecord(frame.path, op.name, is_integer=True, reason=loss_of(layer), macs=_macs(fast, operands)))
+    if hasattr(fast, "evaluate"):
+        can_saturate = may_saturate(seen, scale_o, bits)
+        contents = [o.content for o in operands]
+        values = fast.evaluate(real, contents, op.complete(attributes), can_saturate=can_saturate)
+    else:
+        values = _with_real_gradient(op, fast, operands, op.complete(attributes), scale_o, bits, real)
+    result = QTensor(values, scale_o, bits, runtime)
+    runtime.record(name, result, op, operands, attributes)
+    return result
+
+
+def _as_wanted(
+    op: Op, operands: Sequence[QTensor], layer: QuantizedBase, runtime: Runtime, name: str
+) -> Sequence[QTensor]:
+    """The operands in the range and width that the device wants."""
+    if op.input_end is not None:
+        operands = [_within_format(op, operands[0], layer, runtime, name)]
+    if op.input_bits is not None:
+        operands = [requantize_to(o, op.input_bits, runtime, runtime.path, layer) for o in operands]
+    return operands
+
+
+def _within_format(op: Op, x: QTensor, layer: QuantizedBase, runtime: Runtime, name: str) -> QTensor:
+    """The input of an op; where the device's format does not hold it, below the largest number of each row."""
+    assert isinstance(layer, FunctionalLayer)  # ops with such a format are functions, not layers
+    assert x.scale is not None
+    judge_input(op, x, layer, runtime, name)
+    if not layer.subtracts_max:
+        return x
+    own_name = runtime.unique_name(runtime.path, SUBTRACTION)
+    attributes = {"dim": _LAST, "data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
+    result = compute(find_op(SUBTRACTION), [x], attributes, x.scale, x.bits, runtime, own_name)
+    result.own_bits = x.own_bits
+    return result
+
+
+def _scale(operand: QTensor, layer: QuantizedBase) -> Scale:
+    """The scale of an operand: a number unless this pass may leave it on a device."""
+    scale: Scale = operand.scale if layer.leaves_ranges_there else operand.scale_on_host
+    return scale
+
+
+def _macs(fast: ModuleType, operands: Sequence[QTensor]) -> int:
+    """Multiply-accumulates of an op whose twin counts them; in a trace the count would fix an open batch size."""
+    if is_exporting() or not hasattr(fast, "multiplications"):
+        return 0
+    return int(fast.multiplications([o.content for o in operands]))
+
+
+def _along_last_axis(
+    op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime, layer: QuantizedBase | None
+) -> QTensor:
+    """The op with its axis moved to the end and back."""
+    assert op.last_axis is not None  # the caller asked
+    axis = settings[op.last_axis]
+    is_last = axis == x.content.dim() - 1
+    moved = x if is_last else x.like(x.content.transpose(axis, _LAST))
+    result = run_functional(op, [moved], {**settings, op.last_axis: _LAST}, runtime, layer=layer)
+    return result if is_last else result.like(result.content.transpose(axis, _LAST))
+
+
+def _default_bits(op: Op) -> int:
+    return next(int(a.default) for a in op.attributes if a.name == op.output_bits)
+
+
+def _keep_fixed_scale(layer: QuantizedBase, scale: float, runtime: Runtime) -> None:
+    """A scale that was not observed stands in the checkpoint as that of the range ±1."""
+    if layer.is_observing and runtime.emitter is None:
+        layer.write("running_o", 1.0)
+        layer.write("scale_o", scale)
+
+
+def _real_result(fast: ModuleType, operands: Sequence[QTensor], settings: Mapping[str, Any]) -> Tensor:
+    """The op on real values: a twin knows it exactly, or at least the function that the integers stand for."""
+    contents = [o.content for o in operands]
+    if hasattr(fast, "real_function"):
+        return cast(Tensor, fast.real_function(contents, settings))
+    return cast(Tensor, fast.real_result(contents, [o.scale for o in operands], [o.bits for o in operands]))
+
+
+def _with_real_gradient(
+    op: Op,
+    fast: ModuleType,
+    operands: Sequence[QTensor],
+    attributes: Mapping[str, Any],
+    scale_o: Scale,
+    bits: int,
+    real: Tensor | None,
+) -> Tensor:
+    """The device's integers, also in training; their gradient is that of the real function at the same operands."""
+    with torch.no_grad():
+        exact: Tensor | None = None
+        if hasattr(fast, "exact_values") and not is_exporting():  # a trace would keep its table
+            exact = fast.exact_values([o.content for o in operands], attributes)
+        if exact is None:
+            exact = to_carrier(simulate(op, operands, attributes, scale_o, is_exact=True), bits)
+    if not (torch.is_grad_enabled() and any(o.content.requires_grad for o in operands)):
+        return exact
+    if real is None:
+        real = _real_result(fast, operands, attributes)
+    return exact + to_carrier(real - real.detach(), bits)  # the difference is exactly zero
+
+
+def _all_values(operands: Sequence[QTensor]) -> Tensor:
+    return torch.cat([o.content.detach().reshape(-1) for o in operands])
+
+
+def _format_attributes(op: Op, operands: Sequence[QTensor], scale_o: Scale, bits: int) -> dict[str, Any]:
+    """Scales and widths, as far as the op has attributes for them."""
+    count = len(operands)
+    names = [f"scale_x_{i}" for i in range(count)] if op.is_variadic else [f"scale_{name}" for name in op.inputs]
+    scales = dict(zip(names, (o.scale for o in operands), strict=False)) | {"scale_o": scale_o}
+    is_required = {a.name: a.is_required for a in op.attributes}
+    widths = {"data_bits": max(o.bits for o in operands)} if "data_bits" in is_required else {}
+    if is_required.get("o_bits") or bits != _default_bits(op):
+        widths["o_bits"] = bits
+    return scales | widths
+
+
+def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime, *, is_in_place: bool) -> QTensor:
+    """Ops whose output has the scale and width of the input: Relu, MaxPool, Clip, AvgPool2dInt."""
+    if op.name == "Relu" and x.is_nonnegative and not x.is_integer and not runtime.is_recorded:
+        runtime.note(OpRecord(runtime.path, op.name, is_integer=True))
+        # a fused layer has already done it; out of place the result is a tensor of its own
+        return x if is_in_place else QTensor(x.content, x.scale, x.bits, runtime, is_nonnegative=True)
+    assert x.scale is not None
+    name = runtime.unique_name(runtime.path, op.name)
+    operands: list[Operand] = [x]
+    attributes = dict(settings)
+    is_nonnegative = x.is_nonnegative or op.name == "Relu"
+    if op.name == "Clip" and isinstance(x.scale, Tensor):
+        operands += [_end_there(settings[end], x) for end in ("low", "high")]
+        is_nonnegative = is_nonnegative and settings["high"] >= 0
+        attributes = {}
+    elif op.make_constants is not None:
+        integers = op.make_constants(scale=_constants_scale(op, x), bits=x.bits, **settings)
+        operands += [_integer_constant(i, x) for i in integers]
+        # a border, or an upper limit, of a negative number brings back the sign
+        is_nonnegative = is_nonnegative and (isinstance(integers[-1], tuple) or integers[-1] >= 0)
+        attributes = {}
+    if not op.is_scale_free and op.attributes:
+        attributes |= {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
+    if op.name == "Relu" and is_in_place and not x.is_integer:
+        runtime.note(OpRecord(runtime.path, op.name, is_integer=True))
+        before = [x.like(x.content.clone()) if runtime.observers else x]  # relu_ writes over its operand
+        torch.relu_(x.content)
+        x.accept_write()
+        result = x.like(x.content)
+        runtime.record(name, result, op, before, attributes)
+    else:
+        result = compute(op, operands, attributes, x.scale, x.bits, runtime, name)
+    result.is_nonnegative = is_nonnegative
+    return result
+
+
+def _constants_scale(op: Op, x: QTensor) -> Any:
+    """What an op's constants depend on; matrices, places and zeros do not, so a scale on a device is not read for them."""
+    return x.scale if op.name in ("iqInterpolate", "iqPad") else x.scale_on_host
+
+
+def constants_of(op: Op, settings: Mapping[str, Any], x: QTensor) -> Sequence[Any]:
+    """The integers that a layer keeps beside its input; of the layers only Clip has any."""
+    assert op.make_constants is not None  # the caller asked
+    if isinstance(x.scale, Tensor):
+        return [_end_there(settings[end], x).content * x.scale for end in ("low", "high")]
+    return cast("Sequence[Any]", op.make_constants(scale=x.scale, bits=x.bits, **settings))
+
+
+def _end_there(end: float, x: QTensor) -> QTensor:
+    """The threshold of a Clip, rounded and limited as `thresholds` of the op does, where the scale is on a device."""
+    real = torch.full((), end, dtype=torch.float64, device=x.content.device)
+    return x.like(fake_quantize(real, x.scale, x.bits).to(x.content.dtype))
+
+
+def _integer_constant(value: Any, x: QTensor) -> Operand:
+    """A number in the type of x, a row of places as it is, a matrix of 16 bits."""
+    assert x.scale is not None
+    if isinstance(value, tuple):
+        is_matrix = bool(value) and isinstance(value[0], tuple)
+        return torch.tensor(value, dtype=integer_type(_MATRIX_BITS), device=x.content.device) if is_matrix else value
+    number = value if x.is_integer or value == 0 else value / x.scale_on_host
+    return x.like(torch.tensor(number, dtype=x.content.dtype, device=x.content.device))
+
+
+def compute(
+    op: Op,
+    operands: Sequence[Operand],
+    attributes: Mapping[str, Any],
+    scale_o: Scale,
+    bits: int,
+    runtime: Runtime,
+    name: str,
+) -> QTensor:
+    """One op on operands of known scale: emitted as a node, or simulated."""
+    full = op.complete(attributes)
+    runtime.note(OpRecord(name.rpartition(".")[0], op.name, is_integer=True))
+    if runtime.emitter is not None:
+        return QTensor(runtime.emit(op, list(map(_content, operands)), attributes, name), scale_o, bits, runtime)
+    is_training = runtime.frame is not None and runtime.frame.module.training
+    values = simulate(op, operands, full, scale_o, is_exact=not is_training)
+    result = QTensor(to_carrier(values, bits), scale_o, bits, runtime)
+    shown = [torch.tensor(o) if isinstance(o, tuple) else o for o in operands] if runtime.is_recorded else ()
+    runtime.record(name, result, op, shown, attributes)
+    return result
+
+
+def _content(operand: Operand) -> Any:
+    return operand.content if isinstance(operand, QTensor) else operand
+
+
+def simulate(
+    op: Op, operands: Sequence[Operand], attributes: Mapping[str, Any], scale_o: Scale, *, is_exact: bool
+) -> Tensor:
+    """The op on real carriers: directly where scales do not matter, else through integers."""
+    contents = [_content(o) for o in operands]
+    kernel = TorchKernel(is_exact=is_exact, device=next(t.device for t in contents if isinstance(t, Tensor)))
+    if op.is_scale_free:
+        return cast(Tensor, op.body(kernel, *contents, **attributes))
+    integers = [o.content * o.scale if isinstance(o, QTensor) else o for o in operands]
+    return cast(Tensor, op.body(kernel, *integers, **attributes) / scale_o)
+
+
+@cache
+def twin(op: Op) -> ModuleType | None:
+    """The fast implementation beside an op's file, if there is one."""
+    name = op.module.replace("linger.ops.", "linger.ops.fast.")
+    return importlib.import_module(name) if importlib.util.find_spec(name) is not None else None
+
+
+def requantize_to(
+    x: QTensor, bits: int, runtime: Runtime, path: str, layer: QuantizedBase, *, key: str = "x"
+) -> QTensor:
+    """A tensor of another width.
+
+    Wider, the scale moves by the same number of bits. Narrower, it follows the range `key` of the layer: a sum may be wide
+    and use a few of its bits only, and dropping the low ones by their number would leave nothing.
+    """
+    if x.bits == bits:
+        return x
+    assert x.scale is not None
+    op = find_op("Requant")
+    name = runtime.unique_name(path, op.name)
+    scale_o = x.scale * 2.0 ** (bits - x.bits)
+    if bits < x.bits:
+        if layer.is_observing and runtime.emitter is None:
+            layer.observe(key, x.content, name)
+        scale_o = layer.scale_of(key, bits, name, at_most=x.scale)
+    attributes = {"data_bits": x.bits, "o_bits": bits, "scale_x": x.scale, "scale_o": scale_o}
+    return compute(op, [x], attributes, scale_o, bits, runtime, name)
+
+
+def quantize_input(
+    x: Tensor, layer: QuantizedBase, bits: int, runtime: Runtime, path: str, *, key: str = "x"
+) -> QTensor:
+    """A float tensor as integers, with the layer's range `key`."""
+    op = find_op("Quant")
+    name = runtime.unique_name(path, op.name)
+    if not x.is_floating_point():
+        raise UsageError(
+            f"{name}: the input has type {x.dtype}; a quantised layer needs a float tensor. Convert it with .float()."
+        )
+    if x.dtype != torch.float32:
+        x = x.float()  # asked for only where needed: a trace would write a Cast
+    seen = layer.observe(key, x, name) if layer.is_observing else None
+    calibration = current_calibration()
+    if calibration is not None:
+        calibration.see_input(name, x)
+    scale = layer.scale_of(key, bits, name)
+    attributes = {"data_bits": bits, "scale_x": scale}
+    runtime.note(OpRecord(path, op.name, is_integer=True))
+    if runtime.emitter is not None:
+        return QTensor(runtime.emit(op, [x], attributes, name), scale, bits, runtime)
+    if carrier(bits) == torch.float32:
+        can_saturate = may_saturate(seen, scale, bits)
+        values = fake_quantize(x, scale, bits, can_saturate=can_saturate)
+    else:
+        values = op.body(TorchKernel(device=x.device), x, **op.complete(attributes)) / scale
+    result = QTensor(values, scale, bits, runtime)
+    runtime.record(name, result, op, [x], attributes)
+    return result

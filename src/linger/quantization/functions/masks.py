@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparisons of quantised tensors and what is done with masks: masked_fill, where, x * mask, x + (0 or −∞).
+
+A comparison compares integers and gives ordinary booleans. A masked score becomes the lowest integer of 16 bits at a
+scale of at most 2⁹: −64 or less, where the device's softmax saturates, so that its probability is exactly 0 while the
+largest score of its row is above −48.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from linger.dialect import Refusal, find_op
+from linger.errors import UsageError
+from linger.numeric.fixed import limits, round_half_up
+from linger.numeric.torch.kernel import carrier, integer_type
+from linger.numeric.torch.quantize import fake_quantize
+from linger.numeric.torch.scale import Scale, smallest
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import RUN_FIRST, OpRecord, Runtime, is_exporting
+from linger.quantization.functions.constants import Kind, kind_of
+from linger.quantization.functions.functional import as_operand
+from linger.quantization.functions.functional_layer import functional_layer
+
+MASKED = -64.0
+"""What is added to a score, from here down, means that it does not count; the device's softmax saturates here."""
+
+_MASK_BITS = 16
+_MAX_SHIFT = 30
+_PARAMETERS = (Kind.LEARNT, Kind.FROZEN)
+
+
+def is_quantized(value: Any) -> bool:
+    """A QTensor that no float op has written over."""
+    return isinstance(value, QTensor) and value.scale is not None
+
+
+# -- comparisons ------------------------------------------------------------------------------------------------
+_KINDS = {
+    "gt": ("gt", "greater", "__gt__"),
+    "ge": ("ge", "greater_equal", "__ge__"),
+    "lt": ("lt", "less", "__lt__"),
+    "le": ("le", "less_equal", "__le__"),
+    "eq": ("eq", "__eq__"),
+    "ne": ("ne", "not_equal", "__ne__"),
+}
+_MIRRORED = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
+
+
+def _comparisons() -> dict[Any, str]:
+    places = (torch, Tensor)
+    found = [(getattr(p, n, None), kind) for kind, names in _KINDS.items() for n in names for p in places]
+    return {function: kind for function, kind in found if function is not None}
+
+
+COMPARISONS = _comparisons()
+
+
+def _compare(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
+    del call
+    if len(args) + len(kwargs) != 2 or "out" in kwargs:
+        return NotImplemented
+    first, second = (*args, *kwargs.values())
+    kind = COMPARISONS[func]
+    if not is_quantized(first):
+        first, second, kind = second, first, _MIRRORED[kind]
+    if isinstance(second, (int, float)) and not isinstance(second, bool) and not math.isnan(second):
+        return _with_number(kind, first, float(second))
+    if is_quantized(second):
+        return _with_tensor(kind, first, second)
+    return NotImplemented
+
+
+def _with_number(kind: str, x: QTensor, value: float) -> Tensor:
+    compare = getattr(torch, kind)
+    if not x.is_integer:
+        result: Tensor = compare(x.content, value)
+        return result
+    assert x.scale is not None
+    # torch compares with the number in float32
+    steps = Fraction(float(np.float32(value))) * Fraction(x.scale) if math.isfinite(value) else None
+    beyond = 1 << x.bits
+    if steps is None:
+        threshold = beyond if value > 0 else -beyond
+    elif kind in ("gt", "le"):
+        threshold = math.floor(steps)  # q > s is q > ⌊s⌋
+    elif kind in ("ge", "lt"):
+        threshold = math.ceil(steps)
+    else:
+        threshold = int(steps) if steps.denominator == 1 else beyond  # no integer is equal to a broken number
+    integers = x.content.to(torch.int64 if x.bits > _MASK_BITS else torch.int32)
+    found: Tensor = compare(integers, max(-beyond, min(beyond, threshold)))
+    return found
+
+
+def _with_tensor(kind: str, x: QTensor, y: QTensor) -> Any:
+    assert x.scale is not None
+    assert y.scale is not None
+    compare = getattr(torch, kind)
+    if not (x.is_integer and y.is_integer):
+        return compare(x.dequantize().to(y.content.dtype), y.content) if not x.is_integer else NotImplemented
+    finer = max(x.scale, y.scale)
+    shifts = [int(math.log2(finer / q.scale)) for q in (x, y) if q.scale]
+    if max(shifts) > _MAX_SHIFT:
+        return NotImplemented
+    left, right = (
+        q.content.to(torch.int64) * 2**n if n else q.content.to(torch.int64)
+        for q, n in zip((x, y), shifts, strict=True)
+    )
+    return compare(left, right)
+
+
+# -- choices --------------------------------------------------------------------------------------------------------
+def select(x: QTensor, y: QTensor, mask: Tensor, scale: Scale, bits: int, name: str) -> QTensor:
+    """x where the mask is set, y elsewhere, at one scale and width: one iqWhere."""
+    runtime, op = (y if y.content.dim() else x).runtime, find_op("iqWhere")
+    assert x.scale is not None
+    assert y.scale is not None
+    attributes: dict[str, Any] = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": scale}
+    if bits != 8:
+        attributes["o_bits"] = bits
+    runtime.note(OpRecord(name.rpartition(".")[0], op.name, is_integer=True))
+    if runtime.emitter is not None:
+        return QTensor(runtime.emit(op, [x.content, y.content, mask], attributes, name), scale, bits, runtime)
+    left, right = (_at(q, scale, bits) for q in (x, y))
+    result = QTensor(torch.where(mask, left, right), scale, bits, runtime)
+    if not is_exporting():
+        runtime.record(name, result, op, (x, y, mask), attributes)
+    return result
+
+
+def _at(q: QTensor, scale: Any, bits: int) -> Tensor:
+    """The values of a tensor at a scale and width; unchanged where both hold them."""
+    assert q.scale is not None
+    values = q.content.to(carrier(bits))
+    is_known = not isinstance(scale, Tensor) and not isinstance(q.scale, Tensor)
+    if is_known and scale >= q.scale and limits(bits)[1] / scale >= limits(q.bits)[1] / q.scale:
+        return values
+    return fake_quantize(values, scale, bits)
+
+
+def fill(x: QTensor, mask: Tensor, value: float) -> QTensor | Refusal:
+    """x with `value` where the mask is set, as torch.masked_fill.
+
+    A value that is no integer of x is one of 16 bits; −64 and less, down to −∞, is the lowest of them if it must.
+    """
+    assert x.scale is not None
+    if isinstance(x.scale, Tensor) and value in (0.0, -math.inf):
+        return _fill_there(x, mask, value)
+    runtime, scale, bits = x.runtime, x.scale_on_host, x.bits
+    integer = _integer_of(value, scale, bits)
+    if integer is None:
+        bits = max(bits, _MASK_BITS)
+        if value <= MASKED:
+            scale = min(scale, limits(bits)[0] / MASKED)
+        integer = _integer_of(value, scale, bits)
+    if integer is None:
+        if value > MASKED:
+            return Refusal(f"{value} is beyond what 16 bits hold at this tensor's scale; use a value in its range")
+        integer = limits(bits)[0]
+    name = runtime.unique_name(runtime.path, "iqWhere")
+    if runtime.emitter is not None:
+        content = torch.tensor(integer, dtype=integer_type(bits), device=x.content.device)
+    else:
+        content = torch.tensor(integer / scale, dtype=carrier(bits), device=x.content.device)
+    result = select(QTensor(content, scale, bits, runtime), x, mask, scale, bits, name)
+    result.own_bits = x.own_bits
+    result.is_nonnegative = x.is_nonnegative and integer >= 0
+    return result
+
+
+def _fill_there(x: QTensor, mask: Tensor, value: float) -> QTensor:
+    """`fill` where the scale is on a device, with the two values whose width and integer do not depend on it."""
+    runtime, scale, bits = x.runtime, x.scale, x.bits
+    if value == 0.0:
+        content = torch.zeros((), dtype=carrier(bits), device=x.content.device)
+    else:
+        bits = max(bits, _MASK_BITS)
+        scale = smallest([scale, limits(bits)[0] / MASKED])
+        content = (limits(bits)[0] / scale).to(carrier(bits))
+    name = runtime.unique_name(runtime.path, "iqWhere")
+    result = select(QTensor(content, scale, bits, runtime), x, mask, scale, bits, name)
+    result.own_bits = x.own_bits
+    result.is_nonnegative = x.is_nonnegative and value == 0.0
+    return result
+
+
+def _integer_of(value: float, scale: float, bits: int) -> int | None:
+    """The nearest integer, if it has this width."""
+    if not math.isfinite(value):
+        return None
+    low, high = limits(bits)
+    nearest = round_half_up(Fraction(value) * Fraction(scale))
+    return nearest if low <= nearest <= high else None
+
+
+def _number(value: Any, runtime: Runtime) -> float | None:
+    """What is a number for an op: not what learns, or is a parameter that may learn."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return None if math.isnan(value) else float(value)
+    if not isinstance(value, Tensor) or isinstance(value, QTensor) or value.dim() or is_exporting():
+        return None
+    return None if value.requires_grad or kind_of(value, runtime) in _PARAMETERS else float(value)
+
+
+def _masked_fill(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
+    del call
+    given = dict(zip(("input", "mask", "value"), args, strict=False)) | kwargs
+    x: Any = given.get("input")
+    mask, value = given.get("mask"), given.get("value")
+    if not is_quantized(x) or not isinstance(mask, Tensor) or x.runtime.frame is None:
+        return NotImplemented
+    number = _number(value, x.runtime)
+    learnt = as_operand(value, x.runtime) if kind_of(value, x.runtime) in _PARAMETERS else None
+    if (learnt is None and number in (None, math.inf)) or mask.dtype != torch.bool:
+        return Refusal("its value is no number, or its mask no tensor of booleans")
+    result = fill(x, mask, cast(float, number)) if learnt is None else _choose(learnt, x, mask, x.runtime)
+    if isinstance(result, Refusal) or not func.__name__.endswith("_"):
+        return result
+    return x.overwrite(result)
+
+
+def _where(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
+    del call
+    given = dict(zip(("condition", "input", "other"), args, strict=False)) | kwargs
+    if func is Tensor.where:
+        given = dict(zip(("input", "condition", "other"), args, strict=False)) | kwargs
+    mask = given.get("condition")
+    x, y = (given.get(name) for name in ("input", "other"))
+    if not isinstance(mask, Tensor) or isinstance(mask, QTensor) or mask.dtype != torch.bool or x is None:
+        return NotImplemented
+    runtime = next(q.runtime for q in (x, y) if isinstance(q, QTensor))
+    if runtime.frame is None:
+        return Refusal("outside the model")
+    for tensor, other, chosen in ((x, y, None), (y, x, mask)):
+        number = _number(other, runtime)
+        if isinstance(tensor, QTensor) and is_quantized(tensor) and number is not None and number != math.inf:
+            return fill(tensor, ~mask if chosen is None else chosen, number)
+    operands = [as_operand(value, runtime) for value in (x, y)]
+    if operands[0] is None or operands[1] is None:
+        return Refusal("an operand is a float tensor; let a quantised layer produce it")
+    return _choose(operands[0], operands[1], mask, runtime)
+
+
+def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime) -> QTensor:
+    """Two quantised tensors: the result has a range of its own."""
+    frame, op = runtime.frame, find_op("iqWhere")
+    assert frame is not None  # the caller asked
+    index = frame.next_index(op.name)
+    name = runtime.unique_name(frame.path, op.name)
+    layer = functional_layer(frame, f"{op.state_name}_{index}", name, mask.device)
+    bits = max(x.bits, y.bits)
+    if layer.is_observing and runtime.emitter is None:
+        layer.observe("o", torch.where(mask, x.content, y.content), name)
+    scale = layer.scale_of("o", bits, name, at_most=smallest([x.scale, y.scale]))
+    return select(x, y, mask, scale, bits, name)
+
+
+# -- masks as operands ------------------------------------------------------------------------------------------
+def fact(runtime: Runtime, find: Callable[[], bool]) -> bool:
+    """What a look at a tensor's values tells; a trace, which must not look, is told what the pass before it saw."""
+    name = runtime.unique_name(runtime.path, "fact")
+    if runtime.emitter is not None or is_exporting():
+        if name not in runtime.facts:
+            raise UsageError(RUN_FIRST)
+        return runtime.facts[name]
+    runtime.facts[name] = find()
+    return runtime.facts[name]
+
+
+def masks_scores(mask: Tensor, *, is_surely: bool) -> bool:
+    """Whether what is added to scores only masks some of them: 0, or −64 and less.
+
+    `is_surely`: also where none is masked; else such a tensor might be an ordinary summand.
+    """
+    is_masked = mask <= MASKED
+    is_mask = (is_masked | (mask == 0)).all()
+    return bool(is_mask if is_surely else is_mask & is_masked.any())
+
+
+def _pair(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[QTensor, Tensor] | None:
+    """A quantised tensor and another one that is not, in either order."""
+    operands = (*args, *(kwargs[name] for name in ("input", "other") if name in kwargs))
+    if len(operands) != 2 or set(kwargs) - {"input", "other"}:
+        return None
+    x, other = operands if is_quantized(operands[0]) else reversed(operands)
+    is_other = isinstance(other, Tensor) and not isinstance(other, QTensor)
+    return (x, other) if is_quantized(x) and is_other and x.runtime.frame is not None else None
+
+
+def _kept_or_written(func: Any, args: tuple[Any, ...], result: QTensor | Refusal) -> Any:
+    is_in_place = func.__name__ in ("__iadd__", "__imul__") or (
+        func.__name__.endswith("_") and "__" not in func.__name__
+    )
+    return args[0].overwrite(result) if is_in_place and isinstance(result, QTensor) else result
+
+
+def _times(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
+    """Booleans, and a buffer of zeros and ones, are masks; a parameter is a factor, whatever it holds just now."""
+    del call
+    found = _pair(args, kwargs)
+    if found is None:
+        return NotImplemented
+    x, other = found
+    if other.dtype == torch.bool:
+        return _kept_or_written(func, args, fill(x, ~other, 0.0))
+    runtime = x.runtime
+    is_buffer = kind_of(other, runtime) is Kind.BUFFER
+    if not is_buffer or not fact(runtime, lambda: bool(((other == 0) | (other == 1)).all())):
+        return NotImplemented
+    return _kept_or_written(func, args, fill(x, other == 0, 0.0))
+
+
+def _plus(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
+    """What learns is a summand, and so is a parameter that masks nothing: it may have learnt before, or learn later."""
+    del call
+    found = _pair(args, kwargs)
+    if found is None:
+        return NotImplemented
+    x, other = found
+    if not other.is_floating_point():
+        return NotImplemented
+    kind = kind_of(other, x.runtime)
+    is_surely = kind is Kind.BUFFER
+    if (
+        other.requires_grad
+        or kind is Kind.LEARNT
+        or not fact(x.runtime, lambda: masks_scores(other, is_surely=is_surely))
+    ):
+        return NotImplemented
+    return _kept_or_written(func, args, fill(x, other <= MASKED, -math.inf))
+
+
+def _both(*names: str) -> list[Any]:
+    return [getattr(place, name) for name in names for place in (torch, Tensor) if hasattr(place, name)]
+
+
+MASKS: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys(COMPARISONS, _compare),
+    **dict.fromkeys(_both("masked_fill", "masked_fill_"), _masked_fill),
+    **dict.fromkeys(_both("where"), _where),
+    **dict.fromkeys(_both("mul", "multiply", "mul_", "multiply_", "__mul__", "__rmul__", "__imul__"), _times),
+    **dict.fromkeys(_both("add", "add_", "__add__", "__radd__", "__iadd__"), _plus),
+}

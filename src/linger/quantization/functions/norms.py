@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Norms by the sums of their own input: integers of the device, also in training, with the gradient of the real function."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from linger.dialect import Binding, Op
+from linger.errors import UsageError
+from linger.numeric.curves.normalization import FRACTION, is_exact
+from linger.numeric.torch.kernel import TorchKernel
+from linger.numeric.torch.quantize import round_weight
+from linger.numeric.torch.scale import Scale
+from linger.quantization.core.frozen import Frozen, kept, make_frozen
+from linger.quantization.core.qtensor import QTensor, to_carrier
+from linger.quantization.core.runtime import RUN_FIRST, OpRecord, is_exporting
+from linger.quantization.core.statistics import QuantizedBase, weight_scale
+from linger.quantization.functions.functional import twin
+from linger.quantization.functions.functional_layer import functional_layer
+
+SCALE = 2.0**FRACTION
+"""Scale of the normalised numbers, which the weight multiplies."""
+
+NAMES = frozenset({"LayerNormInt", "GroupNormInt"})
+"""Ops whose calls take a weight and a bias, or neither."""
+
+PARAMETER_BITS = 16
+"""Width of a norm's weight."""
+
+
+@dataclass(frozen=True)
+class Affine:
+    """Weight and bias of a norm, or neither, and how many numbers each has, or would have."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    count: int
+
+    def flat(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Both as vectors; ones and zeros where there are none."""
+        w = torch.ones(self.count, device=device) if self.weight is None else self.weight.reshape(-1)
+        return w, torch.zeros_like(w) if self.bias is None else self.bias.reshape(-1)
+
+
+FLOAT_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+"""Layers that call these functions themselves; where one was not replaced, it is meant to stay float."""
+
+
+def run_norm(
+    op: Op,
+    q: QTensor,
+    frozen: Frozen,
+    settings: Mapping[str, Any],
+    layer: QuantizedBase,
+    bits: int,
+    name: str,
+    *,
+    is_relu: bool = False,
+) -> QTensor:
+    """One norm: observed, simulated or written, as the pass demands. `layer` holds the output's range.
+
+    Raises:
+        UsageError: The sums over so many numbers of this width would not be exact.
+    """
+    runtime, fast = q.runtime, twin(op)
+    scale_x = q.scale if layer.leaves_ranges_there else q.scale_on_host
+    assert scale_x is not None  # the caller has quantised it
+    assert fast is not None  # norms have one
+    _refuse_long_lines(q, frozen, settings, name)
+    parameters = [frozen.weight, cast(Tensor, frozen.bias).to(frozen.weight.dtype)]
+    has_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in (q.content, *parameters))
+    is_observing = layer.is_observing and runtime.emitter is None
+    real = None
+    if runtime.emitter is None and (is_observing or (has_gradient and not is_exporting())):
+        real = cast(Tensor, fast.real_function([q.content.to(parameters[0].dtype), *parameters], settings))
+    if is_observing and real is not None:
+        layer.observe("o", real, name, is_relu=is_relu)
+    scale_o = layer.scale_of("o", bits, name, at_most=cast(Any, op.limit)([scale_x, frozen.scale_w]))
+    attributes = dict(settings) | {
+        "data_bits": q.bits,
+        "parameter_bits": PARAMETER_BITS,
+        "o_bits": bits,
+        "scale_x": q.scale,
+        "scale_w": frozen.scale_w,
+        "scale_o": scale_o,
+    }
+    runtime.note(OpRecord(name.rpartition(".")[0], op.name, is_integer=True))
+    integers = [frozen.weight_integers, frozen.bias_integers]
+    if runtime.emitter is not None:
+        written = runtime.emit(op, [q.content, *integers], attributes, name)
+        return QTensor(written, scale_o, bits, runtime)
+    with torch.no_grad():
+        exact = (
+            op.body(TorchKernel(device=q.content.device), q.content * q.scale, *integers, **op.complete(attributes))
+            / scale_o
+        )
+    values = to_carrier(exact, bits)
+    if has_gradient and real is not None:
+        values = values + to_carrier(real - real.detach(), bits)  # the difference is exactly zero
+    result = QTensor(values, scale_o, bits, runtime)
+    runtime.record(name, result, op, (q, frozen), attributes)
+    return result
+
+
+def affine_of(binding: Binding, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Affine:
+    """Weight and bias of a call of a norm."""
+    given = inspect.signature(binding).bind(*args, **kwargs).arguments
+    shape, weight = given.get("normalized_shape"), given.get("weight")
+    count = int(given["x"].shape[1]) if shape is None else math.prod(shape)
+    return Affine(weight, given.get("bias"), count)
+
+
+def why_float(x: Any, settings: Mapping[str, Any], affine: Affine) -> str:
+    """Why a call of a norm cannot be computed as integers; empty if it can."""
+    if not isinstance(x, QTensor) or x.scale is None:
+        return "its input is a float tensor; let a quantised layer produce it"
+    if isinstance(affine.weight, QTensor) or isinstance(affine.bias, QTensor):
+        return "its weight or bias is a quantised tensor; only parameters of the model have an integer form here"
+    if x.runtime.frame is not None and isinstance(x.runtime.frame.module, FLOAT_LAYERS):
+        return "its layer stays float"
+    count = _line_length(x, affine.count, settings)
+    return "" if is_exact(count, x.bits) else _not_exact(count, x.bits)
+
+
+def call_norm(op: Op, x: QTensor, settings: Mapping[str, Any], affine: Affine) -> QTensor:
+    """A norm that is a function call; its weight and bias are float tensors of the model."""
+    runtime = x.runtime
+    frame = runtime.frame
+    assert frame is not None  # dispatch has asked
+    index = frame.next_index("")
+    name = runtime.unique_name(frame.path, op.name)
+    layer = functional_layer(frame, f"{op.state_name}_{index}", name, x.content.device)
+    if runtime.emitter is None and not is_exporting():
+        weight, bias = affine.flat(x.content.device)
+        with kept():
+            layer.frozen = freeze(weight, bias, name, stays_there=layer.leaves_ranges_there)
+        if torch.is_grad_enabled() and (weight.requires_grad or bias.requires_grad):
+            frozen = freeze(weight, bias, name, stays_there=layer.leaves_ranges_there)
+            return run_norm(op, x, frozen, settings, layer, x.bits, name)
+    if layer.frozen is None:  # a trace must not see how the integers are made
+        raise UsageError(RUN_FIRST)
+    return run_norm(op, x, layer.frozen, settings, layer, x.bits, name)
+
+
+def freeze(weight: Tensor, bias: Tensor, where: str, *, stays_there: bool) -> Frozen:
+    """A norm's parameters as integers; the weight's scale is lowered where the bias would not fit."""
+
+    def choose_scale(largest: Scale) -> Scale:
+        return weight_scale(largest, PARAMETER_BITS, bias, SCALE, where)
+
+    integers, scale_w = round_weight(weight, None, choose_scale, stays_there=stays_there)
+    return make_frozen(integers, bias, SCALE, scale_w, PARAMETER_BITS)
+
+
+def _line_length(q: QTensor, count: int, settings: Mapping[str, Any]) -> int:
+    groups = settings.get("groups")
+    return count if groups is None else math.prod(q.content.shape[1:]) // groups
+
+
+def _not_exact(count: int, bits: int) -> str:
+    return (
+        f"the sums over {count} numbers of {bits} bits would not be exact; use 8 bits here, or normalise fewer numbers"
+    )
+
+
+def _refuse_long_lines(q: QTensor, frozen: Frozen, settings: Mapping[str, Any], name: str) -> None:
+    count = 1 if is_exporting() else _line_length(q, frozen.weight_integers.numel(), settings)
+    if not is_exact(count, q.bits):
+        raise UsageError(f"{name}: {_not_exact(count, q.bits)}.")

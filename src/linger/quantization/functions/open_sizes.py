@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools and interpolations that do not know the size of the picture: what depends on it is computed from its shape.
+
+Where sizes stay open in a file, `x.shape` is a tensor of the trace (or a symbol of torch.export). So windows, places and
+weights are written here as arithmetic on it, in whole numbers, and become nodes of the file; with a known size they are the
+numbers of `linger.numeric`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor
+
+from linger.dialect import find_op
+from linger.numeric.curves.interpolation import WEIGHT_BITS
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.functions.functional import compute
+
+_LARGEST_RATIO = 1 << 20
+"""Numerator and denominator of a factor up to here leave all products below 2^63, for pictures of any memory."""
+
+_ONE = 1 << WEIGHT_BITS
+
+
+def run_openly(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> QTensor | None:
+    """The function in a form that is right at every size; None if it has none, or needs none."""
+    form = _FORMS.get(func)
+    return None if form is None else form(*args, **kwargs)
+
+
+def _averaged(x: QTensor, output_size: Any) -> QTensor | None:
+    if x.dim() != 4:
+        return None
+    (height, rows), (width, columns) = zip(x.content.shape[2:], _wanted(output_size), strict=True)
+    operands = [x, _membership(x, height, rows), _membership(x, width, columns)]
+    attributes = {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
+    return _computed("iqAdaptiveAvgPool", x, operands, attributes)
+
+
+def _largest(x: QTensor, output_size: Any, return_indices: bool = False) -> QTensor | None:  # noqa: FBT001, FBT002 - torch's signature
+    if return_indices or x.dim() != 4:
+        return None
+    for axis, count in zip((2, 3), _wanted(output_size), strict=True):
+        if count is not None:
+            x = _largest_along(x, axis, count)
+    return x
+
+
+def _largest_along(x: QTensor, axis: int, count: int) -> QTensor:
+    """Windows of one length, the last pixel of a shorter one repeated; then the largest of each."""
+    side = x.content.shape[axis]
+    number = torch.arange(count, device=x.content.device)[:, None]
+    starts = _quotient(number * side, count)
+    ends = _quotient((number + 1) * side + (count - 1), count)
+    length = _quotient(side + count - 1, count) + (1 if count > 1 else 0)
+    places = torch.minimum(starts + torch.arange(length, device=x.content.device)[None], ends - 1)
+    picked = x.content.index_select(axis, places.reshape(-1))
+    sizes = list(picked.shape)
+    windows = x.like(picked.reshape(*sizes[:axis], count, -1, *sizes[axis + 1 :]))
+    found = _computed("iqLargest", windows, [windows], {"dims": axis + 1, "o_bits": x.bits})
+    return found.like(found.content.squeeze(axis + 1))
+
+
+def _interpolated(
+    x: QTensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: Any = None,
+    recompute_scale_factor: Any = None,
+    antialias: Any = False,  # noqa: FBT002 - torch's signature
+) -> QTensor | None:
+    is_known = mode in ("nearest", "nearest-exact") or (mode == "bilinear" and x.dim() == 4)
+    if not is_known or antialias or x.dim() < 3 or _repeats(x, mode, scale_factor):
+        return None
+    steps = _steps(x, size, scale_factor)
+    if steps is None:
+        return None
+    forgets = bool(recompute_scale_factor)
+    if mode != "bilinear":
+        content = x.content
+        for axis, (new, factor) in enumerate(steps, start=2):
+            places = _nearest(content, axis, new, None if forgets else factor, is_exact=mode == "nearest-exact")
+            content = content.index_select(axis, places)
+        return x.like(content)
+    weights = [
+        _linear(x.content, axis, new, None if forgets else factor, align_corners=bool(align_corners))
+        for axis, (new, factor) in enumerate(steps, start=2)
+    ]
+    attributes = {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
+    return _computed("iqInterpolate", x, [x, *weights], attributes)
+
+
+def _repeats(x: QTensor, mode: str, scale_factor: Any) -> bool:
+    """Whether every pixel of a picture is repeated a whole number of times, which needs no places."""
+    factors = scale_factor if isinstance(scale_factor, (tuple, list)) else [scale_factor]
+    are_whole = all(isinstance(f, (int, float)) and f >= 1 and f == int(f) for f in factors)
+    return mode != "bilinear" and x.dim() == 4 and are_whole
+
+
+def _computed(name: str, x: QTensor, operands: list[Any], attributes: dict[str, Any]) -> QTensor:
+    runtime = x.runtime
+    assert x.scale is not None  # dispatch asks before
+    made = compute(
+        find_op(name), operands, attributes, x.scale, x.bits, runtime, runtime.unique_name(runtime.path, name)
+    )
+    made.is_nonnegative = x.is_nonnegative
+    return made
+
+
+def _wanted(output_size: Any) -> tuple[int | None, int | None]:
+    return tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size, output_size)
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    """⌊a/b⌋ of whole numbers that are not negative."""
+    return torch.div(a, b, rounding_mode="trunc") if isinstance(a, Tensor) or isinstance(b, Tensor) else a // b
+
+
+def _membership(x: QTensor, side: Any, count: Any) -> Tensor:
+    """[side, count]: 1 where ⌊i·side/count⌋ ≤ pixel < ⌈(i + 1)·side/count⌉, written without a division."""
+    count = side if count is None else count
+    pixel = torch.arange(side, device=x.content.device)[:, None]
+    number = torch.arange(count, device=x.content.device)[None]
+    is_inside: Tensor = ((pixel + 1) * count > number * side) & (pixel * count < (number + 1) * side)
+    return is_inside.to(torch.int16)
+
+
+def _steps(x: QTensor, size: Any, scale_factor: Any) -> list[tuple[Any, float | None]] | None:
+    """The new size of each axis behind the channels, and the factor that was given; None where they are no such thing."""
+    count = x.dim() - 2
+    if (size is None) == (scale_factor is None):
+        return None
+    if size is not None:
+        sizes = list(size) if isinstance(size, (tuple, list)) else [size] * count
+        return [(new, None) for new in sizes] if len(sizes) == count else None
+    factors = list(scale_factor) if isinstance(scale_factor, (tuple, list)) else [scale_factor] * count
+    if len(factors) != count or any(isinstance(f, Tensor) or max(_ratio(f)) > _LARGEST_RATIO for f in factors):
+        return None
+    news = [_quotient(old * _ratio(f)[0], _ratio(f)[1]) for old, f in zip(x.content.shape[2:], factors, strict=True)]
+    return [(new, float(f)) for new, f in zip(news, factors, strict=True)]
+
+
+def _ratio(factor: float) -> tuple[int, int]:
+    return float(factor).as_integer_ratio()
+
+
+def _nearest(content: Tensor, axis: int, new: Any, factor: float | None, *, is_exact: bool) -> Tensor:
+    """`interpolation.nearest_places` of a size that may be open: float32, as torch computes it."""
+    old = content.shape[axis]
+    step = _single(old, content) / _single(new, content)
+    if factor:
+        step = torch.full((1,), 1.0 / factor, dtype=torch.float32, device=content.device)
+    places = torch.floor(
+        (torch.arange(new, device=content.device).to(torch.float32) + (0.5 if is_exact else 0.0)) * step
+    )
+    return torch.minimum(places.to(torch.int64), _whole(old, content) - 1)
+
+
+def _linear(content: Tensor, axis: int, new: Any, factor: float | None, *, align_corners: bool) -> Tensor:
+    """`interpolation.linear_weights` of a size that may be open, turned: [old, new], in whole numbers throughout."""
+    old = content.shape[axis]
+    place, pixel = (torch.arange(n, device=content.device) for n in (new, old))
+    above, below = (_whole(n, content) for n in ((old, new) if factor is None else reversed(_ratio(factor))))
+    if align_corners:
+        above, below = _whole(old, content) - 1, torch.maximum(_whole(new, content) - 1, _whole(1, content))
+        top, bottom = 2 * place * above, 2 * below
+    else:
+        top, bottom = (2 * place + 1) * above - below, 2 * below
+    top = torch.maximum(top, torch.zeros_like(top))
+    last = _whole(old, content) - 1
+    first = torch.minimum(_quotient(top, bottom), last)
+    rest = torch.minimum(top - first * bottom, bottom)
+    weight = _quotient(rest * (2 * _ONE) + bottom, 2 * bottom)
+    second = torch.minimum(first + 1, last)
+    made: Tensor = (pixel[:, None] == first) * (_ONE - weight) + (pixel[:, None] == second) * weight
+    return made.to(torch.int16)
+
+
+def _whole(size: Any, like: Tensor) -> Tensor:
+    """A size as a tensor of the trace."""
+    if isinstance(size, Tensor):
+        return size.reshape(1)
+    return torch.full((1,), size, dtype=torch.int64, device=like.device)
+
+
+def _single(size: Any, like: Tensor) -> Tensor:
+    return _whole(size, like).to(torch.float32)
+
+
+_FORMS: dict[Any, Callable[..., QTensor | None]] = {
+    F.adaptive_avg_pool2d: _averaged,
+    F.adaptive_max_pool2d: _largest,
+    F.interpolate: _interpolated,
+    F.upsample: _interpolated,
+}

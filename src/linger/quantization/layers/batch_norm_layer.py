@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A batch norm that no convolution takes in: y = alpha·x + offset in integers, one pair of numbers per channel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from linger.constraint.batch_norm import batch_statistics, cumulative_momentum
+from linger.constraint.limits import clamp
+from linger.dialect import Op
+from linger.errors import UsageError
+from linger.quantization.core.frozen import Frozen
+from linger.quantization.core.integer_limits import integer_bound
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import OpRecord, Runtime, is_exporting
+from linger.quantization.layers.layer import QuantLayer, Widths
+
+_PICTURE = 4
+"""Axes of the op's input; vectors and sequences become pictures of one pixel or one column."""
+
+
+class BatchNormLayer(QuantLayer):
+    """nn.BatchNorm1d and nn.BatchNorm2d as integers, with the parameters, statistics and keys of the layer it replaced.
+
+    Training: alpha and offset come from the batch's statistics, through which the gradient goes, and the running ones
+    learn as torch's do. Evaluation: they come from the running statistics.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+    eps: float
+    momentum: float | None
+
+    def __init__(
+        self, op: Op, source: nn.Module, geometry: Mapping[str, Any], widths: Widths, runtime: Runtime
+    ) -> None:
+        super().__init__(op, source, geometry, widths, runtime)
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            self.register_buffer(name, cast(Tensor, getattr(source, name)))
+
+    def forward(self, x: Any, output_size: Any = None) -> Any:
+        """The layer on a picture; other inputs become one and back."""
+        missing = _PICTURE - x.dim()
+        y = super().forward(x, output_size) if missing <= 0 else super().forward(_with_axes(x, missing), output_size)
+        return y.like(y.content.flatten(-1 - missing)) if missing > 0 else y
+
+    def _learn_product(
+        self, q: QTensor, geometry: Mapping[str, Any], weight: Tensor, factor: Tensor | None, bias: Tensor | None
+    ) -> tuple[Tensor, float]:
+        if self.training and q.content.numel():
+            mean, var = batch_statistics(q.content)
+            self._learn_statistics(mean.detach(), var.detach(), count=q.content.numel() // len(mean))
+            weight, bias = self._affine(mean, var)
+        return super()._learn_product(q, geometry, weight, factor, bias)
+
+    def _limited_parts(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        weight, bias = self._affine(self.running_mean, self.running_var)
+        return weight, None, bias
+
+    def _affine(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        """Alpha and offset within their limits."""
+        alpha = torch.rsqrt(var + self.eps)
+        # without affine parameters torch's layer has None for both
+        alpha = alpha if cast("Tensor | None", self.weight) is None else self.weight * alpha
+        offset = -mean * alpha if self.bias is None else self.bias - mean * alpha
+        bound = integer_bound(self.limited_to.weight, self.widths.parameter)
+        return clamp(alpha, bound), clamp(offset, self.limited_to.bias)
+
+    def _learn_statistics(self, mean: Tensor, var: Tensor, *, count: int) -> None:
+        """The running statistics as torch's batch norm learns them, by the unbiased variance."""
+        if count == 1:
+            raise UsageError(
+                f"{self.path}: one value per channel has no variance. Train with a larger batch, or put the layer in eval()."
+            )
+        with torch.no_grad():
+            self.num_batches_tracked += 1
+            momentum = cumulative_momentum(self) if self.momentum is None else self.momentum
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
+            self.running_var.lerp_((var * (count / (count - 1))).to(self.running_var.dtype), momentum)
+
+    def _make_frozen(self, scale_x: float) -> Frozen:
+        statistics = tuple(t.detach().float().clone() for t in (self.running_mean, self.running_var))
+        return replace(super()._make_frozen(scale_x), extras=statistics)
+
+    def _sources(self) -> list[Tensor | None]:
+        return [cast("Tensor | None", self.weight), self.bias, self.running_mean, self.running_var]
+
+    def _note(self, name: str, q: QTensor, y: Tensor | None) -> None:  # noqa: ARG002 - as of other layers
+        macs = 0 if y is None or is_exporting() else int(y.numel())  # one product each
+        self.runtime.note(OpRecord(name.rpartition(".")[0], self.op_name, is_integer=True, macs=macs))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        # checkpoints of torch before 0.4.1 do not count batches
+        state_dict.setdefault(f"{prefix}num_batches_tracked", self.num_batches_tracked)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def _with_axes(x: Any, count: int) -> Any:
+    """The tensor, quantised or not, with axes of size 1 behind the others."""
+    for _ in range(count):
+        x = x.unsqueeze(-1)
+    return x

@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A quantised LSTM or GRU: one node per layer and direction, its parameters and keys those of the torch layer.
+
+Both directions of a layer share the scale of their output, so joining them moves nothing. The range of the output is
+that of the whole sequence, not of each step; the first pass takes the coarsest scale that can be needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from linger.constraint.limits import Limits
+from linger.dialect import Op, find_op
+from linger.errors import UsageError
+from linger.numeric.fixed import limits
+from linger.numeric.torch.gates import Formats
+from linger.numeric.torch.quantize import fake_quantize, largest_magnitude
+from linger.numeric.torch.scale import Scale, largest_of, scale_for_range, smallest
+from linger.quantization.core.frozen import Watchman, kept
+from linger.quantization.core.integer_limits import integer_bound
+from linger.quantization.core.packing import pack, unpack
+from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.runtime import OpRecord, Runtime, is_exporting
+from linger.quantization.core.statistics import QuantizedBase, over_all_processes
+from linger.quantization.functions import passthrough
+from linger.quantization.functions.functional import quantize_input, requantize_to, twin
+from linger.quantization.layers.layer import Widths
+from linger.quantization.layers.recurrent_state import (
+    LayerResult,
+    Sequences,
+    at_end,
+    check_shapes,
+    each,
+    full_lengths,
+    have_one_scale,
+    joining,
+    ordered,
+    range_suffix,
+)
+from linger.quantization.layers.recurrent_weights import ROLES, Direction, RoundedWeights, round_parameters
+
+CELL_SCALE, CELL_BITS = 128.0, 16
+_RANGES = ("i", "h", "iw", "hw", "io", "ho", "o")
+_GATE_SCALE = 2.0**11
+
+
+class QuantRecurrent(QuantizedBase):
+    """nn.LSTM or nn.GRU with all gates in fixed point, in training too: only the gradient is real."""
+
+    is_layer = True
+    suffixes: tuple[tuple[str, ...], ...]
+
+    def __init__(self, op: Op, source: Any, widths: Widths, runtime: Runtime) -> None:
+        layers, directions = source.num_layers, 2 if source.bidirectional else 1
+        self.set_up(
+            op, source, widths, runtime, layers=layers, directions=directions, suffix=lambda k, back: f"_l{k}{back}"
+        )
+        self.batch_first, self.dropout, self.bidirectional = source.batch_first, source.dropout, source.bidirectional
+        self.train(source.training)
+
+    def set_up(
+        self, op: Op, source: Any, widths: Widths, runtime: Runtime, *, layers: int, directions: int, suffix: Any
+    ) -> None:
+        """Take over the parameters of a torch layer; `suffix` names those of a layer and a direction."""
+        ranges = [range_suffix(layer, back) for layer in range(layers) for back in range(directions)]
+        super().__init__(tuple(f"{name}{end}" for end in ranges for name in _RANGES))
+        self.op_name, self._op = op.name, op
+        self.suffixes = tuple(
+            tuple(suffix(layer, "_reverse" if back else "") for back in range(directions)) for layer in range(layers)
+        )
+        self.widths, self.runtime, self.path = widths, runtime, ""
+        self.limited_to, self.is_ahead_of_relu, self.is_lookup = Limits(), False, False
+        self.input_size, self.hidden_size = source.input_size, source.hidden_size
+        self.bias, self.num_layers = bool(source.bias), layers
+        self._rounded: dict[tuple[Any, ...], RoundedWeights] = {}
+        self._watchman = Watchman()
+        for name, parameter in source.named_parameters(recurse=False):
+            self.register_parameter(name, parameter)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a file holds: not what can be computed again."""
+        return self.__dict__ | {"_rounded": {}, "_watchman": Watchman()}
+
+    @property
+    def lacks_scale(self) -> bool:
+        """Whether a range was never seen."""
+        return any(
+            self.read(f"running_{name}{range_suffix(k, 0)}") == 0.0 for k in range(self.num_layers) for name in "io"
+        )
+
+    def extra_repr(self) -> str:
+        """The op, its sizes and widths."""
+        widths = f"{self.widths.data}/{self.widths.parameter}/{self.widths.output} bits"
+        return f"{self.op_name}, {self.input_size} → {self.hidden_size}, {self.num_layers} layers, {widths}"
+
+    # -- forward ----------------------------------------------------------------------------------------
+    def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name, as a caller may write it
+        """What the torch layer returns: the output sequence and the last states, packed where the input is."""
+        if isinstance(input, PackedSequence):
+            x, lengths = unpack(input)
+            states = None if hx is None else each(hx, lambda s: ordered(s, input.sorted_indices))
+            out, last = self.run_layers(x, lengths, states, is_batch_first=False)
+            return pack(out, lengths, input), each(last, lambda s: ordered(s, input.unsorted_indices))
+        if input.dim() == 2:
+            axis = 0 if self.batch_first else 1
+            states = None if hx is None else each(hx, lambda s: s.unsqueeze(1))
+            out, last = self.run_layers(input.unsqueeze(axis), None, states, is_batch_first=self.batch_first)
+            return out.squeeze(axis), each(last, lambda s: s.squeeze(1))
+        return self.run_layers(input, None, hx, is_batch_first=self.batch_first)
+
+    def run_layers(self, x: Any, lengths: Tensor | None, hx: Any, *, is_batch_first: bool) -> tuple[QTensor, Any]:
+        """All layers: the last one's output, and the states as torch returns them."""
+        given = None if hx is None else hx if isinstance(hx, tuple) else (hx,)
+        if self.runtime.emitter is None and not is_exporting():  # the pass before an export has looked
+            rows = len(self.suffixes) * len(self.suffixes[0])
+            check_shapes(
+                self.path,
+                tuple(x.shape),
+                None if given is None else [tuple(s.shape) for s in given],
+                sizes=(self.input_size, rows, self.hidden_size),
+                is_batch_first=is_batch_first,
+                state_names=self._op.outputs[1:],
+            )
+        found: list[LayerResult] = []
+        for layer in range(self.num_layers):
+            q = self._quantized(x, layer)
+            count = len(self.suffixes[layer])
+            mine = slice(layer * count, (layer + 1) * count)
+            states = None if given is None else given if self.num_layers == 1 else tuple(s[mine] for s in given)
+            found.append(self._run_layer(layer, Sequences(q, lengths, is_batch_first), states))
+            x = found[-1].out
+            if self.training and self.dropout and layer + 1 < self.num_layers:
+                x = passthrough.drop(F.dropout, x, (self.dropout, True), {})
+        return found[-1].out, self._joined_states(found)
+
+    def _quantized(self, x: Any, layer: int) -> QTensor:
+        key, runtime = f"i{range_suffix(layer, 0)}", self.runtime
+        if isinstance(x, QTensor) and (x.scale if self.leaves_ranges_there else x.scale_on_host) is not None:
+            q = requantize_to(x, self.widths.data, runtime, self.path, self, key=key)
+            if self.is_observing and runtime.emitter is None:
+                assert q.scale is not None
+                self.write(f"running_{key}", limits(q.bits)[1] / q.scale)
+                self.write(f"scale_{key}", q.scale)
+            return q
+        return quantize_input(unwrap(x), self, self.widths.data, runtime, self.path, key=key)
+
+    def _joined_states(self, found: Sequence[LayerResult]) -> Any:
+        """h as integers where all layers have one scale, else real; c real."""
+        outs = [result.out for result in found]
+        if have_one_scale(outs):
+            h: Tensor = outs[0].like(torch.cat([result.h for result in found]))
+            reals = [result.real_h for result in found if result.real_h is not None]
+            if isinstance(h, QTensor) and reals:
+                h.preset_real(torch.cat(reals) if len(reals) > 1 else reals[0])
+        else:
+            h = torch.cat([out.like(result.h).dequantize() for out, result in zip(outs, found, strict=True)])
+        if found[0].c is None:
+            return h
+        cells = [cast(Tensor, result.c) for result in found]
+        return h, torch.cat(cells) if len(cells) > 1 else cells[0]
+
+    # -- one layer ----------------------------------------------------------------------------------------
+    def _run_layer(self, layer: int, sequences: Sequences, states: tuple[Any, ...] | None) -> LayerResult:
+        q = sequences.x
+        assert q.scale is not None
+        end = range_suffix(layer, 0)
+        names = [self.runtime.unique_name(self.path, self.op_name) for _ in self.suffixes[layer]]
+        scale_h = self._output_scale(end, names[0])
+        rounded = self._learned(layer, q.scale, scale_h)
+        self._note(layer, sequences)
+        attributes = [self._attributes(sequences, q.scale, scale_h, rounded, layer, back) for back in range(len(names))]
+        if self.runtime.emitter is not None:
+            return self._emit(layer, sequences, states, rounded, names, attributes)
+        result = self._simulate(layer, sequences, states, rounded, scale_h)
+        self._record(sequences, result.out, names, attributes)
+        return result
+
+    def _output_scale(self, end: str, where: str) -> Scale:
+        """That of the range so far; in a first pass the coarsest."""
+        bits = self.widths.output
+        running = self.value(f"running_o{end}")
+        if isinstance(running, Tensor):
+            return scale_for_range(running.masked_fill(running == 0.0, self._largest_output), bits)
+        if self.is_observing and running == 0.0:
+            return scale_for_range(self._largest_output, bits)
+        return self.scale_of(f"o{end}", bits, where)
+
+    @property
+    def _largest_output(self) -> float:
+        """No |h| is larger than 1; one step of a symmetric format less, because −1 has a place in it and 1 is not reached."""
+        bits = self.widths.output
+        own = limits(bits)[1] / 2.0 ** (bits - 1)
+        bound = integer_bound(self.limited_to.output, bits)
+        return own if bound is None else min(own, bound)
+
+    def _simulate(
+        self,
+        layer: int,
+        sequences: Sequences,
+        states: tuple[Any, ...] | None,
+        rounded: RoundedWeights,
+        scale_h: Scale,
+    ) -> LayerResult:
+        q, bits = sequences.x, self.widths.output
+        formats = Formats(
+            q.scale,
+            scale_h,
+            rounded.scale_iw,
+            rounded.scale_hw,
+            self.widths.data,
+            self.widths.parameter,
+            bits,
+        )
+        starts = self._starts(states, scale_h)
+        fast = twin(self._op)
+        assert fast is not None  # both ops have one
+        x = q.content.transpose(0, 1) if sequences.is_batch_first else q.content
+        weights = (rounded.w_ih, rounded.w_hh, rounded.b_ih, rounded.b_hh)
+        try:
+            found = fast.run(x, sequences.lengths, *starts, *weights, formats, wants_reach=self.is_observing)
+        except IndexError as error:  # NaN has no place in the table of a gate
+            raise UsageError(
+                f"{self.path}: the input or the state holds NaN, which has no integer. Check what comes before the layer."
+            ) from error
+        if self.is_observing:
+            self._widen_output(layer, found.reach, states)
+        content = found.out.transpose(0, 1) if sequences.is_batch_first else found.out
+        out = QTensor(content, scale_h, bits, self.runtime)
+        return LayerResult(out, found.h, None, getattr(found, "c", None))
+
+    def _starts(self, states: tuple[Any, ...] | None, scale_h: Scale) -> tuple[Tensor | None, ...]:
+        """Initial states on their grids; h first, then c."""
+        formats = ((scale_h, self.widths.output), (CELL_SCALE, CELL_BITS))[: len(self._op.outputs) - 1]
+        if states is None:
+            return (None,) * len(formats)
+        reals = [unwrap(s).float() for s in states]
+        return tuple(fake_quantize(s, scale, bits) for s, (scale, bits) in zip(reals, formats, strict=True))
+
+    def _widen_output(self, layer: int, reach: Scale, states: tuple[Any, ...] | None) -> None:
+        end, where = range_suffix(layer, 0), f"{self.path}.{self.op_name}"
+        seen = smallest([reach, self._largest_output])
+        if states is not None:
+            seen = largest_of([seen, largest_magnitude(unwrap(states[0]))])
+        self.widen(f"o{end}", over_all_processes(seen, self._parameter("weight_ih", layer, 0)), where)
+        self.scale_of(f"o{end}", self.widths.output, where)
+        for back in range(len(self.suffixes[layer])):
+            ends = range_suffix(layer, back)
+            for name in ("o", "h"):
+                self.write(f"running_{name}{ends}", self.value(f"running_o{end}"))
+                self.write(f"scale_{name}{ends}", self.value(f"scale_o{end}"))
+            for name in ("io", "ho"):  # gates are always in Q11, with 16 bits
+                self.write(f"running_{name}{ends}", limits(16)[1] / _GATE_SCALE)
+                self.write(f"scale_{name}{ends}", _GATE_SCALE)
+            for kind in ("running", "scale"):
+                self.write(f"{kind}_i{ends}", self.value(f"{kind}_i{end}"))
+
+    def _record(
+        self, sequences: Sequences, out: QTensor, names: Sequence[str], attributes: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Each direction as its node gives it, then both joined."""
+        if not self.runtime.is_recorded and len(names) == 1:
+            return
+        parts = [out.like(part) for part in out.content.chunk(len(names), dim=-1)]
+        for part, name, own in zip(parts, names, attributes, strict=True):
+            self.runtime.record(name, part, self._op, [sequences.x], own)
+        if len(names) > 1:
+            name = self.runtime.unique_name(self.path, "iqCat")
+            self.runtime.record(name, out, find_op("iqCat"), parts, joining(parts))
+
+    # -- parameters -----------------------------------------------------------------------------------------
+    def _parameter(self, name: str, layer: int, back: int) -> Tensor:
+        return cast(Tensor, getattr(self, name + self.suffixes[layer][back]))
+
+    def _learned(self, layer: int, scale_i: Scale, scale_h: Scale) -> RoundedWeights:
+        """Rounded anew while they learn, else kept until one changes."""
+        key = (layer, scale_i, scale_h, self.widths)
+        if is_exporting() or self.runtime.emitter is not None:
+            if key in self._rounded:
+                return self._rounded[key]
+        elif self.is_observing and not self._parameter("weight_ih", layer, 0).is_cpu:
+            self._rounded.clear()  # a look for changes would stall the device
+        elif self._watchman.has_changed(list(self.parameters()), is_thorough=self.runtime.is_thorough):
+            self._rounded.clear()
+        if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()):
+            return self._round(layer, scale_i, scale_h)
+        if key not in self._rounded:
+            with kept():
+                self._rounded[key] = self._round(layer, scale_i, scale_h)
+        return self._rounded[key]
+
+    def _round(self, layer: int, scale_i: Scale, scale_h: Scale) -> RoundedWeights:
+        bits = self.widths.parameter
+        parts = []
+        for back in range(len(self.suffixes[layer])):
+            weights = [self._parameter(name, layer, back) for name in ("weight_ih", "weight_hh")]
+            biases = [self._parameter(n, layer, back) if self.bias else None for n in ("bias_ih", "bias_hh")]
+            parts.append(Direction(*weights, *biases).within(self.limited_to, bits))
+        rounded = round_parameters(parts, scale_i, scale_h, bits, self.path, stays_there=self.leaves_ranges_there)
+        for back, seen in enumerate(rounded.largest):
+            ends = range_suffix(layer, back)
+            scales = (rounded.scale_iw[back], rounded.scale_hw[back])
+            for name, largest, scale in zip(("iw", "hw"), seen, scales, strict=True):
+                self.write(f"running_{name}{ends}", largest)
+                self.write(f"scale_{name}{ends}", scale)
+        return rounded
+
+    def _attributes(
+        self, sequences: Sequences, scale_i: Scale, scale_h: Scale, rounded: RoundedWeights, layer: int, back: int
+    ) -> dict[str, Any]:
+        return {
+            "input_size": int(self._parameter("weight_ih", layer, back).shape[1]),
+            "hidden_size": self.hidden_size,
+            "num_layers": 1,
+            "batch_first": int(sequences.is_batch_first),
+            "go_forward": 1 - back,
+            "dropout": 0.0,
+            "scale_i": scale_i,
+            "scale_h": scale_h,
+            "scale_iw": rounded.scale_iw[back],
+            "scale_hw": rounded.scale_hw[back],
+            "scale_o": scale_h,
+            "data_bits": self.widths.data,
+            "parameter_bits": self.widths.parameter,
+            "o_bits": self.widths.output,
+        }
+
+    def _note(self, layer: int, sequences: Sequences) -> None:
+        macs = 0
+        if not is_exporting() and self.runtime.emitter is None:
+            steps = sequences.x.content.shape[0] * sequences.x.content.shape[1]
+            each = sum(self._parameter(n, layer, 0).numel() for n in ("weight_ih", "weight_hh"))
+            macs = int(steps * each) * len(self.suffixes[layer])
+        self.runtime.note(OpRecord(self.path, self.op_name, is_integer=True, macs=macs))
+
+    # -- export ---------------------------------------------------------------------------------------------
+    def _emit(
+        self,
+        layer: int,
+        sequences: Sequences,
+        states: tuple[Any, ...] | None,
+        rounded: RoundedWeights,
+        names: Sequence[str],
+        attributes: Sequence[Mapping[str, Any]],
+    ) -> LayerResult:
+        emitter, runtime, q = self.runtime.emitter, self.runtime, sequences.x
+        assert emitter is not None
+        lengths = sequences.lengths
+        if lengths is None and states is not None:
+            lengths = full_lengths(sequences)  # the file's form with states has lengths, too
+        made = []
+        for back, (name, own) in enumerate(zip(names, attributes, strict=True)):
+            weights = rounded.integers(back, own["scale_i"], own["scale_h"], self.widths.parameter)
+            start = (
+                [] if states is None else [unwrap(s) if len(names) == 1 else unwrap(s)[back : back + 1] for s in states]
+            )
+            data = [q.content, *([] if lengths is None else [lengths]), *start]
+            keys = {
+                role: f"{role.replace('w_', 'weight_').replace('b_', 'bias_')}{self.suffixes[layer][back]}"
+                for role in ROLES
+            }
+            made.append(emitter.call_many(self._op, [*data, *weights.values()], own, name, keys))
+        scale, bits = attributes[0]["scale_o"], self.widths.output
+        parts = [QTensor(result[0], scale, bits, runtime) for result in made]
+        out = parts[0]
+        if len(parts) > 1:
+            name = runtime.unique_name(self.path, "iqCat")
+            content = runtime.emit(find_op("iqCat"), [p.content for p in parts], joining(parts), name)
+            out = QTensor(content, scale, bits, runtime)
+        h = torch.stack([at_end(p.content, sequences, back) for back, p in enumerate(parts)])
+        reals = [
+            torch.cat([result[i] for result in made]) if len(made) > 1 else made[0][i] for i in range(1, len(made[0]))
+        ]
+        return LayerResult(out, h, reals[0], reals[1] if len(reals) > 1 else None)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        self._rounded.clear()
+        self._watchman.forget()
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def train(self, mode: bool = True) -> QuantRecurrent:  # noqa: FBT001, FBT002 - torch's signature
+        """Switch the mode; what was rounded is made anew."""
+        if mode != self.training:
+            self._watchman.forget()
+        return super().train(mode)
+
+    def flatten_parameters(self) -> None:
+        """As of the torch layer; there is nothing to flatten."""

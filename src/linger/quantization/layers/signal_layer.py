@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A transposed convolution over one axis: that of a picture of one row, which is the op that devices have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from linger.dialect import Op
+from linger.quantization.core.runtime import Runtime
+from linger.quantization.layers.layer import QuantLayer, Widths
+
+_ROW = -2
+"""The axis of size 1 that makes a signal a picture."""
+
+_BESIDE_THE_SIGNAL = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0, "output_padding": 0}
+
+
+class TransposedSignalLayer(QuantLayer):
+    """nn.ConvTranspose1d as integers, with the parameters and keys of the layer it replaced."""
+
+    def __init__(
+        self, op: Op, source: nn.Module, geometry: Mapping[str, Any], widths: Widths, runtime: Runtime
+    ) -> None:
+        super().__init__(op, source, geometry, widths, runtime)
+        for name, value in _BESIDE_THE_SIGNAL.items():  # as of the picture, from which an output_size is computed
+            setattr(self, name, (value, *getattr(source, name)))
+
+    def forward(self, x: Any, output_size: Any = None) -> Any:
+        """The layer on a picture of one row, which then is a signal again."""
+        size = None if output_size is None else [*output_size[:-1], 1, output_size[-1]]
+        return super().forward(x.unsqueeze(_ROW), size).squeeze(_ROW)
+
+    def _round_weight(
+        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: float
+    ) -> tuple[Tensor, float]:
+        """[in, out/groups, length], with a row."""
+        integers, scale = super()._round_weight(weight, factor, bias, scale_x)
+        return integers.unsqueeze(_ROW), scale

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wishes for single modules, kept on the modules themselves until `init` reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from torch import nn
+
+from linger.constraint.conv_bn import ConvBN
+from linger.constraint.limits import Normalized
+from linger.constraint.wishes import QUANTIZED
+from linger.errors import UsageError, listing
+from linger.quantization.core.runtime import MARK
+from linger.quantization.core.supported import supported_types
+from linger.quantization.layers.layer import QuantLayer, Widths
+from linger.quantization.layers.recurrent import QuantRecurrent
+
+THROUGH_FUNCTIONS = (
+    nn.LeakyReLU,
+    nn.PReLU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Hardtanh,
+    nn.Hardsigmoid,
+    nn.Hardswish,
+    *(
+        getattr(nn, f"{kind}Pad{n}d")
+        for kind in ("Zero", "Constant", "Reflection", "Replication", "Circular")
+        for n in (1, 2)
+    ),
+    nn.ChannelShuffle,
+    nn.Upsample,
+    *(nn.ReLU, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Flatten, nn.Identity),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
+    nn.MultiheadAttention,
+    nn.TransformerEncoderLayer,
+)
+"""Layers that need no replacement: the functions they call work on quantised tensors."""
+
+
+BY_NAME = (nn.Embedding,)
+"""Layers that are quantised only where a list of types names them."""
+
+
+class QuantMode(Enum):
+    """How scales are chosen. Powers of two are the only kind."""
+
+    QValue = 1
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a user asked for one module: stay float, or these widths."""
+
+    is_disabled: bool = False
+    widths: Widths | None = None
+
+
+def mark_of(module: nn.Module) -> Mark | None:
+    """The wish for a module, if there is one."""
+    found: Mark | None = module.__dict__.get(MARK)
+    return found
+
+
+def disable_quant(module: nn.Module) -> nn.Module:
+    """Keep a module and everything inside it in float; call it before `init`.
+
+    Returns the module, so that it can be used inline.
+
+    Raises:
+        UsageError: `init` came first: the layers are replaced already, and nothing would change.
+    """
+    late = [name or type(module).__name__ for name, part in module.named_modules() if QUANTIZED in part.__dict__]
+    if late:
+        raise UsageError(
+            f"disable_quant: {listing(late, limit=3)} is quantised already, and a wish comes too late. Call it before "
+            "linger.init, or name the part there: linger.init(model, disable_submodel=[…])."
+        )
+    for part in module.modules():
+        part.__dict__[MARK] = Mark(is_disabled=True)
+    return module
+
+
+def quant_module(
+    module: nn.Module,
+    type_modules: Sequence[type[nn.Module]] | None = None,
+    mode: QuantMode = QuantMode.QValue,
+    data_bits: int = 8,
+    parameter_bits: int = 8,
+    out_bits: int | None = None,
+    **newer: Any,
+) -> nn.Module:
+    """Choose the widths of a module and of what is inside it, for a later `init` (or at once, after it).
+
+    Args:
+        module: A layer or a whole part of the model.
+        type_modules: Only layers of these types; None: every supported type but embeddings, which must be named.
+        mode: `QuantMode.QValue`.
+        data_bits: Width of the input.
+        parameter_bits: Width of the weights (`weight_bits` is the newer name).
+        out_bits: Width of the output; None: 8.
+        newer: Arguments of the newer signature: `weight_bits`; `bias_bits` must be 32.
+
+    Returns:
+        The module.
+    """
+    parameter_bits = newer.pop("weight_bits", parameter_bits)
+    if newer.pop("bias_bits", 32) != 32:
+        raise UsageError("quant_module: a bias always has 32 bits. Leave bias_bits out.")
+    if newer:
+        raise UsageError(f"quant_module: unknown argument {', '.join(newer)}.")
+    if mode is not QuantMode.QValue:
+        raise UsageError(f"quant_module: unknown mode {mode!r}. Use QuantMode.QValue.")
+    widths = checked_widths(data_bits, parameter_bits, 8 if out_bits is None else out_bits)
+    types = checked_types(type_modules)
+    for part in module.modules():
+        if isinstance(part, (QuantLayer, QuantRecurrent)):
+            part.widths = widths
+        elif isinstance(part, types) or (isinstance(part, ConvBN) and isinstance(part.conv, types)):
+            part.__dict__[MARK] = Mark(widths=widths)
+    return module
+
+
+def checked_widths(data: int, parameter: int, output: int) -> Widths:
+    """Widths that exist: 4, 8, 16 bits, and 32 for an output."""
+    wrong = [
+        f"{name}={bits}"
+        for name, bits, allowed in (
+            ("data_bits", data, (4, 8, 16)),
+            ("parameter_bits", parameter, (4, 8, 16)),
+            ("out_bits", output, (4, 8, 16, 32)),
+        )
+        if bits not in allowed
+    ]
+    if wrong:
+        raise UsageError(f"{', '.join(wrong)}: no such width. Use 4, 8 or 16 bits (out_bits also 32).")
+    return Widths(data, parameter, output)
+
+
+def checked_types(types: Iterable[Any] | None) -> tuple[type[nn.Module], ...]:
+    """The layer types to quantise; complains about all that linger has no op for.
+
+    Normalize* types are all accepted, as the old lists name them; a layer without an op stays float.
+    """
+    supported = supported_types()
+    if types is None:
+        return tuple(kind for kind in supported if kind not in BY_NAME)
+    wanted = tuple(types) if isinstance(types, Iterable) else (types,)
+    accepted = (*supported, *THROUGH_FUNCTIONS, Normalized)
+    wrong = [t for t in wanted if not (isinstance(t, type) and issubclass(t, accepted))]
+    if wrong:
+        names = ", ".join(getattr(t, "__name__", repr(t)) for t in wrong)
+        known = ", ".join(t.__name__ for t in supported)
+        raise UsageError(f"quant_modules: {names} has no integer form. Supported types: {known}.")
+    return wanted

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""quant_tensor: a tensor of a user's own forward as integers, where the user says so and not where a layer needs it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from linger.errors import UsageError
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import Frame, scope_of
+from linger.quantization.functions.functional import quantize_input, requantize_to
+from linger.quantization.functions.functional_layer import INPUT_KEY, FunctionalLayer, functional_layer
+from linger.quantization.setup.marks import QuantMode, mark_of
+
+_WIDTHS = (4, 8, 16)
+
+
+def quant_tensor(
+    module: nn.Module,
+    x: Tensor,
+    name: str = "_default_layername",
+    mode: QuantMode = QuantMode.QValue,
+    bits: int = 8,
+    zero_point: int = 0,
+) -> Tensor:
+    """Quantise a tensor inside a forward: one `Quant` node, and a range that `module` keeps.
+
+    In the float model, before `init`, this is x itself; so it is where `disable_quant` or `disable_submodel` keeps the
+    module in float, which `coverage` then tells. A tensor that is quantised already stays as it is, or gets a `Requant`
+    if its width is another one. A module that runs twice in a pass has one range for both runs.
+
+    Args:
+        module: The module whose forward this is (`self`). The range is its child
+            `_linger_round_tensor_iq_tensor_quant_<name>`, a part of its state_dict.
+        x: A float tensor, or a quantised one.
+        name: One name for each tensor of a forward. A second use in one run of the module is an error: the two tensors
+            would share one scale.
+        mode: `QuantMode.QValue`.
+        bits: 4, 8 or 16.
+        zero_point: Must be 0.
+
+    Returns:
+        A `QTensor`, whose functions are computed as integers.
+
+    Raises:
+        UsageError: An argument is wrong, the name was used in this run before, the model is not at work.
+    """
+    _check(module, x, name, mode, bits, zero_point)
+    scope = scope_of(module)
+    if scope is None:
+        return x
+    runtime, path = scope.runtime, scope.path
+    where = f"{path}.{name}" if path else name
+    frame = runtime.frame
+    if frame is None:
+        raise UsageError(
+            f"{where}: quant_tensor was called while the model is not running, so its range would belong to no pass. "
+            "Call it inside forward, and the model itself instead of its forward method."
+        )
+    mark, policy = mark_of(module), runtime.products
+    if (mark is not None and mark.is_disabled) or (policy is not None and frame.path in policy.float_paths):
+        runtime.note_float("quant_tensor", "this layer stays float, as init was asked")
+        return x
+    if frame.next_index(f"{where} {INPUT_KEY}"):
+        raise UsageError(
+            f"{where}: quant_tensor met the name {name!r} twice in one run of the module, and two tensors would share "
+            "one scale. Give each tensor a name of its own."
+        )
+    key, owner = INPUT_KEY + name, Frame(path, module)
+    with torch._C.DisableTorchFunction():  # noqa: SLF001 - whoever watches the model's functions sees none here
+        if not isinstance(x, QTensor) or x.scale is None:
+            real = x.dequantize() if isinstance(x, QTensor) else x
+            return quantize_input(real, functional_layer(owner, key, where, x.device), bits, runtime, path)
+        # only what becomes narrower needs a range
+        layer = functional_layer(owner, key, where, x.device) if bits < x.bits else FunctionalLayer(key)
+        return requantize_to(x, bits, runtime, path, layer)
+
+
+def _check(module: nn.Module, x: Tensor, name: str, mode: QuantMode, bits: int, zero_point: int) -> None:
+    """The same complaints before and after `init`."""
+    if not isinstance(module, nn.Module) or not isinstance(x, Tensor):
+        raise UsageError(
+            f"quant_tensor: needs a module and a tensor, not {type(module).__name__} and {type(x).__name__}. "
+            "Write linger.quant_tensor(self, x)."
+        )
+    if mode is not QuantMode.QValue:
+        raise UsageError(f"quant_tensor: unknown mode {mode!r}. Use QuantMode.QValue.")
+    if not name or "." in name:
+        raise UsageError(f"quant_tensor: {name!r} cannot be the name of a module. Use letters, digits and underscores.")
+    if bits not in _WIDTHS:
+        raise UsageError(f"quant_tensor: bits={bits}: no such width. Use 4, 8 or 16.")
+    if zero_point != 0:
+        raise UsageError(
+            f"quant_tensor: zero_point={zero_point}: the formats are symmetric, so that no op of the file has a zero "
+            "point. Leave zero_point out, and subtract an offset before."
+        )

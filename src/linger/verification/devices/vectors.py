@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger.write_vectors: inputs, every intermediate integer and outputs of a file, for those who bring up a device."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from linger.atomic import require_free_folder, write_folder
+from linger.errors import UsageError, VerificationError, listing
+from linger.graph.files.model_io import ModelLike
+from linger.progress import progress
+from linger.runtime.reference import Reference
+from linger.runtime.session import Session
+from linger.verification.devices.vector_files import FORMATS, Vector, is_vector_folder, write_vector_files
+from linger.verification.feeds import Feed, generated_feeds, given_feeds
+from linger.verification.proof.verify import verify_file
+from linger.verification.recording import Recording
+from linger.verification.tensor_facts import TensorFact, inputs_of, tensor_facts
+
+Array = NDArray[Any]
+
+_INTEGERS = (np.int8, np.int16, np.int32)
+HEADER_LIMIT = 1024
+
+
+@dataclass(frozen=True)
+class WrittenVectors:
+    """What was written.
+
+    Attributes:
+        folder: Where.
+        batches: How many batches.
+        tensors: How many tensors each of them has.
+        left_out: Intermediate tensors that hold no quantised integers.
+    """
+
+    folder: Path
+    batches: int
+    tensors: int
+    left_out: tuple[str, ...]
+
+    def summary(self) -> str:
+        """What was written, in a sentence or two."""
+        text = f"{self.folder}: {self.tensors} tensors, {self.batches} batch{'es' if self.batches != 1 else ''}."
+        if self.left_out:
+            text += f" Left out, since they are no quantised integers: {listing(self.left_out, limit=5)}."
+        return text
+
+
+def write_vectors(
+    model: ModelLike,
+    folder: str | os.PathLike[str],
+    inputs: Any = None,
+    *,
+    batches: int = 1,
+    seed: int = 0,
+    formats: str | Sequence[str] = FORMATS,
+    header_limit: int | None = None,
+    force: bool = False,
+) -> WrittenVectors:
+    """Write a folder with the inputs, every intermediate integer and the outputs of a file.
+
+    The numbers are those of the numpy reference. ONNX Runtime must compute the same, else nothing is written.
+
+    Args:
+        model: A dialect, bare or standard ONNX file.
+        folder: The folder to write; it must not exist.
+        inputs: An .npz file, an array, a mapping from names to arrays, or a list of such feeds. None: random ones.
+        batches: How many random feeds.
+        seed: Their seed.
+        formats: Any of "npz", "bin" (raw, little endian) and "text".
+        header_limit: Also write `vectors.h`, with arrays of at most so many numbers. None: no header.
+        force: Replace a folder that was written by this function before.
+
+    Raises:
+        UsageError: A folder in the way, unfit inputs, an unknown format, a file without quantised tensors.
+        VerificationError: ONNX Runtime computes something else.
+    """
+    chosen = (formats,) if isinstance(formats, str) else tuple(formats)
+    unknown = [form for form in chosen if form not in FORMATS]
+    if unknown or not chosen:
+        raise UsageError(f"formats {listing(map(repr, unknown)) or 'are empty'}: choose among {listing(FORMATS)}.")
+    if batches < 1:
+        raise UsageError(f"batches {batches}: at least one is needed.")
+    if header_limit is not None and header_limit < 1:
+        raise UsageError(f"header_limit {header_limit}: at least 1, or None for no header.")
+    target = Path(folder)
+    _refuse_early(target, force=force)
+    run = _Run(model)
+    feeds = given_feeds(inputs, run.model) if inputs is not None else None
+    if feeds is None:
+        feeds = generated_feeds(run.model, seed=seed, batches=batches)
+    run.verify(feeds)
+
+    def about() -> dict[str, Any]:
+        return {
+            "model": Path(model).name if isinstance(model, (str, os.PathLike)) else "a model in memory",
+            "linger": importlib.import_module("linger").__version__,
+            "seed": seed if inputs is None else None,
+            "left_out": list(run.left_out),
+        }
+
+    numbered = progress(list(enumerate(feeds)), "vectors")
+    made = (run.vectors(number, feed) for number, feed in numbered)
+    fill = partial(write_vector_files, batches=made, formats=chosen, header_limit=header_limit, about=about)
+    write_folder(target, fill, is_own=is_vector_folder if force else None)
+    return WrittenVectors(target, len(feeds), run.tensors, tuple(run.left_out))
+
+
+def _refuse_early(target: Path, *, force: bool) -> None:
+    """Before the work: what is in the way."""
+    require_free_folder(target, lambda _: True)
+    if not target.is_dir() or not any(target.iterdir()):
+        return
+    if not force:
+        raise UsageError(f"{target}: the folder exists. Choose another one, or replace it with force.")
+    if not is_vector_folder(target):
+        raise UsageError(f"{target}: the folder holds something else than vectors. Choose another one.")
+
+
+class _Run:
+    def __init__(self, model: ModelLike) -> None:
+        session = Session(model)
+        self._source, self.model = model, session.model
+        self._compute = Reference(self.model).intermediates
+        self._facts = tensor_facts(self.model)
+        self._constants = _constants(self.model)
+        self._outputs = {value.name for value in self.model.graph.outputs}
+        self.left_out: dict[str, None] = {}
+        self.tensors = 0
+
+    def vectors(self, batch: int, feed: Feed) -> list[Vector]:
+        """The tensors of a batch, in the order of execution."""
+        computed = {**feed, **self._compute(feed)}
+        found = []
+        for fact in self._facts.values():
+            kind = self._kind(fact, computed)
+            if kind is not None:
+                array = np.asarray(computed[fact.name])
+                found.append(
+                    Vector(fact.name, fact.node, fact.op_type, kind, fact.order, batch, fact.scale, fact.bits, array)
+                )
+            elif fact.name in computed and fact.name not in self._constants:
+                self.left_out[fact.name] = None
+        self.tensors = len(found)
+        return found
+
+    def verify(self, feeds: Sequence[Feed]) -> None:
+        """Both computations, on every feed.
+
+        Raises:
+            UsageError: There is nothing quantised in the file.
+            VerificationError: They differ.
+        """
+        names = [value.name or "" for value in inputs_of(self.model)]
+        result = verify_file(self.model, (Recording(inputs=[feed[n] for n in names]) for feed in feeds))
+        if not result.integers:
+            raise UsageError(f"{_label(self._source)}: there is no quantised tensor in it. Give a quantised file.")
+        if not result.ok:
+            raise VerificationError(f"{_label(self._source)}: {result.summary()} No vectors are written.")
+
+    def _kind(self, fact: TensorFact, computed: dict[str, Array]) -> str | None:
+        if fact.name not in computed:
+            return None
+        if fact.op_type == "Input":
+            return "input"
+        if fact.name in self._outputs:
+            return "output"
+        is_integer = computed[fact.name].dtype in _INTEGERS and fact.name not in self._constants
+        return "intermediate" if is_integer else None
+
+
+def _constants(model: ir.Model) -> set[str]:
+    return {output.name or "" for node in model.graph if node.op_type == "Constant" for output in node.outputs}
+
+
+def _label(model: ModelLike) -> str:
+    return str(Path(model)) if isinstance(model, (str, os.PathLike)) else "the given model"

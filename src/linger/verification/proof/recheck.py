@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check a certificate again: same file, same inputs, and everything computed anew. Torch is not needed."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from linger.errors import LingerError, UsageError, VerificationError, listing
+from linger.progress import progress
+from linger.runtime.generated import generated_feeds
+from linger.runtime.session import Session
+from linger.runtime.session_options import checked_levels, make_session_options
+from linger.verification.digest import file_sha256, fingerprint
+from linger.verification.proof.certificate import (
+    EMBEDDED,
+    EQUAL,
+    GENERATED,
+    describe_model,
+    output_entry,
+    tensor_entry,
+)
+from linger.verification.proof.certificate_form import is_untouched, read_certificate
+from linger.verification.proof.comparison import Way
+from linger.verification.proof.result import Verification
+from linger.verification.proof.verify import verify_file
+from linger.verification.recording import Recording
+from linger.verification.recording_files import UNREADABLE, arrays_in
+
+_MOST_NAMED = 12
+
+Feeds = dict[str, NDArray[Any]]
+
+
+def check_certificate(
+    path: str | os.PathLike[str],
+    model: str | os.PathLike[str] | None = None,
+    *,
+    levels: str | Iterable[str] | None = None,
+) -> Verification:
+    """Compute again, with numpy and ONNX Runtime, what a certificate says, and compare every tensor's fingerprint.
+
+    Args:
+        path: The certificate.
+        model: The file it is about; None: the file of the same name beside it.
+        levels: Optimisation levels of ONNX Runtime; None: those of the certificate.
+
+    Returns:
+        What was computed now; all of it is as the certificate says.
+
+    Raises:
+        UsageError: A file is missing.
+        VerificationError: The certificate is not true, or not of this file; everything that is wrong is named.
+    """
+    certificate = Path(path)
+    content = read_certificate(certificate)
+    chosen = None if levels is None else checked_levels(levels)
+    file = certificate.parent / str(content["model"]["name"]) if model is None else Path(model)
+    described = describe_model(file)
+    wrong = [] if is_untouched(content) else ["it was changed after it was written (the seal does not fit)"]
+    if content["verdict"] != EQUAL:
+        wrong.append(f"it says itself that the computations differ ({content['summary']})")
+    found_wrong = [*_model_problems(content["model"], described, file)]
+    if not found_wrong:
+        found_wrong += _contradictions(content)
+        result = _again(content, certificate, file, chosen, found_wrong)
+        if result is not None and not wrong and not found_wrong:
+            return result
+    raise VerificationError(f"{certificate}: this certificate does not hold: {'; '.join([*wrong, *found_wrong])}.")
+
+
+def _model_problems(said: Mapping[str, Any], found: Mapping[str, Any], file: Path) -> Iterator[str]:
+    if said["sha256"] != found["sha256"]:
+        yield f"{file} is another file: its SHA-256 is {found['sha256'][:12]}…, the certificate's {said['sha256'][:12]}…"
+    digests = {e["name"]: e["sha256"] for e in said["external"]}
+    present = {e["name"]: e["sha256"] for e in found["external"]}
+    other = sorted(name for name in digests | present if digests.get(name) != present.get(name))
+    if other:
+        yield f"the data files {listing(other)} are others"
+
+
+def _contradictions(content: Mapping[str, Any]) -> Iterator[str]:
+    """Totals that do not follow from the rows."""
+    tensors, outputs, counts = content["tensors"], content["outputs"], content["counts"]
+    totals = {
+        "batches": len(content["inputs"]["batches"]),
+        "tensors": len(tensors),
+        "integers": sum(row["values"] for row in tensors),
+        "differing": sum(row["differing"] for row in tensors),
+        "output_differences": sum(row["differing"] for row in outputs),
+    }
+    yield from (
+        f"counts.{k} is {counts[k]}, the rows make {total}" for k, total in totals.items() if counts[k] != total
+    )
+    if content["verdict"] == EQUAL and (totals["differing"] or totals["output_differences"] or content["missing"]):
+        yield "its verdict is equal, its rows are not"
+
+
+def _again(
+    content: Mapping[str, Any], certificate: Path, file: Path, levels: tuple[str, ...] | None, wrong: list[str]
+) -> Verification | None:
+    """Run the file on the certificate's inputs; what does not agree is added to `wrong`."""
+    try:
+        batches = list(_inputs(content["inputs"], certificate, file))
+    except _InputsError as error:
+        wrong.append(str(error))
+        return None
+    damaged = [
+        f"{name} of batch {number}"
+        for number, (said, feeds) in enumerate(zip(content["inputs"]["batches"], batches, strict=True))
+        for name in said | feeds
+        if name not in said or name not in feeds or said[name] != fingerprint(feeds[name])
+    ]
+    if damaged:
+        wrong.append(f"the inputs are others: {listing(damaged, limit=_MOST_NAMED)}")
+        return None
+    way = Way(levels or tuple(content["levels"]), content["session_options"])
+    recordings = (Recording(list(feeds.values()), input_names=tuple(feeds)) for feeds in batches)
+    try:
+        result = verify_file(file, progress(recordings, "verify", len(batches)), way=way)
+    except LingerError as error:
+        wrong.append(f"the file does not run on the certificate's inputs: {error}")
+        return None
+    if not result.ok:
+        wrong.append(f"the file's own computations differ here: {result.summary()}")
+    wrong += _row_problems("tensor", content["tensors"], [tensor_entry(row) for row in result.rows])
+    wrong += _row_problems("output", content["outputs"], [output_entry(row) for row in result.outputs if row.is_output])
+    return result
+
+
+class _InputsError(Exception):
+    """Inputs that cannot be had any more."""
+
+
+def _inputs(said: Mapping[str, Any], certificate: Path, file: Path) -> Iterator[Feeds]:
+    if said["kind"] == GENERATED:
+        session = Session(file, make_session_options())
+        yield from (generated_feeds(session, seed) for seed in said["seeds"])
+        return
+    arrays = _arrays(_stored(said, certificate))
+    batches: list[Feeds] = [{} for _ in said["batches"]]
+    for key, array in arrays.items():
+        number, _, name = key.partition("/")
+        if not number.isdecimal() or int(number) >= len(batches):
+            raise _InputsError(f"the stored inputs have an entry {key!r} that is of no batch")
+        batches[int(number)][name] = array
+    yield from batches
+
+
+def _stored(said: Mapping[str, Any], certificate: Path) -> bytes:
+    if said["kind"] == EMBEDDED:
+        try:
+            content: bytes = base64.b64decode(said["npz"], validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise _InputsError(f"the embedded inputs are damaged ({error})") from error
+        if hashlib.sha256(content).hexdigest() != said["sha256"]:
+            raise _InputsError("the embedded inputs are damaged (their SHA-256 is another)")
+        return content
+    place = certificate.parent / str(said["file"])
+    if not place.is_file():
+        raise UsageError(f"{place}: the certificate's inputs are missing. Keep this file beside the certificate.")
+    if file_sha256(place) != said["sha256"]:
+        raise _InputsError(f"the inputs in {place} are damaged (their SHA-256 is another)")
+    return place.read_bytes()
+
+
+def _arrays(content: bytes) -> Feeds:
+    try:
+        return arrays_in(io.BytesIO(content))
+    except UNREADABLE as error:
+        raise _InputsError(f"the stored inputs cannot be read ({str(error)[:100]})") from error
+
+
+def _row_problems(kind: str, said: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[str]:
+    """What the certificate says of tensors and what is found now, tensor by tensor."""
+    before, now = ({row["name"]: row for row in rows} for rows in (said, found))
+    problems = []
+    gone, extra = [n for n in before if n not in now], [n for n in now if n not in before]
+    if gone:
+        problems.append(f"the file has no {kind} {listing(gone, limit=_MOST_NAMED)}")
+    if extra:
+        problems.append(f"the certificate lacks {kind} {listing(extra, limit=_MOST_NAMED)}")
+    changed = []
+    for name in (n for n in before if n in now):
+        keys = [key for key, value in now[name].items() if before[name].get(key) != value]
+        shown = [f"{k} {before[name].get(k)} instead of {now[name][k]}" for k in keys if k != "sha256"]
+        shown += ["other values"] if "sha256" in keys else []
+        if shown:
+            changed.append(f"{name} ({', '.join(shown)})")
+    if changed:
+        problems.append(f"{kind}s are not as it says: {listing(changed, limit=_MOST_NAMED)}")
+    return problems

@@ -1,0 +1,47 @@
+"""Dequants that there are too many of."""
+
+import onnx_ir as ir
+
+from linger.checks.findings.dequants import dequant_findings
+from linger.checks.findings.node_places import Whole
+from tests.support.check_cases import QUANT, text_model
+
+BRANCHES = """{before} [c] c = Constant<value = bool {{1}}>()
+  [i] y = If(c)<then_branch = t () => (float[2,2] p) {{ [p] p = thinker.Dequant<scale_o=16.0>(q) }},
+                else_branch = e () => (float[2,2] r) {{ [r] r = thinker.Dequant<scale_o=16.0>(q) }}>"""
+
+
+def found(body, **settings):
+    return [str(f) for f in dequant_findings(Whole.of(ir.from_proto(text_model(body, **settings))))]
+
+
+def test_every_one_after_the_first_is_named():
+    body = f"{QUANT} [a] a = thinker.Dequant<scale_o=16.0>(q) [b] b = thinker.Dequant<scale_o=16.0>(q) " + (
+        "[e] e = thinker.Dequant<scale_o=16.0>(q)"
+    )
+    assert found(body) == [
+        f"{name} (Dequant): 'q' is dequantised by a (Dequant) already. Let all consumers share one Dequant; "
+        "linger.fix_dequant does."
+        for name in "be"
+    ]
+
+
+def test_two_branches_have_one_each():
+    assert found(BRANCHES.format(before=QUANT)) == []
+
+
+def test_a_branch_could_use_the_one_outside():
+    found_now = found(BRANCHES.format(before=f"{QUANT} [a] a = thinker.Dequant<scale_o=16.0>(q)"))
+    assert [text.partition(":")[0] for text in found_now] == [
+        "i/then_branch/p (Dequant)",
+        "i/else_branch/r (Dequant)",
+    ]
+
+
+def test_the_newer_dialect_has_dequants_too():
+    body = "[a] a = linger.Dequant<scale_o=16.0>(x) [b] y = linger.Dequant<scale_o=16.0>(x)"
+    assert len(found(body, inputs="int8[2,2] x", domains=', "linger": 1')) == 1
+
+
+def test_other_nodes_may_read_a_tensor_as_often_as_they_like():
+    assert found("[a] a = Neg(x) [b] b = Neg(x) [d] y = my.Dequant(x) [e] z = my.Dequant(x)", domains=', "my": 1') == []

@@ -1,0 +1,88 @@
+"""A whole model before a chip: what ran on the engine is taken, and nothing is changed by looking."""
+
+import pytest
+
+from linger.checks.limits.target_findings import target_findings
+from linger.graph.files.model_io import load
+from linger.targets import TARGETS
+from tests.support.chip import model_of
+from tests.support.golden import entries, model_path
+from tests.support.onnx_text import content
+
+
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry["case"])
+def test_what_the_engine_packed_and_ran_is_taken(entry):
+    found = target_findings(load(model_path(entry["case"])), TARGETS[entry.get("platform", "venus")])
+    assert [str(f) for f in found if f.severity != "note"] == []
+
+
+def test_a_network_of_the_original_toolkit_is_taken(shared):
+    model = load(shared / "golden" / "resnet18-12-regular.onnx")
+    assert target_findings(model, TARGETS["venus"]) == ()
+
+
+def test_all_findings_come_the_worst_first():
+    window = "strides=[1, 1], pads=[0, 0, 0, 0], data_bits=8, o_bits=8, scale_x=16.0, scale_o=16.0"
+    model = model_of(
+        f"""a = thinker.AvgPool2dInt<kernel_shape=[16, 16], {window}>(x)
+        b = thinker.SoftmaxInt<dim=-1, data_bits=8, o_bits=8, scale_x=16.0, scale_o=128.0>(a)
+        c = thinker.Clip(b, low, high)
+        d = thinker.AvgPool2dInt<kernel_shape=[13, 13], {window.replace("16.0", "128.0")}>(c)
+        y = Softplus(d)""",
+        inputs="int8[1,8,64,L] x",
+        low=(),
+        high=(),
+    )
+    found = target_findings(model, TARGETS["venus"])
+    assert [(f.severity, f.node) for f in found] == [
+        ("error", "c (Clip)"),
+        ("error", "d (AvgPool2dInt)"),
+        ("error", "y (Softplus)"),
+        ("warning", "a (AvgPool2dInt)"),
+        ("note", "b (SoftmaxInt)"),
+    ]
+
+
+def test_looking_changes_nothing():
+    model = load(model_path("net_cnn"))
+    before = content(model)
+    target_findings(model, TARGETS["arcs"])
+    assert content(model) == before
+
+
+def test_ops_that_linger_does_not_know_are_still_judged():
+    model = model_of("a = thinker.NoSuchOp(x) y = thinker.Clip(a, low, high)", low=(), high=())
+    assert [f.node for f in target_findings(model, TARGETS["venus"])] == ["a (NoSuchOp)", "y (Clip)"]
+
+
+def test_nodes_of_branches_are_judged():
+    model = model_of(
+        """c = Constant<value = bool {1}>()
+        y = If(c)<then_branch = t () => (p) { p = Softplus(x) }, else_branch = e () => (q) { q = Neg(x) }>""",
+        inputs="float[4] x",
+    )
+    assert {"y/then_branch/p (Softplus)", "y/else_branch/q (Neg)"} <= {
+        f.node for f in target_findings(model, TARGETS["venus"])
+    }
+
+
+def test_newer_names_are_judged_as_the_ops_that_the_packer_takes_them_for():
+    pool = 'platform="venus", quant_mode="floor_add", x_bits=8, o_bits=8, scale_x=16.0, scale_o=16.0'
+    model = model_of(
+        f"""a = linger.QAvgPool2d<kernel_shape=[13, 13], strides=[1, 1], pads=[0, 0, 0, 0], {pool}>(x)
+        b = linger.QGlobalAveragePool2d<{pool}>(x)
+        c = linger.QGLU<dim=1, {pool}>(x)
+        d = linger.QGelu<{pool}>(x)
+        y = Concat(a, b, c, d)""",
+        inputs="int8[1,8,16,16] x",
+        w=(1,),
+    )
+    before = content(model)
+    found = [(f.severity, f.node, f.reason) for f in target_findings(model, TARGETS["venus"])]
+    assert ("error", "b (QGlobalAveragePool2d)", "venus's packer does not know the name QGlobalAveragePool2d") in found
+    assert ("error", "c (QGLU)", "venus's packer has no QGLU") in found
+    assert [text for text in found if text[1].startswith("d ")] == [
+        ("error", "d (iqGelu)", "venus's packer has no iqGelu")
+    ]
+    assert any(node == "a (AvgPool2dInt)" and "a window of 169 pixels" in reason for _, node, reason in found)
+    assert content(model) == before

@@ -1,0 +1,125 @@
+"""The newer dialect as data."""
+
+import onnx_ir as ir
+import pytest
+
+from linger.dialect import ops
+from linger.graph.core.dialects import NEWER_OPS, Claim, claims, input_names, is_newer
+from linger.targets import PACKED_OPS
+
+DOCUMENTED = [
+    "Quant",
+    "Dequant",
+    "QConv1d",
+    "QConv2d",
+    "QConvTranspose1d",
+    "QConvTranspose2d",
+    "QLinear",
+    "QBatchNorm1d",
+    "QBatchNorm2d",
+    "QAdd",
+    "QMul",
+    "QBmm",
+    "QMatmul",
+    "QSigmoid",
+    "QTanh",
+    "QGelu",
+    "QSwish",
+    "QCat",
+    "QSoftmax",
+    "QGLU",
+    "QLayerNorm",
+    "QAvgPool1d",
+    "QAvgPool2d",
+    "QGlobalAveragePool2d",
+    "QLSTM",
+    "QGRU",
+    "Gather",
+    "Squeeze",
+]
+UNPACKED = [
+    "QLayerNorm",
+    "QGLU",
+    "QMatmul",
+    "QGelu",
+    "QSwish",
+    "QAvgPool1d",
+    "QGlobalAveragePool2d",
+    "QConvTranspose1d",
+    "QBatchNorm1d",
+]
+STANDARD = {"MaxPool", "Squeeze"}
+
+
+def node(op_type, inputs=1, outputs=1, **attributes):
+    values = [ir.Value(name=f"i{i}") for i in range(inputs)]
+    made = [ir.Attr(name, ir.AttributeType.FLOAT, value) for name, value in attributes.items()]
+    return ir.Node("linger", op_type, values, attributes=made, num_outputs=outputs)
+
+
+def test_every_documented_op_is_there():
+    assert set(DOCUMENTED) | {"QConvBN2d", "QLayerNorm2d", "QMaxPool2d"} == set(NEWER_OPS)
+
+
+def test_names_that_no_packer_knows():
+    assert {name for name, op in NEWER_OPS.items() if not op.is_packed} == set(UNPACKED)
+    packed = {op.older for op in NEWER_OPS.values() if op.is_packed and op.older is not None}
+    assert packed <= PACKED_OPS
+
+
+@pytest.mark.parametrize("op", NEWER_OPS.values(), ids=lambda op: op.name)
+def test_an_op_has_an_older_one_or_a_reason(op):
+    assert (op.older is None) == bool(op.why_not)
+    if op.older is None or op.older in STANDARD:
+        return
+    schema = {a.name for a in ops()[op.older].attributes}
+    assert set(op.renamed.values()) <= schema | {"parameter_bits", "data_bits"}
+    assert not op.own & schema
+
+
+@pytest.mark.parametrize("op", NEWER_OPS.values(), ids=lambda op: op.name)
+def test_every_claim_names_attributes(op):
+    found = claims(node(op.name, inputs=3, outputs=1 + op.real_outputs))
+    for claim in (*found.inputs.values(), *found.outputs.values()):
+        assert claim.scales
+        assert all(name.startswith("scale_") for name in claim.scales)
+        assert claim.bits is None or isinstance(claim.bits, int) or claim.bits.endswith("_bits")
+
+
+def test_claims_of_a_product():
+    found = claims(node("QConv2d", inputs=3))
+    assert found.inputs == {
+        0: Claim(("scale_x",), "x_bits"),
+        1: Claim(("scale_w",), "w_bits"),
+        2: Claim(("scale_x", "scale_w"), 32),
+    }
+    assert found.outputs == {0: Claim(("scale_o",), "o_bits")}
+
+
+def test_claims_at_the_ends():
+    assert claims(node("Quant")).outputs == {0: Claim(("scale_x",), "data_bits")}
+    assert claims(node("Quant")).inputs == {}
+    assert claims(node("Dequant")).inputs == {0: Claim(("scale_o",))}
+    assert claims(node("Dequant")).outputs == {}
+
+
+def test_claims_of_joined_tensors_and_of_a_norm():
+    assert claims(node("QCat", inputs=2)).inputs[1] == Claim(("scale_x_1",), "x_1_bits")
+    assert claims(node("QLayerNorm", inputs=3)).inputs[2] == Claim(("scale_y_normal", "scale_w"), 32)
+    assert claims(node("Gather", inputs=2)).inputs == {0: Claim(("scale_w",), "w_bits")}
+
+
+@pytest.mark.parametrize("count", [5, 6, 7])
+def test_weights_of_a_recurrent_op_come_last(count):
+    names = input_names(node("QLSTM", inputs=count), NEWER_OPS["QLSTM"])
+    assert names == ("x", *("h", "c")[: count - 5], "w_ih", "w_hh", "b_ih", "b_hh")
+    found = claims(node("QLSTM", inputs=count, outputs=3))
+    assert found.inputs[count - 4] == Claim(("scale_iw",), "w_bits")
+    assert found.inputs[count - 1] == Claim(("scale_h", "scale_hw"), 32)
+    assert sorted(found.outputs) == [0]
+
+
+def test_what_is_not_of_the_dialect_claims_nothing():
+    assert claims(node("QNothing")).inputs == {}
+    assert is_newer(node("QAdd"))
+    assert not is_newer(ir.Node("thinker", "iqAdd", []))

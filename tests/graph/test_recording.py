@@ -1,9 +1,0 @@
-"""Recordings are plain data."""
-
-from linger.graph.recording import Recording
-
-
-def test_recordings_do_not_share_content():
-    first, second = Recording(), Recording()
-    first.integers["x"] = None
-    assert second.integers == {}

@@ -1,0 +1,157 @@
+"""The table of both curves, and projections that stay exact."""
+
+import numpy as np
+import pytest
+import torch
+
+from linger.numeric.torch.gates import (
+    REACH,
+    SIGMOID_START,
+    Formats,
+    curves,
+    gate_rows,
+    is_limit_needed,
+    per_step,
+    plan_projection,
+    prepare_gates,
+    slopes,
+    start_state,
+)
+from linger.numeric.torch.timeline import Timeline
+from tests.support.paper_bodies import rounded, sigmoid_q7, tanh_q7
+
+pytestmark = pytest.mark.needs_torch
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("scale", [1.0, 128.0, 64.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_table_holds_both_curves(scale, dtype):
+    table = curves(scale, dtype, CPU)
+    assert table.dtype == dtype
+    assert (table[:SIGMOID_START] * (128 / scale)).tolist() == [tanh_q7(x) for x in range(-REACH, REACH)]
+    assert (table[SIGMOID_START:] * 128).tolist() == [sigmoid_q7(x) for x in range(-REACH, REACH)]
+
+
+def test_slopes_are_those_of_the_real_functions():
+    x = (torch.arange(-REACH, REACH, dtype=torch.float64) / 2048).requires_grad_()
+    table = slopes(torch.float64, CPU)
+    for function, start in ((torch.tanh, 0), (torch.sigmoid, SIGMOID_START)):
+        (wanted,) = torch.autograd.grad(function(x).sum(), x)
+        # both round 1 - y², once or twice, at 2^-53
+        torch.testing.assert_close(table[start : start + 2 * REACH], wanted, rtol=0, atol=1e-15)
+
+
+def test_tables_are_made_once_also_in_inference_mode():
+    with torch.inference_mode():
+        table = curves(2.0**-7, torch.float32, CPU)
+    assert not table.is_inference()
+    assert curves(2.0**-7, torch.float32, CPU) is table
+
+
+def test_rows_of_gates_point_to_their_curve():
+    rows = gate_rows("ts", 2, torch.float32, CPU)
+    assert rows.offset.tolist() == [32768, 32768, 98304, 98304]
+    assert rows.low.tolist() == [0, 0, 65536, 65536]
+    assert rows.high.tolist() == [65535, 65535, 131071, 131071]
+
+
+def project(x, w, b, q_x, q_w, bits):
+    """One row of integers through a projection; what it gives, and its precision."""
+    plan = plan_projection(
+        torch.tensor([[w]], dtype=torch.float64) / 2.0**q_w,
+        None if b is None else torch.tensor([[b]], dtype=torch.float64) / 2.0 ** (q_x + q_w),
+        scale=2.0**q_x,
+        scales_w=(2.0**q_w,),
+        bits=bits,
+    )
+    items = (torch.tensor([[x]], dtype=torch.float64) / 2.0**q_x).to(plan.weight.dtype)
+    return plan, torch.baddbmm(plan.addend, items, plan.weight).floor().item()
+
+
+@pytest.mark.parametrize(
+    ("bias", "dtype"),
+    [(2**24 - 16384 - 64 - 1, torch.float32), (2**24 - 16384 - 64, torch.float64), (2**31 - 1, torch.float64)],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_precision_follows_the_bound(bias, dtype, sign):
+    """128·128 + |b| + half, which is 2^6 at 18 - 11 = 7 bits of shift."""
+    plan, found = project([-128], [-128 * sign], sign * bias, 9, 9, 8)
+    assert plan.weight.dtype == dtype
+    assert found == rounded(sign * (128 * 128 + bias), 7)
+    assert plan.largest >= abs(found)
+
+
+def test_row_sums_save_float32_where_the_largest_weight_would_not():
+    """1025·128·128 is above 2^24, but only one weight is that large."""
+    weights = [-128] + [1, -1] * 512
+    plan, found = project([-128] + [127, -128] * 512, weights, None, 7, 7, 8)
+    assert plan.weight.dtype == torch.float32
+    assert found == rounded(128 * 128 + 512 * 255, 3)
+
+
+@pytest.mark.parametrize("q_w", [0, 3, 4, 5, 20])
+@pytest.mark.parametrize("x", [-128, -5, -1, 0, 1, 3, 127])
+def test_shifts_to_both_sides(x, q_w):
+    """7 + 4 = 11 fractional bits need no shift, fewer a left shift."""
+    _, found = project([x, 1], [7, 1], 9, 7, q_w, 8)
+    assert found == rounded(7 * x + 1 + 9, 7 + q_w - 11)
+
+
+def prepared(*, b_hh=0.0, b_ih=0.0, q_hw=7, **settings):
+    x, w = torch.ones(1, 1, 1), torch.full((1, 4, 1), 0.5)
+    formats = Formats(32.0, 128.0, (128.0,), (2.0**q_hw,))
+    biases = (torch.full((1, 4), value, dtype=torch.float64) for value in (b_ih, b_hh))
+    return prepare_gates(x, w, w, *biases, Timeline.of(x, None), formats, "ssts", **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "dtype", "is_one_floor"),
+    [
+        ({}, torch.float32, True),
+        ({"b_ih": 2000.0}, torch.float32, False),  # 2000·2^11 fits, but not with 3 more bits
+        ({"b_hh": 1000.0}, torch.float32, False),
+        ({"b_ih": 2.0**13 - 70}, torch.float32, False),
+        ({"b_ih": 2.0**13 - 60}, torch.float64, False),  # with 2^17 for the table it reaches 2^24
+        ({"b_hh": 2.0**10 + 1}, torch.float64, False),  # 2^10·2^14 steps
+        ({"q_hw": 12}, torch.float32, False),
+        ({"is_state_exact": False}, torch.float64, True),
+        ({"is_hidden_multiplied": True, "b_hh": 61.0}, torch.float32, True),
+        ({"is_hidden_multiplied": True, "b_ih": 29.0}, torch.float32, True),  # ((29 + 4/2)·2^11 + 2^16)·2^7 < 2^24
+        ({"is_hidden_multiplied": True, "b_ih": 30.0}, torch.float32, False),
+        ({"is_hidden_multiplied": True, "b_hh": 64.0}, torch.float64, True),  # 2^6·2^11 = 2^17
+    ],
+    ids=str,
+)
+def test_precision_of_the_loop(settings, dtype, is_one_floor):
+    gates = prepared(**settings)
+    assert {t.dtype for t in (gates.parts, gates.weight, gates.addend, gates.rows.low)} == {dtype}
+    assert gates.is_one_floor == is_one_floor
+
+
+def test_parts_hold_the_offset_into_the_table():
+    assert prepared().parts.tolist() == [[[[1024 + 98304, 1024 + 98304, 1024 + 32768, 1024 + 98304]]]]
+
+
+def test_steps_share_one_buffer_or_have_their_own():
+    buffer = torch.zeros(3, 2)
+    assert [view.data_ptr() for view in per_step(buffer, 3)] == [row.data_ptr() for row in buffer]
+    assert {view.data_ptr() for view in per_step(buffer[:1], 3)} == {buffer.data_ptr()}
+
+
+def test_initial_state_is_written_as_whole_numbers():
+    state = torch.full((2, 3), np.nan, dtype=torch.float64)
+    start_state(state, torch.full((2, 3), 0.25), 128.0)
+    assert state.tolist() == [[32.0] * 3] * 2
+    start_state(state, None, 128.0)
+    assert state.tolist() == [[0.0] * 3] * 2
+
+
+@pytest.mark.parametrize(
+    ("largest", "scale", "bits", "expected"),
+    [(127 / 128, 128.0, 8, False), (127 / 128, 256.0, 8, True), (127 / 128, 8.0, 4, True), (0.9, 8.0, 4, False)],
+)
+def test_limit_is_needed_where_rounding_leaves_the_range(largest, scale, bits, expected):
+    """0.9·8 = 7.2 rounds to 7, but 127/128·8 = 7.9 to 8."""
+    assert is_limit_needed(largest, scale, bits) == expected

@@ -1,0 +1,150 @@
+"""Export for a chip: what it cannot take is refused with the remedies, and nothing is written."""
+
+import importlib.util
+import logging
+
+import onnx
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import linger
+from linger.errors import LingerError, UnsupportedError, UsageError
+from tests.conftest import REPOSITORY
+from tests.support.wired import Wired, picture, quantise
+
+
+def export(model, x, path, **options):
+    linger.onnx.export(model, (x,), path, input_names=["x"], output_names=["y"], **options)
+    return onnx.load(path)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """The network of examples/01_digits.py, calibrated on noise."""
+    spec = importlib.util.spec_from_file_location("digits", REPOSITORY / "examples" / "01_digits.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    torch.manual_seed(0)
+    x = torch.randn(8, 1, 8, 8)
+    model = module.DigitsNet() if hasattr(module, "DigitsNet") else module.Net()
+    linger.trace_layers(model, model, x[:1])
+    return quantise(model, x), x
+
+
+@pytest.mark.parametrize("form", ["dialect", "bare"])
+def test_the_digits_network_is_taken_without_a_word(digits, tmp_path, caplog, form):
+    model, x = digits
+    with caplog.at_level(logging.INFO, logger="linger.onnx.exporter.target_check"):
+        export(model, x[:1], tmp_path / "net.onnx", target="venus", form=form, verify=True)
+    assert [r.getMessage() for r in caplog.records if r.name == "linger.onnx.exporter.target_check"] == []
+
+
+def test_every_error_is_in_one_message_and_nothing_is_written(tmp_path):
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 7, padding=3), nn.Conv2d(4, 4, 1, stride=2), nn.Hardsigmoid(), nn.Conv2d(4, 4, 3)
+    )
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"older")
+    with pytest.raises(UnsupportedError) as caught:
+        export(quantise(net, picture(spread=2.0)), picture(1), path, target="venus")
+    text = str(caught.value)
+    assert text.startswith("export: venus cannot take this model: ")
+    for part in (
+        "0.Conv2dInt (Conv2dInt): a kernel of 7×7; venus has 1 to 5. Use a size",
+        "1.Conv2dInt (Conv2dInt): a kernel of 1×1 steps by 2×2",
+        "Slice the input",
+        "(iqHardsigmoid): venus's packer has no iqHardsigmoid. Keep it out of the file",
+    ):
+        assert part in text
+    assert isinstance(caught.value, LingerError)
+    assert path.read_bytes() == b"older"
+
+
+def test_without_a_target_no_limit_applies(tmp_path):
+    export(quantise(nn.Sequential(nn.Conv2d(3, 4, 7, padding=3)), picture()), picture(1), tmp_path / "net.onnx")
+
+
+def test_warnings_are_logged_and_the_file_is_written(tmp_path, caplog):
+    x = torch.randn(1, 3, 16, 16)
+    model = quantise(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1)), x)
+    with caplog.at_level(logging.INFO):
+        export(model, x, tmp_path / "net.onnx", target="venus")
+    (message,) = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert message.getMessage().startswith(
+        "export for venus: 1.AvgPool2dInt (AvgPool2dInt): a window of 256 pixels may add"
+    )
+
+
+def test_what_could_not_be_checked_is_logged_quietly(tmp_path, caplog):
+    model = quantise(Wired(lambda m, x: F.softmax(m.conv(x), -1)), picture())
+    with caplog.at_level(logging.INFO):
+        export(model, picture(1), tmp_path / "a.onnx", target="venus", dynamic_axes={"x": {3: "w"}})
+    (record,) = [r for r in caplog.records if "could not be checked" in r.getMessage()]
+    assert record.levelno == logging.INFO
+
+
+def relu6_net(spread):
+    torch.manual_seed(1)
+    return quantise(
+        nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU6(), nn.Conv2d(4, 4, 3)), picture(spread=spread)
+    )
+
+
+@pytest.mark.parametrize("form", ["dialect", "bare"])
+def test_relu6_becomes_relu_where_the_integers_saturate_below_6(tmp_path, form):
+    model = relu6_net(1.0)
+    assert (model[1].max_thresh, model[1].scale_x >= 32) == (127, True)
+    plain = export(model, picture(1), tmp_path / "plain.onnx", form=form)
+    made = export(model, picture(1), tmp_path / "venus.onnx", target="venus", form=form)
+    assert [n.op_type for n in plain.graph.node].count("Clip") == 1
+    assert [n.op_type for n in made.graph.node].count("Clip") == 0
+    assert [n.op_type for n in made.graph.node].count("Relu") == 1
+    assert not [i.name for i in made.graph.initializer if "thresh" in i.name]
+    assert linger.verify(model, tmp_path / "venus.onnx", (picture(1, seed=3),)).ok
+
+
+def test_relu6_that_acts_is_a_finding(tmp_path):
+    model = relu6_net(30.0)
+    assert model[1].max_thresh < 127
+    with pytest.raises(UnsupportedError, match=r"1\.Clip \(Clip\): venus's packer cannot take Clip \(ReLU6, clamp\)"):
+        export(model, picture(1), tmp_path / "net.onnx", target="venus")
+    assert not (tmp_path / "net.onnx").exists()
+
+
+def test_the_remedy_for_relu6_works(tmp_path):
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU6(), nn.Conv2d(4, 4, 3))
+    linger.normalize_module(net[0], normalize_output_value=4)
+    model = quantise(linger.normalize_layers(net), picture(spread=30.0))
+    export(model, picture(1), tmp_path / "net.onnx", target="venus", verify=True)
+
+
+def test_a_scalar_that_a_simplifier_moved_would_be_found(tmp_path):
+    model = quantise(Wired(lambda m, x: m.conv(x) * 0.75), picture())
+    export(model, picture(1), tmp_path / "net.onnx", target="venus")
+
+
+def test_debug_stages_show_the_file_without_clips(tmp_path):
+    export(relu6_net(1.0), picture(1), tmp_path / "net.onnx", target="venus", debug_dump=tmp_path / "stages")
+    assert "1 Clips that limit nothing became Relu" in (tmp_path / "stages" / "stages.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param({"target": "mars"}, r"no chip 'mars'\. Choose one of venus", id="unknown"),
+        pytest.param({"target": "venus", "form": "standard"}, "needs the form dialect or bare", id="form"),
+        pytest.param({"target": "venus", "is_update_dequant": False}, "cannot be judged", id="no dequants"),
+    ],
+)
+def test_wishes_that_do_not_go_together(tmp_path, options, message):
+    with pytest.raises(UsageError, match=message):
+        export(quantise(nn.Sequential(nn.Conv2d(3, 4, 3)), picture()), picture(1), tmp_path / "net.onnx", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_float_model_has_no_target(tmp_path):
+    with pytest.raises(UsageError, match=r"is for quantised models\. Call linger\.init"):
+        export(nn.Conv2d(3, 4, 3), picture(1), tmp_path / "net.onnx", target="venus")

@@ -1,0 +1,71 @@
+"""The fast twin of iqAdd gives the integers of the body, and the gradients of its plain composition."""
+
+import numpy as np
+import pytest
+import torch
+
+from linger.numeric.fixed import limits
+from linger.ops.add import iq_add
+from linger.ops.fast import add as add_torch
+from tests.support import naive
+from tests.support.comparison import assert_same
+from tests.support.samples import run_numpy
+from tests.support.twins import SUM_SCALES, all_pairs, by_name, elementwise, real_carrier, reference
+
+WAYS = {
+    "sum known": {},
+    "sum not known": {"has_total": False},
+    "with gradients": {"is_training": True},
+    "with gradients, sum not known": {"is_training": True, "has_total": False},
+}
+both_ways = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+
+
+@both_ways
+@pytest.mark.parametrize("sample", **by_name(iq_add))
+def test_integers_are_those_of_the_body(sample, way):
+    inputs, expected = reference(iq_add, sample)
+    bits = sample.attributes.get("o_bits", 8)
+    assert_same(elementwise(add_torch, iq_add, inputs, sample.attributes, bits=bits, **way), expected)
+
+
+@both_ways
+@pytest.mark.parametrize("bits", [4, 8, 16])
+@pytest.mark.parametrize("scales", SUM_SCALES.values(), ids=SUM_SCALES.keys())
+def test_every_pair_of_operands_rounds_like_the_body(scales, bits, way, draw):
+    attributes = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True)) | {"o_bits": bits}
+    inputs = all_pairs(bits, draw)
+    expected = run_numpy(iq_add, inputs, attributes)
+    assert_same(elementwise(add_torch, iq_add, inputs, attributes, bits=bits, **way), expected)
+
+
+def test_two_roundings_may_leave_the_range_that_the_sum_did_not():
+    # 127/2 + 127/2 = 127 fits, but each half rounds up: 64 + 64 = 128 saturates to 127
+    attributes = {"scale_x": 2.0, "scale_y": 2.0, "scale_o": 1.0}
+    operands = [torch.tensor([63.5]), torch.tensor([63.5])]
+    total = add_torch.real_result(operands, [2.0, 2.0], [8, 8])
+    result = add_torch.evaluate(total, operands, iq_add.complete(attributes), can_saturate=False)
+    assert result.item() == 127.0
+
+
+def plain_sum(x, y, scale_o, bits):
+    steps = naive.rounded(x, scale_o) + naive.rounded(y, scale_o)
+    return steps.clamp(*limits(bits)) / scale_o
+
+
+@pytest.mark.parametrize("scales", [(16.0, 16.0, 16.0), (64.0, 16.0, 16.0), (64.0, 32.0, 16.0)], ids=str)
+def test_gradient_is_straight_through_and_zero_where_the_sum_saturates(scales, draw):
+    low, high = limits(8)
+    inputs = [draw.integers(low, high + 1, 500).astype(np.int8) for _ in range(2)]
+    upstream = torch.from_numpy(draw.normal(size=500).astype(np.float32))
+    # an output coarser than needed would never saturate: shrink the range through 7 bits
+    full = iq_add.complete(dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True)) | {"o_bits": 7})
+    ours = [real_carrier(q, s).requires_grad_() for q, s in zip(inputs, scales[:2], strict=True)]
+    total = add_torch.real_result(ours, scales[:2], [8, 8])
+    add_torch.evaluate(total, ours, full, can_saturate=True).backward(upstream)
+    plain = [real_carrier(q, s).requires_grad_() for q, s in zip(inputs, scales[:2], strict=True)]
+    plain_sum(*plain, scales[2], 7).backward(upstream)
+    for mine, expected in zip(ours, plain, strict=True):
+        assert torch.equal(mine.grad, expected.grad)
+    zeros = int((ours[0].grad == 0).sum())
+    assert 0 < zeros < 500

@@ -1,0 +1,14 @@
+"""The fast twin of BatchNorm2dInt gives the integers of the body."""
+
+import pytest
+
+from linger.ops.batchnorm2d import batchnorm2d_int
+from linger.ops.fast import batchnorm2d as batchnorm2d_torch
+from tests.support.comparison import assert_same
+from tests.support.twins import by_name, product, reference
+
+
+@pytest.mark.parametrize("sample", **by_name(batchnorm2d_int))
+def test_integers_are_those_of_the_body(sample):
+    inputs, expected = reference(batchnorm2d_int, sample)
+    assert_same(product(batchnorm2d_torch, inputs[:3], dict(sample.attributes)), expected)

@@ -1,0 +1,32 @@
+"""The fast twin of LinearInt gives the integers of the body."""
+
+import pytest
+import torch
+
+from linger.numeric.torch.exact import SplitPlan, run_product
+from linger.ops.fast import linear as linear_torch
+from linger.ops.linear import linear_int
+from tests.support.comparison import assert_same
+from tests.support.twins import by_name, product, reference
+
+
+@pytest.mark.parametrize("sample", **by_name(linear_int))
+def test_integers_are_those_of_the_body(sample):
+    inputs, expected = reference(linear_int, sample)
+    assert_same(product(linear_torch, inputs, sample.attributes), expected)
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 7), (2, 3, 7)], ids=["vector", "matrix", "three axes"])
+def test_last_axis_is_split_whatever_stands_before_it(shape, draw):
+    x = torch.from_numpy(draw.integers(-9, 10, shape)).float()
+    w, b = (torch.from_numpy(draw.integers(-9, 10, size)).float() for size in ((4, 7), (4,)))
+    found = run_product(
+        lambda x, w, b: linear_torch.accumulate(x, w, b, {}),
+        x,
+        w,
+        b,
+        SplitPlan(3, is_bias_apart=True),
+        group=1,
+        axis=linear_torch.CHANNEL_AXIS,
+    )
+    assert torch.equal(found.long(), x.long() @ w.long().T + b.long())

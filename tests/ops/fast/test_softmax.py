@@ -1,0 +1,12 @@
+"""The real function behind the integers of softmax: its values are torch's, along the axis of the settings."""
+
+import pytest
+import torch
+
+from linger.ops.fast.softmax import real_function
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_values_are_those_of_torch(dim, draw):
+    x = torch.from_numpy(draw.normal(size=(3, 4)))
+    assert torch.equal(real_function([x], {"dim": dim, "scale_o": 128.0}), torch.softmax(x, dim))

@@ -1,0 +1,445 @@
+"""compare_layers: numbers worked out apart, a planted error, fused layers, and models that stay as they were."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import linger
+from linger.constraint.conv_bn import fold
+from linger.constraint.tracing import trace_layers
+from linger.errors import UsageError
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.diagnosis.layer_comparison import compare_layers
+from linger.quantization.setup.initialize import init
+from tests.support.models import SmallNet, settle
+from tests.support.noisy_layers import db_by_hand, everything, net_with_outlier, quantised_copy, vectors
+from tests.support.wired import Wired, picture
+
+X = vectors()
+
+
+def by_name(result):
+    return {(row.name, row.call) if row.call else row.name: row for row in result.rows}
+
+
+def real(t):
+    return t.dequantize() if isinstance(t, QTensor) else t
+
+
+def test_a_planted_outlier_is_born_where_it_is_and_passed_on_after():
+    model = net_with_outlier()
+    found = compare_layers(model, quantised_copy(model, X), X)
+    rows = by_name(found)
+    assert [row.name for row in found.rows] == ["first", "relu", "bad", "after", "last"]
+    assert found.born()[0].name == "bad"
+    assert rows["bad"].verdict == "born"
+    assert rows["bad"].born_db < 15 < rows["bad"].passed_db
+    assert rows["after"].verdict == rows["last"].verdict == "passed"
+    assert rows["first"].verdict == "born"
+    assert rows["relu"].verdict == "passed"
+    assert rows["relu"].born_db == math.inf
+
+
+@pytest.mark.parametrize("batches", [[X], [X[:5], X[5:20], X[20:]]], ids=["one batch", "three"])
+def test_every_number_is_what_it_is_by_hand(batches):
+    model = net_with_outlier()
+    quantised = quantised_copy(model, X)
+    found = compare_layers(model, quantised, batches)
+    f_in = q_in = X
+    with torch.no_grad():
+        for row, (name, layer) in zip(found.rows, model.named_children(), strict=True):
+            f_out, q_out, local = layer(f_in), getattr(quantised, name)(q_in), layer(real(q_in))
+            # between one batch and three, float32 products may round differently: 2^-24, -144 dB, of values whose
+            # noise is at least -50 dB. That moves a level by less than 10^(-94/20) of itself, 0.0002 dB
+            assert row.input_db == pytest.approx(db_by_hand(f_in, real(q_in)), abs=3e-4)
+            assert row.sqnr_db == pytest.approx(db_by_hand(f_out, real(q_out)), abs=3e-4)
+            signal = float((f_out.double() ** 2).sum())
+            for level, first, second in ((row.born_db, q_out, local), (row.passed_db, local, f_out)):
+                noise = float(((real(first).double() - real(second).double()) ** 2).sum())
+                assert level == pytest.approx(10 * math.log10(signal / noise) if noise else math.inf, abs=3e-4)
+            a, b = f_out.double().numpy().ravel(), real(q_out).double().numpy().ravel()
+            assert row.cosine == pytest.approx(np.dot(a, b) / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-6)
+            assert row.max_lsb == pytest.approx(np.abs(a - b).max() * q_out.scale, rel=1e-4)
+            f_in, q_in = f_out, q_out
+        assert found.output_db == pytest.approx(db_by_hand(model(X), real(quantised(X))), abs=3e-4)
+    assert found.unmatched == ()
+
+
+def test_ops_and_float_layers():
+    model = nn.Sequential(
+        nn.Linear(12, 12),
+        linger.disable_quant(nn.LayerNorm(12)),
+        linger.disable_quant(nn.Linear(12, 12)),
+        nn.Linear(12, 2),
+    )
+    rows = by_name(compare_layers(model, quantised_copy(model, X), X))
+    assert [row.op for row in rows.values()] == ["LinearInt", "LayerNorm", "Linear", "LinearInt"]
+    assert [row.max_lsb is None for row in rows.values()] == [False, True, True, False]
+    assert rows["1"].verdict == rows["2"].verdict == "passed"
+
+
+def test_a_model_that_stays_float_has_no_error():
+    model = linger.disable_quant(nn.Sequential(nn.Linear(12, 4), nn.ReLU()))
+    found = compare_layers(model, init(copy.deepcopy(model)), X)
+    assert [(row.verdict, row.sqnr_db) for row in found.rows] == [("none", math.inf)] * 2
+    # Σab, Σaa and Σbb are the same sum of n = 32·4 squares, perhaps added in different orders: each within n·2^-53 of itself
+    n = len(X) * 4
+    assert [row.cosine for row in found.rows] == pytest.approx([1.0, 1.0], rel=0, abs=2 * n * 2.0**-53)
+    assert found.output_db == math.inf
+
+
+def test_zero_outputs_have_a_direction_or_none():
+    model = nn.Sequential(nn.Linear(12, 4), nn.Threshold(1e9, 0.0))
+    assert by_name(compare_layers(model, quantised_copy(model, X), X))["1"].cosine == 1.0
+
+
+def test_a_second_call_is_a_row_of_its_own():
+    model = nn.Sequential(nn.Linear(12, 12), nn.ReLU())
+    model.append(model[0])
+    found = compare_layers(model, quantised_copy(model, X), X)
+    assert [(row.name, row.call) for row in found.rows] == [("0", 0), ("1", 0), ("0", 1)]
+
+
+def test_an_error_between_layers_shows_in_the_next_input():
+    arriving = []
+
+    def forward(m, x):
+        # one scale for both parts: what is left of the small one is coarse
+        h = torch.cat([m.conv(x) * 100.0, m.conv2(m.conv(x))], dim=1)[:, 4:, 0, 0]
+        arriving.append(h)
+        return m.fc(h)
+
+    model = Wired(forward).eval()
+    quantised = quantised_copy(model, picture())
+    del arriving[:]
+    rows = by_name(compare_layers(model, quantised, picture()))
+    assert rows["fc"].input_db < 10 < 25 < min(rows["conv"].sqnr_db, rows["conv2"].sqnr_db)
+    found, reference = arriving  # the quantised model runs first
+    assert rows["fc"].input_db == pytest.approx(db_by_hand(reference, real(found)), abs=1e-9)
+
+
+# -- conv + bn ----------------------------------------------------------------------------------------------
+
+
+def conv_bn_relu(m, x):
+    return m.bn2(m.conv2(F.relu(m.bn(m.conv(x)))))
+
+
+def conv_bn():
+    return settle(Wired(conv_bn_relu)).eval()
+
+
+def fused(model):
+    return trace_layers(copy.deepcopy(model), picture())
+
+
+def test_against_an_unfused_model_a_fused_layer_is_compared_at_the_batch_norm():
+    model = conv_bn()
+    quantised = quantised_copy(fused(model), picture())
+    found = compare_layers(model, quantised, picture())
+    assert [(row.name, row.op) for row in found.rows] == [("bn", "Conv2dInt"), ("bn2", "Conv2dInt")]
+    assert found.unmatched == ()
+    rows = by_name(found)
+    with torch.no_grad():
+        f = F.relu(model.bn(model.conv(picture())))
+        q = F.relu(real(quantised.conv(picture())))  # the layer has done it, as only ReLU sees it
+        assert rows["bn"].sqnr_db == pytest.approx(db_by_hand(f, q), abs=1e-3)
+        f2, q2, local = model.bn2(model.conv2(f)), real(quantised(picture())), model.bn2(model.conv2(q))
+    assert rows["bn2"].sqnr_db == pytest.approx(db_by_hand(f2, q2), abs=1e-3)
+    signal = float((f2.double() ** 2).sum())
+    assert rows["bn2"].born_db == pytest.approx(10 * math.log10(signal / ((q2 - local).double() ** 2).sum()), abs=1e-3)
+    assert rows["bn2"].passed_db == pytest.approx(
+        10 * math.log10(signal / ((local - f2).double() ** 2).sum()), abs=1e-3
+    )
+    assert rows["bn2"].input_db == pytest.approx(db_by_hand(f, q), abs=1e-3)
+
+
+def test_against_a_fused_model_it_is_compared_at_the_convolution():
+    model = conv_bn()
+    quantised = quantised_copy(fused(model), picture())
+    at_bn = compare_layers(model, quantised, picture())
+    at_conv = compare_layers(fused(model), quantised, picture())
+    assert [row.name for row in at_conv.rows] == ["conv", "conv2"]
+    assert at_conv.unmatched == ()
+    for first, second in zip(at_bn.rows, at_conv.rows, strict=True):
+        assert first.sqnr_db == pytest.approx(second.sqnr_db, abs=1e-3)  # folding rounds in float32
+        assert first.verdict == second.verdict
+
+
+def test_a_fused_float_model_against_an_unfused_quantised_one():
+    model = conv_bn()
+    found = compare_layers(fused(model), quantised_copy(model, picture()), picture())
+    assert [row.name for row in found.rows] == ["bn", "bn2"]
+    assert by_name(found)["bn"].sqnr_db > 25
+    assert by_name(found)["bn"].input_db == math.inf
+    assert by_name(found)["bn"].verdict == "born"
+
+
+def test_both_unfused_have_rows_for_both():
+    model = conv_bn()
+    found = compare_layers(model, quantised_copy(model, picture()), picture())
+    assert [row.name for row in found.rows] == ["conv", "bn", "conv2", "bn2"]
+
+
+def folded_checkpoint(model, quantised):
+    """A checkpoint of the quantised model whose batch norms are in the weights."""
+    state = {key: value for key, value in quantised.state_dict().items() if ".bn." not in key}
+    for conv, bn in (("conv", "bn"), ("conv2", "bn2")):
+        layer = getattr(model, conv)
+        weight, bias = fold(layer.weight, layer.bias, getattr(model, bn))
+        state[f"{conv}.weight"], state[f"{conv}.bias"] = weight.detach(), bias.detach()
+    return state
+
+
+@pytest.mark.parametrize(("is_fused", "names"), [(False, ["bn", "bn2"]), (True, ["conv", "conv2"])])
+def test_a_layer_folded_by_its_checkpoint(is_fused, names):
+    model = conv_bn()
+    quantised = quantised_copy(fused(model), picture())
+    expected = compare_layers(model, quantised, picture())
+    quantised.load_state_dict(folded_checkpoint(model, quantised))
+    assert quantised.conv.bn is None
+    found = compare_layers(fused(model) if is_fused else model, quantised, picture())
+    assert [row.name for row in found.rows] == names
+    assert [row.sqnr_db for row in found.rows] == pytest.approx([row.sqnr_db for row in expected.rows], abs=1e-3)
+
+
+def test_a_fused_layer_that_stays_float():
+    model = conv_bn()
+    linger.disable_quant(model.conv)
+    joined = fused(model)
+    found = compare_layers(model, quantised_copy(joined, picture()), picture())
+    assert [(row.name, row.op, row.verdict) for row in found.rows] == [
+        ("bn", type(joined.conv).__name__, "none"),
+        ("bn2", "Conv2dInt", "born"),
+    ]
+
+
+class HandedOn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.pause, self.bn = nn.Conv2d(3, 4, 1), nn.Identity(), nn.BatchNorm2d(4)
+        self.relu, self.out = nn.ReLU(inplace=True), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x):
+        return self.out(self.relu(self.bn(self.pause(self.conv(x)))))
+
+
+def test_what_hands_a_fused_result_on_is_not_compared_but_what_follows_is():
+    model = settle(HandedOn()).eval()
+    found = compare_layers(model, quantised_copy(fused(model), picture()), picture())
+    assert [row.name for row in found.rows] == ["bn", "relu", "out"]
+    assert min(row.sqnr_db for row in found.rows) > 25
+    assert by_name(found)["relu"].input_db == pytest.approx(by_name(found)["bn"].sqnr_db, abs=1e-3)
+
+
+def test_a_whole_network_agrees_with_its_output():
+    model, x = settle(SmallNet()).eval(), torch.randn(6, 1, 8, 8)
+    quantised = quantised_copy(trace_layers(copy.deepcopy(model), x), x)
+    found = compare_layers(model, quantised, x)
+    assert [row.name for row in found.rows if row.name.startswith("block")] == [
+        "block.bn1",
+        "block.relu",
+        "block.bn2",
+        "block.relu",
+    ]
+    assert found.rows[-1].name == "fc"
+    assert found.rows[-1].sqnr_db == found.output_db
+    assert found.unmatched == ()
+    assert min(row.sqnr_db for row in found.rows) > 20
+    assert all(row.input_db > 20 for row in found.rows)
+
+
+# -- other kinds of layers ------------------------------------------------------------------------------------
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(9, 12)
+        self.first = nn.Linear(12, 6)
+        self.rnn = nn.LSTM(6, 5, batch_first=True)
+        self.last = nn.Linear(5, 2)
+
+    def forward(self, words, lengths):
+        h = self.first(self.embed(words))
+        out, state = self.rnn(pack_padded_sequence(h, lengths, batch_first=True, enforce_sorted=False))
+        out, _ = pad_packed_sequence(out, batch_first=True)
+        return {"y": self.last(out), "state": state}
+
+
+def test_recurrent_layers_packed_sequences_and_dict_outputs():
+    model = Recurrent().eval()
+    arguments = (torch.arange(18).reshape(3, 6) % 9, torch.tensor([6, 2, 4]))
+    quantised = init(copy.deepcopy(model))
+    with linger.calibration():
+        quantised(*arguments)
+    found = compare_layers(model, quantised, [arguments])
+    assert [(row.name, row.op, row.verdict) for row in found.rows] == [
+        ("embed", "Embedding", "none"),
+        ("first", "LinearInt", "born"),
+        ("rnn", "LSTMInt", "born"),
+        ("last", "LinearInt", "both"),
+    ]
+    with torch.no_grad():
+        outputs = [model(*arguments), quantised(*arguments)]
+    flat = [torch.cat([real(o["y"]).flatten(), *(part.flatten() for part in o["state"])]) for o in outputs]
+    assert found.output_db == pytest.approx(db_by_hand(*flat), abs=1e-9)
+
+
+def test_layers_inside_torchs_own_containers():
+    model = nn.Sequential(nn.Linear(12, 8), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)).eval()
+    x = X.reshape(4, 8, 12)
+    found = compare_layers(model, quantised_copy(model, x), x)
+    rows = by_name(found)
+    assert rows["1.linear1"].op == "LinearInt"
+    assert rows["1.self_attn"].op == "MultiheadAttention"
+    assert rows["1.self_attn"].verdict == "born"
+    assert found.unmatched == ()
+
+
+def test_a_model_that_is_one_layer():
+    model = nn.Linear(12, 3)
+    found = compare_layers(model, quantised_copy(model, X), X)
+    assert [(row.name, row.verdict) for row in found.rows] == [("", "born")]
+    assert found.rows[0].sqnr_db == found.output_db
+
+
+class Branches(nn.Module):
+    def __init__(self, *names):
+        super().__init__()
+        torch.manual_seed(1)
+        self.shared = nn.Linear(12, 12)
+        for name in names:
+            self.add_module(name, nn.Linear(12, 12))
+        self.names = names
+
+    def forward(self, x):
+        x = self.shared(x)
+        for name in self.names:
+            x = getattr(self, name)(x)
+        return x
+
+
+def test_layers_of_one_model_only_are_listed():
+    quantised = quantised_copy(Branches("left", "common"), X)
+    found = compare_layers(Branches("common", "right"), quantised, X)
+    assert [row.name for row in found.rows] == ["shared", "common"]
+    assert found.unmatched == ("left", "right")
+
+
+def test_a_call_of_one_model_only_is_listed():
+    twice = Branches("extra", "extra")
+    found = compare_layers(Branches("extra"), quantised_copy(twice, X), X)
+    assert found.unmatched == ("extra (call 1)",)
+
+
+# -- what stays as it was -------------------------------------------------------------------------------------
+
+
+class Stops:
+    def __init__(self, stop_at, error):
+        self.passes, self.stop_at, self.error = 0, stop_at, error
+
+    def __call__(self, m, x):
+        self.passes += 1
+        if self.passes == self.stop_at:
+            raise self.error
+        return m.fc(F.relu(m.bn(m.conv(x))).mean((2, 3)))
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+@pytest.mark.parametrize("stop_at", [None, 1, 2, 4])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_both_models_stay_as_they_were(stop_at, error):
+    stops = Stops(None, error)
+    model = settle(Wired(stops)).train()
+    linger.quant_module(model.fc, parameter_bits=4)
+    quantised = quantised_copy(trace_layers(copy.deepcopy(model), picture()), picture()).train()
+    quantised.conv.eval()
+    ops = list(linger.coverage(quantised).ops)
+    before, x = (everything(model), everything(quantised)), picture()
+    stops.passes, stops.stop_at = 0, stop_at
+    if stop_at is None:
+        compare_layers(model, quantised, [x, x])
+    else:
+        with pytest.raises((KeyboardInterrupt, UsageError)):
+            compare_layers(model, quantised, [x, x])
+    assert (everything(model), everything(quantised)) == before
+    assert list(linger.coverage(quantised).ops) == ops
+    assert torch.equal(x, picture())
+
+
+def test_models_are_compared_in_evaluation():
+    model = conv_bn()
+    quantised = quantised_copy(fused(model), picture())
+    expected = compare_layers(model, quantised, picture())
+    assert compare_layers(model.train(), quantised.train(), picture()) == expected
+
+
+def test_inputs_may_shuffle_themselves_and_come_once():
+    model = net_with_outlier()
+    quantised = quantised_copy(model, X)
+    data = torch.utils.data.DataLoader(X, batch_size=8, shuffle=True)
+    before = torch.get_rng_state()
+    found = compare_layers(model, quantised, data)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert found == compare_layers(model, quantised, iter(list(data)))
+
+
+def test_models_that_draw_numbers_draw_the_same():
+    model = nn.Sequential(nn.Linear(12, 8), Noise())
+    found = compare_layers(model, quantised_copy(model, X), X)
+    assert by_name(found)["1"].sqnr_db > 25
+
+
+class Noise(nn.Module):
+    def forward(self, x):
+        return F.dropout(x.dequantize() if isinstance(x, QTensor) else x, training=True)
+
+
+# -- errors -----------------------------------------------------------------------------------------------------
+
+
+class Wide(Branches):
+    def __init__(self):
+        super().__init__("head")
+        self.head = nn.Linear(12, 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ((Branches(), quantised_copy(Branches(), X), []), "the inputs are empty"),
+        ((Branches(), quantised_copy(Branches(), X), 3), "int is no batch"),
+        ((Branches(), Branches(), X), "the second model is not quantised"),
+        ((quantised_copy(Branches(), X), quantised_copy(Branches(), X), X), "the first model is quantised"),
+        ((torch.relu, "model", X), "two torch modules are expected, not builtin_function_or_method, str"),
+        ((Branches(), init(Branches()), X), "has no scale yet"),
+        ((Branches(), quantised_copy(Branches(), X), X[:, :3]), "the forward pass fails on the input"),
+        ((nn.Sequential(nn.Linear(12, 12)), quantised_copy(Branches(), X), X), "Sequential and Branches have no layer"),
+        (
+            (Branches("head"), quantised_copy(Wide(), X), X),
+            r"not of the same architecture\. head: shapes \[\(32, 12\)\] in the float model, \[\(32, 5\)\] in the "
+            r"quantised one, output: shapes",
+        ),
+    ],
+    ids=["empty", "number", "float", "swapped", "no models", "uncalibrated", "misfit", "strangers", "other shapes"],
+)
+def test_a_wrong_call_is_refused(arguments, match):
+    with pytest.raises(UsageError, match=match):
+        compare_layers(*arguments)
+
+
+@pytest.mark.filterwarnings("ignore:calibration. no quantised model ran")
+def test_inside_a_calibration_it_is_refused():
+    quantised = quantised_copy(Branches(), X)
+    with linger.calibration(), pytest.raises(UsageError, match=r"call it after `with linger\.calibration"):
+        compare_layers(Branches(), quantised, X)

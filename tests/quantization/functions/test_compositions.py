@@ -1,0 +1,24 @@
+"""The table of functions that are more than one op: complete, and of functions that torch has."""
+
+import torch
+import torch.nn.functional as F
+
+from linger.quantization.functions.attention import ATTENTION
+from linger.quantization.functions.compositions import COMPOSITIONS
+from linger.quantization.functions.masks import MASKS
+from linger.quantization.functions.matrix_forms import MATRIX_FORMS
+
+
+def test_no_function_has_two_handlers():
+    assert len(COMPOSITIONS) == len(ATTENTION) + len(MASKS) + len(MATRIX_FORMS) + 1
+
+
+def test_functions_of_every_kind():
+    for function in (
+        torch.stack,
+        torch.where,
+        torch.Tensor.__gt__,
+        torch.Tensor.masked_fill,
+        F.scaled_dot_product_attention,
+    ):
+        assert callable(COMPOSITIONS[function])

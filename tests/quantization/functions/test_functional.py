@@ -1,0 +1,178 @@
+"""Ops that no layer stands for: their statistics, their keys, their widths, and the passes they run in."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import linger
+from linger.constraint.tracing import trace_layers
+from linger.dialect import ops
+from linger.errors import UsageError
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import Runtime
+from linger.quantization.functions.functional import as_operand, twin
+from linger.quantization.functions.functional_layer import KEY_PREFIX
+from linger.quantization.setup.initialize import init
+from tests.support.wired import Wired, after, picture, quantise
+
+
+def functional_keys(model):
+    return [k for k in model.state_dict() if KEY_PREFIX in k and k.endswith("running_o")]
+
+
+def test_each_module_counts_for_itself_and_starts_again_at_every_call():
+    class Twice(nn.Module):
+        def forward(self, x):
+            return x + x
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.twice = nn.Linear(3, 3), Twice()
+
+        def forward(self, x):
+            h = self.twice(self.twice(self.fc(x)))
+            return h + h
+
+    model = init(Net()).eval()
+    x = torch.randn(4, 3)
+    with linger.calibration():
+        model(x)
+    assert functional_keys(model) == [
+        "twice._linger_round_tensor_iqadd__default_index_0.running_o",
+        "_linger_round_tensor_iqadd__default_index_0.running_o",
+    ]
+    # called twice, one range: that of the second, larger sum
+    twice = model.twice.get_submodule("_linger_round_tensor_iqadd__default_index_0").running_o.item()
+    last = model.get_submodule("_linger_round_tensor_iqadd__default_index_0").running_o.item()
+    assert twice == pytest.approx(last / 2, rel=0.02)  # but for its rounding to 8 bits
+
+
+def test_range_of_a_sum_is_that_of_the_exact_sum():
+    model = after(lambda h: (h.clone(), h + h))
+    h, total = model(picture())
+    layer = model.get_submodule("_linger_round_tensor_iqadd__default_index_0")
+    assert layer.read("running_o") == 2 * float(h.dequantize().detach().abs().max())
+    assert layer.read("scale_o") == total.scale
+
+
+def test_range_of_a_join_is_the_widest_of_its_parts():
+    def forward(m, x):
+        h = m.conv(x)
+        return h.clone(), torch.cat([h, h * 0.25], 1)
+
+    model = quantise(Wired(forward), picture())
+    h, _ = model(picture())
+    layer = model.get_submodule("_linger_round_tensor_iqcat_1")
+    assert layer.read("running_o") == float(h.dequantize().detach().abs().max())
+
+
+def test_statistics_move_in_training_and_rest_in_evaluation():
+    model = after(lambda h: h + h)
+    layer = model.get_submodule("_linger_round_tensor_iqadd__default_index_0")
+    before = layer.read("running_o")
+    with torch.no_grad():
+        model(picture(spread=9.0))
+    assert layer.read("running_o") == before
+    model.train()(picture(spread=9.0))
+    assert layer.read("running_o") > before
+
+
+def test_a_sum_that_calibration_never_met_is_named():
+    model = init(Wired(lambda m, x: m.conv(x) + 1.0 if m.training else m.conv(x) * 2.0)).train()
+    model(picture())
+    model.eval()
+    with pytest.raises(UsageError, match=r"^iqMul has no scale yet\. Run data through the model"):
+        model(picture())
+    assert functional_keys(model) == ["_linger_round_tensor_iqadd__default_index_0.running_o"]
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_different_widths_meet_at_the_wider(mode):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.narrow, self.wide = nn.Linear(3, 4), linger.quant_module(nn.Linear(3, 4), out_bits=16)
+
+        def forward(self, x):
+            a, b = self.narrow(x), self.wide(x)
+            return a, b, a + b, b * a, torch.cat([a, b])
+
+    model = quantise(Net(), torch.randn(20, 3))
+    model.train(mode == "train")
+    x = torch.randn(20, 3)
+    if mode == "train":
+        model(x)
+    a, b, total, product, joined = model(x)
+    assert (a.bits, b.bits) == (8, 16)
+    for result, exact in (
+        (total, a.dequantize() + b.dequantize()),
+        (product, a.dequantize() * b.dequantize()),
+        (joined, torch.cat([a.dequantize(), b.dequantize()])),
+    ):
+        assert result.bits == 16
+        assert result.integers().dtype == torch.int16
+        inside = exact.abs() < 32767 / result.scale
+        assert float(((result.dequantize() - exact)[inside]).detach().abs().max()) <= 1 / result.scale
+
+
+@pytest.mark.parametrize(
+    ("value", "integer", "scale"),
+    [
+        (1.0, 64, 64.0),
+        (0.5, 64, 128.0),
+        (-3, -96, 32.0),
+        (127.0, 127, 1.0),
+        (128, 64, 0.5),
+        (0, 0, 128.0),
+        (0.1, 102, 1024.0),
+    ],
+)
+def test_a_number_takes_the_finest_scale_that_holds_it(value, integer, scale):
+    made = as_operand(value, Runtime())
+    assert (made.integers().item(), made.scale, made.bits) == (integer, scale, 8)
+
+
+@pytest.mark.parametrize("value", [True, torch.ones(2), "text", None, float("inf"), float("nan")], ids=repr)
+def test_what_is_no_operand(value):
+    assert as_operand(value, Runtime()) is None
+
+
+def test_a_quantised_tensor_is_an_operand_until_floats_overwrite_it():
+    x = QTensor(torch.ones(2), 16.0, 8, Runtime())
+    assert as_operand(x, x.runtime) is x
+    x.overwrite(torch.ones(2))
+    assert as_operand(x, x.runtime) is None
+
+
+def test_twins_are_found_beside_their_ops():
+    found = {name for name, op in ops().items() if twin(op) is not None}
+    assert {"Conv2dInt", "LinearInt", "iqAdd", "iqMul"} <= found
+    assert "Relu" not in found
+
+
+def test_broadcast_operands():
+    def forward(m, x):
+        h = m.conv(x)
+        return h.clone(), h + h[:, :1], h * h.amax((2, 3), keepdim=True), h * h[:1, :1, :1, :1]
+
+    model = quantise(Wired(forward), picture())
+    h, total, product, scaled = (t.dequantize() if isinstance(t, QTensor) else t for t in model(picture()))
+    layers = dict(model.named_modules())
+    scale = layers["_linger_round_tensor_iqadd__default_index_0"].read("scale_o")
+    assert float((total - (h + h[:, :1])).detach().abs().max()) <= 1 / scale
+    assert torch.equal(product, h * h.amax((2, 3), keepdim=True))  # amax is float, so this product is
+    scale = layers["_linger_round_tensor_iqmul__default_index_1"].read("scale_o")
+    assert float((scaled - h * h[:1, :1, :1, :1]).detach().abs().max()) <= 0.5 / scale
+
+
+def test_relu_of_a_fused_layer_is_not_computed_again():
+    model = Wired(lambda m, x: F.relu(m.conv(x)))
+    trace_layers(model, picture())
+    quantise(model, picture())
+    with torch.no_grad():
+        result = model(picture())
+    assert result.is_nonnegative
+    assert result.dequantize().min() == 0
+    assert [op.op for op in linger.coverage(model).integer_ops] == ["Quant", "Conv2dInt", "Relu"]

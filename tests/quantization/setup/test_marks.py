@@ -1,0 +1,130 @@
+"""Wishes for single modules: widths, and staying float."""
+
+import pytest
+import torch
+from torch import nn
+
+import linger
+from linger.errors import UsageError
+from linger.quantization.core.supported import supported_types
+from linger.quantization.layers.layer import Widths
+from linger.quantization.setup.initialize import init
+from linger.quantization.setup.marks import (
+    Mark,
+    QuantMode,
+    checked_types,
+    checked_widths,
+    disable_quant,
+    mark_of,
+    quant_module,
+)
+
+
+def part():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.Linear(4, 4), nn.LocalResponseNorm(4)))
+
+
+def test_disabling_marks_the_module_and_all_inside_and_returns_it():
+    model = part()
+    assert disable_quant(model) is model
+    assert all(mark_of(m) == Mark(is_disabled=True) for m in model.modules())
+
+
+def test_a_float_module_has_no_mark():
+    assert mark_of(nn.Linear(2, 2)) is None
+
+
+def test_widths_are_marked_on_supported_layers_only():
+    model = part()
+    assert quant_module(model, data_bits=16, parameter_bits=4, out_bits=32) is model
+    widths = Mark(widths=Widths(16, 4, 32))
+    assert [mark_of(m) for m in model.modules()] == [None, widths, None, widths, None]
+
+
+def test_older_positional_signature():
+    model = part()
+    quant_module(model, [nn.Linear], QuantMode.QValue, 8, 4, 16)
+    assert mark_of(model[0]) is None
+    assert mark_of(model[1][0]) == Mark(widths=Widths(8, 4, 16))
+
+
+def test_newer_keywords():
+    model = quant_module(nn.Linear(2, 2), weight_bits=4, bias_bits=32)
+    assert mark_of(model) == Mark(widths=Widths(8, 4, 8))
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16])
+@pytest.mark.parametrize("out_bits", [4, 8, 16, 32, None])
+def test_every_documented_width_runs(bits, out_bits):
+    layer = quant_module(nn.Linear(6, 5), data_bits=bits, parameter_bits=bits, out_bits=out_bits)
+    model = init(nn.Sequential(layer)).eval()
+    x = torch.randn(4, 6)
+    with linger.calibration():
+        model(x)
+    result = model(x)
+    assert result.bits == (out_bits or 8)
+    kind = {4: torch.int8, 8: torch.int8, 16: torch.int16, 32: torch.int32}[out_bits or 8]
+    assert result.integers().dtype == kind
+    # rounding x and w to `bits` bits each: six products, off by 2^-(bits−2) of their range at most
+    error = (result.dequantize() - nn.functional.linear(x, model[0].weight, model[0].bias)).abs().max()
+    reach = x.abs().max() * model[0].weight.abs().max() * 6
+    assert error <= reach * (2.0 ** (2 - bits) + 2.0 ** (2 - (out_bits or 8)))
+
+
+def test_later_wishes_replace_earlier_ones():
+    layer = quant_module(quant_module(nn.Linear(2, 2), parameter_bits=4), parameter_bits=16)
+    assert mark_of(layer) == Mark(widths=Widths(8, 16, 8))
+    assert mark_of(disable_quant(layer)) == Mark(is_disabled=True)
+
+
+def test_a_quantised_layer_changes_at_once():
+    model = init(nn.Sequential(nn.Linear(2, 2)))
+    quant_module(model, parameter_bits=16)
+    assert model[0].widths == Widths(8, 16, 8)
+
+
+def test_marks_survive_a_copy():
+    import copy
+
+    assert mark_of(copy.deepcopy(disable_quant(nn.Linear(2, 2)))) == Mark(is_disabled=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        pytest.param(lambda m: quant_module(m, data_bits=32), "data_bits=32: no such width", id="data"),
+        pytest.param(
+            lambda m: quant_module(m, data_bits=5, parameter_bits=1, out_bits=64),
+            "data_bits=5, parameter_bits=1, out_bits=64: no such width",
+            id="all at once",
+        ),
+        pytest.param(lambda m: quant_module(m, bias_bits=16), "a bias always has 32 bits", id="bias"),
+        pytest.param(lambda m: quant_module(m, colour=3), "unknown argument colour", id="unknown"),
+        pytest.param(lambda m: quant_module(m, mode=2), "unknown mode 2", id="mode"),
+        pytest.param(lambda m: quant_module(m, [nn.CELU]), "CELU has no integer form", id="type"),
+    ],
+)
+def test_a_wrong_wish_is_refused_and_marks_nothing(call, match):
+    model = part()
+    with pytest.raises(UsageError, match=match):
+        call(model)
+    assert all(mark_of(m) is None for m in model.modules())
+
+
+def test_default_types_are_the_supported_ones():
+    assert set(checked_types(None)) == set(supported_types()) - {nn.Embedding}  # which must be named
+    assert checked_types([nn.Embedding]) == (nn.Embedding,)
+    assert checked_types(nn.Conv2d) == (nn.Conv2d,)
+
+
+def test_widths_are_checked():
+    assert checked_widths(4, 8, 32) == Widths(4, 8, 32)
+    with pytest.raises(UsageError, match="Use 4, 8 or 16 bits"):
+        checked_widths(4, 8, 12)
+
+
+def test_a_wish_after_init_is_refused():
+    model = init(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 2))))
+    with pytest.raises(UsageError, match=r"^disable_quant: Sequential, 0 is quantised already.*before linger\.init"):
+        disable_quant(model[1])
+    assert mark_of(model[1]) is None

@@ -1,0 +1,160 @@
+"""Files that are no certificate, and certificates whose entries are damaged."""
+
+import json
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+
+from linger.errors import UsageError, VerificationError
+from linger.proof import verify
+from linger.verification.proof.certificate_form import is_untouched, read_certificate
+from tests.support.recorded import TEXT
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    place = tmp_path_factory.mktemp("made")
+    onnx.save(onnx.parser.parse_model(TEXT), place / "m.onnx")
+    verify(None, place / "m.onnx", np.ones((1, 3), np.float32), certificate=place / "c.json")
+    return place / "c.json"
+
+
+@pytest.fixture
+def certificate(made, tmp_path):
+    """A copy that a test may damage."""
+    return shutil.copy(made, tmp_path / "c.json")
+
+
+def refusal(path):
+    with pytest.raises(VerificationError) as caught:
+        read_certificate(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_whole_one_is_read(certificate):
+    content = read_certificate(certificate)
+    assert content["verdict"] == "equal"
+    assert is_untouched(content)
+    content["counts"]["integers"] += 1
+    assert not is_untouched(content)
+
+
+def test_one_that_is_cut_off_anywhere_is_refused(certificate):
+    text = certificate.read_text()
+    for cut in range(0, len(text) - 2, 61):
+        certificate.write_text(text[:cut])
+        assert "this is not a complete certificate" in refusal(certificate)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"\xff\xfe\x00", "not a complete certificate"),
+        (b"[" * 100_000, "not a complete certificate"),
+        (b'{"float_error": NaN}', "not a complete certificate"),
+        (b'{"date": "\\ud800"}', "not a complete certificate"),
+        (b"[]", "this is no certificate"),
+        (b"{}", "this is no certificate"),
+        (b'{"schema": "sarif"}', "this is no certificate"),
+        (b'{"schema": "linger-certificate", "schema_version": 2}', "schema version 2; this linger knows 1"),
+        (b'{"schema": "linger-certificate"}', "schema version None"),
+    ],
+    ids=["no text", "deep", "not a number", "half a character", "list", "empty", "other schema", "newer", "no version"],
+)
+def test_what_is_no_certificate_is_refused(tmp_path, content, reason):
+    (tmp_path / "c.json").write_bytes(content)
+    assert reason in refusal(tmp_path / "c.json")
+
+
+def test_missing_file_is_wrong_usage(tmp_path):
+    for name in ("none.json", "."):
+        with pytest.raises(UsageError, match="there is no such file"):
+            read_certificate(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "key", ["model", "inputs", "levels", "verdict", "counts", "tensors", "outputs", "seal", "date"]
+)
+@pytest.mark.parametrize("damage", ["gone", "other"])
+def test_every_entry_must_be_there_and_of_its_kind(certificate, key, damage):
+    content = json.loads(certificate.read_text())
+    if damage == "gone":
+        del content[key]
+    else:
+        content[key] = True
+    certificate.write_text(json.dumps(content))
+    assert f"{key} is missing or of another kind" in refusal(certificate)
+
+
+def change(*path, value):
+    def apply(content):
+        for key in path[:-1]:
+            content = content[key]
+        content[path[-1]] = value
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("apply", "reason"),
+    [
+        (change("model", "name", value="../m.onnx"), "model.name is no name of a file"),
+        (change("model", "name", value="a\\b"), "model.name is no name of a file"),
+        (change("model", "sha256", value="12"), "model.sha256 is no SHA-256"),
+        (change("model", "external", value=[{"name": "w"}]), "model.external is no list"),
+        (change("inputs", "batches", value=[{"x": "12"}]), "inputs.batches is no list of SHA-256"),
+        (change("inputs", "kind", value="guessed"), "inputs.kind is 'guessed'"),
+        (change("inputs", "sha256", value=None), "inputs does not say where they are"),
+        (change("inputs", "npz", value=3), "inputs does not say where they are"),
+        (change("inputs", "kind", value="stored"), "inputs does not say where they are"),
+        (
+            change("inputs", value={"kind": "stored", "file": "/etc/passwd", "sha256": "0" * 64, "batches": []}),
+            "inputs does not say",
+        ),
+        (change("inputs", "kind", value="generated"), "inputs.seeds is no list of seeds"),
+        (
+            change(
+                "inputs", value={"kind": "generated", "generator": "pcg64-sum-of-12", "seeds": [1, 2], "batches": [{}]}
+            ),
+            "2 seeds for 1 batches",
+        ),
+        (
+            change("inputs", value={"kind": "generated", "generator": "other", "seeds": [1], "batches": [{}]}),
+            "no list of seeds",
+        ),
+        (
+            change(
+                "inputs", value={"kind": "generated", "generator": "pcg64-sum-of-12", "seeds": [-1], "batches": [{}]}
+            ),
+            "no list of seeds",
+        ),
+        (change("levels", value=["most"]), "levels has most"),
+        (change("levels", value=[["all"]]), "levels has ['all']"),
+        (change("levels", value=[]), "levels has nothing"),
+        (change("verdict", value="fine"), "verdict is 'fine'"),
+        (change("counts", "integers", value="6"), "counts.integers is no number"),
+        (change("counts", "integers", value=True), "counts.integers is no number"),
+        (change("tensors", 0, value=3), "tensors[0] lacks name, dtype, values, differing, distinct, saturated, sha256"),
+        (change("tensors", 0, "values", value=1.5), "tensors[0] lacks values"),
+        (change("tensors", 0, "sha256", value=None), "tensors[0] lacks sha256"),
+        (change("outputs", 0, "sha256", value="x"), "outputs[0] lacks sha256"),
+        (change("tensors", 0, "name", value="r"), "tensors names r twice"),
+    ],
+)
+def test_damaged_entries_are_named(certificate, apply, reason):
+    content = json.loads(certificate.read_text())
+    apply(content)
+    certificate.write_text(json.dumps(content))
+    assert reason in refusal(certificate)
+
+
+def test_all_of_them_at_once(certificate):
+    content = json.loads(certificate.read_text())
+    del content["levels"], content["tensors"][1]["dtype"], content["counts"]["batches"]
+    certificate.write_text(json.dumps(content))
+    message = refusal(certificate)
+    for part in ("levels is missing", "tensors[1] lacks dtype", "counts.batches is no number"):
+        assert part in message

@@ -1,0 +1,82 @@
+"""A file against recordings, without torch."""
+
+import numpy as np
+import onnx
+import pytest
+
+from linger.errors import UsageError
+from linger.verification.proof.comparison import Way
+from linger.verification.proof.verify import verify_file
+from linger.verification.recording import Recording
+from tests.support.recorded import TEXT, Q, R, X, recording
+
+
+@pytest.fixture
+def proto():
+    return onnx.parser.parse_model(TEXT)
+
+
+def test_matching_recording_is_ok(proto):
+    result = verify_file(proto, [recording()])
+    assert result.ok
+    assert (result.integers, result.batches) == (6, 1)
+
+
+def test_one_wrong_integer_is_found_with_index_and_values(proto):
+    wrong = recording()
+    wrong.integers["r"] = np.array([[16, 0, 9]], np.int8)
+    result = verify_file(proto, [recording(), wrong])
+    assert (result.differing, result.ok) == (1, False)
+    first = result.first
+    assert (first.tensor, first.batch, first.index, first.expected, first.found) == ("r", 1, (0, 2), 9, 8)
+
+
+def test_wrong_shape_is_a_divergence(proto):
+    wrong = recording()
+    wrong.integers["r"] = np.zeros((3,), np.int8)
+    assert not verify_file(proto, [wrong]).ok
+
+
+def test_wrong_output_is_a_difference(proto):
+    result = verify_file(proto, [recording(outputs=[np.zeros((1, 3), np.float32)])])
+    assert result.output_differences == 2
+    assert not result.ok
+
+
+def test_inputs_alone_compare_the_two_computations(proto):
+    result = verify_file(proto, [Recording(inputs=[X])])
+    assert result.ok
+    assert result.integers == 6
+
+
+def test_wrong_number_of_inputs_is_refused(proto):
+    with pytest.raises(UsageError, match=r"the file has 1 inputs \(x\), 2 were given"):
+        verify_file(proto, [recording(inputs=[X, X])])
+
+
+def test_levels_and_who_recorded_are_kept(proto):
+    result = verify_file(proto, [recording()], way=Way(levels=("basic", "disable"), recorded_by="torch"))
+    assert result.ok
+    assert (result.levels, result.expected_by) == (("basic", "disable"), "torch")
+    assert verify_file(proto, [Recording(inputs=[X])]).expected_by == "numpy"
+
+
+def test_wrong_type_is_a_divergence(proto):
+    result = verify_file(proto, [recording(integers={"q": recording().integers["q"].astype(np.int16), "r": R})])
+    assert (result.ok, result.differing) == (False, 3)
+
+
+def test_the_second_of_two_batches_is_named(proto):
+    wrong = recording(outputs=[np.array([[1.0, 0.0, 9.0]], np.float32)])
+    result = verify_file(proto, [recording(), recording(), wrong])
+    assert (result.first.batch, result.first.tensor, result.first.index) == (2, "y", (0, 2))
+    assert (result.first.expected, result.first.found) == (9.0, 0.5)
+
+
+def test_an_unsorted_file_is_compared_in_the_order_of_computation(proto):
+    nodes = list(proto.graph.node)[::-1]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    result = verify_file(proto, [recording(integers={"q": R, "r": Q})])
+    assert [row.name for row in result.rows] == ["q", "r"]
+    assert result.first.tensor == "q"
