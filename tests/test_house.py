@@ -147,6 +147,7 @@ def test_the_command_compares_with_an_earlier_tree(write, tmp_path):
         ["files", "1", "3"],
         ["files", "in", "new", "-", "1", "at", "most", "20"],
     ]
+    assert [line.split()[0] for line in lines[:5]] == ["files", "files", "files", "lines", "headers"]
     assert "import cycles                                    0         1   at most 0, missed" in lines
     assert lines[lines.index("cycles (1)") + 1] == "  linger.a, linger.b"
 
@@ -157,7 +158,7 @@ def test_the_walks_run(house):
     found = house.House()
     house.measure_walks(found, REPOSITORY / "src" / "linger")
     assert found.places["walk wb_analyse"]
-    assert any(file.startswith("ops/conv2d") for file in found.places["walk forward"])
+    assert any("conv2d" in file for file in found.places["walk forward"])
     assert set(found.places["walk repair"]) < set(found.places["walk repair and check"])
     assert all(found.measures[f"walk {name}, hops"] > 0 for name in ("forward", "export", "verify", "repair"))
     assert found.measures["names in linger.__all__"] == len(importlib.import_module("linger").__all__)

@@ -282,11 +282,18 @@ def measure_files(root: Path) -> House:
 def rows(houses: list[House]) -> Iterable[str]:
     """The table: a line per measure with a column per house, the target, and a mark where the last house misses it."""
     missed = houses[-1].missed()
-    for name in dict.fromkeys(name for house in houses for name in house.measures):
+    names = dict.fromkeys(name for house in houses for name in house.measures)
+    kinds = [*dict.fromkeys(map(kind_of, names))]
+    for name in sorted(names, key=lambda name: (kinds.index(kind_of(name)), name.removesuffix(", %"))):
         values = (house.measures.get(name) for house in houses)
         cells = "".join(f"{'-' if value is None else format(value, '.7g'):>10}" for value in values)
         target = f"   at most {target_of(name):g}" if target_of(name) < float("inf") else ""
         yield f"{name:<40}{cells}{target}{', missed' if name in missed else ''}"
+
+
+def kind_of(name: str) -> str:
+    """The name of a measure without its folder or package."""
+    return name.removesuffix(", %").partition(" in ")[0]
 
 
 def main() -> None:
