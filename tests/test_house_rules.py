@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -42,6 +43,13 @@ def test_folder_can_be_read_at_one_look(folder):
     assert len(list(folder.glob("*.py"))) <= 20 or folder.name in ("ops", "fast", "analysis"), (
         "split it, or merge what belongs together"
     )
+
+
+def test_the_picture_of_the_packages_is_up_to_date():
+    specification = importlib.util.spec_from_file_location("packages_picture", REPOSITORY / "tools/packages_picture.py")
+    tool = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(tool)
+    assert tool.picture() == tool.PICTURE.read_text(encoding="utf-8"), "run python tools/packages_picture.py"
 
 
 def test_no_file_is_named_for_nothing():

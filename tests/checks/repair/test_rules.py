@@ -1,13 +1,10 @@
 """Rules by name."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 
 from linger.checks.repair.rules import RULES, choose_rules
 from linger.errors import UsageError
-from linger.graph import passes
 from tests.support.onnx_text import checked, content, parse, printed
 from tests.support.passes import computed
 
@@ -15,7 +12,7 @@ from tests.support.passes import computed
 def test_every_rule_is_named_like_its_pass_and_says_what_it_does_in_a_sentence():
     for name, rule in RULES.items():
         assert rule.name == name
-        assert importlib.util.find_spec(f"{passes.__name__}.{name}") is not None
+        assert rule.apply.__name__ in (name, "_attach_where_functions_are")
         assert rule.description.endswith(".")
         assert "\n" not in rule.description
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import linger
-from linger.onnx.exporter.export import export as exporter
+from linger.onnx.exporter import export as exporter
 from tests.support.wired import Wired, picture, quantise
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))

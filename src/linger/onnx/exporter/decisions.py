@@ -21,7 +21,7 @@ _READS = frozenset(
 )
 _TORCH = str(Path(torch.__file__).parent)
 _EXPORTER = str(Path(onnxscript.__file__).parent)
-_LINGER = str(Path(__file__).parent.parent)
+_LINGER = str(Path(__file__).parents[2])
 
 
 class DecisionWatch(TorchFunctionMode):
