@@ -10,9 +10,9 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from linger.errors import UnsupportedError, UsageError, listing
 
@@ -72,39 +72,153 @@ class DrawReal:
     spread: float = 4.0
 
 
-@dataclass(eq=False)
-class Op:
-    """One op of the dialect.
+@dataclass(frozen=True, kw_only=True)
+class Newer:
+    """An op under a name that it has in the newer dialect, the domain `linger`.
 
-    `limit` bounds the output scale from the input scales (`math.prod` for products: the device shifts right
-    only); `output_scale` is one that the device fixes. With neither, the op keeps the scale of its first input.
-    `is_scale_free` ops compare and move numbers without looking at the scale, so they run on real values too.
-    `input_end` is where the device's own format of the input ends and numbers are lost beyond.
-    `variants` are ops of the same name with the arithmetic of another chip, by the attribute `platform` of their nodes.
+    Attribute names follow from the op's own: `linger.graph.core.dialects` knows the customary differences.
     """
 
-    name: str
+    name: str = field(kw_only=False)
+    """Its type in the file."""
+    inputs: tuple[str, ...] | None = None
+    """Its inputs; None: those of the op."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """Attributes that the op has no name for, with the value that means what the op computes; None: any value does."""
+    axes: int | None = None
+    """The number of axes of its data, where it takes only that; the op of another name takes the rest."""
+    is_global: bool = False
+    """Its window is the whole picture, whatever its size."""
+    has_rounding: bool = True
+    """Its nodes say how they round (`quant_mode`)."""
+    is_packed: bool = True
+    """The packer knows the name."""
+    unlike: str = ""
+    """Why its numbers are not those of the op, so that neither is converted into the other."""
+
+
+class NodeFacts(Protocol):
+    """What a file says of one node, by the names of the op's inputs: what an op may refuse it for."""
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """Every attribute of the node, defaults included."""
+
+    def size(self, name: str, axis: int) -> int | None:
+        """The size of an axis of an input; None where it is not known."""
+
+    def bits(self, name: str) -> int:
+        """The width in which an input is stored; 8 where that is not known."""
+
+    def is_real(self, name: str) -> bool:
+        """Whether an input holds real numbers."""
+
+    def content(self, name: str) -> Any:
+        """The array that an input always is; None where it is computed."""
+
+
+NodeRule = Callable[[NodeFacts], "str | None"]
+RealFunction = Callable[..., Any]
+
+
+@dataclass(eq=False, kw_only=True)
+class _Properties:
+    """What `@op` is told of an op beside its body."""
+
+    name: str = field(kw_only=False)
+    """The op type in the file."""
+    aliases: tuple[str, ...] = ()
+    """Other names that files have for it."""
+    standard_name: str | None = None
+    """The op of the standard domain that bare files use for it on integers."""
+    newer: tuple[Newer, ...] = ()
+    """Its names in the newer dialect, the customary one first."""
+    why_not_newer: str = "none computes this"
+    """Why the newer dialect has no name for it."""
+    float_op: str | None = None
+    """The standard op that computes it on real numbers, between DequantizeLinear and QuantizeLinear."""
+
+    forms: tuple[tuple[str, ...], ...] = ()
+    """The inputs of each form of the node, for an op whose optional inputs do not come last."""
+    form_names: tuple[str, ...] = ()
+    """What bare files call each form, where that is not the op's name."""
+    outputs: tuple[str, ...] = ("y",)
+    """Names of the outputs. The first holds integers, the others are real."""
+    real_inputs: tuple[str, ...] = ()
+    """Inputs that hold real numbers."""
+    unread_inputs: Mapping[str, float] = field(default_factory=dict)
+    """Real inputs that files carry and the body does not read, with a value to write where there is none."""
+    repeats: Mapping[str, str] = field(default_factory=dict)
+    """Attributes that must have the value of another one."""
+
+    limit: Limit | None = None
+    """Bound of the output scale, a function of the input scales (`math.prod` for products: the device shifts right only).
+
+    None keeps the scale of the first input, unless `output_scale` is given.
+    """
+    output_scale: float | None = None
+    """The one scale that the output has; its width is then the default of the attribute `output_bits`."""
+    output_bits: str | None = "o_bits"
+    """The attribute that holds the output's width; None: the width of the first input."""
+    has_integer_output: bool = True
+    """False for Dequant alone."""
+    is_scale_free: bool = False
+    """The body compares and moves numbers without looking at the scale, so it works on real values too."""
+    normalises: bool = False
+    """It divides its input by a deviation measured in it, and takes a weight and a bias, or neither."""
+
+    input_bits: int | None = None
+    """The width that the device wants: inputs of another one get a Requant."""
+    widest_data: int = 32
+    """The widest integers that its sums are exact for."""
+    input_end: float | None = None
+    """The largest magnitude that the device's format of the input holds, if numbers beyond it are lost."""
+    last_axis: str | None = None
+    """The attribute with an axis that the device takes only where it is the last one."""
+
+    window_axes: int = 0
+    """Axes of its window (`kernel_shape`); 0: it has none."""
+    weight_axes: int | None = None
+    """Axes of its weights, where products of them and the data are added in 32 bits; None: there is no such sum."""
+    is_transposed: bool = False
+    """Its weights are [in, out/group, …], not [out, in/group, …]."""
+    keeps_open_sizes: bool = True
+    """A height or width of its first input that is open is open in its output, too."""
+    is_for_open_sizes: bool = False
+    """Files have it only where they leave the sizes of pictures open."""
+    sized_inputs: tuple[str, ...] = ()
+    """Inputs that, as constants, belong to one size of the picture."""
+
+    chip_limits: tuple[str, ...] = ()
+    """The limits of chips that concern it, by the names of the rules (`target-…`) in `linger.checks.limits`."""
+    packed_bits: int | None = None
+    """The width of input that packers ask for whatever the chip."""
+    only_on: str | None = None
+    """The one chip that has it."""
+    if_missing: str = ""
+    """What to do where a chip does not have it."""
+
+    state_name: str | None = None
+    """Part of the state_dict key of the functional form (`iqadd__default_index`)."""
+    has_own_counter: bool = False
+    """Its calls are numbered by themselves in state_dict keys, not together with the other ops'."""
+    switch: str | None = None
+    """The user's switch that keeps its function calls in float."""
+    pieces: Any = None
+    """The table of straight pieces that its body evaluates; the torch side looks results up in it."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Op(_Properties):
+    """One op of the dialect: its properties, what its body's signature says, and what else its file declares."""
+
     body: Callable[..., Any]
+    """The arithmetic, in the vocabulary of `linger.numeric.kernel.Kernel`."""
     inputs: tuple[str, ...]
     optional_inputs: frozenset[str]
     is_variadic: bool
     attributes: tuple[Attribute, ...]
-    limit: Limit | None
-    output_scale: float | None
-    input_bits: int | None
-    last_axis: str | None
-    input_end: float | None
-    is_scale_free: bool
-    output_bits: str | None
-    state_name: str | None
-    has_integer_output: bool
-    standard_name: str | None
-    has_own_counter: bool
     module: str
-    forms: tuple[tuple[str, ...], ...] = ()
-    outputs: tuple[str, ...] = ("y",)
-    form_names: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()
     is_narrow_exact: Callable[..., bool] | None = None
     layers: dict[str, Binding] = field(default_factory=dict)
     functions: dict[str, Binding] = field(default_factory=dict)
@@ -112,26 +226,35 @@ class Op:
     samples: tuple[Sample, ...] = ()
     constant_names: tuple[str, ...] = ()
     make_constants: Constants | None = None
+    constants_need_scale: bool = True
+    refusal: NodeRule | None = None
+    real_function: RealFunction | None = None
     platform: str | None = None
     variants: dict[str, Op] = field(default_factory=dict)
+    """Ops of the same name with the arithmetic of another chip, by the attribute `platform` of their nodes."""
 
-    def on(self, platform: str, *, input_bits: int | None = None) -> Callable[[Callable[..., Any]], Op]:
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether it carries a state from step to step."""
+        return len(self.outputs) > 1
+
+    def has_attribute(self, name: str) -> bool:
+        """Whether its nodes have an attribute of this name."""
+        return any(attribute.name == name for attribute in self.attributes)
+
+    def output_channels(self, weight: Sequence[int], group: int) -> int:
+        """The channels of the output, by the shape of the weight."""
+        return weight[1] * group if self.is_transposed else weight[0]
+
+    def on(
+        self, platform: str, *, input_bits: int | None = None, pieces: Any = None
+    ) -> Callable[[Callable[..., Any]], Op]:
         """Declare a body for another chip: the same name, torch functions and ranges, a schema and a width of its own."""
 
         def keep(body: Callable[..., Any]) -> Op:
-            inputs, optional, is_variadic, attributes = _read_parameters(body)
-            self.variants[platform] = replace(
-                self,
-                body=body,
-                inputs=inputs,
-                optional_inputs=optional,
-                is_variadic=is_variadic,
-                attributes=attributes,
-                input_bits=input_bits,
-                platform=platform,
-                samples=(),
-                variants={},
-            )
+            own: dict[str, Any] = {"input_bits": input_bits, "pieces": pieces, "platform": platform}
+            schema = _read_parameters(body)
+            self.variants[platform] = replace(self, body=body, **schema, **own, samples=(), variants={})
             return self.variants[platform]
 
         return keep
@@ -167,15 +290,16 @@ class Op:
             return self.standard_name
         return self.form_names[self.forms.index(self.form(count))] if self.form_names else self.name
 
-    def constants(self, *names: str) -> Callable[[Constants], Constants]:
+    def constants(self, *names: str, need_scale: bool = True) -> Callable[[Constants], Constants]:
         """Declare how a binding's settings become integer inputs once the scale and width of x are known.
 
         `names` are the buffers (and initializers) that hold them. A number becomes a scalar of the type of x, a tuple an
-        int64 vector, a tuple of tuples a matrix of 16 bits.
+        int64 vector, a tuple of tuples a matrix of 16 bits. Without `need_scale` they do not depend on the scale, so one
+        on a device is not read for them.
         """
 
         def keep(make: Constants) -> Constants:
-            self.constant_names, self.make_constants = names, make
+            self.constant_names, self.make_constants, self.constants_need_scale = names, make, need_scale
             return make
 
         return keep
@@ -184,6 +308,21 @@ class Op:
         """Declare when float32 holds every narrow number of the op: a function of its known inputs and attributes."""
         self.is_narrow_exact = rule
         return rule
+
+    def refuse(self, rule: NodeRule) -> NodeRule:
+        """Declare which nodes are refused: a function of a node's facts that gives the reason and the remedy, or None."""
+        for each in (self, *self.variants.values()):
+            each.refusal = rule
+        return rule
+
+    def real(self, function: RealFunction) -> RealFunction:
+        """Declare the real function that the integers stand for: its range is observed, training sees its gradient.
+
+        It gets the module torch, which an op file does not import, then the operands, then attributes by name.
+        """
+        for each in (self, *self.variants.values()):
+            each.real_function = function
+        return function
 
     def layer(self, *names: str) -> Callable[[Binding], Binding]:
         """Declare how a torch module's settings become this op's attributes."""
@@ -238,106 +377,47 @@ class Op:
 _registry: dict[str, Op] = {}
 
 
-def op(
-    name: str,
-    *,
-    limit: Limit | None = None,
-    output_scale: float | None = None,
-    input_bits: int | None = None,
-    last_axis: str | None = None,
-    input_end: float | None = None,
-    is_scale_free: bool = False,
-    output_bits: str | None = "o_bits",
-    state_name: str | None = None,
-    has_integer_output: bool = True,
-    standard_name: str | None = None,
-    has_own_counter: bool = False,
-    forms: tuple[tuple[str, ...], ...] = (),
-    outputs: tuple[str, ...] = ("y",),
-    form_names: tuple[str, ...] = (),
-    aliases: tuple[str, ...] = (),
-) -> Callable[[Callable[..., Any]], Op]:
-    """Turn a body into an op: positional parameters are tensors, keyword-only parameters attributes.
+class _Declaration(_Properties):
+    """`@op(name, …)`: turns a body into an op. Positional parameters are tensors, keyword-only parameters attributes."""
 
-    Args:
-        name: The op type in the file.
-        limit: Bound of the output scale, a function of the input scales; None keeps the input's scale.
-        output_scale: The one scale that the output has; its width is then the default of the attribute `output_bits`.
-        input_bits: The width that the device wants: inputs of another one get a Requant.
-        last_axis: The attribute with an axis that the device takes only where it is the last one.
-        input_end: The largest magnitude that the device's format of the input holds, if numbers beyond it are lost.
-        is_scale_free: The body works on real values as well as on integers.
-        output_bits: The attribute that holds the output's width; None: the width of the first input.
-        state_name: Part of the state_dict key of the functional form (`iqadd__default_index`).
-        has_integer_output: False for Dequant alone.
-        standard_name: The op of the standard domain that bare files use for it on integers.
-        has_own_counter: Its calls are numbered by themselves in state_dict keys, not together with the other ops'.
-        forms: The inputs of each form of the node, for an op whose optional inputs do not come last.
-        form_names: What bare files call each form, where that is not the op's name.
-        outputs: Names of the outputs. The first holds integers, the others are real.
-        aliases: Other names that files have for it.
-    """
+    def __call__(self, body: Callable[..., Any]) -> Op:
+        """Register the op.
 
-    def register(body: Callable[..., Any]) -> Op:
-        made = _read_signature(
-            body,
-            name=name,
-            limit=limit,
-            output_scale=output_scale,
-            input_bits=input_bits,
-            last_axis=last_axis,
-            input_end=input_end,
-            is_scale_free=is_scale_free,
-            output_bits=output_bits,
-            state_name=state_name,
-            has_integer_output=has_integer_output,
-            standard_name=standard_name,
-            has_own_counter=has_own_counter,
-            forms=forms,
-            outputs=outputs,
-            form_names=form_names,
-            aliases=aliases,
-        )
-        if name in _registry and _registry[name].module != made.module:
+        Raises:
+            UsageError: Another file has an op of this name.
+        """
+        told = {each.name: getattr(self, each.name) for each in fields(_Properties)}
+        schema = _read_parameters(body)
+        schema["optional_inputs"] |= _left_out(self.forms)
+        made = Op(**told, body=body, **schema, module=body.__module__)
+        before = _registry.get(made.name)
+        if before is not None and before.module != made.module:
             raise UsageError(
-                f"{made.module}: op {name!r} is already defined in {_registry[name].module}. Give it a name of its own."
+                f"{made.module}: op {made.name!r} is already defined in {before.module}. Give it a name of its own."
             )
-        _registry[name] = made
+        _registry[made.name] = made
         return made
 
-    return register
+
+op = _Declaration
 
 
-def _read_signature(body: Callable[..., Any], *, name: str, **properties: Any) -> Op:
-    inputs, optional, is_variadic, attributes = _read_parameters(body)
-    return Op(
-        name=name,
-        body=body,
-        inputs=inputs,
-        optional_inputs=optional | _left_out(properties["forms"]),
-        is_variadic=is_variadic,
-        attributes=attributes,
-        module=body.__module__,
-        **properties,
-    )
-
-
-def _read_parameters(body: Callable[..., Any]) -> tuple[tuple[str, ...], frozenset[str], bool, tuple[Attribute, ...]]:
-    """Inputs, optional inputs, whether there may be any number of them, and attributes."""
+def _read_parameters(body: Callable[..., Any]) -> dict[str, Any]:
+    """What a body's signature says: inputs, optional ones, whether there may be any number of them, attributes."""
     parameters = list(inspect.signature(body).parameters.values())[1:]  # the first is the kernel
     inputs = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
-    attributes = tuple(
-        Attribute(
-            name=p.name,
-            kind=_KINDS[str(p.annotation)],
-            default=None if p.default is p.empty else p.default,
-            is_required=p.default is p.empty,
-        )
-        for p in parameters
-        if p.kind is p.KEYWORD_ONLY
-    )
-    optional = frozenset(p.name for p in inputs if p.default is None)
-    return tuple(p.name for p in inputs), optional, any(p.kind is p.VAR_POSITIONAL for p in inputs), attributes
+    return {
+        "inputs": tuple(p.name for p in inputs),
+        "optional_inputs": frozenset(p.name for p in inputs if p.default is None),
+        "is_variadic": any(p.kind is p.VAR_POSITIONAL for p in inputs),
+        "attributes": tuple(_read_attribute(p) for p in parameters if p.kind is p.KEYWORD_ONLY),
+    }
+
+
+def _read_attribute(parameter: inspect.Parameter) -> Attribute:
+    is_required = parameter.default is parameter.empty
+    default = None if is_required else parameter.default
+    return Attribute(parameter.name, _KINDS[str(parameter.annotation)], default, is_required)
 
 
 def _left_out(forms: tuple[tuple[str, ...], ...]) -> frozenset[str]:

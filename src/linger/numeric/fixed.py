@@ -15,6 +15,9 @@ BIAS_BITS = 32
 FLOAT32_EXACT = 2**24
 """Below this magnitude float32 holds every integer, so sums of integers are exact in any order."""
 
+MOST_TRANSPOSED_TAPS = FLOAT32_EXACT // (15 * 15)
+"""Products of two 4-bit digits that float32 adds exactly: input channels of a group times taps of the kernel."""
+
 MAX_EXPONENT = 30
 """Largest exponent a scale may have: a tensor of tiny numbers must not ask for endless precision."""
 

@@ -16,7 +16,7 @@ from linger.numeric.curves import reciprocal
 from linger.numeric.kernel import Kernel, T
 
 
-@op("iqAdaptiveAvgPool")
+@op("iqAdaptiveAvgPool", keeps_open_sizes=False, is_for_open_sizes=True)
 def iq_adaptive_avgpool(
     k: Kernel[T], x: T, rows: T, columns: T, *, data_bits: int, o_bits: int, scale_x: float, scale_o: float
 ) -> T:

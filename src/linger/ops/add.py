@@ -6,12 +6,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Newer, NodeFacts, Refusal, Sample, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("iqAdd", limit=min, state_name="iqadd__default_index", aliases=("iqadd",))
+@op(
+    "iqAdd",
+    aliases=("iqadd",),
+    newer=(Newer("QAdd"),),
+    limit=min,
+    float_op="Add",
+    chip_limits=("sum",),
+    state_name="iqadd__default_index",
+)
 def iq_add(
     k: Kernel[T],
     x: T,
@@ -29,6 +37,21 @@ def iq_add(
     left = blocks.rescale(k, k.wide(x), source=k.scalar(scale_x), target=target)
     right = blocks.rescale(k, k.wide(y), source=k.scalar(scale_y), target=target)
     return k.store(blocks.saturate(k, k.add(left, right), o_bits), o_bits)
+
+
+@iq_add.refuse
+def refuse_two_roundings(node: NodeFacts) -> str | None:
+    """Old files add a real number with one rounding, ⌊(x/scale_x + c)·scale_o + ½⌋; iqAdd rounds each operand."""
+    scale_x, scale_o = node.attributes["scale_x"], node.attributes["scale_o"]
+    if not node.is_real("y") or scale_o >= scale_x:
+        return None
+    content = node.content("y")
+    if content is not None and not (content * scale_o % 1).any():
+        return None
+    return (
+        f"adds a real number that is no whole number at scale_o={scale_o:g}, which is coarser than scale_x={scale_x:g}: "
+        "two roundings are not one. Quantise the number first."
+    )
 
 
 @iq_add.function("torch.add", "torch.Tensor.add", "torch.Tensor.__add__", "torch.Tensor.__radd__")

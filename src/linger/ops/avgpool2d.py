@@ -6,12 +6,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Newer, NodeFacts, Refusal, Sample, op
 from linger.numeric import blocks, fixed
 from linger.numeric.kernel import Ints, Kernel, T
 
+_WHOLE_AREA = {"count_include_pad": 1, "divisor_override": -1}
 
-@op("AvgPool2dInt")
+
+@op(
+    "AvgPool2dInt",
+    newer=(
+        Newer("QAvgPool2d", own=_WHOLE_AREA),
+        Newer("QAvgPool1d", own=_WHOLE_AREA, axes=3, is_packed=False),
+        Newer("QGlobalAveragePool2d", own=_WHOLE_AREA, is_global=True, is_packed=False),
+    ),
+    window_axes=2,
+    widest_data=16,
+    float_op="AveragePool",
+    chip_limits=("average", "pool"),
+)
 def avgpool2d_int(
     k: Kernel[T],
     x: T,
@@ -33,6 +46,16 @@ def avgpool2d_int(
     total = k.window_sum(x, kernel_shape=kernel_shape, strides=strides, pads=pads)
     mean = k.mul(total, k.derive("window_reciprocal", fixed.window_reciprocal, kernel_shape))
     return blocks.requantize(k, mean, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits)
+
+
+@avgpool2d_int.refuse
+def refuse_ceil_mode(node: NodeFacts) -> str | None:
+    """Windows that hang over the edge."""
+    return (
+        "ceil_mode=1 has no agreed divisor. Export with ceil_mode=0 and explicit pads."
+        if node.attributes["ceil_mode"]
+        else None
+    )
 
 
 def _pair(value: Any) -> tuple[int, int]:

@@ -11,12 +11,21 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, DrawReal, Refusal, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, DrawReal, Newer, Refusal, Sample, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("BatchNorm2dInt", limit=math.prod)
+@op(
+    "BatchNorm2dInt",
+    newer=(
+        Newer("QBatchNorm2d", inputs=("x", "w", "b")),
+        Newer("QBatchNorm1d", inputs=("x", "w", "b"), axes=3, is_packed=False),
+    ),
+    unread_inputs={"running_mean": 0.0, "running_var": 1.0},
+    limit=math.prod,
+    weight_axes=1,
+)
 def batchnorm2d_int(
     k: Kernel[T],
     x: T,

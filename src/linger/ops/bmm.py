@@ -7,12 +7,21 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("BmmInt", limit=math.prod, state_name="function_bmm", has_own_counter=True)
+@op(
+    "BmmInt",
+    newer=(Newer("QBmm", axes=3), Newer("QMatmul", is_packed=False)),
+    limit=math.prod,
+    keeps_open_sizes=False,
+    chip_limits=("left-matrix", "right-matrix", "product-width", "product-rank"),
+    state_name="function_bmm",
+    has_own_counter=True,
+    switch="bmm",
+)
 def bmm_int(
     k: Kernel[T],
     x: T,

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("iqCat", limit=max, state_name="iqcat")
+@op("iqCat", newer=(Newer("QCat"),), limit=max, float_op="Concat", chip_limits=("join",), state_name="iqcat")
 def iq_cat(
     k: Kernel[T],
     *xs: T,

@@ -15,7 +15,7 @@ from linger.dialect import Draw, Refusal, Sample, op
 from linger.numeric.kernel import Kernel, T
 
 
-@op("Clip", output_bits=None, standard_name="Clip")
+@op("Clip", standard_name="Clip", output_bits=None, float_op="Clip", chip_limits=("clip",))
 def clip(k: Kernel[T], x: T, low: T, high: T) -> T:
     """Y = min(max(q, low), high)."""
     return k.clamp(x, low, high)

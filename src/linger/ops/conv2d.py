@@ -7,12 +7,23 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Ints, Kernel, T
 
 
-@op("Conv2dInt", limit=math.prod, state_name="function_conv2d", has_own_counter=True)
+@op(
+    "Conv2dInt",
+    newer=(Newer("QConv2d"), Newer("QConvBN2d")),
+    limit=math.prod,
+    window_axes=2,
+    weight_axes=4,
+    widest_data=16,
+    float_op="Conv",
+    chip_limits=("window", "window-width", "depthwise", "room"),
+    state_name="function_conv2d",
+    has_own_counter=True,
+)
 def conv2d_int(
     k: Kernel[T],
     x: T,

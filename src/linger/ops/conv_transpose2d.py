@@ -10,12 +10,24 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
-from linger.numeric import blocks
+from linger.dialect import PLATFORM_QUANT, Draw, Newer, NodeFacts, Refusal, Sample, op
+from linger.numeric import blocks, fixed
 from linger.numeric.kernel import Ints, Kernel, T
 
 
-@op("ConvTranspose2dInt", limit=math.prod, state_name="function_conv_transpose2d", has_own_counter=True)
+@op(
+    "ConvTranspose2dInt",
+    newer=(Newer("QConvTranspose2d"), Newer("QConvTranspose1d", axes=3, is_packed=False)),
+    limit=math.prod,
+    window_axes=2,
+    weight_axes=4,
+    is_transposed=True,
+    widest_data=16,
+    float_op="ConvTranspose",
+    chip_limits=("window", "window-width", "depthwise", "room"),
+    state_name="function_conv_transpose2d",
+    has_own_counter=True,
+)
 def conv_transpose2d_int(
     k: Kernel[T],
     x: T,
@@ -52,6 +64,16 @@ def conv_transpose2d_int(
     )
     source = k.mul(k.scalar(scale_x), k.scalar(scale_w))
     return blocks.requantize(k, accumulator, source=source, target=k.scalar(scale_o), bits=o_bits)
+
+
+@conv_transpose2d_int.refuse
+def refuse_long_sums(node: NodeFacts) -> str | None:
+    """More products per output than can be added exactly."""
+    inputs = node.size("w", 0)
+    taps = 0 if inputs is None else inputs // node.attributes["group"] * math.prod(node.attributes["kernel_shape"])
+    if taps <= fixed.MOST_TRANSPOSED_TAPS:
+        return None
+    return f"{taps} products per output; at most {fixed.MOST_TRANSPOSED_TAPS} are supported. Use more groups."
 
 
 @conv_transpose2d_int.layer("torch.nn.ConvTranspose2d")

@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
-from linger.dialect import Draw, Sample, op
+from linger.dialect import Draw, Newer, Sample, op
 from linger.numeric.kernel import Kernel, T
 
 
-@op("Dequant", output_bits=None, has_integer_output=False)
+@op(
+    "Dequant",
+    newer=(Newer("Dequant", has_rounding=False),),
+    output_bits=None,
+    has_integer_output=False,
+    float_op="DequantizeLinear",
+)
 def dequant(k: Kernel[T], x: T, *, scale_o: float) -> T:
     """Y = q / scale_o, rounded once to float32."""
     return k.real(k.div(k.wide(x), k.scalar(scale_o)))

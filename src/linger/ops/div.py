@@ -23,7 +23,7 @@ def _finest(scales: Iterable[float]) -> float:
     return x / y * 2.0**_FINER
 
 
-@op("iqDiv", limit=_finest, state_name="iqdiv__default_index")
+@op("iqDiv", limit=_finest, chip_limits=("divisor",), state_name="iqdiv__default_index")
 def iq_div(
     k: Kernel[T],
     x: T,

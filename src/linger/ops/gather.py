@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Draw, Refusal, Sample, op
+from linger.dialect import Draw, Newer, NodeFacts, Refusal, Sample, op
 from linger.numeric.kernel import Kernel, T
 
 
-@op("Gather")
+@op(
+    "Gather",
+    newer=(Newer("Gather", has_rounding=False),),
+    repeats={"scale_o": "scale_w", "o_bits": "parameter_bits"},
+    keeps_open_sizes=False,
+)
 def gather(
     k: Kernel[T],
     w: T,
@@ -26,6 +31,18 @@ def gather(
 ) -> T:
     """Y = w[indices], rows of the table; scale and width stay."""
     return k.rows(w, indices)
+
+
+@gather.refuse
+def refuse_other_format(node: NodeFacts) -> str | None:
+    """Rows in another format than the table."""
+    of_table, of_rows = (
+        tuple(node.attributes[name] for name in names)
+        for names in (("scale_w", "parameter_bits"), ("scale_o", "o_bits"))
+    )
+    if of_table == of_rows:
+        return None
+    return f"rows have the table's scale and width {of_table}, not {of_rows}. Add a Requant behind it."
 
 
 @gather.layer("torch.nn.Embedding")

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, DrawReal, Refusal, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, DrawReal, Newer, Refusal, Sample, op
 from linger.numeric.curves.gates import Q7, GateKit, largest_gate
 from linger.numeric.kernel import Kernel, T
 
 _WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
+_STATES = dict.fromkeys(("scale_c", "has_hidden", "has_cell"))
 
 
 @op(
@@ -24,6 +25,11 @@ _WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
     forms=(("x", *_WEIGHTS), ("x", "lengths", *_WEIGHTS), ("x", "lengths", "h", *_WEIGHTS)),
     outputs=("y", "h"),
     form_names=("GRUInt", "GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32"),
+    newer=(Newer("QGRU", inputs=("x", "h", *_WEIGHTS), own=_STATES),),
+    real_inputs=("h",),
+    weight_axes=2,
+    keeps_open_sizes=False,
+    chip_limits=("recurrent",),
 )
 def gru_int(
     k: Kernel[T],

@@ -20,7 +20,7 @@ from linger.numeric.kernel import Kernel, T
 _ONE = 2.0 ** (2 * interpolation.WEIGHT_BITS)
 
 
-@op("iqInterpolate")
+@op("iqInterpolate", keeps_open_sizes=False, sized_inputs=("rows", "columns"))
 def iq_interpolate(
     k: Kernel[T], x: T, rows: T, columns: T, *, data_bits: int, o_bits: int, scale_x: float, scale_o: float
 ) -> T:
@@ -31,7 +31,7 @@ def iq_interpolate(
     return blocks.requantize(k, total, source=source, target=k.scalar(scale_o), bits=o_bits)
 
 
-@iq_interpolate.constants("rows", "columns")
+@iq_interpolate.constants("rows", "columns", need_scale=False)
 def matrices(*, rows: interpolation.Matrix, columns: interpolation.Matrix, scale: float, bits: int) -> tuple[Any, ...]:
     """The weights as they are; the scale does not matter to them."""
     return rows, columns

@@ -10,7 +10,7 @@ from linger.dialect import Draw, Sample, op
 from linger.numeric.kernel import Kernel, T
 
 
-@op("iqLargest", is_scale_free=True)
+@op("iqLargest", is_scale_free=True, keeps_open_sizes=False, is_for_open_sizes=True)
 def iq_largest(k: Kernel[T], x: T, *, dims: int, o_bits: int = 8) -> T:
     """O = max x along the axis `dims`."""
     return k.store(k.max_along(k.wide(x), dims), o_bits)

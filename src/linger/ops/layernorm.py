@@ -12,10 +12,13 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Newer, NodeFacts, Refusal, Sample, op
 from linger.numeric import blocks
 from linger.numeric.curves import normalization
 from linger.numeric.kernel import Kernel, T
+
+_NEWER_INPUTS = ("x", "w", "b_normal")
+_Q15 = "normalises to Q15 in 32 bits, LayerNormInt to Q10 in 16 bits, so their numbers differ"
 
 
 def _finest(scales: Iterable[float]) -> float:
@@ -23,7 +26,17 @@ def _finest(scales: Iterable[float]) -> float:
     return list(scales)[1] * 2.0**normalization.FRACTION
 
 
-@op("LayerNormInt", limit=_finest, state_name="layernorm")
+@op(
+    "LayerNormInt",
+    newer=(
+        Newer("QLayerNorm", inputs=_NEWER_INPUTS, own={"scale_y_normal": None}, unlike=_Q15, is_packed=False),
+        Newer("QLayerNorm2d", inputs=_NEWER_INPUTS, own={"scale_y_normal": None}, unlike=_Q15),
+    ),
+    limit=_finest,
+    normalises=True,
+    chip_limits=("layer-norm",),
+    state_name="layernorm",
+)
 def layernorm_int(
     k: Kernel[T],
     x: T,
@@ -48,6 +61,15 @@ def layernorm_int(
     total = blocks.saturate(k, k.add(k.mul(n, k.wide(w)), k.wide(b)), 32)
     source = k.mul(k.scalar(2.0**normalization.FRACTION), k.scalar(scale_w))
     return blocks.requantize(k, k.reshape_like(total, x), source=source, target=k.scalar(scale_o), bits=o_bits)
+
+
+@layernorm_int.refuse
+def refuse_long_lines(node: NodeFacts) -> str | None:
+    """More numbers than can be added exactly."""
+    count, bits = node.size("w", 0), node.bits("x")
+    if count is None or normalization.is_exact(count, bits):
+        return None
+    return f"the sums over {count} numbers of {bits} bits would not be exact. Normalise fewer numbers."
 
 
 def _settings(count: int, eps: float) -> Mapping[str, Any] | Refusal:

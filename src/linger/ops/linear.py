@@ -7,12 +7,22 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("LinearInt", limit=math.prod, state_name="function_linear", has_own_counter=True)
+@op(
+    "LinearInt",
+    newer=(Newer("QLinear"),),
+    limit=math.prod,
+    weight_axes=2,
+    keeps_open_sizes=False,
+    float_op="Gemm",
+    chip_limits=("left-matrix", "product-width", "product-rank"),
+    state_name="function_linear",
+    has_own_counter=True,
+)
 def linear_int(
     k: Kernel[T],
     x: T,

@@ -24,7 +24,14 @@ def _finest(scales: Iterable[float]) -> float:
     return 2.0**25
 
 
-@op("LogSoftmaxInt", limit=_finest, last_axis="dim", input_end=64.0, state_name="LogSoftmaxInt")
+@op(
+    "LogSoftmaxInt",
+    limit=_finest,
+    last_axis="dim",
+    input_end=64.0,
+    chip_limits=("softmax",),
+    state_name="LogSoftmaxInt",
+)
 def log_softmax_int(
     k: Kernel[T],
     x: T,

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, DrawReal, Refusal, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, DrawReal, Newer, Refusal, Sample, op
 from linger.numeric.curves.gates import Q7, GateKit, largest_gate
 from linger.numeric.kernel import Kernel, T
 
 _WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
+_STATES = dict.fromkeys(("scale_c", "has_hidden", "has_cell"))
 
 
 @op(
@@ -23,6 +24,11 @@ _WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
     forms=(("x", *_WEIGHTS), ("x", "lengths", *_WEIGHTS), ("x", "lengths", "h", "c", *_WEIGHTS)),
     outputs=("y", "h", "c"),
     aliases=("LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32"),
+    newer=(Newer("QLSTM", inputs=("x", "h", "c", *_WEIGHTS), own=_STATES),),
+    real_inputs=("h", "c"),
+    weight_axes=2,
+    keeps_open_sizes=False,
+    chip_limits=("recurrent",),
 )
 def lstm_int(
     k: Kernel[T],

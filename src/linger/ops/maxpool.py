@@ -6,11 +6,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Draw, Refusal, Sample, op
+from linger.dialect import Draw, Newer, Refusal, Sample, op
 from linger.numeric.kernel import Ints, Kernel, T
 
 
-@op("MaxPool", is_scale_free=True, output_bits=None, standard_name="MaxPool")
+@op(
+    "MaxPool",
+    standard_name="MaxPool",
+    newer=(Newer("QMaxPool2d"),),
+    is_scale_free=True,
+    output_bits=None,
+    window_axes=2,
+    float_op="MaxPool",
+    chip_limits=("pool",),
+)
 def maxpool(
     k: Kernel[T],
     x: T,

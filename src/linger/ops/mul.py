@@ -7,12 +7,19 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("iqMul", limit=math.prod, state_name="iqmul__default_index")
+@op(
+    "iqMul",
+    newer=(Newer("QMul"),),
+    limit=math.prod,
+    float_op="Mul",
+    chip_limits=("factor",),
+    state_name="iqmul__default_index",
+)
 def iq_mul(
     k: Kernel[T],
     x: T,

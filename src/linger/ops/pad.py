@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, NodeFacts, Refusal, Sample, op
 from linger.numeric.kernel import Kernel, T
 
 
@@ -22,11 +22,18 @@ def iq_pad(k: Kernel[T], x: T, pads: T, value: T, *, mode: str = "constant", pla
     return k.pad(x, pads, value)
 
 
+@iq_pad.refuse
+def refuse_copied_border(node: NodeFacts) -> str | None:
+    """Modes that copy numbers."""
+    mode = node.attributes["mode"]
+    return None if mode == "constant" else f"mode={mode!r}; only a constant border has an op. Use Slice and Concat."
+
+
 def _steps(value: float, scale: float) -> int:
     return math.floor(value * scale + 0.5)
 
 
-@iq_pad.constants("pads", "value")
+@iq_pad.constants("pads", "value", need_scale=False)
 def border(*, pads: tuple[int, ...], value: float, scale: float, bits: int) -> tuple[tuple[int, ...], int]:
     """The pads as they are and the integer of the real value, which the binding has seen to fit.
 

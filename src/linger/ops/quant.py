@@ -7,12 +7,20 @@ q = sat(⌊f32(f32(x·scale_x) + ½)⌋). The sum is rounded to float32 before t
 
 from __future__ import annotations
 
-from linger.dialect import PLATFORM_QUANT, DrawReal, Sample, op
+from linger.dialect import PLATFORM_QUANT, DrawReal, Newer, Sample, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("Quant", output_bits="data_bits", state_name="iq_tensor_quant")
+@op(
+    "Quant",
+    newer=(Newer("Quant", own={"zero_point": 0}, has_rounding=False),),
+    real_inputs=("x",),
+    output_bits="data_bits",
+    float_op="QuantizeLinear",
+    chip_limits=("quant",),
+    state_name="iq_tensor_quant",
+)
 def quant(k: Kernel[T], x: T, *, data_bits: int, scale_x: float, platform_quant: str = PLATFORM_QUANT) -> T:
     """Q = sat(⌊x·scale_x + ½⌋), the product and the sum in float32."""
     rounded = blocks.round_half_up(k, k.mul(x, k.single(scale_x)))

@@ -10,7 +10,7 @@ from linger.dialect import Draw, Sample, op
 from linger.numeric.kernel import Kernel, T
 
 
-@op("Relu", is_scale_free=True, output_bits=None, standard_name="Relu")
+@op("Relu", standard_name="Relu", is_scale_free=True, output_bits=None, float_op="Relu")
 def relu(k: Kernel[T], x: T) -> T:
     """Y = max(q, 0)."""
     return k.relu(x)

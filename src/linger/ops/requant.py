@@ -8,7 +8,12 @@ from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("Requant")
+@op(
+    "Requant",
+    why_not_newer="it changes a scale only together with another computation; a Requant goes only where it widens the input "
+    "of iqSigmoid and iqTanh",
+    float_op="Identity",
+)
 def requant(k: Kernel[T], x: T, *, data_bits: int, o_bits: int, scale_x: float, scale_o: float) -> T:
     """Y = sat(⌊q·scale_o/scale_x + ½⌋)."""
     return blocks.requantize(k, k.wide(x), source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits)

@@ -11,12 +11,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
 from linger.numeric import blocks, tables
 from linger.numeric.kernel import Kernel, T
 
 
-@op("iqSigmoid", input_bits=16, output_scale=128.0, state_name="iqsigmoid")
+@op(
+    "iqSigmoid",
+    newer=(Newer("QSigmoid"),),
+    input_bits=16,
+    output_scale=128.0,
+    pieces=tables.SIGMOID,
+    chip_limits=("curve",),
+    state_name="iqsigmoid",
+)
 def iq_sigmoid(
     k: Kernel[T],
     x: T,
@@ -32,7 +40,7 @@ def iq_sigmoid(
     return blocks.requantize(k, y, source=k.scalar(2.0**15), target=k.scalar(scale_o), bits=o_bits)
 
 
-@iq_sigmoid.on("arcs", input_bits=8)
+@iq_sigmoid.on("arcs", input_bits=8, pieces=tables.ARCS_SIGMOID)
 def iq_sigmoid_on_arcs(
     k: Kernel[T],
     x: T,

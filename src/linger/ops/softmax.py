@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Newer, Refusal, Sample, op
 from linger.numeric import blocks
 from linger.numeric.curves import softmax as device
 from linger.numeric.kernel import Kernel, T
@@ -23,7 +23,15 @@ def _finest(scales: Iterable[float]) -> float:
     return 2.0**15
 
 
-@op("SoftmaxInt", limit=_finest, last_axis="dim", input_end=64.0, state_name="SoftmaxInt")
+@op(
+    "SoftmaxInt",
+    newer=(Newer("QSoftmax"),),
+    limit=_finest,
+    last_axis="dim",
+    input_end=64.0,
+    chip_limits=("softmax",),
+    state_name="SoftmaxInt",
+)
 def softmax_int(
     k: Kernel[T],
     x: T,

@@ -14,7 +14,7 @@ from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("iqSub", limit=min, state_name="iqsub__default_index")
+@op("iqSub", limit=min, chip_limits=("sum",), state_name="iqsub__default_index")
 def iq_sub(
     k: Kernel[T],
     x: T,

@@ -14,7 +14,12 @@ from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("iqSum", limit=min, state_name="iqsum__default_index")
+@op(
+    "iqSum",
+    limit=min,
+    if_missing="Replace the sum by an average pool, or by a product with a matrix of ones.",
+    state_name="iqsum__default_index",
+)
 def iq_sum(
     k: Kernel[T],
     x: T,

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
 from linger.numeric import blocks, long_tables
 from linger.numeric.kernel import Kernel, T
+
+_END = 16.0  # of Q27 in 32 bits
 
 
 def _finest(scales: Iterable[float]) -> float:
@@ -21,7 +23,16 @@ def _finest(scales: Iterable[float]) -> float:
     return 2.0**27
 
 
-@op("iqSwish", limit=_finest, input_end=16.0, state_name="iqswish")
+@op(
+    "iqSwish",
+    newer=(Newer("QSwish", is_packed=False),),
+    limit=_finest,
+    input_end=_END,
+    pieces=long_tables.SILU,
+    only_on="venusA",
+    if_missing="GELU and SiLU exist on venusA only; use ReLU, or the target venusA.",
+    state_name="iqswish",
+)
 def iq_swish(
     k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, platform_quant: str = PLATFORM_QUANT
 ) -> T:

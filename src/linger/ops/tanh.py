@@ -11,12 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
 from linger.numeric import blocks, tables
 from linger.numeric.kernel import Kernel, T
 
 
-@op("iqTanh", input_bits=16, output_scale=128.0, state_name="iqtanh")
+@op(
+    "iqTanh",
+    newer=(Newer("QTanh"),),
+    input_bits=16,
+    output_scale=128.0,
+    pieces=tables.TANH,
+    chip_limits=("curve",),
+    packed_bits=16,
+    state_name="iqtanh",
+)
 def iq_tanh(
     k: Kernel[T],
     x: T,
@@ -32,7 +41,7 @@ def iq_tanh(
     return blocks.requantize(k, y, source=k.scalar(2.0**15), target=k.scalar(scale_o), bits=o_bits)
 
 
-@iq_tanh.on("arcs", input_bits=8)
+@iq_tanh.on("arcs", input_bits=8, pieces=tables.ARCS_TANH)
 def iq_tanh_on_arcs(
     k: Kernel[T],
     x: T,

@@ -20,7 +20,7 @@ def _finest(scales: Iterable[float]) -> float:
     return min(scales) ** 2
 
 
-@op("iqVar", limit=_finest, state_name="iqvar")
+@op("iqVar", limit=_finest, chip_limits=("variance",), state_name="iqvar")
 def iq_var(
     k: Kernel[T],
     x: T,

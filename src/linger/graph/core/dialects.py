@@ -2,7 +2,7 @@
 """The newer dialect (domain `linger`, Q names) as data: its ops, what a node says of its tensors, its older names.
 
 The older dialect (domain `thinker`) is `linger.dialect.ops()`; what it computes, linger computes. A newer op is read as
-the older one of this table.
+the older one whose file names it (`newer=`); attributes that both have under different names are customary ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from linger.dialect import DOMAIN
+from linger.dialect import DOMAIN, Newer, Op, ops
 
 OLDER = DOMAIN
 NEWER = "linger"
@@ -26,6 +26,9 @@ QUANT_MODE = "floor_add"
 OTHER_QUANT_MODES = ("floor", "round", "ceil")
 DEFAULT_PLATFORM = "venus"
 """The chip of a node that names none; nodes of the older dialect name only others."""
+
+QUANT, DEQUANT = "Quant", "Dequant"
+"""The two ends of what is quantised; both dialects call them so."""
 
 CELL_BITS = 32
 CELL_SCALE = 32768.0
@@ -63,10 +66,9 @@ _INPUTS: Mapping[str, Claim] = MappingProxyType(
 """What an input of this name claims, in every op but Quant, Dequant and those that only move numbers."""
 
 _RESULT = Claim(("scale_o",), "o_bits")
-_WIDTHS = {"x_bits": "data_bits", "w_bits": "parameter_bits"}
-_STEPS = {**_WIDTHS, "stride": "strides"}
-_GATES = {**_WIDTHS, "scale_x": "scale_i"}
 _WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
+_RENAMED = {"x_bits": "data_bits", "w_bits": "parameter_bits", "stride": "strides", "scale_x": "scale_i", "axis": "dim"}
+"""Newer attributes by the name that older ops have for them, if they have one."""
 
 
 @dataclass(frozen=True)
@@ -74,26 +76,34 @@ class NewerOp:
     """One op of the newer dialect.
 
     Attributes:
-        name: Its type in the file.
+        declared: What the file of the older op says of it.
         older: The op of the older dialect, or of standard ONNX, that computes the same; None: there is none.
         inputs: Names of its inputs, in order. `("xs",)`: any number of them.
         renamed: Attributes that the older op calls otherwise.
         own: Attributes that the older op has no name for.
         result: What it claims of its first output; None: it has the scale and the width of its first input.
         real_outputs: How many real outputs follow the first.
-        is_packed: Whether the packer knows this name (it takes it for the older op).
-        why_not: Why there is no older op, or no short one.
+        why_not: Why there is no older op.
     """
 
-    name: str
+    declared: Newer
     older: str | None
     inputs: tuple[str, ...] = ("x",)
-    renamed: Mapping[str, str] = field(default_factory=lambda: _WIDTHS)
+    renamed: Mapping[str, str] = field(default_factory=dict)
     own: frozenset[str] = frozenset()
     result: Claim | None = _RESULT
     real_outputs: int = 0
-    is_packed: bool = True
     why_not: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its type in the file."""
+        return self.declared.name
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the packer knows this name (it takes it for the older op)."""
+        return self.declared.is_packed
 
     @property
     def older_names(self) -> dict[str, str]:
@@ -101,58 +111,49 @@ class NewerOp:
         return {older: newer for newer, older in self.renamed.items() if newer != "stride"}
 
 
-_WINDOW = ("x", "w", "b")
-_NORM = ("x", "w", "b_normal")
-_PAIR = ("x", "y")
-_POOL_OWN = frozenset({"count_include_pad", "divisor_override"})
-_TWO_WIDTHS = frozenset({"x_bits", "y_bits"})
-_STATE_OWN = frozenset({"scale_c", "has_hidden", "has_cell"})
-_Q15 = "it normalises to Q15 in 32 bits, LayerNormInt to Q10 in 16 bits, so their numbers differ"
+def _of_op(op: Op, declared: Newer) -> NewerOp:
+    """A newer op as the file of the older one describes it."""
+    inputs = op.inputs if declared.inputs is None else declared.inputs
+    renamed = {n: o for n, o in _RENAMED.items() if op.has_attribute(o) and o != op.output_bits}
+    has_widths = op.output_bits is not None and "x" not in op.real_inputs
+    widths = {f"{name}_bits" for name in inputs if name in ("x", "y") and has_widths} - renamed.keys()
+    return NewerOp(
+        declared=declared,
+        older=None if declared.unlike else op.name,
+        inputs=inputs,
+        renamed=renamed,
+        own=frozenset(declared.own) | widths,
+        result=_result(op, {older: newer for newer, older in renamed.items()}),
+        real_outputs=len(op.outputs) - 1,
+        why_not=f"it {declared.unlike}" if declared.unlike else "",
+    )
+
+
+def _result(op: Op, newer_names: Mapping[str, str]) -> Claim | None:
+    """Scale and width of the first output; where the older op repeats those of an input, that input's."""
+    if op.output_bits is None:
+        return None
+    if op.name == QUANT:
+        return Claim(("scale_x",), op.output_bits)
+    scale, bits = op.repeats.get("scale_o", "scale_o"), op.repeats.get("o_bits", "o_bits")
+    return Claim((scale,), newer_names.get(bits, bits))
+
+
+_WITHOUT_A_FILE = (
+    NewerOp(
+        Newer("QGLU", is_packed=False),
+        None,
+        own=frozenset({"dim"}),
+        why_not="the scale between its gate and its product is not in the file",
+    ),
+    NewerOp(Newer("Squeeze"), "Squeeze", result=None),
+)
+"""Ops of the newer dialect that none of the older one computes."""
 
 NEWER_OPS: Mapping[str, NewerOp] = MappingProxyType(
     {
-        op.name: op
-        for op in (
-            NewerOp(
-                "Quant", "Quant", renamed={}, own=frozenset({"zero_point"}), result=Claim(("scale_x",), "data_bits")
-            ),
-            NewerOp("Dequant", "Dequant", renamed={}, result=None),
-            NewerOp("QConv1d", "Conv1dInt", _WINDOW, _STEPS),
-            NewerOp("QConv2d", "Conv2dInt", _WINDOW, _STEPS),
-            NewerOp("QConvBN2d", "Conv2dInt", _WINDOW, _STEPS),
-            NewerOp("QConvTranspose1d", "ConvTranspose2dInt", _WINDOW, _STEPS, is_packed=False),
-            NewerOp("QConvTranspose2d", "ConvTranspose2dInt", _WINDOW, _STEPS),
-            NewerOp("QLinear", "LinearInt", _WINDOW),
-            NewerOp("QBatchNorm1d", "BatchNorm2dInt", _WINDOW, is_packed=False),
-            NewerOp("QBatchNorm2d", "BatchNorm2dInt", _WINDOW),
-            NewerOp("QLayerNorm", None, _NORM, own=frozenset({"scale_y_normal"}), is_packed=False, why_not=_Q15),
-            NewerOp("QLayerNorm2d", None, _NORM, own=frozenset({"scale_y_normal"}), why_not=_Q15),
-            NewerOp("QAdd", "iqAdd", _PAIR, {}, _TWO_WIDTHS),
-            NewerOp("QMul", "iqMul", _PAIR, {}, _TWO_WIDTHS),
-            NewerOp("QBmm", "BmmInt", _PAIR, {"x_bits": "data_bits"}, frozenset({"y_bits"})),
-            NewerOp("QMatmul", "BmmInt", _PAIR, {"x_bits": "data_bits"}, frozenset({"y_bits"}), is_packed=False),
-            NewerOp("QCat", "iqCat", ("xs",), {"axis": "dim"}),
-            NewerOp("QSigmoid", "iqSigmoid", renamed={}, own=frozenset({"x_bits"})),
-            NewerOp("QTanh", "iqTanh", renamed={}, own=frozenset({"x_bits"})),
-            NewerOp("QGelu", "iqGelu", renamed={}, own=frozenset({"x_bits"}), is_packed=False),
-            NewerOp("QSwish", "iqSwish", renamed={}, own=frozenset({"x_bits"}), is_packed=False),
-            NewerOp("QSoftmax", "SoftmaxInt", renamed={**_WIDTHS, "axis": "dim"}),
-            NewerOp(
-                "QGLU",
-                None,
-                own=frozenset({"dim"}),
-                is_packed=False,
-                why_not="the scale between its gate and its product is not in the file",
-            ),
-            NewerOp("QAvgPool1d", "AvgPool2dInt", renamed=_STEPS, own=_POOL_OWN, is_packed=False),
-            NewerOp("QAvgPool2d", "AvgPool2dInt", renamed=_STEPS, own=_POOL_OWN),
-            NewerOp("QGlobalAveragePool2d", "AvgPool2dInt", own=_POOL_OWN, is_packed=False),
-            NewerOp("QMaxPool2d", "MaxPool", renamed={"stride": "strides"}, result=None),
-            NewerOp("QLSTM", "LSTMInt", ("x", "h", "c", *_WEIGHTS), _GATES, _STATE_OWN, real_outputs=2),
-            NewerOp("QGRU", "GRUInt", ("x", "h", *_WEIGHTS), _GATES, _STATE_OWN, real_outputs=1),
-            NewerOp("Gather", "Gather", ("w", "indices"), result=Claim(("scale_w",), "w_bits")),
-            NewerOp("Squeeze", "Squeeze", renamed={}, result=None),
-        )
+        newer.name: newer
+        for newer in (*(_of_op(op, declared) for op in ops().values() for declared in op.newer), *_WITHOUT_A_FILE)
     }
 )
 """Every op of the newer dialect by its type."""
@@ -180,9 +181,9 @@ def claims(node: ir.Node) -> Claims:
     op = NEWER_OPS.get(node.op_type)
     if op is None:
         return Claims({}, {})
-    if op.name == "Quant":
-        return Claims({}, {0: Claim(("scale_x",), "data_bits")})
-    if op.name == "Dequant":
+    if op.name == QUANT:
+        return Claims({}, {} if op.result is None else {0: op.result})
+    if op.name == DEQUANT:
         return Claims({0: Claim(("scale_o",))}, {})
     if op.result is None:
         return Claims({}, {})

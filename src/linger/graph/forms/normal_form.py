@@ -6,7 +6,8 @@ Attaching functions, expanding and interpreting all begin here, so that what one
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,16 +23,11 @@ from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import all_nodes, attributes_of, describe, is_dialect, op_of, require_known_ops
 from linger.graph.core.dialects import NEWER, OLDER
 from linger.graph.core.element_types import INTEGERS, infer_element_types
-from linger.numeric.curves.normalization import is_exact
 from linger.numeric.fixed import limits
-from linger.numeric.onnx.products import MOST_TRANSPOSED_TAPS
 
 _NEUTRAL = {"auto_pad": "NOTSET", "storage_order": 0}
-_WINDOW_AXES = {"Conv1dInt": 1}
-"""Axes of an op's window; 2 for the others."""
-
-_WIDEST_WINDOW_DATA = 16
-_LIMITED_TO_16_BITS = frozenset({"Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "AvgPool2dInt"})
+_PLACES = "pads"
+"""The input that counts elements, whose width is not that of numbers."""
 
 
 def bring_to_normal_form(model: ir.Model) -> Changes:
@@ -64,14 +60,21 @@ def require_settings(node: ir.Node, op: Op) -> None:
     wrong = unknown_arithmetic(node)
     if wrong:
         raise UnsupportedError(f"{describe(node)}: {listing(wrong)}. Export the layer again, or set it by hand.")
-    _refuse(node, attributes_of(node, op))
+    reason = _refusal(node, op)
+    if reason is not None:
+        raise UnsupportedError(f"{describe(node)}: {reason}")
 
 
 def element_bits_of(node: ir.Node) -> int:
-    """Widest integer among data and weights; the bias (int32) and what counts elements do not."""
-    data = node.inputs[:1] if node.op_type == "iqPad" else node.inputs[:2]
-    types = [v.dtype for v in data if v is not None and v.dtype in INTEGERS]
-    return int(max((t.itemsize * 8 for t in types if t is not None), default=8))
+    """Widest integer among data and weights, the first two inputs; the bias (int32) and places do not count."""
+    names = op_of(node).inputs
+    return max((_width(v) or 8 for i, v in enumerate(node.inputs[:2]) if names[i : i + 1] != (_PLACES,)), default=8)
+
+
+def _width(value: ir.Value | None) -> int | None:
+    """The width in which a tensor stores integers; None where it holds none, or its type is not known."""
+    dtype = None if value is None else value.dtype
+    return None if dtype is None or dtype not in INTEGERS else int(dtype.itemsize * 8)
 
 
 def is_narrow_exact(node: ir.Node, op: Op) -> bool:
@@ -114,66 +117,44 @@ def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
         changes.note(describe(node), "moved into the dialect")
 
 
-def _refuse(node: ir.Node, attributes: dict[str, Any]) -> None:
-    """Settings that cannot be computed exactly, or that have no agreed meaning."""
-    window, axes = attributes.get("kernel_shape"), _WINDOW_AXES.get(node.op_type, 2)
-    if window is not None and len(window) != axes:
-        raise UnsupportedError(
-            f"{describe(node)}: a window of {len(window)} axes; this op has {axes}. Add or remove an axis of size 1."
-        )
-    if node.op_type == "AvgPool2dInt" and attributes["ceil_mode"]:
-        raise UnsupportedError(
-            f"{describe(node)}: ceil_mode=1 has no agreed divisor. Export with ceil_mode=0 and explicit pads."
-        )
-    if node.op_type in _LIMITED_TO_16_BITS and element_bits_of(node) > _WIDEST_WINDOW_DATA:
-        raise UnsupportedError(
-            f"{describe(node)}: its input has 32 bits; at most 16 are supported. Add a Requant before it."
-        )
-    if node.op_type == "iqPad" and attributes["mode"] != "constant":
-        raise UnsupportedError(
-            f"{describe(node)}: mode={attributes['mode']!r}; only a constant border has an op. Use Slice and Concat."
-        )
-    if node.op_type == "Gather":
-        source, target = (
-            (attributes[s], attributes[b]) for s, b in (("scale_w", "parameter_bits"), ("scale_o", "o_bits"))
-        )
-        if source != target:
-            raise UnsupportedError(
-                f"{describe(node)}: rows have the table's scale and width {source}, not {target}. Add a Requant behind it."
-            )
-    if node.op_type == "iqAdd":
-        _refuse_two_roundings(node, attributes)
-    if node.op_type == "ConvTranspose2dInt":
-        _refuse_long_sums(node, attributes)
-    if node.op_type == "LayerNormInt":
-        _refuse_long_lines(node)
+@dataclass(frozen=True)
+class _NodeFacts:
+    """The facts of a node that its op is asked about (`linger.dialect.NodeFacts`)."""
+
+    attributes: Mapping[str, Any]
+    inputs: Mapping[str, ir.Value | None]
+
+    def size(self, name: str, axis: int) -> int | None:
+        return _size(self.inputs.get(name), axis)
+
+    def bits(self, name: str) -> int:
+        return _width(self.inputs.get(name)) or 8
+
+    def is_real(self, name: str) -> bool:
+        value = self.inputs.get(name)
+        return value is not None and value.dtype == ir.DataType.FLOAT
+
+    def content(self, name: str) -> Any:
+        return content_of(self.inputs.get(name))
 
 
-def _refuse_two_roundings(node: ir.Node, attributes: dict[str, Any]) -> None:
-    """Old files add a real number with one rounding, ⌊(x/scale_x + c)·scale_o + ½⌋; iqAdd rounds each operand."""
-    y = node.inputs[1] if len(node.inputs) > 1 else None
-    if y is None or y.dtype != ir.DataType.FLOAT or attributes["scale_o"] >= attributes["scale_x"]:
-        return
-    content = content_of(y)
-    if content is None or np.any(content * attributes["scale_o"] % 1):
-        raise UnsupportedError(
-            f"{describe(node)}: adds a real number that is no whole number at scale_o={attributes['scale_o']:g}, which is "
-            f"coarser than scale_x={attributes['scale_x']:g}: two roundings are not one. Quantise the number first."
-        )
+def _refusal(node: ir.Node, op: Op) -> str | None:
+    """Why a node cannot be computed exactly, or has settings without an agreed meaning."""
+    attributes = attributes_of(node, op)
+    window = attributes.get("kernel_shape")
+    if window is not None and len(window) != op.window_axes:
+        return f"a window of {len(window)} axes; this op has {op.window_axes}. Add or remove an axis of size 1."
+    if element_bits_of(node) > op.widest_data:
+        return f"its input has 32 bits; at most {op.widest_data} are supported. Add a Requant before it."
+    if op.refusal is None:
+        return None
+    return op.refusal(_NodeFacts(attributes, dict(zip(op.inputs, node.inputs, strict=False))))
 
 
-def _refuse_long_sums(node: ir.Node, attributes: dict[str, Any]) -> None:
-    inputs = _size(node.inputs[1], 0)
-    taps = inputs // attributes["group"] * math.prod(attributes["kernel_shape"]) if isinstance(inputs, int) else 0
-    if taps > MOST_TRANSPOSED_TAPS:
-        raise UnsupportedError(
-            f"{describe(node)}: {taps} products per output; at most {MOST_TRANSPOSED_TAPS} are supported. Use more groups."
-        )
-
-
-def _size(value: ir.Value | None, axis: int) -> Any:
-    """The size of an axis; not an int where it is not known."""
-    return None if value is None or value.shape is None or axis >= len(value.shape) else value.shape[axis]
+def _size(value: ir.Value | None, axis: int) -> int | None:
+    """The size of an axis; None where it is not known."""
+    size = None if value is None or value.shape is None or axis >= len(value.shape) else value.shape[axis]
+    return size if isinstance(size, int) else None
 
 
 def _require_form(node: ir.Node, op: Op) -> None:
@@ -188,16 +169,6 @@ def _require_form(node: ir.Node, op: Op) -> None:
         )
 
 
-def _refuse_long_lines(node: ir.Node) -> None:
-    count = _size(node.inputs[1], 0)
-    x = node.inputs[0]
-    bits = 8 if x is None or x.dtype not in INTEGERS else int(x.dtype.itemsize * 8)
-    if isinstance(count, int) and not is_exact(count, bits):
-        raise UnsupportedError(
-            f"{describe(node)}: the sums over {count} numbers of {bits} bits would not be exact. Normalise fewer numbers."
-        )
-
-
 def _complete_inputs(model: ir.Model, node: ir.Node, op: Op, changes: Changes) -> None:
     """Supply what was left out: a zero bias, the open end of a Clip."""
     if op.is_variadic or op.forms:
@@ -208,16 +179,15 @@ def _complete_inputs(model: ir.Model, node: ir.Node, op: Op, changes: Changes) -
     node.resize_inputs(len(op.inputs))
     for index, (name, value) in enumerate(zip(op.inputs, present, strict=True)):
         if value is None:
-            node.replace_input_with(index, _neutral_input(model, node, name))
+            node.replace_input_with(index, _neutral_input(model, node, op, name))
             changes.note(describe(node), f"input {name!r} completed")
 
 
-def _neutral_input(model: ir.Model, node: ir.Node, name: str) -> ir.Value:
+def _neutral_input(model: ir.Model, node: ir.Node, op: Op, name: str) -> ir.Value:
     first = node.inputs[0]
     if name == "b":
-        weight = node.inputs[1]
-        channels = _output_channels(node, weight)
-        if not isinstance(channels, int):
+        channels = _output_channels(node, op)
+        if channels is None:
             raise UnsupportedError(
                 f"{describe(node)}: the weight's shape is not known, so no zero bias can be added. Give the node a bias."
             )
@@ -229,12 +199,11 @@ def _neutral_input(model: ir.Model, node: ir.Node, name: str) -> ir.Value:
     raise UnsupportedError(f"{describe(node)}: input {name!r} is missing. Connect it.")
 
 
-def _output_channels(node: ir.Node, weight: ir.Value | None) -> Any:
-    """Of a weight [out, in/group, …] or, transposed, [in, out/group, …]; not an int where the shape is not known."""
-    if node.op_type != "ConvTranspose2dInt":
-        return _size(weight, 0)
-    outside = _size(weight, 1)
-    return outside * node.attributes["group"].as_int() if isinstance(outside, int) else None
+def _output_channels(node: ir.Node, op: Op) -> int | None:
+    """The channels of the output; None where the shape of the weight is not known."""
+    sizes = [_size(node.inputs[1], axis) for axis in (0, 1)]
+    group = node.attributes["group"].as_int() if op.is_transposed else 1
+    return None if sizes[op.is_transposed] is None else op.output_channels([size or 0 for size in sizes], group)
 
 
 def _initializer(model: ir.Model, name: str, content: NDArray[Any]) -> ir.Value:

@@ -11,9 +11,6 @@ import onnx_ir as ir
 from linger.numeric.fixed import FLOAT32_EXACT
 from linger.numeric.onnx.writer import BOOL, DOUBLE, FLOAT, INT32, UINT8, AttributeRef, OnnxValue, OnnxWriter
 
-MOST_TRANSPOSED_TAPS = int(FLOAT32_EXACT) // (15 * 15)
-"""Products of two 4-bit digits that float32 adds exactly: input channels of a group times taps of the kernel."""
-
 
 class OnnxProducts(OnnxWriter):
     """Linear layers, matrix products and convolutions."""
