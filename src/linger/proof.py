@@ -15,8 +15,7 @@ from linger.errors import GraphError, LingerError, UsageError
 from linger.graph.files.model_io import ModelLike, load
 from linger.progress import progress
 from linger.runtime.generated import generated_feeds, generated_shapes
-from linger.runtime.session import Session
-from linger.runtime.session_options import Options, checked_levels, make_session_options
+from linger.runtime.session import Options, Session, checked_levels, make_session_options
 from linger.verification.proof.comparison import Way
 from linger.verification.proof.result import Verification
 from linger.verification.proof.verify import KEPT_BYTES, verify_file

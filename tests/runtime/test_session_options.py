@@ -4,7 +4,7 @@ import onnxruntime as ort
 import pytest
 
 from linger.errors import UsageError
-from linger.runtime.session_options import LEVELS, checked_levels, make_session_options
+from linger.runtime.session import LEVELS, checked_levels, make_session_options
 
 
 @pytest.mark.parametrize("level", LEVELS)

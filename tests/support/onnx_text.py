@@ -5,7 +5,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from linger.runtime.session_options import make_session_options
+from linger.runtime.session import make_session_options
 
 
 def parse(body, *, inputs="float[n] x", outputs="float[n] y", extra="", domains="", opset=17):

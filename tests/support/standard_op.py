@@ -5,7 +5,7 @@ import onnx
 import onnxruntime as ort
 
 from linger.runtime.reference import Reference
-from linger.runtime.session_options import make_session_options
+from linger.runtime.session import make_session_options
 
 
 def by_reference(op_type, inputs, *, opset, outputs=1, **attributes):

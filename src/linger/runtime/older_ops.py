@@ -16,19 +16,21 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_resize import Resize as AnyResize
 from onnx.reference.ops.op_scatter_elements import ScatterElements
 
+Array = NDArray[Any]
+
 _AXIS_ALONE = 13
-"""Softmax and its kin normalise one axis from this opset on, everything from an axis on before."""
+"""From this opset on Softmax and its kin normalise one axis; before, all axes from that one on."""
 
 _RUNNING_ONLY = 7
-"""Before this opset a batch normalization says by `is_test` whether it is one of running statistics."""
+"""Before this opset the attribute `is_test` says whether a batch normalization uses the running statistics."""
 
 _TRUTH_MASK = 10
-"""The mask of a Dropout holds truth values from this opset on, numbers before."""
+"""From this opset on the mask of a Dropout holds booleans; before, numbers."""
 
 _TRAINING_MODE = 12
 """Dropout has a training mode from this opset on."""
 
-_NEAREST: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+_NEAREST: dict[str, Callable[[Array], Array]] = {
     "round_prefer_floor": lambda at: np.ceil(at - np.float32(0.5)),
     "round_prefer_ceil": lambda at: np.floor(at + np.float32(0.5)),
     "floor": np.floor,
@@ -43,16 +45,16 @@ def opset_of(op: OpRun) -> int:
 
 
 def is_given(op: OpRun, name: str) -> bool:
-    """Whether a node has an attribute; onnx fills in today's default for one that it does not have."""
+    """Whether the node itself has an attribute; onnx passes today's default for one that is absent."""
     return any(a.name == name for a in op.onnx_node.attribute)
 
 
 class BatchNormalization(OpRun):
-    """Of every opset: y = (x − mean) / √(var + epsilon) · scale + bias, with the statistics of the batch where asked."""
+    """Of every opset: y = (x − mean) / √(var + epsilon) · scale + bias; in training mode with the batch's statistics."""
 
     op_domain = ""
 
-    def _run(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any, **settings: Any) -> tuple[Any, ...]:
+    def _run(self, x: Array, scale: Array, bias: Array, mean: Array, var: Array, **settings: Any) -> tuple[Array, ...]:
         opset, kind = opset_of(self), x.dtype
         is_training = bool(settings.get("training_mode")) or (opset < _RUNNING_ONLY and not settings.get("is_test"))
         # before opset 9 spatial=0 has one entry per element of a picture instead of one per channel
@@ -73,11 +75,11 @@ class BatchNormalization(OpRun):
 
 
 class _Normalized(OpRun):
-    """One axis from opset 13 on; before that the tensor as a matrix: the axes before `axis` and those from it on."""
+    """From opset 13 on along one axis; before, along all axes from `axis` on, which are flattened to one."""
 
     op_domain = ""
 
-    def _run(self, x: Any, axis: Any = None) -> tuple[Any]:
+    def _run(self, x: Array, axis: int = -1) -> tuple[Array]:
         if opset_of(self) >= _AXIS_ALONE:
             return (self._along(x, axis).astype(x.dtype),)
         first = axis if is_given(self, "axis") else 1
@@ -85,11 +87,11 @@ class _Normalized(OpRun):
         return (self._along(x.reshape(rows, -1) if x.size else x, -1).reshape(x.shape).astype(x.dtype),)
 
     @staticmethod
-    def _along(x: NDArray[Any], axis: int) -> NDArray[Any]:
+    def _along(x: Array, axis: int) -> Array:
         raise NotImplementedError
 
 
-def _shifted(x: NDArray[Any], axis: int) -> NDArray[Any]:
+def _shifted(x: Array, axis: int) -> Array:
     return np.asarray(x - x.max(axis=axis, keepdims=True, initial=-np.inf))
 
 
@@ -97,7 +99,7 @@ class Softmax(_Normalized):
     """Of the standard domain, every opset."""
 
     @staticmethod
-    def _along(x: NDArray[Any], axis: int) -> NDArray[Any]:
+    def _along(x: Array, axis: int) -> Array:
         powers = np.exp(_shifted(x, axis))
         return np.asarray(powers / powers.sum(axis=axis, keepdims=True))
 
@@ -106,7 +108,7 @@ class LogSoftmax(_Normalized):
     """Of the standard domain, every opset."""
 
     @staticmethod
-    def _along(x: NDArray[Any], axis: int) -> NDArray[Any]:
+    def _along(x: Array, axis: int) -> Array:
         below = _shifted(x, axis)
         return np.asarray(below - np.log(np.exp(below).sum(axis=axis, keepdims=True)))
 
@@ -115,7 +117,7 @@ class Hardmax(_Normalized):
     """Of the standard domain, every opset: 1 at the first of the largest, else 0."""
 
     @staticmethod
-    def _along(x: NDArray[Any], axis: int) -> NDArray[Any]:
+    def _along(x: Array, axis: int) -> Array:
         made = np.zeros_like(x)
         np.put_along_axis(made, x.argmax(axis=axis, keepdims=True), 1, axis=axis)
         return made
@@ -126,11 +128,13 @@ class Dropout(OpRun):
 
     op_domain = ""
 
-    def _run(self, x: Any, ratio: Any = None, training_mode: Any = None, **_: Any) -> tuple[Any, ...]:
+    def _run(
+        self, x: Array, ratio: Array | None = None, training_mode: Array | None = None, **_: Any
+    ) -> tuple[Array, ...]:
         if training_mode is not None and bool(training_mode) and (ratio is None or float(ratio) > 0):
             raise ValueError("a Dropout in training mode draws random numbers. Export the model in evaluation mode")
         opset = opset_of(self)
-        # before there was a training mode runtimes answer that nothing was masked, not that everything was kept
+        # before there was a training mode, runtimes return a mask of zeros, not of ones
         mask = np.full(x.shape, opset >= _TRAINING_MODE).astype(bool if opset >= _TRUTH_MASK else x.dtype)
         return (x, mask)[: len(self.onnx_node.output)]
 
@@ -144,20 +148,18 @@ class Resize(AnyResize):
 
     op_domain = ""
 
-    def _run(self, x: Any, *inputs: Any, **settings: Any) -> tuple[Any]:  # type: ignore[override]  # onnx lists every attribute
+    def _run(self, x: Array, *inputs: Any, **settings: Any) -> tuple[Array]:  # type: ignore[override]  # onnx lists every attribute
         if opset_of(self) <= 10:
             return (_resized(x, inputs[0], {"mode": settings["mode"]} | _OLD_RULES),)
         roi, scales, sizes = (*inputs, None, None, None)[:3]
         scales = None if scales is None or scales.size == 0 else scales
-        is_plain = not settings.get("antialias") and not settings.get("axes") and _has_no_policy(settings)
-        way = settings["coordinate_transformation_mode"]
-        if is_plain and way in _PLAIN_POSITIONS and settings["mode"] == "nearest":
+        way = settings["coordinate_transformation_mode"] if _is_plain(settings) else None
+        if way in _PLAIN_POSITIONS and settings["mode"] == "nearest":
             factors = np.asarray(sizes) / np.asarray(x.shape) if scales is None else scales
             return (_resized(x, factors, settings, sizes if scales is None else None),)
-        if is_plain and way == "align_corners" and scales is not None:
-            sizes = _lengths(x.shape, scales)
-            scales = None
-        result: tuple[Any] = super()._run(x, roi, scales, sizes, **settings)
+        if way == "align_corners" and scales is not None:
+            sizes, scales = _lengths(x.shape, scales), None
+        result: tuple[Array] = super()._run(x, roi, scales, sizes, **settings)
         return result
 
 
@@ -166,7 +168,7 @@ class Upsample(OpRun):
 
     op_domain = ""
 
-    def _run(self, x: Any, *inputs: Any, mode: str = "nearest", scales: Any = None) -> tuple[Any]:
+    def _run(self, x: Array, *inputs: Any, mode: str = "nearest", scales: Any = None) -> tuple[Array]:
         return (_resized(x, inputs[0] if inputs else np.asarray(scales, np.float32), {"mode": mode} | _OLD_RULES),)
 
 
@@ -179,16 +181,18 @@ class Scatter(ScatterElements):
 _OLD_RULES = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 
 
-def _has_no_policy(settings: dict[str, Any]) -> bool:
-    return settings.get("keep_aspect_ratio_policy") in (None, "stretch")
+def _is_plain(settings: dict[str, Any]) -> bool:
+    """Whether every axis is resized to the size asked for, without antialiasing."""
+    has_policy = settings.get("keep_aspect_ratio_policy") not in (None, "stretch")
+    return not (settings.get("antialias") or settings.get("axes") or has_policy)
 
 
-def _lengths(shape: tuple[int, ...], scales: NDArray[Any]) -> NDArray[np.int64]:
+def _lengths(shape: tuple[int, ...], scales: Array) -> NDArray[np.int64]:
     # in float32, as runtimes do: 5 · 0.6 is three there
     return np.floor(np.asarray(shape, np.float32) * scales.astype(np.float32)).astype(np.int64)
 
 
-def _resized(x: NDArray[Any], scales: Any, settings: dict[str, Any], sizes: Any = None) -> NDArray[Any]:
+def _resized(x: Array, scales: Any, settings: dict[str, Any], sizes: Any = None) -> Array:
     """Axis by axis; an axis that keeps its size stays as it is."""
     lengths = _lengths(x.shape, scales) if sizes is None else sizes
     for axis, (length, scale) in enumerate(zip(lengths, scales, strict=True)):
@@ -209,12 +213,12 @@ def _positions(size: int, length: int, scale: np.float32, way: str) -> NDArray[n
     return at * 0 if way == "pytorch_half_pixel" and length == 1 else (at + half) / scale - half
 
 
-def _nearest(x: NDArray[Any], at: NDArray[np.float32], axis: int, settings: dict[str, Any]) -> NDArray[Any]:
+def _nearest(x: Array, at: NDArray[np.float32], axis: int, settings: dict[str, Any]) -> Array:
     rounded = _NEAREST[settings["nearest_mode"]](at)
     return np.asarray(np.take(x, np.clip(rounded, 0, x.shape[axis] - 1).astype(np.int64), axis=axis))
 
 
-def _linear(x: NDArray[Any], at: NDArray[np.float32], axis: int) -> NDArray[Any]:
+def _linear(x: Array, at: NDArray[np.float32], axis: int) -> Array:
     last = x.shape[axis] - 1
     held = np.clip(at, 0, last)
     low = np.floor(held).astype(np.int64)

@@ -6,7 +6,7 @@ onnx's reference evaluator runs over the end of short sequences and knows the us
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,12 @@ from numpy.typing import NDArray
 from onnx.reference.op_run import OpRun
 
 Array = NDArray[Any]
+Weights = tuple[Any, ...]
+"""W, R, both halves of the bias, and the peepholes (or None) of one direction."""
+
+Functions = list[Callable[[Array], Array]]
+Step = Callable[..., list[Array]]
+"""The new states, from one input and the states before it."""
 
 
 def _sigmoid(x: Array) -> Array:
@@ -29,43 +35,52 @@ _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "softsign": lambda x: np.asarray(x / (1 + np.abs(x))),
     "softplus": lambda x: np.logaddexp(x, x.dtype.type(0)),
 }
-"""Those that have no numbers of their own."""
+"""Those that take neither alpha nor beta."""
 
 
 class _Recurrent(OpRun):
-    """What the three have in common: directions, lengths, layout; a subclass has one step."""
+    """Directions, lengths and layout, which all three share; a subclass computes one step."""
 
     op_domain = ""
     gates = 1
     usual: tuple[str, ...] = ("Tanh",)
     states = 1
 
-    def _run(self, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, *more: Any, **settings: Any) -> Any:
+    def _run(
+        self,
+        x: Array,
+        w: Array,
+        r: Array,
+        b: Array | None = None,
+        lengths: Array | None = None,
+        *more: Any,
+        **settings: Any,
+    ) -> tuple[Array, ...]:
         is_batch_first = bool(settings.get("layout"))
-        x = np.swapaxes(x, 0, 1) if is_batch_first else x
         given = (*more, None, None, None)
-        states = [None if s is None or not is_batch_first else np.swapaxes(s, 0, 1) for s in given[: self.states]]
-        states = [kept if kept is not None else s for kept, s in zip(states, given, strict=False)]
-        peepholes = given[self.states]
+        states, peepholes = given[: self.states], given[self.states]
+        if is_batch_first:
+            x, states = np.swapaxes(x, 0, 1), tuple(_swapped(s) for s in states)
         hidden, directions = r.shape[-1], w.shape[0]
         b = np.zeros((directions, 2 * self.gates * hidden), x.dtype) if b is None else b
         lengths = np.full(x.shape[1], x.shape[0]) if lengths is None else lengths
-        functions = self._functions(settings, directions)
+        zeros = np.zeros((x.shape[1], hidden), x.dtype)
         results = []
-        for d in range(directions):
-            start = [np.zeros((x.shape[1], hidden), x.dtype) if s is None else s[d] for s in states]
+        for d, functions in enumerate(self._functions(settings, directions)):
             weights = (w[d], r[d], *np.split(b[d], 2), None if peepholes is None else peepholes[d])
             is_reverse = settings.get("direction") == "reverse" or d == 1
-            step = self._step(weights, functions[d], settings)
-            results.append(_over_time(step, x, start, lengths, is_reverse=is_reverse))
+            start = [zeros if s is None else s[d] for s in states]
+            results.append(
+                _over_time(self._step(weights, functions, settings), x, start, lengths, is_reverse=is_reverse)
+            )
         sequence = np.stack([part[0] for part in results], axis=1)
         ends = [np.stack([part[1][i] for part in results]) for i in range(self.states)]
         if is_batch_first:
             sequence, ends = sequence.transpose(2, 0, 1, 3), [np.swapaxes(e, 0, 1) for e in ends]
         return (sequence, *ends)[: len(self.onnx_node.output)]
 
-    def _functions(self, settings: dict[str, Any], directions: int) -> list[list[Callable[[Array], Array]]]:
-        """The activations of each direction, each behind its limit."""
+    def _functions(self, settings: dict[str, Any], directions: int) -> list[Functions]:
+        """The activations of each direction; each one clips its argument to the limit `clip` first."""
         names = [n.lower() for n in settings.get("activations") or [*self.usual] * directions]
         unknown = [name for name in names if name not in _ACTIVATIONS]
         if unknown or settings.get("activation_alpha") or settings.get("activation_beta"):
@@ -75,33 +90,36 @@ class _Recurrent(OpRun):
         return [made[i * len(self.usual) : (i + 1) * len(self.usual)] for i in range(directions)]
 
     @staticmethod
-    def _step(weights: Any, functions: Any, settings: dict[str, Any]) -> Callable[..., list[Array]]:
+    def _step(weights: Weights, functions: Functions, settings: dict[str, Any]) -> Step:
         raise NotImplementedError
+
+
+def _swapped(state: Array | None) -> Array | None:
+    return None if state is None else np.swapaxes(state, 0, 1)
 
 
 def _limited(function: Callable[[Array], Array], limit: float | None) -> Callable[[Array], Array]:
     return function if not limit else lambda x: function(np.clip(x, x.dtype.type(-limit), x.dtype.type(limit)))
 
 
-def _over_time(step: Any, x: Array, states: list[Array], lengths: Array, *, is_reverse: bool) -> Any:
+def _over_time(
+    step: Step, x: Array, states: list[Array], lengths: Array, *, is_reverse: bool
+) -> tuple[Array, list[Array]]:
     """Every hidden state, zero behind the end of a sequence, and the states at its end."""
     sequence = np.zeros((x.shape[0], *states[0].shape), x.dtype)
-    for t in _order(x.shape[0], is_reverse=is_reverse):
+    times = range(x.shape[0])
+    for t in reversed(times) if is_reverse else times:
         runs = (t < lengths)[:, np.newaxis]
         states = [np.where(runs, new, old) for new, old in zip(step(x[t], *states), states, strict=True)]
         sequence[t] = np.where(runs, states[0], 0)
     return sequence, states
 
 
-def _order(count: int, *, is_reverse: bool) -> Iterator[int]:
-    return iter(reversed(range(count)) if is_reverse else range(count))
-
-
 class RNN(_Recurrent):
     """h = f(x·Wᵀ + h·Rᵀ + b)."""
 
     @staticmethod
-    def _step(weights: Any, functions: Any, _settings: dict[str, Any]) -> Callable[..., list[Array]]:
+    def _step(weights: Weights, functions: Functions, _settings: dict[str, Any]) -> Step:
         w, r, wb, rb, _ = weights
         return lambda x, h: [functions[0](x @ w.T + h @ r.T + wb + rb)]
 
@@ -113,7 +131,7 @@ class GRU(_Recurrent):
     usual = ("Sigmoid", "Tanh")
 
     @staticmethod
-    def _step(weights: Any, functions: Any, settings: dict[str, Any]) -> Callable[..., list[Array]]:
+    def _step(weights: Weights, functions: Functions, settings: dict[str, Any]) -> Step:
         (wz, wr, wh), (rz, rr, rh), (wbz, wbr, wbh), (rbz, rbr, rbh) = (np.split(part, 3) for part in weights[:4])
         f, g = functions
         is_linear_first = bool(settings.get("linear_before_reset"))
@@ -134,7 +152,7 @@ class LSTM(_Recurrent):
     states = 2
 
     @staticmethod
-    def _step(weights: Any, functions: Any, settings: dict[str, Any]) -> Callable[..., list[Array]]:
+    def _step(weights: Weights, functions: Functions, settings: dict[str, Any]) -> Step:
         w, r, wb, rb, peepholes = weights
         pi, po, pf = (0, 0, 0) if peepholes is None else np.split(peepholes, 3)
         f, g, end = functions

@@ -14,48 +14,51 @@ from onnx.reference.op_run import OpRun
 
 from linger.dialect import DOMAIN, Op, ops
 from linger.graph.core.dialect_node import all_nodes, attributes_of, describe, is_dialect, is_dialect_domain, op_of
+from linger.graph.core.search import inner_graphs
 from linger.graph.files.external_data import exchange, in_memory
 from linger.graph.files.growth import require_bounded
-from linger.graph.files.model_io import ModelLike, load, load_own
+from linger.graph.files.model_io import ModelLike, copied, load, load_own
 from linger.graph.files.soundness import callees_first
 from linger.graph.forms.normal_form import bring_to_normal_form
 from linger.numeric.kernel import Kernel
 from linger.numeric.numpy_kernel import NumpyKernel
-from linger.runtime.double_precision import widen_floats
-from linger.runtime.foreign_errors import as_graph_error
 from linger.runtime.reference_ops import STANDARD_OPS
-from linger.runtime.session import Feeds
+from linger.runtime.session import Feeds, as_graph_error
+
+_SINGLE, _DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 
 
 class Reference:
     """Interprets a dialect file with integers in numpy and keeps every tensor.
 
     Args:
-        model: The file.
-        kernel: What computes the dialect's ops; None: numpy.
-        is_precise: Float ops compute in double precision, as far as the file does not ask for another type itself.
+        model: The file, or a model in memory, which stays as it is.
+        kernel: The kernel that computes the dialect's ops; None: numpy.
+        is_precise: Float ops compute in double precision, except where the file names another type itself.
+        is_checked: The model is an `ir.Model` that `load` has returned: it is not checked again.
     """
 
-    def __init__(self, model: ModelLike, *, kernel: Kernel[Any] | None = None, is_precise: bool = False) -> None:
-        copy = _without_bodies(model)
+    def __init__(
+        self,
+        model: ModelLike,
+        *,
+        kernel: Kernel[Any] | None = None,
+        is_precise: bool = False,
+        is_checked: bool = False,
+    ) -> None:
+        copy = _without_bodies(model, is_checked=is_checked)
         exchange(copy, in_memory(copy))  # the evaluator reads no data files
         require_bounded(copy)
         bring_to_normal_form(copy)
-        for node in all_nodes(copy):
-            if is_dialect(node):
-                node.domain = DOMAIN
-        used = copy.graph.opset_imports
-        for domain in [d for d in used if d.startswith(f"{DOMAIN}.")]:
-            del used[domain]
-        used.setdefault(DOMAIN, 1)
-        run_ops = [_operator(op, kernel or NumpyKernel(), is_precise=is_precise) for op in ops().values()]
+        _use_plain_domain(copy)
         self._is_precise = is_precise
         if is_precise:
             widen_floats(copy)
-        functions = {f.identifier(): f for f in callees_first(copy)}  # the evaluator knows only those before
+        functions = {f.identifier(): f for f in callees_first(copy)}  # the evaluator wants callees before callers
         copy.functions.clear()
         copy.functions.update(functions)
         self._makers = {o.name: describe(node) for node in copy.graph for o in node.outputs}
+        run_ops = [_operator(op, kernel or NumpyKernel(), is_precise=is_precise) for op in ops().values()]
         with as_graph_error("the numpy reference cannot take the model"):
             self._evaluator = _Evaluator(ir.to_proto(copy), new_ops=[*run_ops, *STANDARD_OPS])
         self._outputs = [o.name for o in copy.graph.outputs]
@@ -69,7 +72,7 @@ class Reference:
         """Every tensor of the main graph by name."""
         self._evaluator.last = ()
         given = {name: self._read(array) for name, array in feeds.items()}
-        # infinities and NaN are results here, as they are in a runtime; numpy need not remark on them
+        # infinities and NaN are results here, as they are in a runtime: no warnings of numpy about them
         with as_graph_error(self._where), np.errstate(all="ignore"):
             found = self._evaluator.run(None, given, intermediate=True)
         assert isinstance(found, dict)  # intermediate=True returns all results
@@ -89,15 +92,28 @@ class _Evaluator(ReferenceEvaluator):
     last: tuple[str, ...] = ()
 
     def _log(self, level: int, _pattern: str, *args: Any) -> None:
-        if level == 1:  # onnx tells of every node before it runs: its type, its inputs, its outputs
+        if level == 1:  # onnx logs every node before it runs: its type, its inputs, its outputs
             self.last = tuple(args[-1])
 
 
-def _without_bodies(model: ModelLike) -> ir.Model:
-    """A model of its own without the functions of dialect ops; other functions are the user's and run as they are."""
-    given = load(model)
+def _without_bodies(model: ModelLike, *, is_checked: bool) -> ir.Model:
+    """A copy without the functions of dialect ops; other functions are the user's and run as they are."""
+    given = model if is_checked and isinstance(model, ir.Model) else load(model)
     functions = [function for key, function in given.functions.items() if not is_dialect_domain(key[0])]
-    return load_own(ir.Model(given.graph, ir_version=given.ir_version, functions=functions))
+    bare = ir.Model(given.graph, ir_version=given.ir_version, functions=functions)
+    # load has checked what it read from a file, but less of a model that was in memory
+    return copied(bare) if is_checked or given is not model else load_own(bare)
+
+
+def _use_plain_domain(model: ir.Model) -> None:
+    """Put the dialect nodes of every function variant into the dialect's own domain."""
+    for node in all_nodes(model):
+        if is_dialect(node):
+            node.domain = DOMAIN
+    used = model.graph.opset_imports
+    for domain in [d for d in used if d.startswith(f"{DOMAIN}.")]:
+        del used[domain]
+    used.setdefault(DOMAIN, 1)
 
 
 def _operator(op: Op, kernel: Kernel[Any], *, is_precise: bool) -> type[OpRun]:
@@ -122,8 +138,41 @@ def _operator(op: Op, kernel: Kernel[Any], *, is_precise: bool) -> type[OpRun]:
 
 
 def _as_node(proto: onnx.NodeProto) -> ir.Node:
-    """The attributes of a NodeProto through the same reader as everywhere else."""
+    """A NodeProto as an onnx_ir node, so that its attributes are read as everywhere else."""
     attributes = [ir.from_proto(a) for a in proto.attribute]
     return ir.Node(
         proto.domain, proto.op_type, [], attributes=attributes, num_outputs=len(proto.output), name=proto.name
     )
+
+
+def widen_floats(model: ir.Model) -> None:
+    """Make every float32 constant and cast one of double precision, in place; the numbers stay the same."""
+    for graph in (model.graph, *(inner for node in all_nodes(model) for inner in inner_graphs(node))):
+        for value in (*graph.inputs, *graph.initializers.values()):
+            if value.const_value is not None and value.const_value.dtype == _SINGLE:
+                value.const_value = _widened(value.const_value)
+            if value.dtype == _SINGLE:
+                value.dtype = _DOUBLE
+    for node in all_nodes(model):
+        for attribute in list(node.attributes.values()):
+            changed = _widened_attribute(node, attribute)
+            if changed is not None:
+                node.attributes.pop(attribute.name)
+                node.attributes[changed.name] = changed
+
+
+def _widened_attribute(node: ir.Node, attribute: ir.Attr) -> ir.Attr | None:
+    """An attribute in double precision; None where it holds no float32."""
+    if attribute.is_ref():
+        return None
+    if node.op_type == "Cast" and attribute.name == "to" and attribute.as_int() == _SINGLE:
+        return ir.AttrInt64("to", int(_DOUBLE))
+    if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype == _SINGLE:
+        return ir.AttrTensor(attribute.name, _widened(attribute.as_tensor()))
+    if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
+        return ir.AttrTensor("value", ir.tensor(np.asarray(attribute.value, np.float32).astype(np.float64)))
+    return None
+
+
+def _widened(tensor: ir.TensorProtocol) -> ir.Tensor[Any]:
+    return ir.Tensor(tensor.numpy().astype(np.float64), name=tensor.name)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dialect file in stock ONNX Runtime, with the calls of onnxruntime.InferenceSession."""
+"""A dialect file in stock ONNX Runtime, with the calls of onnxruntime.InferenceSession; its options as plain data."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,26 +15,41 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from linger.errors import GraphError, UsageError, listing
+from linger.errors import GraphError, LingerError, UsageError, listing
 from linger.graph.core.dialect_node import all_nodes, is_dialect
 from linger.graph.files.external_data import exchange, external_tensors, in_memory
 from linger.graph.files.growth import require_bounded
 from linger.graph.files.model_io import ModelLike, copied, load_own
 from linger.graph.forms.attach_functions import attach_functions
-from linger.runtime.foreign_errors import in_one_line
-from linger.runtime.session_options import make_session_options
 
-# every error class of ONNX Runtime's binding; they share no base of their own
+Feeds = Mapping[str, NDArray[Any]]
+
+LEVELS: Mapping[str, Any] = {
+    "disable": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+"""How far ONNX Runtime may rewrite a graph before it runs it; its own default is "all"."""
+
+Options = Mapping[str, str | int | bool]
+"""Attributes of `onnxruntime.SessionOptions`, and config entries, whose names contain a dot."""
+
+_ONLY_FATAL = 4
+"""Log severity: errors are raised, so ONNX Runtime need not print them as well."""
+
+_QUIET: Options = {"session.intra_op.allow_spinning": "0"}
+"""Waiting threads sleep instead of keeping a core busy."""
+
+_FOLDER = "session.model_external_initializers_file_folder_path"
+_LONGEST_MESSAGE = 500
+
+# every error class of ONNX Runtime's binding; they share no base class of their own
 _ORT_ERRORS = tuple(
     value
     for value in vars(ort.capi.onnxruntime_pybind11_state).values()
     if isinstance(value, type) and issubclass(value, Exception)
 )
-
-Feeds = Mapping[str, NDArray[Any]]
-
-
-_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 class Session:
@@ -51,6 +67,12 @@ class Session:
     >>> session = Session(ir.to_proto(ir.from_onnx_text(text)))
     >>> session.run(None, {"x": np.array([0.5, 1.03, 9.0], np.float32)})[0].tolist()
     [0.5, 1.0, 7.9375]
+
+    Args:
+        model: The file, or a model in memory, which stays as it is.
+        sess_options: As for `onnxruntime.InferenceSession`, and so are `providers` and the other options.
+        providers: None: the CPU.
+        is_checked: The model is an `ir.Model` that `load` has returned: it is not checked again.
     """
 
     def __init__(
@@ -58,10 +80,12 @@ class Session:
         model: ModelLike,
         sess_options: ort.SessionOptions | None = None,
         providers: Sequence[str] | None = None,
+        *,
+        is_checked: bool = False,
         **options: Any,
     ) -> None:
         self._where = f"{os.fspath(model)}: " if isinstance(model, (str, os.PathLike)) else ""
-        self._model = load_own(model)
+        self._model = copied(model) if is_checked and isinstance(model, ir.Model) else load_own(model)
         self._data_folder = _data_folder(self._model)
         require_bounded(self._model)
         attach_functions(self._model)
@@ -83,7 +107,7 @@ class Session:
             ) from error
 
     def _session_arguments(self) -> dict[str, Any]:
-        """The user's arguments; a model with a data file also says where that is, since it is loaded from memory."""
+        """The user's arguments, and the folder of the data file: the model itself is loaded from memory."""
         if self._data_folder is None:
             return self._arguments
         options = self._arguments["sess_options"]
@@ -103,8 +127,7 @@ class Session:
     def run(self, output_names: Sequence[str] | None, input_feed: Feeds, run_options: Any = None) -> list[Any]:
         """The named outputs (None: all), as onnxruntime returns them."""
         self._check_feeds(input_feed)
-        result: list[Any] = self._run(self._inner, output_names, input_feed, run_options)
-        return result
+        return self._run(self._inner, output_names, input_feed, run_options)
 
     def intermediates(self, input_feed: Feeds) -> dict[str, NDArray[Any]]:
         """Every tensor that a node of the main graph produces, by name."""
@@ -115,18 +138,19 @@ class Session:
         return dict(zip(names, self._run(self._watching, names, input_feed), strict=True))
 
     def run_up_to(self, name: str, input_feed: Feeds) -> NDArray[Any]:
-        """One tensor of the main graph, as if the model ended there: nothing else is watched, nothing behind it runs."""
+        """One tensor of the main graph, from a model that ends there: nothing else is an output, nothing behind it runs."""
         self._check_feeds(input_feed)
         return np.asarray(self._run(self._open(_ending_at(self._model, name)), [name], input_feed)[0])
 
     @staticmethod
-    def _run(inner: ort.InferenceSession, names: Sequence[str] | None, feeds: Feeds, options: Any = None) -> Any:
+    def _run(inner: ort.InferenceSession, names: Sequence[str] | None, feeds: Feeds, options: Any = None) -> list[Any]:
         try:
-            return inner.run(names, dict(feeds), options)
+            results: list[Any] = inner.run(names, dict(feeds), options)
         except _ORT_ERRORS as error:
             given = ", ".join(f"{name} {np.asarray(a).dtype}{list(np.shape(a))}" for name, a in feeds.items())
             expected = ", ".join(f"{i.name} {i.type}{i.shape}" for i in inner.get_inputs())
             raise UsageError(f"the model cannot run on {given}; it expects {expected}. {in_one_line(error)}") from error
+        return results
 
     def integer_tensors(self) -> list[str]:
         """Names of the quantised tensors: outputs of dialect nodes of integer type."""
@@ -140,22 +164,23 @@ class Session:
 
     def _check_feeds(self, feeds: Feeds) -> None:
         expected = [i.name for i in self._inner.get_inputs()]
-        missing = [n for n in expected if n not in feeds]
-        unknown = [n for n in feeds if n not in expected]
-        if missing or unknown:
-            wrong = (f"lacks {listing(missing)}" if missing else "") + (" and " if missing and unknown else "")
-            wrong += f"has unknown {listing(unknown)}" if unknown else ""
-            raise UsageError(f"the feed {wrong}. The model's inputs are {listing(expected)}.")
+        wrong = {
+            "lacks": [n for n in expected if n not in feeds],
+            "has unknown": [n for n in feeds if n not in expected],
+        }
+        text = " and ".join(f"{verb} {listing(names)}" for verb, names in wrong.items() if names)
+        if text:
+            raise UsageError(f"the feed {text}. The model's inputs are {listing(expected)}.")
 
     def __getattr__(self, name: str) -> Any:
-        # what Session does not define itself is the wrapped session's
+        # everything else that an InferenceSession has is asked of the wrapped one
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._inner, name)
 
 
 def _data_folder(model: ir.Model) -> str | None:
-    """The folder of a model's data files; ONNX Runtime knows one, so weights out of several are taken into memory."""
+    """The folder of a model's data files; ONNX Runtime takes one folder, so weights from several are read into memory."""
     folders = {str(tensor.base_dir) for tensor in external_tensors(model)}
     if len(folders) > 1:
         exchange(model, in_memory(model))
@@ -164,21 +189,22 @@ def _data_folder(model: ir.Model) -> str | None:
 
 
 def _with_every_output(model: ir.Model) -> onnx.ModelProto:
+    """The model with every tensor of the main graph as an output."""
     made = ir.to_proto(model)
     present = {o.name for o in made.graph.output}
-    for node in model.graph:
-        for output in node.outputs:
-            if output.name and output.name not in present:
-                shown = ir.serde.serialize_value(output)
-                if shown.type.HasField("tensor_type"):
-                    # ONNX Runtime infers the type itself; a wrong shape would only be in the way
-                    shown.type.tensor_type.ClearField("shape")
-                made.graph.output.append(shown)
-                present.add(output.name)
+    for output in (o for node in model.graph for o in node.outputs):
+        if output.name and output.name not in present:
+            shown = ir.serde.serialize_value(output)
+            if shown.type.HasField("tensor_type"):
+                # ONNX Runtime infers shapes itself, and refuses a declared one that is wrong
+                shown.type.tensor_type.ClearField("shape")
+            made.graph.output.append(shown)
+            present.add(output.name)
     return made
 
 
 def _ending_at(model: ir.Model, name: str) -> onnx.ModelProto:
+    """The model with one tensor as its only output, and without the nodes that it does not need."""
     copy = copied(model)
     (value,) = (o for node in copy.graph for o in node.outputs if o.name == name)
     if value not in copy.graph.outputs:
@@ -186,3 +212,85 @@ def _ending_at(model: ir.Model, name: str) -> onnx.ModelProto:
     copy.graph.outputs[:] = [value]
     RemoveUnusedNodesPass()(copy)
     return ir.to_proto(copy)
+
+
+def checked_levels(levels: str | Iterable[str]) -> tuple[str, ...]:
+    """Optimisation levels by name, each once, in the order given.
+
+    >>> checked_levels(["basic", "all", "basic"]), checked_levels("all")
+    (('basic', 'all'), ('all',))
+
+    Raises:
+        UsageError: Names that are no levels, or none at all.
+    """
+    given = [levels] if isinstance(levels, str) else list(levels)
+    unknown = [str(level) for level in given if not isinstance(level, str) or level not in LEVELS]
+    if unknown or not given:
+        wrong = f"unknown: {listing(unknown)}" if unknown else "none is given"
+        raise UsageError(f"levels: {wrong}. Choose among {listing(LEVELS)}.")
+    return tuple(dict.fromkeys(given))
+
+
+def make_session_options(level: str = "all", options: Options | None = None) -> ort.SessionOptions:
+    """The options of one session.
+
+    Raises:
+        UsageError: Options that ONNX Runtime does not have or whose value it refuses; all of them are named.
+    """
+    made = ort.SessionOptions()
+    made.graph_optimization_level = LEVELS[level]
+    made.log_severity_level = _ONLY_FATAL
+    if options is not None and not isinstance(options, Mapping):
+        raise UsageError(
+            f"session_options: a {type(options).__name__} cannot be kept with a result. Give a mapping: attributes of "
+            'onnxruntime.SessionOptions and config entries, as in {"intra_op_num_threads": 1, '
+            '"session.disable_quant_qdq": "1"}.'
+        )
+    chosen = {**_QUIET, **(options or {})}
+    wrong = [problem for name, value in chosen.items() if (problem := _set_option(made, name, value)) is not None]
+    if wrong:
+        raise UsageError(f"session_options: {listing(wrong)}.")
+    return made
+
+
+def _set_option(made: ort.SessionOptions, name: str, value: object) -> str | None:
+    """Set one option; the result is the reason why it cannot be set, or None."""
+    if name == "graph_optimization_level":
+        return f"{name} is what levels are for ({listing(LEVELS)})"
+    try:
+        if "." in name:
+            made.add_session_config_entry(name, str(int(value) if isinstance(value, bool) else value))
+        elif name.startswith("_") or not isinstance(getattr(type(made), name, None), property):
+            return f"ONNX Runtime has no option {name}"
+        else:
+            setattr(made, name, value)
+    except TypeError:
+        return f"{name}={value!r:.40} is of a type that it does not take"
+    except (ValueError, RuntimeError) as error:
+        return f"{name}={value!r:.40} is refused ({str(error).splitlines()[0]})"
+    return None
+
+
+def in_one_line(error: BaseException) -> str:
+    """The message of another library's error, without line breaks.
+
+    >>> in_one_line(ValueError("a " + chr(10) + " b"))
+    'a b'
+    """
+    return " ".join(str(error).split())[:_LONGEST_MESSAGE]
+
+
+@contextmanager
+def as_graph_error(what: str | Callable[[], str]) -> Iterator[None]:
+    """Turn an error of any kind, raised by another library on this file, into a GraphError with its cause.
+
+    Args:
+        what: The beginning of the sentence, or a function that returns it, called once something has gone wrong.
+    """
+    try:
+        yield
+    except LingerError:
+        raise
+    except Exception as error:  # the file decides what runs, as a user's forward pass does, and may raise anything
+        where = what if isinstance(what, str) else what()
+        raise GraphError(f"{where}: {type(error).__name__}: {in_one_line(error)}") from error

@@ -14,7 +14,7 @@ from torch.export import Dim
 import linger
 from linger.onnx.exporter.options import ExportOptions
 from linger.onnx.exporter.tracing import axes_from_shapes
-from linger.runtime.session_options import make_session_options
+from linger.runtime.session import make_session_options
 from tests.support.models import SmallNet, settle, small_net
 
 AXES = {"x": {0: "n", 2: "h", 3: "w"}, "y": {0: "n"}}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from linger.errors import UsageError, VerificationError
-from linger.runtime.session_options import LEVELS
+from linger.runtime.session import LEVELS
 from linger.verification.proof.certificate import (
     DIFFERENT,
     EMBEDDED,

@@ -16,8 +16,7 @@ from linger.graph.core.dialect_node import describe
 from linger.graph.editing.rewiring import needed_by
 from linger.graph.facts.claims import is_quantising
 from linger.runtime.reference import Reference
-from linger.runtime.session import Session
-from linger.runtime.session_options import Options, make_session_options
+from linger.runtime.session import Options, Session, make_session_options
 from linger.verification.differences import (
     INTEGER_TYPES,
     Arrays,

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from linger.errors import LingerError, UsageError, VerificationError, listing
 from linger.progress import progress
 from linger.runtime.generated import generated_feeds
-from linger.runtime.session import Session
-from linger.runtime.session_options import checked_levels, make_session_options
+from linger.runtime.session import Session, checked_levels, make_session_options
 from linger.verification.digest import file_sha256, fingerprint
 from linger.verification.proof.certificate import (
     EMBEDDED,

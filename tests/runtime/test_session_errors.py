@@ -3,7 +3,7 @@
 import pytest
 
 from linger.errors import GraphError, UsageError
-from linger.runtime.foreign_errors import as_graph_error, in_one_line
+from linger.runtime.session import as_graph_error, in_one_line
 
 
 def test_any_error_becomes_one_line_with_its_cause():
