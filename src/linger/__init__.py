@@ -65,9 +65,9 @@ if TYPE_CHECKING:
     from linger.quantization.diagnosis.sensitivity_ranking import sensitivity as sensitivity
     from linger.quantization.diagnosis.sensitivity_result import Sensitivity as Sensitivity
     from linger.quantization.layers.channels import channel_shuffle as channel_shuffle
-    from linger.quantization.setup.marks import QuantMode as QuantMode
-    from linger.quantization.setup.marks import disable_quant as disable_quant
-    from linger.quantization.setup.marks import quant_module as quant_module
+    from linger.quantization.setup.marking import QuantMode as QuantMode
+    from linger.quantization.setup.marking import disable_quant as disable_quant
+    from linger.quantization.setup.marking import quant_module as quant_module
     from linger.quantization.setup.tensor_quantizer import quant_tensor as quant_tensor
     from linger.runtime.session import Session as Session
     from linger.setters import PlatFormQuant as PlatFormQuant
@@ -128,9 +128,9 @@ _HOME = {
     "normalize_module": "linger.constraint.normalize",
     "disable_normalize": "linger.constraint.normalize",
     "FixedPoint": "linger.numeric.fixed_point",
-    "disable_quant": "linger.quantization.setup.marks",
-    "quant_module": "linger.quantization.setup.marks",
-    "QuantMode": "linger.quantization.setup.marks",
+    "disable_quant": "linger.quantization.setup.marking",
+    "quant_module": "linger.quantization.setup.marking",
+    "QuantMode": "linger.quantization.setup.marking",
     "quant_tensor": "linger.quantization.setup.tensor_quantizer",
     "Switches": "linger.settings",
     **dict.fromkeys(

@@ -24,7 +24,7 @@ from linger.progress import progress
 from linger.proof import verify as verify
 from linger.quantization.setup import initialize
 from linger.quantization.setup.initialize import runtime_of
-from linger.quantization.setup.marks import QuantMode
+from linger.quantization.setup.marking import QuantMode
 from linger.reporting import plots
 from linger.settings import Switches
 from linger.verification.size_trials import OWN_TRIALS

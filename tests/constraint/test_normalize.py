@@ -14,6 +14,7 @@ from torch.nn.utils import parametrizations
 from linger.constraint.batch_norm import NormalizeBatchNorm1d, NormalizeBatchNorm2d, NormalizeBatchNorm3d
 from linger.constraint.conv_bn import ConvBN, NormalizeConvBN1d, NormalizeConvBN2d, NormalizeConvTransposeBN2d
 from linger.constraint.limits import Limits, Normalized, limits_of
+from linger.constraint.marks import LIMITS
 from linger.constraint.normalize import DEFAULT_TYPES, disable_normalize, normalize_layers, normalize_module
 from linger.constraint.normalized import (
     NormalizeConv1d,
@@ -25,7 +26,6 @@ from linger.constraint.normalized import (
 )
 from linger.constraint.recurrent import NormalizeFastGRU, NormalizeFastLSTM
 from linger.constraint.tracing import trace_layers
-from linger.constraint.wishes import wish_of
 from linger.errors import UsageError
 from linger.quantization.setup.initialize import init
 from tests.support.models import SmallNet, settle
@@ -174,12 +174,12 @@ def test_a_model_that_is_one_layer_is_replaced_and_returned():
 
 
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])
-def test_copies_keep_limits_and_wishes(clone):
+def test_copies_keep_limits_and_marks(clone):
     model = Zoo()
     normalize_module(model.linear, normalize_weight_value=2)
     again = clone(normalize_layers(model))
     assert limited(again) == limited(model)
-    assert wish_of(again.linear) == wish_of(model.linear)
+    assert LIMITS.of(again.linear) == LIMITS.of(model.linear)
 
 
 class Renamed(nn.Conv2d):
@@ -254,7 +254,7 @@ def test_a_normalize_layer_without_limits_gets_them_and_one_with_limits_keeps_th
 def pair_of(*, first, **options):
     """conv and bn after trace_layers and normalize_layers, in either order."""
     model = settle(Wired(lambda m, x: m.bn(m.conv(x)))).eval()
-    for prepare in options.pop("wishes", ()):
+    for prepare in options.pop("marks", ()):
         prepare(model)
     steps = [lambda: trace_layers(model, picture()), lambda: normalize_layers(model, **options)]
     for step in steps if first == "trace" else reversed(steps):
@@ -270,20 +270,20 @@ CASES = {
     "convolutions only": ({"normalize_modules": [nn.Conv2d]}, DEFAULT),
     "batch norms only": ({"normalize_modules": [nn.BatchNorm2d]}, Limits(output=8.0)),
     "linear only": ({"normalize_modules": [nn.Linear]}, Limits()),
-    "a wish for the convolution": (
-        {"wishes": [lambda m: normalize_module(m.conv, None, 1, 2, 3)]},
+    "a mark for the convolution": (
+        {"marks": [lambda m: normalize_module(m.conv, None, 1, 2, 3)]},
         Limits(1.0, 2.0, 8.0),
     ),
-    "a wish for the batch norm": (
-        {"wishes": [lambda m: normalize_module(m.bn, None, 1, 2, 3)]},
+    "a mark for the batch norm": (
+        {"marks": [lambda m: normalize_module(m.bn, None, 1, 2, 3)]},
         Limits(8.0, None, 3.0),
     ),
     "no output limit for the batch norm": (
-        {"wishes": [lambda m: normalize_module(m.conv, None, 1, 2, 3), lambda m: disable_normalize(m.bn)]},
+        {"marks": [lambda m: normalize_module(m.conv, None, 1, 2, 3), lambda m: disable_normalize(m.bn)]},
         Limits(1.0, 2.0, 3.0),
     ),
-    "no limits for the convolution": ({"wishes": [lambda m: disable_normalize(m.conv)]}, Limits(output=8.0)),
-    "no limits at all": ({"wishes": [disable_normalize]}, Limits()),
+    "no limits for the convolution": ({"marks": [lambda m: disable_normalize(m.conv)]}, Limits(output=8.0)),
+    "no limits at all": ({"marks": [disable_normalize]}, Limits()),
 }
 
 
@@ -299,7 +299,7 @@ def test_a_pair_can_be_chosen_by_its_own_type():
     assert limited(model) == {"conv": DEFAULT}
 
 
-def test_a_wish_for_a_pair_beats_those_for_its_parts():
+def test_a_mark_for_a_pair_beats_those_for_its_parts():
     model = Wired(lambda m, x: m.bn(m.conv(x)))
     normalize_module(model, normalize_weight_value=1)
     trace_layers(model, picture())
@@ -328,23 +328,23 @@ def test_both_orders_compute_the_same(is_training):
 # -- normalize_module ------------------------------------------------------------------------------------------------------
 
 
-def test_a_wish_is_for_the_module_and_what_is_inside():
+def test_a_mark_is_for_the_module_and_what_is_inside():
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)))
     assert normalize_module(model[1], normalize_weight_value=2) is model[1]
     assert limited(model) == {}
-    assert wish_of(model[1][1]) is None  # not one of the default types
+    assert LIMITS.of(model[1][1]) is None  # not one of the default types
     normalize_layers(model)
     assert limited(model) == {"0": DEFAULT, "1.0": Limits(2.0, 8.0, None)}
 
 
-def test_a_wish_counts_whatever_types_are_normalised():
+def test_a_mark_counts_whatever_types_are_normalised():
     model = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 2))
     normalize_module(model[0], [nn.Embedding], 2, None, 4)
     normalize_layers(model, normalize_modules=[nn.Conv2d])
     assert limited(model) == {"0": Limits(2.0, None, 4.0)}
 
 
-def test_a_wish_can_be_written_inline():
+def test_a_mark_can_be_written_inline():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -361,7 +361,7 @@ def test_layers_with_limits_get_new_ones_at_once():
     assert limited(model) == dict.fromkeys(MADE, DEFAULT) | dict.fromkeys(["linear", "pair"], Limits(1.0, 2.0, 3.0))
 
 
-def test_later_wishes_replace_earlier_ones():
+def test_later_marks_replace_earlier_ones():
     model = nn.Sequential(nn.Linear(2, 2))
     disable_normalize(model)
     normalize_module(model, normalize_weight_value=3)
@@ -405,7 +405,7 @@ def test_every_wrong_value_is_named_and_nothing_changes(name):
         f"{name}: normalize_weight_value=0, normalize_bias_value=inf, normalize_output_value=-8 cannot be a limit."
     )
     assert str(model) == before
-    assert all(wish_of(m) is None for m in model.modules())
+    assert all(LIMITS.of(m) is None for m in model.modules())
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 import linger
+from linger.constraint.marks import Widths
 from linger.constraint.normalize import disable_normalize, normalize_layers, normalize_module
 from linger.constraint.tracing import trace_layers
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.layers.layer import Widths
 from linger.quantization.setup.initialize import init
-from linger.quantization.setup.marks import disable_quant, quant_module
+from linger.quantization.setup.marking import disable_quant, quant_module
 from tests.support.models import SmallNet, settle
 
 X = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(5))
@@ -155,7 +155,7 @@ def test_limits_are_not_in_a_checkpoint():
 
 
 @pytest.mark.parametrize("path", ["traced, normalised", "normalised, traced", "normalised"])
-def test_wishes_for_quantisation_hold_after_both_steps(path):
+def test_marks_for_quantisation_hold_after_both_steps(path):
     m = model(SmallNet, 1)
     disable_quant(m.fc)
     quant_module(m.stem, parameter_bits=4)

@@ -13,6 +13,7 @@ import linger
 from linger.constraint.batch_norm import NormalizeBatchNorm3d
 from linger.constraint.conv_bn import NormalizeConvBN1d, NormalizeConvBN2d, NormalizeConvTransposeBN2d
 from linger.constraint.limits import Limits, Normalized
+from linger.constraint.marks import QUANTIZATION, Widths
 from linger.constraint.normalize import NORMALIZED, normalize_layers, normalize_module
 from linger.constraint.normalized import NormalizeConv2d, NormalizeLinear
 from linger.constraint.recurrent import NormalizeFastGRU, NormalizeFastLSTM
@@ -20,9 +21,8 @@ from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.diagnosis.coverage import coverage
-from linger.quantization.layers.layer import Widths
 from linger.quantization.setup.initialize import init, quantized_layers
-from linger.quantization.setup.marks import mark_of, quant_module
+from linger.quantization.setup.marking import quant_module
 from tests.support.models import SmallNet, settle
 from tests.support.wired import Wired, picture, quantise
 
@@ -403,11 +403,11 @@ def test_every_normalize_type_is_accepted_in_lists():
         init(nn.Sequential(nn.Linear(2, 2)), quant_modules=[nn.RNN])
 
 
-def test_widths_for_a_pair_are_wished_by_its_type_or_its_convolution():
+def test_widths_for_a_pair_are_marked_by_its_type_or_its_convolution():
     for kinds in ([NormalizeConvBN2d], [nn.Conv2d], None):
         model = zoo()
         quant_module(model[2], kinds, parameter_bits=4)
-        assert mark_of(model[2]).widths == Widths(8, 4, 8)
+        assert QUANTIZATION.of(model[2]).widths == Widths(8, 4, 8)
         assert init(model)[2].widths == Widths(8, 4, 8)
 
 
@@ -547,7 +547,7 @@ def test_torch_export_of_a_model_within_limits_runs():
         assert torch.equal(program.module()(x), expected)
 
 
-def test_wishes_reach_the_integers():
+def test_marks_reach_the_integers():
     model = settle(Wired(lambda m, x: m.bn2(m.conv2(m.bn(m.conv(x)))))).eval()
     normalize_module(model.conv2, normalize_weight_value=0.125, normalize_bias_value=None)
     model = quantise(normalize_layers(trace_layers(model, picture())), picture())

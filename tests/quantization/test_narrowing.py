@@ -5,7 +5,7 @@ from torch import nn
 
 import linger
 from linger.quantization.setup.initialize import init
-from linger.quantization.setup.marks import quant_module
+from linger.quantization.setup.marking import quant_module
 
 
 class Branch(nn.Module):

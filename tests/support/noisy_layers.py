@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.quantization.core.runtime import MARK
+from linger.constraint.marks import QUANTIZATION
 from linger.quantization.setup.initialize import init
 
 
@@ -84,7 +84,7 @@ def everything(model):
     """All that a diagnosis must leave as it is, in a form that can be compared."""
     state = {key: (value.dtype, value.numpy().tobytes()) for key, value in model.state_dict().items()}
     modules = [
-        (name, id(m), m.training, len(m._forward_hooks), len(m._forward_pre_hooks), m.__dict__.get(MARK))
+        (name, id(m), m.training, len(m._forward_hooks), len(m._forward_pre_hooks), QUANTIZATION.of(m))
         for name, m in model.named_modules()
     ]
     parameters = [(name, id(p), p.requires_grad, p.grad) for name, p in model.named_parameters()]

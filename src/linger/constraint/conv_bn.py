@@ -162,6 +162,21 @@ def joined_limits(conv: Limits, bn: Limits) -> Limits:
     return Limits(conv.weight, conv.bias, conv.output if bn.output is None else bn.output)
 
 
+def layer_of(module: nn.Module) -> nn.Module:
+    """The convolution of a fused pair; any other module itself."""
+    return module.conv if isinstance(module, ConvBN) else module
+
+
+def counts_as(module: nn.Module, types: tuple[type[nn.Module], ...]) -> bool:
+    """Whether a module is of one of these types; a fused pair counts as its convolution too."""
+    return isinstance(module, types) or isinstance(layer_of(module), types)
+
+
+def parts_of_pairs(model: nn.Module) -> set[nn.Module]:
+    """The convolutions and batch norms inside the fused pairs of a model: they are no layers of their own."""
+    return {part for pair in model.modules() if isinstance(pair, ConvBN) for part in pair.children()}
+
+
 def freeze_batch_norms(model: nn.Module, *, is_frozen: bool) -> None:
     """Freeze the statistics of fused and of limited batch norms, or let them learn again; plain ones stay as they are."""
     for module in model.modules():

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -18,10 +17,13 @@ from linger.constraint.conv_bn import (
     NormalizeConvBN1d,
     NormalizeConvBN2d,
     NormalizeConvTransposeBN2d,
+    counts_as,
     freeze_batch_norms,
     joined_limits,
+    parts_of_pairs,
 )
 from linger.constraint.limits import Limits, Normalized, checked_limits, limits_of
+from linger.constraint.marks import LIMITS, Types, checked_types, refuse_quantized
 from linger.constraint.normalized import (
     NormalizeConv1d,
     NormalizeConv2d,
@@ -32,8 +34,6 @@ from linger.constraint.normalized import (
 )
 from linger.constraint.recurrent import NormalizeFastGRU, NormalizeFastLSTM
 from linger.constraint.tracing import replace_everywhere
-from linger.constraint.wishes import keep_wish, refuse_quantized, wish_of
-from linger.errors import UsageError
 from linger.settings import chosen_switches
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ NORMALIZED: dict[type[nn.Module], type[Normalized]] = {
 """Torch layer → the same layer within limits."""
 
 _PAIRS = (NormalizeConvBN1d, NormalizeConvBN2d, NormalizeConvTransposeBN2d)
-DEFAULT_TYPES: tuple[type[nn.Module], ...] = (
+DEFAULT_TYPES: Types = (
     nn.Conv2d,
     nn.Linear,
     nn.ConvTranspose2d,
@@ -64,7 +64,6 @@ DEFAULT_TYPES: tuple[type[nn.Module], ...] = (
     nn.LSTM,
     *_PAIRS,
 )
-_SUPPORTED = (*NORMALIZED, ConvBN)
 _READING_WEIGHTS_THEMSELVES = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 """Modules that compute with their children's weights without calling the children."""
 
@@ -103,10 +102,10 @@ def normalize_layers(
     )
     types = _checked_types(f"{where}: normalize_modules", normalize_modules)
     replacements: dict[nn.Module, nn.Module] = {}
-    parts_of_pairs = {part for pair in model.modules() if isinstance(pair, ConvBN) for part in pair.children()}
+    inside_pairs = parts_of_pairs(model)
     for path, layer in model.named_modules():
         wanted = _wanted_limits(layer, types, default)
-        if layer in parts_of_pairs or not wanted.is_any or limits_of(layer).is_any:
+        if layer in inside_pairs or not wanted.is_any or limits_of(layer).is_any:
             continue
         reason = _reason_to_stay(layer, model)
         if reason:
@@ -148,14 +147,14 @@ def normalize_module(
     """
     where = "normalize_module"
     refuse_quantized(module, where)
-    wish = checked_limits(
+    limits = checked_limits(
         where,
         normalize_weight_value=normalize_weight_value,
         normalize_bias_value=normalize_bias_value,
         normalize_output_value=normalize_output_value,
     )
     types = _checked_types(f"{where}: type_modules", type_modules)
-    _keep_wish((part for part in module.modules() if _counts_as(part, types)), wish)
+    _mark((part for part in module.modules() if counts_as(part, types)), limits)
     return module
 
 
@@ -169,36 +168,26 @@ def disable_normalize(module: nn.Module) -> nn.Module:
         UsageError: The model is quantised already.
     """
     refuse_quantized(module, "disable_normalize")
-    _keep_wish(module.modules(), Limits())
+    _mark(module.modules(), Limits())
     return module
 
 
-def _keep_wish(parts: Iterable[nn.Module], wish: Limits) -> None:
+def _mark(parts: Iterable[nn.Module], limits: Limits) -> None:
     for part in parts:
-        keep_wish(part, wish)
+        LIMITS.put(part, limits)
         if isinstance(part, Normalized) and limits_of(part).is_any:
-            part.limit_to(wish)
+            part.limit_to(limits)
 
 
-def _counts_as(layer: nn.Module, types: tuple[type[nn.Module], ...]) -> bool:
-    return isinstance(layer, types) or (isinstance(layer, ConvBN) and isinstance(layer.conv, types))
-
-
-def _checked_types(where: str, types: Any) -> tuple[type[nn.Module], ...]:
+def _checked_types(where: str, types: Sequence[type[nn.Module]] | None) -> Types:
     if types is None:
         return DEFAULT_TYPES
-    wanted = tuple(types) if isinstance(types, Iterable) else (types,)
-    wrong = [t for t in wanted if not (isinstance(t, type) and issubclass(t, _SUPPORTED))]
-    if wrong:
-        names = ", ".join(getattr(t, "__name__", repr(t)) for t in wrong)
-        known = ", ".join(t.__name__ for t in (*NORMALIZED, *_PAIRS))
-        raise UsageError(f"{where}: {names} cannot be normalised. Supported types: {known}.")
-    return wanted
+    return checked_types(where, types, (*NORMALIZED, ConvBN), (*NORMALIZED, *_PAIRS), "cannot be normalised")
 
 
-def _wanted_limits(layer: nn.Module, types: tuple[type[nn.Module], ...], default: Limits) -> Limits:
-    """The wish for a layer, else the default for its type; a fused pair has what its parts would have had."""
-    own = wish_of(layer)
+def _wanted_limits(layer: nn.Module, types: Types, default: Limits) -> Limits:
+    """The marked limits of a layer, else the default for its type; a fused pair has what its parts would have had."""
+    own = LIMITS.of(layer)
     if own is not None:
         return own
     if isinstance(layer, ConvBN):

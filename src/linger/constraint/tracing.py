@@ -24,8 +24,8 @@ from linger.constraint.conv_bn import (
 )
 from linger.constraint.fusion_report import FusionReport, report_fusion
 from linger.constraint.limits import AHEAD_RELU
+from linger.constraint.marks import refuse_quantized
 from linger.constraint.normalized import NormalizeConv1d, NormalizeConv2d, NormalizeConvTranspose2d
-from linger.constraint.wishes import refuse_quantized
 from linger.errors import UsageError
 from linger.settings import chosen_switches
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from linger.constraint.marks import Widths
 from linger.quantization.core.product_policy import ProductPolicy, holds_matrices
 from linger.quantization.core.runtime import Frame
-from linger.quantization.layers.layer import Widths
-from linger.quantization.setup.marks import disable_quant, quant_module
+from linger.quantization.setup.marking import disable_quant, quant_module
 
-POLICY = ProductPolicy(frozenset({"LinearInt"}), frozenset({"head"}), (8, 8, 8))
+POLICY = ProductPolicy(frozenset({"LinearInt"}), frozenset({"head"}), Widths(8, 8, 8))
 
 
 @pytest.mark.parametrize(
@@ -22,10 +22,10 @@ def test_ops_and_places(op, path, expected):
 
 def test_a_marked_module_has_widths_of_its_own():
     layer = nn.Linear(2, 2)
-    assert POLICY.widths_in(layer) == (8, 8, 8)
+    assert POLICY.widths_in(layer) == Widths(8, 8, 8)
     quant_module(layer, data_bits=16, parameter_bits=4, out_bits=32)
-    assert POLICY.widths_in(layer) == (16, 4, 32)
-    assert POLICY.widths_in(disable_quant(nn.Linear(2, 2))) == (8, 8, 8)
+    assert POLICY.widths_in(layer) == Widths(16, 4, 32)
+    assert POLICY.widths_in(disable_quant(nn.Linear(2, 2))) == Widths(8, 8, 8)
     assert Widths() == Widths(8, 8, 8)
 
 

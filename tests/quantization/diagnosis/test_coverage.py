@@ -133,7 +133,7 @@ def test_calibration_sees_float_ops_that_no_quantised_tensor_reaches():
     assert [op.op for op in coverage(quantise(model, picture())).float_ops] == ["exp", "sub"]
 
 
-def test_a_layer_kept_float_by_wish_says_so():
+def test_a_layer_kept_float_by_a_mark_says_so():
     model = nn.Sequential(nn.Linear(3, 4), linger.disable_quant(nn.Linear(4, 4)))
     (record,) = coverage(quantise(model, torch.randn(5, 3))).float_ops
     assert (record.where, record.op) == ("1", "linear")

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
+from linger.constraint.marks import Widths
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
 from linger.quantization.diagnosis.noise_bench import NoiseBench
-from linger.quantization.layers.layer import Widths
 from tests.support.models import SmallNet, settle
 from tests.support.noisy_layers import db_by_hand, linear_by_hand, net_with_outlier, quantised_copy, vectors
 from tests.support.wired import Wired, picture
@@ -84,7 +84,7 @@ def test_macs_and_parameters_are_counted_for_the_first_batch():
     }
 
 
-def test_wishes_for_layers_hold():
+def test_marks_of_layers_hold():
     model = settle(Wired(lambda m, x: m.fc(m.bn(m.conv(x)).mean((2, 3))))).eval()
     linger.quant_module(model.conv, parameter_bits=4, out_bits=32)
     linger.disable_quant(model.conv2)

@@ -55,7 +55,7 @@ def test_embeddings_must_be_named():
     assert set(quantized_layers(init(Words(), quant_modules=TYPES))) == {"embed", "fc"}
 
 
-def test_a_wish_names_it_too():
+def test_a_mark_names_it_too():
     model = Words()
     linger.quant_module(model, parameter_bits=4)  # every default type, so not the embedding
     linger.quant_module(model.embed, [nn.Embedding], parameter_bits=16)

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import linger
+from linger.constraint.marks import Widths
 from linger.constraint.normalized import NormalizeLayerNorm
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import QTensor, unwrap
-from linger.quantization.layers.layer import Widths
 from linger.quantization.setup.initialize import init, quantized_layers
 from tests.support.integer_norm import group_norm, layer_norm
 

@@ -8,11 +8,12 @@ from torch import nn
 
 import linger
 from linger.constraint.conv_bn import ConvBN
+from linger.constraint.marks import Widths
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
-from linger.quantization.layers.layer import QuantLayer, Widths
+from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.setup.initialize import init, quantized_layers, runtime_of
-from linger.quantization.setup.marks import QuantMode
+from linger.quantization.setup.marking import QuantMode
 from tests.support.models import SmallNet, settle
 from tests.support.wired import Wired, picture, quantise
 
@@ -239,7 +240,7 @@ def traced(*marks):
     return model
 
 
-def test_a_wish_for_a_convolution_holds_after_it_was_fused():
+def test_a_mark_on_a_convolution_holds_after_it_was_fused():
     model = traced(lambda m: linger.disable_quant(m.conv), lambda m: linger.quant_module(m.conv2, parameter_bits=4))
     float_result = model.conv(picture())
     quantise(model, picture())
@@ -248,7 +249,7 @@ def test_a_wish_for_a_convolution_holds_after_it_was_fused():
     assert model.conv2.widths == Widths(8, 4, 8)
 
 
-def test_a_wish_for_a_fused_pair_holds():
+def test_a_mark_on_a_fused_pair_holds():
     model = traced()
     linger.disable_quant(model.conv)
     linger.quant_module(model.conv2, data_bits=16)

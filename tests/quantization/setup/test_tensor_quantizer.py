@@ -167,9 +167,9 @@ def test_a_part_that_stays_float_keeps_its_tensors_float():
         def forward(self, x):
             return self.fc(self.part(x))
 
-    by_wish, by_name = Whole(), Whole()
-    linger.disable_quant(by_wish.part)
-    models = [quantise(by_wish, picture()[..., :4]), init(by_name, disable_submodel=["part"]).eval()]
+    by_mark, by_name = Whole(), Whole()
+    linger.disable_quant(by_mark.part)
+    models = [quantise(by_mark, picture()[..., :4]), init(by_name, disable_submodel=["part"]).eval()]
     with linger.calibration():
         models[1](picture()[..., :4])
     reasons = ["kept float by linger.disable_quant", "kept float by disable_module or disable_submodel"]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from linger.quantization.core.runtime import MARK, Frame
+from linger.constraint.marks import QUANTIZATION, Widths
+from linger.quantization.core.runtime import Frame
 
 
 @dataclass(frozen=True)
@@ -17,16 +18,16 @@ class ProductPolicy:
 
     ops: frozenset[str]
     float_paths: frozenset[str]
-    widths: tuple[int, int, int]
+    widths: Widths
 
     def allows(self, op_name: str, frame: Frame) -> bool:
         """Whether this op may be computed as integers in the module at work."""
         return op_name in self.ops and frame.path not in self.float_paths
 
-    def widths_in(self, module: nn.Module) -> tuple[int, int, int]:
+    def widths_in(self, module: nn.Module) -> Widths:
         """The module's own widths, if `quant_module` gave it some."""
-        wish = getattr(module.__dict__.get(MARK), "widths", None)
-        return self.widths if wish is None else (wish.data, wish.parameter, wish.output)
+        choice = QUANTIZATION.of(module)
+        return self.widths if choice is None or choice.widths is None else choice.widths
 
 
 def holds_matrices(modules: Collection[nn.Module]) -> bool:

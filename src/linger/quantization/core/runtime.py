@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from linger.constraint.marks import QUANTIZATION
 from linger.dialect import Op, find_op
 from linger.quantization.core.calibrate import current_calibration
 from linger.quantization.core.compilation import not_traced, pause, resume
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
 
 RUN_FIRST = "torch.export needs the scales and integer weights of a pass before it. Run model.eval() once under torch.no_grad() first."
 """What to do when a trace, which sees no values, asks for one that no earlier pass has left."""
-
-
-MARK = "_linger_quant_mark"
-"""Attribute of a module that a user has a wish for (`linger.quantization.setup.marks`)."""
 
 
 @dataclass
@@ -280,8 +277,9 @@ class Runtime:
 
     def note_float(self, op_name: str, reason: str, macs: int = 0) -> None:
         """Remember an op of this pass that stays float."""
-        is_by_wish = any(getattr(f.module.__dict__.get(MARK), "is_disabled", False) for f in self.frames)
-        reason = "kept float by linger.disable_quant" if is_by_wish else self.reasons.get(self.path, reason)
+        choices = [QUANTIZATION.of(frame.module) for frame in self.frames]
+        is_disabled = any(choice is not None and choice.is_disabled for choice in choices)
+        reason = "kept float by linger.disable_quant" if is_disabled else self.reasons.get(self.path, reason)
         self.note(OpRecord(self.path, op_name, is_integer=False, reason=reason, macs=macs))
 
 

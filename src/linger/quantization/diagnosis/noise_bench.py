@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from linger.analysis.batches import Batch, fresh, run_batch
+from linger.constraint.marks import QUANTIZATION, Widths
 from linger.constraint.tracing import replace_everywhere
 from linger.errors import UsageError
 from linger.quantization.core.calibrate import collecting
@@ -19,9 +20,8 @@ from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.runtime import OpRecord, Runtime
 from linger.quantization.diagnosis.signal_noise import SignalNoise, float_leaves
 from linger.quantization.diagnosis.working_copy import sharing_copy, working_copy
-from linger.quantization.layers.layer import QuantLayer, Widths
+from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.setup.initialize import init, quantized_layers, runtime_of
-from linger.quantization.setup.marks import mark_of
 
 WIDE_BITS = 16
 
@@ -33,7 +33,7 @@ class LayerFacts:
     Attributes:
         path: Its first name in the model.
         op: The op it becomes.
-        widths: Bits of input, parameters and output: the user's wish, else those asked for.
+        widths: Bits of input, parameters and output: those that `quant_module` marked, else those asked for.
         by_itself: The widths that `init` gives it if nobody says anything more.
         parameters: Numbers in its weights and bias, a batch norm folded in.
     """
@@ -71,8 +71,10 @@ class NoiseBench:
 
     def _facts(self, path: str, layer: QuantLayer, bits: int) -> LayerFacts:
         module = self._model.get_submodule(path)
-        marks = [mark_of(part) for part in module.modules()]  # a wish may be on the convolution inside a fused pair
-        is_chosen = any(mark is not None and mark.widths is not None for mark in marks)
+        choices = [
+            QUANTIZATION.of(part) for part in module.modules()
+        ]  # also that of the convolution inside a fused pair
+        is_chosen = any(choice is not None and choice.widths is not None for choice in choices)
         # the batch norm is folded away: it has no numbers of its own on the device
         parameters = sum(p.numel() for name, p in layer.named_parameters() if not name.startswith("bn."))
         widths = layer.widths if is_chosen else Widths(bits, bits, bits)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from linger.analysis.batches import as_batches
+from linger.constraint.marks import Widths
 from linger.errors import UsageError
 from linger.progress import progress
 from linger.quantization.core.calibrate import is_calibrating
@@ -21,8 +22,7 @@ from linger.quantization.diagnosis.noise_bench import WIDE_BITS, LayerFacts, Noi
 from linger.quantization.diagnosis.sensitivity_file import Measurements, fingerprint, open_measurements
 from linger.quantization.diagnosis.sensitivity_result import Sensitivity, SensitivityRow
 from linger.quantization.diagnosis.signal_noise import decibels
-from linger.quantization.layers.layer import Widths
-from linger.quantization.setup.marks import checked_widths
+from linger.quantization.setup.marking import checked_widths
 
 
 def sensitivity(

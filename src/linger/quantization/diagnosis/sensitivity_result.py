@@ -52,7 +52,7 @@ class Sensitivity:
 
     Attributes:
         rows: The layers.
-        bits: Width of what no wish says anything else about.
+        bits: Width of the layers that `quant_module` has not marked.
         quantised_db: SQNR of the model with all layers quantised.
         target_db: The SQNR asked for.
         wide_layers: Layers that 16 bits were given to, most damaging first.

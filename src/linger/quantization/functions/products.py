@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
+from linger.constraint.marks import Widths
 from linger.dialect import Op, Refusal, find_op
 from linger.errors import UsageError
 from linger.numeric.fixed import limits
@@ -190,9 +191,9 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
     index = frame.next_index(op.name)
     name = runtime.unique_name(frame.path, op.name)
     layer = functional_layer(frame, f"{op.state_name}_{index}", name, product.weight.device)
-    data, parameter, output = policy.widths_in(frame.module)
-    q = _input(product.x, layer, data, runtime, frame.path)
-    call = _Call(product, q, layer, (data, parameter, output), runtime, name)
+    widths = policy.widths_in(frame.module)
+    q = _input(product.x, layer, widths.data, runtime, frame.path)
+    call = _Call(product, q, layer, widths, runtime, name)
     return call.learn() if layer.is_observing and runtime.emitter is None else call.deploy()
 
 
@@ -213,7 +214,7 @@ class _Call:
     product: Product
     q: QTensor
     layer: FunctionalLayer
-    widths: tuple[int, int, int]
+    widths: Widths
     runtime: Runtime
     name: str
 
@@ -229,7 +230,7 @@ class _Call:
         bias = None if bias is None else round_bias(bias, self.scale_x * scale_w)
         y = self._accumulate(self.q.content, integers * (1.0 / scale_w), bias)
         seen = self.layer.observe("o", y, self.name)
-        bits = self.widths[2]
+        bits = self.widths.output
         scale_o = self.layer.scale_of("o", bits, self.name, at_most=self.scale_x * scale_w)
         can_saturate = may_saturate(seen, scale_o, bits)
         values = fake_quantize(to_carrier(y, bits), scale_o, bits, can_saturate=can_saturate, is_owned=True)
@@ -238,7 +239,7 @@ class _Call:
 
     def deploy(self) -> QTensor:
         """The exact integers, simulated or written to the file."""
-        data, parameter, bits = self.widths
+        data, parameter, bits = self.widths.data, self.widths.parameter, self.widths.output
         product, runtime = self.product, self.runtime
         tensors = [self.q.content, product.weight, product.bias]
         is_differentiable = torch.is_grad_enabled() and not is_exporting() and runtime.emitter is None
@@ -299,14 +300,14 @@ class _Call:
 
     def _make_frozen(self) -> Frozen:
         integers, scale_w = self._round_weight()
-        return make_frozen(integers, self.product.bias, self.scale_x, scale_w, self.widths[1])
+        return make_frozen(integers, self.product.bias, self.scale_x, scale_w, self.widths.parameter)
 
     def _round_weight(self) -> tuple[Tensor, Any]:
         """Integer weights and their scale, lowered where the int32 bias at scale_x·scale_w would not fit."""
         bias = self.product.bias
 
         def choose_scale(largest: Scale) -> Scale:
-            scale = weight_scale(largest, self.widths[1], bias, self.scale_x, self.name)
+            scale = weight_scale(largest, self.widths.parameter, bias, self.scale_x, self.name)
             self.layer.write("running_w", largest)
             self.layer.write("scale_w", scale)
             return scale

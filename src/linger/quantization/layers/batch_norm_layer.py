@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from linger.constraint.batch_norm import batch_statistics, cumulative_momentum
 from linger.constraint.limits import clamp
+from linger.constraint.marks import Widths
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.integer_limits import integer_bound
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import OpRecord, Runtime, is_exporting
-from linger.quantization.layers.layer import QuantLayer, Widths
+from linger.quantization.layers.layer import QuantLayer
 
 _PICTURE = 4
 """Axes of the op's input; vectors and sequences become pictures of one pixel or one column."""

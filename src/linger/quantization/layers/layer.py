@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from linger.constraint.conv_bn import fold, learning_factor, normalize_folded, per_weight
 from linger.constraint.limits import Limits, exceeds
+from linger.constraint.marks import Widths
 from linger.dialect import Op, Refusal
 from linger.errors import UsageError, listing
 from linger.numeric.fixed import limits
@@ -39,15 +39,6 @@ from linger.quantization.functions.functional import constants_of, quantize_inpu
 from linger.quantization.functions.padding import pad_for
 from linger.quantization.layers.binding import bind, call_in_float
 from linger.quantization.layers.lookup import look_up
-
-
-@dataclass(frozen=True)
-class Widths:
-    """Bits of a layer's input, parameters and output."""
-
-    data: int = 8
-    parameter: int = 8
-    output: int = 8
 
 
 class QuantLayer(QuantizedBase):

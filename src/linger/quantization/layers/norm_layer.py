@@ -11,13 +11,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from linger.constraint.marks import Widths
 from linger.dialect import Op
 from linger.numeric.curves.normalization import NORMAL_BITS
 from linger.quantization.core.integer_limits import limit_parameters
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.functions.norms import PARAMETER_BITS, SCALE, Affine, run_norm
-from linger.quantization.layers.layer import QuantLayer, Widths
+from linger.quantization.layers.layer import QuantLayer
 
 _AXES = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
 """Axes of a batch, of the layers that also take one item alone."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from linger.constraint.limits import Limits
+from linger.constraint.marks import Widths
 from linger.dialect import Op, find_op
 from linger.errors import UsageError
 from linger.numeric.fixed import limits
@@ -30,7 +31,6 @@ from linger.quantization.core.runtime import OpRecord, Runtime, is_exporting
 from linger.quantization.core.statistics import QuantizedBase, over_all_processes
 from linger.quantization.functions import passthrough
 from linger.quantization.functions.functional import quantize_input, requantize_to, twin
-from linger.quantization.layers.layer import Widths
 from linger.quantization.layers.recurrent_state import (
     LayerResult,
     Sequences,

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from linger.constraint.marks import Widths
 from linger.dialect import Op
 from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.core.runtime import Runtime
-from linger.quantization.layers.layer import Widths
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.quantization.layers.recurrent_state import each
 

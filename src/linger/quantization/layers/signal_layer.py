@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from linger.constraint.marks import Widths
 from linger.dialect import Op
 from linger.quantization.core.runtime import Runtime
-from linger.quantization.layers.layer import QuantLayer, Widths
+from linger.quantization.layers.layer import QuantLayer
 
 _ROW = -2
 """The axis of size 1 that makes a signal a picture."""

@@ -94,5 +94,5 @@ class InputQuantizer:
             layer = functional_layer(frame, f"{INPUT_KEY}{name}", where, value.device)
             real = value.dequantize() if isinstance(value, QTensor) else value
             with torch._C.DisableTorchFunction():  # noqa: SLF001 - whoever watches the model's functions sees none here
-                made[id(value)] = quantize_input(real, layer, policy.widths_in(module)[0], runtime, frame.path)
+                made[id(value)] = quantize_input(real, layer, policy.widths_in(module).data, runtime, frame.path)
         return made[id(value)]

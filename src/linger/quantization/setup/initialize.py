@@ -6,17 +6,17 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from linger.constraint.batch_norm import freeze_statistics
-from linger.constraint.conv_bn import ConvBN, freeze_batch_norms
+from linger.constraint.conv_bn import ConvBN, counts_as, freeze_batch_norms, layer_of, parts_of_pairs
 from linger.constraint.limits import AHEAD_RELU, Normalized, limits_of
+from linger.constraint.marks import QUANTIZATION, QUANTIZED, QuantChoice, Types, Widths
 from linger.constraint.tracing import replace_everywhere
-from linger.constraint.wishes import QUANTIZED
 from linger.dialect import Refusal
 from linger.errors import UsageError, listing
 from linger.quantization.core.compilation import refuse_compiled
@@ -31,13 +31,13 @@ from linger.quantization.core.switched import why_off
 from linger.quantization.functions.attention import refusal_of
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
 from linger.quantization.layers.batch_norm_layer import BatchNormLayer
-from linger.quantization.layers.layer import QuantLayer, Widths
+from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layer import NormLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.quantization.layers.recurrent_cell import QuantCell
 from linger.quantization.layers.signal_layer import TransposedSignalLayer
 from linger.quantization.setup.float_inputs import EdgeMode, InputQuantizer
-from linger.quantization.setup.marks import BY_NAME, QuantMode, checked_types, checked_widths, mark_of
+from linger.quantization.setup.marking import BY_NAME, QuantMode, checked_types, checked_widths
 from linger.quantization.setup.tensor_quantizer import quant_tensor
 from linger.quantization.setup.watch import FloatWatch
 from linger.quantization.setup.weight_norm import fold_weight_norm, load_folded
@@ -117,10 +117,10 @@ def init(
     freeze_batch_norms(model, is_frozen=chosen.freezes_batch_norm)
     replacements: dict[nn.Module, nn.Module] = {}
     kept_float: dict[str, nn.Module] = {}
-    parts_of_pairs = {part for pair in model.modules() if isinstance(pair, ConvBN) for part in pair.children()}
+    inside_pairs = parts_of_pairs(model)
     for path, module in model.named_modules():
-        is_wanted = not _counts_as(module, excluded) and not _is_inside(path, float_paths)
-        if module in parts_of_pairs:
+        is_wanted = not counts_as(module, excluded) and not _is_inside(path, float_paths)
+        if module in inside_pairs:
             kept_float[path] = module
             continue
         made = _quantized(module, path, types, widths, runtime) if is_wanted else None
@@ -204,18 +204,18 @@ def _is_inside(path: str, parents: Iterable[str]) -> bool:
 
 
 def _quantized(
-    module: nn.Module, path: str, types: tuple[type[nn.Module], ...], widths: Widths, runtime: Runtime
+    module: nn.Module, path: str, types: Types, widths: Widths, runtime: Runtime
 ) -> QuantLayer | QuantRecurrent | None:
     """The quantised form of a module; None if it stays what it is."""
-    layer = _layer_of(module)
-    mark = mark_of(module) or mark_of(layer)  # a wish for a convolution holds after trace_layers too
-    if mark is not None and mark.is_disabled:
+    layer = layer_of(module)
+    choice = _choice_for(module)
+    if choice.is_disabled:
         return None
     found = op_for(layer)
     if found is None and limits_of(module).is_any:
         logger.warning("%s (%s) stays float, within its limits: it has no integer form", path, type(module).__name__)
-    is_wished = mark is not None and isinstance(layer, BY_NAME)
-    if found is None or not (is_wished or _counts_as(module, types)):
+    is_named = choice.widths is not None and isinstance(layer, BY_NAME)
+    if found is None or not (is_named or counts_as(module, types)):
         return None
     if _is_functional(module):
         return None
@@ -227,7 +227,7 @@ def _quantized(
         runtime.reasons[path] = geometry.reason
         load_folded(layer, folded)
         return None
-    chosen = mark.widths if mark is not None and mark.widths is not None else widths
+    chosen = choice.widths or widths
     if op.forms:
         kind = QuantCell if isinstance(layer, nn.RNNCellBase) else QuantRecurrent
         recurrent = kind(op, layer, chosen, runtime)
@@ -247,6 +247,11 @@ def _quantized(
         made.take_batch_norm(module.bn)
         made.training = module.training  # not train(): a frozen batch norm stays frozen
     return made
+
+
+def _choice_for(module: nn.Module) -> QuantChoice:
+    """What the marks say about a module; the mark of a convolution holds for the pair that `trace_layers` made of it."""
+    return QUANTIZATION.of(module) or QUANTIZATION.of(layer_of(module)) or QuantChoice()
 
 
 def _carry_hooks(source: nn.Module, made: nn.Module) -> None:
@@ -274,7 +279,7 @@ def _keep_reason(module: nn.Module, path: str, runtime: Runtime, *, is_wanted: b
 
 def _refusal(module: nn.Module) -> Refusal | None:
     """Why a layer of a supported type stays float, whatever its settings are."""
-    layer = _layer_of(module)
+    layer = layer_of(module)
     if has_own_forward(layer):
         return Refusal("it overrides forward")
     is_computed = isinstance(getattr(layer, "weight", None), Tensor) and "weight" not in layer._parameters  # noqa: SLF001 - hasattr finds both
@@ -295,39 +300,29 @@ def _is_functional(module: nn.Module) -> bool:
     return is_product and has_own_forward(module) and not isinstance(module, Normalized)
 
 
-def _stays_float(module: nn.Module, types: tuple[type[nn.Module], ...]) -> bool:
+def _stays_float(module: nn.Module, types: Types) -> bool:
     """Whether a module that was not replaced must not have its functions computed as integers either."""
-    mark = mark_of(module) or mark_of(_layer_of(module))
-    if mark is not None and mark.is_disabled:
+    if _choice_for(module).is_disabled:
         return True
     if isinstance(module, nn.MultiheadAttention):
         return refusal_of(module) is not None
-    if op_for(_layer_of(module)) is None:
+    if op_for(layer_of(module)) is None:
         return False
-    return not (_is_functional(module) and _counts_as(module, types))
+    return not (_is_functional(module) and counts_as(module, types))
 
 
 def _allow_products(
     model: nn.Module,
     runtime: Runtime,
-    types: tuple[type[nn.Module], ...],
+    types: Types,
     kept_float: dict[str, nn.Module],
     widths: Widths,
 ) -> None:
     """Let calls like F.linear become layers: of the kinds that are quantised, where nothing is to stay float."""
     wanted = {op.name for kind, (op, _) in supported_types().items() if any(issubclass(kind, t) for t in types)}
-    triple = (widths.data, widths.parameter, widths.output)
-    runtime.products = ProductPolicy(frozenset(wanted), frozenset(kept_float), triple)
+    runtime.products = ProductPolicy(frozenset(wanted), frozenset(kept_float), widths)
     own = set(model.modules()) - set(kept_float.values())
     runtime.make_edge = EdgeMode if holds_matrices(own) else None
-
-
-def _layer_of(module: nn.Module) -> nn.Module:
-    return cast(nn.Module, module.conv) if isinstance(module, ConvBN) else module
-
-
-def _counts_as(module: nn.Module, types: tuple[type[nn.Module], ...]) -> bool:
-    return isinstance(module, types) or isinstance(_layer_of(module), types)
 
 
 def _attach(root: nn.Module, runtime: Runtime) -> None:
@@ -340,7 +335,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     for path, module in root.named_modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # torch's way around padding, which also goes around every layer
-        module.__dict__[QUANTIZED] = True
+        QUANTIZED.put(module, said=True)
         if isinstance(module, QuantizedBase) and module.is_layer:
             runtime.layers.append(module)
             own = [p.device for p in module.parameters()]

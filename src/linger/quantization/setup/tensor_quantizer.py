@@ -6,12 +6,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from linger.constraint.marks import QUANTIZATION
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Frame, scope_of
 from linger.quantization.functions.functional import quantize_input, requantize_to
 from linger.quantization.functions.functional_layer import INPUT_KEY, FunctionalLayer, functional_layer
-from linger.quantization.setup.marks import QuantMode, mark_of
+from linger.quantization.setup.marking import QuantMode
 
 _WIDTHS = (4, 8, 16)
 
@@ -58,8 +59,8 @@ def quant_tensor(
             f"{where}: quant_tensor was called while the model is not running, so its range would belong to no pass. "
             "Call it inside forward, and the model itself instead of its forward method."
         )
-    mark, policy = mark_of(module), runtime.products
-    if (mark is not None and mark.is_disabled) or (policy is not None and frame.path in policy.float_paths):
+    choice, policy = QUANTIZATION.of(module), runtime.products
+    if (choice is not None and choice.is_disabled) or (policy is not None and frame.path in policy.float_paths):
         runtime.note_float("quant_tensor", "this layer stays float, as init was asked")
         return x
     if frame.next_index(f"{where} {INPUT_KEY}"):

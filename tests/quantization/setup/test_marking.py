@@ -1,21 +1,19 @@
-"""Wishes for single modules: widths, and staying float."""
+"""Marks of single modules: widths, and staying float."""
 
 import pytest
 import torch
 from torch import nn
 
 import linger
+from linger.constraint.marks import QUANTIZATION, QuantChoice, Widths
 from linger.errors import UsageError
 from linger.quantization.core.supported import supported_types
-from linger.quantization.layers.layer import Widths
 from linger.quantization.setup.initialize import init
-from linger.quantization.setup.marks import (
-    Mark,
+from linger.quantization.setup.marking import (
     QuantMode,
     checked_types,
     checked_widths,
     disable_quant,
-    mark_of,
     quant_module,
 )
 
@@ -27,30 +25,30 @@ def part():
 def test_disabling_marks_the_module_and_all_inside_and_returns_it():
     model = part()
     assert disable_quant(model) is model
-    assert all(mark_of(m) == Mark(is_disabled=True) for m in model.modules())
+    assert all(QUANTIZATION.of(m) == QuantChoice(is_disabled=True) for m in model.modules())
 
 
 def test_a_float_module_has_no_mark():
-    assert mark_of(nn.Linear(2, 2)) is None
+    assert QUANTIZATION.of(nn.Linear(2, 2)) is None
 
 
 def test_widths_are_marked_on_supported_layers_only():
     model = part()
     assert quant_module(model, data_bits=16, parameter_bits=4, out_bits=32) is model
-    widths = Mark(widths=Widths(16, 4, 32))
-    assert [mark_of(m) for m in model.modules()] == [None, widths, None, widths, None]
+    widths = QuantChoice(widths=Widths(16, 4, 32))
+    assert [QUANTIZATION.of(m) for m in model.modules()] == [None, widths, None, widths, None]
 
 
 def test_older_positional_signature():
     model = part()
     quant_module(model, [nn.Linear], QuantMode.QValue, 8, 4, 16)
-    assert mark_of(model[0]) is None
-    assert mark_of(model[1][0]) == Mark(widths=Widths(8, 4, 16))
+    assert QUANTIZATION.of(model[0]) is None
+    assert QUANTIZATION.of(model[1][0]) == QuantChoice(widths=Widths(8, 4, 16))
 
 
 def test_newer_keywords():
     model = quant_module(nn.Linear(2, 2), weight_bits=4, bias_bits=32)
-    assert mark_of(model) == Mark(widths=Widths(8, 4, 8))
+    assert QUANTIZATION.of(model) == QuantChoice(widths=Widths(8, 4, 8))
 
 
 @pytest.mark.parametrize("bits", [4, 8, 16])
@@ -71,10 +69,10 @@ def test_every_documented_width_runs(bits, out_bits):
     assert error <= reach * (2.0 ** (2 - bits) + 2.0 ** (2 - (out_bits or 8)))
 
 
-def test_later_wishes_replace_earlier_ones():
+def test_later_marks_replace_earlier_ones():
     layer = quant_module(quant_module(nn.Linear(2, 2), parameter_bits=4), parameter_bits=16)
-    assert mark_of(layer) == Mark(widths=Widths(8, 16, 8))
-    assert mark_of(disable_quant(layer)) == Mark(is_disabled=True)
+    assert QUANTIZATION.of(layer) == QuantChoice(widths=Widths(8, 16, 8))
+    assert QUANTIZATION.of(disable_quant(layer)) == QuantChoice(is_disabled=True)
 
 
 def test_a_quantised_layer_changes_at_once():
@@ -86,7 +84,7 @@ def test_a_quantised_layer_changes_at_once():
 def test_marks_survive_a_copy():
     import copy
 
-    assert mark_of(copy.deepcopy(disable_quant(nn.Linear(2, 2)))) == Mark(is_disabled=True)
+    assert QUANTIZATION.of(copy.deepcopy(disable_quant(nn.Linear(2, 2)))) == QuantChoice(is_disabled=True)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +102,11 @@ def test_marks_survive_a_copy():
         pytest.param(lambda m: quant_module(m, [nn.CELU]), "CELU has no integer form", id="type"),
     ],
 )
-def test_a_wrong_wish_is_refused_and_marks_nothing(call, match):
+def test_a_wrong_request_is_refused_and_marks_nothing(call, match):
     model = part()
     with pytest.raises(UsageError, match=match):
         call(model)
-    assert all(mark_of(m) is None for m in model.modules())
+    assert all(QUANTIZATION.of(m) is None for m in model.modules())
 
 
 def test_default_types_are_the_supported_ones():
@@ -123,8 +121,8 @@ def test_widths_are_checked():
         checked_widths(4, 8, 12)
 
 
-def test_a_wish_after_init_is_refused():
+def test_a_mark_after_init_is_refused():
     model = init(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 2))))
     with pytest.raises(UsageError, match=r"^disable_quant: Sequential, 0 is quantised already.*before linger\.init"):
         disable_quant(model[1])
-    assert mark_of(model[1]) is None
+    assert QUANTIZATION.of(model[1]) is None

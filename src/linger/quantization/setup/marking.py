@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wishes for single modules, kept on the modules themselves until `init` reads them."""
+"""quant_module and disable_quant: mark single modules for `init`; checks of the types and widths that both may be given."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from torch import nn
 
-from linger.constraint.conv_bn import ConvBN
+from linger.constraint import marks
+from linger.constraint.conv_bn import counts_as
 from linger.constraint.limits import Normalized
-from linger.constraint.wishes import QUANTIZED
+from linger.constraint.marks import QUANTIZATION, QUANTIZED, QuantChoice, Types, Widths
 from linger.errors import UsageError, listing
-from linger.quantization.core.runtime import MARK
 from linger.quantization.core.supported import supported_types
-from linger.quantization.layers.layer import QuantLayer, Widths
+from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 
 THROUGH_FUNCTIONS = (
@@ -52,20 +51,6 @@ class QuantMode(Enum):
     QValue = 1
 
 
-@dataclass(frozen=True)
-class Mark:
-    """What a user asked for one module: stay float, or these widths."""
-
-    is_disabled: bool = False
-    widths: Widths | None = None
-
-
-def mark_of(module: nn.Module) -> Mark | None:
-    """The wish for a module, if there is one."""
-    found: Mark | None = module.__dict__.get(MARK)
-    return found
-
-
 def disable_quant(module: nn.Module) -> nn.Module:
     """Keep a module and everything inside it in float; call it before `init`.
 
@@ -74,14 +59,14 @@ def disable_quant(module: nn.Module) -> nn.Module:
     Raises:
         UsageError: `init` came first: the layers are replaced already, and nothing would change.
     """
-    late = [name or type(module).__name__ for name, part in module.named_modules() if QUANTIZED in part.__dict__]
+    late = [name or type(module).__name__ for name, part in module.named_modules() if QUANTIZED.of(part)]
     if late:
         raise UsageError(
-            f"disable_quant: {listing(late, limit=3)} is quantised already, and a wish comes too late. Call it before "
+            f"disable_quant: {listing(late, limit=3)} is quantised already, and a mark comes too late. Call it before "
             "linger.init, or name the part there: linger.init(model, disable_submodel=[…])."
         )
     for part in module.modules():
-        part.__dict__[MARK] = Mark(is_disabled=True)
+        QUANTIZATION.put(part, QuantChoice(is_disabled=True))
     return module
 
 
@@ -120,8 +105,8 @@ def quant_module(
     for part in module.modules():
         if isinstance(part, (QuantLayer, QuantRecurrent)):
             part.widths = widths
-        elif isinstance(part, types) or (isinstance(part, ConvBN) and isinstance(part.conv, types)):
-            part.__dict__[MARK] = Mark(widths=widths)
+        elif counts_as(part, types):
+            QUANTIZATION.put(part, QuantChoice(widths=widths))
     return module
 
 
@@ -141,19 +126,13 @@ def checked_widths(data: int, parameter: int, output: int) -> Widths:
     return Widths(data, parameter, output)
 
 
-def checked_types(types: Iterable[Any] | None) -> tuple[type[nn.Module], ...]:
+def checked_types(types: Iterable[type[nn.Module]] | type[nn.Module] | None) -> Types:
     """The layer types to quantise; complains about all that linger has no op for.
 
     Normalize* types are all accepted, as the old lists name them; a layer without an op stays float.
     """
-    supported = supported_types()
+    supported = tuple(supported_types())
     if types is None:
         return tuple(kind for kind in supported if kind not in BY_NAME)
-    wanted = tuple(types) if isinstance(types, Iterable) else (types,)
     accepted = (*supported, *THROUGH_FUNCTIONS, Normalized)
-    wrong = [t for t in wanted if not (isinstance(t, type) and issubclass(t, accepted))]
-    if wrong:
-        names = ", ".join(getattr(t, "__name__", repr(t)) for t in wrong)
-        known = ", ".join(t.__name__ for t in supported)
-        raise UsageError(f"quant_modules: {names} has no integer form. Supported types: {known}.")
-    return wanted
+    return marks.checked_types("quant_modules", types, accepted, supported, "has no integer form")
