@@ -7,19 +7,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from linger.graph.core.search import find as find
     from linger.graph.editing.build import new_model as new_model
     from linger.graph.editing.edit import insert as insert
     from linger.graph.editing.edit import remove as remove
     from linger.graph.editing.edit import replace as replace
     from linger.graph.editing.extraction import extract as extract
+    from linger.graph.editing.search import find as find
     from linger.graph.files.model_io import load as load
     from linger.graph.files.model_io import save as save
 
 _HOME = {
     "load": "linger.graph.files.model_io",
     "save": "linger.graph.files.model_io",
-    "find": "linger.graph.core.search",
+    "find": "linger.graph.editing.search",
     "insert": "linger.graph.editing.edit",
     "replace": "linger.graph.editing.edit",
     "remove": "linger.graph.editing.edit",

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from linger.graph.core.walking import all_nodes
+
 CONFIDENCE = 8.0
 """λ above."""
 
@@ -36,13 +38,13 @@ def rounding_tolerance(roundings: int, dtype: Any) -> float:
 
 def count_roundings(model: ir.Model) -> int:
     """Roundings behind one value, counted as if every node were behind it: one per node, one per term of a sum."""
-    return max(1, sum(_terms(node, model) for node in ir.traversal.RecursiveGraphIterator(model.graph)))
+    return max(1, sum(_terms(node, model) for node in all_nodes(model)))
 
 
 def _terms(node: ir.Node, model: ir.Model) -> int:
     function = model.functions.get(node.op_identifier())
     if function is not None:
-        return sum(_terms(inner, model) for inner in function.all_nodes())
+        return sum(_terms(inner, model) for inner in all_nodes(function))
     sizes = [_sizes(value) for value in (*node.inputs[:2], *node.outputs[:1])]
     if node.op_type in _PRODUCTS:
         return _product_terms(node, sizes[1])

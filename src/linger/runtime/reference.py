@@ -13,8 +13,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from linger.dialect import DOMAIN, Op, ops
-from linger.graph.core.dialect_node import all_nodes, attributes_of, describe, is_dialect, is_dialect_domain, op_of
-from linger.graph.core.search import inner_graphs
+from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, is_dialect_domain, op_of
+from linger.graph.core.walking import all_nodes, graphs_in
 from linger.graph.files.external_data import exchange, in_memory
 from linger.graph.files.growth import require_bounded
 from linger.graph.files.model_io import ModelLike, copied, load, load_own
@@ -147,8 +147,8 @@ def _as_node(proto: onnx.NodeProto) -> ir.Node:
 
 def widen_floats(model: ir.Model) -> None:
     """Make every float32 constant and cast one of double precision, in place; the numbers stay the same."""
-    for graph in (model.graph, *(inner for node in all_nodes(model) for inner in inner_graphs(node))):
-        for value in (*graph.inputs, *graph.initializers.values()):
+    for place in graphs_in(model.graph):
+        for value in (*place.graph.inputs, *place.graph.initializers.values()):
             if value.const_value is not None and value.const_value.dtype == _SINGLE:
                 value.const_value = _widened(value.const_value)
             if value.dtype == _SINGLE:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from linger.errors import GraphError, LingerError, UsageError, listing
-from linger.graph.core.dialect_node import all_nodes, is_dialect
+from linger.graph.core.dialect_node import is_dialect
+from linger.graph.core.walking import all_nodes
 from linger.graph.files.external_data import exchange, external_tensors, in_memory
 from linger.graph.files.growth import require_bounded
 from linger.graph.files.model_io import ModelLike, copied, load_own

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from linger.graph.core.search import inner_graphs
+from linger.graph.core.walking import graphs_in
 from linger.graph.facts.claims import is_dequant
 from linger.graph.facts.propagation import Propagation, propagate
 
@@ -60,14 +60,8 @@ def inputs_of(model: ir.Model) -> list[ir.Value]:
 
 def inner_tensor_count(model: ir.Model) -> int:
     """How many tensors lie in branches and loops, where a comparison of the main graph does not look."""
-    inner = [graph for node in model.graph for graph in inner_graphs(node)]
-    count = 0
-    while inner:
-        graph = inner.pop()
-        for node in graph:
-            count += sum(1 for output in node.outputs if output.name)
-            inner += inner_graphs(node)
-    return count
+    inner = graphs_in(model.graph)[1:]
+    return sum(bool(output.name) for place in inner for node in place.graph for output in node.outputs)
 
 
 def _scale(node: ir.Node, output: ir.Value, known: Propagation, found: dict[str, TensorFact]) -> float | None:

@@ -9,7 +9,6 @@ import pytest
 from linger.dialect import find_op
 from linger.errors import GraphError, UnsupportedError
 from linger.graph.core.dialect_node import (
-    all_nodes,
     attributes_of,
     describe,
     is_dialect,
@@ -18,6 +17,7 @@ from linger.graph.core.dialect_node import (
     platform_of,
     require_known_ops,
 )
+from linger.graph.core.walking import all_nodes
 from tests.support.hostile import dialect
 
 

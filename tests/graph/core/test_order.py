@@ -4,12 +4,12 @@ import pytest
 
 from linger.errors import GraphError
 from linger.graph.core.order import in_order
-from linger.graph.core.walking import places
+from linger.graph.core.walking import all_graphs
 from tests.support.onnx_text import parse
 
 
 def order(body, **settings):
-    return [node.outputs[0].name for node in in_order(places(parse(body, **settings))[0])]
+    return [node.outputs[0].name for node in in_order(all_graphs(parse(body, **settings))[0])]
 
 
 def test_what_stands_first_and_can_run_stays_first():

@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from linger.graph.core.walking import defined_in, nodes_within, places
+from linger.graph.core.walking import all_graphs, all_nodes, defined_in, inputs_within, named_graphs, nodes_within
 from tests.support.passes import parsed
 
 TEXT = """<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[n] x, bool c) => (float[n] y) <float[1] w = {1}> {
@@ -15,20 +15,55 @@ TEXT = """<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[n] x, bool c)
 
 
 def test_outer_graphs_come_first_and_functions_last():
-    found = places(parsed(TEXT))
+    found = all_graphs(parsed(TEXT))
     assert [place.graph.name for place in found[:5]] == ["g", "t", "e", "u", "v"]
     assert [place.name for place in found[5:]] == ["function f::f", "i", "j"]
     assert [place.owner and place.owner.op_type for place in found] == [None, "If", "If", "If", "If", None, "If", "If"]
 
 
+def test_branches_follow_the_node_that_holds_them_and_functions_are_not_entered():
+    model = parsed(TEXT)
+    assert [node.op_type for node in all_nodes(model)] == ["If", "If", "Neg", "Add", "f"]
+    assert [node.op_type for function in model.functions.values() for node in all_nodes(function)] == [
+        "If",
+        "Neg",
+        "Abs",
+    ]
+
+
+def test_nodes_may_be_added_and_removed_on_the_way():
+    model = parsed(TEXT)
+    for node in all_nodes(model):
+        if node.op_type == "Neg":
+            node.graph.remove(node)
+        if node.op_type == "Add":
+            node.graph.insert_after(node, [ir.Node("", "Abs", [node.outputs[0]])])
+    assert [node.op_type for node in all_nodes(model)] == ["If", "If", "Add", "Abs", "f"]
+
+
+def test_graphs_in_a_list_are_numbered():
+    graphs = [ir.Graph([], [], nodes=[], name=name) for name in "ab"]
+    node = ir.Node("", "Switch", [], [ir.AttrGraphs("cases", graphs), ir.AttrGraph("default", graphs[0])])
+    assert [(name, graph.name) for name, graph in named_graphs(node)] == [
+        ("cases[0]", "a"),
+        ("cases[1]", "b"),
+        ("default", "a"),
+    ]
+
+
+def test_inputs_within_a_node_are_those_of_its_branches_too():
+    model = parsed(TEXT)
+    assert [value.name for value in inputs_within(model.graph.node(0))] == ["c", "c", "x", "x", "w", "x", "c"]
+
+
 def test_nodes_within_a_node_are_those_of_all_depths():
     model = parsed(TEXT)
-    assert [node.op_type for node in nodes_within(model.graph.node(0))] == ["If", "If", "f", "Neg", "Add"]
+    assert [node.op_type for node in nodes_within(model.graph.node(0))] == ["If", "If", "Neg", "Add", "f"]
 
 
 def test_a_graph_without_a_name_is_called_after_its_node():
     model = parsed(TEXT)
-    inner = places(model)[1]
+    inner = all_graphs(model)[1]
     inner.graph.name = None
     assert inner.name == "body of o"
 
@@ -43,4 +78,5 @@ def test_depth_needs_no_recursion():
         node = ir.Node("", "Loop", [], [ir.AttrGraph("body", graph)])
         graph = ir.Graph([], [], nodes=[node])
     model = ir.Model(graph, ir_version=8)
-    assert places(model)[-1].graph.name == "deepest"
+    assert all_graphs(model)[-1].graph.name == "deepest"
+    assert sum(1 for _ in all_nodes(model)) == 3000

@@ -3,9 +3,10 @@
 import onnx_ir as ir
 import pytest
 
-from linger.graph.core.search import Scopes, find, inner_graphs
 from linger.graph.core.tensor_text import parse_type, type_of
-from linger.graph.editing.rewiring import can_be_output, drop_unused, forget_downstream, hand_over, needed_by
+from linger.graph.core.walking import inner_graphs, inputs_within
+from linger.graph.editing.rewiring import can_be_output, drop_unused, forget_downstream, hand_over
+from linger.graph.editing.search import Scopes, find
 from linger.graph.editing.transaction import Transaction
 from tests.support.onnx_text import BRANCH, parse, printed
 
@@ -86,5 +87,5 @@ def test_initializers_that_can_be_fed_stay():
 
 
 def test_a_node_needs_what_its_branches_use():
-    names = {v.name for v in needed_by(find(parse(BRANCH), "If")[0])}
+    names = {v.name for v in inputs_within(find(parse(BRANCH), "If")[0])}
     assert {"c", "a"} <= names

@@ -4,7 +4,8 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.core.search import find, inner_graphs
+from linger.graph.core.walking import inner_graphs
+from linger.graph.editing.search import find
 from linger.graph.editing.transaction import Transaction
 from tests.support.onnx_text import BRANCH, content, parse, printed
 

@@ -10,9 +10,8 @@ import onnx_ir as ir
 
 from linger.graph.core.check_rules import CheckRule
 from linger.graph.core.finding import Finding
+from linger.graph.core.walking import all_nodes, named_graphs
 from linger.graph.facts.claims import is_quantising, is_quantising_domain
-
-_HOLDING = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 @dataclass(frozen=True)
@@ -54,29 +53,11 @@ class Place:
 
 def places_of(graph: ir.Graph | ir.Function, way: str = "") -> Iterator[Place]:
     """Every node of a graph and of the graphs inside it: outer ones first, each branch after the node that holds it."""
-    waiting: list[Iterator[Place]] = [(Place(node, way) for node in graph)]
-    while waiting:  # no recursion: files may be nested deeply
-        place = next(waiting[-1], None)
-        if place is None:
-            waiting.pop()
-            continue
+    inside: dict[object, tuple[str, Place]] = {}  # the way to a branch or body, and the node that holds it
+    for node in all_nodes(graph):
+        place = Place(node, *inside.get(node.graph, (way, None)))
+        inside.update({inner: (f"{place.path}/{name}/", place) for name, inner in named_graphs(node)})
         yield place
-        inner = [_inside(place, name, g) for name, g in _graphs_by_name(place.node)]
-        waiting += reversed(inner)
-
-
-def _inside(outer: Place, name: str, graph: ir.Graph) -> Iterator[Place]:
-    return (Place(node, f"{outer.path}/{name}/", outer) for node in graph)
-
-
-def _graphs_by_name(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
-    for name, attribute in node.attributes.items():
-        if attribute.type not in _HOLDING or attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield name, attribute.as_graph()
-        else:
-            yield from ((f"{name}[{i}]", graph) for i, graph in enumerate(attribute.as_graphs()))
 
 
 def function_places(model: ir.Model) -> Iterator[Place]:
@@ -106,7 +87,7 @@ class Whole:
     def of(cls, model: ir.Model) -> Whole:
         """The model as it is now."""
         places = tuple(places_of(model.graph))
-        inner = [(f"{place.path}/{name}/", graph) for place in places for name, graph in _graphs_by_name(place.node)]
+        inner = [(f"{place.path}/{name}/", graph) for place in places for name, graph in named_graphs(place.node)]
         return cls(model, places, any(is_quantising(place.node) for place in places), tuple(inner))
 
     def graphs(self) -> Iterator[tuple[str, ir.Graph]]:

@@ -11,7 +11,7 @@ from linger.checks.findings.node_places import Place, Whole, model_finding
 from linger.errors import listing
 from linger.graph.core import check_rules as rules
 from linger.graph.core.finding import Finding
-from linger.graph.core.search import inner_graphs
+from linger.graph.core.walking import inner_graphs
 
 Needs = dict[ir.Node, set[ir.Node]]
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from linger.checks.findings.node_places import Whole, model_finding
 from linger.graph.core import check_rules as rules
 from linger.graph.core.finding import Finding
-from linger.graph.core.search import inner_graphs
+from linger.graph.core.walking import inner_graphs
 
 
 def usage_findings(whole: Whole) -> Iterator[Finding]:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from linger.dialect import ops
-from linger.graph.core.dialect_node import all_nodes, is_dialect, platform_of
+from linger.graph.core.dialect_node import is_dialect, platform_of
 from linger.graph.core.finding import ERROR, Finding, Rule, Site
+from linger.graph.core.walking import all_nodes
 from linger.targets import KB, Target
 
 _FLOAT = "Keep it out of the file: give the layer an integer form, or compute it outside of the model."

@@ -17,9 +17,9 @@ from linger.checks.limits import windows as window_limits
 from linger.checks.limits.target_rules import TARGET_RULES
 from linger.errors import LingerError
 from linger.graph.conversion.convert import convert_nodes, has_nodes_of
-from linger.graph.core.dialect_node import all_nodes
 from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, is_newer
 from linger.graph.core.finding import ERROR, SEVERITIES, Finding, Rule, Shape, Site
+from linger.graph.core.walking import all_nodes
 from linger.graph.files.model_io import copied
 from linger.graph.forms.attach_functions import attach_functions
 from linger.targets import Target

@@ -14,7 +14,7 @@ from linger.checks.repair.proto_repair import repair_proto
 from linger.checks.repair.rules import Rule, choose_rules
 from linger.graph.core.changes import Changes
 from linger.graph.core.finding import Finding
-from linger.graph.core.walking import places
+from linger.graph.core.walking import all_graphs
 from linger.graph.facts.propagation import OutputPolicy, propagate
 from linger.graph.files.model_io import ModelLike, load, load_own
 from linger.graph.passes.correct_types import correct_types
@@ -113,7 +113,7 @@ def _may_find_more(model: ir.Model, changes: Iterable[RuleChange]) -> bool:
     made = {change.rule for change in changes}
     if made & _JOINING:
         return True
-    return bool(made & _MOVING) and any(n.op_type == "Identity" for place in places(model) for n in place.graph)
+    return bool(made & _MOVING) and any(n.op_type == "Identity" for place in all_graphs(model) for n in place.graph)
 
 
 def _settle(chosen: Iterable[Rule], model: ir.Model, outputs: OutputPolicy) -> list[RuleChange]:

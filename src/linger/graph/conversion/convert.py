@@ -17,10 +17,11 @@ from linger.graph.conversion.plan import NoEquivalent, Plan
 from linger.graph.conversion.to_newer import plan_newer
 from linger.graph.conversion.to_older import plan_older
 from linger.graph.core.changes import Changes
-from linger.graph.core.dialect_node import all_nodes, describe, is_dialect, is_dialect_domain
+from linger.graph.core.dialect_node import describe, is_dialect, is_dialect_domain
 from linger.graph.core.dialects import DIALECTS, NEWER, NEWER_VERSION, OLDER
 from linger.graph.core.finding import ERROR, WARNING, Finding
 from linger.graph.core.names import Names
+from linger.graph.core.walking import all_nodes
 from linger.graph.facts.propagation import propagate
 from linger.graph.files.model_io import ModelLike, load_own, save
 
@@ -147,7 +148,7 @@ def _scopes(model: ir.Model) -> Iterator[ir.Function | None]:
 
 
 def _nodes(model: ir.Model, scope: ir.Function | None) -> Iterator[ir.Node]:
-    return all_nodes(model) if scope is None else scope.all_nodes()
+    return all_nodes(model if scope is None else scope)
 
 
 def _is_of(node: ir.Node, dialect: str, model: ir.Model) -> bool:

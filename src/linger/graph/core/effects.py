@@ -6,7 +6,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from linger.graph.core.dialect_node import is_dialect
-from linger.graph.core.walking import nodes_within, places_in
+from linger.graph.core.walking import all_nodes, nodes_within
 
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", "linger"})
 """Their ops only compute. What an op of an unknown domain does besides (print, count, write), nobody can tell."""
@@ -45,7 +45,6 @@ class Effects:
     def _look_into(self, identifier: ir.OperatorIdentifier) -> tuple[bool, bool]:
         if identifier not in self._bodies:
             self._bodies[identifier] = (True, True)  # a function that calls itself is not understood
-            graph = self._functions[identifier].graph
-            found = [self._look(node) for place in places_in(graph, None) for node in place.graph]
+            found = [self._look(node) for node in all_nodes(self._functions[identifier])]
             self._bodies[identifier] = (any(e for e, _ in found), any(r for _, r in found))
         return self._bodies[identifier]

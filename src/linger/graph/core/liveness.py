@@ -8,13 +8,12 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from linger.graph.core.effects import Effects
-from linger.graph.core.search import inner_graphs
-from linger.graph.core.walking import places
+from linger.graph.core.walking import all_graphs, inner_graphs
 
 
 def needed_nodes(model: ir.Model) -> set[ir.Node]:
     """The nodes that outputs or effects depend on, in any graph. A node has the effects of those inside it."""
-    effects, found = Effects(model), places(model)
+    effects, found = Effects(model), all_graphs(model)
     waiting = [node for place in found for node in place.graph if effects.has_effect(node)]
     waiting += [node for place in found if place.owner is None for node in makers(place.graph.outputs)]
     return with_makers(set(), waiting)

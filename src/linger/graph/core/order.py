@@ -10,13 +10,13 @@ import onnx_ir as ir
 
 from linger.errors import GraphError, listing
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.walking import Place, nodes_within
+from linger.graph.core.walking import GraphPlace, nodes_within
 
 _SHOWN = 12
 """Nodes of a circle that a message names."""
 
 
-def in_order(place: Place) -> list[ir.Node]:
+def in_order(place: GraphPlace) -> list[ir.Node]:
     """The nodes of one graph, each after those it needs, otherwise as they stand. The graph is not changed.
 
     Raises:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import onnx_ir as ir
 
-from linger.graph.core.walking import defined_in, places
+from linger.graph.core.walking import all_graphs, defined_in
 
 
 class Takeover:
@@ -20,7 +20,7 @@ class Takeover:
     def __init__(self, model: ir.Model) -> None:
         counts: Counter[str] = Counter()
         self._positions: dict[ir.Graph, dict[ir.Value, list[int]]] = {}
-        for place in places(model):
+        for place in all_graphs(model):
             counts.update(value.name for value in defined_in(place.graph) if value.name)
         self._repeated = {name for name, count in counts.items() if count > 1}
         self._gone: dict[ir.Node, None] = {}

@@ -13,8 +13,8 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from linger.errors import UsageError, listing
-from linger.graph.core.search import inner_graphs
 from linger.graph.core.tensor_text import type_of
+from linger.graph.core.walking import inputs_within
 
 _LARGEST_KNOWN = 1024
 """Constants up to this size are shown to shape inference; larger ones never decide a shape."""
@@ -170,8 +170,7 @@ def infer_outputs(node: ir.Node, schema: OpSchema, opsets: Mapping[str, int]) ->
     inputs = [v for v in node.inputs if v is not None]
     if any(v.type is None for v in inputs):
         return
-    captured = [v for g in inner_graphs(node) for n in ir.traversal.RecursiveGraphIterator(g) for v in n.inputs if v]
-    types = {v.name or "": ir.serde.serialize_value(v).type for v in (*captured, *inputs) if v.type is not None}
+    types = {v.name or "": ir.serde.serialize_value(v).type for v in inputs_within(node) if v.type is not None}
     known = {v.name or "": ir.serde.serialize_tensor(t) for v in inputs if (t := _small_constant(v)) is not None}
     imports = [onnx.OperatorSetIdProto(domain=domain, version=version) for domain, version in opsets.items()]
     try:

@@ -1,17 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every graph of a model: the main one, branches and bodies at any depth, and those of functions."""
+"""The one way to walk a model: every graph, every node, and the tensors that a graph defines."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from linger.graph.core.search import inner_graphs
+_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+
+
+def named_graphs(node: ir.Node) -> list[tuple[str, ir.Graph]]:
+    """The branches and bodies of a node (If, Loop, Scan, …), each with the name of its attribute, `branches[1]` in a list."""
+    found: list[tuple[str, ir.Graph]] = []
+    for name, attribute in node.attributes.items():
+        kind = attribute.type
+        if (kind is not _GRAPH and kind is not _GRAPHS) or attribute.is_ref():
+            continue
+        if kind is _GRAPH:
+            found.append((name, attribute.as_graph()))
+        else:
+            found += [(f"{name}[{index}]", graph) for index, graph in enumerate(attribute.as_graphs())]
+    return found
+
+
+def inner_graphs(node: ir.Node) -> list[ir.Graph]:
+    """The branches and bodies of a node."""
+    return [graph for _, graph in named_graphs(node)]
+
+
+def all_nodes(where: ir.Model | ir.Graph | ir.Function) -> Iterator[ir.Node]:
+    """Every node of a graph and of the graphs inside it: branches and bodies follow the node that holds them.
+
+    Of a model this is the main graph; the bodies of its functions are not entered. Deep nesting needs no recursion.
+    """
+    waiting = [iter(where.graph if isinstance(where, ir.Model) else where)]
+    while waiting:
+        for node in waiting[-1]:
+            yield node
+            if inner := inner_graphs(node):
+                waiting += [iter(graph) for graph in reversed(inner)]
+                break
+        else:
+            waiting.pop()
+
+
+def nodes_within(node: ir.Node) -> Iterator[ir.Node]:
+    """A node and every node of the graphs inside it."""
+    yield node
+    for graph in inner_graphs(node):
+        yield from all_nodes(graph)
+
+
+def inputs_within(node: ir.Node) -> list[ir.Value]:
+    """The tensors that a node reads, in its branches and bodies too."""
+    return [value for user in nodes_within(node) for value in user.inputs if value is not None]
 
 
 @dataclass(frozen=True)
-class Place:
+class GraphPlace:
     """A graph, the node that holds it (None: the main graph or a function's) and the function it belongs to."""
 
     graph: ir.Graph
@@ -28,25 +76,18 @@ class Place:
         )
 
 
-def places(model: ir.Model) -> list[Place]:
-    """Every graph of a model, outer ones before those inside them; found without recursion, however deep they lie."""
-    return [*places_in(model.graph, None), *(p for f in model.functions.values() for p in places_in(f.graph, f))]
+def all_graphs(model: ir.Model) -> list[GraphPlace]:
+    """The main graph, those of the functions, and every graph inside them, outer ones before inner ones."""
+    functions = (place for function in model.functions.values() for place in graphs_in(function))
+    return [*graphs_in(model.graph), *functions]
 
 
-def places_in(graph: ir.Graph, function: ir.Function | None) -> list[Place]:
-    """A graph and every graph inside it."""
-    found = [Place(graph, None, function)]
+def graphs_in(where: ir.Graph | ir.Function) -> list[GraphPlace]:
+    """A graph and every graph inside it, outer ones before inner ones. Deep nesting needs no recursion."""
+    function = where if isinstance(where, ir.Function) else None
+    found = [GraphPlace(where if isinstance(where, ir.Graph) else where.graph, None, function)]
     for place in found:  # the list grows while it is walked
-        found += [Place(inner, node, function) for node in place.graph for inner in inner_graphs(node)]
-    return found
-
-
-def nodes_within(node: ir.Node) -> list[ir.Node]:
-    """A node and every node of the graphs inside it."""
-    found = [node]
-    for outer in found:  # the list grows while it is walked
-        for graph in inner_graphs(outer):
-            found += graph
+        found += [GraphPlace(inner, node, function) for node in place.graph for inner in inner_graphs(node)]
     return found
 
 

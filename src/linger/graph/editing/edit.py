@@ -13,7 +13,7 @@ import onnx_ir as ir
 from linger.errors import UsageError, listing
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.search import NodeLike, Scopes, TensorLike, inner_graphs
+from linger.graph.core.walking import inner_graphs, inputs_within, nodes_within
 from linger.graph.editing.build import Build, results_of
 from linger.graph.editing.pattern import Match, Pattern, matches
 from linger.graph.editing.rewiring import (
@@ -22,8 +22,8 @@ from linger.graph.editing.rewiring import (
     drop_unused,
     forget_downstream,
     hand_over,
-    needed_by,
 )
+from linger.graph.editing.search import NodeLike, Scopes, TensorLike
 from linger.graph.editing.transaction import Transaction
 
 
@@ -151,10 +151,7 @@ def _group(nodes: list[ir.Node]) -> Match:
     if len(graphs) != 1:
         raise UsageError(f"replace: {listing(describe(n) for n in nodes) or 'nothing'} must be nodes of one graph.")
     inside = set(nodes)
-    around = {
-        *inside,
-        *(n for node in nodes for g in inner_graphs(node) for n in ir.traversal.RecursiveGraphIterator(g)),
-    }
+    around = {inner for node in nodes for inner in nodes_within(node)}
     made = [o for node in nodes for o in node.outputs]
     outputs = [o for o in made if o.is_graph_output() or any(use.node not in around for use in o.uses())]
     if not outputs:
@@ -183,7 +180,7 @@ def _substitute(edit: Transaction, place: Match, build: Build, now: dict[ir.Valu
     edit.place(g, graph, after=last)
     for old, new in zip(place.outputs, made, strict=True):
         now[old] = hand_over(edit, old, now.get(new, new), g if new.producer() in g.nodes else None)
-    used = [v for node in place.nodes for v in needed_by(node)]
+    used = [v for node in place.nodes for v in inputs_within(node)]
     for node in sorted(place.nodes, key=order.__getitem__, reverse=True):
         edit.remove(node)
     drop_unused(edit, used, constants_only=True)
@@ -217,7 +214,7 @@ def remove(model: ir.Model, nodes: NodeLike | Iterable[NodeLike], *, prune: bool
         for node in chosen:
             if node.graph is None:
                 continue  # pruned with an earlier one
-            used, source = needed_by(node), node.inputs[0] if node.inputs else None
+            used, source = inputs_within(node), node.inputs[0] if node.inputs else None
             what = "removed"
             if source is not None and _is_used(node.outputs[0]):
                 what += f", {source.name} used instead"

@@ -11,10 +11,10 @@ import onnx
 import onnx_ir as ir
 
 from linger.errors import GraphError, LingerError, UsageError, listing
-from linger.graph.core.dialect_node import all_nodes, is_dialect
+from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.dialects import is_newer
-from linger.graph.core.search import Scopes, TensorLike
-from linger.graph.editing.rewiring import needed_by
+from linger.graph.core.walking import all_nodes, inputs_within, nodes_within
+from linger.graph.editing.search import Scopes, TensorLike
 from linger.graph.forms.attach_functions import attach_functions
 
 _LARGEST_KNOWN = 1024
@@ -74,7 +74,7 @@ def _between(
         node = value.producer()
         if value not in starts and node is not None and node not in nodes:
             nodes.add(node)
-            waiting += needed_by(node)
+            waiting += inputs_within(node)
     spare = [v.name or "?" for v in starts if v not in seen]
     open_ends = [v for v in model.graph.inputs if v in seen and v not in starts and not v.is_initializer()]
     unmade = [v.name or "?" for v in seen if v.graph is None]
@@ -116,7 +116,7 @@ def _cloned(
         value.const_value = None
     part = ir.Model(graph, ir_version=model.ir_version, producer_name=model.producer_name)
     part.functions.update({key: f.clone() for key, f in model.functions.items() if key in _called(model, nodes)})
-    used = {n.domain for n in ir.traversal.RecursiveGraphIterator(graph)} | {f.domain for f in part.functions.values()}
+    used = {n.domain for n in all_nodes(graph)} | {f.domain for f in part.functions.values()}
     used |= {d for f in part.functions.values() for d in f.opset_imports} | {""}
     for domain in [d for d in graph.opset_imports if d not in used]:
         del graph.opset_imports[domain]
@@ -126,12 +126,12 @@ def _cloned(
 def _called(model: ir.Model, nodes: Sequence[ir.Node]) -> set[tuple[str, str, str]]:
     """The functions that nodes call, those that functions call included."""
     found: set[tuple[str, str, str]] = set()
-    waiting = [n for node in nodes for n in ir.traversal.RecursiveGraphIterator(ir.GraphView([], [], nodes=[node]))]
+    waiting = [inner for node in nodes for inner in nodes_within(node)]
     while waiting:
         key = waiting.pop().op_identifier()
         if key in model.functions and key not in found:
             found.add(key)
-            waiting += list(model.functions[key].all_nodes())
+            waiting += all_nodes(model.functions[key])
     return found
 
 

@@ -13,8 +13,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import UsageError
-from linger.graph.core.dialect_node import all_nodes
 from linger.graph.core.schema import default_of, find_schema
+from linger.graph.core.walking import all_nodes
 
 _COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean"})
 _PAIR = 2

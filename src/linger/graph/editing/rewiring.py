@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from linger.graph.core.search import inner_graphs
+from linger.graph.core.walking import inputs_within
 from linger.graph.editing.build import GraphBuilder
 from linger.graph.editing.transaction import Transaction
 
@@ -117,13 +117,7 @@ def drop_unused(edit: Transaction, values: Iterable[ir.Value | None], *, constan
         is_used = any(o.uses() or o.is_graph_output() for o in node.outputs)
         if node.graph is None or is_used or (constants_only and node.op_type != "Constant"):
             continue
-        waiting += needed_by(node)
+        waiting += inputs_within(node)
         edit.remove(node)
         removed.append(node)
     return removed
-
-
-def needed_by(node: ir.Node) -> list[ir.Value]:
-    """The tensors that a node uses, those in its branches and bodies included."""
-    inner = (n for g in inner_graphs(node) for n in ir.traversal.RecursiveGraphIterator(g))
-    return [v for user in (node, *inner) for v in user.inputs if v is not None]

@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from linger.errors import GraphError, listing
 from linger.graph.core.names import Names
-from linger.graph.core.search import Scopes, inner_graphs
+from linger.graph.core.walking import inner_graphs, nodes_within
 from linger.graph.editing.build import GraphBuilder
+from linger.graph.editing.search import Scopes
 
 
 class Transaction:
@@ -149,8 +150,7 @@ class Transaction:
         graph = node.graph
         assert graph is not None  # callers remove nodes of the model
         self._remember(graph)
-        inner = (n for g in inner_graphs(node) for n in ir.traversal.RecursiveGraphIterator(g))
-        for user in (node, *inner):  # what stands in a branch uses tensors around it too
+        for user in nodes_within(node):  # what stands in a branch uses tensors around it too
             for index in range(len(user.inputs)):
                 self._set_input(user, index, None)
         graph.remove(node)

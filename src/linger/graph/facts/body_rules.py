@@ -10,7 +10,7 @@ import onnx_ir as ir
 from linger.errors import GraphError
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.finding import ERROR
-from linger.graph.core.search import inner_graphs
+from linger.graph.core.walking import inner_graphs
 from linger.graph.facts.fact import REAL, UNKNOWN, Fact, plain
 from linger.graph.facts.fact_book import FactBook, Propagation, Use
 from linger.graph.facts.flow import LOOP_FORMALS, scan_states

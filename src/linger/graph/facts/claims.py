@@ -17,7 +17,7 @@ from linger.dialect import DOMAIN, Op, find_op, is_known
 from linger.errors import UsageError
 from linger.graph.core.dialects import NEWER, NEWER_OPS, NewerOp
 from linger.graph.core.dialects import claims as newer_claims
-from linger.graph.core.search import inner_graphs
+from linger.graph.core.walking import inner_graphs
 
 NEWER_DOMAIN = NEWER
 """The domain of the newer dialect, whose ops have Q names."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from linger.graph.core.search import inner_graphs
+from linger.graph.core.walking import inner_graphs
 from linger.graph.facts.claims import Claims, claims_of, is_dequant, is_quantising, is_quantising_domain
 from linger.graph.facts.standard_ops import moved_inputs, moved_outputs
 

@@ -12,7 +12,7 @@ from typing import IO
 import onnx_ir as ir
 
 from linger.errors import GraphError, listing
-from linger.graph.core.walking import places
+from linger.graph.core.walking import all_graphs
 
 INLINE_BYTES = 1024
 """Tensors up to this size stay in the model file: shape inference reads them there, and nowhere else."""
@@ -28,14 +28,14 @@ Exchange = Mapping[int, ir.TensorProtocol]
 
 
 def _initializers(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    for place in places(model):
+    for place in all_graphs(model):
         for value in place.graph.initializers.values():
             if value.const_value is not None:
                 yield value, value.const_value
 
 
 def _attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr, ir.TensorProtocol]]:
-    for place in places(model):
+    for place in all_graphs(model):
         for node in place.graph:
             for attribute in tuple(node.attributes.values()):
                 if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
@@ -198,7 +198,7 @@ def exchange(model: ir.Model, tensors: Exchange) -> None:
 
 def share_tensors(model: ir.Model, copy: ir.Model) -> None:
     """Give a copy that went through a file's form the tensors of the model, which alone know the folder of their data."""
-    for own, other in zip(places(model), places(copy), strict=True):
+    for own, other in zip(all_graphs(model), all_graphs(copy), strict=True):
         for name, value in other.graph.initializers.items():
             value.const_value = own.graph.initializers[name].const_value
         for node, twin in zip(own.graph, other.graph, strict=True):

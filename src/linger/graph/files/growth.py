@@ -11,7 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.errors import GraphError, listing
-from linger.graph.core.dialect_node import all_nodes, describe
+from linger.graph.core.dialect_node import describe
+from linger.graph.core.walking import all_graphs
 
 MOST_ELEMENTS = 2**29
 """2 GB of float32, in one tensor: far beyond what a chip of this kind, or a test on one, has any use for."""
@@ -40,8 +41,8 @@ def is_bounded(model: ir.Model) -> bool:
 
 
 def _sizes(model: ir.Model) -> Iterator[tuple[ir.Node, int]]:
-    for nodes in (all_nodes(model), *(f.all_nodes() for f in model.functions.values())):
-        for node in nodes:
+    for place in all_graphs(model):
+        for node in place.graph:
             size = _SIZES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
             if size is not None:
                 yield node, size(node)

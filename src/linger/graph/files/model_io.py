@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from linger.atomic import places_beside, write_atomically, write_together
 from linger.errors import GraphError, UsageError, printable
-from linger.graph.core.walking import defined_in, places
+from linger.graph.core.walking import all_graphs, defined_in
 from linger.graph.files.external_data import (
     embedded_bytes,
     exchange,
@@ -111,7 +111,7 @@ def copied(model: ir.Model) -> ir.Model:
         made = ir.from_proto(ir.to_proto(model))
         share_tensors(model, made)
         return made
-    for place in places(made):
+    for place in all_graphs(made):
         for value in defined_in(place.graph):
             if value.type is not None:
                 value.type = copy.copy(value.type)  # clones share it, and element types are set in place

@@ -15,14 +15,13 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.search import inner_graphs
+from linger.graph.core.walking import all_graphs
 from linger.graph.files.soundness import ATTRIBUTE, OPERAND, Flaw
 
 _STANDARD = ("", "ai.onnx")
 _OLDEST_OPSET = 7
 """The oldest that ONNX Runtime runs."""
 
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _SINGLE = OpSchema.FormalParameterOption.Single
 
 
@@ -38,7 +37,7 @@ class _Expected:
 
 def node_flaws(model: ir.Model) -> Iterator[Flaw]:
     """Attributes of a wrong kind, and required attributes, inputs and outputs that are missing."""
-    for node in _nodes(model):
+    for node in (node for place in all_graphs(model) for node in place.graph):
         if node.domain not in _STANDARD:
             continue
         expected = _expected(node.op_type)
@@ -55,15 +54,6 @@ def node_flaws(model: ir.Model) -> Iterator[Flaw]:
             yield Flaw(OPERAND, f"{describe(node)} lacks inputs; it needs {expected.inputs}")
         if len(node.outputs) < expected.outputs:
             yield Flaw(OPERAND, f"{describe(node)} has no output")
-
-
-def _nodes(model: ir.Model) -> Iterator[ir.Node]:
-    waiting = [model.graph, *(function.graph for function in model.functions.values())]
-    while waiting:
-        for node in waiting.pop():
-            yield node
-            if any(a.type in _GRAPHS for a in node.attributes.values()):
-                waiting += inner_graphs(node)
 
 
 def _word(kind: ir.AttributeType) -> str:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from linger.errors import GraphError, listing
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.search import inner_graphs
+from linger.graph.core.walking import inner_graphs
 
 DEEPEST = 32
 """Graphs inside each other. A file with more cannot be read: protobuf stops at 100 messages, and a level takes three."""

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from linger.dialect import DOMAIN_VERSION
 from linger.graph.core.changes import Changes
-from linger.graph.core.dialect_node import all_nodes, attributes_of, describe, is_dialect, op_of, opset_of
+from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of, opset_of
+from linger.graph.core.walking import all_nodes
 from linger.graph.forms.functions import DialectFunction, build_function
 from linger.graph.forms.normal_form import bring_to_normal_form, element_bits_of, is_narrow_exact
 from linger.numeric.onnx.writer import Derived, make_attribute

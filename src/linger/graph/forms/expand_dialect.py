@@ -7,7 +7,6 @@ import onnx_ir as ir
 
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import (
-    all_nodes,
     attributes_of,
     describe,
     is_dialect,
@@ -15,6 +14,7 @@ from linger.graph.core.dialect_node import (
     op_of,
     opset_of,
 )
+from linger.graph.core.walking import all_nodes
 from linger.graph.forms.normal_form import bring_to_normal_form, element_bits_of, is_narrow_exact
 from linger.numeric.onnx.kernel import OnnxKernel
 from linger.numeric.onnx.writer import OnnxValue

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from linger.errors import GraphError
 from linger.graph.core.names import Names
-from linger.graph.core.walking import places_in
+from linger.graph.core.walking import all_nodes
 
 Functions = Mapping[ir.OperatorIdentifier, ir.Function]
 _MOST_NODES = 2_000_000
@@ -19,8 +19,7 @@ _MOST_NODES = 2_000_000
 
 def callees(function: ir.Function, functions: Functions) -> list[ir.OperatorIdentifier]:
     """The functions that a function calls, once for every call."""
-    nodes = (node for place in places_in(function.graph, function) for node in place.graph)
-    return [identifier for node in nodes if (identifier := node.op_identifier()) in functions]
+    return [identifier for node in all_nodes(function) if (identifier := node.op_identifier()) in functions]
 
 
 def inside_out(functions: Functions) -> list[ir.OperatorIdentifier]:
@@ -61,7 +60,7 @@ def require_bounded(
     sizes: dict[ir.OperatorIdentifier, int] = {}
     for identifier in order:
         function = functions[identifier]
-        own = sum(len(place.graph) for place in places_in(function.graph, function))
+        own = sum(1 for _ in all_nodes(function))
         sizes[identifier] = own + sum(sizes[callee] for callee in callees(function, functions))
     total = sum(sizes[call] for call in calls)
     if total > _MOST_NODES:

@@ -10,7 +10,7 @@ from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe, is_dialect_domain
 from linger.graph.core.names import Names
 from linger.graph.core.replace_value import Takeover
-from linger.graph.core.walking import Place, defined_in, nodes_within, places, places_in
+from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes, defined_in, nodes_within
 from linger.graph.forms.function_calls import Copy, Functions, inside_out, require_bounded
 
 
@@ -30,7 +30,7 @@ def inline_functions(model: ir.Model, *, dialect: bool = False) -> Changes:
     changes = Changes()
     order = inside_out(model.functions)
     wanted = _wanted(model, dialect=dialect)
-    found = [place for place in places(model) if place.function is None]
+    found = [place for place in all_graphs(model) if place.function is None]
     calls = [node for place in found for node in place.graph if node.op_identifier() in wanted]
     require_bounded(model.functions, (node.op_identifier() for node in calls), order)
     if calls:
@@ -52,7 +52,7 @@ def _means_the_same(function: ir.Function, model: ir.Model) -> bool:
     other = {d: v for d, v in function.opset_imports.items() if ours.get(d, v) != v}
     if not other:
         return True
-    nodes = [node for place in places_in(function.graph, function) for node in place.graph if node.domain in other]
+    nodes = [node for node in all_nodes(function) if node.domain in other]
     return all(_since(n, ours[n.domain]) == _since(n, other[n.domain]) is not None for n in nodes)
 
 
@@ -63,7 +63,9 @@ def _since(node: ir.Node, version: int) -> int | None:
         return None
 
 
-def _inline(model: ir.Model, found: list[Place], calls: list[ir.Node], wanted: Functions, changes: Changes) -> None:
+def _inline(
+    model: ir.Model, found: list[GraphPlace], calls: list[ir.Node], wanted: Functions, changes: Changes
+) -> None:
     tensors = Names(value.name for place in found for value in defined_in(place.graph) if value.name)
     nodes = Names(node.name for place in found for node in place.graph if node.name)
     takeover = Takeover(model)
@@ -101,7 +103,7 @@ def _drop(model: ir.Model, used: set[ir.OperatorIdentifier]) -> None:
     waiting = [function for identifier, function in model.functions.items() if identifier not in used]
     kept: set[ir.OperatorIdentifier] = set()
     while waiting:
-        for node in (n for place in places_in(waiting.pop().graph, None) for n in place.graph):
+        for node in all_nodes(waiting.pop()):
             identifier = node.op_identifier()
             if identifier in used and identifier not in kept:
                 kept.add(identifier)

@@ -29,7 +29,8 @@ import onnx_ir as ir
 
 from linger.errors import listing
 from linger.graph.core.changes import Changes
-from linger.graph.core.dialect_node import all_nodes, attributes_of, describe, is_dialect, op_of
+from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
+from linger.graph.core.walking import all_nodes
 from linger.graph.forms.normal_form import bring_to_normal_form
 from linger.graph.forms.qdq_forms import FORMS
 from linger.graph.forms.qdq_writer import QdqWriter, Written

@@ -12,7 +12,7 @@ from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
 from linger.graph.core.finding import NOTE, Finding
 from linger.graph.core.replace_value import Takeover, become_identity
-from linger.graph.core.walking import places
+from linger.graph.core.walking import all_graphs
 from linger.graph.facts.propagation import Propagation, propagate
 from linger.graph.qdq.byte_fusing import OTHER_NUMBERS, ByteFusing, is_between_pair
 from linger.graph.qdq.qdq_node import DEQUANTIZE, QUANTIZE, is_qdq, quantization_of, returns_every_integer
@@ -39,7 +39,7 @@ def cancel_dq_q(model: ir.Model) -> Changes:
     fusing = ByteFusing(model)
     takeover = Takeover(model)
     found: Propagation | None = None
-    for place in places(model):
+    for place in all_graphs(model):
         for node in tuple(place.graph):
             first = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
             if first is not None and _may_be_dialect_pair(first, node):
@@ -59,7 +59,7 @@ def cancel_dq_q(model: ir.Model) -> Changes:
 def pair_findings(model: ir.Model) -> tuple[Finding, ...]:
     """Pairs that undo each other and stay all the same, as notes."""
     fusing = ByteFusing(model)
-    seconds = [node for place in places(model) for node in place.graph if is_qdq(node, QUANTIZE)]
+    seconds = [node for place in all_graphs(model) for node in place.graph if is_qdq(node, QUANTIZE)]
     pairs = [(n.inputs[0].producer(), n) for n in seconds if n.inputs and n.inputs[0] is not None]
     return tuple(
         Finding(NOTE, describe(second), f"it undoes {describe(first)} and stays: {OTHER_NUMBERS}", _BY_HAND)

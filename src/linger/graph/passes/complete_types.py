@@ -10,7 +10,7 @@ from linger.graph.core.changes import Changes
 from linger.graph.core.element_types import INTEGERS
 from linger.graph.core.order import in_order
 from linger.graph.core.tensor_text import type_of
-from linger.graph.core.walking import places_in
+from linger.graph.core.walking import all_graphs, graphs_in
 from linger.graph.facts.propagation import Propagation, propagate
 from linger.graph.facts.standard_ops import OLDEST_OPSET, takes
 from linger.graph.passes.inferred_types import Inferred, inferred_types, keyed_graphs
@@ -31,10 +31,9 @@ def complete_types(model: ir.Model) -> Changes:
         GraphError: The nodes are not in order.
     """
     changes = Changes()
-    places = [*places_in(model.graph, None), *(p for f in model.functions.values() for p in places_in(f.graph, f))]
-    if any(in_order(place) != list(place.graph) for place in places):
+    if any(in_order(place) != list(place.graph) for place in all_graphs(model)):
         raise GraphError("the nodes are not in order, so their types cannot be told. Run the rule sort_nodes first.")
-    has_bodies = len(places_in(model.graph, None)) > 1
+    has_bodies = len(graphs_in(model.graph)) > 1
     for _ in range(_MOST_ROUNDS if has_bodies else 1):
         count = len(changes)
         _complete_once(model, changes)

@@ -10,7 +10,7 @@ from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.names import Names
 from linger.graph.core.replace_value import Takeover, become_identity
-from linger.graph.core.walking import defined_in, places
+from linger.graph.core.walking import all_graphs, defined_in
 from linger.graph.qdq.float_islands import Island, bounds_of, float_islands
 from linger.graph.qdq.moving_ops import data_inputs, data_outputs
 from linger.graph.qdq.qdq_node import constant, quantized, zero_of
@@ -28,7 +28,7 @@ def fill_float_islands(model: ir.Model) -> Changes:
     islands = [(i, i.quantization.element) for i in float_islands(model) if i.quantization and not i.obstacle]
     if not islands:
         return changes
-    names = Names(v.name for place in places(model) for v in defined_in(place.graph) if v.name)
+    names = Names(v.name for place in all_graphs(model) for v in defined_in(place.graph) if v.name)
     takeover = Takeover(model)
     for island, element in islands:
         if not _can_be_written(island, takeover):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, MutableMapping
 import onnx_ir as ir
 
 from linger.graph.core.changes import Changes
-from linger.graph.core.walking import Place, places
+from linger.graph.core.walking import GraphPlace, all_graphs
 from linger.graph.passes.opset_choice import lowest_opset
 
 _ALIAS = "ai.onnx"
@@ -50,7 +50,7 @@ def fix_versions(model: ir.Model) -> Changes:
         GraphError: The standard opset is missing, and no version fits all ops.
     """
     changes = Changes()
-    found = places(model)
+    found = all_graphs(model)
     main = [place for place in found if place.function is None]
     called = {function.domain for function in model.functions.values()}
     inside = {node.domain for place in found for node in place.graph}
@@ -66,7 +66,12 @@ def fix_versions(model: ir.Model) -> Changes:
 
 
 def _fix_imports(
-    imports: MutableMapping[str, int], where: str, own: list[Place], extra: set[str], model: ir.Model, changes: Changes
+    imports: MutableMapping[str, int],
+    where: str,
+    own: list[GraphPlace],
+    extra: set[str],
+    model: ir.Model,
+    changes: Changes,
 ) -> None:
     said = f"opset_import of {where}" if where else "opset_import"
     if _ALIAS in imports:
@@ -83,7 +88,7 @@ def _fix_imports(
         changes.note(said, f"version of {domain or 'the standard domain'} was {was} and is {imports[domain]} now")
 
 
-def _version(domain: str, own: list[Place], where: str, model: ir.Model) -> int:
+def _version(domain: str, own: list[GraphPlace], where: str, model: ir.Model) -> int:
     agreed = model.graph.opset_imports.get(domain, 0)
     if where and agreed > 0:
         return agreed
@@ -92,7 +97,7 @@ def _version(domain: str, own: list[Place], where: str, model: ir.Model) -> int:
     return _FIRST_VERSION
 
 
-def _needed_ir_version(model: ir.Model, main: list[Place]) -> int:
+def _needed_ir_version(model: ir.Model, main: list[GraphPlace]) -> int:
     opset = model.graph.opset_imports[""]
     needed = [_IR_VERSIONS[bisect_right(_OPSETS, opset) - 1]]
     if model.functions:
@@ -103,7 +108,7 @@ def _needed_ir_version(model: ir.Model, main: list[Place]) -> int:
     return max(needed)
 
 
-def _types(main: Iterable[Place]) -> set[ir.DataType]:
+def _types(main: Iterable[GraphPlace]) -> set[ir.DataType]:
     found: set[ir.DataType] = set()
     for place in main:
         values = [*place.graph.inputs, *place.graph.initializers.values(), *(o for n in place.graph for o in n.outputs)]

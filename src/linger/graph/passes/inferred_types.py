@@ -14,6 +14,7 @@ from linger.errors import LingerError
 from linger.graph.core.dialect_node import is_dialect, is_dialect_domain
 from linger.graph.core.dialects import is_newer
 from linger.graph.core.element_types import infer_element_types
+from linger.graph.core.walking import named_graphs
 from linger.graph.files.external_data import INLINE_BYTES, exchanged
 from linger.graph.files.growth import is_bounded
 from linger.graph.forms.attach_functions import attach_functions
@@ -24,8 +25,8 @@ _MADE_UP = "unk__"
 _LARGEST_SIZE = 2**22
 _STANDARD = frozenset({"", "ai.onnx.ml"})
 
-GraphKey = tuple[tuple[str, str, int], ...]
-"""Where a graph lies: for every node around it, the node's first output, the attribute and the place in it."""
+GraphKey = tuple[tuple[str, str], ...]
+"""Where a graph lies: for every node around it, the node's first output and the attribute, `branches[1]` in a list."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,7 @@ def keyed_graphs(graph: ir.Graph) -> Iterator[tuple[GraphKey, ir.Graph]]:
         yield key, current
         for node in current:
             first = next((output.name for output in node.outputs if output.name), "")
-            for name, attribute in node.attributes.items():
-                if attribute.is_ref():
-                    continue
-                if attribute.type == ir.AttributeType.GRAPH:
-                    waiting.append(((*key, (first or "", name, 0)), attribute.as_graph()))
-                elif attribute.type == ir.AttributeType.GRAPHS:
-                    inner = enumerate(attribute.as_graphs())
-                    waiting += [((*key, (first or "", name, index)), g) for index, g in inner]
+            waiting += [((*key, (first or "", name)), inner) for name, inner in named_graphs(node)]
 
 
 def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
@@ -184,8 +178,9 @@ def _keyed_protos(graph: onnx.GraphProto) -> Iterator[tuple[GraphKey, onnx.Graph
             first = next((name for name in node.output if name), "")
             for attribute in node.attribute:
                 if attribute.HasField("g"):
-                    waiting.append(((*key, (first, attribute.name, 0)), attribute.g))
-                waiting += [((*key, (first, attribute.name, index)), g) for index, g in enumerate(attribute.graphs)]
+                    waiting.append(((*key, (first, attribute.name)), attribute.g))
+                inner = enumerate(attribute.graphs)
+                waiting += [((*key, (first, f"{attribute.name}[{index}]")), g) for index, g in inner]
 
 
 def _real(shape: ir.Shape) -> ir.Shape:

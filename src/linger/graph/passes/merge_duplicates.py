@@ -13,7 +13,7 @@ from linger.graph.core.effects import Effects
 from linger.graph.core.order import in_order
 from linger.graph.core.replace_value import Takeover
 from linger.graph.core.tensor_content import attributes_key
-from linger.graph.core.walking import places
+from linger.graph.core.walking import all_graphs
 from linger.graph.qdq.byte_fusing import ByteFusing
 
 
@@ -29,7 +29,7 @@ def merge_duplicates(model: ir.Model) -> Changes:
     """
     changes = Changes()
     takeover, effects, fusing = Takeover(model), Effects(model), ByteFusing(model)
-    for place in places(model):
+    for place in all_graphs(model):
         first: dict[Hashable, ir.Node] = {}
         for node in in_order(place):
             key = None if fusing.holds([*node.inputs, *node.outputs]) else _key(node, effects)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from linger.graph.core.changes import Changes
 from linger.graph.core.replace_value import Takeover
 from linger.graph.core.tensor_content import tensor_key
-from linger.graph.core.walking import places
+from linger.graph.core.walking import all_graphs
 from linger.graph.qdq.qdq_node import is_qdq_parameter
 
 
@@ -22,7 +22,7 @@ def merge_initializers(model: ir.Model) -> Changes:
     """
     changes = Changes()
     takeover = Takeover(model)
-    for place in places(model):
+    for place in all_graphs(model):
         alike: dict[Hashable, list[ir.Value]] = {}
         for value in place.graph.initializers.values():
             tensor = value.const_value

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from linger.errors import listing
 from linger.graph.core.changes import Changes
 from linger.graph.core.names import Names
-from linger.graph.core.walking import Place, defined_in, places
+from linger.graph.core.walking import GraphPlace, all_graphs, defined_in
 
 _SHOWN = 3
 """New names that a change lists."""
@@ -22,8 +22,8 @@ def name_nodes(model: ir.Model) -> Changes:
     nothing. Names are told apart within a function and within the graphs of the model, respectively.
     """
     changes = Changes()
-    groups: dict[ir.Function | None, list[Place]] = {}
-    for place in places(model):
+    groups: dict[ir.Function | None, list[GraphPlace]] = {}
+    for place in all_graphs(model):
         groups.setdefault(place.function, []).append(place)
     for group in groups.values():
         _name_tensors(group, changes)
@@ -31,7 +31,7 @@ def name_nodes(model: ir.Model) -> Changes:
     return changes
 
 
-def _name_nodes(group: list[Place], changes: Changes) -> None:
+def _name_nodes(group: list[GraphPlace], changes: Changes) -> None:
     taken = Names(node.name for place in group for node in place.graph if node.name)
     seen: set[str] = set()
     for place in group:
@@ -52,7 +52,7 @@ def _name_nodes(group: list[Place], changes: Changes) -> None:
             changes.note(place.name, f"nodes without a name called {listing(nameless, limit=_SHOWN)}")
 
 
-def _name_tensors(group: list[Place], changes: Changes) -> None:
+def _name_tensors(group: list[GraphPlace], changes: Changes) -> None:
     defined = {place.graph: defined_in(place.graph) for place in group}
     taken = Names(value.name for values in defined.values() for value in values if value.name)
     owners = {place.graph: place.owner for place in group}

@@ -7,7 +7,8 @@ import onnx_ir as ir
 
 from linger.dialect import ops
 from linger.graph.core.changes import Changes
-from linger.graph.core.dialect_node import all_nodes, describe, is_dialect
+from linger.graph.core.dialect_node import describe, is_dialect
+from linger.graph.core.walking import all_nodes
 
 QUANT_MODE = "floor_add"
 """How all of them round: ⌊v + ½⌋."""

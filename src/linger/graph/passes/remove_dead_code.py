@@ -11,7 +11,7 @@ from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.finding import NOTE, Finding
 from linger.graph.core.liveness import makers, needed_nodes, with_makers
-from linger.graph.core.walking import Place, nodes_within, places
+from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes, nodes_within
 from linger.graph.qdq.byte_fusing import OTHER_NUMBERS, ByteFusing
 
 _BY_HAND = "Remove it by hand and compare the numbers, or leave it."
@@ -25,7 +25,7 @@ def remove_dead_code(model: ir.Model) -> Changes:
     (`dead_code_findings` lists them). Leaves: inputs and outputs of every graph as they were, initializers that are inputs included.
     """
     changes = Changes()
-    found = places(model)
+    found = all_graphs(model)
     needed = needed_nodes(model)
     needed = with_makers(needed, _deciding(model, found, needed))
     for place in found:
@@ -45,7 +45,7 @@ def remove_dead_code(model: ir.Model) -> Changes:
     return changes
 
 
-def _deciding(model: ir.Model, found: list[Place], needed: set[ir.Node]) -> list[ir.Node]:
+def _deciding(model: ir.Model, found: list[GraphPlace], needed: set[ir.Node]) -> list[ir.Node]:
     """Nodes that nobody needs, but which decide how ONNX Runtime computes others, and the nodes behind them."""
     dead = dict.fromkeys(node for place in found for node in place.graph if node not in needed)
     gone: set[ir.Node] = set()
@@ -70,14 +70,14 @@ def _held(dead: Iterable[ir.Node], needed: set[ir.Node], fusing: ByteFusing) -> 
 
 def dead_code_findings(model: ir.Model) -> tuple[Finding, ...]:
     """Nodes that lead nowhere and stay all the same, as notes."""
-    found = places(model)
+    found = all_graphs(model)
     return tuple(
         Finding(NOTE, describe(node), f"nobody uses its results, and it stays: {OTHER_NUMBERS}", _BY_HAND)
         for node in _deciding(model, found, needed_nodes(model))
     )
 
 
-def _drop_initializers(found: list[Place], changes: Changes) -> None:
+def _drop_initializers(found: list[GraphPlace], changes: Changes) -> None:
     for place in found:
         for name, value in tuple(place.graph.initializers.items()):
             if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
@@ -87,12 +87,12 @@ def _drop_initializers(found: list[Place], changes: Changes) -> None:
 
 def _drop_functions(model: ir.Model, changes: Changes) -> None:
     called: set[ir.OperatorIdentifier] = set()
-    waiting = list(model.graph.all_nodes())
+    waiting = list(all_nodes(model))
     while waiting:
         identifier = waiting.pop().op_identifier()
         if identifier in model.functions and identifier not in called:
             called.add(identifier)
-            waiting += model.functions[identifier].all_nodes()
+            waiting += all_nodes(model.functions[identifier])
     for identifier in [i for i in model.functions if i not in called]:
         del model.functions[identifier]
         changes.note(f"{identifier[0]}::{identifier[1]}", "function removed: nobody calls it")

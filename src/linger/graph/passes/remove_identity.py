@@ -8,7 +8,7 @@ import onnx_ir as ir
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.replace_value import Takeover
-from linger.graph.core.walking import places
+from linger.graph.core.walking import all_graphs
 
 
 def remove_identity(model: ir.Model) -> Changes:
@@ -19,7 +19,7 @@ def remove_identity(model: ir.Model) -> Changes:
     """
     changes = Changes()
     takeover = Takeover(model)
-    for place in places(model):
+    for place in all_graphs(model):
         for node in tuple(place.graph):
             if node.op_type != "Identity" or node.domain or len(node.inputs) != 1 or len(node.outputs) != 1:
                 continue

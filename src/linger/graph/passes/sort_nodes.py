@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from linger.graph.core.changes import Changes
 from linger.graph.core.order import in_order
-from linger.graph.core.walking import places
+from linger.graph.core.walking import all_graphs
 
 
 def sort_nodes(model: ir.Model) -> Changes:
@@ -19,7 +19,7 @@ def sort_nodes(model: ir.Model) -> Changes:
         GraphError: Nodes depend on each other in a circle; those of one circle are named, and nothing is changed.
     """
     changes = Changes()
-    ordered = [(place, in_order(place)) for place in places(model)]
+    ordered = [(place, in_order(place)) for place in all_graphs(model)]
     for place, nodes in ordered:
         before = list(place.graph)
         moved = sum(one is not other for one, other in zip(before, nodes, strict=True))

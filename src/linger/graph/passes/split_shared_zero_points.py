@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from linger.graph.core.changes import Changes
 from linger.graph.core.names import Names
-from linger.graph.core.walking import defined_in, places
+from linger.graph.core.walking import all_graphs, defined_in
 from linger.graph.qdq.qdq_node import DEQUANTIZE, QUANTIZE, is_qdq
 
 _PARAMETERS = (1, 2)
@@ -26,7 +26,7 @@ def split_shared_zero_points(model: ir.Model) -> Changes:
     Leaves: numbers and other initializers as they were; Constant nodes, inputs with a default and tensors in other files.
     """
     changes = Changes()
-    found = places(model)
+    found = all_graphs(model)
     names: Names | None = None
     for place in found:
         for value in tuple(place.graph.initializers.values()):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import onnx_ir as ir
 
-from linger.graph.core.walking import places
+from linger.graph.core.walking import all_graphs
 from linger.graph.qdq.moving_ops import data_outputs, is_moving
 from linger.graph.qdq.qdq_node import DEQUANTIZE, QUANTIZE, is_qdq, quantization_of
 
@@ -40,7 +40,7 @@ class ByteFusing:
 
     def __init__(self, model: ir.Model, gone: Collection[ir.Node] = ()) -> None:
         """Look at a model, as it will be without nodes that go."""
-        nodes = [node for place in places(model) for node in place.graph if node not in gone]
+        nodes = [node for place in all_graphs(model) for node in place.graph if node not in gone]
         real = _spread((node.outputs[0] for node in nodes if is_qdq(node, DEQUANTIZE)), _moved_to)
         joined = [node for node in nodes if _computes(node) and not real.isdisjoint(node.inputs)]
         moved = {value for value in real if joined and not is_made_by(value, DEQUANTIZE)}

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.finding import NOTE, Finding
 from linger.graph.core.liveness import needed_nodes
-from linger.graph.core.walking import places
+from linger.graph.core.walking import all_graphs
 from linger.graph.qdq.byte_fusing import ByteFusing
 from linger.graph.qdq.moving_ops import COMPARE, MOVE, MOVE_BYTES, data_inputs, data_outputs, is_moving
 from linger.graph.qdq.qdq_node import (
@@ -82,7 +82,7 @@ def float_islands(model: ir.Model) -> list[Island]:
     """Every island of the model, in branches, bodies and functions too."""
     found = []
     fusing = ByteFusing(model)
-    for place in places(model):
+    for place in all_graphs(model):
         opset = (place.function.opset_imports if place.function is not None else model.opset_imports).get("", 0)
         for nodes in _groups(place.graph):
             island = _island(nodes, opset, fusing)

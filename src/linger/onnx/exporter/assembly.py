@@ -17,8 +17,8 @@ import onnx_ir as ir
 from linger.atomic import made_folder, write_atomically
 from linger.dialect import DOMAIN, find_op
 from linger.errors import GraphError
-from linger.graph.core.dialect_node import all_nodes
 from linger.graph.core.element_types import infer_element_types
+from linger.graph.core.walking import all_nodes
 from linger.graph.forms.attach_functions import attach_functions
 from linger.graph.forms.expand_dialect import expand_dialect
 from linger.graph.forms.to_qdq import to_qdq

@@ -6,7 +6,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from linger.errors import listing
-from linger.graph.core.dialect_node import all_nodes, is_dialect, opset_of
+from linger.graph.core.dialect_node import is_dialect, opset_of
+from linger.graph.core.walking import all_nodes
 from linger.graph.facts.standard_ops import LOOKING, can_run
 
 _MOVING = frozenset(

@@ -8,7 +8,8 @@ import json
 import onnx_ir as ir
 
 from linger.dialect import find_op
-from linger.graph.core.dialect_node import all_nodes, is_dialect
+from linger.graph.core.dialect_node import is_dialect
+from linger.graph.core.walking import all_nodes
 from linger.onnx.call import WRAPPED
 from linger.onnx.exporter.emission import NAME_ATTRIBUTE, PARAMETERS_ATTRIBUTE
 

@@ -15,7 +15,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from linger.errors import GraphError, UsageError
-from linger.graph.core.dialect_node import all_nodes, is_dialect
+from linger.graph.core.dialect_node import is_dialect
+from linger.graph.core.walking import all_nodes
 from linger.onnx.exporter.naming import keep_scalars_as_nodes
 
 RELATIVE_TOLERANCE = 1e-4

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from linger.errors import UsageError
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import opset_of
+from linger.graph.core.walking import all_nodes
 from linger.graph.forms.attach_functions import FUNCTION_IR_VERSION
 from linger.onnx.operators.arguments import ArgumentMap
 from linger.onnx.operators.bodies import BodyLike, expand_functions
@@ -149,15 +150,13 @@ def _attach(model: ir.Model, changes: Changes) -> set[ir.OperatorIdentifier]:
             model.functions[identifier] = function
             model.graph.opset_imports.setdefault(function.domain, 1)
             attached.add(identifier)
-            waiting += [node.op_identifier() for node in function.all_nodes()]
+            waiting += [node.op_identifier() for node in all_nodes(function)]
             changes.note("::".join(identifier[:2]), "runs as a function of the file")
     return attached
 
 
 def _calls(model: ir.Model) -> Iterable[ir.OperatorIdentifier]:
-    return dict.fromkeys(
-        node.op_identifier() for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain
-    )
+    return dict.fromkeys(node.op_identifier() for node in all_nodes(model) if node.domain)
 
 
 def _function_of(identifier: ir.OperatorIdentifier, opset: int) -> onnx.FunctionProto | None:
@@ -169,8 +168,8 @@ def _function_of(identifier: ir.OperatorIdentifier, opset: int) -> onnx.Function
 
 
 def _drop_unused_domains(model: ir.Model, domains: set[str]) -> None:
-    used = {node.domain for node in ir.traversal.RecursiveGraphIterator(model.graph)}
-    used |= {node.domain for function in model.functions.values() for node in function.all_nodes()}
+    used = {node.domain for node in all_nodes(model)}
+    used |= {node.domain for function in model.functions.values() for node in all_nodes(function)}
     for domain in domains - used:
         model.graph.opset_imports.pop(domain, None)
 

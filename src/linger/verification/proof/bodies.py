@@ -13,8 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import LingerError
-from linger.graph.core.search import inner_graphs
-from linger.graph.editing.rewiring import needed_by
+from linger.graph.core.walking import defined_in, graphs_in, inner_graphs, inputs_within
 from linger.graph.files.external_data import exchanged, in_memory
 from linger.graph.files.model_io import load
 from linger.verification.differences import Arrays
@@ -108,15 +107,9 @@ def _scan(body: ir.Graph, inputs: list[Any], count: int, last: Arrays) -> Iterat
 
 def _captured(body: ir.Graph) -> list[str]:
     """Tensors of the graphs around a body that it uses, or that it hands out as they are."""
-    inside = {v for g in (body, *_inner(body)) for v in (*g.inputs, *g.initializers.values())}
-    inside |= {o for n in ir.traversal.RecursiveGraphIterator(body) for o in n.outputs}
-    used = [v for n in body for v in needed_by(n)] + list(body.outputs)
+    inside = {value for place in graphs_in(body) for value in defined_in(place.graph)}
+    used = [v for n in body for v in inputs_within(n)] + list(body.outputs)
     return list(dict.fromkeys(v.name for v in used if v not in inside and v.name))
-
-
-def _inner(body: ir.Graph) -> Iterator[ir.Graph]:
-    for node in ir.traversal.RecursiveGraphIterator(body):
-        yield from inner_graphs(node)
 
 
 def _as_model(body: ir.Graph, model: ir.Model, feeds: Mapping[str, NDArray[Any]]) -> ir.Model:

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.graph.core.dialect_node import describe
-from linger.graph.editing.rewiring import needed_by
+from linger.graph.core.walking import inputs_within
 from linger.runtime.saturation import SAFE_WEIGHT
 
 _INTEGER_OPERANDS = {"MatMulInteger": (0, 1), "ConvInteger": (0, 1), "QLinearMatMul": (0, 3), "QLinearConv": (0, 3)}
@@ -33,7 +33,7 @@ def ancestors(graph: ir.Graph, tensor: str) -> set[ir.Node]:
         node = waiting.pop().producer()
         if node is not None and node not in found and node.graph is graph:
             found.add(node)
-            waiting += needed_by(node)
+            waiting += inputs_within(node)
     return found
 
 

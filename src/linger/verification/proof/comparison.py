@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
 from linger.graph.core.dialect_node import describe
-from linger.graph.editing.rewiring import needed_by
+from linger.graph.core.walking import inputs_within
 from linger.graph.facts.claims import is_quantising
 from linger.runtime.reference import Reference
 from linger.runtime.session import Options, Session, make_session_options
@@ -208,7 +208,7 @@ class Comparison:
         """Whether each tensor that goes into a node is the same on both sides."""
         other = batch.reference if by == "numpy" else batch.watched.get(by, {})  # a plain run shows no inputs
         states: dict[str, bool | None] = {}
-        for name in dict.fromkeys(v.name for v in needed_by(node)):
+        for name in dict.fromkeys(v.name for v in inputs_within(node)):
             if name not in self._producers or name is None:
                 continue  # inputs of the file and weights are what they are
             recorded = batch.recording.integers.get(name)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from linger.errors import LingerError
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
-from linger.graph.editing.rewiring import needed_by
+from linger.graph.core.walking import inputs_within
 from linger.graph.files.model_io import load_own
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime.reference import Reference
@@ -122,7 +122,7 @@ def float_ops_before(node: ir.Node) -> list[ir.Node]:
             continue
         if maker.op_type != "Constant":
             found.add(maker)
-            waiting += needed_by(maker)
+            waiting += inputs_within(maker)
     return [n for n in node.graph or () if n in found]
 
 

@@ -11,7 +11,8 @@ from fnmatch import fnmatchcase
 import onnx_ir as ir
 
 from linger.errors import UsageError, listing
-from linger.graph.core.dialect_node import all_nodes, describe
+from linger.graph.core.dialect_node import describe
+from linger.graph.core.walking import all_nodes
 
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
