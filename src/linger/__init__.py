@@ -70,25 +70,25 @@ if TYPE_CHECKING:
     from linger.quantization.setup.marking import quant_module as quant_module
     from linger.quantization.setup.tensor_quantizer import quant_tensor as quant_tensor
     from linger.runtime.session import Session as Session
-    from linger.setters import PlatFormQuant as PlatFormQuant
-    from linger.setters import SetBnMomentumUpdate as SetBnMomentumUpdate
-    from linger.setters import SetCastorBiasInt16 as SetCastorBiasInt16
-    from linger.setters import SetFunctionBmmQuant as SetFunctionBmmQuant
-    from linger.setters import SetFunctionChannelShuffleQuant as SetFunctionChannelShuffleQuant
-    from linger.setters import SetFunctionLinearQuant as SetFunctionLinearQuant
-    from linger.setters import SetIQCat2AddZero as SetIQCat2AddZero
-    from linger.setters import SetIQTensorAdd as SetIQTensorAdd
-    from linger.setters import SetIQTensorCat as SetIQTensorCat
-    from linger.setters import SetIQTensorClamp as SetIQTensorClamp
-    from linger.setters import SetIQTensorDiv as SetIQTensorDiv
-    from linger.setters import SetIQTensorLogSoftmax as SetIQTensorLogSoftmax
-    from linger.setters import SetIQTensorMul as SetIQTensorMul
-    from linger.setters import SetIQTensorSigmoid as SetIQTensorSigmoid
-    from linger.setters import SetIQTensorSoftmax as SetIQTensorSoftmax
-    from linger.setters import SetIQTensorSum as SetIQTensorSum
-    from linger.setters import SetIQTensorTanh as SetIQTensorTanh
-    from linger.setters import SetIQTensorVar as SetIQTensorVar
-    from linger.setters import SetPlatFormQuant as SetPlatFormQuant
+    from linger.settings import PlatFormQuant as PlatFormQuant
+    from linger.settings import SetBnMomentumUpdate as SetBnMomentumUpdate
+    from linger.settings import SetCastorBiasInt16 as SetCastorBiasInt16
+    from linger.settings import SetFunctionBmmQuant as SetFunctionBmmQuant
+    from linger.settings import SetFunctionChannelShuffleQuant as SetFunctionChannelShuffleQuant
+    from linger.settings import SetFunctionLinearQuant as SetFunctionLinearQuant
+    from linger.settings import SetIQCat2AddZero as SetIQCat2AddZero
+    from linger.settings import SetIQTensorAdd as SetIQTensorAdd
+    from linger.settings import SetIQTensorCat as SetIQTensorCat
+    from linger.settings import SetIQTensorClamp as SetIQTensorClamp
+    from linger.settings import SetIQTensorDiv as SetIQTensorDiv
+    from linger.settings import SetIQTensorLogSoftmax as SetIQTensorLogSoftmax
+    from linger.settings import SetIQTensorMul as SetIQTensorMul
+    from linger.settings import SetIQTensorSigmoid as SetIQTensorSigmoid
+    from linger.settings import SetIQTensorSoftmax as SetIQTensorSoftmax
+    from linger.settings import SetIQTensorSum as SetIQTensorSum
+    from linger.settings import SetIQTensorTanh as SetIQTensorTanh
+    from linger.settings import SetIQTensorVar as SetIQTensorVar
+    from linger.settings import SetPlatFormQuant as SetPlatFormQuant
     from linger.settings import Switches as Switches
     from linger.verification.devices.compare import compare as compare
     from linger.verification.devices.comparison_result import FileComparison as FileComparison
@@ -155,7 +155,7 @@ _HOME = {
             "SetIQTensorTanh",
             "SetIQTensorVar",
         ),
-        "linger.setters",
+        "linger.settings",
     ),
     "init": "linger.pipeline",
     "calibration": "linger.quantization.core.calibrate",

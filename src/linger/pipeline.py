@@ -15,9 +15,9 @@ from torch import nn
 from linger.analysis.checkpoint import Source
 from linger.analysis.histogram import histogram
 from linger.analysis.weights import in_threads
-from linger.atomic import made_folder
 from linger.constraint.advising import judge, tensors_of
 from linger.errors import UsageError, VerificationError, listing
+from linger.files import made_folder
 from linger.onnx.call import Call
 from linger.onnx.exporter.redirect import redirect
 from linger.progress import progress

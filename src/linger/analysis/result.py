@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from linger.analysis.log_table import ALARM, cell, table_text
 from linger.analysis.magnitudes import Magnitudes
 from linger.analysis.result_table import dicts_to_csv, written
-from linger.atomic import write_atomically
+from linger.files import write_atomically
 
 if TYPE_CHECKING:
     from rich.table import Table

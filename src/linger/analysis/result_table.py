@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linger.atomic import write_atomically
+from linger.files import write_atomically
 
 if TYPE_CHECKING:
     from rich.table import Table

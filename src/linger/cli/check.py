@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from linger.atomic import write_atomically
 from linger.cli.terminal import UNBROKEN, console, say_json
 from linger.errors import LingerError, UsageError
+from linger.files import write_atomically
 from linger.progress import progress
 from linger.targets import TARGETS, Target, find_target
 

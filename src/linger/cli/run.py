@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from linger.atomic import write_atomically
 from linger.cli.shapes import HELP, read_shapes
 from linger.cli.terminal import console
 from linger.errors import UsageError
+from linger.files import write_atomically
 
 
 def run(

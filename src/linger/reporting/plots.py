@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linger.analysis.histogram import Histogram
-from linger.atomic import write_atomically
 from linger.errors import UsageError, listing
+from linger.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

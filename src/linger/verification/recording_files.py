@@ -20,8 +20,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linger.atomic import write_atomically, write_folder
 from linger.errors import UsageError, listing
+from linger.files import write_atomically, write_folder
 from linger.verification.recording import Recording
 
 INPUTS, INTEGERS, OUTPUTS = "inputs/", "integers/", "outputs/"

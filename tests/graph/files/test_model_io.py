@@ -7,8 +7,8 @@ import onnxruntime as ort
 import pytest
 
 import linger
-from linger.atomic import write_atomically
 from linger.errors import GraphError, UsageError
+from linger.files import write_atomically
 from linger.graph.files import model_io
 from linger.graph.files.external_data import external_tensors
 from linger.graph.files.model_io import load, load_own, read_proto, save

@@ -45,7 +45,7 @@ def test_names(matcher, name, tensor, how):
 
 
 def test_a_name_that_linger_cut_short(matcher):
-    from linger.file_names import file_stem
+    from linger.files import file_stem
 
     assert matcher.find(file_stem("root." + "z" * 300)).tensor == "z" * 300
 

@@ -14,8 +14,8 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
-from linger.atomic import places_beside, write_atomically, write_together
 from linger.errors import GraphError, UsageError, printable
+from linger.files import places_beside, write_atomically, write_together
 from linger.graph.core.walking import all_graphs, defined_in
 from linger.graph.files.external_data import (
     embedded_bytes,

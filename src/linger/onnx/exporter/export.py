@@ -19,9 +19,9 @@ from torch.onnx import TrainingMode
 from torch.utils._pytree import tree_leaves
 
 from linger.analysis.attributes import kept_attributes
-from linger.atomic import write_atomically
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.errors import UnsupportedError, UsageError, listing
+from linger.files import write_atomically
 from linger.graph.files.model_io import save
 from linger.graph.passes.cancel_dq_q import cancel_dq_q
 from linger.onnx.call import Call, FlatModel, as_constant_of_a_trace, default_names, read_call, run_once

@@ -30,11 +30,10 @@ from linger.analysis.layer_outputs import (
     tensors_of,
 )
 from linger.analysis.result import Analysis
-from linger.atomic import made_folder, write_atomically
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
 from linger.dialect import Op, ops
 from linger.errors import UsageError, listing
-from linger.file_names import file_stem
+from linger.files import file_stem, made_folder, write_atomically
 from linger.quantization.core.calibrate import is_calibrating
 from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.qtensor import QTensor

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from linger.atomic import Writer, write_together
 from linger.dialect import Op
+from linger.files import Writer, write_together
 from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.qtensor import QTensor
 

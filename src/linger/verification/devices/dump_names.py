@@ -10,7 +10,7 @@ from difflib import get_close_matches
 
 from linger.dialect import is_known
 from linger.errors import listing
-from linger.file_names import file_stem
+from linger.files import file_stem
 from linger.verification.tensor_facts import TensorFact
 
 _ODD = re.compile(r"[^0-9a-z]+")

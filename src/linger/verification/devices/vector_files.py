@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linger.file_names import file_stem
+from linger.files import file_stem
 from linger.verification.recording_files import write_npz
 
 Array = NDArray[Any]

@@ -15,8 +15,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.atomic import require_free_folder, write_folder
 from linger.errors import UsageError, VerificationError, listing
+from linger.files import require_free_folder, write_folder
 from linger.graph.files.model_io import ModelLike
 from linger.progress import progress
 from linger.runtime.reference import Reference

@@ -22,8 +22,8 @@ from typing import Any
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.atomic import places_beside, write_atomically, write_together
 from linger.errors import UsageError
+from linger.files import places_beside, write_atomically, write_together
 from linger.graph.files.external_data import external_tensors
 from linger.graph.files.model_io import load
 from linger.runtime.saturation import has_saturating_products

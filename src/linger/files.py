@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and folders written all or nothing: beside the target first, then moved into place.
+"""Files and folders written all or nothing: beside the target first, then moved into place; names of files.
 
 Links are followed: they stay, what they lead to is replaced. Pipes, devices and open files of the process (`/dev/stdout`,
 `/dev/fd/3`) are written to and never replaced; they get everything at once, when everything is ready.
@@ -7,6 +7,7 @@ Links are followed: they stay, what they lead to is replaced. Pipes, devices and
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -27,6 +28,10 @@ _STAGED = ".linger."
 _SHOWN_LETTERS = 200
 _LINKS = 40
 """As many links in a row as Linux follows."""
+
+_UNSAFE = re.compile(r"[^\w.-]")
+_LONGEST = 180
+"""Bytes of a file name that a layer's name may take: a suffix and the atomic writer's additions fit into the usual 255."""
 
 
 def write_atomically(target: Path, content: bytes) -> None:
@@ -162,6 +167,19 @@ def made_folder(method: str, path: str | os.PathLike[str]) -> Path:
             f"{method}: the folder {_shown(folder)!r} cannot be made ({_reason(error)}). Give another path."
         ) from error
     return folder
+
+
+def file_stem(name: str) -> str:
+    """A name as part of a file name: odd characters as %XX, a very long name cut and numbered by its hash.
+
+    >>> file_stem("root.layer1.0.conv1"), file_stem("root.a/b c")
+    ('root.layer1.0.conv1', 'root.a%2Fb%20c')
+    """
+    safe = _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode(errors="replace")), name)
+    encoded = safe.encode()
+    if len(encoded) <= _LONGEST:
+        return safe
+    return f"{encoded[:_LONGEST].decode(errors='ignore')}~{hashlib.sha256(encoded).hexdigest()[:8]}"
 
 
 def _place(target: Path) -> Path | None:

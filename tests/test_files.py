@@ -1,4 +1,4 @@
-"""Files written all or nothing."""
+"""Files written all or nothing; names of tensors as names of files that stay in their folder."""
 
 import os
 import socket
@@ -6,9 +6,11 @@ import stat
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from linger.atomic import made_folder, places_beside, write_atomically, write_folder, write_together
 from linger.errors import UsageError
+from linger.files import file_stem, made_folder, places_beside, write_atomically, write_folder, write_together
 from tests.support.odd_targets import Pipe, null_device
 
 
@@ -332,3 +334,35 @@ def test_folders_are_made_and_a_file_in_their_place_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"here: the folder '.*file' cannot be made \(.*\)\. Give another path"):
         made_folder("here", tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [
+        ("root.layer1.0.conv1", "root.layer1.0.conv1"),
+        ("root.a_b-c", "root.a_b-c"),
+        ("root.名", "root.名"),
+        ("root.a/../../b", "root.a%2F..%2F..%2Fb"),
+        ("root.a\\b:c", "root.a%5Cb%3Ac"),
+        ("root.a\0b\n", "root.a%00b%0A"),
+        ("root.50%", "root.50%25"),
+        ("root.a@1", "root.a%401"),
+    ],
+    ids=ascii,
+)
+def test_odd_characters_are_written_as_numbers(name, stem):
+    assert file_stem(name) == stem
+
+
+@given(st.text(max_size=300))
+def test_any_name_is_one_file_of_the_folder(tmp_path_factory, name):
+    folder = tmp_path_factory.getbasetemp()
+    path = folder / f"root.{file_stem(name)}.q_outputs"
+    assert path.parent == folder
+    assert len(path.name.encode()) < 230
+
+
+def test_long_names_stay_different():
+    names = ["root." + "a" * 500 + ending for ending in "bc"]
+    assert len({file_stem(name) for name in names}) == 2
+    assert len({file_stem("root." + "名" * 500 + ending) for ending in "bc"}) == 2
