@@ -5,13 +5,20 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from linger.graph.conversion.node_rewriter import Scene, content_of, drop_unused, replace_inputs, rewrite, sizes_of
+from linger.graph.conversion.node_rewriter import (
+    NodeRewriter,
+    content_of,
+    drop_unused,
+    replace_inputs,
+    rewrite,
+    sizes_of,
+)
 from linger.graph.core.names import Names
 from tests.support.onnx_text import parse, printed
 
 
-def scene_of(model, function=None):
-    return Scene(model, function, Names(["x", "y", "a"]))
+def rewriter_of(model, function=None):
+    return NodeRewriter(model, function, Names(["x", "y", "a"]))
 
 
 def graph(opset=17):
@@ -21,7 +28,7 @@ def graph(opset=17):
 def test_a_node_in_front():
     model = graph()
     relu = model.graph[0]
-    made = scene_of(model).before(relu, "Abs", [relu.inputs[0]], wish="a", like=relu.inputs[0])
+    made = rewriter_of(model).before(relu, "Abs", [relu.inputs[0]], wish="a", like=relu.inputs[0])
     relu.replace_input_with(0, made)
     assert printed(model) == ["a_1=Abs(x)", "a=Relu(a_1)", "y=Neg(a)"]
     assert (made.dtype, list(made.shape)) == (ir.DataType.FLOAT, [2, 1])
@@ -30,14 +37,14 @@ def test_a_node_in_front():
 @pytest.mark.parametrize("opset", [12, 13])
 def test_a_squeeze_takes_over_name_and_users(opset):
     model = graph(opset)
-    scene_of(model).squeeze_behind(model.graph[0], [1])
+    rewriter_of(model).squeeze_behind(model.graph[0], [1])
     expected = "a=Squeeze<axes:ints=[1]>(a_rows)" if opset == 12 else "a=Squeeze(a_rows,a_squeeze_axes)"
     assert printed(model) == ["a_rows=Relu(x)", expected, "y=Neg(a)"]
 
 
 def test_a_squeeze_behind_an_output_is_the_output():
     model = graph(12)
-    scene_of(model).squeeze_behind(model.graph[1], [1])
+    rewriter_of(model).squeeze_behind(model.graph[1], [1])
     assert [v.name for v in model.graph.outputs] == ["y"]
     assert model.graph.outputs[0].producer().op_type == "Squeeze"
     assert model.graph.outputs[0].dtype == ir.DataType.FLOAT
@@ -49,13 +56,13 @@ def test_constants_are_initializers_and_in_a_function_nodes():
       <domain: "mine", opset_import: ["": 12]> f (a) => (b) { b = Relu(a) }"""
     model = ir.from_proto(onnx.parser.parse_model(text))
     (function,) = model.functions.values()
-    made = scene_of(model).constant(model.graph[0], np.arange(2), "c")
+    made = rewriter_of(model).constant(model.graph[0], np.arange(2), "c")
     assert model.graph.initializers["c"] is made
-    inside = scene_of(model, function)
+    inside = rewriter_of(model, function)
     value = inside.constant(function[0], np.arange(2), "c")
     assert value.producer().op_type == "Constant"
     assert [n.op_type for n in function] == ["Constant", "Relu"]
-    assert (scene_of(model).opset, inside.opset) == (17, 12)
+    assert (rewriter_of(model).opset, inside.opset) == (17, 12)
 
 
 def test_rewriting_keeps_names_and_sorts_attributes():

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from linger.dialect import DOMAIN_VERSION
 from linger.errors import GraphError, UnsupportedError, UsageError, listing
-from linger.graph.conversion.node_rewriter import Scene
+from linger.graph.conversion.node_rewriter import NodeRewriter
 from linger.graph.conversion.plan import NoEquivalent, Plan
 from linger.graph.conversion.to_newer import plan_newer
 from linger.graph.conversion.to_older import plan_older
@@ -26,7 +26,7 @@ from linger.graph.facts.propagation import propagate
 from linger.graph.files.model_io import ModelLike, load_own, save
 
 _VERSIONS = {OLDER: DOMAIN_VERSION, NEWER: NEWER_VERSION}
-_PLANNERS: Mapping[str, Callable[[ir.Node, Scene], Plan]] = {OLDER: plan_older, NEWER: plan_newer}
+_PLANNERS: Mapping[str, Callable[[ir.Node, NodeRewriter], Plan]] = {OLDER: plan_older, NEWER: plan_newer}
 
 
 @dataclass(frozen=True)
@@ -99,23 +99,7 @@ def convert_nodes(model: ir.Model, to: str, *, partial: bool = False) -> tuple[C
         UnsupportedError: Nodes have no equivalent and `partial` is not set; all of them are named.
     """
     source = NEWER if to == OLDER else OLDER
-    places = [(scope, list(_nodes(model, scope))) for scope in _scopes(model)]
-    names = Names(_all_names(model, [node for _, nodes in places for node in nodes]))
-    widths = _widths(model) if to == NEWER else {}
-    plans: list[tuple[ir.Node, Plan]] = []
-    findings: list[Finding] = []
-    for scope, nodes in places:
-        scene = Scene(model, scope, names, widths)
-        for node in nodes:
-            if not _is_of(node, source, model):
-                continue
-            try:
-                plan = _PLANNERS[to](node, scene)
-            except NoEquivalent as obstacle:
-                findings.append(Finding(ERROR, describe(node), obstacle.reason, obstacle.remedy))
-                continue
-            plans.append((node, plan))
-            findings += [Finding(WARNING, describe(node), reason, remedy) for reason, remedy in plan.doubts]
+    plans, findings = _plan_nodes(model, source, to)
     obstacles = [finding for finding in findings if finding.severity == ERROR]
     if obstacles and not partial:
         raise UnsupportedError(
@@ -130,6 +114,25 @@ def convert_nodes(model: ir.Model, to: str, *, partial: bool = False) -> tuple[C
     if plans:
         _tidy(model, source, to)
     return changes, tuple(sorted(findings, key=lambda finding: finding.severity != ERROR))
+
+
+def _plan_nodes(model: ir.Model, source: str, to: str) -> tuple[list[tuple[ir.Node, Plan]], list[Finding]]:
+    """A plan for every node that can be converted, and what is found on the way; nothing is changed."""
+    nodes = {scope: list(_nodes(model, scope)) for scope in _scopes(model)}
+    names = Names(_all_names(model, [node for each in nodes.values() for node in each]))
+    widths = _widths(model) if to == NEWER else {}
+    rewriters = {scope: NodeRewriter(model, scope, names, widths) for scope in nodes}
+    plans: list[tuple[ir.Node, Plan]] = []
+    findings: list[Finding] = []
+    for scope, node in ((s, n) for s, each in nodes.items() for n in each if _is_of(n, source, model)):
+        try:
+            plan = _PLANNERS[to](node, rewriters[scope])
+        except NoEquivalent as obstacle:
+            findings.append(Finding(ERROR, describe(node), obstacle.reason, obstacle.remedy))
+            continue
+        plans.append((node, plan))
+        findings += [Finding(WARNING, describe(node), reason, remedy) for reason, remedy in plan.doubts]
+    return plans, findings
 
 
 def _widths(model: ir.Model) -> dict[ir.Value, int]:

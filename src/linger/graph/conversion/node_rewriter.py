@@ -17,7 +17,7 @@ AXES_ARE_AN_INPUT = 13
 """The opset from which Squeeze and Unsqueeze take their axes as an input."""
 
 
-class Scene:
+class NodeRewriter:
     """The graph or the function that nodes stand in: free names, constants, widths, new nodes around a node."""
 
     def __init__(

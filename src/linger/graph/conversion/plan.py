@@ -25,6 +25,10 @@ class NoEquivalent(UnsupportedError):  # noqa: N818 - not an error by itself: it
         self.reason, self.remedy = reason, remedy
 
 
+Doubts = tuple[tuple[str, str], ...]
+"""What a user should know although it works: reasons, each with what to do."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """How to convert a node: nothing is changed until `edit` is called.
@@ -32,12 +36,12 @@ class Plan:
     Attributes:
         edit: Does it.
         what: What it does, for the list of changes.
-        doubts: (reason, remedy) of what a user should know although it works.
+        doubts: What a user should know although it works.
     """
 
     edit: Callable[[], None]
     what: str
-    doubts: tuple[tuple[str, str], ...] = ()
+    doubts: Doubts = ()
 
 
 def renamed(attribute: ir.Attr, name: str) -> ir.Attr:

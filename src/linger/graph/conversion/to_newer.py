@@ -1,43 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of the older dialect (domain `thinker`) as nodes of the newer one (domain `linger`): one plan per node."""
+"""Nodes of the older dialect (domain `thinker`) as nodes of the newer one (domain `linger`): one plan per node.
+
+What the newer dialect calls an op, and where the two differ, is in the op's file (`newer=`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
-from linger.dialect import Op, find_op, is_known
+from linger.dialect import Newer, Op, find_op, is_known
 from linger.errors import listing
-from linger.graph.conversion.newer_attributes import newer_attributes, plan_renamed, width_of
-from linger.graph.conversion.node_rewriter import Scene, axes_of, drop_unused, replace_inputs, rewrite
-from linger.graph.conversion.older_attributes import platform_named
-from linger.graph.conversion.plan import NoEquivalent, Plan, known, known_number, known_width, require_standard
-from linger.graph.conversion.to_newer_recurrent import plan_recurrent
+from linger.graph.conversion.attributes import newer_attributes, plan_as_newer, platform_named, width_of
+from linger.graph.conversion.node_rewriter import (
+    NodeRewriter,
+    axes_of,
+    content_of,
+    drop_unused,
+    replace_inputs,
+    rewrite,
+    sizes_of,
+)
+from linger.graph.conversion.plan import (
+    EXPORT_AGAIN,
+    NoEquivalent,
+    Plan,
+    known,
+    known_number,
+    known_width,
+    made_attributes,
+    require_standard,
+)
 from linger.graph.core.dialect_node import is_dialect
-from linger.graph.core.dialects import NEWER, NEWER_OPS, NewerOp
+from linger.graph.core.dialects import CELL_BITS, CELL_SCALE, NEWER, NEWER_OPS, REQUANT, NewerOp
+from linger.numeric.onnx.writer import integer_type
 
-_BATCHED_AXES = 3
+_WEIGHTS = 4
 _KEEP = "Keep the file in the domain thinker, or convert the rest of it with partial=True."
 
-_NEWER_NAMES: Mapping[str, str] = {
-    **{op.older: op.name for op in NEWER_OPS.values() if op.older is not None},
-    "Conv2dInt": "QConv2d",
-    "ConvTranspose2dInt": "QConvTranspose2d",
-    "BatchNorm2dInt": "QBatchNorm2d",
-    "AvgPool2dInt": "QAvgPool2d",
-    "BmmInt": "QBmm",
-}
-"""The newer op for each older one; of several the customary."""
 
-_WHY_NOT = {
-    "LayerNormInt": "QLayerNorm normalises to Q15 in 32 bits, LayerNormInt to Q10 in 16 bits, so their numbers differ",
-    "Requant": "it changes a scale only together with another computation; a Requant goes only where it widens the input "
-    "of iqSigmoid and iqTanh",
-}
-
-
-def plan_newer(node: ir.Node, scene: Scene) -> Plan:
+def plan_newer(node: ir.Node, rewriter: NodeRewriter) -> Plan:
     """How to write a node of the older dialect in the newer one.
 
     Raises:
@@ -52,56 +57,57 @@ def plan_newer(node: ir.Node, scene: Scene) -> Plan:
         return _plan_standard(node, op)
     if not node.inputs or node.inputs[0] is None:
         raise NoEquivalent("its first input is missing", "Connect it.")
-    if op.name == "Requant" and _is_taken_in(node):
+    if op.name == REQUANT and _is_taken_in(node):
         return Plan(lambda: drop_unused(node.outputs[0]), "taken in by what follows")
-    if op.name not in _NEWER_NAMES:
-        raise NoEquivalent(f"the domain linger has no such op: {_WHY_NOT.get(op.name, 'none computes this')}", _KEEP)
-    newer = NEWER_OPS[_NEWER_NAMES[op.name]]
-    return _SPECIAL.get(op.name, _plan_plain)(node, newer, op, scene)
+    newer = NEWER_OPS[_name_for(node, op).name]
+    return _planner(newer, op)(node, newer, op, rewriter)
+
+
+def _name_for(node: ir.Node, op: Op) -> Newer:
+    """The newer name: the customary one, unless the node's tensors have other axes than it takes."""
+    names = [newer for newer in op.newer if not newer.unlike]
+    if not names:
+        why = next((f"{newer.name} {newer.unlike}" for newer in op.newer), op.why_not_newer)
+        raise NoEquivalent(f"the domain linger has no such op: {why}", _KEEP)
+    axes = names[0].axes
+    is_other = axes is not None and any(axes_of(value) not in (None, axes) for value in node.inputs)
+    return next((newer for newer in names if newer.axes is None), names[0]) if is_other else names[0]
 
 
 def _plan_standard(node: ir.Node, op: Op) -> Plan:
     """Integer Relu, MaxPool and Clip are of the standard domain in files of both dialects."""
-    known_names = {a.name for a in op.attributes}
-    attributes = {name: a for name, a in node.attributes.items() if name in known_names}
+    attributes = {name: a for name, a in node.attributes.items() if op.has_attribute(name)}
     require_standard(node, op, attributes)
     return Plan(lambda: rewrite(node, "", op.standard_name or "", attributes), f"became standard {op.standard_name}")
 
 
-def _plan_plain(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Plan:
-    del scene
-    return plan_renamed(node, newer, op)
+def _plan_plain(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
+    del rewriter
+    return plan_as_newer(node, newer, op)
 
 
-def _plan_quant(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Plan:
-    del scene
-    return plan_renamed(node, newer, op, {"zero_point": 0})
-
-
-def _plan_of_tensors(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Plan:
-    """Ops whose older node does not say how wide its inputs are."""
+def _plan_widths(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
+    """Ops whose older node does not state how wide its inputs are."""
     real = [str(i) for i, value in enumerate(node.inputs) if value is not None and value.dtype == ir.DataType.FLOAT]
     if real:
         raise NoEquivalent(f"its input {listing(real)} is real; {newer.name} takes integers only", _KEEP)
     names = [f"x_{i}" for i in range(len(node.inputs))] if op.is_variadic else newer.inputs[: len(node.inputs)]
-    widths = {
-        f"{name}_bits": scene.width(value) or width_of(value) for name, value in zip(names, node.inputs, strict=False)
+    widths: dict[str, Any] = {
+        f"{name}_bits": rewriter.width(value) or width_of(value)
+        for name, value in zip(names, node.inputs, strict=False)
     }
-    if "data_bits" in node.attributes and op.name == "BmmInt":  # one width for both matrices
+    if op.has_attribute("data_bits") and "data_bits" in node.attributes:  # one width for both matrices
         widths = {f"{name}_bits": known(node, "data_bits") for name in names}
-    chosen = newer
-    if op.name == "BmmInt" and any(axes_of(v) not in (None, _BATCHED_AXES) for v in node.inputs):
-        chosen = NEWER_OPS["QMatmul"]
-    return plan_renamed(node, chosen, op, widths)
+    return plan_as_newer(node, newer, op, widths)
 
 
-def _plan_curve(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Plan:
+def _plan_curve(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
     """A Requant that only widens goes: the newer op takes narrow input."""
     before = _widening(node)
     if before is None:
-        return plan_renamed(node, newer, op, {"x_bits": scene.width(node.inputs[0]) or width_of(node.inputs[0])})
+        return plan_as_newer(node, newer, op, {"x_bits": rewriter.width(node.inputs[0]) or width_of(node.inputs[0])})
     taken = {"x_bits": known_width(before, "data_bits"), "scale_x": known_number(before, "scale_x")}
-    renaming = plan_renamed(node, newer, op, taken)
+    renaming = plan_as_newer(node, newer, op, taken)
 
     def edit() -> None:
         node.replace_input_with(0, before.inputs[0])
@@ -115,7 +121,7 @@ def _widening(node: ir.Node) -> ir.Node | None:
     """The Requant in front of a curve, where it does nothing but shift left into a wider type."""
     value = node.inputs[0]
     maker = None if value is None else value.producer()
-    if maker is None or not is_dialect(maker) or maker.op_type != "Requant" or maker.graph is not node.graph:
+    if maker is None or not is_dialect(maker) or maker.op_type != REQUANT or maker.graph is not node.graph:
         return None
     source, target = known_number(maker, "scale_x"), known_number(maker, "scale_o")
     shift = known_width(maker, "o_bits") - known_width(maker, "data_bits")
@@ -124,48 +130,105 @@ def _widening(node: ir.Node) -> ir.Node | None:
 
 
 def _is_taken_in(node: ir.Node) -> bool:
-    """Whether everyone who uses a Requant is a curve that takes it in."""
+    """Whether every user of a Requant is a curve that takes it in."""
     output = node.outputs[0]
     users = output.consumers()
-    is_curve = all(is_dialect(user) and user.op_type in ("iqSigmoid", "iqTanh") for user in users)
-    return bool(users) and not output.is_graph_output() and is_curve and all(_widening(u) is node for u in users)
+    is_inside = bool(users) and not output.is_graph_output()
+    return is_inside and all(_is_curve(user) for user in users) and all(_widening(user) is node for user in users)
 
 
-def _plan_batch_norm(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Plan:
-    """The newer op has no running statistics; nothing reads them."""
-    plain = _plan_plain(node, newer, op, scene)
+def _is_curve(node: ir.Node) -> bool:
+    """Whether a node's op wants a width of its own, which the newer one does not."""
+    return is_dialect(node) and is_known(node.op_type) and find_op(node.op_type).input_bits is not None
+
+
+def _plan_without_unread(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
+    """The newer batch norm has no running statistics; nothing reads them."""
+    plain = _plan_plain(node, newer, op, rewriter)
 
     def edit() -> None:
-        replace_inputs(node, node.inputs[:3])
+        replace_inputs(node, node.inputs[: len(newer.inputs)])
         plain.edit()
 
     return Plan(edit, f"{plain.what}, without running statistics")
 
 
-def _plan_pool(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Plan:
-    del scene
-    return plan_renamed(node, newer, op, {"count_include_pad": 1, "divisor_override": -1})
-
-
-def _plan_rows(node: ir.Node, newer: NewerOp, op: Op, scene: Scene) -> Plan:
-    """The newer Gather says scale and width once."""
-    del scene
+def _plan_repeating(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
+    """The newer Gather states scale and width once."""
+    del rewriter
     attributes = newer_attributes(node, newer, op)
-    for own in ("scale_o", "o_bits"):
-        attributes.pop(own)
-    if (known(node, "scale_o"), known(node, "o_bits")) != (known(node, "scale_w"), known(node, "parameter_bits")):
+    for name in op.repeats:
+        attributes.pop(name)
+    if any(known(node, name) != known(node, source) for name, source in op.repeats.items()):
         raise NoEquivalent("its rows have another scale or width than its table", "Make them the table's.")
-    return Plan(lambda: rewrite(node, NEWER, newer.name, attributes), "became Gather of the domain linger")
+    return Plan(lambda: rewrite(node, NEWER, newer.name, attributes), f"became {newer.name} of the domain linger")
 
 
-Planner = Callable[[ir.Node, NewerOp, Op, Scene], Plan]
+def _plan_recurrent(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
+    """Real states get a Quant each; the newer op has no lengths, so only full ones can go."""
+    if len(node.inputs) not in {len(form) for form in op.forms}:
+        raise NoEquivalent(f"it has {len(node.inputs)} inputs, which no form of it has", EXPORT_AGAIN)
+    given = dict(zip(op.form(len(node.inputs)), node.inputs, strict=True))
+    if "lengths" in given and not _are_full(given["lengths"], node):
+        raise NoEquivalent(
+            "its sequences have lengths, which the newer op cannot be told", "Keep the file in the domain thinker."
+        )
+    more: dict[str, Any] = {"has_hidden": int("h" in given)}
+    if "c" in op.inputs:
+        more |= {"has_cell": int("c" in given), "scale_c": CELL_SCALE}
+    attributes = newer_attributes(node, newer, op, more)
+    attributes.pop("dropout", None)
+    formats = {"h": (known_number(node, "scale_h"), known_width(node, "o_bits")), "c": (CELL_SCALE, CELL_BITS)}
 
-_SPECIAL: Mapping[str, Planner] = {
-    "Quant": _plan_quant,
-    **dict.fromkeys(("iqAdd", "iqMul", "BmmInt", "iqCat", "iqGelu", "iqSwish"), _plan_of_tensors),
-    **dict.fromkeys(("iqSigmoid", "iqTanh"), _plan_curve),
-    "BatchNorm2dInt": _plan_batch_norm,
-    "AvgPool2dInt": _plan_pool,
-    "Gather": _plan_rows,
-    **dict.fromkeys(("LSTMInt", "GRUInt"), plan_recurrent),
-}
+    def edit() -> None:
+        now = dict(zip(op.form(len(node.inputs)), node.inputs, strict=True))
+        states = [
+            _quantized(node, now[name], form, attributes["platform"], rewriter)
+            for name, form in formats.items()
+            if name in now
+        ]
+        replace_inputs(node, [now["x"], *states, *node.inputs[-_WEIGHTS:]])
+        rewrite(node, NEWER, newer.name, attributes)
+
+    return Plan(edit, f"became {newer.name}")
+
+
+def _quantized(
+    node: ir.Node, state: ir.Value | None, form: tuple[float, int], platform: ir.Attr, rewriter: NodeRewriter
+) -> ir.Value:
+    scale, bits = form
+    written = made_attributes({"data_bits": bits, "scale_x": scale, "zero_point": 0})
+    return rewriter.before(
+        node,
+        "Quant",
+        [state],
+        [written["data_bits"], platform, written["scale_x"], written["zero_point"]],
+        domain=NEWER,
+        wish=f"{node.outputs[0].name}_state",
+        like=state,
+        element=integer_type(bits),
+    )
+
+
+def _are_full(lengths: ir.Value | None, node: ir.Node) -> bool:
+    """Whether every sequence is as long as the input."""
+    content, sizes = content_of(lengths), sizes_of(node.inputs[0])
+    time = 1 if known(node, "batch_first", 0) else 0
+    if content is None or sizes is None or len(sizes) <= time:
+        return False
+    return bool(np.all(content == sizes[time])) if sizes[time] is not None else False
+
+
+Planner = Callable[[ir.Node, NewerOp, Op, NodeRewriter], Plan]
+
+
+def _planner(newer: NewerOp, op: Op) -> Planner:
+    """How nodes of an op are planned; most need nothing but other attributes."""
+    cases: tuple[tuple[bool, Planner], ...] = (
+        (op.is_recurrent, _plan_recurrent),
+        (bool(op.repeats), _plan_repeating),
+        (bool(op.unread_inputs), _plan_without_unread),
+        (find_op(op.name).input_bits is not None, _plan_curve),
+        (op.is_variadic or not newer.own <= newer.declared.own.keys(), _plan_widths),
+    )
+    return next((planner for applies, planner in cases if applies), _plan_plain)

@@ -27,8 +27,8 @@ OTHER_QUANT_MODES = ("floor", "round", "ceil")
 DEFAULT_PLATFORM = "venus"
 """The chip of a node that names none; nodes of the older dialect name only others."""
 
-QUANT, DEQUANT = "Quant", "Dequant"
-"""The two ends of what is quantised; both dialects call them so."""
+QUANT, DEQUANT, REQUANT = "Quant", "Dequant", "Requant"
+"""The ends of what is quantised, which both dialects call so, and the older one's change of a scale or width."""
 
 CELL_BITS = 32
 CELL_SCALE = 32768.0

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.dialect import find_op
-from linger.graph.conversion.newer_attributes import newer_attributes, plan_renamed, width_of
+from linger.graph.conversion.attributes import newer_attributes, plan_as_newer, width_of
 from linger.graph.conversion.plan import NoEquivalent, made_attributes
 from linger.graph.core.dialects import NEWER_OPS
 from tests.support.newer_text import parse
@@ -30,7 +30,7 @@ def test_customary_values_go_and_widths_are_said():
 
 def test_attributes_that_bodies_need_are_left_out():
     made = node("Dequant", scale_o=2.0, derived=3)
-    plan_renamed(made, NEWER_OPS["Dequant"], find_op("Dequant")).edit()
+    plan_as_newer(made, NEWER_OPS["Dequant"], find_op("Dequant")).edit()
     assert (made.domain, list(made.attributes)) == ("linger", ["scale_o"])
 
 

@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from linger.graph.conversion.older_attributes import older_attributes, older_op, plan_renamed, platform_named
+from linger.graph.conversion.attributes import older_attributes, older_op, plan_as_older, platform_named
 from linger.graph.conversion.plan import NoEquivalent, made_attributes
 from linger.graph.core.dialects import NEWER_OPS
 
@@ -57,7 +57,7 @@ def test_what_is_missing_is_named_as_the_newer_dialect_does():
 
 def test_attributes_that_nobody_knows_are_left_out_and_said():
     made = node("QLinear", **LINEAR, mystery=1)
-    plan = plan_renamed(made, NEWER_OPS["QLinear"])
+    plan = plan_as_older(made, NEWER_OPS["QLinear"])
     assert plan.what == "became LinearInt, without mystery"
     plan.edit()
     assert (made.domain, made.op_type, made.name) == ("thinker", "LinearInt", "n")
@@ -66,7 +66,7 @@ def test_attributes_that_nobody_knows_are_left_out_and_said():
 
 def test_widths_of_parts_are_known():
     made = node("QCat", axis=0, scale_x_0=1.0, x_0_bits=8, o_bits=8, scale_o=1.0)
-    assert plan_renamed(made, NEWER_OPS["QCat"]).what == "became iqCat"
+    assert plan_as_older(made, NEWER_OPS["QCat"]).what == "became iqCat"
 
 
 @pytest.mark.parametrize("platform", ["venus", "arcs", "venusA"])
