@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from linger.graph.core.walking import graphs_in
-from linger.graph.facts.claims import is_dequant
 from linger.graph.facts.propagation import Propagation, propagate
+from linger.graph.facts.stated_formats import is_dequant
 
 _MOVING = frozenset({"Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
 """Float ops whose outputs hold the numbers of their first input: what came from a Dequant still lies on its grid."""

@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from linger.graph.facts.claims import Claim, claims_of, is_dequant
+from linger.graph.facts.stated_formats import Claim, claims_of, is_dequant
 from tests.support.dialect_text import quantising
 
 BOTH = ', "thinker": 1, "linger": 1'

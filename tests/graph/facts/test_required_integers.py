@@ -1,7 +1,6 @@
 """What must be integers, because an op further on says so."""
 
-from linger.graph.facts.flow import Flow
-from linger.graph.facts.required_integers import find_demand
+from linger.graph.facts.flow import Flow, find_demand
 from tests.support.dialect_text import quantising
 
 

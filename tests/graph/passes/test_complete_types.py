@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.graph.core.tensor_text import type_of
-from linger.graph.passes.complete_types import complete_types
+from linger.graph.passes.declared_types import complete_types
 from tests.support.onnx_text import checked, content, parse
 from tests.support.passes import applied, parsed
 

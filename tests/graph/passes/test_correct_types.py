@@ -3,7 +3,7 @@
 import onnx
 import onnx_ir as ir
 
-from linger.graph.passes.correct_types import correct_types
+from linger.graph.passes.declared_types import correct_types
 from tests.support.dialect_text import quantising
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import linger
-from linger.graph.passes.fill_float_islands import fill_float_islands
-from linger.graph.passes.remove_identity import remove_identity
+from linger.graph.passes.qdq_pairs import fill_float_islands
+from linger.graph.passes.unneeded_nodes import remove_identity
 from linger.runtime.reference import Reference
 from tests.support.onnx_text import parse, printed
 from tests.support.other_tools import EVERY, between

@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from linger.graph.passes.inferred_types import inferred_types, keyed_graphs
+from linger.graph.passes.declared_types import inferred_types, keyed_graphs
 from tests.support.onnx_text import content, parse
 
 

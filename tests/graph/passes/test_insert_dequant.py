@@ -4,7 +4,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from linger.graph.passes.insert_dequant import insert_dequant
+from linger.graph.passes.dequants import insert_dequant
 from tests.support.dialect_text import lines, quantising, short
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from linger.graph.passes.remove_dequant import remove_dequant
+from linger.graph.passes.dequants import remove_dequant
 from tests.support.dialect_text import lines, quantising
 
 

@@ -1,6 +1,6 @@
 """Dequants get the scale of their tensor."""
 
-from linger.graph.passes.rescale_dequant import rescale_dequant
+from linger.graph.passes.dequants import rescale_dequant
 from tests.support.dialect_text import lines, quantising
 
 

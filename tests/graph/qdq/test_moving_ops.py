@@ -2,7 +2,7 @@
 
 import pytest
 
-from linger.graph.qdq.moving_ops import DATA_INPUTS, data_inputs, data_outputs, is_moving
+from linger.graph.qdq.qdq_node import DATA_INPUTS, data_inputs, data_outputs, is_moving
 from tests.support.onnx_text import parse
 
 

@@ -14,8 +14,8 @@ from linger.errors import GraphError
 from linger.graph.core import check_rules as rules
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.finding import Finding
-from linger.graph.facts.claims import read_scale
 from linger.graph.facts.propagation import Propagation, Use, propagate
+from linger.graph.facts.stated_formats import read_scale
 
 _FIX = "linger.fix_dequant mends it."
 

@@ -17,8 +17,8 @@ from linger.graph.core.finding import Finding
 from linger.graph.core.walking import all_graphs
 from linger.graph.facts.propagation import OutputPolicy, propagate
 from linger.graph.files.model_io import ModelLike, load, load_own
-from linger.graph.passes.correct_types import correct_types
-from linger.graph.passes.insert_dequant import insert_dequant
+from linger.graph.passes.declared_types import correct_types
+from linger.graph.passes.dequants import insert_dequant
 
 _MOST_ROUNDS = 4
 _MOVING = frozenset({"remove_dequant", "rescale_dequant", "insert_dequant"})

@@ -13,24 +13,16 @@ import onnx_ir as ir
 from linger.errors import UsageError, listing
 from linger.graph.core.changes import Changes
 from linger.graph.core.finding import Finding
-from linger.graph.facts.claims import is_quantising_domain
+from linger.graph.facts.stated_formats import is_quantising_domain
 from linger.graph.forms.attach_functions import attach_functions
 from linger.graph.forms.inline_functions import inline_functions
-from linger.graph.passes.cancel_dq_q import cancel_dq_q, pair_findings
-from linger.graph.passes.complete_types import complete_types
-from linger.graph.passes.correct_types import correct_types
-from linger.graph.passes.fill_float_islands import fill_float_islands
+from linger.graph.passes.declared_types import complete_types, correct_types
+from linger.graph.passes.dequants import insert_dequant, remove_dequant, rescale_dequant
 from linger.graph.passes.fix_versions import fix_versions
-from linger.graph.passes.insert_dequant import insert_dequant
-from linger.graph.passes.merge_duplicates import merge_duplicates
-from linger.graph.passes.merge_initializers import merge_initializers
-from linger.graph.passes.name_nodes import name_nodes
-from linger.graph.passes.remove_dead_code import dead_code_findings, remove_dead_code
-from linger.graph.passes.remove_dequant import remove_dequant
-from linger.graph.passes.remove_identity import remove_identity
-from linger.graph.passes.rescale_dequant import rescale_dequant
-from linger.graph.passes.sort_nodes import sort_nodes
-from linger.graph.passes.split_shared_zero_points import split_shared_zero_points
+from linger.graph.passes.merge_equal import merge_duplicates, merge_initializers
+from linger.graph.passes.order_and_names import name_nodes, sort_nodes
+from linger.graph.passes.qdq_pairs import cancel_dq_q, fill_float_islands, pair_findings, split_shared_zero_points
+from linger.graph.passes.unneeded_nodes import dead_code_findings, remove_dead_code, remove_identity
 from linger.graph.qdq.float_islands import island_findings
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of one tensor: its element type and, where it is quantised, its scale and width."""
+"""What is known of tensors: one Fact each, what does not fit, and the state of the walk that finds them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from linger.graph.core.check_rules import CONTRADICTION, MISSING_DEQUANT, SCALE_MISMATCH, CheckRule
+from linger.graph.core.dialect_node import describe
 from linger.graph.core.element_types import INTEGERS
+from linger.graph.core.finding import ERROR, Finding
+from linger.graph.facts.flow import Demand, Flow
+from linger.graph.facts.standard_ops import OLDEST_OPSET
+from linger.graph.facts.stated_formats import is_dequant
 
 REALS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
@@ -77,3 +83,161 @@ def storage_type(bits: int) -> ir.DataType:
 def storage_bits(element: ir.DataType | None) -> int | None:
     """Width of a type that quantised tensors have; None for others."""
     return int(element.itemsize * 8) if element in INTEGERS and element is not None else None
+
+
+@dataclass(frozen=True)
+class Use:
+    """One place where a tensor is used: an input of a node, or an output of a graph."""
+
+    owner: ir.Node | ir.Graph
+    index: int
+
+    @property
+    def value(self) -> ir.Value:
+        """The tensor that stands there now."""
+        found = self.owner.inputs[self.index] if isinstance(self.owner, ir.Node) else self.owner.outputs[self.index]
+        assert found is not None  # a use is of something
+        return found
+
+    def __str__(self) -> str:
+        return describe(self.owner) if isinstance(self.owner, ir.Node) else f"output {self.value.name!r}"
+
+
+@dataclass
+class Propagation:
+    """What is known of every tensor, and what does not fit.
+
+    Attributes:
+        facts: Per tensor.
+        needs: Uses that need real numbers of a tensor that holds integers; those behind a Dequant are among them.
+        kept_real: Uses that take what they get, and get real numbers through a Dequant that is looked through.
+        integer_uses: Uses that take integers, and read them through a Dequant.
+        wrong_scales: Dequants with another scale than their tensor has, and that scale.
+        of_reals: Dequants of tensors that hold real numbers already.
+        findings: What contradicts itself or cannot be known.
+    """
+
+    facts: dict[ir.Value, Fact] = field(default_factory=dict)
+    needs: list[Use] = field(default_factory=list)
+    kept_real: list[Use] = field(default_factory=list)
+    integer_uses: list[Use] = field(default_factory=list)
+    wrong_scales: list[tuple[ir.Node, float]] = field(default_factory=list)
+    of_reals: list[ir.Node] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def fact(self, value: ir.Value | None) -> Fact:
+        """What is known of a tensor."""
+        return UNKNOWN if value is None else self.facts.get(value, UNKNOWN)
+
+    def element(self, value: ir.Value) -> ir.DataType | None:
+        """The type that a tensor has as the model stands: a Dequant that is looked through still gives floats."""
+        return ir.DataType.FLOAT if is_dequant(value.producer()) else self.fact(value).element
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no Dequant has to be moved, inserted or rescaled."""
+        return not (self.missing or self.integer_uses or self.wrong_scales or self.of_reals)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing has to change, and nothing is wrong."""
+        return self.is_settled and not self.findings
+
+    @property
+    def missing(self) -> list[Use]:
+        """Uses that need real numbers and get integers."""
+        return [use for use in self.needs if not is_dequant(use.value.producer())]
+
+
+@dataclass
+class FactBook:
+    """What the rules of the ops read and write.
+
+    Attributes:
+        flow: Which node holds which graph, who calls what.
+        demand: What must be integers.
+        real_formals: Inputs of loop bodies that were found to carry real numbers.
+        is_settled: Whether this round found no more of them.
+        function_facts: What the first call gave a function whose body has to change.
+        trials: What functions give for which inputs; None where their body has to change for that.
+        calling: The functions that are being followed.
+    """
+
+    flow: Flow
+    demand: Demand
+    result: Propagation = field(default_factory=Propagation)
+    real_formals: set[ir.Value] = field(default_factory=set)
+    is_settled: bool = True
+    function_facts: dict[ir.OperatorIdentifier, list[Fact]] = field(default_factory=dict)
+    trials: dict[tuple[ir.OperatorIdentifier, tuple[Fact, ...]], list[Fact] | None] = field(default_factory=dict)
+    calling: list[ir.OperatorIdentifier] = field(default_factory=list)
+    reported: set[ir.Value] = field(default_factory=set)
+
+    def begin(self) -> None:
+        """Another round: forget everything but which loops carry real numbers."""
+        self.is_settled = True
+        self.result = Propagation()
+        self.function_facts.clear()
+        self.trials.clear()
+        self.reported.clear()
+
+    @property
+    def opset(self) -> int:
+        """The version of standard ONNX."""
+        return self.flow.model.graph.opset_imports.get("", OLDEST_OPSET)
+
+    def fact(self, value: ir.Value | None) -> Fact:
+        """What is known of a tensor."""
+        if value is not None and value not in self.result.facts and value.producer() is None:
+            self.result.facts[value] = self._origin(value)
+        return self.result.fact(value)
+
+    def find(self, severity: str, where: str, reason: str, remedy: str, *, rule: CheckRule = CONTRADICTION) -> None:
+        """Note a contradiction."""
+        self.result.findings.append(Finding(severity, where, reason, remedy, rule.id))
+
+    def need(self, use: Use) -> None:
+        """This use needs real numbers."""
+        value = use.value
+        fact = self.fact(value)
+        if fact.is_quantised and (fact.scale is not None or is_dequant(value.producer())):
+            self.result.needs.append(use)
+        elif fact.is_quantised or fact.element in INTEGERS:
+            self.need_unscaled(use)
+
+    def need_unscaled(self, use: Use) -> None:
+        """This use needs real numbers, and there is no way to have them."""
+        value = use.value
+        if value not in self.reported:
+            self.reported.add(value)
+            self.find(
+                ERROR,
+                str(use),
+                f"it needs real numbers, and the scale of {value.name!r} ({self.fact(value)}) is not known",
+                "Give the node that makes it a scale_o, or put a Dequant with the right scale behind it.",
+                rule=MISSING_DEQUANT,
+            )
+
+    def take(self, use: Use) -> None:
+        """This use takes integers."""
+        if is_dequant(use.value.producer()) and use.value in self.demand.wanted:
+            self.result.integer_uses.append(use)
+
+    def _origin(self, value: ir.Value) -> Fact:
+        """An input, an initializer or a constant: its type, and the scale at which its readers take it."""
+        element = value.dtype or (None if value.const_value is None else value.const_value.dtype)
+        if element not in INTEGERS or value not in self.demand.quantised:
+            return plain(element)
+        is_constant = value.const_value is not None and not value.is_graph_input()
+        different = self.demand.contradiction(value)
+        if different and is_constant:
+            return plain(element)  # numbers of a file may stand for several things
+        if different:
+            self.find(
+                ERROR,
+                f"input {value.name!r}",
+                f"its readers take it at the scales {' and '.join(f'{s:g}' for s in different)}",
+                "Give all of them the scale that the input has.",
+                rule=SCALE_MISMATCH,
+            )
+        return quantised(self.demand.scale_of(value), storage_bits(element), element)

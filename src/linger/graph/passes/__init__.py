@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graph passes: one file, one function, edits in place, idempotent, says what it changed."""
+"""Graph passes, a file per subject: each is a function that edits a model in place, is idempotent, and lists its changes."""

@@ -18,8 +18,7 @@ from collections.abc import Callable, Collection, Iterable
 import onnx_ir as ir
 
 from linger.graph.core.walking import all_graphs
-from linger.graph.qdq.moving_ops import data_outputs, is_moving
-from linger.graph.qdq.qdq_node import DEQUANTIZE, QUANTIZE, is_qdq, quantization_of
+from linger.graph.qdq.qdq_node import DEQUANTIZE, QUANTIZE, data_outputs, is_moving, is_qdq, quantization_of
 
 OTHER_NUMBERS = (
     "without it ONNX Runtime would choose other kernels for the ops around it, which round otherwise "

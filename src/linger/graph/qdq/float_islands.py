@@ -18,13 +18,18 @@ from linger.graph.core.finding import NOTE, Finding
 from linger.graph.core.liveness import needed_nodes
 from linger.graph.core.walking import all_graphs
 from linger.graph.qdq.byte_fusing import ByteFusing
-from linger.graph.qdq.moving_ops import COMPARE, MOVE, MOVE_BYTES, data_inputs, data_outputs, is_moving
 from linger.graph.qdq.qdq_node import (
+    COMPARE,
     DEQUANTIZE,
+    MOVE,
+    MOVE_BYTES,
     QUANTIZE,
     WIDTHS,
     Quantization,
     constant,
+    data_inputs,
+    data_outputs,
+    is_moving,
     is_qdq,
     quantization_of,
     quantized,

@@ -22,9 +22,8 @@ from linger.graph.core.walking import all_nodes
 from linger.graph.forms.attach_functions import attach_functions
 from linger.graph.forms.expand_dialect import expand_dialect
 from linger.graph.forms.to_qdq import to_qdq
-from linger.graph.passes.name_platform import name_platform
-from linger.graph.passes.remove_dead_code import remove_dead_code
-from linger.graph.passes.replace_idle_clips import replace_idle_clips
+from linger.graph.passes.suit_target import name_platform, replace_idle_clips
+from linger.graph.passes.unneeded_nodes import remove_dead_code
 from linger.onnx.exporter.boundary import keep_integers_at_the_ends, remove_dequants
 from linger.onnx.exporter.fixed_shapes import fix_shapes
 from linger.onnx.exporter.naming import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names

@@ -23,7 +23,7 @@ from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.errors import UnsupportedError, UsageError, listing
 from linger.files import write_atomically
 from linger.graph.files.model_io import save
-from linger.graph.passes.cancel_dq_q import cancel_dq_q
+from linger.graph.passes.qdq_pairs import cancel_dq_q
 from linger.onnx.call import Call, FlatModel, as_constant_of_a_trace, default_names, read_call, run_once
 from linger.onnx.exporter.assembly import assemble
 from linger.onnx.exporter.baked_sizes import Example, require_open

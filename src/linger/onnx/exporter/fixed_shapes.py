@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from linger.graph.core.dialect_node import opset_of
-from linger.graph.passes.remove_dead_code import remove_dead_code
+from linger.graph.passes.unneeded_nodes import remove_dead_code
 
 _ARITHMETIC = frozenset(
     {"Add", "Sub", "Mul", "Div", "Mod", "Neg", "Min", "Max", "Floor", "Ceil", "Cast", "Equal", "Less", "Greater", "Not"}

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.graph.core.dialect_node import describe
-from linger.graph.facts.claims import is_quantising
+from linger.graph.facts.stated_formats import is_quantising
 from linger.runtime.session import Session
 from linger.verification.differences import far_apart, first_index, unequal
 from linger.verification.proof.byte_products import ancestors

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that compute the same from the same become one."""
+"""Nodes that compute the same from the same, and initializers of equal content, become one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from linger.graph.core.dialect_node import describe
 from linger.graph.core.effects import Effects
 from linger.graph.core.order import in_order
 from linger.graph.core.replace_value import Takeover
-from linger.graph.core.tensor_content import attributes_key
+from linger.graph.core.tensor_content import attributes_key, tensor_key
 from linger.graph.core.walking import all_graphs
 from linger.graph.qdq.byte_fusing import ByteFusing
+from linger.graph.qdq.qdq_node import is_qdq_parameter
 
 
 def merge_duplicates(model: ir.Model) -> Changes:
@@ -37,7 +38,7 @@ def merge_duplicates(model: ir.Model) -> Changes:
                 continue
             kept = first.setdefault(key, node)
             if kept is not node:
-                _merge(kept, node, takeover, changes)
+                _merge_nodes(kept, node, takeover, changes)
     takeover.finish()
     return changes
 
@@ -50,7 +51,7 @@ def _key(node: ir.Node, effects: Effects) -> Hashable | None:
     return node.op_identifier(), tuple(node.inputs), attributes, present
 
 
-def _merge(kept: ir.Node, node: ir.Node, takeover: Takeover, changes: Changes) -> None:
+def _merge_nodes(kept: ir.Node, node: ir.Node, takeover: Takeover, changes: Changes) -> None:
     pairs = list(zip(node.outputs, kept.outputs, strict=True))
     if all(takeover.is_possible(old, new) for old, new in pairs):
         for old, new in pairs:
@@ -61,3 +62,39 @@ def _merge(kept: ir.Node, node: ir.Node, takeover: Takeover, changes: Changes) -
     shared = [takeover.share(old, new) for old, new in pairs]
     if any(shared):
         changes.note(describe(node), f"serves its output alone: {describe(kept)} computes the same for all others")
+
+
+def merge_initializers(model: ir.Model) -> Changes:
+    """Merge initializers of one graph that are equal bit for bit; the first one stays, an output before others.
+
+    Content is read only where type and shape agree. Not merged: tensors in other files (which are not read), inputs with
+    a default, and scales and zero points of Q/DQ nodes, of which tools want one for each node.
+    """
+    changes = Changes()
+    takeover = Takeover(model)
+    for place in all_graphs(model):
+        alike: dict[Hashable, list[ir.Value]] = {}
+        for value in place.graph.initializers.values():
+            tensor = value.const_value
+            if tensor is None or isinstance(tensor, ir.ExternalTensor) or value.is_graph_input():
+                continue
+            if not is_qdq_parameter(value):
+                alike.setdefault((tensor.dtype, tuple(tensor.shape.numpy())), []).append(value)
+        for values in alike.values():
+            if len(values) > 1:
+                _merge_tensors(values, takeover, changes)
+    return changes
+
+
+def _merge_tensors(values: list[ir.Value], takeover: Takeover, changes: Changes) -> None:
+    first: dict[Hashable, ir.Value] = {}
+    for value in sorted(values, key=lambda v: not v.is_graph_output()):  # stable: outputs first
+        assert value.const_value is not None  # only those were collected
+        kept = first.setdefault(tensor_key(value.const_value), value)
+        if kept is value or value.is_graph_output() or not takeover.replace(value, kept):
+            continue
+        graph, name = value.graph, value.name
+        assert graph is not None  # initializers belong to a graph and have names
+        assert name is not None
+        del graph.initializers[name]
+        changes.note(name, f"initializer merged with {kept.name}, which holds the same")

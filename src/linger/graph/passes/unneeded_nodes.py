@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nobody uses goes: nodes, initializers, functions."""
+"""What a model does not need goes: Identities, and nodes, initializers and functions that nobody uses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.finding import NOTE, Finding
 from linger.graph.core.liveness import makers, needed_nodes, with_makers
+from linger.graph.core.replace_value import Takeover
 from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes, nodes_within
 from linger.graph.qdq.byte_fusing import OTHER_NUMBERS, ByteFusing
 
@@ -96,3 +97,26 @@ def _drop_functions(model: ir.Model, changes: Changes) -> None:
     for identifier in [i for i in model.functions if i not in called]:
         del model.functions[identifier]
         changes.note(f"{identifier[0]}::{identifier[1]}", "function removed: nobody calls it")
+
+
+def remove_identity(model: ir.Model) -> Changes:
+    """Let users of an Identity use its input, in the main graph, in branches and bodies, and in functions.
+
+    Leaves: Identities only in front of outputs whose tensor is an input, an initializer, a tensor of a graph around or an
+    output already; names, order and declared types of all outputs as they were.
+    """
+    changes = Changes()
+    takeover = Takeover(model)
+    for place in all_graphs(model):
+        for node in tuple(place.graph):
+            if node.op_type != "Identity" or node.domain or len(node.inputs) != 1 or len(node.outputs) != 1:
+                continue
+            (x,), (y,) = node.inputs, node.outputs
+            where, before, after = describe(node), x and x.name, y.name
+            if x is None or not takeover.replace(y, x):
+                continue
+            takeover.discard(node)
+            said = f"{before} is called {after} now" if x.name != before else f"{before} takes its place"
+            changes.note(where, f"removed: {said}")
+    takeover.finish()
+    return changes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every node has a name of its own, and every tensor one that nothing near it has."""
+"""Nodes stand in an order in which they can run; every node and every tensor has a name of its own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import onnx_ir as ir
 from linger.errors import listing
 from linger.graph.core.changes import Changes
 from linger.graph.core.names import Names
+from linger.graph.core.order import in_order
 from linger.graph.core.walking import GraphPlace, all_graphs, defined_in
 
 _SHOWN = 3
@@ -98,3 +99,22 @@ def _give_name(
     before = value.name
     value.name = taken.choose(before)
     changes.note(value.name, f"was called {before}, as another tensor is")
+
+
+def sort_nodes(model: ir.Model) -> Changes:
+    """Put every node after those that it, or a branch or body inside it, needs; in functions too.
+
+    Nodes that can keep their order keep it.
+
+    Raises:
+        GraphError: Nodes depend on each other in a circle; those of one circle are named, and nothing is changed.
+    """
+    changes = Changes()
+    ordered = [(place, in_order(place)) for place in all_graphs(model)]
+    for place, nodes in ordered:
+        before = list(place.graph)
+        moved = sum(one is not other for one, other in zip(before, nodes, strict=True))
+        if moved:
+            place.graph.extend(nodes)  # a node that is in the graph already moves to its end
+            changes.note(place.name, f"sorted: {moved} of {len(nodes)} nodes stood elsewhere")
+    return changes

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QuantizeLinear and DequantizeLinear nodes: pairs that cancel, float ops between them, parameters of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from linger.errors import LingerError
+from linger.graph.core.changes import Changes
+from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
+from linger.graph.core.finding import NOTE, Finding
+from linger.graph.core.names import Names
+from linger.graph.core.replace_value import Takeover, become_identity
+from linger.graph.core.walking import all_graphs, defined_in
+from linger.graph.facts.propagation import Propagation, propagate
+from linger.graph.qdq.byte_fusing import OTHER_NUMBERS, ByteFusing, is_between_pair
+from linger.graph.qdq.float_islands import Island, bounds_of, float_islands
+from linger.graph.qdq.qdq_node import (
+    DEQUANTIZE,
+    QUANTIZE,
+    constant,
+    data_inputs,
+    data_outputs,
+    is_qdq,
+    quantization_of,
+    quantized,
+    returns_every_integer,
+    zero_of,
+)
+from linger.numeric.fixed import storage_bits
+
+_WIDEST_EXACT = 16
+"""Dequant and Quant round three times in float32, by 2^-24 each: of 2^15, less than 0.01. Of 32 bits, up to 2^8."""
+
+_BY_HAND = "Quantise as uint8 to have it removed, or remove it by hand and compare the numbers."
+
+_SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-100, 2.0**100
+"""Between these no q / scale is subnormal or infinite."""
+
+
+def cancel_dq_q(model: ir.Model) -> Changes:
+    """Let users of the second node of a pair use the integers in front of the first one.
+
+    Only where scale, zero point, type and axis are constant and equal and every integer of the type comes back exactly. A
+    pair with different scales is a requantisation and stays, and so does one that decides which kernels ONNX Runtime
+    chooses (`pair_findings` lists them). Leaves: a dequantisation only if somebody uses its floats; an Identity where an
+    output needs a tensor of its own.
+    """
+    changes = Changes()
+    fusing = ByteFusing(model)
+    takeover = Takeover(model)
+    found: Propagation | None = None
+    for place in all_graphs(model):
+        for node in tuple(place.graph):
+            first = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+            if first is not None and _may_be_dialect_pair(first, node):
+                found = found or propagate(model)  # declared types may be missing
+            if first is None or not (_is_qdq_pair(first, node) or _is_dialect_pair(first, node, found)):
+                continue
+            if not _is_tensor(first.inputs[0]) or _decides(first, node, fusing):
+                continue  # what comes out of a pair is a tensor
+            where = describe(node)
+            _cancel(first, node, takeover)
+            changes.note(where, f"removed: it undoes {describe(first)} exactly")
+            takeover.discard_if_unused(first)
+    takeover.finish()
+    return changes
+
+
+def pair_findings(model: ir.Model) -> tuple[Finding, ...]:
+    """Pairs that undo each other and stay all the same, as notes."""
+    fusing = ByteFusing(model)
+    seconds = [node for place in all_graphs(model) for node in place.graph if is_qdq(node, QUANTIZE)]
+    pairs = [(n.inputs[0].producer(), n) for n in seconds if n.inputs and n.inputs[0] is not None]
+    return tuple(
+        Finding(NOTE, describe(second), f"it undoes {describe(first)} and stays: {OTHER_NUMBERS}", _BY_HAND)
+        for first, second in pairs
+        if first is not None and _is_qdq_pair(first, second) and _decides(first, second, fusing)
+    )
+
+
+def _decides(first: ir.Node, second: ir.Node, fusing: ByteFusing) -> bool:
+    """Whether ONNX Runtime may join other ops once the integers before and behind a pair are one tensor.
+
+    It merges pairs itself where nobody else reads what is between them.
+    """
+    before, behind = first.inputs[0], second.outputs[0]
+    assert before is not None  # it was looked at
+    return fusing.holds([before, behind]) and not (is_between_pair(before) and is_between_pair(behind))
+
+
+def _is_qdq_pair(first: ir.Node, second: ir.Node) -> bool:
+    if not is_qdq(first, DEQUANTIZE) or not is_qdq(second, QUANTIZE):
+        return False
+    before, after = quantization_of(first), quantization_of(second)
+    return before is not None and before == after and returns_every_integer(first, before)
+
+
+def _may_be_dialect_pair(first: ir.Node, second: ir.Node) -> bool:
+    return is_dialect(first) and is_dialect(second) and (first.op_type, second.op_type) == ("Dequant", "Quant")
+
+
+def _is_dialect_pair(first: ir.Node, second: ir.Node, found: Propagation | None) -> bool:
+    q = first.inputs[0] if _may_be_dialect_pair(first, second) and first.inputs else None
+    if q is None or found is None:
+        return False
+    dequant, quant = _settings(first), _settings(second)
+    if dequant is None or quant is None or dequant["scale_o"] != quant["scale_x"]:
+        return False
+    bits = quant["data_bits"]
+    held = _bits_of(q, found)
+    if held is None or bits > _WIDEST_EXACT or not _SMALLEST_SCALE <= quant["scale_x"] <= _LARGEST_SCALE:
+        return False
+    return storage_bits(held) == storage_bits(bits) and held <= bits
+
+
+def _is_tensor(value: ir.Value | None) -> bool:
+    return value is not None and (value.type is None or isinstance(value.type, ir.TensorType))
+
+
+def _settings(node: ir.Node) -> dict[str, Any] | None:
+    """The attributes of a dialect node; None where they are incomplete, or given only by the caller of a function."""
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return None
+    try:
+        return attributes_of(node, op_of(node))
+    except LingerError:
+        return None
+
+
+def _bits_of(q: ir.Value, found: Propagation) -> int | None:
+    """How wide the integers of a tensor are: as their maker says, else as their type has room for."""
+    fact = found.fact(q)
+    if q.dtype is not None and q.dtype != fact.element:
+        return None  # the file contradicts itself
+    return fact.bits
+
+
+def _cancel(first: ir.Node, second: ir.Node, takeover: Takeover) -> None:
+    q = first.inputs[0]
+    assert q is not None  # both were looked at
+    if takeover.replace(second.outputs[0], q):
+        takeover.discard(second)
+    else:
+        takeover.release(second)
+        become_identity(second, q)
+
+
+def fill_float_islands(model: ir.Model) -> Changes:
+    """Take the DQ and Q nodes away around ops that move, choose or limit numbers, where all of them quantise alike.
+
+    Relu becomes a Clip at the zero point; bounds and borders become integers. Leaves: DQ nodes that others use; islands
+    with different scales, with a scale for each channel, without an integer kernel in ONNX Runtime, with a Where or of int8
+    beside an op for which ONNX Runtime would choose another kernel then, or with nodes that lead nowhere and decide about
+    kernels (`float_islands.island_findings` lists them).
+    """
+    changes = Changes()
+    islands = [(i, i.quantization.element) for i in float_islands(model) if i.quantization and not i.obstacle]
+    if not islands:
+        return changes
+    names = Names(v.name for place in all_graphs(model) for v in defined_in(place.graph) if v.name)
+    takeover = Takeover(model)
+    for island, element in islands:
+        if not _can_be_written(island, takeover):
+            continue
+        _fill(island, element, names, takeover)
+        for node in island.nodes:
+            changes.note(
+                describe(node), f"runs on {element.name.lower()} now, without DequantizeLinear and QuantizeLinear"
+            )
+    takeover.finish()
+    return changes
+
+
+def _can_be_written(island: Island, takeover: Takeover) -> bool:
+    """Whether the integers can be named where the floats are used now."""
+    graph = island.nodes[0].graph
+    integers = [source.inputs[0] for source in island.sources]
+    return graph is not None and all(q is not None and takeover.is_visible(q, graph) for q in integers)
+
+
+def _fill(island: Island, element: ir.DataType, names: Names, takeover: Takeover) -> None:
+    sources = set(island.sources)
+    for node in island.nodes:
+        for index in data_inputs(node):
+            value = node.inputs[index]
+            maker = None if value is None else value.producer()
+            if maker is not None and maker in sources:
+                node.replace_input_with(index, maker.inputs[0])
+        _bring_bounds(node, island.sinks[0], element, names, takeover)
+        for output in data_outputs(node):
+            output.type = ir.TensorType(element)
+    for sink in island.sinks:
+        _drop_sink(sink, takeover)
+    for source in island.sources:
+        takeover.discard_if_unused(source)
+
+
+def _bring_bounds(node: ir.Node, sink: ir.Node, element: ir.DataType, names: Names, takeover: Takeover) -> None:
+    """Integers for the numbers that the data is compared with; Relu compares with 0."""
+    numbers = {}
+    for index in bounds_of(node):
+        tensor = constant(node.inputs[index])
+        assert tensor is not None  # else the island had an obstacle
+        numbers[index] = float(tensor.numpy().reshape(-1)[0])
+    if node.op_type == "Relu":
+        node.op_type, numbers = "Clip", {1: 0.0}
+    if node.op_type == "Pad" and 2 not in numbers and zero_of(sink):
+        numbers[2] = 0.0  # left out, it would be the integer 0
+    for index, number in numbers.items():
+        if index >= len(node.inputs):
+            node.resize_inputs(index + 1)
+        takeover.set_input(node, index, _integer(quantized(number, sink, element), node, element, names))
+
+
+def _integer(number: int | None, node: ir.Node, element: ir.DataType, names: Names) -> ir.Value:
+    assert number is not None  # else the island had an obstacle
+    graph = node.graph
+    assert graph is not None  # the node came from a graph
+    name = names.choose(f"{node.outputs[0].name}_{number}")
+    tensor = ir.tensor(np.asarray(number, element.numpy()), dtype=element, name=name)
+    value = ir.Value(name=name, type=ir.TensorType(element), shape=ir.Shape([]), const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+def _drop_sink(sink: ir.Node, takeover: Takeover) -> None:
+    """Whoever used the integers of a Q takes those that come to it now."""
+    integers = sink.inputs[0]
+    assert integers is not None  # it belongs to an island
+    if takeover.replace(sink.outputs[0], integers, with_name=True):
+        takeover.discard(sink)
+    else:
+        takeover.release(sink)
+        become_identity(sink, integers)
+
+
+_PARAMETERS = (1, 2)
+
+
+def split_shared_zero_points(model: ir.Model) -> Changes:
+    """Copy scale and zero-point initializers that Q and DQ nodes of several tensors, or other nodes, share.
+
+    The Q that makes an integer tensor and the DQs that read it go on sharing, as every tool writes them, and so do Qs that
+    quantise one tensor alike. ONNX Runtime 1.31.1
+    computes the same with and without sharing, at every optimisation level; but it does not turn 4-bit DequantizeLinear →
+    MatMul into MatMulNBits where a scale is shared, and versions without that precaution fail to load such a file
+    (microsoft/onnxruntime issue 28306). Tools that set a scale in place change all who share it.
+
+    Leaves: numbers and other initializers as they were; Constant nodes, inputs with a default and tensors in other files.
+    """
+    changes = Changes()
+    found = all_graphs(model)
+    names: Names | None = None
+    for place in found:
+        for value in tuple(place.graph.initializers.values()):
+            groups = _groups_to_split(value)
+            if not groups or value.is_graph_input() or isinstance(value.const_value, ir.ExternalTensor):
+                continue
+            names = names or Names(v.name for p in found for v in defined_in(p.graph) if v.name)
+            for owner, uses in groups.items():
+                _copy(value, owner, uses, names, changes)
+    return changes
+
+
+def _groups_to_split(value: ir.Value) -> dict[ir.Value, list[tuple[ir.Node, int]]]:
+    """Who shall not use a parameter any more, by the integer tensor it is used for: all but the first tensor.
+
+    Where the parameter is used otherwise too, or is an output, no tensor keeps it.
+    """
+    groups: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
+    is_used_otherwise = value.is_graph_output()
+    for node, index in value.uses():
+        if index in _PARAMETERS and is_qdq(node, QUANTIZE):
+            groups.setdefault(_first_alike(node), []).append((node, index))
+        elif index in _PARAMETERS and is_qdq(node, DEQUANTIZE) and node.inputs[0] is not None:
+            maker = node.inputs[0].producer()
+            is_made_here = maker is not None and is_qdq(maker, QUANTIZE)
+            owner = _first_alike(maker) if maker is not None and is_made_here else node.inputs[0]
+            groups.setdefault(owner, []).append((node, index))
+        else:
+            is_used_otherwise = True
+    if groups and not is_used_otherwise:
+        del groups[next(iter(groups))]
+    return groups
+
+
+def _first_alike(node: ir.Node) -> ir.Value:
+    """The result of the first Q that quantises a tensor as this one does: ONNX Runtime computes them only once."""
+    source = node.inputs[0]
+    readers = [node] if source is None else [use.node for use in source.uses()]
+    alike = (reader for reader in readers if is_qdq(reader, QUANTIZE) and reader.inputs == node.inputs)
+    return next(alike, node).outputs[0]
+
+
+def _copy(value: ir.Value, owner: ir.Value, uses: list[tuple[ir.Node, int]], names: Names, changes: Changes) -> None:
+    tensor, graph = value.const_value, value.graph
+    assert tensor is not None  # it is an initializer of a graph
+    assert graph is not None
+    name = names.choose(f"{value.name}_{owner.name}")
+    copy = ir.Tensor(np.array(tensor.numpy()), dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
+    made = ir.Value(name=name, type=value.type, shape=value.shape, const_value=copy)
+    graph.register_initializer(made)
+    for node, index in uses:
+        node.replace_input_with(index, made)
+    changes.note(name, f"copied from {value.name}, which belonged to several tensors, for {owner.name}")
