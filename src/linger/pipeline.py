@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from linger.analysis.blocks import histogram
 from linger.analysis.checkpoint import Source
-from linger.analysis.histogram import histogram
 from linger.analysis.weights import in_threads
 from linger.constraint.advising import judge, tensors_of
 from linger.errors import UsageError, VerificationError, listing

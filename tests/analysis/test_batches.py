@@ -1,11 +1,14 @@
 """What inputs may be, and a forward pass on one batch."""
 
+from collections import OrderedDict
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from linger.analysis.batches import as_batches, fresh, run_batch
+from linger.analysis.batches import as_batches, float_tensors, fresh, run_batch
 from linger.errors import UnsupportedError, UsageError
 
 ONE, TWO = torch.ones(1), torch.ones(2)
@@ -84,3 +87,18 @@ def test_a_tuple_of_batches_is_explained():
 
 def test_keywords_are_given():
     assert run_batch(nn.Identity(), (), {"input": ONE}) is ONE
+
+
+@dataclass
+class Result:
+    logits: torch.Tensor
+    rest: tuple
+    number: int = 3
+
+
+def test_float_tensors_are_found_in_every_nest():
+    a, b, c, d, e = (torch.full((1,), float(i)) for i in range(5))
+    packed = pack_sequence([d])
+    tree = OrderedDict(x=(a, [b, None, torch.ones(1, dtype=torch.long)]), y=Result(c, (packed, "text")), z={"e": e})
+    assert [leaf.item() for leaf in float_tensors(tree)] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert float_tensors(Result) == []

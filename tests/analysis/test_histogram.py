@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from linger.analysis.histogram import histogram
+from linger.analysis.blocks import histogram
 from linger.analysis.values import TensorValues
 
 

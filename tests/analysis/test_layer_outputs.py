@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from linger.analysis.batches import tensors_of
 from linger.analysis.layer_outputs import (
     Calls,
     Hook,
@@ -25,7 +26,6 @@ from linger.analysis.layer_outputs import (
     matching_layers,
     measured_tensors,
     root_name,
-    tensors_of,
 )
 from linger.errors import UsageError
 

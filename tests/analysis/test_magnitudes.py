@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linger.analysis import magnitudes
-from linger.analysis.exact_mean import BLOCK
+from linger.analysis.blocks import BLOCK
 from linger.analysis.magnitudes import Magnitudes, measure, rank_from_above
 from linger.analysis.values import TensorValues
 from tests.support import by_sorting

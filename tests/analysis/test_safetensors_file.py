@@ -8,8 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from linger.analysis import safetensors_file
-from linger.analysis.exact_mean import BLOCK
-from linger.analysis.magnitudes import measure
+from linger.analysis.magnitudes import BLOCK, measure
 from linger.analysis.safetensors_file import SafetensorsFile, natural_order
 from linger.analysis.values import TensorValues
 from linger.errors import UsageError

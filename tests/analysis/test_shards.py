@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from linger.analysis.shards import read_index
+from linger.analysis.checkpoint import read_index
 from linger.errors import UsageError
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from linger.analysis.advice import Subject, make_item
+from linger.analysis.blocks import histogram
 from linger.analysis.fixed_point_loss import measure_loss
-from linger.analysis.histogram import histogram
 from linger.analysis.magnitudes import measure
 from linger.analysis.values import TensorValues
 from linger.errors import UsageError

@@ -17,13 +17,10 @@ from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from linger.analysis.blocks import Values, is_floating
-from linger.analysis.exact_mean import BLOCK, exact_sum, nearest
-from linger.analysis.magnitudes import Magnitudes, measure, rank_from_above
+from linger.analysis.blocks import Array, Values, integer_magnitudes, is_floating, read_blocks
+from linger.analysis.magnitudes import Magnitudes, exact_sum, measure, nearest, rank_from_above
 
-Array = NDArray[Any]
 Kind = Literal["single", "double", "integer"]
 
 KEPT_MANTISSA_BITS = 8
@@ -86,9 +83,8 @@ class Accumulated:
             self._first = measure(values)
         self.passes += 1
         tally = _SingleTally() if values.size > _SMALL else None
-        for start in range(0, values.size, BLOCK):
-            stop = min(start + BLOCK, values.size)
-            kind, block = self._magnitudes(values.read(start, stop))
+        for piece in read_blocks(values):
+            kind, block = self._magnitudes(piece)
             bins = self._bins.setdefault(kind, _Bins())
             if block.size:
                 self.count += block.size
@@ -99,7 +95,6 @@ class Accumulated:
                 else:
                     bins.add(*np.unique(_bits(block) >> _DROPPED[kind], return_counts=True))
                     self._sum += exact_sum(block)
-            values.release(start, stop)
         if tally is not None and tally.is_used:
             keys, counts, total = tally.result()
             self._bins["single"].add(keys, counts)
@@ -113,9 +108,7 @@ class Accumulated:
     def _magnitudes(self, piece: Array) -> tuple[Kind, Array]:
         """|x| without what is not finite, which is counted."""
         if not is_floating(piece):
-            # |−2^63| wraps to itself, and is 2^63 as an unsigned number
-            is_signed = np.issubdtype(piece.dtype, np.signedinteger)
-            return "integer", np.abs(piece.astype(np.int64)).view(np.uint64) if is_signed else piece.astype(np.uint64)
+            return "integer", integer_magnitudes(piece)
         block = np.abs(piece)
         if not np.isfinite(block.max()):
             self.nans += int(np.isnan(block).sum())

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `inputs` may be wherever a model runs on a user's data, and one forward pass on a batch of it."""
+"""The data that a model runs on: the forms that `inputs` may have, tensors inside nests, one forward pass on a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -51,6 +52,36 @@ def fresh(tree: Any) -> Any:
         return made[id(leaf)]
 
     return tree_map(copy, tree)
+
+
+def tensors_of(tree: object) -> Iterator[Tensor]:
+    """Every tensor in a model's arguments or results, in order; a meta tensor has no values and does not count.
+
+    Looks into tuples, lists, mappings, dataclasses and packed sequences (whose data counts, not their sizes).
+    """
+    if isinstance(tree, Tensor):
+        if not tree.is_meta:
+            yield tree
+        return
+    for part in _parts_of(tree):
+        yield from tensors_of(part)
+
+
+def _parts_of(tree: object) -> Iterable[object]:
+    if isinstance(tree, PackedSequence):
+        return (tree.data,)
+    if isinstance(tree, Mapping):
+        return tree.values()
+    if isinstance(tree, (tuple, list)):
+        return tree
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return (getattr(tree, field.name) for field in fields(tree))
+    return ()
+
+
+def float_tensors(tree: object) -> list[Tensor]:
+    """The tensors of a result that hold real or complex numbers."""
+    return [tensor for tensor in tensors_of(tree) if tensor.is_floating_point() or tensor.is_complex()]
 
 
 def run_batch(model: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> Any:

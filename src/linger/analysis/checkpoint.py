@@ -6,6 +6,7 @@ Files are mapped, not read, and nothing in them is executed: what a pickle would
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import warnings
@@ -24,7 +25,6 @@ from torch.nn.parameter import is_lazy
 
 from linger.analysis.blocks import Values
 from linger.analysis.safetensors_file import Entry, SafetensorsFile, natural_order
-from linger.analysis.shards import read_index
 from linger.analysis.values import TensorValues, shape_text
 from linger.errors import UsageError, listing
 
@@ -112,25 +112,65 @@ def _whole(path: Path) -> dict[str, Tensor]:
 
 def _from_file(path: Path) -> list[Stored]:
     if path.is_dir():
-        inside = sorted(
-            (p.name for p in path.iterdir() if p.suffix in (".pt", ".pth", ".bin", ".safetensors", ".json")),
-            key=lambda name: (not name.endswith(".index.json"), natural_order(name)),
-        )
-        hint = f" It holds {listing(inside, limit=5)}." if inside else ""
-        raise UsageError(f"{path}: this is a folder. Give one checkpoint file.{hint}")
+        raise UsageError(f"{path}: this is a folder. Give one checkpoint file.{_checkpoints_in(path)}")
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file.")
     if path.suffix == ".json":
-        shards = read_index(path)
-        held = {shard: {s.name: s for s in _from_file(shard)} for shard in dict.fromkeys(shards.values())}
-        missing = [name for name, shard in shards.items() if name not in held[shard]]
-        if missing:
-            raise UsageError(f"{path}: its files do not hold {listing(missing)}. Copy the checkpoint again.")
-        return [held[shard][name] for name, shard in shards.items()]
+        return _from_shards(path)
     if path.suffix == ".safetensors":
         file = SafetensorsFile(path)
         return [_mapped(file, entry) for entry in file.entries.values()]
     return list(_from_mapping(_state_dict(_load(path))))
+
+
+def _checkpoints_in(folder: Path) -> str:
+    """A sentence on the files of a folder that may be checkpoints; empty if there is none."""
+    inside = sorted(
+        (p.name for p in folder.iterdir() if p.suffix in (".pt", ".pth", ".bin", ".safetensors", ".json")),
+        key=lambda name: (not name.endswith(".index.json"), natural_order(name)),
+    )
+    return f" It holds {listing(inside, limit=5)}." if inside else ""
+
+
+def _from_shards(index: Path) -> list[Stored]:
+    """The tensors of a checkpoint that is spread over several files, in the order of its index."""
+    shards = read_index(index)
+    held = {shard: {s.name: s for s in _from_file(shard)} for shard in dict.fromkeys(shards.values())}
+    missing = [name for name, shard in shards.items() if name not in held[shard]]
+    if missing:
+        raise UsageError(f"{index}: its files do not hold {listing(missing)}. Copy the checkpoint again.")
+    return [held[shard][name] for name, shard in shards.items()]
+
+
+def read_index(path: Path) -> dict[str, Path]:
+    """The index of a checkpoint that is spread over several files: tensor name → file, in the order of the index.
+
+    Raises:
+        UsageError: No JSON, no index, a file that is missing or lies outside the index's folder.
+    """
+    table, folder = _weight_map(path), path.parent
+    problems: tuple[tuple[Callable[[Path], bool], str], ...] = (
+        # the name as written: a link beside the index may point anywhere, as in the hub's cache
+        (lambda name: name.is_absolute() or ".." in name.parts, "refused: {} lies outside its folder."),
+        (lambda name: name.suffix == ".json", "{} cannot hold tensors."),
+        (lambda name: not (folder / name).is_file(), "{} is missing beside it. Copy the whole checkpoint."),
+    )
+    for is_wrong, problem in problems:
+        wrong = [name for name in dict.fromkeys(table.values()) if is_wrong(Path(name))]
+        if wrong:
+            raise UsageError(f"{path}: {problem.format(listing(wrong))}")
+    return {tensor: folder / name for tensor, name in table.items()}
+
+
+def _weight_map(path: Path) -> dict[str, str]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: this is not JSON ({str(error)[:120]}). Copy the file again.") from error
+    table = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+        raise UsageError(f"{path}: this JSON is no index of a checkpoint: there is no 'weight_map' of names to files.")
+    return table
 
 
 def _mapped(file: SafetensorsFile, entry: Entry) -> Stored:

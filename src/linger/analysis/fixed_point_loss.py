@@ -6,17 +6,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from linger.analysis.blocks import Values
-from linger.analysis.exact_mean import BLOCK
+from linger.analysis.blocks import BLOCK, Array, Values, read_blocks
 from linger.analysis.magnitudes import Magnitudes
 from linger.numeric.fixed import limits, scale_for
-
-Array = NDArray[Any]
 
 WIDTHS = (4, 8, 16)
 USUAL = 8
@@ -165,13 +160,10 @@ def _exponent(scale: float) -> int:
 
 
 def _finite_blocks(values: Values) -> Iterator[Array]:
-    for start in range(0, values.size, BLOCK):
-        stop = min(start + BLOCK, values.size)
-        block = values.read(start, stop)
-        block = block.astype(np.float64) if block.dtype != np.float32 else block
+    for numbers in read_blocks(values):
+        block = numbers.astype(np.float64) if numbers.dtype != np.float32 else numbers
         is_finite = np.isfinite(block)
         yield block if is_finite.all() else block[is_finite]
-        values.release(start, stop)
 
 
 def _add(sums: _Sums, x: Array, dynamic: float, usual: tuple[int, int]) -> None:
@@ -264,11 +256,9 @@ def _by_channel(values: Values, channels: int, exponent: int) -> Iterator[tuple[
     size = values.size // channels
     per_read = max(BLOCK // max(size, 1), 1) * size
     low, high = limits(USUAL)
-    for start in range(0, values.size, per_read):
-        stop = min(start + per_read, values.size)
-        x = values.read(start, stop).astype(np.float64)
+    for block in read_blocks(values, per_read):
+        x = block.astype(np.float64)
         x = np.where(np.isfinite(x), x, 0.0).reshape(-1, size)
         scaled = np.ldexp(x, exponent)
         error = scaled - np.clip(np.floor(scaled + 0.5), low, high)
         yield np.abs(x).max(axis=1), np.square(x).sum(axis=1), np.ldexp(np.square(error).sum(axis=1), -2 * exponent)
-        values.release(start, stop)

@@ -6,17 +6,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
-from torch.nn.utils.rnn import PackedSequence
 from torch.utils.hooks import RemovableHandle
 
 from linger.analysis.accumulated import Accumulated
+from linger.analysis.batches import float_tensors, tensors_of
 from linger.analysis.result import LONG_HEADER, Analysis, Row
 from linger.analysis.values import TensorValues, shape_text
 from linger.errors import UsageError, listing
@@ -110,24 +110,6 @@ def no_match(pattern: re.Pattern[str], names: Mapping[str, Any]) -> str:
     )
 
 
-def tensors_of(tree: Any) -> Iterator[Tensor]:
-    """Every tensor in a layer's arguments or results, in order; of a packed sequence its data; nothing else counts."""
-    if isinstance(tree, Tensor):
-        if not tree.is_meta:  # such a tensor has no values
-            yield tree
-    elif isinstance(tree, PackedSequence):
-        yield from tensors_of(tree.data)
-    elif isinstance(tree, Mapping):
-        for value in tree.values():
-            yield from tensors_of(value)
-    elif isinstance(tree, (tuple, list)):
-        for value in tree:
-            yield from tensors_of(value)
-    elif is_dataclass(tree) and not isinstance(tree, type):
-        for part in fields(tree):
-            yield from tensors_of(getattr(tree, part.name))
-
-
 def main_output(module: nn.Module, output: Any) -> Any:
     """What a layer is there for: of an RNN the sequence of outputs without the last state, else everything."""
     return output[0] if isinstance(module, nn.RNNBase) and isinstance(output, tuple) else output
@@ -135,8 +117,8 @@ def main_output(module: nn.Module, output: Any) -> Any:
 
 def measured_tensors(module: nn.Module, output: Any) -> list[Tensor]:
     """The tensors whose values make a layer's row: its float ones, or all if none is float."""
-    tensors = list(tensors_of(main_output(module, output)))
-    return [t for t in tensors if t.is_floating_point() or t.is_complex()] or tensors
+    main = main_output(module, output)
+    return float_tensors(main) or list(tensors_of(main))
 
 
 def joined(tensors: list[Tensor]) -> Tensor:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mean, maximum and the 0.99 order statistic of |x|, exactly and without sorting.
 
+The mean does not depend on the order of summation: it is the exact mean, rounded once.
+
 The order statistic at position ⌊0.99·n⌋ − 1 of the sorted magnitudes is the smallest of the m = n − that position
 largest ones, about 1 % of all. A threshold just below it, guessed from a sample, lets one pass collect a little more than
 those; should the guess have been too high, a second pass keeps the m largest seen so far and raises its own threshold.
@@ -16,12 +18,8 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from linger.analysis.blocks import Values, is_floating
-from linger.analysis.exact_mean import BLOCK, exact_sum, nearest, single_if_certain
-
-Array = NDArray[Any]
+from linger.analysis.blocks import BLOCK, Array, Values, integer_magnitudes, is_floating, read_blocks
 
 SHARE = 0.99
 """The share of values that lie at or below `dynamic`."""
@@ -32,6 +30,14 @@ _MARGIN = 0.004
 """How far below the wanted share the guess aims: five standard deviations of the sample's error."""
 
 _WORTH_GUESSING = 8 * BLOCK
+
+_SUM_ERROR = 2.0**-35
+"""Relative error of a float64 sum of BLOCK non-negative numbers, in any order: below 2^16·2^-53, and as much again for
+adding the sums and dividing."""
+
+_MANTISSA_BITS = 53
+_LOW_BITS = 26
+_LOW_MASK = (1 << _LOW_BITS) - 1
 
 
 @dataclass(frozen=True)
@@ -141,30 +147,24 @@ def measure(values: Values) -> Magnitudes:
     if dynamic is None and running.count >= rank:  # the guess was too high
         dynamic = _again(values, wanted).smallest_of(rank)
     mean = _mean(values, running, sums, count)
-    top, middle = (
-        running.maximum,
-        0 if dynamic is None else dynamic,
-    )  # fewer stored values than wanted: the rest are zeros
     convert = float if running.is_floating else int
-    return Magnitudes(count, mean, convert(top), convert(middle), running.nans, running.infinities)
+    # dynamic is None where a sparse tensor stores fewer values than wanted: the rest are zeros
+    top, middle = convert(running.maximum), convert(0 if dynamic is None else dynamic)
+    return Magnitudes(count, mean, top, middle, running.nans, running.infinities)
 
 
 def _magnitudes(values: Values, running: _Running | None = None) -> Iterator[Array]:
     """|x| block by block, without what is not finite (which is counted)."""
-    scratch: dict[Any, Array] = {}
-    for start in range(0, values.size, BLOCK):
-        stop = min(start + BLOCK, values.size)
-        yield _magnitude(values.read(start, stop), scratch, running)
-        values.release(start, stop)
+    scratch: dict[np.dtype[Any], Array] = {}
+    for block in read_blocks(values, BLOCK):
+        yield _magnitude(block, scratch, running)
 
 
-def _magnitude(piece: Array, scratch: dict[Any, Array], running: _Running | None) -> Array:
+def _magnitude(piece: Array, scratch: dict[np.dtype[Any], Array], running: _Running | None) -> Array:
     if not is_floating(piece):
         if running is not None:
             running.is_floating = False
-        # |−2^63| wraps to itself, and is 2^63 as an unsigned number
-        is_signed = np.issubdtype(piece.dtype, np.signedinteger)
-        return np.abs(piece.astype(np.int64)).view(np.uint64) if is_signed else piece.astype(np.uint64)
+        return integer_magnitudes(piece)
     if running is not None:
         running.is_double = piece.dtype == np.float64
     room = scratch.setdefault(piece.dtype, np.empty(BLOCK, piece.dtype))[: piece.size]
@@ -202,7 +202,7 @@ def _guess(values: Values) -> Any:
     """A magnitude a little below the order statistic, from pieces spread over the tensor."""
     step = max(values.size // _SAMPLE_PIECES, 1)
     starts = range(0, max(values.size - _PIECE, 1), step)
-    scratch: dict[Any, Array] = {}
+    scratch: dict[np.dtype[Any], Array] = {}
     pieces = [_magnitude(values.read(s, min(s + _PIECE, values.size)), scratch, None).copy() for s in starts]
     values.release(0, values.size)
     sample = np.concatenate(pieces)
@@ -218,3 +218,50 @@ def _again(values: Values, wanted: int) -> _Largest:
     for block in _magnitudes(values):
         largest.add(block)
     return largest
+
+
+def single_if_certain(total: float, count: int) -> float | None:
+    """The float32 nearest to the mean of non-negative numbers whose float64 block sums add up to `total`.
+
+    None where the rounding error of the sums leaves two candidates.
+    """
+    low = np.float32(total * (1 - _SUM_ERROR) / count)
+    high = np.float32(total * (1 + _SUM_ERROR) / count)
+    return float(low) if low == high and np.isfinite(high) else None
+
+
+def exact_sum(block: Array) -> Fraction:
+    """The sum of at most BLOCK non-negative numbers, without rounding."""
+    if block.size == 0:
+        return Fraction(0)
+    if not np.issubdtype(block.dtype, np.floating):
+        whole = block.astype(np.uint64)
+        low = int(np.sum(whole & np.uint64(0xFFFFFFFF)))
+        return Fraction(low + (int(np.sum(whole >> np.uint64(32))) << 32))
+    mantissas, exponents = np.frexp(block.astype(np.float64))
+    whole = np.ldexp(mantissas, _MANTISSA_BITS).astype(np.int64)
+    smallest = int(exponents.min())
+    places = exponents - smallest
+    # halves of 27 and 26 bits: 2^16 of them add up below 2^53, so float64 weights are exact
+    high_half = np.bincount(places, weights=(whole >> _LOW_BITS).astype(np.float64))
+    low_half = np.bincount(places, weights=(whole & _LOW_MASK).astype(np.float64))
+    total = 0
+    for place, (upper, lower) in enumerate(zip(high_half, low_half, strict=True)):
+        total += ((int(upper) << _LOW_BITS) + int(lower)) << place
+    return Fraction(total) * Fraction(2) ** (smallest - _MANTISSA_BITS)
+
+
+def nearest(value: Fraction, kind: type[np.floating[Any]]) -> float:
+    """The floating-point number of a type that is nearest to a fraction; ties to the even mantissa.
+
+    >>> nearest(Fraction(1, 3), np.float32)
+    0.3333333432674408
+    """
+    guess = kind(float(value))  # within one step: the division is correctly rounded, the conversion nearly
+    infinity = kind(np.inf)
+    with np.errstate(over="ignore"):  # beside the largest number is infinity
+        beside = (np.nextafter(guess, -infinity), guess, np.nextafter(guess, infinity))
+    near = [c for c in beside if np.isfinite(c)]
+    bits = np.uint32 if kind is np.float32 else np.uint64
+    best = min(near, key=lambda c: (abs(Fraction(float(c)) - value), int(np.asarray(c, kind).view(bits)) & 1))
+    return float(best)

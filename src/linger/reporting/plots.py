@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linger.analysis.histogram import Histogram
+from linger.analysis.blocks import Histogram
 from linger.errors import UsageError, listing
 from linger.files import write_atomically
 

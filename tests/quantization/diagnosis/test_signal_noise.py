@@ -1,13 +1,10 @@
 """Powers and decibels, against sums written out."""
 
 import math
-from collections import OrderedDict
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
-from torch.nn.utils.rnn import pack_sequence
 
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import QTensor
@@ -16,7 +13,6 @@ from linger.quantization.diagnosis.signal_noise import (
     SignalNoise,
     as_real,
     decibels,
-    float_leaves,
     inner_product,
     mismatch,
     power,
@@ -76,21 +72,6 @@ def test_real_values_of_quantised_and_complex_tensors():
     assert as_real(q).tolist() == [0.5, -1.25]
     assert as_real(torch.tensor([1 + 2j]).conj()).tolist() == [1.0, -2.0]
     assert as_real(torch.tensor(3.0)).tolist() == [3.0]
-
-
-@dataclass
-class Result:
-    logits: torch.Tensor
-    rest: tuple
-    number: int = 3
-
-
-def test_float_leaves_are_found_in_every_nest():
-    a, b, c, d, e = (torch.full((1,), float(i)) for i in range(5))
-    packed = pack_sequence([d])
-    tree = OrderedDict(x=(a, [b, None, torch.ones(1, dtype=torch.long)]), y=Result(c, (packed, "text")), z={"e": e})
-    assert [leaf.item() for leaf in float_leaves(tree)] == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert float_leaves(Result) == []
 
 
 def test_other_shapes_are_refused_with_both():

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from linger.analysis.batches import tensors_of
 from linger.analysis.layer_outputs import (
     Calls,
     Hook,
@@ -27,7 +28,6 @@ from linger.analysis.layer_outputs import (
     matching_layers,
     no_match,
     root_name,
-    tensors_of,
 )
 from linger.analysis.result import Analysis
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.batches import Batch, as_batches, fresh, run_batch
+from linger.analysis.batches import Batch, as_batches, float_tensors, fresh, run_batch
 from linger.constraint.conv_bn import EmptyBatchNorm
 from linger.errors import UsageError, listing
 from linger.progress import progress
@@ -24,7 +24,6 @@ from linger.quantization.diagnosis.signal_noise import (
     SignalNoise,
     as_real,
     decibels,
-    float_leaves,
     inner_product,
     mismatch,
     power,
@@ -215,11 +214,11 @@ class _Comparison:
     def _run(model: nn.Module, watch: CallWatch, batch: Batch) -> list[Tensor]:
         watch.begin()
         with torch.random.fork_rng():  # both models see the same random state
-            return float_leaves(run_batch(model, fresh(batch)))
+            return float_tensors(run_batch(model, fresh(batch)))
 
     def _keep(self, call: Call, output: Any) -> None:
         """A call of the quantised model has ended."""
-        leaves = float_leaves(output)
+        leaves = float_tensors(output)
         if leaves and not call.has_inner:
             self._kept[call.key] = _Expected(call, fresh(leaves))
 
@@ -253,7 +252,7 @@ class _Comparison:
             if first is None:
                 self._unmatched[call.key] = None
                 return
-            self._compare_layer(call.key, expected, first, call.module, float_leaves(output))
+            self._compare_layer(call.key, expected, first, call.module, float_tensors(output))
         elif not call.has_inner and not self._is_known(call.key):
             self._unmatched[call.key] = None
 
@@ -268,7 +267,7 @@ class _Comparison:
         self, key: Key, expected: _Expected, first: Call, last: nn.Module, reference: Sequence[Tensor]
     ) -> None:
         begin = expected.begin
-        arriving = [float_leaves((call.args, call.kwargs)) for call in (first, begin)]
+        arriving = [float_tensors((call.args, call.kwargs)) for call in (first, begin)]
         difference = mismatch(*arriving) or mismatch(reference, expected.output)
         if difference is not None:
             self._mismatches.setdefault(key[0], difference)
@@ -283,7 +282,7 @@ class _Comparison:
             if expected.through is not None:
                 local = run_batch(last, (local,))
         is_relu = _is_ahead_of_relu(layer)
-        for f, between, q in zip(reference, float_leaves(local), expected.output, strict=True):
+        for f, between, q in zip(reference, float_tensors(local), expected.output, strict=True):
             sums.add(f, between, q, is_relu=is_relu)
 
     def _seen(self, call: Call, reference: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:

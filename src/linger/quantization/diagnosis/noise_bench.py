@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.batches import Batch, fresh, run_batch
+from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
 from linger.constraint.marks import QUANTIZATION, Widths
 from linger.constraint.tracing import replace_everywhere
 from linger.errors import UsageError
 from linger.quantization.core.calibrate import collecting
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.runtime import OpRecord, Runtime
-from linger.quantization.diagnosis.signal_noise import SignalNoise, float_leaves
+from linger.quantization.diagnosis.signal_noise import SignalNoise
 from linger.quantization.diagnosis.working_copy import sharing_copy, working_copy
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.setup.initialize import init, quantized_layers, runtime_of
@@ -120,7 +120,7 @@ class NoiseBench:
         # every run starts from the same random state, should the model draw numbers in evaluation
         with torch.random.fork_rng(), torch.no_grad():
             for number, batch in enumerate(self._batches):
-                use(number, float_leaves(run_batch(model, fresh(batch))))
+                use(number, float_tensors(run_batch(model, fresh(batch))))
 
     def _calibrate(self, model: nn.Module) -> Sequence[OpRecord]:
         """Set the scales; returns the ops of the first batch."""

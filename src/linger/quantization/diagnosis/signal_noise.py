@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence
 
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import QTensor
@@ -91,21 +89,6 @@ def as_real(tensor: Tensor) -> Tensor:
     if plain.is_complex():
         plain = torch.view_as_real(plain.resolve_conj())
     return plain.detach().double().reshape(-1)
-
-
-def float_leaves(tree: Any) -> list[Tensor]:
-    """Every float tensor in a result: in tuples, lists, dicts, dataclasses, packed sequences, in their order."""
-    if isinstance(tree, Tensor):
-        return [tree] if tree.is_floating_point() or tree.is_complex() else []
-    if isinstance(tree, PackedSequence):
-        return [tree.data]
-    if isinstance(tree, Mapping):
-        return [leaf for value in tree.values() for leaf in float_leaves(value)]
-    if isinstance(tree, (tuple, list)):
-        return [leaf for value in tree for leaf in float_leaves(value)]
-    if is_dataclass(tree) and not isinstance(tree, type):
-        return [leaf for field in fields(tree) for leaf in float_leaves(getattr(tree, field.name))]
-    return []
 
 
 def mismatch(references: Sequence[Tensor], others: Sequence[Tensor]) -> str | None:
