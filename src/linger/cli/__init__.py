@@ -16,6 +16,7 @@ import typer
 
 from linger.cli.terminal import say, use_readable_signs
 from linger.errors import LingerError, UsageError, missing_extra, printable
+from linger.version import __version__
 
 COMMANDS = ("analyse", "check", "compare", "convert", "fix", "inspect", "ops", "run", "vectors", "verify")
 _SHOWN_LETTERS = 80
@@ -30,7 +31,7 @@ app = typer.Typer(
 
 def _say_version(wanted: bool) -> None:  # noqa: FBT001 - so typer calls it
     if wanted:
-        say(f"linger {importlib.import_module('linger').__version__}")
+        say(f"linger {__version__}")
         raise typer.Exit
 
 

@@ -7,7 +7,6 @@ import logging
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from linger.onnx.exporter.naming import follow_modules, name_nodes, number_nodes
 from linger.onnx.exporter.options import ExportOptions
 from linger.onnx.exporter.value_shapes import forget_sizes_from_values
 from linger.targets import Target, find_target
+from linger.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def assemble(content: bytes, options: ExportOptions, *, is_wrapped: bool = False
     _forget_shapes(model)
     forget_sizes_from_values(model)
     infer_element_types(model.graph)
-    model.producer_name, model.producer_version = "linger", version("linger")
+    model.producer_name, model.producer_version = "linger", __version__
     stages.keep("named", model, "nodes and integer parameters carry the names of modules and checkpoint keys")
     if not options.is_dynamic and fix_shapes(model, _fixed_sizes):
         stages.keep("fixed_shapes", model, "shapes that were computed from fixed sizes became constants")

@@ -46,7 +46,7 @@ BY_NAME = (nn.Embedding,)
 
 
 class QuantMode(Enum):
-    """How scales are chosen. Powers of two are the only kind."""
+    """How scales are chosen: powers of two are the only kind."""
 
     QValue = 1
 

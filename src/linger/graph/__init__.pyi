@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public names of linger.graph and where each lives: read by type checkers, and by linger.front_door on import."""
+
+from linger.graph.editing.build import new_model as new_model
+from linger.graph.editing.edit import insert as insert
+from linger.graph.editing.edit import remove as remove
+from linger.graph.editing.edit import replace as replace
+from linger.graph.editing.extraction import extract as extract
+from linger.graph.editing.search import find as find
+from linger.graph.files.model_io import load as load
+from linger.graph.files.model_io import save as save
