@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from linger.checks.limits.target_rules import TARGET_RULES
 from linger.graph.core.check_rules import GENERAL_RULES, CheckRule
 from linger.graph.core.finding import ERROR, NOTE, SEVERITIES, WARNING, Finding
+from linger.version import __version__
 
 FORMAT_VERSION = 1
 """Version of the JSON form. Keys may be added; one that is removed or changes its meaning raises it."""
@@ -95,11 +95,6 @@ class CheckResult:
         return sarif_report([self])
 
 
-def linger_version() -> str:
-    """The version of this package, which the deployment side may not import by name: the name leads to torch as well."""
-    return str(importlib.import_module("linger").__version__)
-
-
 def relative_location(path: PurePath) -> str:
     """A path that tells nothing of the machine.
 
@@ -118,7 +113,7 @@ def json_report(results: Iterable[CheckResult]) -> str:
     document = {
         "format": "linger-check",
         "version": FORMAT_VERSION,
-        "linger": linger_version(),
+        "linger": __version__,
         "ok": all(file["ok"] for file in files),
         "files": files,
     }

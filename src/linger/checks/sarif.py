@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
-from linger.checks.check_result import RULES, CheckResult, linger_version
+from linger.checks.check_result import RULES, CheckResult
 from linger.graph.core.check_rules import CheckRule
 from linger.graph.core.finding import Finding
+from linger.version import __version__
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _FINGERPRINT = "lingerFinding/v1"
@@ -27,8 +28,8 @@ def sarif_report(results: Iterable[CheckResult]) -> str:
         "tool": {
             "driver": {
                 "name": "linger",
-                "version": linger_version(),
-                "semanticVersion": linger_version(),
+                "version": __version__,
+                "semanticVersion": __version__,
                 "rules": [_rule(rule) for rule in RULES.values()],
             }
         },

@@ -104,8 +104,6 @@ def _show(result: Verification, title: str, *, every: bool, as_json: bool) -> No
 
 
 def _content(result: Verification) -> dict[str, Any]:
-    from linger.verification.proof.certificate import output_entry, tensor_entry
-
     return {
         "ok": result.ok,
         "summary": result.summary(),
@@ -120,6 +118,6 @@ def _content(result: Verification) -> dict[str, Any]:
         "impossible_sizes": list(result.impossible_sizes),
         "flips": [asdict(flip) for flip in result.flips],
         "narrow": [row.name for row in result.narrow],
-        "tensors": [tensor_entry(row) for row in result.rows],
-        "outputs": [output_entry(row) for row in result.outputs],
+        "tensors": [row.as_dict() for row in result.rows],
+        "outputs": [row.as_dict() for row in result.outputs],
     }

@@ -12,7 +12,7 @@ import pytest
 import linger
 from linger.errors import UsageError
 from linger.graph.files.model_io import save
-from linger.verification.digest import file_sha256, fingerprint
+from linger.verification.fingerprints import file_sha256, fingerprint
 from linger.verification.proof.certificate import sealed
 from linger.verification.proof.comparison import Way
 from linger.verification.proof.verify import verify_file

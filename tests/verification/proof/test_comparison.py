@@ -7,13 +7,13 @@ import pytest
 
 from linger.errors import GraphError, UsageError
 from linger.graph.forms.attach_functions import attach_functions
-from linger.verification.proof.comparison import Comparison, Way
+from linger.verification.proof.comparison import RecordingComparison, Way
 from linger.verification.recording import Recording
 from tests.support.recorded import TEXT, Q, R, X, Y
 
 
 def compared(recording, text=TEXT, **way):
-    made = Comparison(ir.from_proto(onnx.parser.parse_model(text)), Way(**way))
+    made = RecordingComparison(ir.from_proto(onnx.parser.parse_model(text)), Way(**way))
     made.add(recording)
     return made
 
@@ -43,7 +43,7 @@ def test_a_damaged_body_is_found_between_numpy_and_the_runtime():
     for node in quant:
         if node.op_type == "Floor":
             node.op_type = "Ceil"
-    made = Comparison(model, Way())
+    made = RecordingComparison(model, Way())
     made.add(Recording(inputs=[X]))
     # ⌈16 + ½⌉ instead of ⌊16 + ½⌋
     first = made.first
@@ -66,7 +66,7 @@ def test_every_level_runs_and_agrees(levels):
 
 
 def test_the_level_that_differs_is_named(monkeypatch):
-    made = Comparison(ir.from_proto(onnx.parser.parse_model(TEXT)), Way(levels=("disable", "basic")))
+    made = RecordingComparison(ir.from_proto(onnx.parser.parse_model(TEXT)), Way(levels=("disable", "basic")))
     wrong = made.sessions["ONNX Runtime at basic"]
     original = wrong.intermediates
     monkeypatch.setattr(wrong, "intermediates", lambda feeds: {**original(feeds), "r": R + np.int8(2)})
@@ -76,7 +76,7 @@ def test_the_level_that_differs_is_named(monkeypatch):
 
 
 def test_a_plain_run_that_differs_is_found_though_watching_agrees(monkeypatch):
-    made = Comparison(ir.from_proto(onnx.parser.parse_model(TEXT)), Way(levels=("disable", "basic")))
+    made = RecordingComparison(ir.from_proto(onnx.parser.parse_model(TEXT)), Way(levels=("disable", "basic")))
     monkeypatch.setattr(made.sessions["ONNX Runtime at basic"], "run", lambda names, feeds: [Y + np.float32(0.0625)])
     made.add(Recording(inputs=[X]))
     assert made.first.found_by == "ONNX Runtime at basic, run plainly"

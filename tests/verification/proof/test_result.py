@@ -109,5 +109,5 @@ def test_rows_have_fingerprints_of_all_batches():
             row.add(np.array(array, np.int8))
     assert one.sha256 == two.sha256 != three.sha256
     output = FloatRow("y", is_exact=True)
-    output.add(np.array([1.0, 2.0], np.float32))
-    assert (output.dtype, output.values, len(output.sha256)) == ("float32", 2, 64)
+    output.add(np.array([1.0, 2.0], np.float32), error=0.5)
+    assert (output.dtype, output.values, output.error, len(output.as_dict()["sha256"])) == ("float32", 2, 0.5, 64)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from linger.graph.core.finding import ERROR, Finding
 from linger.graph.facts.propagation import OutputPolicy
 from linger.graph.files.model_io import ModelLike, save
 from linger.verification.recording import Recording
+from linger.version import __version__
 
 if TYPE_CHECKING:
     from linger.verification.proof.result import Verification
@@ -119,8 +119,7 @@ def parser_dequant(onnx_model: Any, is_change_in_out_type: bool) -> Any:  # noqa
     if errors:
         raise GraphError(f"parser_dequant: the model contradicts itself: {listing(map(str, errors))}")
     if not (model.producer_name or "").startswith(_PRODUCER):
-        version = importlib.import_module("linger").__version__
-        model.producer_name = f"{_PRODUCER}_{version}_{model.producer_name or ''}".rstrip("_")
+        model.producer_name = f"{_PRODUCER}_{__version__}_{model.producer_name or ''}".rstrip("_")
     return ir.to_proto(model) if isinstance(onnx_model, onnx.ModelProto) else model
 
 

@@ -18,8 +18,8 @@ from linger.verification.devices.dump_manifest import NAMES
 from linger.verification.devices.file_runner import FileRunner
 from linger.verification.devices.tensor_difference import TensorDifference
 from linger.verification.devices.tensor_matching import OUTPUT_POSITION, Matches, Side, match_tensors
-from linger.verification.differences import FAR
 from linger.verification.feeds import Feed, generated_feeds, given_feeds
+from linger.verification.proof.comparison import FAR
 
 DumpLike = Union[str, "os.PathLike[str]"]
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from linger.verification.feeds import Feed, generated_feeds, given_feeds
 from linger.verification.proof.verify import verify_file
 from linger.verification.recording import Recording
 from linger.verification.tensor_facts import TensorFact, inputs_of, tensor_facts
+from linger.version import __version__
 
 Array = NDArray[Any]
 
@@ -105,7 +105,7 @@ def write_vectors(
     def about() -> dict[str, Any]:
         return {
             "model": Path(model).name if isinstance(model, (str, os.PathLike)) else "a model in memory",
-            "linger": importlib.import_module("linger").__version__,
+            "linger": __version__,
             "seed": seed if inputs is None else None,
             "left_out": list(run.left_out),
         }

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold recordings against a file, batch by batch: numpy reference, and ONNX Runtime at every level asked for."""
+"""Compare recordings with a file, batch by batch: the numpy reference, and ONNX Runtime at every level asked for.
+
+Integers are compared with equality; floats that float ops compute may differ by what rounding can explain.
+"""
 
 from __future__ import annotations
 
@@ -17,38 +20,39 @@ from linger.graph.core.walking import inputs_within
 from linger.graph.facts.stated_formats import is_quantising
 from linger.runtime.reference import Reference
 from linger.runtime.session import Options, Session, make_session_options
-from linger.verification.differences import (
-    INTEGER_TYPES,
-    Arrays,
-    far_apart,
-    first_index,
-    largest_distance,
-    unequal,
-)
 from linger.verification.proof.result import Divergence, FloatRow, TensorRow
 from linger.verification.recording import Recording
 
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+INTEGER_TYPES = frozenset(np.dtype(t) for t in (np.int8, np.int16, np.int32, np.uint8, np.uint16, np.uint32))
+"""Types of quantised tensors and their sums; 64-bit integers are shapes and indices."""
+
+FAR = 1e-3
+"""Outputs of float ops may differ in their last bits, and such differences add up; a lost op makes a far larger one."""
+
 RUNTIME = "ONNX Runtime"
 PLAIN = ", run plainly"
-"""Added where nothing but the outputs is watched, as a user runs the file."""
+"""Appended to the name of a run that returns the outputs only, as a user runs the file."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """How the file is run: levels of ONNX Runtime, session options, and what the recordings are called."""
+    """How the file is run: levels of ONNX Runtime, session options, and what messages call the recordings."""
 
     levels: tuple[str, ...] = ("all",)
     options: Options = field(default_factory=dict)
     recorded_by: str = "recording"
 
     def label(self, level: str) -> str:
-        """What ONNX Runtime at a level is called; its own default needs no addition."""
+        """What messages call ONNX Runtime at a level; its own default needs no addition."""
         return RUNTIME if self.levels == ("all",) else f"{RUNTIME} at {level}"
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch: what was recorded, and what each computation made of its inputs."""
+    """One batch: the recording, and the tensors of each computation on its inputs."""
 
     number: int
     recording: Recording
@@ -57,23 +61,24 @@ class Batch:
     watched: Mapping[str, Arrays]
     outputs: Mapping[str, Arrays]
 
-    def expected(self, name: str) -> NDArray[Any] | None:
-        """What a tensor should be: as recorded, else as numpy has it."""
+    def expected(self, name: str) -> Array | None:
+        """The expected content of a tensor: the recorded one, else that of numpy."""
         recorded = self.recording.integers.get(name)
         return self.reference.get(name) if recorded is None else recorded
 
 
-class Comparison:
-    """Runs the file on recording after recording and keeps count."""
+class RecordingComparison:
+    """Runs a file, which has been checked, on one recording after another and counts what differs."""
 
     def __init__(self, model: ir.Model, way: Way) -> None:
         self.way = way
         self.sessions = {
-            way.label(level): Session(model, make_session_options(level, way.options)) for level in way.levels
+            way.label(level): Session(model, make_session_options(level, way.options), is_checked=True)
+            for level in way.levels
         }
         session = next(iter(self.sessions.values()))
         self.model = session.model  # in the order of computation
-        self._reference = Reference(model)
+        self._reference = Reference(model, is_checked=True)
         self._inputs = [i.name for i in session.get_inputs()]
         self._outputs = [o.name for o in session.get_outputs()]
         self._exact = _dequantized_outputs(model)
@@ -85,6 +90,7 @@ class Comparison:
         self.first: Divergence | None = None
         self.first_batch: Batch | None = None
         self.batches = 0
+        self.has_recorded = False
 
     @property
     def differing(self) -> int:
@@ -107,11 +113,12 @@ class Comparison:
         if self.first is not None and self.first_batch is None:
             self.first_batch = batch
         self.batches += 1
+        self.has_recorded = self.has_recorded or bool(recording.integers or recording.outputs)
         return batch
 
     def _run(self, recording: Recording) -> Batch:
         feeds = self._feeds(recording)
-        # first: they say what is wrong with unfit inputs
+        # ONNX Runtime first: its messages say what is wrong with unfit inputs
         watched = {label: _arrays(session.intermediates(feeds)) for label, session in self.sessions.items()}
         outputs = {
             label: _arrays(dict(zip(self._outputs, session.run(None, feeds), strict=True)))
@@ -120,7 +127,7 @@ class Comparison:
         reference = self._reference.intermediates(feeds)
         return Batch(self.batches, recording, feeds, reference, watched, outputs)
 
-    def _feeds(self, recording: Recording) -> dict[str, NDArray[Any]]:
+    def _feeds(self, recording: Recording) -> dict[str, Array]:
         if len(self._inputs) != len(recording.inputs):
             raise UsageError(
                 f"verify: the file has {len(self._inputs)} inputs ({listing(self._inputs)}), {len(recording.inputs)} were "
@@ -151,7 +158,7 @@ class Comparison:
             self._compare_floats(name, batch, expected, found)
 
     def _compare_outputs(self, batch: Batch) -> None:
-        """The sessions as a user runs them, without extra outputs, must give the recorded outputs."""
+        """Compare the outputs of the sessions as a user runs them, without extra outputs."""
         for name, recorded in self._recorded_outputs(batch.recording).items():
             expected = batch.reference.get(name) if recorded is None else recorded
             found = {f"{by}{PLAIN}": a[name] for by, a in batch.outputs.items() if name in a}
@@ -160,7 +167,7 @@ class Comparison:
             if expected is not None:
                 self._compare_floats(name, batch, expected, found)
 
-    def _recorded_outputs(self, recording: Recording) -> dict[str, NDArray[Any] | None]:
+    def _recorded_outputs(self, recording: Recording) -> dict[str, Array | None]:
         names = recording.output_names or (tuple(self._outputs) if recording.outputs else ())
         unknown = [name for name in names if name not in self._outputs]
         if len(names) != len(recording.outputs) or unknown:
@@ -168,16 +175,15 @@ class Comparison:
             raise UsageError(f"verify: the recording has {given}; the file's outputs are {listing(self._outputs)}.")
         return dict.fromkeys(self._outputs) | dict(zip(names, recording.outputs, strict=True))
 
-    def _compare_floats(self, name: str, batch: Batch, expected: NDArray[Any], found: Arrays) -> None:
+    def _compare_floats(self, name: str, batch: Batch, expected: Array, found: Arrays) -> None:
         is_exact = name in self._exact or expected.dtype.kind != "f"
         made = FloatRow(name, is_exact=is_exact, is_output=name in self._outputs)
         row = self.output_rows.setdefault(name, made)
-        row.add(expected)
-        row.error = max([row.error, *(largest_distance(expected, have) for have in found.values())])
+        row.add(expected, max((largest_distance(expected, have) for have in found.values()), default=0.0))
         row.differing += self._count(name, batch, expected, found, is_exact=row.is_exact)
 
-    def _count(self, name: str, batch: Batch, expected: NDArray[Any], found: Arrays, *, is_exact: bool = True) -> int:
-        """How many values any of the computations has wrong; the first such tensor is kept."""
+    def _count(self, name: str, batch: Batch, expected: Array, found: Arrays, *, is_exact: bool = True) -> int:
+        """How many values differ in any of the computations; the first difference of all is kept."""
         wrong = np.zeros(1, bool)
         for by, array in found.items():
             differs = unequal(expected, array) if is_exact else far_apart(expected, array)
@@ -191,8 +197,8 @@ class Comparison:
         name: str,
         batch: Batch,
         differs: NDArray[np.bool_],
-        expected: NDArray[Any],
-        found: tuple[str, NDArray[Any]],
+        expected: Array,
+        found: tuple[str, Array],
     ) -> Divergence:
         is_recorded = expected is not batch.reference.get(name)
         index, want, have = first_index(differs, expected, found[1])
@@ -205,8 +211,8 @@ class Comparison:
         return replace(made, node=describe(node), op_type=node.op_type, inputs=inputs)
 
     def _inputs_of(self, node: ir.Node, batch: Batch, by: str, *, is_recorded: bool) -> dict[str, bool | None]:
-        """Whether each tensor that goes into a node is the same on both sides."""
-        other = batch.reference if by == "numpy" else batch.watched.get(by, {})  # a plain run shows no inputs
+        """Whether each input of a node is the same on both sides."""
+        other = batch.reference if by == "numpy" else batch.watched.get(by, {})  # a plain run returns outputs only
         states: dict[str, bool | None] = {}
         for name in dict.fromkeys(v.name for v in inputs_within(node)):
             if name not in self._producers or name is None:
@@ -218,13 +224,13 @@ class Comparison:
         return states
 
 
-def _arrays(found: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """Tensors; sequences and maps, which no quantised file has, are left out."""
+def _arrays(found: Mapping[str, Any]) -> dict[str, Array]:
+    """The tensors among the results; sequences and maps, which no quantised file has, are left out."""
     return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
 
 
 def _dequantized_outputs(model: ir.Model) -> set[str]:
-    """Outputs that are made of integers by one exact step: a Dequant's, a DequantizeLinear's."""
+    """Outputs that one exact step computes from integers: those of Dequant and DequantizeLinear."""
     return {
         value.name
         for value in model.graph.outputs
@@ -232,3 +238,54 @@ def _dequantized_outputs(model: ir.Model) -> set[str]:
         and (node := value.producer()) is not None
         and (is_quantising(node) or (node.domain == "" and node.op_type == "DequantizeLinear"))
     }
+
+
+def unequal(want: Array, have: Array) -> NDArray[np.bool_]:
+    """Which values differ, in the shape of `want`: all of them where types or shapes differ."""
+    if not _is_alike(want, have):
+        return np.ones(want.shape if want.size else (1,), bool)
+    is_equal = want == have
+    if want.dtype.kind == "f":
+        is_equal |= np.isnan(want) & np.isnan(have)
+    return ~np.asarray(is_equal, bool)
+
+
+def far_apart(want: Array, have: Array) -> NDArray[np.bool_]:
+    """Which values differ by more than rounding can explain: by a thousandth of the largest one."""
+    differs = unequal(want, have)
+    if want.dtype.kind != "f" or not _is_alike(want, have):
+        return differs
+    allowed = FAR * float(np.abs(want[np.isfinite(want)]).max(initial=0.0))
+    with np.errstate(invalid="ignore", over="ignore"):  # ∞ − ∞
+        differs &= ~(np.abs(want - have) <= allowed)
+    return differs
+
+
+def largest_distance(want: Array, have: Array) -> float:
+    """The largest difference between the finite values of two float arrays of one shape."""
+    if want.dtype.kind != "f" or want.shape != have.shape:
+        return 0.0
+    both = np.isfinite(want) & np.isfinite(have)
+    return float(np.abs(want[both].astype(np.float64) - have[both]).max(initial=0.0))
+
+
+def first_index(differs: NDArray[np.bool_], want: Array, have: Array) -> tuple[tuple[int, ...], Any, Any]:
+    """The first index where arrays differ, and both values there; types and shapes where those differ."""
+    if not _is_alike(want, have):
+        return (), _kind(want), _kind(have)
+    index = tuple(int(i) for i in np.argwhere(differs)[0])
+    return index, _plain(want[index]), _plain(have[index])
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _is_alike(want: Array, have: Array) -> bool:
+    """Whether types and shapes are the same; all numpy types that hold text count as one."""
+    is_text = want.dtype.kind in "OSU" and have.dtype.kind in "OSU"
+    return want.shape == have.shape and (is_text or want.dtype == have.dtype)
+
+
+def _kind(array: Array) -> str:
+    return f"{array.dtype}{list(array.shape)}"

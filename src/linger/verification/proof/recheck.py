@@ -12,31 +12,32 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
+import onnx_ir as ir
 
 from linger.errors import LingerError, UsageError, VerificationError, listing
+from linger.graph.files.model_io import load
 from linger.progress import progress
 from linger.runtime.generated import generated_feeds
-from linger.runtime.session import Session, checked_levels, make_session_options
-from linger.verification.digest import file_sha256, fingerprint
+from linger.runtime.session import Session, checked_levels
+from linger.verification.fingerprints import file_sha256, fingerprint
 from linger.verification.proof.certificate import (
     EMBEDDED,
     EQUAL,
     GENERATED,
     describe_model,
-    output_entry,
-    tensor_entry,
+    is_untouched,
+    read_certificate,
 )
-from linger.verification.proof.certificate_form import is_untouched, read_certificate
-from linger.verification.proof.comparison import Way
+from linger.verification.proof.comparison import Array, Way
 from linger.verification.proof.result import Verification
-from linger.verification.proof.verify import verify_file
+from linger.verification.proof.verify import data_files, verify_file
 from linger.verification.recording import Recording
 from linger.verification.recording_files import UNREADABLE, arrays_in
 
 _MOST_NAMED = 12
 
-Feeds = dict[str, NDArray[Any]]
+Feeds = dict[str, Array]
+Rows = list[dict[str, Any]]
 
 
 def check_certificate(
@@ -53,24 +54,24 @@ def check_certificate(
         levels: Optimisation levels of ONNX Runtime; None: those of the certificate.
 
     Returns:
-        What was computed now; all of it is as the certificate says.
+        The new result, which agrees with the certificate in everything.
 
     Raises:
         UsageError: A file is missing.
-        VerificationError: The certificate is not true, or not of this file; everything that is wrong is named.
+        VerificationError: The certificate is wrong, or belongs to another file; everything that is wrong is named.
     """
     certificate = Path(path)
     content = read_certificate(certificate)
     chosen = None if levels is None else checked_levels(levels)
     file = certificate.parent / str(content["model"]["name"]) if model is None else Path(model)
-    described = describe_model(file)
+    loaded = load(file)
     wrong = [] if is_untouched(content) else ["it was changed after it was written (the seal does not fit)"]
     if content["verdict"] != EQUAL:
         wrong.append(f"it says itself that the computations differ ({content['summary']})")
-    found_wrong = [*_model_problems(content["model"], described, file)]
+    found_wrong = [*_model_problems(content["model"], describe_model(file, data_files(loaded)), file)]
     if not found_wrong:
         found_wrong += _contradictions(content)
-        result = _again(content, certificate, file, chosen, found_wrong)
+        result = _again(content, certificate, file, loaded, chosen, found_wrong)
         if result is not None and not wrong and not found_wrong:
             return result
     raise VerificationError(f"{certificate}: this certificate does not hold: {'; '.join([*wrong, *found_wrong])}.")
@@ -87,7 +88,7 @@ def _model_problems(said: Mapping[str, Any], found: Mapping[str, Any], file: Pat
 
 
 def _contradictions(content: Mapping[str, Any]) -> Iterator[str]:
-    """Totals that do not follow from the rows."""
+    """Totals that are not the sums over the rows."""
     tensors, outputs, counts = content["tensors"], content["outputs"], content["counts"]
     totals = {
         "batches": len(content["inputs"]["batches"]),
@@ -104,44 +105,51 @@ def _contradictions(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _again(
-    content: Mapping[str, Any], certificate: Path, file: Path, levels: tuple[str, ...] | None, wrong: list[str]
+    content: Mapping[str, Any],
+    certificate: Path,
+    file: Path,
+    loaded: ir.Model,
+    levels: tuple[str, ...] | None,
+    wrong: list[str],
 ) -> Verification | None:
-    """Run the file on the certificate's inputs; what does not agree is added to `wrong`."""
+    """Run the file on the certificate's inputs; a sentence for everything that does not agree is added to `wrong`."""
     try:
-        batches = list(_inputs(content["inputs"], certificate, file))
+        batches = list(_inputs(content["inputs"], certificate, loaded))
     except _InputsError as error:
         wrong.append(str(error))
         return None
-    damaged = [
-        f"{name} of batch {number}"
-        for number, (said, feeds) in enumerate(zip(content["inputs"]["batches"], batches, strict=True))
-        for name in said | feeds
-        if name not in said or name not in feeds or said[name] != fingerprint(feeds[name])
-    ]
+    damaged = list(_changed_inputs(content["inputs"]["batches"], batches))
     if damaged:
         wrong.append(f"the inputs are others: {listing(damaged, limit=_MOST_NAMED)}")
         return None
     way = Way(levels or tuple(content["levels"]), content["session_options"])
     recordings = (Recording(list(feeds.values()), input_names=tuple(feeds)) for feeds in batches)
     try:
-        result = verify_file(file, progress(recordings, "verify", len(batches)), way=way)
+        result = verify_file(file, progress(recordings, "verify", len(batches)), way=way, loaded=loaded)
     except LingerError as error:
         wrong.append(f"the file does not run on the certificate's inputs: {error}")
         return None
     if not result.ok:
         wrong.append(f"the file's own computations differ here: {result.summary()}")
-    wrong += _row_problems("tensor", content["tensors"], [tensor_entry(row) for row in result.rows])
-    wrong += _row_problems("output", content["outputs"], [output_entry(row) for row in result.outputs if row.is_output])
+    wrong += _row_problems("tensor", content["tensors"], [row.as_dict() for row in result.rows])
+    wrong += _row_problems("output", content["outputs"], [row.as_dict() for row in result.outputs if row.is_output])
     return result
 
 
+def _changed_inputs(said: list[dict[str, str]], batches: list[Feeds]) -> Iterator[str]:
+    for number, (digests, feeds) in enumerate(zip(said, batches, strict=True)):
+        for name in digests | feeds:
+            if name not in digests or name not in feeds or digests[name] != fingerprint(feeds[name]):
+                yield f"{name} of batch {number}"
+
+
 class _InputsError(Exception):
-    """Inputs that cannot be had any more."""
+    """The certificate's inputs cannot be read or generated any more."""
 
 
-def _inputs(said: Mapping[str, Any], certificate: Path, file: Path) -> Iterator[Feeds]:
+def _inputs(said: Mapping[str, Any], certificate: Path, loaded: ir.Model) -> Iterator[Feeds]:
     if said["kind"] == GENERATED:
-        session = Session(file, make_session_options())
+        session = Session(loaded, is_checked=True)
         yield from (generated_feeds(session, seed) for seed in said["seeds"])
         return
     arrays = _arrays(_stored(said, certificate))
@@ -178,22 +186,21 @@ def _arrays(content: bytes) -> Feeds:
         raise _InputsError(f"the stored inputs cannot be read ({str(error)[:100]})") from error
 
 
-def _row_problems(kind: str, said: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[str]:
-    """What the certificate says of tensors and what is found now, tensor by tensor."""
+def _row_problems(kind: str, said: Rows, found: Rows) -> Iterator[str]:
+    """Where the certificate's rows and the rows of the new result differ, tensor by tensor."""
     before, now = ({row["name"]: row for row in rows} for rows in (said, found))
-    problems = []
     gone, extra = [n for n in before if n not in now], [n for n in now if n not in before]
     if gone:
-        problems.append(f"the file has no {kind} {listing(gone, limit=_MOST_NAMED)}")
+        yield f"the file has no {kind} {listing(gone, limit=_MOST_NAMED)}"
     if extra:
-        problems.append(f"the certificate lacks {kind} {listing(extra, limit=_MOST_NAMED)}")
-    changed = []
-    for name in (n for n in before if n in now):
-        keys = [key for key, value in now[name].items() if before[name].get(key) != value]
-        shown = [f"{k} {before[name].get(k)} instead of {now[name][k]}" for k in keys if k != "sha256"]
-        shown += ["other values"] if "sha256" in keys else []
-        if shown:
-            changed.append(f"{name} ({', '.join(shown)})")
+        yield f"the certificate lacks {kind} {listing(extra, limit=_MOST_NAMED)}"
+    changes = {name: _changes(row, now[name]) for name, row in before.items() if name in now}
+    changed = [f"{name} ({', '.join(texts)})" for name, texts in changes.items() if texts]
     if changed:
-        problems.append(f"{kind}s are not as it says: {listing(changed, limit=_MOST_NAMED)}")
-    return problems
+        yield f"{kind}s are not as it says: {listing(changed, limit=_MOST_NAMED)}"
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    keys = [key for key, value in now.items() if before.get(key) != value]
+    shown = [f"{key} {before.get(key)} instead of {now[key]}" for key in keys if key != "sha256"]
+    return [*shown, "other values"] if "sha256" in keys else shown

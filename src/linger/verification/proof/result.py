@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a verification found."""
+"""The result of a verification: a row per tensor, the first difference, and the reasons that were found."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linger.verification.digest import Fingerprint
+from linger.verification.fingerprints import Fingerprint
+from linger.verification.proof.certificate import DIFFERENT, EQUAL, Evidence, write_certificate
 
 NARROW = 16
 """A tensor with fewer distinct values than this proves little, and is listed."""
@@ -26,15 +27,15 @@ class Divergence:
         tensor: The tensor.
         batch: The batch, counted from 0.
         index: Where in the tensor; empty where types or shapes differ.
-        expected_by: Who expected: "torch", "recording" or "numpy".
-        expected: The value there; type and shape where those differ.
-        found_by: Who found something else.
-        found: What it found.
-        node: Name and type of the node that makes the tensor.
+        expected_by: The computation whose value was expected: "torch", "recording" or "numpy".
+        expected: Its value there; type and shape where those differ.
+        found_by: The computation that has another value.
+        found: That value.
+        node: Name and type of the node that computes the tensor.
         op_type: That type alone.
-        inputs: Whether each tensor that goes into the node agrees; None where that is not known.
-        inside: The first difference inside the body of the node, where it has one and could be followed.
-        unit: What `batch` counts: inside a body its iterations.
+        inputs: Whether each input of the node agrees; None where that is not known.
+        inside: The first difference inside the node's body, where it has one and the body could be run on its own.
+        unit: What `batch` counts; inside a body these are iterations.
     """
 
     tensor: str
@@ -52,7 +53,7 @@ class Divergence:
 
     @property
     def inputs_agree(self) -> bool | None:
-        """Whether everything that goes into the node agrees, so that it is this node; None: not known."""
+        """Whether all inputs of the node agree, so that the node itself causes the difference; None: not known."""
         if any(agrees is False for agrees in self.inputs.values()):
             return False
         return None if None in self.inputs.values() else True
@@ -64,6 +65,11 @@ class Divergence:
         if self.node:
             text += f"; made by {self.node}, {self._verdict()}"
         return f"{text}; inside it, {self.inside}" if self.inside is not None else text
+
+    def as_dict(self) -> dict[str, Any]:
+        """The place as a certificate has it; values are part of the text, because JSON has no NaN."""
+        place = {"tensor": self.tensor, "batch": self.batch, "index": list(self.index), "node": self.node}
+        return {**place, "text": str(self)}
 
     def _verdict(self) -> str:
         if self.inputs_agree:
@@ -84,17 +90,17 @@ class TensorRow:
     values: int = 0
     differing: int = 0
     saturated: int = 0
-    seen: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))
+    seen: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     _fingerprint: Fingerprint = field(default_factory=Fingerprint, repr=False, compare=False)
 
     @property
     def distinct(self) -> int:
-        """How many different values the tensor took."""
+        """How many different values occurred."""
         return int(self.seen.size)
 
     @property
     def sha256(self) -> str:
-        """The fingerprint of what was expected of the tensor, batch after batch."""
+        """The fingerprint of the expected values of all batches."""
         return self._fingerprint.hexdigest()
 
     def add(self, array: NDArray[Any]) -> None:
@@ -105,17 +111,29 @@ class TensorRow:
         if array.dtype.kind in "iu":
             ends = np.iinfo(array.dtype)
             is_at_the_end = array == ends.max
-            if array.dtype.kind == "i":  # the least unsigned number is zero, which is nothing special
+            if array.dtype.kind == "i":  # the least unsigned number is zero, which occurs without saturation
                 is_at_the_end |= array == ends.min
             self.saturated += int(np.count_nonzero(is_at_the_end))
             self.seen = np.union1d(self.seen, array)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as a certificate has it."""
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "values": self.values,
+            "distinct": self.distinct,
+            "saturated": self.saturated,
+            "differing": self.differing,
+            "sha256": self.sha256,
+        }
 
 
 @dataclass
 class FloatRow:
     """One output, or one recorded tensor of floats, over all batches.
 
-    `is_exact`: equality is asked for, because the integers behind it decide every bit. Else values may differ by a
+    With `is_exact` the values must be equal, because integers determine every bit of them. Otherwise they may differ by a
     thousandth of the largest one; `error` is the largest difference.
     """
 
@@ -128,25 +146,31 @@ class FloatRow:
     error: float = 0.0
     _fingerprint: Fingerprint = field(default_factory=Fingerprint, repr=False, compare=False)
 
-    @property
-    def sha256(self) -> str:
-        """The fingerprint of what was expected."""
-        return self._fingerprint.hexdigest()
-
-    def add(self, array: NDArray[Any]) -> None:
-        """Count one batch."""
+    def add(self, array: NDArray[Any], error: float) -> None:
+        """Count one batch; `error` is the largest difference in it."""
         self.dtype = str(array.dtype)
         self.values += array.size
+        self.error = max(self.error, error)
         self._fingerprint.add(array)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as a certificate has it; floats that may differ in their last bits have no fingerprint."""
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "values": self.values,
+            "differing": self.differing,
+            "sha256": self._fingerprint.hexdigest() if self.is_exact else None,
+        }
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why the computations differ, as far as that was tried out.
+    """Saturating kernels as a possible reason why the computations differ, and whether a run without them agrees.
 
     Attributes:
-        nodes: Products of unsigned and signed bytes before the first difference, which this CPU may get wrong.
-        switch: The session option with which the differences vanish; empty: with none of those tried.
+        nodes: Products of unsigned and signed bytes before the first difference, in which this CPU may saturate.
+        switch: The session option with which the differences vanish; empty where they stay with every one.
     """
 
     nodes: tuple[str, ...]
@@ -185,12 +209,12 @@ class Flip:
         listed = ", ".join(self.float_ops[-3:])
         if len(self.float_ops) > 3:
             listed = f"{len(self.float_ops)} float ops ending with {listed}"
-        return f"{_count(self.values, 'value')} of {self.tensor}, behind {listed}"
+        return f"{counted(self.values, 'value')} of {self.tensor}, behind {listed}"
 
 
-@dataclass
+@dataclass(repr=False)
 class Verification:
-    """Every integer of every batch, compared with equality.
+    """The result of comparing every integer of every batch with equality.
 
     Attributes:
         rows: The integer tensors.
@@ -202,12 +226,12 @@ class Verification:
         levels: Optimisation levels of ONNX Runtime at which the file ran.
         outputs: The outputs.
         cause: Whether saturating kernels explain the differences.
-        expected_by: Who was held against the file: "torch", "recording" or "numpy".
-        flips: Where the last bits of float ops explain every difference: the values that flip. Else empty, and an integer
-            is wrong wherever something differs.
-        sizes: Other sizes at which the file was tried, too.
-        impossible_sizes: Those that the model, or the file, could not take.
-        evidence: What a certificate needs: see `linger.verification.proof.certificate`.
+        expected_by: The computation that the file was compared with: "torch", "recording" or "numpy".
+        flips: The values that flip, where the last bits of float ops explain every difference. Otherwise empty: then an
+            integer is computed wrongly wherever something differs.
+        sizes: Other sizes at which the file was also tried.
+        impossible_sizes: Sizes that the model, or the file, could not take.
+        evidence: The file and the inputs, which a certificate needs.
     """
 
     rows: list[TensorRow]
@@ -224,6 +248,11 @@ class Verification:
     evidence: Evidence | None = None
     sizes: tuple[str, ...] = ()
     impossible_sizes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        verdict = "ok" if self.ok else "not ok"
+        differ = f"{self.differing} of {self.integers} integers differ"
+        return f"Verification({verdict}, {counted(len(self.rows), 'tensor')}, {differ})"
 
     @property
     def integers(self) -> int:
@@ -247,7 +276,7 @@ class Verification:
 
     def summary(self) -> str:
         """The verdict in a few sentences."""
-        text = f"{self.differing} of {self.integers} integers differ ({_count(len(self.rows), 'tensor')}, {_count(self.batches, 'batch')})."
+        text = f"{self.differing} of {self.integers} integers differ ({counted(len(self.rows), 'tensor')}, {counted(self.batches, 'batch')})."
         if not self.integers:
             text += (
                 f" Nothing is proved: {'the file has no integer tensors' if self.batches else 'there was no input'}."
@@ -280,7 +309,7 @@ class Verification:
         )
 
     def save_certificate(self, path: str | os.PathLike[str]) -> Path:
-        """Write what was proved, for `linger verify --certificate` to check again elsewhere.
+        """Write a certificate, which `linger verify --certificate` checks again elsewhere.
 
         Returns:
             The file.
@@ -288,36 +317,36 @@ class Verification:
         Raises:
             UsageError: The model was no file, the inputs were too many to keep, or the file cannot be written.
         """
-        from linger.verification.proof.certificate import write_certificate  # it knows this class
+        write_certificate(Path(path), self.evidence, self._findings())
+        return Path(path)
 
-        return write_certificate(self, Path(path))
+    def _findings(self) -> dict[str, Any]:
+        """The entries of a certificate that say what was found."""
+        return {
+            "expected_by": self.expected_by,
+            "levels": list(self.levels),
+            "session_options": {} if self.evidence is None else dict(self.evidence.options),
+            "verdict": EQUAL if self.ok else DIFFERENT,
+            "summary": self.summary(),
+            "counts": {
+                "batches": self.batches,
+                "tensors": len(self.rows),
+                "integers": self.integers,
+                "differing": self.differing,
+                "output_differences": self.output_differences,
+            },
+            "float_error": self.float_error,
+            "missing": list(self.missing),
+            "first": None if self.first is None else self.first.as_dict(),
+            "tensors": [row.as_dict() for row in self.rows],
+            "outputs": [row.as_dict() for row in self.outputs if row.is_output],
+        }
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What was proved of which file with which inputs.
-
-    Attributes:
-        model: The file; None where the model was given in memory.
-        inputs: The inputs of every batch by name; None where they were too many to keep.
-        seeds: The seeds they were made with; empty where they were given.
-        fingerprints: The SHA-256 of every input of every batch.
-        options: Session options that were given.
-        stamp: Names, sizes and times of the model's files when they were loaded.
-    """
-
-    model: Path | None
-    inputs: Sequence[Mapping[str, NDArray[Any]]] | None
-    seeds: tuple[int, ...]
-    fingerprints: Sequence[Mapping[str, str]]
-    options: Mapping[str, Any]
-    stamp: tuple[tuple[str, int, int], ...] = ()
-
-
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
     """A number with its noun.
 
-    >>> _count(1, "batch"), _count(3, "batch"), _count(2, "tensor")
+    >>> counted(1, "batch"), counted(3, "batch"), counted(2, "tensor")
     ('1 batch', '3 batches', '2 tensors')
     """
     ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"

@@ -1,26 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare recordings with the file: numpy reference and ONNX Runtime, integer by integer."""
+"""Verify a file: compare every recording with the numpy reference and ONNX Runtime, and explain what differs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
-from numpy.typing import NDArray
 
-from linger.graph.files.model_io import ModelLike, load
-from linger.verification.digest import fingerprint
-from linger.verification.proof.bodies import look_inside
-from linger.verification.proof.certificate import stamp
-from linger.verification.proof.comparison import Batch, Comparison, Way
-from linger.verification.proof.flips import find_flips
-from linger.verification.proof.fused_divergence import narrow_down
-from linger.verification.proof.result import Evidence, Flip, Verification
-from linger.verification.proof.saturation_cause import find_cause
+from linger.graph.files.external_data import external_tensors
+from linger.graph.files.model_io import ModelLike, load_own
+from linger.verification.fingerprints import file_stamps, fingerprint
+from linger.verification.proof.causes import find_cause, find_flips
+from linger.verification.proof.certificate import Evidence
+from linger.verification.proof.comparison import Arrays, Batch, RecordingComparison, Way
+from linger.verification.proof.first_divergence import look_inside, narrow_down
+from linger.verification.proof.result import Cause, Flip, Verification
 from linger.verification.recording import Recording
 
 KEPT_BYTES = 1 << 28
@@ -38,34 +35,31 @@ def verify_file(
 ) -> Verification:
     """Run the file on each recording's inputs and compare every integer with equality.
 
-    A recording without integers (inputs only) compares the computations of the file with each other.
+    For a recording without integers (inputs only) the computations of the file are compared with each other.
 
     Args:
         model: The file.
         recordings: One per batch.
         way: Levels and options of ONNX Runtime; None: its defaults.
-        seeds: With which the inputs were made, where they were.
+        seeds: The seeds that generated the inputs, if any.
         kept_bytes: Inputs up to this size are kept for a certificate.
-        loaded: What is in the file, where it has been read already.
+        loaded: The content of the file as `load` has returned it: it is neither read nor checked again.
 
     Raises:
         UsageError: The inputs do not fit the file.
     """
     way = way or Way()
     path = Path(model) if isinstance(model, (str, os.PathLike)) else None
-    loaded = loaded or load(model)
-    stamped = () if path is None else stamp(path, loaded)
-    comparison = Comparison(loaded, way)
-    kept = _Kept(0 if seeds else kept_bytes)  # a seed is enough
-    has_recorded = False
+    loaded = loaded or load_own(model)
+    stamps = () if path is None else file_stamps([path, *data_files(loaded)])
+    comparison = RecordingComparison(loaded, way)
+    kept = _KeptInputs(0 if seeds else kept_bytes)  # a seed is enough
     flips = _Flips()
     for recording in recordings:
         batch = comparison.add(recording)
         flips.add(comparison, batch)
         kept.add(batch.feeds)
-        has_recorded = has_recorded or bool(recording.integers or recording.outputs)
-    comparison.first = narrow_down(comparison)
-    comparison.first = look_inside(comparison)
+    cause = _explain(loaded, comparison)
     outputs = list(comparison.output_rows.values())
     return Verification(
         rows=list(comparison.rows.values()),
@@ -76,22 +70,36 @@ def verify_file(
         float_error=max((row.error for row in outputs if not row.is_exact), default=0.0),
         levels=way.levels,
         outputs=outputs,
-        cause=find_cause(loaded, comparison),
-        expected_by=way.recorded_by if has_recorded else "numpy",
+        cause=cause,
+        expected_by=way.recorded_by if comparison.has_recorded else "numpy",
         flips=() if comparison.missing else flips.found,
-        evidence=Evidence(path, kept.inputs, tuple(seeds), kept.fingerprints, dict(way.options), stamped),
+        evidence=Evidence(path, kept.inputs, tuple(seeds), kept.fingerprints, dict(way.options), stamps),
     )
 
 
+def data_files(model: ir.Model) -> list[Path]:
+    """The files that hold a model's external data."""
+    return sorted({Path(tensor.path) for tensor in external_tensors(model)})
+
+
+def _explain(model: ir.Model, comparison: RecordingComparison) -> Cause | None:
+    """Follow the first difference to its origin; the result is its cause, where that was found."""
+    if comparison.first is None:
+        return None
+    comparison.first = narrow_down(comparison)
+    comparison.first = look_inside(comparison)
+    return find_cause(model, comparison)
+
+
 class _Flips:
-    """Flips by tensor; none as soon as a batch differs in another way."""
+    """Flips by tensor; none as soon as one batch differs in another way."""
 
     def __init__(self) -> None:
         self._known: dict[str, Flip] | None = {}
         self._differing = 0
 
-    def add(self, comparison: Comparison, batch: Batch) -> None:
-        """Look at a batch that was just compared, where it differs."""
+    def add(self, comparison: RecordingComparison, batch: Batch) -> None:
+        """Look for flips in a batch that was just compared, if it differs."""
         before, self._differing = self._differing, comparison.differing
         if self._differing == before or self._known is None:
             return
@@ -105,23 +113,23 @@ class _Flips:
 
     @property
     def found(self) -> tuple[Flip, ...]:
-        """All of them."""
+        """All flips so far."""
         return tuple((self._known or {}).values())
 
 
-class _Kept:
-    """The inputs of every batch, until they are too many; their fingerprints in any case."""
+class _KeptInputs:
+    """The inputs of every batch, unless they are too many, and their fingerprints in any case."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.inputs: list[Mapping[str, NDArray[Any]]] | None = []
-        self.fingerprints: list[dict[str, str]] = []
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
         self._bytes = 0
+        self.inputs: list[Arrays] | None = []
+        self.fingerprints: list[dict[str, str]] = []
 
-    def add(self, feeds: Mapping[str, NDArray[Any]]) -> None:
+    def add(self, feeds: Arrays) -> None:
         self.fingerprints.append({name: fingerprint(array) for name, array in feeds.items()})
         self._bytes += sum(array.nbytes for array in feeds.values())
-        if self._bytes > self._most:
+        if self._bytes > self._most_bytes:
             self.inputs = None
         if self.inputs is not None:
             self.inputs.append(dict(feeds))

@@ -6,8 +6,8 @@ import onnx_ir as ir
 import pytest
 
 from linger.verification.proof import comparison
-from linger.verification.proof.comparison import Comparison, Way
-from linger.verification.proof.fused_divergence import narrow_down
+from linger.verification.proof.comparison import RecordingComparison, Way
+from linger.verification.proof.first_divergence import narrow_down
 from linger.verification.recording import Recording
 from tests.support.saturating import ImitatedSession
 
@@ -28,7 +28,7 @@ def chain(saturating, layers=6):
 @pytest.mark.parametrize("saturating", [0, 3, 5])
 def test_the_layer_is_found_wherever_it_is(monkeypatch, saturating):
     monkeypatch.setattr(comparison, "Session", ImitatedSession)
-    made = Comparison(chain(saturating), Way())
+    made = RecordingComparison(chain(saturating), Way())
     made.add(Recording(inputs=[np.array([[10.0, 20.0]], np.float32)]))
     assert made.first.tensor == "d6"
     found = narrow_down(made)
@@ -39,7 +39,7 @@ def test_the_layer_is_found_wherever_it_is(monkeypatch, saturating):
 
 
 def test_other_differences_are_left_alone():
-    made = Comparison(chain(0), Way())
+    made = RecordingComparison(chain(0), Way())
     made.add(Recording(inputs=[np.ones((1, 2), np.float32)]))
     assert narrow_down(made) is None
     made.add(

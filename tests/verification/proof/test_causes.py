@@ -6,8 +6,8 @@ import pytest
 
 from linger.runtime import saturation
 from linger.verification.proof import comparison
+from linger.verification.proof.causes import SWITCHES
 from linger.verification.proof.comparison import Way
-from linger.verification.proof.saturation_cause import SWITCHES
 from linger.verification.proof.verify import verify_file
 from linger.verification.recording import Recording
 from tests.support.saturating import TEXTBOOK, ImitatedSession, IncurableSession

@@ -9,7 +9,7 @@ import pytest
 
 from linger.errors import UsageError, VerificationError
 from linger.proof import verify
-from linger.verification.proof.certificate_form import is_untouched, read_certificate
+from linger.verification.proof.certificate import is_untouched, read_certificate
 from tests.support.recorded import TEXT
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linger.verification.differences import far_apart, first_index, largest_distance, unequal
+from linger.verification.proof.comparison import far_apart, first_index, largest_distance, unequal
 
 
 def test_integers_are_compared_with_equality():

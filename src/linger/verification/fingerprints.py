@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fingerprints of arrays and files: the same on every machine."""
+"""Fingerprints of arrays and files, the same on every machine; stamps, by which a changed file is noticed."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,20 @@ from numpy.typing import NDArray
 
 from linger.errors import UsageError
 
+FileStamp = tuple[str, int, int]
+"""Name, size, and time of the last change in nanoseconds."""
+
 _CHUNK = 1 << 20
 
 
 class Fingerprint:
-    """The SHA-256 of arrays one after the other: element type, shape and content of each, little-endian."""
+    """The SHA-256 over a series of arrays: element type, shape and little-endian content of each."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
     def add(self, array: NDArray[Any]) -> None:
-        """Take one more array in."""
+        """Append an array."""
         array = np.asarray(array)
         self._hash.update(f"{array.dtype.name}{list(array.shape)};".encode())
         if array.dtype.hasobject or array.dtype.kind in "SU":
@@ -62,3 +66,17 @@ def file_sha256(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"{path}: the file cannot be read ({error.strerror or error}).") from error
     return made.hexdigest()
+
+
+def file_stamps(files: Iterable[Path]) -> tuple[FileStamp, ...]:
+    """Name, size and time of change of each file, by which a later change is noticed."""
+    return tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+
+
+def are_unchanged(stamps: Iterable[FileStamp]) -> bool:
+    """Whether the files still have the sizes and times that they had."""
+    known = tuple(stamps)
+    try:
+        return file_stamps(Path(name) for name, _, _ in known) == known
+    except OSError:
+        return False

@@ -3,7 +3,8 @@
 import pytest
 
 from linger.graph.core.element_types import infer_element_types
-from linger.verification.proof.byte_products import ancestors, byte_products_before
+from linger.verification.proof.causes import byte_products_before
+from linger.verification.proof.first_divergence import ancestors
 from tests.support.onnx_text import parse
 
 

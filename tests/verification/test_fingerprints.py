@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linger.errors import UsageError
-from linger.verification.digest import Fingerprint, file_sha256, fingerprint
+from linger.verification.fingerprints import Fingerprint, file_sha256, fingerprint
 
 
 def test_a_fingerprint_is_of_type_shape_and_little_endian_content():
