@@ -5,8 +5,8 @@ import pytest
 from torch import nn
 
 import linger
-from linger.onnx.call import Call
-from linger.pipeline import require_equal
+from linger.onnx.exporter.export import require_equal
+from linger.simulation.example_call import ExampleCall
 from tests.support.wired import picture, quantise
 
 
@@ -39,7 +39,7 @@ def test_sizes_show_what_one_size_does_not(tmp_path):
     assert "Other sizes that were tried: image 3×3×15×17" in found.summary()
     # the second size is smaller than the window
     with pytest.raises(linger.LingerError, match=r"at the size image 4×3×5×7: .*AvgPool2dInt"):
-        require_equal(model, path.read_bytes(), Call((picture(),), {}), name="net.onnx")
+        require_equal(model, ExampleCall((picture(),), {}), path.read_bytes(), "net.onnx")
 
 
 def test_sizes_of_a_file_that_is_right(tmp_path):

@@ -40,7 +40,6 @@ from linger.graph.conversion.convert import convert_dialect as convert_dialect
 from linger.numeric.fixed_point import FixedPoint as FixedPoint
 from linger.onnx.exporter.redirect import redirect as redirect
 from linger.onnx.exporter.redirect import restore as restore
-from linger.onnx.recorder import record as record
 from linger.pipeline import init as init
 from linger.pipeline import plot_layers as plot_layers
 from linger.pipeline import plot_tensors as plot_tensors
@@ -79,6 +78,7 @@ from linger.settings import SetIQTensorTanh as SetIQTensorTanh
 from linger.settings import SetIQTensorVar as SetIQTensorVar
 from linger.settings import SetPlatFormQuant as SetPlatFormQuant
 from linger.settings import Switches as Switches
+from linger.simulation.recorder import record as record
 from linger.verification.devices.compare import compare as compare
 from linger.verification.devices.comparison_result import FileComparison as FileComparison
 from linger.verification.devices.vectors import write_vectors as write_vectors

@@ -16,18 +16,14 @@ from linger.analysis.blocks import histogram
 from linger.analysis.checkpoint import Source
 from linger.analysis.weights import in_threads
 from linger.constraint.advising import judge, tensors_of
-from linger.errors import UsageError, VerificationError, listing
+from linger.errors import UsageError, listing
 from linger.files import made_folder
-from linger.onnx.call import Call
 from linger.onnx.exporter.redirect import redirect
 from linger.progress import progress
-from linger.proof import verify as verify
 from linger.quantization.setup import initialize
-from linger.quantization.setup.initialize import runtime_of
 from linger.quantization.setup.marking import QuantMode
 from linger.reporting import plots
 from linger.settings import Switches
-from linger.verification.size_trials import OWN_TRIALS
 
 if TYPE_CHECKING:
     from linger.quantization.diagnosis.comparison_result import LayerComparison
@@ -131,16 +127,3 @@ def plot_layers(result: Sensitivity | LayerComparison, path: str | os.PathLike[s
 def _label(row: Any) -> str:
     call = getattr(row, "call", 0)
     return f"{row.name} ({call})" if call else str(row.name)
-
-
-def require_equal(model: Any, content: bytes, call: Call, *, name: Any) -> None:
-    """Prove a file that is to be written as `name`, or say where it differs.
-
-    Raises:
-        VerificationError: The file computes something else.
-    """
-    if runtime_of(model) is None:
-        return
-    result = verify(model, content, call.args, kwargs=call.kwargs, sizes=OWN_TRIALS)
-    if not result.ok:
-        raise VerificationError(f"{name}: nothing is written: {result.summary()}")

@@ -101,7 +101,7 @@ def verify(
 def _recorded(
     model: Any, inputs: Any, kwargs: Mapping[str, Any] | None, file: ir.Model, trials: SizeTrials
 ) -> Iterator[Recording]:
-    from linger.onnx.recorder import record  # torch, which the other ways do without
+    from linger.simulation.recorder import record  # torch, which the other ways do without
 
     if inputs is None and kwargs is None:
         raise UsageError("verify: a model needs inputs to run on. Give them as for the export.")

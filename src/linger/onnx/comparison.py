@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,10 +15,11 @@ from torch.utils._pytree import tree_leaves
 
 from linger.errors import UsageError, listing
 from linger.graph.files.model_io import ModelLike
-from linger.onnx.call import Call, default_names, read_call, run_once
-from linger.onnx.preserve import preserved
 from linger.onnx.tolerance import count_roundings, rounding_tolerance
 from linger.quantization.core.qtensor import QTensor
+from linger.runtime.session import Session
+from linger.simulation.example_call import ExampleCall, default_names, read_call, run_once
+from linger.simulation.preserve import preserved
 
 Array = NDArray[Any]
 
@@ -109,8 +109,7 @@ def compare(
     Raises:
         UsageError: The inputs do not fit the model or the file.
     """
-    # joined late: the runtime does not know torch, and this package must not import it
-    session = importlib.import_module("linger.runtime.session").Session(path)
+    session = Session(path)
     roundings = count_roundings(session.model)
     names = [output.name for output in session.get_outputs()]
     found: dict[str, OutputComparison] = {}
@@ -155,7 +154,7 @@ def _batches(inputs: Any) -> Iterable[Any]:
     return [inputs] if isinstance(inputs, (tuple, dict, Tensor)) else inputs
 
 
-def _run_torch(model: nn.Module, call: Call) -> list[_Expected]:
+def _run_torch(model: nn.Module, call: ExampleCall) -> list[_Expected]:
     with preserved(model):
         leaves = [leaf for leaf in tree_leaves(run_once(model, call)) if isinstance(leaf, Tensor)]
         return [_Expected(_as_array(leaf), isinstance(leaf, QTensor)) for leaf in leaves]
@@ -167,7 +166,7 @@ def _as_array(tensor: Tensor) -> Array:
     return np.asarray((plain.float() if plain.dtype == torch.bfloat16 else plain).numpy())
 
 
-def _feeds(session: Any, model: nn.Module, call: Call) -> dict[str, Array]:
+def _feeds(session: Session, model: nn.Module, call: ExampleCall) -> dict[str, Array]:
     """The call's tensors under the names of the file's inputs: in order, by name where the file has fewer."""
     wanted = [i.name for i in session.get_inputs()]
     everything = call.tensors()

@@ -6,8 +6,8 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.onnx.call import Call
 from linger.onnx.exporter.unsupported_op_location import callers_of
+from linger.simulation.example_call import ExampleCall
 
 
 class Odd(nn.Module):
@@ -35,14 +35,14 @@ def test_unsupported_op_names_its_module_and_leaves_no_file(tmp_path):
 
 
 def test_message_without_an_op_names_the_model():
-    assert callers_of(Net(), Call((X,), {}), "something else") == "Net"
+    assert callers_of(Net(), ExampleCall((X,), {}), "something else") == "Net"
 
 
 def test_failing_model_names_the_model():
-    assert callers_of(Net(), Call((torch.ones(1, 7),), {}), "aten::relu") == "Net"
+    assert callers_of(Net(), ExampleCall((torch.ones(1, 7),), {}), "aten::relu") == "Net"
 
 
 def test_hooks_are_gone_afterwards():
     model = Net()
-    assert callers_of(model, Call((X,), {}), "aten::relu") == "inside.0 (ReLU)"
+    assert callers_of(model, ExampleCall((X,), {}), "aten::relu") == "inside.0 (ReLU)"
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())

@@ -13,9 +13,9 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.onnx.recorder import record
 from linger.quantization.core.calibrate import calibration, is_calibrating
 from linger.quantization.setup.initialize import init
+from linger.simulation.recorder import record
 from tests.support import int64
 from tests.support.wired import Wired, picture, quantise
 

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.onnx.recorder import record
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Frame, OpRecord, Runtime, Scope, is_exporting
 from linger.quantization.setup.initialize import init, runtime_of
+from linger.simulation.recorder import record
 from tests.support.wired import Wired, after, picture, quantise
 
 

@@ -11,11 +11,11 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.onnx.recorder import record
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.diagnosis.dumper import Dumper
 from linger.quantization.setup.initialize import runtime_of
 from linger.runtime.reference import Reference
+from linger.simulation.recorder import record
 from tests.support.models import Block, SmallNet, quantised, settle, small_net
 from tests.support.wired import Wired, picture, quantise
 

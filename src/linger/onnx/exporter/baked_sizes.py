@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx
-import torch
 from torch import Tensor
 
 from linger.errors import LingerError, UnsupportedError, listing
-from linger.onnx.call import Call
 from linger.onnx.exporter.emission import NAME_ATTRIBUTE, PARAMETERS_ATTRIBUTE
+from linger.simulation.example_call import ExampleCall, repeated
 from linger.verification.other_sizes import OpenAxis, other_sizes, resized_shape
 
 
@@ -29,8 +28,8 @@ class Example:
 
     tensors: Sequence[Tensor]
     names: Sequence[str]
-    run: Callable[[Call], Any]
-    trace: Callable[[Call], bytes]
+    run: Callable[[ExampleCall], Any]
+    trace: Callable[[ExampleCall], bytes]
 
     def open_axes(self, declared: Mapping[str, Any]) -> list[OpenAxis]:
         """The axes that shall stay open, {name: [axes]} or {name: {axis: label}}, with the sizes they have here."""
@@ -43,7 +42,7 @@ class Example:
                 found.append(OpenAxis(name, place, label, int(tensor.shape[place])))
         return found
 
-    def elsewhere(self, axes: Sequence[OpenAxis]) -> Call | None:
+    def elsewhere(self, axes: Sequence[OpenAxis]) -> ExampleCall | None:
         """The tensors at the first other sizes at which the model runs; None: there are none."""
         for sizes in other_sizes(axes):
             call = self._at(sizes)
@@ -54,18 +53,10 @@ class Example:
             return call
         return None
 
-    def _at(self, sizes: Mapping[OpenAxis, int]) -> Call:
+    def _at(self, sizes: Mapping[OpenAxis, int]) -> ExampleCall:
         shapes = [resized_shape(n, t.shape, sizes) for n, t in zip(self.names, self.tensors, strict=False)]
         resized = [repeated(t, shape) for t, shape in zip(self.tensors, shapes, strict=False)]
-        return Call((*resized, *self.tensors[len(resized) :]), {})
-
-
-def repeated(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """A tensor in another shape: along each axis its numbers begin again where they end."""
-    for axis, (old, new) in enumerate(zip(tensor.shape, shape, strict=True)):
-        if old != new:
-            tensor = tensor.index_select(axis, torch.arange(new, device=tensor.device) % max(old, 1))
-    return tensor
+        return ExampleCall((*resized, *self.tensors[len(resized) :]), {})
 
 
 def require_open(content: bytes, example: Example, declared: Mapping[str, Any]) -> None:

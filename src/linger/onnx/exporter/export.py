@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import warnings
@@ -20,11 +19,10 @@ from torch.utils._pytree import tree_leaves
 
 from linger.analysis.attributes import kept_attributes
 from linger.dialect import DOMAIN, DOMAIN_VERSION
-from linger.errors import UnsupportedError, UsageError, listing
+from linger.errors import UnsupportedError, UsageError, VerificationError, listing
 from linger.files import write_atomically
 from linger.graph.files.model_io import save
 from linger.graph.passes.qdq_pairs import cancel_dq_q
-from linger.onnx.call import Call, FlatModel, as_constant_of_a_trace, default_names, read_call, run_once
 from linger.onnx.exporter.assembly import assemble
 from linger.onnx.exporter.baked_sizes import Example, require_open
 from linger.onnx.exporter.decisions import DecisionWatch
@@ -47,10 +45,21 @@ from linger.onnx.exporter.target_check import judge
 from linger.onnx.exporter.tracing import FunctionMetError, declared_axes, trace, trace_dynamo
 from linger.onnx.exporter.wrapper_trace import WrapperTrace
 from linger.onnx.operators.operator import translation_table, with_bodies
-from linger.onnx.preserve import preserved
+from linger.proof import verify as prove
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.setup.initialize import runtime_of
+from linger.reporting.listing import print_listing
+from linger.simulation.example_call import (
+    ExampleCall,
+    FlatModel,
+    as_constant_of_a_trace,
+    default_names,
+    read_call,
+    run_once,
+)
+from linger.simulation.preserve import preserved
+from linger.verification.size_trials import OWN_TRIALS
 
 Target = str | os.PathLike[str] | IO[bytes]
 
@@ -186,7 +195,7 @@ def export(
     if content is None:
         return  # a large float model, which is written already; there are no integers to compare
     if verify:
-        _prove(model, call, content, f)
+        require_equal(model, call, content, f)
     _write(f, content, options)
 
 
@@ -195,7 +204,7 @@ def export_debug(model: Any, args: Any, f: Target, *positional: Any, **options: 
     export(model, args, f, *positional, **options)
 
 
-def _convert(model: Any, call: Call, options: ExportOptions, f: Target) -> bytes | None:
+def _convert(model: Any, call: ExampleCall, options: ExportOptions, f: Target) -> bytes | None:
     """The finished file's content (None: too large for memory, already written); the model is as before afterwards."""
     was_training = bool(getattr(model, "training", False))
     with preserved(model) as runtime:
@@ -243,21 +252,21 @@ def _opened(content: bytes, example: Example, axes: Mapping[str, Any], runtime: 
         if runtime.has_open_sizes:
             raise
         runtime.has_open_sizes = True
-        content = example.trace(Call(tuple(example.tensors), {}))
+        content = example.trace(ExampleCall(tuple(example.tensors), {}))
         require_open(content, example, axes)
     return content
 
 
-def _example(subject: Any, call: Call, options: ExportOptions, runtime: Runtime) -> Example:
+def _example(subject: Any, call: ExampleCall, options: ExportOptions, runtime: Runtime) -> Example:
     """What was traced, to be run and traced again at other sizes."""
     emitter = runtime.emitter
 
-    def run(other: Call) -> None:
+    def run(other: ExampleCall) -> None:
         runtime.emitter = None
         with kept_attributes(subject):
             run_once(subject, other)
 
-    def trace_again(other: Call) -> bytes:
+    def trace_again(other: ExampleCall) -> bytes:
         runtime.emitter = emitter
         with DecisionWatch():  # in its presence torch orders some nodes in another way
             return _run_quantized(subject, other, options, runtime)
@@ -272,11 +281,11 @@ def _refuse_parts(model: Any, *, is_quantized: bool) -> None:
     if found:
         raise UsageError(
             f"export: {listing(found)} of this model is quantised, the model as a whole is not. "
-            "Call linger.init on the whole model and export what it returns."
+            "ExampleCall linger.init on the whole model and export what it returns."
         )
 
 
-def _warn_about_losses(proto: onnx.ModelProto, call: Call, watch: DecisionWatch) -> None:
+def _warn_about_losses(proto: onnx.ModelProto, call: ExampleCall, watch: DecisionWatch) -> None:
     """A trace that forgot something is worth a word."""
     if watch.summary():
         warnings.warn(watch.summary(), stacklevel=5)
@@ -289,7 +298,7 @@ def _warn_about_losses(proto: onnx.ModelProto, call: Call, watch: DecisionWatch)
         )
 
 
-def _run(subject: Any, call: Call, options: ExportOptions) -> bytes:
+def _run(subject: Any, call: ExampleCall, options: ExportOptions) -> bytes:
     """One trace, from the state that the model's attributes hold."""
     with kept_attributes(subject, as_constant_of_a_trace):
         if options.dynamo:
@@ -303,7 +312,7 @@ def _run(subject: Any, call: Call, options: ExportOptions) -> bytes:
     return with_bodies(content, form=options.form)
 
 
-def _run_quantized(subject: Any, call: Call, options: ExportOptions, runtime: Runtime) -> bytes:
+def _run_quantized(subject: Any, call: ExampleCall, options: ExportOptions, runtime: Runtime) -> bytes:
     """A trace that meets a torch.autograd.Function is made again, following quantised tensors into it."""
     if runtime.announcer is None:
         try:
@@ -316,7 +325,7 @@ def _run_quantized(subject: Any, call: Call, options: ExportOptions, runtime: Ru
     return bytes(ir.to_proto(model).SerializeToString())
 
 
-def _float(subject: Any, call: Call, options: ExportOptions, *, is_wrapped: bool) -> bytes:
+def _float(subject: Any, call: ExampleCall, options: ExportOptions, *, is_wrapped: bool) -> bytes:
     content = _run(subject, call, options)
     if not is_wrapped and not options.simplify and not options.verbose:
         return content
@@ -328,7 +337,7 @@ def _float(subject: Any, call: Call, options: ExportOptions, *, is_wrapped: bool
     return _adjust(proto, call, options, is_quantized=False)
 
 
-def _adjust(proto: onnx.ModelProto, call: Call, options: ExportOptions, *, is_quantized: bool) -> bytes:
+def _adjust(proto: onnx.ModelProto, call: ExampleCall, options: ExportOptions, *, is_quantized: bool) -> bytes:
     """Last wishes: a simpler graph, the judgement of a chip, weights as inputs, a listing."""
     if options.simplify:
         proto = simplify_model(proto, [t.detach().cpu().numpy() for t in call.tensors()])
@@ -339,8 +348,7 @@ def _adjust(proto: onnx.ModelProto, call: Call, options: ExportOptions, *, is_qu
         parameters_to_inputs(model)
         proto = ir.to_proto(model)
     if options.verbose:
-        # joined late: reporting is above this package
-        importlib.import_module("linger.reporting.listing").print_listing(proto)
+        print_listing(proto)
     return bytes(proto.SerializeToString())
 
 
@@ -362,9 +370,17 @@ def _write(f: Target, content: bytes, options: ExportOptions) -> None:
         write_atomically(Path(f), content)
 
 
-def _prove(model: Any, call: Call, content: bytes, f: Target) -> None:
-    """Joined late: verification is above this package, which it must not import."""
-    importlib.import_module("linger.pipeline").require_equal(model, content, call, name=f)
+def require_equal(model: Any, call: ExampleCall, content: bytes, f: Target) -> None:
+    """Prove what is to be written to `f`; a float model has no integers to compare.
+
+    Raises:
+        VerificationError: It computes something else than the model; the message says where.
+    """
+    if runtime_of(model) is None:
+        return
+    result = prove(model, content, call.args, kwargs=call.kwargs, sizes=OWN_TRIALS)
+    if not result.ok:
+        raise VerificationError(f"{f}: nothing is written: {result.summary()}")
 
 
 def _training_mode(training: Any, *, was_training: bool) -> Any:

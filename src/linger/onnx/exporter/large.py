@@ -14,11 +14,11 @@ from onnx_ir.tensor_adapters import TorchTensor
 from torch import nn
 
 from linger.graph.files.model_io import save
-from linger.onnx.call import WRAPPED, Call
 from linger.onnx.exporter.naming import unwrap_names
 from linger.onnx.exporter.options import ExportOptions
 from linger.onnx.exporter.tracing import trace
 from linger.onnx.operators.operator import attach_bodies
+from linger.simulation.example_call import WRAPPED, ExampleCall
 
 LIMIT = 2**31 - 2**27
 """A protobuf ends at 2 GiB; the graph itself needs some room."""
@@ -31,7 +31,7 @@ def is_large(model: Any) -> bool:
     return sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers())) > LIMIT
 
 
-def export_large(subject: nn.Module, call: Call, options: ExportOptions, target: Path) -> None:
+def export_large(subject: nn.Module, call: ExampleCall, options: ExportOptions, target: Path) -> None:
     """Write the file and its data file; at no time are there two copies of the weights.
 
     Constants are not folded: a batch norm stays a node of its own.

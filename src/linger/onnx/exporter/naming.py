@@ -10,8 +10,8 @@ import onnx_ir as ir
 from linger.dialect import find_op
 from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.walking import all_nodes
-from linger.onnx.call import WRAPPED
 from linger.onnx.exporter.emission import NAME_ATTRIBUTE, PARAMETERS_ATTRIBUTE
+from linger.simulation.example_call import WRAPPED
 
 _PARAMETER_NAMES = {"w": "weight", "b": "bias", "running_mean": "running_mean", "running_var": "running_var"}
 

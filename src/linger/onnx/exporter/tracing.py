@@ -18,11 +18,11 @@ from torch.jit._trace import TracerWarning
 from torch.utils._pytree import tree_map
 
 from linger.errors import UsageError
-from linger.onnx.call import Call
 from linger.onnx.exporter.options import ExportOptions
 from linger.onnx.exporter.standard_output import without_torch_graph
 from linger.onnx.exporter.unsupported_op_location import callers_of
 from linger.quantization.core.qtensor import QTensor
+from linger.simulation.example_call import ExampleCall
 
 torch_export: Any = torch.onnx.export
 """torch's own function, taken before anybody redirects it; loosely typed, as it has changed with every release."""
@@ -44,7 +44,7 @@ class FunctionMetError(UsageError):
     """A torch.autograd.Function was given a quantised tensor, which this trace does not follow."""
 
 
-def trace(model: Any, call: Call, options: ExportOptions, target: io.BytesIO | Path) -> None:
+def trace(model: Any, call: ExampleCall, options: ExportOptions, target: io.BytesIO | Path) -> None:
     """Run torch's tracing exporter into a buffer or a file."""
     arguments: dict[str, Any] = {
         "export_params": options.export_params,
@@ -67,7 +67,7 @@ def trace(model: Any, call: Call, options: ExportOptions, target: io.BytesIO | P
         torch_export(model, tuple(call.tensors()), target, dynamo=False, **arguments)
 
 
-def trace_dynamo(model: Any, call: Call, options: ExportOptions) -> bytes:
+def trace_dynamo(model: Any, call: ExampleCall, options: ExportOptions) -> bytes:
     """Run torch's torch.export-based exporter."""
     names = {"input_names": list(options.input_names) or None, "output_names": list(options.output_names) or None}
     shapes = options.dynamic_shapes
@@ -91,7 +91,7 @@ def trace_dynamo(model: Any, call: Call, options: ExportOptions) -> bytes:
 
 
 @contextlib.contextmanager
-def _quietly(model: Any, call: Call) -> Iterator[None]:
+def _quietly(model: Any, call: ExampleCall) -> Iterator[None]:
     """No deprecation notices, no tracer warnings, no listing; errors of torch become one of ours."""
     handle = None
     if isinstance(model, nn.Module) and not isinstance(model, torch.jit.ScriptModule):

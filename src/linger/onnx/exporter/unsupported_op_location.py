@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from linger.errors import listing
-from linger.onnx.call import Call
+from linger.simulation.example_call import ExampleCall
 
 _OPERATOR = re.compile(r"\b(\w+)::(\w+)")
 
@@ -31,7 +31,7 @@ class _Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def callers_of(model: Any, call: Call, message: str) -> str:
+def callers_of(model: Any, call: ExampleCall, message: str) -> str:
     """The modules that call the op an exporter's message names; the model's type where none can be told.
 
     The tracing exporter says which op it cannot write, but not where it stands in the model.

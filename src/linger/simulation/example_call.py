@@ -20,7 +20,7 @@ WRAPPED = "model"
 
 
 @dataclass(frozen=True)
-class Call:
+class ExampleCall:
     """Positional and keyword arguments of one forward pass."""
 
     args: tuple[Any, ...]
@@ -40,7 +40,7 @@ class Call:
         return [_as_tensor(value) for _, value in self.leaves() if is_input(value)]
 
 
-def read_call(model: Any, args: Any, kwargs: Mapping[str, Any] | None) -> Call:
+def read_call(model: Any, args: Any, kwargs: Mapping[str, Any] | None) -> ExampleCall:
     """The call a user means by `args`: a tensor, a tuple, a dict, or a tuple that ends in a dict of keywords.
 
     A dict is keyword arguments where its keys are parameters of forward, else an argument.
@@ -52,7 +52,7 @@ def read_call(model: Any, args: Any, kwargs: Mapping[str, Any] | None) -> Call:
         if all(key in names for key in positional[-1]):
             keywords = {**positional[-1], **keywords}
             positional = positional[:-1]
-    return Call(as_plain(tuple(positional)), as_plain(keywords))
+    return ExampleCall(as_plain(tuple(positional)), as_plain(keywords))
 
 
 def as_plain(tree: Any) -> Any:
@@ -68,7 +68,15 @@ def as_constant_of_a_trace(tensor: Tensor) -> Tensor:
     return real.detach() if real.requires_grad else real
 
 
-def run_once(model: Any, call: Call) -> Any:
+def repeated(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """A tensor in another shape: along each axis its numbers begin again where they end."""
+    for axis, (old, new) in enumerate(zip(tensor.shape, shape, strict=True)):
+        if old != new:
+            tensor = tensor.index_select(axis, torch.arange(new, device=tensor.device) % max(old, 1))
+    return tensor
+
+
+def run_once(model: Any, call: ExampleCall) -> Any:
     """A forward pass whose failure says what to do."""
     try:
         return model(*call.args, **call.kwargs)
@@ -85,7 +93,7 @@ def run_once(model: Any, call: Call) -> Any:
 class FlatModel(nn.Module):
     """A model that takes the leaves of a call as positional tensors."""
 
-    def __init__(self, model: nn.Module, call: Call) -> None:
+    def __init__(self, model: nn.Module, call: ExampleCall) -> None:
         super().__init__()
         setattr(self, WRAPPED, model)
         leaves, self._spec = _leaves(call.args, call.kwargs)
@@ -103,7 +111,7 @@ class FlatModel(nn.Module):
         return getattr(self, WRAPPED)(*args, **kwargs)
 
 
-def default_names(model: Any, call: Call) -> tuple[str, ...]:
+def default_names(model: Any, call: ExampleCall) -> tuple[str, ...]:
     """Names of the graph inputs from forward's parameters and the keys of dicts."""
     names = _parameter_names(model)
     result = []

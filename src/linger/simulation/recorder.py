@@ -4,20 +4,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.analysis.batches import as_batches as as_batches  # known under this home, too
 from linger.errors import LingerError, UsageError
-from linger.onnx.call import Call, default_names, is_input, read_call, run_once
-from linger.onnx.exporter.baked_sizes import repeated
-from linger.onnx.file_fitting import Seen, as_array, fit_to_file
-from linger.onnx.preserve import preserved
-from linger.onnx.unneeded import unneeded_results
+from linger.quantization.core.qtensor import QTensor
+from linger.simulation.example_call import ExampleCall, default_names, is_input, read_call, repeated, run_once
+from linger.simulation.file_fitting import Seen, as_array, fit_to_file
+from linger.simulation.preserve import preserved
 from linger.verification.other_sizes import has_open_forms
 from linger.verification.recording import Recording
 from linger.verification.size_trials import SizeTrials, input_names
@@ -26,6 +27,9 @@ SPELLINGS = (
     "A tuple holds the arguments of one forward pass, a list holds batches: (x, y) is one batch of two arguments, "
     "[x1, x2] are two batches of one, [(x1, y1), (x2, y2)] are two batches of two"
 )
+
+_OTHERS: tuple[Callable[[Tensor], Tensor], ...] = (torch.zeros_like, torch.neg)
+"""What is put in place of a result: a zero, and the same with the other sign; one of them is another number."""
 
 
 def record(
@@ -60,7 +64,7 @@ def record(
         yield from _at_other_sizes(model, first, file, trials)
 
 
-def _at_other_sizes(model: nn.Module, call: Call, file: ir.Model, trials: SizeTrials) -> Iterator[Recording]:
+def _at_other_sizes(model: nn.Module, call: ExampleCall, file: ir.Model, trials: SizeTrials) -> Iterator[Recording]:
     """What the model computes from its own input, repeated or cut, at other sizes; one that it cannot take is noted."""
     names = input_names(file)
     tensors = call.tensors()
@@ -79,7 +83,7 @@ def _at_other_sizes(model: nn.Module, call: Call, file: ir.Model, trials: SizeTr
         yield made
 
 
-def _with_tensors(call: Call, tensors: Iterable[Tensor]) -> Call:
+def _with_tensors(call: ExampleCall, tensors: Iterable[Tensor]) -> ExampleCall:
     """A call with other tensors in the places of its own; numbers stay."""
     given = iter(tensors)
 
@@ -87,14 +91,14 @@ def _with_tensors(call: Call, tensors: Iterable[Tensor]) -> Call:
         other = next(given) if is_input(leaf) else leaf
         return other if isinstance(leaf, Tensor) else leaf
 
-    return Call(*tree_map(put, (call.args, dict(call.kwargs))))
+    return ExampleCall(*tree_map(put, (call.args, dict(call.kwargs))))
 
 
 def _batches(inputs: Any) -> Iterable[Any]:
     return [(inputs,)] if isinstance(inputs, Mapping) else as_batches(inputs)
 
 
-def _recorded(model: nn.Module, call: Call, file: ir.Model | None) -> Recording:
+def _recorded(model: nn.Module, call: ExampleCall, file: ir.Model | None) -> Recording:
     made, seen = Recording(), Seen()
 
     def keep(name: str, integers: Tensor) -> None:
@@ -102,7 +106,7 @@ def _recorded(model: nn.Module, call: Call, file: ir.Model | None) -> Recording:
 
     with preserved(model) as runtime:
         if runtime is None:
-            raise UsageError("verify: this model is not quantised. Call linger.init(model) first.")
+            raise UsageError("verify: this model is not quantised. ExampleCall linger.init(model) first.")
         runtime.recorder, runtime.has_open_sizes = keep, file is not None and has_open_forms(file)
         with seen.watching(runtime):
             output = run_once(model, call)
@@ -111,12 +115,12 @@ def _recorded(model: nn.Module, call: Call, file: ir.Model | None) -> Recording:
         made.outputs = [as_array(t) for t in tensors]
     if file is not None:
         fit_to_file(made, file, seen, call, tensors, model)
-        for name in unneeded_results(model, call, made, file):
+        for name in _unneeded_results(model, call, made, file):
             del made.integers[name]
     return made
 
 
-def _require_bound(model: nn.Module, call: Call) -> None:
+def _require_bound(model: nn.Module, call: ExampleCall) -> None:
     """Refuse what forward cannot take, before torch says so in its own words: most often a tuple of batches."""
     try:
         signature = inspect.signature(model.forward)
@@ -130,3 +134,51 @@ def _require_bound(model: nn.Module, call: Call) -> None:
         raise UsageError(
             f"inputs: {type(model).__name__}.forward{signature} does not take {given} ({error}). {SPELLINGS}."
         ) from error
+
+
+def _unneeded_results(model: nn.Module, call: ExampleCall, made: Recording, file: ir.Model) -> list[str]:
+    """Recorded results that the file does not have and that no output of the model depends on.
+
+    The file leaves out what its outputs do not need. That alone does not show that the model needs it neither: a forward
+    that goes through numpy loses what it computes there. So the model runs again, with these results replaced: where every
+    output stays the same, nobody uses them.
+    """
+    present = {output.name for node in file.graph for output in node.outputs}
+    absent = [name for name in made.integers if name not in present]
+    if not absent or not made.outputs:
+        return []
+    if _is_unneeded(model, call, absent):
+        return absent
+    return [name for name in absent if len(absent) > 1 and _is_unneeded(model, call, [name])]
+
+
+def _is_unneeded(model: nn.Module, call: ExampleCall, names: Collection[str]) -> bool:
+    expected = _outputs_with(model, call, (), torch.neg)
+    return all(_are_equal(_outputs_with(model, call, names, other), expected) for other in _OTHERS)
+
+
+def _outputs_with(
+    model: nn.Module, call: ExampleCall, names: Collection[str], other: Callable[[Tensor], Tensor]
+) -> list[Any] | None:
+    """The outputs with some results replaced; None where the model no longer runs."""
+
+    def overwrite(name: str, _op: Any, _operands: Any, _attributes: Any, x: QTensor) -> None:
+        if name in names:
+            x.overwrite(x.like(other(x.content)))
+
+    with preserved(model) as runtime:
+        assert runtime is not None  # it was recorded
+        runtime.observers.append(overwrite)
+        try:
+            output = run_once(model, call)
+            return [as_array(t) for t in tree_leaves(output) if isinstance(t, Tensor)]
+        except LingerError:  # also that of a view whose tensor was replaced: somebody uses it
+            return None
+        finally:
+            runtime.observers.remove(overwrite)
+
+
+def _are_equal(found: Sequence[Any] | None, expected: Sequence[Any] | None) -> bool:
+    if found is None or expected is None or len(found) != len(expected):
+        return False
+    return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(found, expected, strict=True))

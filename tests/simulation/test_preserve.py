@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import linger
-from linger.onnx.preserve import preserved
 from linger.quantization.core.frozen import PARTS
+from linger.simulation.preserve import preserved
 from tests.support.models import quantised, small_net
 
 

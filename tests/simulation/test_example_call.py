@@ -7,7 +7,7 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.onnx.call import Call, FlatModel, default_names, read_call, run_once
+from linger.simulation.example_call import ExampleCall, FlatModel, default_names, read_call, run_once
 from tests.support.models import quantised
 
 X, Y = torch.ones(2), torch.full((2,), 3.0)
@@ -24,12 +24,12 @@ class Model(nn.Module):
 @pytest.mark.parametrize(
     ("args", "kwargs", "expected"),
     [
-        (X, None, Call((X,), {})),
-        ((X, Y), None, Call((X, Y), {})),
-        ((X, {"y": Y}), None, Call((X,), {"y": Y})),
-        ({"x": X, "y": Y}, None, Call((), {"x": X, "y": Y})),
-        ({"left": X, "right": Y}, None, Call(({"left": X, "right": Y},), {})),
-        ((X, {}), {"scale": 2.0}, Call((X,), {"scale": 2.0})),
+        (X, None, ExampleCall((X,), {})),
+        ((X, Y), None, ExampleCall((X, Y), {})),
+        ((X, {"y": Y}), None, ExampleCall((X,), {"y": Y})),
+        ({"x": X, "y": Y}, None, ExampleCall((), {"x": X, "y": Y})),
+        ({"left": X, "right": Y}, None, ExampleCall(({"left": X, "right": Y},), {})),
+        ((X, {}), {"scale": 2.0}, ExampleCall((X,), {"scale": 2.0})),
     ],
     ids=["tensor", "tuple", "keywords last", "keywords alone", "a dict argument", "kwargs"],
 )
@@ -56,7 +56,7 @@ def test_nested_inputs_are_named_by_their_keys():
 
 def test_failing_forward_is_one_sentence():
     with pytest.raises(UsageError, match=r"Model: the forward pass fails on the example input \[\(2,\), \(3,\)\]"):
-        run_once(Model(), Call((X, torch.ones(3)), {}))
+        run_once(Model(), ExampleCall((X, torch.ones(3)), {}))
 
 
 class Plain(nn.Module):

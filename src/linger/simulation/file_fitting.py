@@ -16,14 +16,14 @@ from linger.dialect import Op
 from linger.errors import UsageError, listing
 from linger.graph.core.dialect_node import is_dialect
 from linger.numeric.numpy_kernel import NumpyKernel
-from linger.onnx.call import Call, default_names
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
+from linger.simulation.example_call import ExampleCall, default_names
 from linger.verification.recording import Recording
 
 _INTEGERS = (ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32)
 
-Place = tuple[int, int, int]
+Memory = tuple[int, int, int]
 """Where the numbers of a tensor lie: a reshaped tensor is at the same place."""
 
 
@@ -31,7 +31,7 @@ class Seen:
     """What a pass shows besides the integers: which tensors were quantised, and which op made which result."""
 
     def __init__(self) -> None:
-        self.quantised: dict[Place, list[tuple[str, Op, Mapping[str, Any]]]] = {}
+        self.quantised: dict[Memory, list[tuple[str, Op, Mapping[str, Any]]]] = {}
         self.makers: dict[int, tuple[str, QTensor]] = {}
         self.floats: dict[str, NDArray[Any]] = {}
 
@@ -51,7 +51,7 @@ class Seen:
             self.floats[name] = as_array(operands[0])
 
 
-def place_of(t: Tensor) -> Place:
+def place_of(t: Tensor) -> Memory:
     """Memory, offset and count."""
     return t.untyped_storage().data_ptr(), int(t.storage_offset()), t.numel()
 
@@ -66,7 +66,7 @@ def as_array(t: Tensor, *, is_integer: bool = False) -> NDArray[Any]:
 
 
 def fit_to_file(
-    made: Recording, file: ir.Model, seen: Seen, call: Call, outputs: Sequence[Tensor], model: nn.Module
+    made: Recording, file: ir.Model, seen: Seen, call: ExampleCall, outputs: Sequence[Tensor], model: nn.Module
 ) -> None:
     """Choose the inputs that the file has, quantise those that it wants as integers, name integer outputs as it does.
 

@@ -7,7 +7,7 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.onnx.recorder import as_batches, record
+from linger.simulation.recorder import as_batches, record
 from tests.support.models import SmallNet, small_net
 from tests.support.wired import Wired, picture
 
