@@ -8,7 +8,6 @@ import pytest
 from linger.graph.conversion.node_rewriter import (
     NodeRewriter,
     content_of,
-    drop_unused,
     replace_inputs,
     rewrite,
     sizes_of,
@@ -83,15 +82,6 @@ def test_inputs_that_nothing_uses_any_more_go():
     replace_inputs(concat, [concat.inputs[0]])
     assert printed(model) == ["y=Concat<axis:int=0>(x)"]
     assert list(model.graph.initializers) == []
-
-
-def test_what_is_used_or_an_output_stays():
-    model = parse("a, b = Split<axis=0>(x) y = Neg(w)", outputs="float[n] y", extra="<float[1] w={1}>")
-    split, neg = model.graph
-    for value in (model.graph.inputs[0], model.graph.initializers["w"], neg.outputs[0], split.outputs[0]):
-        drop_unused(value)
-    assert len(model.graph) == 2
-    assert "w" in model.graph.initializers
 
 
 def test_what_is_known_of_tensors():

@@ -1,6 +1,6 @@
 """A tensor takes the place of another one, or refuses to."""
 
-from linger.graph.core.replace_value import Takeover, become_identity, learn
+from linger.graph.core.replace_value import ValueReplacer, become_identity, learn_type
 from tests.support.onnx_text import parse, printed
 
 
@@ -12,39 +12,39 @@ def values(model):
 
 def test_users_follow_and_the_old_maker_can_go():
     model = parse("a = Abs(x)  b = Neg(x)  y = Exp(b)")
-    found, takeover = values(model), Takeover(model)
-    assert takeover.replace(found["b"], found["a"])
-    takeover.discard_if_unused(found["b"].producer())
-    takeover.discard_if_unused(found["a"].producer())  # still used
-    takeover.finish()
+    found, replacer = values(model), ValueReplacer(model)
+    assert replacer.replace(found["b"], found["a"])
+    replacer.discard_if_unused(found["b"].producer())
+    replacer.discard_if_unused(found["a"].producer())  # still used
+    replacer.finish()
     assert printed(model) == ["a=Abs(x)", "y=Exp(a)"]
 
 
 def test_an_output_needs_a_tensor_that_a_node_of_its_graph_makes():
     model = parse("a = Abs(x)  y = Neg(a)  z = Exp(a)", outputs="float[n] y, float[n] z")
-    found, takeover = values(model), Takeover(model)
-    assert not takeover.is_possible(found["y"], found["x"])
-    assert not takeover.is_possible(found["y"], found["z"])
-    assert not takeover.is_possible(found["y"], found["y"])
-    assert takeover.replace(found["y"], found["a"])
+    found, replacer = values(model), ValueReplacer(model)
+    assert not replacer.is_possible(found["y"], found["x"])
+    assert not replacer.is_possible(found["y"], found["z"])
+    assert not replacer.is_possible(found["y"], found["y"])
+    assert replacer.replace(found["y"], found["a"])
     assert [o.name for o in model.graph.outputs] == ["y", "z"]
     assert printed(model)[0] == "y=Abs(x)"
 
 
 def test_a_name_goes_along_on_request():
     model = parse("a = Abs(x)  b = Neg(x)  y = Exp(b)")
-    found, takeover = values(model), Takeover(model)
-    takeover.replace(found["b"], found["a"], with_name=True)
-    takeover.discard_if_unused(model.graph.node(1))
-    takeover.finish()
+    found, replacer = values(model), ValueReplacer(model)
+    replacer.replace(found["b"], found["a"], with_name=True)
+    replacer.discard_if_unused(model.graph.node(1))
+    replacer.finish()
     assert printed(model) == ["b=Abs(x)", "y=Exp(b)"]
 
 
 def test_nodes_share_while_an_output_stays():
     model = parse("a = Abs(x)  y = Abs(x)  z = Neg(y)", outputs="float[n] y, float[n] z")
-    found, takeover = values(model), Takeover(model)
-    assert takeover.share(found["y"], found["a"])
-    assert not takeover.share(found["y"], found["a"])
+    found, replacer = values(model), ValueReplacer(model)
+    assert replacer.share(found["y"], found["a"])
+    assert not replacer.share(found["y"], found["a"])
     assert printed(model) == ["a=Abs(x)", "y=Abs(x)", "z=Neg(a)"]
 
 
@@ -55,17 +55,17 @@ def test_a_name_with_two_meanings_is_seen_only_in_its_own_graph():
                      else_branch = e () => (float[n] q) { q = Exp(x) }>""",
         inputs="float[n] x, bool c",
     )
-    takeover, outer = Takeover(model), model.graph.node(0).outputs[0]
+    replacer, outer = ValueReplacer(model), model.graph.node(0).outputs[0]
     inner = model.graph.node(1).attributes["then_branch"].as_graph()
-    assert takeover.is_visible(outer, model.graph)
-    assert not takeover.is_visible(outer, inner)
-    assert not takeover.is_possible(inner.node(0).outputs[0], outer)
+    assert replacer.is_visible(outer, model.graph)
+    assert not replacer.is_visible(outer, inner)
+    assert not replacer.is_possible(inner.node(0).outputs[0], outer)
 
 
 def test_types_are_learnt_only_where_there_are_none():
     model = parse("a = Abs(x)  y = Neg(a)")
     found = values(model)
-    learn(found["a"], found["y"])
+    learn_type(found["a"], found["y"])
     assert found["a"].type == found["y"].type
     assert found["a"].shape == found["y"].shape
 
@@ -83,8 +83,8 @@ def test_constants_that_nobody_uses_any_more_go_with_the_nodes():
         outputs="float[n] y, float u",
         extra="<float w = {1}, float v = {1}, float z = {1}, float u = {1}>",
     )
-    takeover = Takeover(model)
-    takeover.discard(model.graph.node(1))
-    takeover.finish()
+    replacer = ValueReplacer(model)
+    replacer.discard(model.graph.node(1))
+    replacer.finish()
     assert printed(model) == ["y=Neg(v)"]
     assert list(model.graph.initializers) == ["v", "z", "u"]

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.graph.core.names import Names
+from linger.graph.core.unused import drop_unused
 
 AXES_ARE_AN_INPUT = 13
 """The opset from which Squeeze and Unsqueeze take their axes as an input."""
@@ -73,15 +74,11 @@ class NodeRewriter:
     def squeeze_behind(self, node: ir.Node, axes: Sequence[int]) -> None:
         """Put a Squeeze behind a node: its output takes over name, type and users of the node's first output."""
         old, graph = node.outputs[0], _graph(node)
-        uses, is_output = list(old.uses()), old.is_graph_output()
         made = self._axes_node(node, "Squeeze", old, axes)
         graph.insert_after(node, made)
         new = made.outputs[0]
-        for user, index in uses:
-            user.replace_input_with(index, new)
-        for index, output in enumerate(list(graph.outputs) if is_output else []):
-            if output is old:
-                graph.outputs[index] = new
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        made.replace_input_with(0, old)  # the new node itself goes on reading the old tensor
         new.type, new.shape = old.type, old.shape
         new.name, old.name = old.name, self._names.choose(f"{old.name}_rows")
         old.type = old.shape = None
@@ -144,20 +141,7 @@ def replace_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
     node.resize_inputs(len(inputs))
     for index, value in enumerate(inputs):
         node.replace_input_with(index, value)
-    for value in old:
-        drop_unused(value)
-
-
-def drop_unused(value: ir.Value) -> None:
-    """Remove a tensor that nothing uses any more: an initializer, or what a single-output node makes."""
-    if value.uses() or value.is_graph_output() or value.is_graph_input():
-        return
-    node, graph = value.producer(), value.graph
-    if node is None:
-        if graph is not None and value.is_initializer():
-            graph.initializers.pop(value.name or "", None)
-    elif node.graph is not None and len(node.outputs) == 1:
-        node.graph.remove(node, safe=True)
+    drop_unused(old, upstream=False)
 
 
 def content_of(value: ir.Value | None) -> NDArray[Any] | None:

@@ -39,7 +39,7 @@ class Plan:
         doubts: What a user should know although it works.
     """
 
-    edit: Callable[[], None]
+    edit: Callable[[], object]
     what: str
     doubts: Doubts = ()
 

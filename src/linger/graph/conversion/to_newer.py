@@ -19,7 +19,6 @@ from linger.graph.conversion.node_rewriter import (
     NodeRewriter,
     axes_of,
     content_of,
-    drop_unused,
     replace_inputs,
     rewrite,
     sizes_of,
@@ -36,6 +35,7 @@ from linger.graph.conversion.plan import (
 )
 from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.dialects import CELL_BITS, CELL_SCALE, NEWER, NEWER_OPS, REQUANT, NewerOp
+from linger.graph.core.unused import drop_unused
 from linger.numeric.onnx.writer import integer_type
 
 _WEIGHTS = 4
@@ -58,7 +58,7 @@ def plan_newer(node: ir.Node, rewriter: NodeRewriter) -> Plan:
     if not node.inputs or node.inputs[0] is None:
         raise NoEquivalent("its first input is missing", "Connect it.")
     if op.name == REQUANT and _is_taken_in(node):
-        return Plan(lambda: drop_unused(node.outputs[0]), "taken in by what follows")
+        return Plan(lambda: drop_unused(node.outputs, upstream=False), "taken in by what follows")
     newer = NEWER_OPS[_name_for(node, op).name]
     return _planner(newer, op)(node, newer, op, rewriter)
 
@@ -112,7 +112,7 @@ def _plan_curve(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -
     def edit() -> None:
         node.replace_input_with(0, before.inputs[0])
         renaming.edit()
-        drop_unused(before.outputs[0])
+        drop_unused(before.outputs, upstream=False)
 
     return Plan(edit, f"{renaming.what}, with the Requant before it")
 

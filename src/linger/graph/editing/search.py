@@ -12,9 +12,7 @@ import onnx_ir as ir
 
 from linger.errors import UsageError, listing
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.walking import all_nodes
-
-_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+from linger.graph.core.walking import all_nodes, defined_in, graphs_in
 
 TensorLike = str | ir.Value
 NodeLike = str | ir.Node
@@ -64,17 +62,6 @@ def _has_name(node: ir.Node, name: str) -> bool:
     return own == name or fnmatchcase(own, name)
 
 
-def inner_graphs(node: ir.Node) -> list[ir.Graph]:
-    """The graphs that a node holds in its attributes."""
-    found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        kind = attribute.type
-        if (kind is not _GRAPH and kind is not _GRAPHS) or attribute.is_ref():
-            continue
-        found += [attribute.as_graph()] if kind is _GRAPH else attribute.as_graphs()
-    return found
-
-
 @dataclass(frozen=True)
 class Scopes:
     """Which graph lies in which, and what each defines: the main graph and its sub-graphs, outer ones first."""
@@ -84,16 +71,12 @@ class Scopes:
     @classmethod
     def of(cls, model: ir.Model) -> Scopes:
         """The scopes of a model as it is now."""
-        owners: dict[ir.Graph, ir.Node | None] = {model.graph: None}
-        for node in all_nodes(model):
-            owners.update(dict.fromkeys(inner_graphs(node), node))
-        return cls(owners)
+        return cls({place.graph: place.owner for place in graphs_in(model.graph)})
 
     def values(self) -> Iterable[ir.Value]:
         """Every tensor that has a name."""
         for graph in self.owners:
-            defined = [*graph.inputs, *graph.initializers.values(), *(o for node in graph for o in node.outputs)]
-            yield from {id(value): value for value in defined if value.name}.values()
+            yield from (value for value in defined_in(graph) if value.name)
 
     def nodes(self) -> Iterable[ir.Node]:
         """Every node."""

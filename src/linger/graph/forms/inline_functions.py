@@ -9,7 +9,7 @@ import onnx_ir as ir
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe, is_dialect_domain
 from linger.graph.core.names import Names
-from linger.graph.core.replace_value import Takeover
+from linger.graph.core.replace_value import ValueReplacer
 from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes, defined_in, nodes_within
 from linger.graph.forms.function_calls import Copy, Functions, inside_out, require_bounded
 
@@ -68,7 +68,7 @@ def _inline(
 ) -> None:
     tensors = Names(value.name for place in found for value in defined_in(place.graph) if value.name)
     nodes = Names(node.name for place in found for node in place.graph if node.name)
-    takeover = Takeover(model)
+    replacer = ValueReplacer(model)
     used = set()
     for call in calls:
         changes.note(describe(call), f"written out: it called {call.domain}::{call.op_type}")
@@ -77,25 +77,25 @@ def _inline(
         call = waiting.pop()
         used.add(call.op_identifier())
         copy = Copy(wanted[call.op_identifier()], call, tensors, nodes)
-        _put(copy, takeover)
+        _put(copy, replacer)
         inner = (node for made in copy.made for node in nodes_within(made))
         waiting += [node for node in inner if node.op_identifier() in wanted]
-    takeover.finish()
+    replacer.finish()
     for identifier in used:
         for domain, version in model.functions[identifier].opset_imports.items():
             model.graph.opset_imports.setdefault(domain, version)
     _drop(model, used)
 
 
-def _put(copy: Copy, takeover: Takeover) -> None:
+def _put(copy: Copy, replacer: ValueReplacer) -> None:
     """Exchange a call for its nodes."""
     call, results = copy.call, copy.write()
     graph = call.graph
     assert graph is not None  # the call came from a graph
     graph.insert_before(call, copy.made)
     for old, new in zip(call.outputs, results, strict=False):
-        takeover.stand_in(old, new)
-    takeover.discard(call)
+        replacer.stand_in(old, new)
+    replacer.discard(call)
 
 
 def _drop(model: ir.Model, used: set[ir.OperatorIdentifier]) -> None:

@@ -9,7 +9,7 @@ from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.names import Names
-from linger.graph.core.replace_value import Takeover, become_identity
+from linger.graph.core.replace_value import ValueReplacer, become_identity
 from linger.graph.facts.fact import Propagation, Use
 from linger.graph.facts.flow import Flow, home_of, place_early
 from linger.graph.facts.propagation import OutputPolicy, propagate
@@ -151,17 +151,17 @@ def remove_dequant(model: ir.Model) -> Changes:
     changes = Changes()
     found = propagate(model)
     flow = Flow.of(model)
-    takeover = Takeover(model)
+    replacer = ValueReplacer(model)
     kept = [use for use in found.kept_real if not is_dequant(use.value.producer())]
     for node in found.of_reals:
         (x, *_), (y,) = node.inputs, node.outputs
         assert x is not None  # else it would be no Dequant
         changes.note(describe(node), f"taken away: {_name(x)} holds real numbers already")
-        if takeover.replace(y, x):
-            takeover.discard(node)
+        if replacer.replace(y, x):
+            replacer.discard(node)
         else:
             become_identity(node, x)
-    takeover.finish()
+    replacer.finish()
     for use in found.integer_uses:
         _bypass(use, found, changes)
     if kept:

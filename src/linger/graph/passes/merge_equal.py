@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.effects import Effects
 from linger.graph.core.order import in_order
-from linger.graph.core.replace_value import Takeover
+from linger.graph.core.replace_value import ValueReplacer
 from linger.graph.core.tensor_content import attributes_key, tensor_key
+from linger.graph.core.unused import Effects
 from linger.graph.core.walking import all_graphs
 from linger.graph.qdq.byte_fusing import ByteFusing
 from linger.graph.qdq.qdq_node import is_qdq_parameter
@@ -29,7 +29,7 @@ def merge_duplicates(model: ir.Model) -> Changes:
         GraphError: Nodes depend on each other in a circle.
     """
     changes = Changes()
-    takeover, effects, fusing = Takeover(model), Effects(model), ByteFusing(model)
+    replacer, effects, fusing = ValueReplacer(model), Effects(model), ByteFusing(model)
     for place in all_graphs(model):
         first: dict[Hashable, ir.Node] = {}
         for node in in_order(place):
@@ -38,8 +38,8 @@ def merge_duplicates(model: ir.Model) -> Changes:
                 continue
             kept = first.setdefault(key, node)
             if kept is not node:
-                _merge_nodes(kept, node, takeover, changes)
-    takeover.finish()
+                _merge_nodes(kept, node, replacer, changes)
+    replacer.finish()
     return changes
 
 
@@ -51,15 +51,15 @@ def _key(node: ir.Node, effects: Effects) -> Hashable | None:
     return node.op_identifier(), tuple(node.inputs), attributes, present
 
 
-def _merge_nodes(kept: ir.Node, node: ir.Node, takeover: Takeover, changes: Changes) -> None:
+def _merge_nodes(kept: ir.Node, node: ir.Node, replacer: ValueReplacer, changes: Changes) -> None:
     pairs = list(zip(node.outputs, kept.outputs, strict=True))
-    if all(takeover.is_possible(old, new) for old, new in pairs):
+    if all(replacer.is_possible(old, new) for old, new in pairs):
         for old, new in pairs:
-            takeover.replace(old, new)
+            replacer.replace(old, new)
         changes.note(describe(node), f"merged with {describe(kept)}, which computes the same")
-        takeover.discard(node)
+        replacer.discard(node)
         return
-    shared = [takeover.share(old, new) for old, new in pairs]
+    shared = [replacer.share(old, new) for old, new in pairs]
     if any(shared):
         changes.note(describe(node), f"serves its output alone: {describe(kept)} computes the same for all others")
 
@@ -71,7 +71,7 @@ def merge_initializers(model: ir.Model) -> Changes:
     a default, and scales and zero points of Q/DQ nodes, of which tools want one for each node.
     """
     changes = Changes()
-    takeover = Takeover(model)
+    replacer = ValueReplacer(model)
     for place in all_graphs(model):
         alike: dict[Hashable, list[ir.Value]] = {}
         for value in place.graph.initializers.values():
@@ -82,16 +82,16 @@ def merge_initializers(model: ir.Model) -> Changes:
                 alike.setdefault((tensor.dtype, tuple(tensor.shape.numpy())), []).append(value)
         for values in alike.values():
             if len(values) > 1:
-                _merge_tensors(values, takeover, changes)
+                _merge_tensors(values, replacer, changes)
     return changes
 
 
-def _merge_tensors(values: list[ir.Value], takeover: Takeover, changes: Changes) -> None:
+def _merge_tensors(values: list[ir.Value], replacer: ValueReplacer, changes: Changes) -> None:
     first: dict[Hashable, ir.Value] = {}
     for value in sorted(values, key=lambda v: not v.is_graph_output()):  # stable: outputs first
         assert value.const_value is not None  # only those were collected
         kept = first.setdefault(tensor_key(value.const_value), value)
-        if kept is value or value.is_graph_output() or not takeover.replace(value, kept):
+        if kept is value or value.is_graph_output() or not replacer.replace(value, kept):
             continue
         graph, name = value.graph, value.name
         assert graph is not None  # initializers belong to a graph and have names

@@ -13,7 +13,7 @@ from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
 from linger.graph.core.finding import NOTE, Finding
 from linger.graph.core.names import Names
-from linger.graph.core.replace_value import Takeover, become_identity
+from linger.graph.core.replace_value import ValueReplacer, become_identity
 from linger.graph.core.walking import all_graphs, defined_in
 from linger.graph.facts.propagation import Propagation, propagate
 from linger.graph.qdq.byte_fusing import OTHER_NUMBERS, ByteFusing, is_between_pair
@@ -51,7 +51,7 @@ def cancel_dq_q(model: ir.Model) -> Changes:
     """
     changes = Changes()
     fusing = ByteFusing(model)
-    takeover = Takeover(model)
+    replacer = ValueReplacer(model)
     found: Propagation | None = None
     for place in all_graphs(model):
         for node in tuple(place.graph):
@@ -63,10 +63,10 @@ def cancel_dq_q(model: ir.Model) -> Changes:
             if not _is_tensor(first.inputs[0]) or _decides(first, node, fusing):
                 continue  # what comes out of a pair is a tensor
             where = describe(node)
-            _cancel(first, node, takeover)
+            _cancel(first, node, replacer)
             changes.note(where, f"removed: it undoes {describe(first)} exactly")
-            takeover.discard_if_unused(first)
-    takeover.finish()
+            replacer.discard_if_unused(first)
+    replacer.finish()
     return changes
 
 
@@ -139,13 +139,13 @@ def _bits_of(q: ir.Value, found: Propagation) -> int | None:
     return fact.bits
 
 
-def _cancel(first: ir.Node, second: ir.Node, takeover: Takeover) -> None:
+def _cancel(first: ir.Node, second: ir.Node, replacer: ValueReplacer) -> None:
     q = first.inputs[0]
     assert q is not None  # both were looked at
-    if takeover.replace(second.outputs[0], q):
-        takeover.discard(second)
+    if replacer.replace(second.outputs[0], q):
+        replacer.discard(second)
     else:
-        takeover.release(second)
+        replacer.release(second)
         become_identity(second, q)
 
 
@@ -162,27 +162,27 @@ def fill_float_islands(model: ir.Model) -> Changes:
     if not islands:
         return changes
     names = Names(v.name for place in all_graphs(model) for v in defined_in(place.graph) if v.name)
-    takeover = Takeover(model)
+    replacer = ValueReplacer(model)
     for island, element in islands:
-        if not _can_be_written(island, takeover):
+        if not _can_be_written(island, replacer):
             continue
-        _fill(island, element, names, takeover)
+        _fill(island, element, names, replacer)
         for node in island.nodes:
             changes.note(
                 describe(node), f"runs on {element.name.lower()} now, without DequantizeLinear and QuantizeLinear"
             )
-    takeover.finish()
+    replacer.finish()
     return changes
 
 
-def _can_be_written(island: Island, takeover: Takeover) -> bool:
+def _can_be_written(island: Island, replacer: ValueReplacer) -> bool:
     """Whether the integers can be named where the floats are used now."""
     graph = island.nodes[0].graph
     integers = [source.inputs[0] for source in island.sources]
-    return graph is not None and all(q is not None and takeover.is_visible(q, graph) for q in integers)
+    return graph is not None and all(q is not None and replacer.is_visible(q, graph) for q in integers)
 
 
-def _fill(island: Island, element: ir.DataType, names: Names, takeover: Takeover) -> None:
+def _fill(island: Island, element: ir.DataType, names: Names, replacer: ValueReplacer) -> None:
     sources = set(island.sources)
     for node in island.nodes:
         for index in data_inputs(node):
@@ -190,16 +190,16 @@ def _fill(island: Island, element: ir.DataType, names: Names, takeover: Takeover
             maker = None if value is None else value.producer()
             if maker is not None and maker in sources:
                 node.replace_input_with(index, maker.inputs[0])
-        _bring_bounds(node, island.sinks[0], element, names, takeover)
+        _bring_bounds(node, island.sinks[0], element, names, replacer)
         for output in data_outputs(node):
             output.type = ir.TensorType(element)
     for sink in island.sinks:
-        _drop_sink(sink, takeover)
+        _drop_sink(sink, replacer)
     for source in island.sources:
-        takeover.discard_if_unused(source)
+        replacer.discard_if_unused(source)
 
 
-def _bring_bounds(node: ir.Node, sink: ir.Node, element: ir.DataType, names: Names, takeover: Takeover) -> None:
+def _bring_bounds(node: ir.Node, sink: ir.Node, element: ir.DataType, names: Names, replacer: ValueReplacer) -> None:
     """Integers for the numbers that the data is compared with; Relu compares with 0."""
     numbers = {}
     for index in bounds_of(node):
@@ -213,7 +213,7 @@ def _bring_bounds(node: ir.Node, sink: ir.Node, element: ir.DataType, names: Nam
     for index, number in numbers.items():
         if index >= len(node.inputs):
             node.resize_inputs(index + 1)
-        takeover.set_input(node, index, _integer(quantized(number, sink, element), node, element, names))
+        replacer.set_input(node, index, _integer(quantized(number, sink, element), node, element, names))
 
 
 def _integer(number: int | None, node: ir.Node, element: ir.DataType, names: Names) -> ir.Value:
@@ -227,14 +227,14 @@ def _integer(number: int | None, node: ir.Node, element: ir.DataType, names: Nam
     return value
 
 
-def _drop_sink(sink: ir.Node, takeover: Takeover) -> None:
+def _drop_sink(sink: ir.Node, replacer: ValueReplacer) -> None:
     """Whoever used the integers of a Q takes those that come to it now."""
     integers = sink.inputs[0]
     assert integers is not None  # it belongs to an island
-    if takeover.replace(sink.outputs[0], integers, with_name=True):
-        takeover.discard(sink)
+    if replacer.replace(sink.outputs[0], integers, with_name=True):
+        replacer.discard(sink)
     else:
-        takeover.release(sink)
+        replacer.release(sink)
         become_identity(sink, integers)
 
 

@@ -10,9 +10,9 @@ import onnx_ir as ir
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.finding import NOTE, Finding
-from linger.graph.core.liveness import makers, needed_nodes, with_makers
-from linger.graph.core.replace_value import Takeover
-from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes, nodes_within
+from linger.graph.core.replace_value import ValueReplacer
+from linger.graph.core.unused import is_used, makers, needed_nodes, release_inputs, with_makers
+from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes
 from linger.graph.qdq.byte_fusing import OTHER_NUMBERS, ByteFusing
 
 _BY_HAND = "Remove it by hand and compare the numbers, or leave it."
@@ -32,9 +32,7 @@ def remove_dead_code(model: ir.Model) -> Changes:
     for place in found:
         dead = [node for node in place.graph if node not in needed]
         for node in dead:
-            for inner in nodes_within(node):
-                for index in range(len(inner.inputs)):
-                    inner.replace_input_with(index, None)
+            release_inputs(node)
         is_inside_dead_node = place.owner is not None and place.owner not in needed
         if is_inside_dead_node:
             continue
@@ -81,7 +79,7 @@ def dead_code_findings(model: ir.Model) -> tuple[Finding, ...]:
 def _drop_initializers(found: list[GraphPlace], changes: Changes) -> None:
     for place in found:
         for name, value in tuple(place.graph.initializers.items()):
-            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            if not is_used(value) and not value.is_graph_input():
                 del place.graph.initializers[name]
                 changes.note(name, "initializer removed: nobody uses it")
 
@@ -106,17 +104,17 @@ def remove_identity(model: ir.Model) -> Changes:
     output already; names, order and declared types of all outputs as they were.
     """
     changes = Changes()
-    takeover = Takeover(model)
+    replacer = ValueReplacer(model)
     for place in all_graphs(model):
         for node in tuple(place.graph):
             if node.op_type != "Identity" or node.domain or len(node.inputs) != 1 or len(node.outputs) != 1:
                 continue
             (x,), (y,) = node.inputs, node.outputs
             where, before, after = describe(node), x and x.name, y.name
-            if x is None or not takeover.replace(y, x):
+            if x is None or not replacer.replace(y, x):
                 continue
-            takeover.discard(node)
+            replacer.discard(node)
             said = f"{before} is called {after} now" if x.name != before else f"{before} takes its place"
             changes.note(where, f"removed: {said}")
-    takeover.finish()
+    replacer.finish()
     return changes

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.finding import NOTE, Finding
-from linger.graph.core.liveness import needed_nodes
+from linger.graph.core.unused import needed_nodes
 from linger.graph.core.walking import all_graphs
 from linger.graph.qdq.byte_fusing import ByteFusing
 from linger.graph.qdq.qdq_node import (

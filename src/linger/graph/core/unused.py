@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may go: which nodes the outputs or side effects need, and dropping what nothing uses any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from linger.graph.core.dialect_node import is_dialect
+from linger.graph.core.walking import all_graphs, all_nodes, inner_graphs, inputs_within, nodes_within
+
+_KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", "linger"})
+"""Domains whose ops only compute. An op of another domain may do more: print, count, write."""
+
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
+)
+_RANDOM_BY_NAME = ("Random", "Dropout", "Sampling")
+"""Parts of the names of com.microsoft's ops that draw random numbers."""
+
+
+class Effects:
+    """What the nodes of a model do besides computing their outputs; functions are looked through."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._functions = model.functions
+        self._bodies: dict[ir.OperatorIdentifier, tuple[bool, bool]] = {}
+
+    def has_effect(self, node: ir.Node) -> bool:
+        """Whether a node may do something that its outputs do not show."""
+        return any(self._look(inner)[0] for inner in nodes_within(node))
+
+    def is_random(self, node: ir.Node) -> bool:
+        """Whether a node may give something else when it runs again."""
+        return any(any(self._look(inner)) for inner in nodes_within(node))
+
+    def _look(self, node: ir.Node) -> tuple[bool, bool]:
+        """Whether one node, without the graphs inside it, may have an effect, and whether it draws random numbers."""
+        identifier = node.op_identifier()
+        if identifier in self._functions:
+            return self._look_into(identifier)
+        is_known = node.domain in _KNOWN_DOMAINS or is_dialect(node)
+        draws = node.op_type in _RANDOM or any(part in node.op_type for part in _RANDOM_BY_NAME)
+        return not is_known or not node.outputs, draws
+
+    def _look_into(self, identifier: ir.OperatorIdentifier) -> tuple[bool, bool]:
+        if identifier not in self._bodies:
+            self._bodies[identifier] = (True, True)  # for a function that calls itself
+            found = [self._look(node) for node in all_nodes(self._functions[identifier])]
+            self._bodies[identifier] = (any(e for e, _ in found), any(r for _, r in found))
+        return self._bodies[identifier]
+
+
+def needed_nodes(model: ir.Model) -> set[ir.Node]:
+    """The nodes of all graphs that outputs or effects depend on. A node has the effects of those inside it."""
+    effects, found = Effects(model), all_graphs(model)
+    waiting = [node for place in found for node in place.graph if effects.has_effect(node)]
+    waiting += [node for place in found if place.owner is None for node in makers(place.graph.outputs)]
+    return with_makers(set(), waiting)
+
+
+def with_makers(known: set[ir.Node], more: Iterable[ir.Node]) -> set[ir.Node]:
+    """The known nodes, more nodes, and all that these others depend on."""
+    needed, waiting = set(known), list(more)
+    while waiting:
+        node = waiting.pop()
+        if node in needed:
+            continue
+        needed.add(node)
+        waiting += makers(node.inputs)
+        waiting += [maker for graph in inner_graphs(node) for maker in makers(graph.outputs)]
+    return needed
+
+
+def makers(values: Iterable[ir.Value | None]) -> list[ir.Node]:
+    """The nodes that make some tensors."""
+    nodes = (value.producer() for value in values if value is not None)
+    return [maker for maker in nodes if maker is not None]
+
+
+def is_used(value: ir.Value) -> bool:
+    """Whether a node reads a tensor or a graph returns it."""
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def release_inputs(node: ir.Node) -> None:
+    """Take away the inputs of a node and of the nodes inside it, so that they no longer count as users."""
+    for user in nodes_within(node):
+        for index in range(len(user.inputs)):
+            user.replace_input_with(index, None)
+
+
+def remove_nodes(nodes: Iterable[ir.Node]) -> None:
+    """Remove nodes that nothing uses, in one step per graph: each step looks through all outputs of the graph."""
+    by_graph: dict[ir.Graph, list[ir.Node]] = {}
+    for node in nodes:
+        release_inputs(node)
+        if isinstance(node.graph, ir.Graph):
+            by_graph.setdefault(node.graph, []).append(node)
+    for graph, own in by_graph.items():
+        graph.remove(own)
+
+
+def drop_unused(
+    values: Iterable[ir.Value | None], *, constants_only: bool = False, upstream: bool = True
+) -> list[ir.Node]:
+    """Remove what makes tensors that nothing uses any more: initializers and nodes. Inputs of graphs stay.
+
+    Args:
+        values: Where to begin.
+        constants_only: Initializers and Constant nodes go, other nodes stay.
+        upstream: Also remove what only the removed nodes needed.
+
+    Returns:
+        The removed nodes.
+    """
+    removed: dict[ir.Node, None] = {}
+    waiting = [value for value in values if value is not None]
+    while waiting:
+        value = waiting.pop()
+        node, graph = value.producer(), value.graph
+        if is_used(value) or value.is_graph_input() or graph is None:
+            continue
+        if node is None:
+            graph.initializers.pop(value.name or "", None)
+        elif not any(map(is_used, node.outputs)) and (_is_constant(node) or not constants_only) and node not in removed:
+            waiting += inputs_within(node) if upstream else []
+            release_inputs(node)
+            removed[node] = None
+    remove_nodes(removed)
+    return list(removed)
+
+
+def _is_constant(node: ir.Node) -> bool:
+    return node.op_type == "Constant" and not node.domain
