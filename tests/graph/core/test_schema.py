@@ -1,12 +1,19 @@
 """What standard ONNX says about an op."""
 
-import numpy as np
 import onnx_ir as ir
 import pytest
 
 from linger.errors import UsageError
-from linger.graph.core.schema import check_node, default_of, find_schema, infer_outputs, make_attributes, number_type
-from linger.graph.core.tensor_text import parse_type, type_of
+from linger.graph.core.schema import (
+    check_node,
+    default_of,
+    find_schema,
+    is_standard,
+    make_attributes,
+    number_type,
+    takes,
+)
+from linger.graph.core.tensor_text import parse_type
 
 
 def value(name, text):
@@ -66,27 +73,15 @@ def test_everything_that_does_not_fit_is_said_at_once():
         check_node(made, schema)
 
 
-def test_types_and_shapes_follow_from_inputs_and_constants():
-    shape = ir.Value(name="s", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([2]))
-    shape.const_value = ir.tensor(np.array([3, -1]))
-    made, schema = node("Reshape", value("x", "float[6,2]"), shape)
-    infer_outputs(made, schema, {"": 17})
-    assert type_of(made.outputs[0]) == "float[3,4]"
+def test_a_file_may_use_an_op_of_a_later_opset():
+    assert is_standard("HardSwish")
+    assert takes("HardSwish", 0, ir.DataType.FLOAT, 11)
+    assert not takes("HardSwish", 0, ir.DataType.INT8, 11)
+    assert not is_standard("NoSuchOp")
+    assert not takes("NoSuchOp", 0, ir.DataType.FLOAT, 11)
 
 
-def test_nothing_follows_from_an_input_without_a_type():
-    made, schema = node("Relu", ir.Value(name="x"))
-    infer_outputs(made, schema, {"": 17})
-    assert made.outputs[0].type is None
-
-
-def test_inputs_that_cannot_go_together_are_named():
-    made, schema = node("MatMul", value("a", "float[2,3]"), value("b", "float[4,5]"))
-    with pytest.raises(UsageError, match=r"MatMul: it does not take the inputs a float\[2,3\], b float\[4,5\]"):
-        infer_outputs(made, schema, {"": 17})
-
-
-def test_a_type_that_the_op_does_not_know_is_named():
-    made, schema = node("Neg", value("mask", "bool[2]"))
-    with pytest.raises(UsageError, match=r"Neg: it does not take the inputs mask bool\[2\].*unsupported type"):
-        infer_outputs(made, schema, {"": 17})
+def test_an_input_may_have_a_type_at_one_opset_and_not_at_another():
+    assert not takes("Add", 0, ir.DataType.INT8, 11)
+    assert takes("Add", 0, ir.DataType.INT8, 14)
+    assert not takes("Gather", 1, ir.DataType.FLOAT, 17)

@@ -3,7 +3,8 @@
 import onnx_ir as ir
 import pytest
 
-from linger.graph.facts.fact import REAL, UNKNOWN, plain, quantised, storage_bits
+from linger.graph.core.tensor_types import integer_bits
+from linger.graph.facts.fact import REAL, UNKNOWN, plain, quantised
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ def test_quantised_is_not_the_same_as_integer():
 
 
 def test_storage_of_types_that_are_no_quantised_numbers():
-    assert [storage_bits(t) for t in (ir.DataType.INT16, ir.DataType.INT64, ir.DataType.FLOAT, None)] == [
+    assert [integer_bits(t) for t in (ir.DataType.INT16, ir.DataType.INT64, ir.DataType.FLOAT, None)] == [
         16,
         None,
         None,

@@ -5,7 +5,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from linger.graph.facts.standard_ops import can_run, inputs_beside, is_standard, moved_inputs, output_type, takes
+from linger.graph.facts.standard_ops import can_run, inputs_beside, moved_inputs
 from tests.support.onnx_text import parse
 
 TYPES = {"int8": ir.DataType.INT8, "int16": ir.DataType.INT16, "int32": ir.DataType.INT32}
@@ -69,17 +69,3 @@ def test_bounds_and_borders_are_beside_the_data():
 
 def test_indices_of_a_pool_are_not_for_integers():
     assert not can_run(first("y, i = MaxPool<kernel_shape = [1]>(x)", outputs="y"), ir.DataType.INT8, 8, 13)
-
-
-def test_a_file_may_use_an_op_of_a_later_opset():
-    assert is_standard("HardSwish")
-    assert takes("HardSwish", 0, "float", 11)
-    assert not takes("HardSwish", 0, "int8", 11)
-    assert not is_standard("NoSuchOp")
-    assert not takes("NoSuchOp", 0, "float", 11)
-
-
-def test_types_of_outputs():
-    assert output_type("OneHot", 0, 13) == 2
-    assert output_type("TopK", 1, 13) == ir.DataType.INT64
-    assert output_type("NoSuchOp", 0, 13) is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from linger.graph.core.element_types import infer_element_types
+from linger.graph.core.tensor_types import infer_element_types
 from linger.verification.proof.causes import byte_products_before
 from linger.verification.proof.first_divergence import ancestors
 from tests.support.onnx_text import parse

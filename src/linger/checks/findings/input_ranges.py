@@ -13,8 +13,8 @@ from linger.dialect import Op, find_op, is_known
 from linger.graph.core import check_rules as rules
 from linger.graph.core.dialect_node import is_dialect, op_of
 from linger.graph.core.dialects import NEWER_OPS, is_newer
-from linger.graph.core.element_types import INTEGERS
 from linger.graph.core.finding import NOTE, Finding
+from linger.graph.core.tensor_types import INTEGERS
 
 _MOVES = frozenset({"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _CHOICE, _BELOW_MAX = "iqWhere", "iqSubMax"

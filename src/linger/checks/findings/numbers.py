@@ -18,8 +18,8 @@ from linger.checks.findings.weight_sums import WeightSums, row_sums, transposed_
 from linger.dialect import Op, is_known
 from linger.graph.core import check_rules as rules
 from linger.graph.core.dialect_node import is_dialect, op_of
-from linger.graph.core.element_types import INTEGERS
 from linger.graph.core.finding import Finding
+from linger.graph.core.tensor_types import INTEGERS
 from linger.numeric.fixed import limits
 from linger.numeric.onnx.writer import integer_type
 

@@ -13,8 +13,8 @@ from linger.checks.findings.node_places import Whole, model_finding, places_of
 from linger.errors import LingerError
 from linger.graph.core import check_rules as rules
 from linger.graph.core.dialect_node import describe, is_dialect, op_of
-from linger.graph.core.element_types import infer_element_types
 from linger.graph.core.finding import Finding
+from linger.graph.core.tensor_types import infer_element_types
 from linger.graph.forms.normal_form import bring_to_normal_form, require_settings
 
 _REMEDY = "Change the setting, or keep the layer in float."

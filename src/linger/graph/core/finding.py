@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.element_types import INTEGERS
+from linger.graph.core.tensor_types import INTEGERS
 from linger.targets import Target
 
 ERROR, WARNING, NOTE = "error", "warning", "note"

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What standard ONNX says about an op: which attributes and inputs it takes, which types come out."""
+"""What standard ONNX says about an op: which attributes and inputs it takes, and of which types."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,9 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from linger.errors import UsageError, listing
-from linger.graph.core.tensor_text import type_of
-from linger.graph.core.walking import inputs_within
 
-_LARGEST_KNOWN = 1024
-"""Constants up to this size are shown to shape inference; larger ones never decide a shape."""
+OLDEST_OPSET = 7
+"""Of a model that does not say which one it is for."""
 
 _STANDARD_DOMAINS = frozenset({"", "ai.onnx.ml"})
 
@@ -45,6 +44,52 @@ def find_schema(op_type: str, domain: str, opset: int | None) -> OpSchema | None
         near = get_close_matches(op_type, names, n=3)
         hint = f"Is {' or '.join(near)} meant?" if near else "Give the domain of an op that is not standard."
         raise UsageError(f"{op_type}: standard ONNX has no such op in opset {opset}. {hint}") from error
+
+
+@cache
+def is_standard(op_type: str) -> bool:
+    """Whether any opset of standard ONNX has such an op: files use ops that came after their opset."""
+    return onnx.defs.has(op_type, "")
+
+
+@cache
+def standard_schema(op_type: str, opset: int) -> OpSchema | None:
+    """The schema of a standard op at an opset, or the newest of an op that came later; None for an op that ONNX never had."""
+    try:
+        return onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return onnx.defs.get_schema(op_type, "") if is_standard(op_type) else None
+
+
+def formal_input(schema: OpSchema | None, index: int) -> OpSchema.FormalParameter | None:
+    """What the schema says about an input; the last one stands for all that follow it. None where it takes no inputs."""
+    return None if schema is None or not schema.inputs else schema.inputs[min(index, len(schema.inputs) - 1)]
+
+
+@cache
+def takes(op_type: str, index: int, element: ir.DataType, opset: int) -> bool:
+    """Whether standard ONNX lets an input have an element type.
+
+    >>> takes("Add", 0, ir.DataType.INT8, 11), takes("Add", 0, ir.DataType.INT8, 14)
+    (False, True)
+    """
+    formal = formal_input(standard_schema(op_type, opset), index)
+    return formal is not None and f"tensor({element.name.lower()})" in formal.types
+
+
+@cache
+def type_variable(op_type: str, index: int, opset: int) -> str | None:
+    """The name of an input's type where several tensors of a node have the same one; None where it is fixed.
+
+    >>> type_variable("Clip", 0, 17) == type_variable("Clip", 1, 17), type_variable("Reshape", 1, 17)
+    (True, None)
+    """
+    schema = standard_schema(op_type, opset)
+    formal = formal_input(schema, index)
+    if schema is None or formal is None:
+        return None
+    is_free = not formal.is_homogeneous and index >= len(schema.inputs) - 1
+    return None if is_free or formal.type_str.startswith("tensor(") else str(formal.type_str)
 
 
 def make_attributes(op_type: str, given: Mapping[str, Any], schema: OpSchema | None) -> list[ir.Attr]:
@@ -104,21 +149,19 @@ def default_of(schema: OpSchema | None, name: str) -> Any:
 
 def number_type(number: Any, index: int, operands: Sequence[Any], schema: OpSchema | None) -> ir.DataType:
     """The element type that a Python number or list takes as an input: that of the operands it goes with."""
-    parameter = _parameter(schema, index)
-    if parameter is not None:
-        if parameter.startswith("tensor("):
-            return ir.DataType[parameter[len("tensor(") : -1].upper()]
+    formal = formal_input(schema, index)
+    if formal is not None:
+        if formal.type_str.startswith("tensor("):
+            return ir.DataType[formal.type_str[len("tensor(") : -1].upper()]
         for other, value in enumerate(operands):
-            if isinstance(value, ir.Value) and value.dtype is not None and _parameter(schema, other) == parameter:
+            if isinstance(value, ir.Value) and value.dtype is not None and _has_type(schema, other, formal.type_str):
                 return value.dtype
     return ir.DataType.INT64 if np.asarray(number).dtype.kind in "iu" else ir.DataType.FLOAT
 
 
-def _parameter(schema: OpSchema | None, index: int) -> str | None:
-    """The type parameter of an input, such as `T` or `tensor(int64)`."""
-    if schema is None or not schema.inputs:
-        return None
-    return str(schema.inputs[min(index, len(schema.inputs) - 1)].type_str)
+def _has_type(schema: OpSchema | None, index: int, name: str) -> bool:
+    formal = formal_input(schema, index)
+    return formal is not None and formal.type_str == name
 
 
 def check_node(node: ir.Node, schema: OpSchema) -> None:
@@ -147,10 +190,8 @@ def _types_by_parameter(node: ir.Node, schema: OpSchema) -> dict[str, dict[str, 
     """For every type parameter of the op, the element types of the inputs it stands for."""
     types: dict[str, dict[str, str]] = {}
     for index, value in enumerate(node.inputs):
-        if value is None or value.dtype is None or not schema.inputs:
-            continue
-        formal = schema.inputs[min(index, len(schema.inputs) - 1)]
-        if formal.is_homogeneous:
+        formal = formal_input(schema, index)
+        if value is not None and value.dtype is not None and formal is not None and formal.is_homogeneous:
             types.setdefault(str(formal.type_str), {})[value.name or "?"] = value.dtype.name.lower()
     return types
 
@@ -159,36 +200,3 @@ def _range(low: int, high: int) -> str:
     if low == high:
         return str(low)
     return f"{low} or more" if high > 2**30 else f"{low} to {high}"
-
-
-def infer_outputs(node: ir.Node, schema: OpSchema, opsets: Mapping[str, int]) -> None:
-    """Give the outputs of a node their types and shapes, where they follow from its inputs.
-
-    Raises:
-        UsageError: The op does not take these inputs.
-    """
-    inputs = [v for v in node.inputs if v is not None]
-    if any(v.type is None for v in inputs):
-        return
-    types = {v.name or "": ir.serde.serialize_value(v).type for v in inputs_within(node) if v.type is not None}
-    known = {v.name or "": ir.serde.serialize_tensor(t) for v in inputs if (t := _small_constant(v)) is not None}
-    imports = [onnx.OperatorSetIdProto(domain=domain, version=version) for domain, version in opsets.items()]
-    try:
-        inferred = onnx.shape_inference.infer_node_outputs(
-            schema, ir.serde.serialize_node(node), types, known, opset_imports=imports
-        )
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
-        raise UsageError(f"{node.op_type}: it does not take the inputs {_described(inputs)}: {error}") from error
-    for output in node.outputs:
-        if (found := inferred.get(output.name or "")) is not None and found.WhichOneof("value") is not None:
-            output.type = ir.serde.deserialize_type_proto_for_type(found)
-            output.shape = ir.serde.deserialize_type_proto_for_shape(found)
-
-
-def _small_constant(value: ir.Value) -> ir.TensorProtocol | None:
-    tensor = value.const_value
-    return tensor if tensor is not None and tensor.size <= _LARGEST_KNOWN else None
-
-
-def _described(values: Sequence[ir.Value]) -> str:
-    return listing(f"{v.name} {type_of(v)}" for v in values)

@@ -9,13 +9,12 @@ import onnx_ir as ir
 
 from linger.graph.core.check_rules import CONTRADICTION, MISSING_DEQUANT, SCALE_MISMATCH, CheckRule
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.element_types import INTEGERS
 from linger.graph.core.finding import ERROR, Finding
+from linger.graph.core.schema import OLDEST_OPSET
+from linger.graph.core.tensor_types import INTEGERS, REALS, integer_bits
 from linger.graph.facts.flow import Demand, Flow
-from linger.graph.facts.standard_ops import OLDEST_OPSET
 from linger.graph.facts.stated_formats import is_dequant
-
-REALS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+from linger.numeric.onnx.writer import integer_type
 
 
 @dataclass(frozen=True)
@@ -71,18 +70,8 @@ def quantised(scale: float | None, bits: int | None, element: ir.DataType | None
     ('INT8', 'INT16')
     """
     if element is None and bits is not None:
-        element = storage_type(bits)
+        element = integer_type(bits)
     return Fact(element, scale, bits, is_quantised=True)
-
-
-def storage_type(bits: int) -> ir.DataType:
-    """The type that holds integers of a width."""
-    return ir.DataType.INT8 if bits <= 8 else ir.DataType.INT16 if bits <= 16 else ir.DataType.INT32
-
-
-def storage_bits(element: ir.DataType | None) -> int | None:
-    """Width of a type that quantised tensors have; None for others."""
-    return int(element.itemsize * 8) if element in INTEGERS and element is not None else None
 
 
 @dataclass(frozen=True)
@@ -240,4 +229,4 @@ class FactBook:
                 "Give all of them the scale that the input has.",
                 rule=SCALE_MISMATCH,
             )
-        return quantised(self.demand.scale_of(value), storage_bits(element), element)
+        return quantised(self.demand.scale_of(value), integer_bits(element), element)

@@ -9,8 +9,9 @@ from enum import Enum
 
 import onnx_ir as ir
 
+from linger.graph.core.schema import OLDEST_OPSET
 from linger.graph.core.walking import inner_graphs
-from linger.graph.facts.standard_ops import OLDEST_OPSET, integer_inputs, moved_inputs, moved_outputs
+from linger.graph.facts.standard_ops import integer_inputs, moved_inputs, moved_outputs
 from linger.graph.facts.stated_formats import (
     Claims,
     claims_of,

@@ -9,9 +9,10 @@ import onnx_ir as ir
 
 from linger.graph.core.check_rules import MISSING_ATTRIBUTE, MISSING_DEQUANT, OPERAND_TYPE, SCALE_MISMATCH
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.element_types import INTEGERS, constant_type
 from linger.graph.core.finding import ERROR, WARNING
-from linger.graph.facts.fact import REAL, Fact, FactBook, Use, plain, quantised, storage_bits, storage_type
+from linger.graph.core.schema import type_variable
+from linger.graph.core.tensor_types import INTEGERS, cast_type, integer_bits, output_types
+from linger.graph.facts.fact import REAL, Fact, FactBook, Use, plain, quantised
 from linger.graph.facts.standard_ops import (
     LOOKING,
     RAW,
@@ -23,11 +24,10 @@ from linger.graph.facts.standard_ops import (
     integer_inputs,
     moved_inputs,
     moved_outputs,
-    output_type,
     takes_reals,
-    type_variable,
 )
 from linger.graph.facts.stated_formats import Claim, is_dequant, read_scale
+from linger.numeric.onnx.writer import integer_type
 
 
 def facts_of_standard(book: FactBook, node: ir.Node) -> list[Fact]:
@@ -105,11 +105,11 @@ def _raw(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
         return [REAL]
     if node.op_type != "Cast":
         return _plain_outputs(book, node, facts)
-    target, fact = _cast_type(node), facts[0]
+    target, fact = cast_type(node), facts[0]
     if fact.was_real and fact.scale is not None:
         book.result.kept_real.append(Use(node, 0))
         return [plain(target)]
-    bits, width = storage_bits(target), storage_bits(fact.element)
+    bits, width = integer_bits(target), integer_bits(fact.element)
     if bits is not None and width is not None and bits >= width:
         return [quantised(fact.scale, fact.bits, target)]
     if target != ir.DataType.INT64 or not _stay_integers(node):
@@ -132,7 +132,7 @@ def _stay_integers(node: ir.Node) -> bool:
         if value.is_graph_output():
             return False
         for consumer, index in value.uses():
-            if consumer.op_type == "Cast" and consumer.domain == "" and _cast_type(consumer) in WHOLE:
+            if consumer.op_type == "Cast" and consumer.domain == "" and cast_type(consumer) in WHOLE:
                 continue
             if consumer.domain != "" or index not in (*moved_inputs(consumer), *compared_inputs(consumer)):
                 return False
@@ -143,27 +143,16 @@ def _stay_integers(node: ir.Node) -> bool:
 
 
 def _plain_outputs(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
+    """Outputs that are not quantised: of the types that ONNX gives them, else of those that the file declares."""
+    elements = output_types(node, [fact.element for fact in facts], book.opset)
     if node.op_type in ("Constant", "ConstantOfShape"):
-        return [_constant(book, node)]
-    if node.op_type == "Cast":
-        return [plain(_cast_type(node))]
-    return [plain(_element(book, node, facts, index)) for index in range(len(node.outputs))]
+        return [_constant(book, node, elements[0])]
+    return [plain(element or output.dtype) for element, output in zip(elements, node.outputs, strict=False)]
 
 
-def _element(book: FactBook, node: ir.Node, facts: list[Fact], index: int) -> ir.DataType | None:
-    """The type of an output: as ONNX has it, else as the file declares it."""
-    found = output_type(node.op_type, index, book.opset)
-    if isinstance(found, ir.DataType):
-        return found
-    if found is None or found >= len(facts):
-        return node.outputs[index].dtype
-    return facts[found].element or node.outputs[index].dtype
-
-
-def _constant(book: FactBook, node: ir.Node) -> Fact:
-    element = constant_type(node)
+def _constant(book: FactBook, node: ir.Node, element: ir.DataType | None) -> Fact:
     scale = book.demand.scale_of(node.outputs[0]) if node.outputs else None
-    return quantised(scale, storage_bits(element), element) if element in INTEGERS and scale else plain(element)
+    return quantised(scale, integer_bits(element), element) if element in INTEGERS and scale else plain(element)
 
 
 def facts_of_unknown(book: FactBook, node: ir.Node) -> list[Fact]:
@@ -210,16 +199,6 @@ def _is_constant_elsewhere(node: ir.Node, facts: list[Fact], data: tuple[int, ..
 def _comes_from(value: ir.Value, op_type: str) -> bool:
     producer = value.producer()
     return producer is not None and producer.op_type == op_type
-
-
-def _cast_type(node: ir.Node) -> ir.DataType | None:
-    target = node.attributes.get("to")
-    if target is None or target.type != ir.AttributeType.INT:
-        return None
-    try:
-        return ir.DataType(target.as_int())
-    except ValueError:
-        return None
 
 
 def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
@@ -305,6 +284,6 @@ def _fits(claimed: int, fact: Fact, value: ir.Value) -> bool:
     """Whether integers can be read with a width: the same storage, and no wider than that."""
     producer = value.producer()
     if producer is None or producer.op_type == "Constant":
-        return storage_type(claimed) == fact.element  # nothing but its storage says how wide a given tensor is
-    storage = storage_bits(fact.element)
+        return integer_type(claimed) == fact.element  # nothing but its storage says how wide a given tensor is
+    storage = integer_bits(fact.element)
     return fact.bits is not None and claimed >= fact.bits and (storage is None or claimed <= storage)

@@ -14,13 +14,13 @@ import onnx_ir as ir
 
 from linger.errors import GraphError, UsageError, listing
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.element_types import INTEGERS
 from linger.graph.core.finding import ERROR
+from linger.graph.core.schema import is_standard
+from linger.graph.core.tensor_types import INTEGERS
 from linger.graph.core.walking import inner_graphs
 from linger.graph.facts.fact import REAL, UNKNOWN, Fact, FactBook, Propagation, Use, plain
 from linger.graph.facts.flow import LOOP_FORMALS, Flow, find_demand, is_default_domain, scan_states
 from linger.graph.facts.node_rules import facts_of_dequant, facts_of_dialect, facts_of_standard, facts_of_unknown
-from linger.graph.facts.standard_ops import is_standard
 from linger.graph.facts.stated_formats import is_dequant, is_quantising
 
 __all__ = ["OutputPolicy", "Propagation", "Use", "propagate"]

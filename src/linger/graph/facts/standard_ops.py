@@ -3,15 +3,10 @@
 
 from __future__ import annotations
 
-from functools import cache
-
-import onnx
 import onnx_ir as ir
 
-from linger.graph.core.element_types import INTEGERS, constant_type
-
-OLDEST_OPSET = 7
-"""Of a model that does not say which one it is for."""
+from linger.graph.core.schema import takes
+from linger.graph.core.tensor_types import INTEGERS, constant_type
 
 WHOLE = INTEGERS | {ir.DataType.INT64}
 
@@ -93,7 +88,7 @@ def inputs_beside(node: ir.Node) -> tuple[int, ...]:
 def integer_inputs(node: ir.Node, opset: int) -> tuple[int, ...]:
     """Inputs of a standard node that must be integers: the op is about integers, or a constant beside them is one."""
     if node.op_type in RAW - _CASTS:
-        return tuple(i for i in range(len(node.inputs)) if not takes(node.op_type, i, "float", opset))
+        return tuple(i for i in range(len(node.inputs)) if not takes(node.op_type, i, ir.DataType.FLOAT, opset))
     data = moved_inputs(node) or compared_inputs(node)
     together = [i for i in (*data, *inputs_beside(node)) if i < len(node.inputs)]
     constant = {i for i in together if _is_integer_constant(node.inputs[i])}
@@ -125,79 +120,19 @@ def can_run(node: ir.Node, element: ir.DataType | None, bits: int | None, opset:
     if node.op_type == "Resize" and opset < _RESIZE_KERNEL_OPSET:
         return False
     data = (*moved_inputs(node), *compared_inputs(node))
-    return takes(node.op_type, data[0] if data else 0, element.name.lower(), opset)
+    return takes(node.op_type, data[0] if data else 0, element, opset)
 
 
 def can_take(node: ir.Node, index: int, element: ir.DataType | None, opset: int) -> bool:
     """Whether an input of a standard node may have an element type; where floats may not stand either, nothing is said."""
     if element is None or node.op_type in _ADOPTED or not takes_reals(node, index, opset):
         return True
-    return takes(node.op_type, index, element.name.lower(), opset)
+    return takes(node.op_type, index, element, opset)
 
 
 def takes_reals(node: ir.Node, index: int, opset: int) -> bool:
     """Whether an input of a standard node may hold floats."""
-    return takes(node.op_type, index, "float", opset)
-
-
-@cache
-def takes(op_type: str, index: int, element: str, opset: int) -> bool:
-    """Whether standard ONNX lets an input have an element type.
-
-    >>> takes("Add", 0, "int8", 11), takes("Add", 0, "int8", 14), takes("Gather", 1, "float", 17)
-    (False, True, False)
-    """
-    schema = _schema(op_type, opset)
-    if schema is None or not schema.inputs:
-        return False
-    parameter = schema.inputs[min(index, len(schema.inputs) - 1)]
-    return f"tensor({element})" in parameter.types
-
-
-@cache
-def type_variable(op_type: str, index: int, opset: int) -> str | None:
-    """The name of an input's type where several tensors of a node have the same one; None where it is fixed.
-
-    >>> type_variable("Clip", 0, 17) == type_variable("Clip", 1, 17), type_variable("Reshape", 1, 17)
-    (True, None)
-    """
-    schema = _schema(op_type, opset)
-    if schema is None or not schema.inputs:
-        return None
-    parameter = schema.inputs[min(index, len(schema.inputs) - 1)]
-    is_free = not parameter.is_homogeneous and index >= len(schema.inputs) - 1
-    return None if is_free or parameter.type_str.startswith("tensor(") else parameter.type_str
-
-
-@cache
-def output_type(op_type: str, index: int, opset: int) -> ir.DataType | int | None:
-    """The element type of an output, or the input whose type it has; None where neither is fixed by ONNX.
-
-    >>> output_type("Where", 0, 17), output_type("ArgMax", 0, 17).name, output_type("RandomNormalLike", 0, 17)
-    (1, 'INT64', None)
-    """
-    schema = _schema(op_type, opset)
-    if schema is None or not schema.outputs:
-        return None
-    output = schema.outputs[min(index, len(schema.outputs) - 1)]
-    if len(output.types) == 1:
-        (kind,) = output.types
-        return ir.DataType[kind[len("tensor(") : -1].upper()] if kind.startswith("tensor(") else None
-    return next((i for i, parameter in enumerate(schema.inputs) if parameter.type_str == output.type_str), None)
-
-
-@cache
-def is_standard(op_type: str) -> bool:
-    """Whether any opset of standard ONNX has such an op: files use ops that came after their opset."""
-    return onnx.defs.has(op_type, "")
-
-
-def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
-    """The schema at an opset, or the oldest after it."""
-    try:
-        return onnx.defs.get_schema(op_type, opset, "")
-    except onnx.defs.SchemaError:
-        return onnx.defs.get_schema(op_type, "") if onnx.defs.has(op_type, "") else None
+    return takes(node.op_type, index, ir.DataType.FLOAT, opset)
 
 
 def _text(node: ir.Node, name: str, default: str) -> str:

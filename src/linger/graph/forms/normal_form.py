@@ -22,7 +22,7 @@ from linger.graph.conversion.node_rewriter import content_of
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of, require_known_ops
 from linger.graph.core.dialects import NEWER, OLDER
-from linger.graph.core.element_types import INTEGERS, infer_element_types
+from linger.graph.core.tensor_types import INTEGERS, infer_element_types
 from linger.graph.core.walking import all_nodes
 from linger.numeric.fixed import limits
 

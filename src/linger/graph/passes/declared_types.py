@@ -14,13 +14,13 @@ from linger.errors import GraphError, LingerError
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import is_dialect, is_dialect_domain
 from linger.graph.core.dialects import is_newer
-from linger.graph.core.element_types import INTEGERS, infer_element_types
 from linger.graph.core.order import in_order
+from linger.graph.core.schema import OLDEST_OPSET, takes
 from linger.graph.core.tensor_text import type_of
+from linger.graph.core.tensor_types import INTEGERS, infer_element_types
 from linger.graph.core.walking import all_graphs, graphs_in, named_graphs
 from linger.graph.facts.flow import Flow
 from linger.graph.facts.propagation import Propagation, propagate
-from linger.graph.facts.standard_ops import OLDEST_OPSET, takes
 from linger.graph.files.external_data import INLINE_BYTES, exchanged
 from linger.graph.files.growth import is_bounded
 from linger.graph.forms.attach_functions import attach_functions
@@ -112,7 +112,7 @@ def _is_fed_wrongly(value: ir.Value, opset: int) -> bool:
     if node is None or node.domain:
         return False
     types = [(i, v.dtype) for i, v in enumerate(node.inputs) if v is not None]
-    return any(t is not None and not takes(node.op_type, i, t.name.lower(), opset) for i, t in types)
+    return any(t is not None and not takes(node.op_type, i, t, opset) for i, t in types)
 
 
 def _is_wrong(value: ir.Value, found: Inferred) -> bool:

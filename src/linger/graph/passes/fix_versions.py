@@ -13,6 +13,7 @@ from onnx.defs import OpSchema
 from linger.errors import GraphError, listing
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
+from linger.graph.core.schema import formal_input
 from linger.graph.core.walking import GraphPlace, all_graphs
 
 _ALIAS = "ai.onnx"
@@ -187,7 +188,8 @@ def _kind(attribute: OpSchema.Attribute) -> str:
 
 
 def _types_fit(schema: OpSchema, types: tuple[str, ...]) -> bool:
-    if not schema.inputs:
-        return True
-    formals = [schema.inputs[min(index, len(schema.inputs) - 1)] for index in range(len(types))]
-    return all(not name or f"tensor({name})" in formal.types for name, formal in zip(types, formals, strict=True))
+    formals = [formal_input(schema, index) for index in range(len(types))]
+    return all(
+        not name or formal is None or f"tensor({name})" in formal.types
+        for name, formal in zip(types, formals, strict=True)
+    )

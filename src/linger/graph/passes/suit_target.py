@@ -8,7 +8,7 @@ import onnx_ir as ir
 from linger.dialect import DOMAIN, ops
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe, is_dialect
-from linger.graph.core.element_types import INTEGERS
+from linger.graph.core.tensor_types import INTEGERS
 from linger.graph.core.walking import all_nodes
 from linger.numeric.fixed import limits
 

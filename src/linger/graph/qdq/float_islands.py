@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import onnx
 import onnx_ir as ir
 
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.finding import NOTE, Finding
+from linger.graph.core.schema import takes
 from linger.graph.core.unused import needed_nodes
 from linger.graph.core.walking import all_graphs
 from linger.graph.qdq.byte_fusing import ByteFusing
@@ -233,9 +233,4 @@ def _doubtful_bound(node: ir.Node, sink: ir.Node, element: ir.DataType) -> str:
 
 def _schema_takes(node: ir.Node, element: ir.DataType, opset: int) -> bool:
     op_type = "Clip" if node.op_type == "Relu" else node.op_type
-    try:
-        schema = onnx.defs.get_schema(op_type, opset, "")
-    except onnx.defs.SchemaError:
-        return False
-    formal = schema.inputs[data_inputs(node)[0]] if node.op_type != "Concat" else schema.inputs[0]
-    return f"tensor({element.name.lower()})" in formal.types
+    return takes(op_type, min(data_inputs(node), default=0), element, opset)

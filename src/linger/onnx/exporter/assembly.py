@@ -16,7 +16,7 @@ import onnx_ir as ir
 from linger.dialect import DOMAIN, find_op
 from linger.errors import GraphError
 from linger.files import made_folder, write_atomically
-from linger.graph.core.element_types import infer_element_types
+from linger.graph.core.tensor_types import infer_element_types
 from linger.graph.core.walking import all_nodes
 from linger.graph.forms.attach_functions import attach_functions
 from linger.graph.forms.expand_dialect import expand_dialect

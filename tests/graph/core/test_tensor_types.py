@@ -1,10 +1,14 @@
-"""Element types, found by walking."""
+"""Types of tensors: the rule for one node, the walk over a graph, and shapes of one node."""
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
-from linger.graph.core.element_types import infer_element_types
+from linger.errors import UsageError
+from linger.graph.core.schema import find_schema, make_attributes
+from linger.graph.core.tensor_text import parse_type, type_of
+from linger.graph.core.tensor_types import infer_element_types, infer_outputs, output_types, type_source
 from tests.support.onnx_text import parse
 
 T = ir.DataType
@@ -102,3 +106,66 @@ def test_a_graph_in_a_node_that_runs_none_says_nothing_of_its_result():
     node = ir.Node("thinker", "Dequant", [x], attributes=attributes)
     infer_element_types(ir.Graph([x], node.outputs, nodes=[node], name="g"))
     assert node.outputs[0].dtype == ir.DataType.FLOAT
+
+
+def value(name, text):
+    kind, shape = parse_type(text)
+    return ir.Value(name=name, type=kind, shape=shape)
+
+
+def node(op_type, *inputs, opset=17, **attributes):
+    schema = find_schema(op_type, "", opset)
+    attrs = make_attributes(op_type, attributes, schema)
+    made = ir.Node("", op_type, inputs, attributes=attrs)
+    made.outputs[0].name = "y"
+    return made, schema
+
+
+def test_an_output_has_a_fixed_type_or_that_of_an_input():
+    assert type_source("OneHot", 0, 13) == 2
+    assert type_source("TopK", 1, 13) == ir.DataType.INT64
+    assert type_source("NoSuchOp", 0, 13) is None
+
+
+def test_the_types_of_a_node_follow_from_what_it_is_given():
+    made = ir.Node("", "TopK", [value("x", "float16[4]"), value("k", "int64[1]")], num_outputs=2)
+    assert output_types(made, [T.FLOAT16, T.INT64], 13) == [T.FLOAT16, T.INT64]
+    assert output_types(made, [None, None], 13) == [None, T.INT64]
+
+
+def test_a_dequantised_tensor_has_the_type_of_its_scale_where_onnx_says_so():
+    model = parse("y = DequantizeLinear(x, s)", inputs="int8[n] x, float16 s", outputs="y", opset=19)
+    infer_element_types(model.graph)
+    assert model.graph[0].outputs[0].dtype == T.FLOAT16
+
+
+def test_a_result_is_not_typed_by_an_input_of_another_type():
+    model = parse("y = Where(c, x, x)", inputs="bool[n] c, x", outputs="y")
+    infer_element_types(model.graph)
+    assert model.graph[0].outputs[0].dtype is None
+
+
+def test_types_and_shapes_follow_from_inputs_and_constants():
+    shape = ir.Value(name="s", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([2]))
+    shape.const_value = ir.tensor(np.array([3, -1]))
+    made, schema = node("Reshape", value("x", "float[6,2]"), shape)
+    infer_outputs(made, schema, {"": 17})
+    assert type_of(made.outputs[0]) == "float[3,4]"
+
+
+def test_nothing_follows_from_an_input_without_a_type():
+    made, schema = node("Relu", ir.Value(name="x"))
+    infer_outputs(made, schema, {"": 17})
+    assert made.outputs[0].type is None
+
+
+def test_inputs_that_cannot_go_together_are_named():
+    made, schema = node("MatMul", value("a", "float[2,3]"), value("b", "float[4,5]"))
+    with pytest.raises(UsageError, match=r"MatMul: it does not take the inputs a float\[2,3\], b float\[4,5\]"):
+        infer_outputs(made, schema, {"": 17})
+
+
+def test_a_type_that_the_op_does_not_know_is_named():
+    made, schema = node("Neg", value("mask", "bool[2]"))
+    with pytest.raises(UsageError, match=r"Neg: it does not take the inputs mask bool\[2\].*unsupported type"):
+        infer_outputs(made, schema, {"": 17})

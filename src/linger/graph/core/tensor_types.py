@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types of tensors, in one place.
+
+`output_types` is the one rule: it gives the element types of a node's outputs from those of its inputs. `infer_element_types`
+applies it to a whole graph, and `linger.graph.facts` asks it for nodes that do not touch quantised numbers.
+`infer_outputs` adds shapes, which onnx itself infers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import onnx
+import onnx_ir as ir
+from onnx.defs import OpSchema
+
+from linger.errors import UsageError, listing
+from linger.graph.core.dialect_node import attributes_of, is_dialect, op_of
+from linger.graph.core.schema import OLDEST_OPSET, standard_schema
+from linger.graph.core.tensor_text import type_of
+from linger.graph.core.walking import inner_graphs, inputs_within
+from linger.numeric.onnx.writer import integer_type
+
+INTEGERS = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32})
+"""Types that quantised tensors have."""
+
+REALS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+_STANDARD = ("", "ai.onnx")
+_USUAL = {"QuantizeLinear": ir.DataType.UINT8, "DequantizeLinear": ir.DataType.FLOAT}
+"""The type of a result that neither the inputs nor the schema tell."""
+
+_ALL_TYPED = frozenset({"Split", "BatchNormalization", "LSTM", "GRU", "RNN"})
+"""Standard ops of which the walk types every result; of others it types the first, and leaves indices and masks as declared."""
+
+_LARGEST_KNOWN = 1024
+"""Constants up to this size are shown to shape inference; larger ones never decide a shape."""
+
+
+def integer_bits(element: ir.DataType | None) -> int | None:
+    """The width of a type that quantised tensors have; None for other types.
+
+    >>> integer_bits(ir.DataType.INT16), integer_bits(ir.DataType.INT64)
+    (16, None)
+    """
+    return int(element.itemsize * 8) if element is not None and element in INTEGERS else None
+
+
+def output_types(node: ir.Node, given: Sequence[ir.DataType | None], opset: int) -> list[ir.DataType | None]:
+    """The element types of a node's outputs; None where they do not follow from its op, attributes and inputs.
+
+    Args:
+        node: A node of the older dialect or of standard ONNX.
+        given: The element types of its inputs.
+        opset: The version of standard ONNX.
+
+    Raises:
+        LingerError: An unknown op of the dialect, or one whose attributes have no meaning.
+    """
+    if is_dialect(node):
+        return [_dialect_type(node, given), *[ir.DataType.FLOAT] * (len(node.outputs) - 1)]
+    if node.op_type in _TYPED_BY_ATTRIBUTE:
+        return [_TYPED_BY_ATTRIBUTE[node.op_type](node)]
+    return [_standard_type(node.op_type, index, given, opset) for index in range(len(node.outputs))]
+
+
+def _dialect_type(node: ir.Node, given: Sequence[ir.DataType | None]) -> ir.DataType | None:
+    op = op_of(node)
+    if not op.has_integer_output:
+        return ir.DataType.FLOAT
+    if op.output_bits is None:
+        return given[0] if given else None
+    return integer_type(attributes_of(node, op)[op.output_bits])
+
+
+def _standard_type(op_type: str, index: int, given: Sequence[ir.DataType | None], opset: int) -> ir.DataType | None:
+    found = type_source(op_type, index, opset)
+    if found is None or isinstance(found, ir.DataType):
+        return found
+    return given[found] if found < len(given) else None
+
+
+@cache
+def type_source(op_type: str, index: int, opset: int) -> ir.DataType | int | None:
+    """The element type that ONNX fixes for an output, or the index of the input whose type it has; None for neither.
+
+    >>> type_source("Where", 0, 17), type_source("ArgMax", 0, 17).name, type_source("RandomNormalLike", 0, 17)
+    (1, 'INT64', None)
+    """
+    schema = standard_schema(op_type, opset)
+    if schema is None or not schema.outputs:
+        return None
+    output = schema.outputs[min(index, len(schema.outputs) - 1)]
+    if len(output.types) == 1:
+        (kind,) = output.types
+        return ir.DataType[kind[len("tensor(") : -1].upper()] if kind.startswith("tensor(") else None
+    return next((i for i, formal in enumerate(schema.inputs) if formal.type_str == output.type_str), None)
+
+
+def constant_type(node: ir.Node) -> ir.DataType | None:
+    """The element type of a Constant or a ConstantOfShape; None where the caller of a function gives the tensor."""
+    for name, attribute in node.attributes.items():
+        if name == "value" and attribute.type == ir.AttributeType.TENSOR:
+            return None if attribute.is_ref() else attribute.as_tensor().dtype
+        if name.startswith("value_int"):
+            return ir.DataType.INT64
+        if name.startswith("value_string"):
+            return ir.DataType.STRING
+    return ir.DataType.FLOAT
+
+
+def cast_type(node: ir.Node) -> ir.DataType | None:
+    """The element type that a Cast makes; None where its attribute is missing or names no type."""
+    target = node.attributes.get("to")
+    if target is None or target.type != ir.AttributeType.INT or target.is_ref():
+        return None
+    try:
+        return ir.DataType(target.as_int())
+    except ValueError:
+        return None
+
+
+_TYPED_BY_ATTRIBUTE = {"Cast": cast_type, "Constant": constant_type, "ConstantOfShape": constant_type}
+
+
+def infer_element_types(graph: ir.Graph, *, guess: bool = True, opset: int | None = None) -> None:
+    """Give every tensor of a sorted graph, and of the graphs inside it, its element type where it can be known.
+
+    Args:
+        graph: The graph.
+        guess: Whether an op that nobody knows is taken to give the type that it gets.
+        opset: The version of standard ONNX; None for the one that the graph imports.
+    """
+    opset = graph.opset_imports.get("", OLDEST_OPSET) if opset is None else opset
+    for node in graph:
+        inner = inner_graphs(node)
+        for subgraph in inner:
+            infer_element_types(subgraph, guess=guess, opset=opset)
+        if guess or is_dialect(node) or _makes_tensors(node):
+            for output, found in zip(node.outputs, _walked_types(node, inner, opset), strict=False):
+                if found is not None and (output.dtype is None or is_dialect(node)):
+                    output.dtype = found
+
+
+def _walked_types(node: ir.Node, inner: list[ir.Graph], opset: int) -> list[ir.DataType | None]:
+    if is_dialect(node):
+        return output_types(node, _declared(node.inputs), opset)
+    if inner and node.domain in _STANDARD and node.op_type in ("If", "Loop", "Scan"):
+        ends = _declared(inner[0].outputs)
+        return ends[1:] if node.op_type == "Loop" else ends  # the first result of a Loop's body is its condition
+    given = _declared(node.inputs)
+    first, *others = output_types(node, given, opset) or [None]
+    if first is None and node.op_type in _USUAL:
+        first = _USUAL[node.op_type]
+    elif node.op_type not in _TYPED_BY_ATTRIBUTE and type_source(node.op_type, 0, opset) is None:
+        first = given[0] if given else None
+    return [first, *others] if node.op_type in _ALL_TYPED else [first]
+
+
+def _declared(values: Sequence[ir.Value | None]) -> list[ir.DataType | None]:
+    return [None if value is None else value.dtype for value in values]
+
+
+def _makes_tensors(node: ir.Node) -> bool:
+    """Whether a node is of a standard op whose result may be a tensor: not one of those that make sequences."""
+    return node.domain in _STANDARD and _has_tensor_result(node.op_type)
+
+
+@cache
+def _has_tensor_result(op_type: str) -> bool:
+    if not onnx.defs.has(op_type, ""):
+        return False
+    results = onnx.defs.get_schema(op_type, "").outputs
+    return any(kind.startswith("tensor") for result in results[:1] for kind in result.types)
+
+
+def infer_outputs(node: ir.Node, schema: OpSchema, opsets: Mapping[str, int]) -> None:
+    """Give the outputs of a node their types and shapes, where they follow from its inputs.
+
+    Raises:
+        UsageError: The op does not take these inputs.
+    """
+    inputs = [v for v in node.inputs if v is not None]
+    if any(v.type is None for v in inputs):
+        return
+    types = {v.name or "": ir.serde.serialize_value(v).type for v in inputs_within(node) if v.type is not None}
+    known = {v.name or "": ir.serde.serialize_tensor(t) for v in inputs if (t := _small_constant(v)) is not None}
+    imports = [onnx.OperatorSetIdProto(domain=domain, version=version) for domain, version in opsets.items()]
+    try:
+        inferred = onnx.shape_inference.infer_node_outputs(
+            schema, ir.serde.serialize_node(node), types, known, opset_imports=imports
+        )
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+        described = listing(f"{v.name} {type_of(v)}" for v in inputs)
+        raise UsageError(f"{node.op_type}: it does not take the inputs {described}: {error}") from error
+    for output in node.outputs:
+        found = inferred.get(output.name or "")
+        if found is not None and found.WhichOneof("value") is not None:
+            output.type = ir.serde.deserialize_type_proto_for_type(found)
+            output.shape = ir.serde.deserialize_type_proto_for_shape(found)
+
+
+def _small_constant(value: ir.Value) -> ir.TensorProtocol | None:
+    tensor = value.const_value
+    return tensor if tensor is not None and tensor.size <= _LARGEST_KNOWN else None
