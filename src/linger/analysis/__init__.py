@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look at the float model: which layers feed which."""
+"""Look at a float model: statistics of its tensors, what fixed point costs them, and which layers feed which."""

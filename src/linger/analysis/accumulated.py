@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -31,7 +31,7 @@ _DROPPED: Mapping[Kind, int] = {
     "double": 52 - KEPT_MANTISSA_BITS,
     "integer": 52 - KEPT_MANTISSA_BITS,
 }
-"""How many low bits do not tell the bin. An integer has the bin of the float64 that begins with the same bits."""
+"""How many low bits a bin ignores. An integer belongs to the bin of the float64 that begins with the same bits."""
 
 _SMALL = 4096
 """Up to this size sorting is faster than a table of all bins."""
@@ -43,14 +43,14 @@ _SINGLE_UNIT = Fraction(2) ** -149
 
 _DOUBLE_DIGITS = 53
 _BEYOND_DOUBLE = np.uint64((1 << (64 - _DOUBLE_DIGITS)) - 1)
-"""The low bits of a uint64 that a float64 may have no room for."""
+"""The low bits of a uint64 that a float64 may be unable to hold."""
 
 
 @dataclass
 class _Bins:
     """How many magnitudes have which leading bits. Only bins that hold something are kept: a few thousand of 2^16.
 
-    Bin 0 holds the zeros as well, which are also counted apart: zero is no tiny number.
+    Bin 0 also holds the zeros. They are counted separately as well, because zero is not a tiny number.
     """
 
     zeros: int = 0
@@ -73,12 +73,12 @@ class Accumulated:
     nans: int = 0
     infinities: int = 0
     _sum: Fraction = Fraction(0)
-    _maximum: Any = 0
+    _maximum: float = 0
     _first: Magnitudes | None = None
     _bins: dict[Kind, _Bins] = field(default_factory=dict)
 
     def add(self, values: Values) -> None:
-        """Take in the tensor of one more pass."""
+        """Add the tensor of one more pass."""
         if self.passes == 0:
             self._first = measure(values)
         self.passes += 1
@@ -106,7 +106,7 @@ class Accumulated:
             bins.add(np.zeros(1, np.int64), np.array([values.implicit_zeros]))
 
     def _magnitudes(self, piece: Array) -> tuple[Kind, Array]:
-        """|x| without what is not finite, which is counted."""
+        """The kind of the numbers, and |x| of the finite ones; the others are counted."""
         if not is_floating(piece):
             return "integer", integer_magnitudes(piece)
         block = np.abs(piece)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What fixed point does to each tensor and what to do about it: items in order of concern. Knows no torch."""
+"""What fixed point does to each tensor and what to do about it, the most worrying tensor first. Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 POOR_DB, FAIR_DB = 20.0, 30.0
-"""Signal to noise at 8 bits: a layer below the first is heard at the output, one above the second hardly ever."""
+"""Signal to noise at 8 bits: below the first value a layer disturbs the output, above the second it hardly ever does."""
 
 _OUTLIER_BITS = 2.0
 _SPREAD_BITS = 4.0
 _FEW = 0.1
-"""Up to this share of the channels may be called outliers."""
+"""At most this share of the channels are called outliers."""
 
 _ROOM = 1.5
-"""A limit leaves this much above the magnitude that 99 % do not exceed: a bell-shaped rest is not touched."""
+"""A limit is at least this many times the magnitude that 99 % do not exceed, so that a normal distribution is not cut."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a tensor is: whose, in which role, and what a user may paste about it."""
+    """A tensor: its name, its module, its role, and which calls can be advised for it."""
 
     name: str
     module: str = ""
@@ -48,15 +48,15 @@ class Item:
     Attributes:
         name: The tensor's name, or the layer's path for an output.
         module: Path of the module that owns it.
-        role: `weight`, `output`, `input` (of a function beyond the device's format), or `other` (biases, batch-norm vectors: kept in 32 bits or folded away).
+        role: `weight`, `output`, `input` (of a function beyond the device's format), or `other` (biases, batch-norm vectors: which are kept in 32 bits or folded away).
         q_format: Best format at 8 bits.
         rule_format: The format that linger's rule chooses from the largest magnitude.
-        sqnr_4, sqnr_8, sqnr_16: Signal to noise of the rule's formats in dB.
-        best_db: That of the best format at 8 bits.
+        sqnr_4, sqnr_8, sqnr_16: Signal to noise in dB of the rule's formats at these widths.
+        best_db: Signal to noise of the best format at 8 bits.
         coarser_db, finer_db: At 8 bits, one exponent below and above the rule's.
-        body_db: At 8 bits, that of the values up to the 0.99 order statistic.
-        clipped, zeroed: Shares of the values in the best format.
-        unused_bits: How much of the range the rule leaves free.
+        body_db: Signal to noise at 8 bits of the values up to the 0.99 order statistic.
+        clipped, zeroed: Shares of the values that the best format clips, or makes zero.
+        unused_bits: How many bits of the range the rule's format leaves unused.
         outlier_bits: log2(max/dynamic).
         channel_bits: log2 of the largest channel over the median one.
         channel_db: At 8 bits, signal to noise of the median channel.
@@ -101,7 +101,7 @@ class Item:
 
     @property
     def concern(self) -> tuple[float, float]:
-        """Sort key: what is broken first, then the weights and outputs that lose most, then the rest."""
+        """Sort key: broken tensors first, then the weights and outputs that lose most, then the rest."""
         if self.body_db is None:
             return (0.0, 0.0) if self.is_broken else (0.5, 0.0) if self.is_beyond_format else (3.0, 0.0)
         heard = self.body_db if self.channel_db is None else min(self.body_db, self.channel_db)
@@ -188,7 +188,7 @@ def _poor(facts: dict[str, Any], subject: Subject, found: Magnitudes, loss: Loss
 
 
 def _limited(facts: dict[str, Any], subject: Subject, loss: Loss, why: str, *, reach: float, bits: float) -> Item:
-    """Advice to cut the range back to what nearly all of the values need."""
+    """Advice to limit the range to what nearly all of the values need."""
     usual = loss.rule[USUAL]
     limit = 2.0 ** math.ceil(math.log2(reach * _ROOM))
     what_to_do = f"limit it to ±{limit:g} and train on" if subject.can_limit else "limit the layer that produces it"
@@ -202,12 +202,12 @@ def _limited(facts: dict[str, Any], subject: Subject, loss: Loss, why: str, *, r
 
 
 def _readers(subject: Subject) -> str:
-    """A wide output helps only layers that read it as such."""
+    """A wide output helps only where the layers that read it are wide too."""
     return " (and the layers that read it data_bits=16)" if subject.role == "output" else ""
 
 
 def limit_line(module: str, limits: dict[str, float], type_name: str = "") -> str:
-    """The call that constrains a module; what is not named stays free."""
+    """The call that limits a module; a role without a limit stays unlimited."""
     kinds = f"type_modules=({type_name},), " if type_name else ""
     weight, output = limits.get("weight"), limits.get("output")
     return (
@@ -283,21 +283,23 @@ class Advice:
 
 
 def _limit_lines(items: tuple[Item, ...]) -> list[str]:
+    limited: dict[str, list[Item]] = {}
+    for item in items:
+        if item.line and item.limit is not None:
+            limited.setdefault(item.module, []).append(item)
     lines = []
-    for module in dict.fromkeys(i.module for i in items if i.line and i.limit is not None):
-        limits: dict[str, float] = {}
-        types = set()
-        for item in items:
-            if item.module != module or item.role == "other":
-                continue
-            if item.limit is not None and item.line:
-                limits[item.role] = max(limits.get(item.role, 0.0), item.limit)
-                types.add(item.type_name)
-        for item in items:  # a limit holds for every weight of the module: it must not cut the healthy ones
-            if item.module == module and item.role in limits and item.limit is None and item.max > limits[item.role]:
-                limits[item.role] = 2.0 ** math.ceil(math.log2(item.max))
-        lines.append(limit_line(module, limits, types.pop() if types else ""))
+    for module, of_module in limited.items():
+        roles = dict.fromkeys(item.role for item in of_module)
+        limits = {role: _joint_limit([i for i in items if (i.module, i.role) == (module, role)]) for role in roles}
+        lines.append(limit_line(module, limits, of_module[0].type_name))
     return lines
+
+
+def _joint_limit(items: list[Item]) -> float:
+    """A limit holds for every weight of its module: the largest one advised, or more where a healthy tensor needs it."""
+    limit = max(item.limit for item in items if item.limit is not None and item.line)
+    healthy = [item.max for item in items if item.limit is None and item.max > limit]
+    return 2.0 ** math.ceil(math.log2(max(healthy))) if healthy else limit
 
 
 def _width_lines(items: tuple[Item, ...]) -> list[str]:

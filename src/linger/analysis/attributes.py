@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain attributes of modules, in which a model may keep its state between calls: as they were, after a pass of linger's own."""
+"""Restores the plain attributes of modules after a pass of linger's own: a model may keep its state in them."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, MutableSequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 _OWN = "linger."
-"""Modules of this package keep what they know: it is no state of the user's."""
+"""Modules of this package are left alone: their attributes are no state of the user's."""
 
 _OF_TORCH = frozenset(vars(nn.Module()))
 """Attributes that every module has: parameters, children, hooks, the mode."""
 
 
 @contextmanager
-def kept_attributes(model: Any, change: Callable[[Tensor], Tensor] | None = None) -> Iterator[None]:
+def kept_attributes(model: object, change: Callable[[Tensor], Tensor] | None = None) -> Iterator[None]:
     """Let a pass change attributes and buffers of a model; afterwards they are as they were.
 
     That holds for what an attribute refers to, and for the content of tensors, lists, dicts, sets and deques, inside each
@@ -27,14 +27,13 @@ def kept_attributes(model: Any, change: Callable[[Tensor], Tensor] | None = None
 
     Args:
         model: A module; anything else has no attributes.
-        change: What a tensor in an attribute is for the time of the pass.
+        change: Replaces a tensor in an attribute for the time of the pass.
     """
     memory = _Memory(change)
-    for module in (
-        model.modules() if isinstance(model, nn.Module) and not isinstance(model, torch.jit.ScriptModule) else ()
-    ):
-        if not type(module).__module__.startswith(_OWN):
-            memory.keep_module(module)
+    if isinstance(model, nn.Module) and not isinstance(model, torch.jit.ScriptModule):
+        for module in model.modules():
+            if not type(module).__module__.startswith(_OWN):
+                memory.keep_module(module)
     try:
         yield
     finally:
@@ -65,22 +64,22 @@ class _Memory:
 
         self._undo.append(undo)
         attributes.update({name: self._kept(value) for name, value in own.items()})
-        buffers.update({name: self._kept(value) for name, value in kept_buffers.items()})
+        buffers.update({name: cast(Tensor | None, self._kept(value)) for name, value in kept_buffers.items()})
 
     def restore(self) -> None:
         """Bring everything back."""
         for undo in reversed(self._undo):
             undo()
 
-    def _kept(self, value: Any) -> Any:
-        """A value as the pass shall see it; what it can change is remembered."""
+    def _kept(self, value: object) -> object:
+        """The value that the pass will see; everything in it that can be changed is remembered."""
         if id(value) in self._changed:
             return self._changed[id(value)]
         self._alive.append(value)
         if isinstance(value, nn.Parameter):
-            return value  # a weight is no state, and nothing that is small
+            return value  # a weight is no state between calls, and may be large
         if isinstance(value, Tensor):
-            seen: Any = self._change(value)
+            seen: object = self._change(value)
             self._keep_tensor(value)
         elif isinstance(value, tuple):
             parts = [self._kept(part) for part in value]
@@ -92,7 +91,7 @@ class _Memory:
         self._changed[id(value)] = seen
         return seen
 
-    def _keep_content(self, value: Any) -> None:
+    def _keep_content(self, value: object) -> None:
         if isinstance(value, (list, deque)):
             self._keep_sequence(value)
         elif isinstance(value, dict):
@@ -145,9 +144,9 @@ class _Memory:
         self._undo.append(undo)
 
 
-def _tuple_like(value: tuple[Any, ...], parts: list[Any]) -> Any:
+def _tuple_like(value: tuple[Any, ...], parts: list[object]) -> object:
     """A tuple of the same kind, also a named one."""
-    make = getattr(type(value), "_make", type(value))
+    make: Callable[[list[object]], object] = getattr(type(value), "_make", type(value))
     return make(parts)
 
 

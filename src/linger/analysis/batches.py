@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
@@ -13,12 +13,14 @@ from torch.utils._pytree import tree_map
 
 from linger.errors import LingerError, UsageError
 
+_Tree = TypeVar("_Tree")
+
 Batch = tuple[Any, ...]
 """The positional arguments of one forward pass."""
 
 
-def as_batches(inputs: Any) -> Iterable[Batch]:
-    """One tuple of arguments per batch, from every form a user may give.
+def as_batches(inputs: object) -> Iterable[Batch]:
+    """One tuple of arguments per batch, from every form that inputs may have.
 
     A tensor is the one argument of one batch, a tuple holds the arguments of one batch, anything else that can be
     iterated over gives batches: tensors, tuples, or single arguments of another kind.
@@ -38,20 +40,24 @@ def as_batches(inputs: Any) -> Iterable[Batch]:
     return (batch if isinstance(batch, tuple) else (batch,) for batch in inputs)
 
 
-def fresh(tree: Any) -> Any:
-    """A nest of arguments with every tensor copied, once: what is changed in place later does not reach the original."""
+def fresh(tree: _Tree) -> _Tree:
+    """A copy of a nest of arguments, tensors included: the original does not see what is changed in place later.
+
+    A tensor that occurs twice is copied once.
+    """
     made: dict[int, Tensor] = {}
 
-    def copy(leaf: Any) -> Any:
-        if isinstance(leaf, PackedSequence):
-            return leaf._replace(data=copy(leaf.data))
-        if not isinstance(leaf, Tensor):
-            return leaf
-        if id(leaf) not in made:
-            made[id(leaf)] = leaf.detach().clone()
-        return made[id(leaf)]
+    def once(tensor: Tensor) -> Tensor:
+        if id(tensor) not in made:
+            made[id(tensor)] = tensor.detach().clone()
+        return made[id(tensor)]
 
-    return tree_map(copy, tree)
+    def copy(leaf: object) -> object:
+        if isinstance(leaf, PackedSequence):
+            return leaf._replace(data=once(leaf.data))
+        return once(leaf) if isinstance(leaf, Tensor) else leaf
+
+    return cast(_Tree, tree_map(copy, tree))
 
 
 def tensors_of(tree: object) -> Iterator[Tensor]:

@@ -31,13 +31,13 @@ from linger.errors import UsageError, listing
 Source = str | os.PathLike[str] | Mapping[str, Any] | nn.Module
 
 _STATE_KEYS = ("state_dict", "model_state_dict", "model", "net", "network", "module", "weights", "params")
-"""Where training scripts put the state_dict, the usual place first."""
+"""Keys under which training scripts keep the state_dict, the usual one first."""
 
 _TRAINING_KEYS = re.compile(r"optim|sched|scaler|rng|ema_(opt|sched)|hyper|config|args", re.IGNORECASE)
 """Parts of a checkpoint that are about the training, not about the model."""
 
 _OPAQUE = re.compile(r"torch\.(bits\w+|u?int[1-7]|float4\w+)")
-"""Element types that torch stores and cannot convert."""
+"""Element types that torch can store but not convert."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Stored:
 
     @property
     def shape_text(self) -> str:
-        """Sizes as people write them."""
+        """The sizes, `64×3×7×7`."""
         return shape_text(self.shape)
 
     @property
@@ -69,7 +69,7 @@ def stored_tensors(source: Source) -> list[Stored]:
             checkpoint that holds one (`{'state_dict': …}`), or a module.
 
     Raises:
-        UsageError: Nothing of the kind, a damaged file, a pickle that would run code, no tensor at all.
+        UsageError: It is none of these, a damaged file, a pickle that would run code, or holds no tensor.
     """
     try:
         where, found = _found(source)
@@ -83,7 +83,7 @@ def stored_tensors(source: Source) -> list[Stored]:
 
 
 def _found(source: Source) -> tuple[str, list[Stored]]:
-    """How messages call the checkpoint, and its tensors."""
+    """The name of the checkpoint in messages, and its tensors."""
     if isinstance(source, nn.Module):
         return type(source).__name__, list(_from_mapping(source.state_dict()))
     if isinstance(source, Mapping):
@@ -177,7 +177,7 @@ def _mapped(file: SafetensorsFile, entry: Entry) -> Stored:
     return Stored(entry.name, entry.shape, entry.dtype, lambda: file.values(entry))
 
 
-def _load(path: Path) -> Any:
+def _load(path: Path) -> Mapping[Any, Any]:
     """What `torch.save` wrote, without running anything."""
     refusal = _unreadable_archive(path)
     if refusal:
@@ -195,7 +195,7 @@ def _load(path: Path) -> Any:
     return loaded
 
 
-def _load_safely(path: Path) -> Any:
+def _load_safely(path: Path) -> object:
     with torch.serialization.safe_globals(_harmless()):
         try:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -206,7 +206,7 @@ def _load_safely(path: Path) -> Any:
 
 
 def _harmless() -> list[Any]:
-    """What numpy's numbers and arrays are pickled as: an accuracy beside the weights is often one. They only hold data."""
+    """What pickles of numpy's numbers and arrays refer to: an accuracy beside the weights is often one. They only hold data."""
     array = np.zeros(1)
     made_by = [array.__reduce__()[0], array[0].__reduce__()[0]]
     dtypes = [type(np.dtype(code)) for code in np.typecodes["AllInteger"] + np.typecodes["Float"] + "?"]
@@ -254,7 +254,7 @@ def _state_dict(loaded: Mapping[Any, Any]) -> Mapping[str, Any]:
     return {k: v for k, v in loaded.items() if _is_tensor(v) or not _TRAINING_KEYS.search(str(k))}
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     return isinstance(value, (Tensor, np.ndarray))
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tensor loses as fixed-point numbers: noise at several widths and exponents, clipping, zeros, channels."""
+"""What a tensor loses when it is written in fixed point: noise, clipped values and zeros in several formats."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,22 +15,21 @@ from linger.numeric.fixed import limits, scale_for
 
 WIDTHS = (4, 8, 16)
 USUAL = 8
-"""The width that advice is about."""
+"""The width that advice is given for."""
 
 _LARGE = 8.0
-"""A channel that reaches so many times as far as the median one takes three bits from it."""
+"""A channel whose maximum is this many times the median one's costs the median channel three bits."""
 
 _FINER = 6
-"""How many exponents above the rule's are tried: clipping six bits' worth of range never pays."""
-
+"""How many exponents above the rule's are tried: clipping more than six bits of the range never pays."""
 
 _VANISHING = 2.0**-100
-"""Squares that float32 loses are below 2^-126 each: beside this much per number they change nothing in 26 bits."""
+"""Each square that float32 loses is below 2^-126: if the sum is larger than this per number, they change none of its 26 bits."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """One way to write a tensor: width, fraction bits, and what that costs."""
+    """A fixed-point format for a tensor, and what the tensor loses in it."""
 
     bits: int
     fraction_bits: int
@@ -75,10 +74,10 @@ class Loss:
         rule: Per width, the format of linger's own rule: the finest that holds the largest magnitude.
         best: Per width, the format with the least noise.
         neighbours: At 8 bits, the formats one exponent below and one above the rule's.
-        body_db: At 8 bits and the rule's format, signal to noise of the 99 % of the values up to Dynamic: outliers own
-            the power of a tensor and hide what happens to the rest.
-        unused_bits: At 8 bits, how much of the range the largest magnitude leaves free.
-        outlier_bits: log2(max/dynamic): what the last 1 % of the values costs everyone.
+        body_db: At 8 bits and the rule's format, signal to noise of the 99 % of the values up to Dynamic: outliers hold
+            most of a tensor's power and would hide what happens to the rest.
+        unused_bits: At 8 bits, how many bits of the range the largest magnitude leaves unused.
+        outlier_bits: log2(max/dynamic): the bits that the largest 1 % of the values cost all others.
         channels: How evenly the channels share the scale; None for vectors.
     """
 
@@ -122,12 +121,7 @@ def measure_loss(values: Values, found: Magnitudes, channels: int | None = None)
     if not found.count or found.maximum == 0:
         return None
     rule = {bits: _exponent(scale_for(found.maximum, bits)) for bits in WIDTHS}
-    sums = _Sums()
-    for bits in WIDTHS:
-        finest = _FINER if bits <= USUAL else 1
-        for exponent in range(rule[bits] - 1, rule[bits] + finest + 1):
-            low, high = limits(bits)
-            sums.noises[bits, exponent] = _Noise(math.ldexp(1.0, exponent), low, high)
+    sums = _Sums(noises=dict(_trials(rule)))
     for block in _finite_blocks(values):
         _add(sums, block, found.dynamic, (USUAL, rule[USUAL]))
     formats = {key: _format(key, noise, sums) for key, noise in sums.noises.items()}
@@ -135,9 +129,9 @@ def measure_loss(values: Values, found: Magnitudes, channels: int | None = None)
     body = sums.noises[USUAL, usual].body_power
     return Loss(
         rule={bits: formats[bits, rule[bits]] for bits in WIDTHS},
-        best={bits: max((f for f in formats.values() if f.bits == bits), key=_quality) for bits in WIDTHS},
+        best={bits: _best(formats.values(), bits) for bits in WIDTHS},
         neighbours=(formats[USUAL, usual - 1], formats[USUAL, usual + 1]),
-        body_db=decibel(sums.body_signal, body) if sums.body_signal else decibel(sums.signal, body),
+        body_db=decibel(sums.body_signal or sums.signal, body),
         unused_bits=math.log2(limits(USUAL)[1] / (found.maximum * math.ldexp(1.0, usual))),
         outlier_bits=math.log2(found.maximum / found.dynamic) if found.dynamic else math.inf,
         channels=_channel_loss(values, channels, usual),
@@ -151,8 +145,17 @@ def decibel(signal: float, noise: float) -> float:
     return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
-def _quality(found: Format) -> tuple[float, int]:
-    return found.sqnr_db, -found.fraction_bits  # at equal noise the wider range
+def _trials(rule: Mapping[int, int]) -> Iterator[tuple[tuple[int, int], _Noise]]:
+    """The formats that are tried: at every width the rule's exponent, one below it and some above it."""
+    for bits, exponent in rule.items():
+        finest = exponent + (_FINER if bits <= USUAL else 1)
+        for tried in range(exponent - 1, finest + 1):
+            yield (bits, tried), _Noise(math.ldexp(1.0, tried), *limits(bits))
+
+
+def _best(formats: Iterable[Format], bits: int) -> Format:
+    """The format with the least noise; at equal noise the one with the wider range."""
+    return max((f for f in formats if f.bits == bits), key=lambda f: (f.sqnr_db, -f.fraction_bits))
 
 
 def _exponent(scale: float) -> int:
@@ -176,7 +179,7 @@ def _add(sums: _Sums, x: Array, dynamic: float, usual: tuple[int, int]) -> None:
     is_body = size <= dynamic
     sums.signal += _power(x, largest)
     sums.body_signal += _power(x[is_body], largest)
-    sums.nonzero += int(np.count_nonzero(x != 0))  # counting floats is slow, comparing them is not
+    sums.nonzero += int(np.count_nonzero(x != 0))  # faster than counting the nonzero floats themselves
     sums.count += x.size
     q = np.empty_like(x)
     for key, noise in sums.noises.items():

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the layers of a model put out: hooks on the leaves, statistics per call, gathered over forward passes."""
+"""The outputs of the layers of a model: hooks on its leaves, and statistics per call, gathered over forward passes."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial, reduce
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,35 +47,34 @@ def root_name(path: str) -> str:
 def leaf_layers(model: nn.Module, *, is_whole: Predicate, is_helper: Predicate) -> dict[str, nn.Module]:
     """The layers that a model consists of, by `root.<path>`; a shared one has several names.
 
-    A leaf has no parts, or `is_whole` says that its parts are its own business (so it is with torch's attention and with
-    the parts of a parametrisation). `is_helper` names parts that are no layers. Scripted parts take no hooks, so none of
-    them is a leaf.
+    A leaf has no parts, or counts as one layer with them: by `is_whole`, and torch's attention. Helpers are no parts:
+    those of `is_helper`, and parametrizations. Scripted modules take no hooks, so none of them is a leaf.
     """
     found: dict[str, nn.Module] = {}
-    closed: str | None = None  # the path whose inside is skipped; a parent comes before its parts
+    closed = ""  # how the names begin that are skipped; a parent comes before its parts
     for path, module in model.named_modules(remove_duplicate=False):
-        if closed is not None and (not closed or path.startswith(f"{closed}.")):
+        name = root_name(path)
+        if closed and name.startswith(closed):
             continue
-        closed = None
-        if is_helper(module) or isinstance(module, (ParametrizationList, torch.jit.ScriptModule)):
-            closed = path
-        elif is_whole(module) or isinstance(module, nn.MultiheadAttention) or not _has_parts(module, is_helper):
-            closed = path
-            if not isinstance(module, _LISTS):
-                found[root_name(path)] = module
+        is_skipped = is_helper(module) or isinstance(module, (ParametrizationList, torch.jit.ScriptModule))
+        is_leaf = not is_skipped and _is_leaf(module, is_whole, is_helper)
+        closed = f"{name}." if is_skipped or is_leaf else ""
+        if is_leaf and not isinstance(module, _LISTS):
+            found[name] = module
     return found
 
 
-def _has_parts(module: nn.Module, is_helper: Predicate) -> bool:
+def _is_leaf(module: nn.Module, is_whole: Predicate, is_helper: Predicate) -> bool:
     parametrizations = module.parametrizations if is_parametrized(module) else None
-    return any(child is not parametrizations and not is_helper(child) for child in module.children())
+    parts = [child for child in module.children() if child is not parametrizations and not is_helper(child)]
+    return not parts or is_whole(module) or isinstance(module, nn.MultiheadAttention)
 
 
 def compiled_pattern(method: str, match_pattern: str | re.Pattern[str]) -> re.Pattern[str]:
-    """The regular expression of a call.
+    """The regular expression that a call was given.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is not a regular expression.
     """
     try:
         return re.compile(match_pattern)
@@ -102,7 +100,7 @@ def matching_layers(method: str, layers: Mapping[str, nn.Module], pattern: re.Pa
     return found
 
 
-def no_match(pattern: re.Pattern[str], names: Mapping[str, Any]) -> str:
+def no_match(pattern: re.Pattern[str], names: Collection[str]) -> str:
     """The sentence for a pattern that fits none of the names."""
     return (
         f"match_pattern={pattern.pattern!r} matches none of the {len(names)} layers, which are called "
@@ -110,12 +108,12 @@ def no_match(pattern: re.Pattern[str], names: Mapping[str, Any]) -> str:
     )
 
 
-def main_output(module: nn.Module, output: Any) -> Any:
-    """What a layer is there for: of an RNN the sequence of outputs without the last state, else everything."""
+def main_output(module: nn.Module, output: object) -> object:
+    """What a layer computes for others: of an RNN the sequence of outputs without the last state, else everything."""
     return output[0] if isinstance(module, nn.RNNBase) and isinstance(output, tuple) else output
 
 
-def measured_tensors(module: nn.Module, output: Any) -> list[Tensor]:
+def measured_tensors(module: nn.Module, output: object) -> list[Tensor]:
     """The tensors whose values make a layer's row: its float ones, or all if none is float."""
     main = main_output(module, output)
     return float_tensors(main) or list(tensors_of(main))
@@ -135,22 +133,22 @@ def is_without_values() -> bool:
     return torch.jit.is_tracing() or torch.compiler.is_compiling()  # type: ignore[attr-defined]  # torch documents it
 
 
-def _nothing(*_: Any) -> None:
-    """Stands for a hook in a copy of the model."""
+def _nothing(*_: object) -> None:
+    """Replaces a hook in a copy of the model."""
 
 
 class Hook:
-    """A hook that stays behind when its model is copied or saved: in the copy it does nothing."""
+    """A hook that is not copied or saved with its model: in the copy it does nothing."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         self._function = function
 
-    def __call__(self, *arguments: Any) -> None:
-        """Hand the call on, hidden from whoever intercepts torch functions."""
+    def __call__(self, *arguments: object) -> None:
+        """Call the function; interceptors of torch functions do not see what it does."""
         with torch._C.DisableTorchFunction(), torch.no_grad():  # noqa: SLF001 - torch has no public name for it
             self._function(*arguments)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[Hook], tuple[Callable[..., None]]]:
         return Hook, (_nothing,)
 
 
@@ -171,12 +169,12 @@ class Calls:
             model.register_forward_hook(Hook(self._end), always_call=True),
         ]
 
-    def _begin(self, *_: Any) -> None:
+    def _begin(self, *_: object) -> None:
         if self._depth == 0:
             self._counts.clear()
         self._depth += 1
 
-    def _end(self, *_: Any) -> None:
+    def _end(self, *_: object) -> None:
         self._depth = max(self._depth - 1, 0)
 
     def number(self, name: str) -> int:
@@ -187,7 +185,7 @@ class Calls:
 
 @dataclass
 class _Entry:
-    """One row to be: a layer's n-th call in a pass. Shape and type are those of the first pass."""
+    """What becomes one row: a layer's n-th call in a pass. Shape and type are those of the first pass."""
 
     name: str
     call: int
@@ -235,7 +233,7 @@ class LayerOutputs:
         return handles
 
     def _see(
-        self, number: int, name: str, calls: Calls, is_counted: Callable[[], bool], module: nn.Module, *rest: Any
+        self, number: int, name: str, calls: Calls, is_counted: Callable[[], bool], module: nn.Module, *rest: object
     ) -> None:
         if is_without_values() or not is_counted():
             return

@@ -21,6 +21,8 @@ import numpy as np
 
 from linger.analysis.blocks import BLOCK, Array, Values, integer_magnitudes, is_floating, read_blocks
 
+Number = float | np.number[Any]
+
 SHARE = 0.99
 """The share of values that lie at or below `dynamic`."""
 
@@ -89,7 +91,7 @@ def rank_from_above(count: int) -> int:
 class _Largest:
     """The `wanted` largest magnitudes of all blocks seen; more are kept until it is worth dropping them."""
 
-    def __init__(self, wanted: int, threshold: Any = None) -> None:
+    def __init__(self, wanted: int, threshold: Number | None = None) -> None:
         self.wanted = wanted
         self.threshold = threshold
         self._kept: list[Array] = []
@@ -108,18 +110,19 @@ class _Largest:
         largest = np.partition(everything, everything.size - self.wanted)[-self.wanted :]
         self._kept, self._count, self.threshold = [largest], largest.size, largest[0]
 
-    def smallest_of(self, rank: int) -> Any:
+    def smallest_of(self, rank: int) -> Number | None:
         """The `rank`-th largest magnitude; None if so many were not kept."""
         everything = np.concatenate(self._kept) if self._kept else np.empty(0)
         if everything.size < rank:
             return None
-        return np.partition(everything, everything.size - rank)[everything.size - rank]
+        found: Number = np.partition(everything, everything.size - rank)[everything.size - rank]
+        return found
 
 
 @dataclass
 class _Running:
     count: int = 0
-    maximum: Any = 0
+    maximum: Number = 0
     total: float = 0.0
     nans: int = 0
     infinities: int = 0
@@ -198,7 +201,7 @@ def _mean(values: Values, running: _Running, sums: list[float], count: int) -> f
     return nearest(total / count, kind)
 
 
-def _guess(values: Values) -> Any:
+def _guess(values: Values) -> Number | None:
     """A magnitude a little below the order statistic, from pieces spread over the tensor."""
     step = max(values.size // _SAMPLE_PIECES, 1)
     starts = range(0, max(values.size - _PIECE, 1), step)
@@ -210,7 +213,8 @@ def _guess(values: Values) -> Any:
         return None
     share = (SHARE - _MARGIN) if values.implicit_zeros == 0 else 0.0
     position = int(sample.size * share)
-    return np.partition(sample, position)[position]
+    found: Number = np.partition(sample, position)[position]
+    return found
 
 
 def _again(values: Values, wanted: int) -> _Largest:

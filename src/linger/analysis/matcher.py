@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which layers feed which: one watched forward pass.
 
-Hooks tell which tensor a layer returned, a TorchFunctionMode tells which function used it. A tensor counts as
-used by every call that receives it, and by being part of the model's output, so "its only consumer" is exact for
-the path that ran.
+Hooks see which tensor a layer returned, a TorchFunctionMode sees which function used it. A tensor counts as used by
+every call that receives it, and by being part of the model's output, so "its only consumer" is exact for the path that
+ran.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _BATCH_NORM = frozenset({nn.functional.batch_norm, torch.batch_norm})
 
 @dataclass
 class _Use:
-    function: Any
+    function: Callable[..., Any]
     module: nn.Module | None
     is_in_place: bool
 
 
 @dataclass
 class Wiring:
-    """What the watched pass saw: outputs of each layer call, uses of each tensor."""
+    """What the watched pass saw: the results of each layer's calls, the uses of each tensor."""
 
     results: dict[nn.Module, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
-    inputs: dict[nn.Module, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    inputs: dict[nn.Module, list[object]] = field(default_factory=lambda: defaultdict(list))
     uses: dict[int, list[_Use]] = field(default_factory=lambda: defaultdict(list))
     returned: set[int] = field(default_factory=set)
-    kept: list[Any] = field(default_factory=list)  # ids are unique only while the tensors live
+    kept: list[object] = field(default_factory=list)  # ids are unique only while the tensors live
 
     def sole_consumer(self, tensor: Tensor) -> _Use | None:
         """The one use of a tensor, or None if it has none, several, or leaves the model."""
@@ -51,7 +51,7 @@ class Wiring:
         return found[0] if len(found) == 1 and id(tensor) not in self.returned else None
 
     def feeds_only_relu(self, tensor: Tensor) -> bool:
-        """Whether ReLU is all that ever sees this tensor; after an in-place ReLU everybody sees its result."""
+        """Whether ReLU is the only consumer of a tensor; after an in-place ReLU all others see its result."""
         uses = self.uses[id(tensor)]
         if uses and uses[0].is_in_place:
             return uses[0].function in _RELU
@@ -59,7 +59,7 @@ class Wiring:
         return use is not None and use.function in _RELU
 
     def feeds_only_batch_norm(self, tensor: Tensor) -> nn.Module | None:
-        """The batch-norm layer that alone sees this tensor."""
+        """The batch-norm layer that is the only consumer of a tensor."""
         use = self.sole_consumer(tensor)
         return use.module if use is not None and use.function in _BATCH_NORM else None
 
@@ -69,7 +69,13 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self._wiring, self._running = wiring, running
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         is_look = getattr(func, "__name__", "") in ("__get__", "size", "dim", "numel", "is_floating_point")
         if not is_look:
@@ -81,14 +87,14 @@ class _Watch(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _is_in_place(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def _is_in_place(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     if func is nn.functional.relu:
         return bool(kwargs.get("inplace", args[1] if len(args) > 1 else False))
     return getattr(func, "__name__", "").endswith("_") and not getattr(func, "__name__", "").endswith("__")
 
 
 def watch(model: nn.Module, arguments: Sequence[Any]) -> Wiring:
-    """Run `model(*arguments)` once, in evaluation mode, and note who used what.
+    """Run `model(*arguments)` once, in evaluation mode, and note which call used which tensor.
 
     The model's mode, statistics and the random state are as before afterwards.
     """
@@ -100,7 +106,7 @@ def watch(model: nn.Module, arguments: Sequence[Any]) -> Wiring:
         wiring.inputs[module].append(args[0] if args else None)
         wiring.kept.append(args)
 
-    def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 - a hook's signature
+    def leave(module: nn.Module, args: tuple[Any, ...], output: object) -> None:  # noqa: ARG001 - a hook's signature
         running.pop()
         if isinstance(output, Tensor):
             wiring.results[module].append(output)
@@ -119,7 +125,7 @@ def watch(model: nn.Module, arguments: Sequence[Any]) -> Wiring:
     return wiring
 
 
-def _call(model: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+def _call(model: nn.Module, arguments: Sequence[Any]) -> object:
     try:
         return model(*arguments)
     except LingerError:
@@ -142,7 +148,7 @@ def computes_like(layer: nn.Module, kind: type[nn.Module]) -> bool:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; each module's own mode, and what it keeps in attributes, is restored."""
+    """Evaluation mode inside the block; afterwards each module's own mode and attributes are restored."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -27,16 +27,16 @@ class NarrowTable(Table):
     ) -> None:
         super().__init__(title=Text(title), title_justify="left")
         self._headings, self._cells = list(headings), [list(row) for row in rows]
-        last = len(headings) - 1
-        for index, (name, is_words) in enumerate(zip(headings, is_text, strict=True)):
-            is_broken = is_words and index == last and index > 0
-            self.add_column(name, justify="left" if is_words else "right", no_wrap=not is_broken, overflow="fold")
+        ends_in_text = len(headings) > 1 and is_text[-1]
+        for name, is_words in zip(headings, is_text, strict=True):
+            self.add_column(name, justify="left" if is_words else "right", no_wrap=True, overflow="fold")
+        self.columns[-1].no_wrap = not ends_in_text
         self._styles = [""] * len(self._cells) if styles is None else list(styles)
         for row, style in zip(self._cells, self._styles, strict=True):
             self.add_row(*map(Text, row), style=style)  # plain: a name may look like markup
         longest = [max(map(len, column)) for column in zip(self._headings, *self._cells, strict=True)]
-        if is_text[last] and last > 0:
-            longest[last] = min(longest[last], _SENTENCE)
+        if ends_in_text:
+            longest[-1] = min(longest[-1], _SENTENCE)
         self._needed = sum(longest) + 3 * len(longest) + 1
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an analysis found: a row per tensor, as the documented log, as JSON, as CSV and on a terminal. Knows no torch."""
+"""The result of an analysis: a row per tensor, as the documented log, as JSON, CSV and a table. Imports no torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHORT_HEADER = ("Layer_name", "Mean", "Max", "Multiple", "Dynamic 0.99", "Versu"
 LONG_HEADER = ("Layer_name", "Mean", "Max", "Multiple(Max/Mean)", "Dynamic 0.99", "Versu(Max/Dynamic)")
 
 ALARM = "!" * 14
-"""Every cell of the row under an abnormal one."""
+"""The text of every cell in the row below an abnormal one."""
 
 _LARGE, _SMALL = 1e8, 1e-4
 """Beyond these a number is written with an exponent."""
@@ -45,7 +45,7 @@ class Row:
         shape: Sizes, `64×3×7×7`.
         dtype: Element type.
         call: Which call of the layer in a forward pass, from 0.
-        note: What else there is to say: NaN, infinities, all zero, empty, values that could not be read.
+        note: Anything unusual: NaN, infinities, all zero, empty, values that could not be read.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Analysis:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the numbers do not say, a sentence per tensor."""
+        """The notes of the rows, a sentence per tensor."""
         return tuple(f"{row.name}: {row.note}" for row in self.rows if row.note)
 
     def to_log(self) -> str:
@@ -165,7 +165,7 @@ def _short(value: float) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -15,22 +15,23 @@ from typing import TYPE_CHECKING, Any
 from linger.files import write_atomically
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from rich.table import Table
 
 NOTHING = "-"
-"""What a table shows where a row has no value."""
+"""Shown where a row has no value."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One field of a row: how it is called above the table, and how it is shown. Numbers are aligned right."""
+    """One field of a row: its heading, and the format that it is shown in. Numbers are aligned right."""
 
     name: str
     heading: str
     form: str = "{}"
 
-    def show(self, row: Any) -> str:
-        """The field of this row as people read it."""
+    def show(self, row: object) -> str:
+        """The field of this row as text."""
         value = getattr(row, self.name)
         return NOTHING if value is None else self.form.format(value)
 
@@ -40,7 +41,7 @@ class Column:
         return self.form == "{}"
 
 
-def to_json(facts: Mapping[str, Any], rows: Iterable[Any], path: str | Path | None) -> str:
+def to_json(facts: Mapping[str, Any], rows: Iterable[DataclassInstance], path: str | Path | None) -> str:
     """Facts and rows (dataclasses) as JSON text, also written to `path` if one is given.
 
     JSON has no infinity: it is the text "inf" or "-inf", which Python's float() reads.
@@ -49,7 +50,7 @@ def to_json(facts: Mapping[str, Any], rows: Iterable[Any], path: str | Path | No
     return written(json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n", path)
 
 
-def to_csv(row_type: type[Any], rows: Iterable[Any], path: str | Path | None) -> str:
+def to_csv(row_type: type[DataclassInstance], rows: Iterable[DataclassInstance], path: str | Path | None) -> str:
     """Rows as CSV text with every field, also written to `path` if one is given. What is None is left empty."""
     return dicts_to_csv(list(row_type.__dataclass_fields__), (asdict(row) for row in rows), path)
 
@@ -96,7 +97,7 @@ def written(text: str, path: str | Path | None) -> str:
     return text
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of a safetensors file, read where they lie: mapped, in pieces, and let go afterwards."""
+"""The tensors of a safetensors file: mapped into memory, read in pieces, and released afterwards."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _TYPES: dict[str, torch.dtype] = {
     "C64": torch.complex64,
 }
 _DROP_AFTER = 16 << 20
-"""Bytes that may stay in memory behind the reader."""
+"""This many bytes that were read already may stay in memory."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one tensor lies in the file."""
+    """The place of one tensor in the file."""
 
     name: str
     dtype: torch.dtype
@@ -86,7 +86,7 @@ class _MappedValues:
         return TensorValues(torch.from_numpy(raw.copy()).view(self._entry.dtype)).read(0, stop - start)
 
     def release(self, start: int, stop: int) -> None:
-        """Take the pages behind the reader out of memory; the system keeps the file in its cache."""
+        """Give back the memory of what was read; the system keeps the file in its cache."""
         end = self._entry.start + stop * self._width
         begin = self._entry.start + start * self._width
         if begin < self._released:  # a second pass
@@ -140,7 +140,7 @@ def _entries(path: Path) -> tuple[Entry, ...]:
 
 
 def _in_order(header: dict[str, Any], base: int) -> Iterator[Entry]:
-    """By name, layer 2 before layer 10: the file itself has lost the order of the model."""
+    """By name, layer 2 before layer 10: the file does not keep the order of the model."""
     for name, place in sorted(header.items(), key=lambda item: natural_order(item[0])):
         start, stop = place["data_offsets"]
         yield Entry(name, _TYPES[place["dtype"]], tuple(place["shape"]), base + start, base + stop)

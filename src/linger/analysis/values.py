@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of a tensor as blocks of numpy arrays, whatever the tensor is: any type, any storage."""
+"""The numbers of a torch tensor of any type and storage as numpy arrays, block by block."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class TensorValues:
         return array
 
     def release(self, start: int, stop: int) -> None:
-        """A tensor's memory is its owner's."""
+        """Nothing to do: the memory belongs to the tensor."""
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
-    """A shape as people write it.
+    """A shape as text.
 
     >>> shape_text((64, 3, 7, 7)), shape_text(())
     ('64×3×7×7', 'scalar')
