@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a repair costs: CPU time at 1 000, 10 000 and 50 000 nodes, and the peak memory of mending a 2.7 GB model.
+"""What a repair costs: CPU time at 1 000, 10 000 and 50 000 nodes, and the peak memory of repairing a 2.7 GB model.
 
 The bars: an exponent of at most 1.15, 10 000 nodes in less than 5 s, less than 300 MB.
 
@@ -75,15 +75,15 @@ def damaged_graph(count: int) -> bytes:
     return content
 
 
-def mend(content: bytes) -> int:
-    made = linger.fix_dequant(content)
+def repair(content: bytes) -> int:
+    made = linger.repair(content)
     assert made.ok
     return len(ir.to_proto(made.model).SerializeToString())
 
 
 def measure_time(rounds: int) -> bool:
     graphs = {count: damaged_graph(count) for count in SIZES}
-    times = medians({str(n): lambda c=c: mend(c) for n, c in graphs.items()}, rounds=rounds, warm_up=1)
+    times = medians({str(n): lambda c=c: repair(c) for n, c in graphs.items()}, rounds=rounds, warm_up=1)
     for name, seconds in times.items():
         print(f"{int(name):6d} nodes: {seconds:6.2f} s, {seconds / int(name) * 1e6:5.0f} µs per node")
     small, middle, large = (times[str(n)] for n in SIZES)
@@ -134,7 +134,7 @@ def measure_memory() -> bool:
         write_large_model(path)
         size = sum(p.stat().st_size for p in Path(folder).iterdir()) / 1e9
         call = f"""import linger
-made = linger.fix_dequant({str(path)!r})
+made = linger.repair({str(path)!r})
 assert made.ok and len(made.changes) >= 3, made
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))"""
         done = subprocess.run([sys.executable, "-c", call], check=True, capture_output=True, text=True)

@@ -16,11 +16,11 @@ STARTS = {name: data for name, data in seeds().items() if not name.startswith("b
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_every_input_of_the_corpus_keeps_its_promises(name):
-    assert exercise(INPUTS[name]) in {"unreadable", "flawed", "not mended", "partly mended", "mended"}
+    assert exercise(INPUTS[name]) in {"unreadable", "flawed", "not repaired", "partly repaired", "repaired"}
 
 
-def test_the_seeds_can_be_mended():
-    assert {name for name, data in STARTS.items() if exercise(data) not in ("mended", "partly mended")} == set()
+def test_the_seeds_can_be_repaired():
+    assert {name for name, data in STARTS.items() if exercise(data) not in ("repaired", "partly repaired")} == set()
 
 
 def test_every_input_has_its_note():
@@ -54,4 +54,4 @@ def test_what_cannot_be_mutated_stays_as_it_is():
 def test_mutated_models_keep_the_promises():
     random = Random(20260101)
     reached = Counter(exercise(mutated(data, random)) for _ in range(4) for data in STARTS.values())
-    assert reached["mended"] > 10
+    assert reached["repaired"] > 10

@@ -28,7 +28,7 @@ REFUSED_BY_LOAD = {
     "lying: a function without a body",
     "lying: a node without a type",
 }
-MENDED = {"lying: a second opset"}
+REPAIRED = {"lying: a second opset"}
 """What `load` refuses, and a repair puts right."""
 
 REFUSED_TO_RUN = {
@@ -58,8 +58,8 @@ LIMITS = {
 }
 """What an entry says of sound files that hold nothing for it: standard ops only, or inputs that nothing reads."""
 
-PARTLY_MENDED = "not everything could be mended. See the list above."
-"""How `linger fix` ends after it wrote what it could mend (docs/repair.md)."""
+PARTLY_REPAIRED = "not everything could be repaired. See the list above."
+"""How `linger repair` ends after it wrote what it could repair (docs/repair.md)."""
 
 ONE_OF_EACH = (
     "no model: truncated",
@@ -94,8 +94,8 @@ def wrong(found):
     """Every outcome that must not be, with the reason."""
     problems = []
     for case in found:
-        is_mended = case["entry"] == "linger fix" and case["message"].endswith(PARTLY_MENDED)
-        is_written_in_vain = case["kind"] != "done" and case["written"] and not is_mended
+        is_repaired = case["entry"] == "linger repair" and case["message"].endswith(PARTLY_REPAIRED)
+        is_written_in_vain = case["kind"] != "done" and case["written"] and not is_repaired
         limit = LIMITS.get(case["entry"])
         reasons = {
             "an error that is not ours": case["kind"] == "escaped",
@@ -106,7 +106,7 @@ def wrong(found):
             and case["kind"] == "done"
             and "inspect" not in case["entry"]
             and "check" not in case["entry"]  # which lists what can be listed
-            and not (case["case"] in MENDED and ("dequant" in case["entry"] or "fix" in case["entry"])),
+            and not (case["case"] in REPAIRED and ("dequant" in case["entry"] or "fix" in case["entry"])),
             "accepted by the runtime": case["case"] in REFUSED_TO_RUN
             and case["kind"] == "done"
             and case["entry"] == "Session",

@@ -50,10 +50,10 @@ def _(path, folder):
     command("convert", folder / "m.onnx", "--to", "linger", "--out", path)
 
 
-@writer("linger fix", "_fix.onnx")
+@writer("linger repair", "_fix.onnx")
 def _(path, folder):
     (folder / path.name.replace("_fix", "")).write_bytes((folder / "m.onnx").read_bytes())
-    command("fix", folder / path.name.replace("_fix", ""))
+    command("repair", folder / path.name.replace("_fix", ""))
 
 
 @writer("linger verify --write-certificate")

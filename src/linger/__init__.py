@@ -14,7 +14,7 @@ _STAGES = {
     "diagnose": "coverage compare_layers LayerComparison sensitivity Sensitivity plot_layers",
     "export": "onnx redirect restore",
     "edit": "graph convert_dialect Conversion",
-    "repair, check": "fix_dequant Repair check CheckResult",
+    "check, repair": "check CheckResult repair Repair",
     "verify": "record Recording save_recordings load_recordings verify Verification check_certificate",
     "run": "Session",
     "compare": "compare FileComparison write_vectors",

@@ -8,9 +8,10 @@ from linger.analysis.result import Analysis as Analysis
 from linger.analysis.weights import wb_analyse as wb_analyse
 from linger.checks.check import check as check
 from linger.checks.check_result import CheckResult as CheckResult
-from linger.checks.repair.fix_dequant import Repair as Repair
-from linger.checks.repair.fix_dequant import fix_dequant as fix_dequant
-from linger.checks.repair.fix_dequant import parser_dequant as parser_dequant
+from linger.checks.repair import Repair as Repair
+from linger.checks.repair import fix_dequant as fix_dequant
+from linger.checks.repair import parser_dequant as parser_dequant
+from linger.checks.repair import repair as repair
 from linger.constraint.advising import advise as advise
 from linger.constraint.batch_norm import NormalizeBatchNorm2d as NormalizeBatchNorm2d
 from linger.constraint.conv_bn import EmptyBatchNorm as EmptyBatchNorm

@@ -25,13 +25,13 @@ def rules_of(result):
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_the_fault_is_found_and_gone_when_mended(case):
+def test_the_fault_is_found_and_gone_when_repaired(case):
     assert case.rule in rules_of(linger.check(case.bad, case.target))
     assert case.rule not in rules_of(linger.check(case.good, case.target))
 
 
 @pytest.mark.parametrize("case", GENERAL, ids=[f"{case.rule}-{i}" for i, case in enumerate(GENERAL)])
-def test_mended_models_have_no_error(case):
+def test_repaired_models_have_no_error(case):
     assert [str(f) for f in linger.check(case.good).errors] == []
 
 

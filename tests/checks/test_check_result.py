@@ -8,7 +8,7 @@ import pytest
 from linger.checks.check_result import CheckResult, json_report, relative_location, worst
 from linger.graph.core.finding import Finding
 
-ERROR = Finding("error", "a (Relu)", "it is wrong", "Mend it.", "LGR402", "t")
+ERROR = Finding("error", "a (Relu)", "it is wrong", "Repair it.", "LGR402", "t")
 WARNING = Finding("warning", "", "it is dead", "Remove it.", "LGR206", "w")
 NOTE = Finding("note", "b (Abs)", "it is open", "Close it.", "LGR209")
 
@@ -56,7 +56,7 @@ def test_json_has_the_documented_keys_and_no_others():
                         "node": "a (Relu)",
                         "tensor": "t",
                         "reason": "it is wrong",
-                        "remedy": "Mend it.",
+                        "remedy": "Repair it.",
                     }
                 ],
             },

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import linger
-from linger.checks.check_result import RULES, CheckResult
-from linger.checks.sarif import sarif_report
+from linger.checks.check_result import RULES, CheckResult, sarif_report
 from linger.graph.core.finding import Finding
 from tests.support.check_cases import CHIPS, GENERAL
 
@@ -91,7 +90,7 @@ def require_valid(text):
 
 
 FINDINGS = (
-    Finding("error", "if_1/then_branch/conv (Conv)", "wrong", "Mend it.", "LGR402", "t"),
+    Finding("error", "if_1/then_branch/conv (Conv)", "wrong", "Repair it.", "LGR402", "t"),
     Finding("warning", "", "dead", "Remove it.", "LGR206", "w"),
     Finding("note", "", "open", "Close it.", "LGR112"),
 )
@@ -101,7 +100,7 @@ def test_the_log_is_valid_and_names_rule_level_and_place():
     run = require_valid(CheckResult(FINDINGS, Path("models/a b.onnx"), "venus").to_sarif())
     first, second, third = run["results"]
     assert (first["ruleId"], first["level"]) == ("LGR402", "error")
-    assert first["message"]["text"] == "if_1/then_branch/conv (Conv): wrong. Mend it."
+    assert first["message"]["text"] == "if_1/then_branch/conv (Conv): wrong. Repair it."
     assert first["locations"] == [
         {
             "physicalLocation": {"artifactLocation": {"uri": "models/a%20b.onnx"}},
@@ -137,7 +136,7 @@ def test_fingerprints_stay_when_numbers_change_and_differ_between_findings():
         run = json.loads(CheckResult(findings).to_sarif())["runs"][0]
         return [result["partialFingerprints"]["lingerFinding/v1"] for result in run["results"]]
 
-    before, after = FINDINGS[0], Finding("error", FINDINGS[0].node, "wrong by 3", "Mend it.", "LGR402", "t")
+    before, after = FINDINGS[0], Finding("error", FINDINGS[0].node, "wrong by 3", "Repair it.", "LGR402", "t")
     assert prints(before) == prints(after)
     assert len(set(prints(*FINDINGS, before))) == 4  # the same place twice is two alerts
     # sha256 of rule, node, tensor and how many equal ones came before, with zero bytes between

@@ -51,7 +51,12 @@ def test_the_ops_are_listed_without_onnx(tmp_path):
 
 
 def test_what_only_reads_a_file_does_not_start_a_runtime(folder):
-    commands = [["inspect", "m.onnx"], ["check", "m.onnx"], ["convert", "m.onnx", "--to", "linger"], ["fix", "m.onnx"]]
+    commands = [
+        ["inspect", "m.onnx"],
+        ["check", "m.onnx"],
+        ["convert", "m.onnx", "--to", "linger"],
+        ["repair", "m.onnx"],
+    ]
     assert not imported(folder, *commands) & {"onnxruntime", "torch", "matplotlib", "safetensors", "onnxscript"}
 
 

@@ -1,4 +1,4 @@
-"""What every input must survive: only our errors, soon; and a mended model is a model, and stays as it is."""
+"""What every input must survive: only our errors, soon; and a repaired model is a model, and stays as it is."""
 
 import time
 import zlib
@@ -8,8 +8,8 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 import linger
-from linger.checks.repair.proto_repair import repair_proto
-from linger.checks.repair.rules import RULES
+from linger.checks.proto_repair import repair_proto
+from linger.checks.repair_rules import RULES
 from linger.errors import LingerError
 from linger.graph.facts.propagation import propagate
 from linger.graph.files.model_io import load
@@ -21,7 +21,7 @@ SECONDS = 5
 
 
 def exercise(data: bytes) -> str:
-    """Load, look, mend, write, read and mend again; says how far it got.
+    """Load, look, repair, write, read and repair again; says how far it got.
 
     Raises:
         AssertionError: A promise is broken.
@@ -50,13 +50,13 @@ def _stages(data: bytes) -> str:
     _propagated(model)
     _one_rule(data)
     try:
-        mended = linger.fix_dequant(data)
+        repaired = linger.repair(data)
     except LingerError as error:
-        return _sentence("not mended", error)
-    _stays_mended(mended)
+        return _sentence("not repaired", error)
+    _stays_repaired(repaired)
     if hasattr(linger, "convert_dialect"):
-        _converted(mended.model)
-    return "mended" if mended.ok else "partly mended"
+        _converted(repaired.model)
+    return "repaired" if repaired.ok else "partly repaired"
 
 
 def _sentence(reached: str, error: LingerError) -> str:
@@ -76,7 +76,7 @@ def _propagated(model: ir.Model) -> None:
 
 
 def _readable_after_repair(data: bytes) -> None:
-    """What is mended before it is read as a graph may still be refused, in a sentence."""
+    """What is repaired before it is read as a graph may still be refused, in a sentence."""
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
@@ -102,13 +102,13 @@ def _one_rule(data: bytes) -> None:
     assert [f"{rule.name}: {change}" for change in rule.apply(again)] == []
 
 
-def _stays_mended(mended: linger.Repair) -> None:
-    written = content(mended.model)
+def _stays_repaired(repaired: linger.Repair) -> None:
+    written = content(repaired.model)
     again = load(written)  # it must be a model
-    second = linger.fix_dequant(written)
+    second = linger.repair(written)
     assert [str(change) for change in second.changes] == []
     assert content(second.model) == content(again)
-    assert [str(f) for f in second.findings] == [str(f) for f in mended.findings]
+    assert [str(f) for f in second.findings] == [str(f) for f in repaired.findings]
 
 
 def _converted(model: ir.Model) -> None:

@@ -166,5 +166,7 @@ def test_a_file_that_onnx_runtime_refuses_is_named_with_a_way_out(tmp_path):
     )
     onnx.save(wrong, tmp_path / "wrong.onnx")
     Session(tmp_path / "fine.onnx")
-    with pytest.raises(GraphError, match=r"wrong\.onnx: ONNX Runtime cannot load the model: .*linger fix may mend it"):
+    with pytest.raises(
+        GraphError, match=r"wrong\.onnx: ONNX Runtime cannot load the model: .*linger repair may repair it"
+    ):
         Session(tmp_path / "wrong.onnx")

@@ -1,4 +1,4 @@
-"""For every rule of `linger check` the smallest model that breaks it, and the same with the fault mended."""
+"""For every rule of `linger check` the smallest model that breaks it, and the same with the fault repaired."""
 
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ class Case:
 
     rule: str
     body: str
-    mended: str | None = None
+    repaired: str | None = None
     changes: dict = field(default_factory=dict)
     settings: dict = field(default_factory=dict)
     target = None
@@ -29,7 +29,7 @@ class Case:
 
     @property
     def good(self):
-        return text_model(self.body if self.mended is None else self.mended, **(self.settings | self.changes))
+        return text_model(self.body if self.repaired is None else self.repaired, **(self.settings | self.changes))
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ChipCase:
 
     rule: str
     body: str
-    mended: str | None = None
+    repaired: str | None = None
     settings: dict = field(default_factory=dict)
     changes: dict = field(default_factory=dict)
     target: str = "venus"
@@ -49,7 +49,7 @@ class ChipCase:
 
     @property
     def good(self):
-        return _made(self.body if self.mended is None else self.mended, self.settings | self.changes)
+        return _made(self.body if self.repaired is None else self.repaired, self.settings | self.changes)
 
 
 def _made(body, settings):
@@ -91,7 +91,7 @@ def _written(value):
 
 
 def _attributes(op, bad, good, operands="x", **common):
-    return {"body": node(op, operands, **(common | bad)), "mended": node(op, operands, **(common | good))}
+    return {"body": node(op, operands, **(common | bad)), "repaired": node(op, operands, **(common | good))}
 
 
 STANDARD = {"domains": ""}

@@ -122,7 +122,7 @@ if hasattr(linger, "compare"):
     ENTRIES["compare"] = lambda path: linger.compare(path, path)
 if hasattr(linger, "convert_dialect"):
     ENTRIES["convert_dialect"] = lambda path: linger.convert_dialect(path, to="linger")
-for _name in ("fix", "check", "convert", "vectors"):
+for _name in ("repair", "check", "convert", "vectors"):
     if _name in COMMANDS:
         ENTRIES[f"linger {_name}"] = _command(_name, "FILE", *(["--to", "linger"] if _name == "convert" else []))
 

@@ -5,7 +5,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from linger.checks.repair.rules import choose_rules
+from linger.checks.repair_rules import choose_rules
 from linger.runtime.session import Session
 
 SPARING = tuple(rule.name for rule in choose_rules() if rule.name != "complete_types")

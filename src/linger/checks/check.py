@@ -109,7 +109,7 @@ def _proto(source: ModelLike, model: ir.Model) -> onnx.ModelProto:
     try:
         return ir.to_proto(model)
     except (ir.serde.SerdeError, ValueError, TypeError) as error:
-        raise GraphError(f"check: the given model cannot be written as a file ({error}). Mend it first.") from error
+        raise GraphError(f"check: the given model cannot be written as a file ({error}). Repair it first.") from error
 
 
 def _collected(whole: Whole, light: onnx.ModelProto, chip: Target | None) -> Iterator[Finding]:
@@ -142,7 +142,7 @@ def _collected(whole: Whole, light: onnx.ModelProto, chip: Target | None) -> Ite
         yield model_finding(
             NOT_CHECKED,
             f"because of the errors it was not checked {' nor '.join(skipped)}",
-            "Mend these and check again.",
+            "Repair these and check again.",
         )
 
 

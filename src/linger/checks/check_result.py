@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check found, and its forms for people and for programs."""
+"""What a check found, and its forms for people and for programs: JSON and SARIF 2.1.0."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
+from urllib.parse import quote
 
 from linger.checks.limits.target_rules import TARGET_RULES
 from linger.graph.core.check_rules import GENERAL_RULES, CheckRule
@@ -18,13 +19,17 @@ from linger.version import __version__
 FORMAT_VERSION = 1
 """Version of the JSON form. Keys may be added; one that is removed or changes its meaning raises it."""
 
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_FINGERPRINT = "lingerFinding/v1"
+"""Rule, node and tensor: stays the same where numbers in the message change. A new recipe gets a new name."""
+
 RULES: dict[str, CheckRule] = {
     rule.id: rule for rule in sorted((*GENERAL_RULES, *TARGET_RULES.values()), key=lambda rule: rule.id)
 }
 """Every rule, by its id."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CheckResult:
     """Every finding of one file.
 
@@ -90,9 +95,10 @@ class CheckResult:
 
     def to_sarif(self) -> str:
         """The result as a SARIF 2.1.0 log."""
-        from linger.checks.sarif import sarif_report
-
         return sarif_report([self])
+
+    def __repr__(self) -> str:
+        return f"CheckResult({self.summary()})"
 
 
 def relative_location(path: PurePath) -> str:
@@ -120,7 +126,7 @@ def json_report(results: Iterable[CheckResult]) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _file(result: CheckResult) -> dict[str, Any]:
+def _file(result: CheckResult) -> dict[str, object]:
     return {
         "path": result.location,
         "target": result.target,
@@ -130,7 +136,7 @@ def _file(result: CheckResult) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: Finding) -> dict[str, object]:
     return {
         "rule": finding.rule,
         "name": RULES[finding.rule].name,
@@ -140,6 +146,80 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "reason": finding.reason,
         "remedy": finding.remedy,
     }
+
+
+def sarif_report(results: Iterable[CheckResult]) -> str:
+    """One run with the findings of all files; the same text for the same findings."""
+    results = list(results)
+    index = {rule: number for number, rule in enumerate(RULES)}
+    run = {
+        "tool": {
+            "driver": {
+                "name": "linger",
+                "version": __version__,
+                "semanticVersion": __version__,
+                "rules": [_rule(rule) for rule in RULES.values()],
+            }
+        },
+        "invocations": [{"executionSuccessful": True}],
+        "artifacts": [{"location": {"uri": uri}} for uri in dict.fromkeys(_uris(results))],
+        "results": [entry for result in results for entry in _entries(result, index)],
+    }
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _rule(rule: CheckRule) -> dict[str, object]:
+    return {
+        "id": rule.id,
+        "name": rule.name,
+        "shortDescription": {"text": rule.summary},
+        "fullDescription": {"text": f"{rule.summary} {rule.help}"},
+        "help": {"text": rule.help},
+        "defaultConfiguration": {"level": rule.severity},
+    }
+
+
+def _uri(location: str) -> str:
+    """A relative reference: every byte that is not plain is written as %XX, `:` too, which would look like a scheme."""
+    return quote(location, safe="/")
+
+
+def _uris(results: Iterable[CheckResult]) -> Iterable[str]:
+    return (_uri(result.location) for result in results if result.location is not None)
+
+
+def _entries(result: CheckResult, index: dict[str, int]) -> Iterable[dict[str, object]]:
+    seen: Counter[tuple[str, str, str]] = Counter()
+    for finding in result.findings:
+        identity = (finding.rule, finding.node, finding.tensor)
+        yield {
+            "ruleId": finding.rule,
+            "ruleIndex": index[finding.rule],
+            "level": finding.severity,
+            "message": {"text": str(finding)},
+            "locations": [_location(result, finding)],
+            "partialFingerprints": {_FINGERPRINT: _fingerprint(*identity, str(seen[identity]))},
+        }
+        seen[identity] += 1
+
+
+def _location(result: CheckResult, finding: Finding) -> dict[str, object]:
+    location: dict[str, object] = {}
+    if result.location is not None:
+        location["physicalLocation"] = {"artifactLocation": {"uri": _uri(result.location)}}
+    places = []
+    if finding.node:
+        path = finding.node.rpartition(" (")[0]
+        places.append({"name": path.rpartition("/")[2] or path, "fullyQualifiedName": path, "kind": "member"})
+    if finding.tensor:
+        places.append({"name": finding.tensor, "fullyQualifiedName": finding.tensor, "kind": "variable"})
+    if places:
+        location["logicalLocations"] = places
+    return location
+
+
+def _fingerprint(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def worst(results: Sequence[CheckResult]) -> str | None:

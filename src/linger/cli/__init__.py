@@ -18,7 +18,10 @@ from linger.cli.terminal import say, use_readable_signs
 from linger.errors import LingerError, UsageError, missing_extra, printable
 from linger.version import __version__
 
-COMMANDS = ("analyse", "check", "compare", "convert", "fix", "inspect", "ops", "run", "vectors", "verify")
+COMMANDS = ("analyse", "check", "compare", "convert", "inspect", "ops", "repair", "run", "vectors", "verify")
+ALIASES = {"fix": "repair"}
+"""Inherited names of commands, which the help does not list."""
+
 _SHOWN_LETTERS = 80
 
 app = typer.Typer(
@@ -48,14 +51,16 @@ def _commands(
 def load_commands(only: str | None = None) -> typer.Typer:
     """The application with every command registered, or with one: each is the function, or the group, named like its file."""
     known = {*(c.name for c in app.registered_commands), *(g.name for g in app.registered_groups)}
-    for name in [c for c in COMMANDS if c == only] or COMMANDS:
+    names = (*COMMANDS, *ALIASES)
+    for name in [c for c in names if c == only] or names:
         if name in known:
             continue
-        found = getattr(importlib.import_module(f"linger.cli.{name}"), name)
+        home = ALIASES.get(name, name)
+        found = getattr(importlib.import_module(f"linger.cli.{home}"), home)
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name)
         else:
-            app.command(name)(found)
+            app.command(name, hidden=name in ALIASES)(found)
     return app
 
 

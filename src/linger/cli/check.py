@@ -91,8 +91,7 @@ def _joined(errors: list[LingerError]) -> LingerError:
 
 
 def _show(results: list[CheckResult], form: Form, out: Path | None, *, show_all: bool) -> None:
-    from linger.checks.check_result import json_report
-    from linger.checks.sarif import sarif_report
+    from linger.checks.check_result import json_report, sarif_report
 
     if form is Form.table:
         page = io.StringIO()

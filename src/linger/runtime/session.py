@@ -104,7 +104,7 @@ class Session:
         except _ORT_ERRORS as error:
             raise GraphError(
                 f"{self._where}ONNX Runtime cannot load the model: {in_one_line(error)} "
-                "linger check says what is wrong with a file, linger fix may mend it."
+                "linger check says what is wrong with a file, linger repair may repair it."
             ) from error
 
     def _session_arguments(self) -> dict[str, Any]:

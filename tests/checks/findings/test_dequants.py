@@ -21,7 +21,7 @@ def test_every_one_after_the_first_is_named():
     )
     assert found(body) == [
         f"{name} (Dequant): 'q' is dequantised by a (Dequant) already. Let all consumers share one Dequant; "
-        "linger.fix_dequant does."
+        "linger.repair does."
         for name in "be"
     ]
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 import linger
-from linger.checks.repair.rules import RULES, choose_rules
+from linger.checks.repair_rules import RULES, choose_rules
 from linger.graph.passes.order_and_names import sort_nodes
 from linger.graph.passes.qdq_pairs import fill_float_islands
 from tests.support.kernels import LEVELS, kernels

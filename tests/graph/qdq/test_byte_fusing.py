@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from linger.checks.repair.rules import RULES
+from linger.checks.repair_rules import RULES
 from linger.graph.passes.order_and_names import sort_nodes
 from linger.graph.qdq.byte_fusing import ByteFusing, is_between_pair
 from tests.support.kernels import LEVELS, kernels

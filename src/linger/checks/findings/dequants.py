@@ -27,6 +27,6 @@ def dequant_findings(whole: Whole) -> Iterator[Finding]:
             yield place.finding(
                 rules.DUPLICATE_DEQUANT,
                 f"{tensor.name!r} is dequantised by {earlier} already",
-                "Let all consumers share one Dequant; linger.fix_dequant does.",
+                "Let all consumers share one Dequant; linger.repair does.",
                 tensor=tensor.name or "",
             )

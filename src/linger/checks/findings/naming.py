@@ -28,12 +28,12 @@ def name_findings(whole: Whole) -> Iterator[Finding]:
     for place in whole.places:
         name = place.node.name or ""
         if not name and whole.has_dialect:
-            yield place.finding(rules.EMPTY_NAME, "it has no name", "Name it; linger.fix_dequant does.")
+            yield place.finding(rules.EMPTY_NAME, "it has no name", "Name it; linger.repair does.")
         elif name and counts[key(place)] > 1:
             yield place.finding(
                 rules.DUPLICATE_NAME,
                 f"{counts[key(place)]} nodes are called {name!r}",
-                "Give each a name of its own; linger.fix_dequant does.",
+                "Give each a name of its own; linger.repair does.",
                 severity=None if whole.has_dialect else NOTE,  # only packers take a name for the node
             )
     if whole.has_dialect:

@@ -39,9 +39,9 @@ def _complaint(rule: rules.CheckRule, message: str, whole: Whole, explained: Col
     place = _place_of(message, whole)
     if place is None:
         if not explained:
-            yield model_finding(rule, f"the onnx package says: {text}", "Mend it, or export again.")
+            yield model_finding(rule, f"the onnx package says: {text}", "Repair it, or export again.")
     elif str(place) not in explained:
-        yield place.finding(rule, f"the onnx package says: {text}", "Mend it, or export again.")
+        yield place.finding(rule, f"the onnx package says: {text}", "Repair it, or export again.")
 
 
 def _place_of(message: str, whole: Whole) -> Place | None:

@@ -17,7 +17,7 @@ from linger.graph.core.finding import Finding
 from linger.graph.facts.propagation import Propagation, Use, propagate
 from linger.graph.facts.stated_formats import read_scale
 
-_FIX = "linger.fix_dequant mends it."
+_REPAIR = "linger.repair does so."
 
 
 def propagation_findings(whole: Whole, light: onnx.ModelProto) -> Iterator[Finding]:
@@ -90,18 +90,20 @@ def _dequants(found: Propagation, places: _Places) -> Iterator[Finding]:
     for use in found.integer_uses:
         name = use.value.name or ""
         reason = f"it takes integers, and {name!r} is what a Dequant made of them"
-        yield _at(places, use, rules.MISPLACED_DEQUANT, reason, f"Connect it to the tensor before the Dequant; {_FIX}")
+        yield _at(
+            places, use, rules.MISPLACED_DEQUANT, reason, f"Connect it to the tensor before the Dequant; {_REPAIR}"
+        )
     for node, scale in found.wrong_scales:
         own, tensor = read_scale(node, "scale_o"), node.inputs[0]
         yield places.of(node).finding(
             rules.DEQUANT_SCALE,
             f"its scale_o is {'not valid' if own is None else f'{own:g}'}, and its tensor has the scale {scale:g}",
-            f"Set scale_o to {scale:g}; {_FIX}",
+            f"Set scale_o to {scale:g}; {_REPAIR}",
             tensor="" if tensor is None else tensor.name or "",
         )
     for node in found.of_reals:
         yield places.of(node).finding(
-            rules.DEQUANT_OF_FLOAT, "its tensor holds real numbers already", f"Remove it; {_FIX}"
+            rules.DEQUANT_OF_FLOAT, "its tensor holds real numbers already", f"Remove it; {_REPAIR}"
         )
 
 
@@ -109,7 +111,7 @@ def _missing(found: Propagation, places: _Places, use: Use) -> Iterator[Finding]
     name, fact = use.value.name or "", found.fact(use.value)
     reason = f"it needs real numbers, and {name!r} is {fact}"
     yield _at(
-        places, use, rules.MISSING_DEQUANT, reason, f"Put a Dequant with the scale {fact.scale:g} between; {_FIX}"
+        places, use, rules.MISSING_DEQUANT, reason, f"Put a Dequant with the scale {fact.scale:g} between; {_REPAIR}"
     )
 
 
@@ -131,6 +133,6 @@ def _declarations(found: Propagation, places: _Places) -> Iterator[Finding]:
             yield place.finding(
                 rules.DECLARED_TYPE,
                 f"{value.name!r} is declared as {value.dtype.name.lower()}, and it computes {element.name.lower()}",
-                f"Correct or remove the declaration; {_FIX}",
+                f"Correct or remove the declaration; {_REPAIR}",
                 tensor=value.name or "",
             )

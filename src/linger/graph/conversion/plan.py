@@ -14,7 +14,7 @@ from linger.errors import UnsupportedError
 from linger.numeric.onnx.writer import ATTRIBUTE_TYPES, make_attribute
 
 _WIDEST = 32
-EXPORT_AGAIN = "Export the file again, or mend it."
+EXPORT_AGAIN = "Export the file again, or repair it."
 
 
 class NoEquivalent(UnsupportedError):  # noqa: N818 - not an error by itself: it becomes a finding

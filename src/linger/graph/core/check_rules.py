@@ -56,7 +56,7 @@ OPERAND_COUNT = CheckRule(
 )  # fmt: skip
 ONNX_CHECKER = CheckRule(
     "LGR107", "onnx-checker", ERROR, "The checker of the onnx package accepts the file.",
-    "The checker stops at its first complaint; others may follow when it is mended.",
+    "The checker stops at its first complaint; others may follow when it is repaired.",
 )  # fmt: skip
 OPSET_IMPORT = CheckRule(
     "LGR108", "opset-import", ERROR, "Every domain that is used is imported.",
@@ -76,7 +76,7 @@ INFERENCE = CheckRule(
 )  # fmt: skip
 NOT_CHECKED = CheckRule(
     "LGR112", "not-checked", NOTE, "Everything could be checked.",
-    "Some checks need a file without the errors named before. Mend those and check again.",
+    "Some checks need a file without the errors named before. Repair those and check again.",
 )  # fmt: skip
 
 UNDEFINED_TENSOR = CheckRule(
@@ -89,7 +89,7 @@ SHADOWED_TENSOR = CheckRule(
 )  # fmt: skip
 UNSORTED = CheckRule(
     "LGR203", "unsorted", ERROR, "Nodes come after those whose results they use.",
-    "linger sorts when it loads; other tools refuse the file. linger.fix_dequant writes it sorted.",
+    "linger sorts when it loads; other tools refuse the file. linger.repair writes it sorted.",
 )  # fmt: skip
 CYCLE = CheckRule(
     "LGR204", "cycle", ERROR, "No node depends on its own result.",
@@ -146,7 +146,7 @@ PARAMETER_RANGE = CheckRule(
 )  # fmt: skip
 DECLARED_TYPE = CheckRule(
     "LGR303", "declared-type", ERROR, "Declared element types are those that the nodes compute.",
-    "Whoever feeds or reads the tensor by its declaration is misled. Export again, or mend with linger.fix_dequant.",
+    "Whoever feeds or reads the tensor by its declaration is misled. Export again, or use linger.repair.",
 )  # fmt: skip
 OPERAND_TYPE = CheckRule(
     "LGR304", "operand-type", ERROR, "A node gets the element type and width that it is written for.",
@@ -226,23 +226,23 @@ INPUT_RANGE = CheckRule(
 
 MISSING_DEQUANT = CheckRule(
     "LGR601", "missing-dequant", ERROR, "Quantised tensors reach float ops and float outputs through a Dequant.",
-    "Integers would be taken for real numbers. linger.fix_dequant puts the Dequant in.",
+    "Integers would be taken for real numbers. linger.repair puts the Dequant in.",
 )  # fmt: skip
 DUPLICATE_DEQUANT = CheckRule(
     "LGR602", "duplicate-dequant", WARNING, "A tensor has one Dequant.",
-    "The same conversion is computed twice. linger.fix_dequant leaves one for all consumers.",
+    "The same conversion is computed twice. linger.repair leaves one for all consumers.",
 )  # fmt: skip
 DEQUANT_SCALE = CheckRule(
     "LGR603", "dequant-scale", ERROR, "A Dequant has the scale of its tensor.",
-    "All results behind it are wrong by the ratio of the scales. linger.fix_dequant sets it right.",
+    "All results behind it are wrong by the ratio of the scales. linger.repair sets it right.",
 )  # fmt: skip
 DEQUANT_OF_FLOAT = CheckRule(
     "LGR604", "dequant-of-float", ERROR, "A Dequant gets integers.",
-    "Real numbers would be divided by a scale that they do not have. linger.fix_dequant removes it.",
+    "Real numbers would be divided by a scale that they do not have. linger.repair removes it.",
 )  # fmt: skip
 MISPLACED_DEQUANT = CheckRule(
     "LGR605", "misplaced-dequant", ERROR, "No Dequant stands before an op that takes integers.",
-    "The op gets real numbers where it reads integers. linger.fix_dequant connects it to the integers.",
+    "The op gets real numbers where it reads integers. linger.repair connects it to the integers.",
 )  # fmt: skip
 
 ZERO_POINT = CheckRule(

@@ -56,9 +56,9 @@ def load(
 
     Args:
         source: The model.
-        prepare: Mends a file before it is read as a graph; a given ModelProto is copied for it.
+        prepare: Repairs a file before it is read as a graph; a given ModelProto is copied for it.
         allowed: Categories of flaws (`linger.graph.files.soundness`) with which a model is not refused: for those that report
-            them, or mend them.
+            them, or repair them.
 
     Raises:
         UsageError: There is no such file, or it is something else than a file.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether standard nodes have the attributes and operands without which nothing can be said of them.
 
-Only what all versions of an op agree on is asked for, so that a file with a wrong opset can still be read and mended.
+Only what all versions of an op agree on is asked for, so that a file with a wrong opset can still be read and repaired.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linger.checks.repair.rules import RULES, choose_rules
+from linger.checks.repair_rules import RULES, choose_rules
 from linger.errors import UsageError
 from tests.support.onnx_text import checked, content, parse, printed
 from tests.support.passes import computed

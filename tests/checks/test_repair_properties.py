@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 import linger
-from linger.checks.repair.fix_dequant import Repair
+from linger.checks.repair import Repair
 from linger.graph.core.finding import NOTE
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
@@ -32,13 +32,13 @@ WAYS = st.lists(st.sampled_from(KINDS), min_size=1, max_size=3)
 
 
 def claims(repair: Repair) -> list[str]:
-    """What the repair says of what it could not mend, notes left out."""
+    """What the repair says of what it could not repair, notes left out."""
     return [str(f) for f in repair.findings if f.severity != NOTE]
 
 
 def unhurt(made: Made, rules: Rules) -> None:
     """A right file comes back as it was, and without complaint."""
-    repair = linger.fix_dequant(made.model, rules=rules)
+    repair = linger.repair(made.model, rules=rules)
     left = edits(repair)
     if any(change.rule == "cancel_dq_q" for change in repair.changes):
         left = [text for text in left if "does the same [remove_dequant]" not in text]  # of tensors that became one
@@ -75,7 +75,7 @@ def restored(made: Made, hurt: Damaged, number: int, rules: Rules) -> str:
     except linger.UsageError:
         return "does not run"
     given_bytes = hurt.model.SerializeToString(deterministic=True)
-    repair = linger.fix_dequant(hurt.model, rules=rules)
+    repair = linger.repair(hurt.model, rules=rules)
     assert hurt.model.SerializeToString(deterministic=True) == given_bytes  # the given model stays as it is
     if hurt.can_be_restored:
         assert claims(repair) == []
@@ -84,7 +84,7 @@ def restored(made: Made, hurt: Damaged, number: int, rules: Rules) -> str:
     repaired = ir.to_proto(repair.model)
     same_as_before(made, hurt, repaired, number, before)
     assert [str(f) for f in linger.check(repaired).findings if f.rule.startswith(OF_DEQUANTS)] == []
-    assert [str(c) for c in linger.fix_dequant(repaired, rules=rules).changes] == []
+    assert [str(c) for c in linger.repair(repaired, rules=rules).changes] == []
     return "exact"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import onnx
 
-from linger.checks.repair.definitions import separate_definitions, taken_names
+from linger.checks.definitions import separate_definitions, taken_names
 from linger.errors import GraphError, listing, printable
 from linger.graph.core.changes import Changes
 from linger.graph.core.names import Names

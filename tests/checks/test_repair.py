@@ -1,4 +1,4 @@
-"""linger.fix_dequant and linger.parser_dequant as documented: files, memory, names, checks."""
+"""linger.repair and linger.parser_dequant as documented: files, memory, names, checks."""
 
 import inspect
 
@@ -8,13 +8,13 @@ import onnx_ir as ir
 import pytest
 
 import linger
-from linger.checks.repair.fix_dequant import fix_dequant, parser_dequant
+from linger.checks.repair import parser_dequant, repair
 from tests.support.check_cases import text_model
 from tests.support.dialect_text import lines, quantising
 from tests.support.onnx_text import content
 
 BROKEN = "q = Q16(x) d = DQ4(q) a = ADD16(d, q) e = Neg(a) y = Relu(a)"
-MENDED = ["q=Q16(x)", "a=ADD16(q,q)", "a_dequant=DQ16(a)", "e=Neg(a_dequant)", "y_quant=Relu(a)", "y=DQ16(y_quant)"]
+REPAIRED = ["q=Q16(x)", "a=ADD16(q,q)", "a_dequant=DQ16(a)", "e=Neg(a_dequant)", "y_quant=Relu(a)", "y=DQ16(y_quant)"]
 OUTPUTS = "float[n] e, float[n] y"
 
 
@@ -35,11 +35,11 @@ def listed(folder):
 
 def test_the_documented_call(file, tmp_path):
     before = file.read_bytes()
-    result = linger.fix_dequant(str(file), False)
+    result = linger.repair(str(file), False)
     assert result.path == tmp_path / "net_fix.onnx"
     assert listed(tmp_path) == ["net.onnx", "net_fix.onnx"]
     assert file.read_bytes() == before
-    assert lines(linger.graph.load(result.path)) == MENDED
+    assert lines(linger.graph.load(result.path)) == REPAIRED
     # 1.0 → 16, 16 + 16 = 32 → 2.0; −1.0 → −2.0, which Relu makes 0
     e, y = linger.Session(result.path).run(None, {"x": np.array([1.0, -1.0], np.float32)})
     assert y.tolist() == [2.0, 0.0]
@@ -47,19 +47,19 @@ def test_the_documented_call(file, tmp_path):
 
 
 def test_twice_is_once(file, tmp_path):
-    first = fix_dequant(file)
-    second = fix_dequant(first.path)
+    first = repair(file)
+    second = repair(first.path)
     assert second.changes == ()
     assert second.path.name == "net_fix_fix.onnx"
     assert second.path.read_bytes() == first.path.read_bytes()
-    again = fix_dequant(file)
+    again = repair(file)
     assert again.path.read_bytes() == first.path.read_bytes()
     assert [str(c) for c in again.changes] == [str(c) for c in first.changes]
 
 
 def test_a_path_may_have_any_ending(file, tmp_path):
     other = file.rename(tmp_path / "net.model.v2")
-    assert fix_dequant(other).path.name == "net.model.v2_fix.onnx"
+    assert repair(other).path.name == "net.model.v2_fix.onnx"
 
 
 @pytest.mark.parametrize("kind", [lambda m: m, ir.to_proto, lambda m: ir.to_proto(m).SerializeToString()])
@@ -67,31 +67,31 @@ def test_in_memory_nothing_is_written_and_the_given_model_stays(kind, tmp_path, 
     monkeypatch.chdir(tmp_path)
     given = kind(broken())
     before = content(linger.graph.load(given))
-    result = fix_dequant(given)
+    result = repair(given)
     assert result.path is None
-    assert lines(result.model) == MENDED
+    assert lines(result.model) == REPAIRED
     assert content(linger.graph.load(given)) == before
     assert listed(tmp_path) == []
 
 
 def test_every_change_is_named_with_its_rule():
-    result = fix_dequant(broken())
+    result = repair(broken())
     assert {c.rule for c in result.changes} >= {"remove_dequant", "insert_dequant"}
     assert result.ok
     assert result.summary() == f"{len(result.changes)} changes."
     assert "Repair(" in repr(result)
 
 
-def test_what_cannot_be_mended_is_said_and_left():
-    result = fix_dequant(quantising("q = Q32(x) a = ADD16(q, q) y = Exp(a)"))
+def test_what_cannot_be_repaired_is_said_and_left():
+    result = repair(quantising("q = Q32(x) a = ADD16(q, q) y = Exp(a)"))
     assert not result.ok
     assert [f.node for f in result.findings] == ["iqAdd_a (iqAdd)"] * 2
-    assert "2 left to mend by hand: iqAdd_a (iqAdd): scale_x is 16, and 'q' has the scale 32" in result.summary()
-    assert "y=Exp(a_dequant)" in lines(result.model), "the rest is mended"
+    assert "2 left to repair by hand: iqAdd_a (iqAdd): scale_x is 16, and 'q' has the scale 32" in result.summary()
+    assert "y=Exp(a_dequant)" in lines(result.model), "the rest is repaired"
 
 
 def test_check_runs_the_result(file):
-    result = fix_dequant(file, True)
+    result = repair(file, True)
     assert result.check.ok
     assert "0 of 12 integers differ" in result.summary()
 
@@ -100,7 +100,7 @@ def test_a_result_that_cannot_run_writes_nothing(tmp_path):
     model = quantising("q = Q16(x) y = other.Op(q)", domains=', "thinker": 1, "other": 1')
     onnx.save(ir.to_proto(model), tmp_path / "net.onnx")
     with pytest.raises(linger.GraphError, match="ONNX Runtime cannot load the model"):
-        fix_dequant(tmp_path / "net.onnx", True)
+        repair(tmp_path / "net.onnx", True)
     assert listed(tmp_path) == ["net.onnx"]
 
 
@@ -110,15 +110,15 @@ def test_unusable_files_change_nothing(name, tmp_path):
     (tmp_path / "text.onnx").write_text("no model")
     before = listed(tmp_path)
     with pytest.raises(linger.LingerError):
-        fix_dequant(tmp_path / name)
+        repair(tmp_path / name)
     assert listed(tmp_path) == before
 
 
 def test_rules_can_be_chosen():
-    result = fix_dequant(broken(), rules=["rescale_dequant"])
+    result = repair(broken(), rules=["rescale_dequant"])
     assert {c.rule for c in result.changes} == {"rescale_dequant"}
     with pytest.raises(linger.UsageError, match=r"'insert_quant': there is no such rule .is insert_dequant meant"):
-        fix_dequant(broken(), rules=["insert_quant"])
+        repair(broken(), rules=["insert_quant"])
 
 
 def test_functions_are_kept_complete():
@@ -126,7 +126,7 @@ def test_functions_are_kept_complete():
     from linger.graph.forms.attach_functions import attach_functions
 
     attach_functions(whole)
-    result = fix_dequant(whole)
+    result = repair(whole)
     onnx.checker.check_model(ir.to_proto(result.model), full_check=True)
     assert {name for _, name, _ in result.model.functions} == {"Quant", "Relu", "Dequant"}
 
@@ -158,7 +158,8 @@ def test_parser_dequant_refuses_contradictions_all_at_once():
 
 
 def test_arguments_have_their_documented_names(tmp_path):
-    assert list(inspect.signature(linger.fix_dequant).parameters)[:2] == ["model_name", "is_check"]
+    assert list(inspect.signature(linger.repair).parameters)[:2] == ["model_name", "is_check"]
+    assert linger.fix_dequant is linger.repair
     path = tmp_path / "m.onnx"
     onnx.save(text_model("[q] q = thinker.Quant<data_bits=8, scale_x=16.0>(x) [n] y = Relu(q)"), path)
-    assert linger.fix_dequant(model_name=str(path), is_check=True).path == tmp_path / "m_fix.onnx"
+    assert linger.repair(model_name=str(path), is_check=True).path == tmp_path / "m_fix.onnx"

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from linger.checks.repair.proto_repair import repair_proto
+from linger.checks.proto_repair import repair_proto
 from linger.errors import GraphError
 from linger.graph.files.model_io import load
 from linger.graph.passes.fix_versions import fix_versions
@@ -23,7 +23,7 @@ def proto_of(body, *, inputs="float[n] x", outputs="float[n] y", extra="", funct
     return onnx.parser.parse_model(text)
 
 
-def mended(proto):
+def repaired(proto):
     """The changes and the model; a second repair finds nothing, and ONNX Runtime takes it."""
     rows = repair_proto(proto).rows()
     again = onnx.ModelProto()
@@ -45,7 +45,7 @@ def test_of_two_versions_of_a_domain_the_last_counts_as_in_onnx_runtime():
     for domain, version in (("", 11), ("ai.onnx", 17), ("", 13)):
         proto.opset_import.add(domain=domain, version=version)
     expected = computed_proto(proto, np.zeros((1, 4), np.float32))
-    rows, model = mended(proto)
+    rows, model = repaired(proto)
     assert dict(model.graph.opset_imports) == {"": 13}
     assert rows == [
         ("opset_import", "the standard domain: version 17 dropped for 13"),
@@ -62,7 +62,7 @@ def computed_proto(proto, x):
 def test_a_model_without_any_opset_is_given_one_with_the_rule_for_versions():
     proto = proto_of("y = HardSwish(x)")
     del proto.opset_import[:]
-    rows, model = mended(proto)
+    rows, model = repaired(proto)
     assert rows == [("opset_import", "there was none: an unknown version of the standard domain noted")]
     fix_versions(model)
     assert dict(model.graph.opset_imports) == {"": 14}
@@ -73,7 +73,7 @@ def test_of_two_initializers_the_last_counts_and_one_without_a_name_goes():
     proto.graph.initializer.append(onnx.TensorProto(name="w", data_type=1, dims=[1], float_data=[5]))
     proto.graph.initializer.append(onnx.TensorProto(name="", data_type=1, dims=[1], float_data=[7]))
     expected = X + 5
-    rows, model = mended(proto)
+    rows, model = repaired(proto)
     assert rows == [
         ("g", "initializer without a name dropped"),
         ("w", "one of several initializers w dropped for the last one"),
@@ -82,29 +82,29 @@ def test_of_two_initializers_the_last_counts_and_one_without_a_name_goes():
 
 
 def test_a_second_definition_gets_a_name_and_the_one_user_after_it_follows():
-    rows, model = mended(proto_of("a = Abs(x)  a = Neg(a)  y = Exp(a)"))
+    rows, model = repaired(proto_of("a = Abs(x)  a = Neg(a)  y = Exp(a)"))
     assert printed(model) == ["a=Abs(x)", "a_1=Neg(a)", "y=Exp(a_1)"]
     assert rows == [("a (Neg)", "its result is called a_1 now: a was made twice")]
 
 
 def test_a_chain_of_definitions():
-    _, model = mended(proto_of("a = Abs(x)  a = Neg(a)  a = Exp(a)  y = Neg(a)"))
+    _, model = repaired(proto_of("a = Abs(x)  a = Neg(a)  a = Exp(a)  y = Neg(a)"))
     assert printed(model) == ["a=Abs(x)", "a_1=Neg(a)", "a_2=Exp(a_1)", "y=Neg(a_2)"]
 
 
 def test_an_output_keeps_its_name():
-    _, model = mended(proto_of("y = Abs(x)  y = Neg(y)  y = Exp(y)"))
+    _, model = repaired(proto_of("y = Abs(x)  y = Neg(y)  y = Exp(y)"))
     assert printed(model) == ["y_1=Abs(x)", "y_2=Neg(y_1)", "y=Exp(y_2)"]
     np.testing.assert_array_equal(computed(model, {"x": X * 0})[0], [1, 1, 1])
 
 
 def test_an_input_keeps_its_name():
-    _, model = mended(proto_of("b = Neg(x)  x = Abs(b)  y = Exp(x)"))
+    _, model = repaired(proto_of("b = Neg(x)  x = Abs(b)  y = Exp(x)"))
     assert printed(model) == ["b=Neg(x)", "x_1=Abs(b)", "y=Exp(x_1)"]
 
 
 def test_a_definition_that_nobody_uses_does_no_harm():
-    _, model = mended(proto_of("a = Abs(x)  y = Exp(a)  a = Neg(x)"))
+    _, model = repaired(proto_of("a = Abs(x)  y = Exp(a)  a = Neg(x)"))
     assert printed(model) == ["a=Abs(x)", "y=Exp(a)", "a_1=Neg(x)"]
 
 
@@ -143,7 +143,7 @@ def test_inside_a_branch_what_stands_before_means_the_tensor_around():
     body = """a = Abs(x)
       y = If(c)<then_branch = t () => (float[n] p) { a = Neg(a)  p = Exp(a) },
                 else_branch = e () => (float[n] q) { q = Exp(a) }>"""
-    rows, model = mended(proto_of(body, inputs="float[n] x, bool c"))
+    rows, model = repaired(proto_of(body, inputs="float[n] x, bool c"))
     assert rows == [("a (Neg)", "its result is called a_1 now: a was made twice")]
     assert "{ a_1 = Neg (a) p = Exp (a_1) }" in body_of(model)
     assert "{ q = Exp (a) }" in body_of(model)
@@ -152,13 +152,13 @@ def test_inside_a_branch_what_stands_before_means_the_tensor_around():
 def test_branches_beside_each_other_may_use_one_name():
     body = """y = If(c)<then_branch = t () => (float[n] p) { k = Neg(x)  p = Exp(k) },
                         else_branch = e () => (float[n] p) { k = Abs(x)  p = Add(k, k) }>"""
-    assert mended(proto_of(body, inputs="float[n] x, bool c"))[0] == []
+    assert repaired(proto_of(body, inputs="float[n] x, bool c"))[0] == []
 
 
 def test_a_branch_that_hands_on_a_tensor_from_around_it_does_so_by_an_identity():
     body = """a = Abs(x)
       y = If(c)<then_branch = t () => (float[n] a) { }, else_branch = e () => (float[n] q) { q = Neg(a) }>"""
-    rows, model = mended(proto_of(body, inputs="float[n] x, bool c"))
+    rows, model = repaired(proto_of(body, inputs="float[n] x, bool c"))
     assert rows == [("a_1", "hands on a, which comes from around t")]
     np.testing.assert_array_equal(computed(model, {"x": X, "c": np.array(True)})[0], np.abs(X))
 
@@ -167,7 +167,7 @@ def test_functions_are_told_apart_too():
     function = '<domain: "f", opset_import: ["": 17]> f (x) => (y) { a = Abs(x)  a = Neg(a)  y = Exp(a) }'
     proto = proto_of("y = f.f(x)", functions=function)
     proto.functions.append(proto.functions[0])
-    rows, model = mended(proto)
+    rows, model = repaired(proto)
     assert rows[0] == ("f::f", "second copy of the function dropped")
     assert [n.outputs[0].name for n in next(iter(model.functions.values()))] == ["a", "a_1", "y"]
 

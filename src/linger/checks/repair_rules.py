@@ -27,7 +27,7 @@ from linger.graph.qdq.float_islands import island_findings
 
 
 @dataclass(frozen=True)
-class Rule:
+class RepairRule:
     """One repair.
 
     Attributes:
@@ -36,6 +36,8 @@ class Rule:
         apply: The pass: edits a model in place and returns what it changed.
         is_default: Whether it runs when no rules are chosen.
         find: What the rule sees and leaves as it is, or would do if it was chosen; None where there is nothing to say.
+        moves_dequants: It moves Dequants, which may free Identities and give the other rules that do so new work.
+        joins_tensors: After it a tensor may have two Dequants again, so that all rules run once more.
     """
 
     name: str
@@ -43,6 +45,8 @@ class Rule:
     apply: Callable[[ir.Model], Changes]
     is_default: bool = True
     find: Callable[[ir.Model], tuple[Finding, ...]] | None = None
+    moves_dequants: bool = False
+    joins_tensors: bool = False
 
 
 def _attach_where_functions_are(model: ir.Model) -> Changes:
@@ -51,62 +55,92 @@ def _attach_where_functions_are(model: ir.Model) -> Changes:
 
 
 _ALL = (
-    Rule("sort_nodes", "Nodes stand after those that they need.", sort_nodes),
-    Rule(
+    RepairRule("sort_nodes", "Nodes stand after those that they need.", sort_nodes),
+    RepairRule(
         "fix_versions", "Every domain that is used is imported once, and the format's version suffices.", fix_versions
     ),
-    Rule("inline_functions", "Calls of the user's own functions become nodes.", inline_functions, is_default=False),
-    Rule("remove_identity", "Identities go, except where an output needs a tensor of its own.", remove_identity),
-    Rule("rescale_dequant", "Every Dequant has the scale of its tensor.", rescale_dequant),
-    Rule("remove_dequant", "Ops that take integers have them; Dequants of floats and second ones go.", remove_dequant),
-    Rule("insert_dequant", "Ops that need real numbers have them, through one Dequant per tensor.", insert_dequant),
-    Rule("correct_types", "No tensor is declared as integers where it is real, or the other way round.", correct_types),
-    Rule(
+    RepairRule(
+        "inline_functions", "Calls of the user's own functions become nodes.", inline_functions, is_default=False
+    ),
+    RepairRule("remove_identity", "Identities go, except where an output needs a tensor of its own.", remove_identity),
+    RepairRule("rescale_dequant", "Every Dequant has the scale of its tensor.", rescale_dequant, moves_dequants=True),
+    RepairRule(
+        "remove_dequant",
+        "Ops that take integers have them; Dequants of floats and second ones go.",
+        remove_dequant,
+        moves_dequants=True,
+    ),
+    RepairRule(
+        "insert_dequant",
+        "Ops that need real numbers have them, through one Dequant per tensor.",
+        insert_dequant,
+        moves_dequants=True,
+    ),
+    RepairRule(
+        "correct_types", "No tensor is declared as integers where it is real, or the other way round.", correct_types
+    ),
+    RepairRule(
         "remove_dead_code",
         "Nodes, initializers and functions that nobody uses go.",
         remove_dead_code,
         find=dead_code_findings,
     ),
-    Rule("complete_types", "Every tensor says which type and shape it has, and says it right.", complete_types),
-    Rule(
+    RepairRule("complete_types", "Every tensor says which type and shape it has, and says it right.", complete_types),
+    RepairRule(
         "cancel_dq_q",
         "A dequantisation that is undone exactly goes, and so does what undoes it.",
         cancel_dq_q,
         find=pair_findings,
+        joins_tensors=True,
     ),
-    Rule(
+    RepairRule(
         "fill_float_islands",
         "Float ops between DequantizeLinear and QuantizeLinear run on integers where that gives the same numbers.",
         fill_float_islands,
         is_default=False,
         find=island_findings,
+        joins_tensors=True,
     ),
-    Rule("merge_initializers", "Initializers of equal content become one.", merge_initializers, is_default=False),
-    Rule("merge_duplicates", "Nodes that compute the same become one.", merge_duplicates, is_default=False),
-    Rule(
+    RepairRule(
+        "merge_initializers",
+        "Initializers of equal content become one.",
+        merge_initializers,
+        is_default=False,
+        joins_tensors=True,
+    ),
+    RepairRule(
+        "merge_duplicates",
+        "Nodes that compute the same become one.",
+        merge_duplicates,
+        is_default=False,
+        joins_tensors=True,
+    ),
+    RepairRule(
         "split_shared_zero_points",
         "Every quantised tensor has a scale and a zero point of its own.",
         split_shared_zero_points,
     ),
-    Rule(
+    RepairRule(
         "attach_functions",
         "A file that brings function bodies has one for every dialect node.",
         _attach_where_functions_are,
     ),
-    Rule("name_nodes", "Every node has a name of its own, and so has every tensor.", name_nodes),
+    RepairRule("name_nodes", "Every node has a name of its own, and so has every tensor.", name_nodes),
 )
 
-RULES: Mapping[str, Rule] = MappingProxyType({rule.name: rule for rule in _ALL})
+RULES: Mapping[str, RepairRule] = MappingProxyType({rule.name: rule for rule in _ALL})
 """Every rule by its name, in the order in which they run.
 
-On by default are rules that mend what tools stumble over and that take nothing from a sound file. Only on request come
+On by default are rules that repair what tools stumble over and that take nothing from a sound file. Only on request come
 those that change a sound file by taste: `inline_functions` and `merge_duplicates` take nodes away by whose names results are
 compared, `merge_initializers` the names of weights (two layers with a bias of zeros have one then), and `fill_float_islands`
 the Q/DQ pairs by which TensorRT and OpenVINO know where integers are meant.
 """
 
 
-def choose_rules(names: Iterable[str] | str | None = None, known: Mapping[str, Rule] = RULES) -> tuple[Rule, ...]:
+def choose_rules(
+    names: Iterable[str] | str | None = None, known: Mapping[str, RepairRule] = RULES
+) -> tuple[RepairRule, ...]:
     """The rules of these names, in the order in which they run (None: those that are on by default).
 
     >>> [rule.name for rule in choose_rules(["remove_identity", "sort_nodes"])]
@@ -128,7 +162,7 @@ def choose_rules(names: Iterable[str] | str | None = None, known: Mapping[str, R
     return tuple(rule for name, rule in known.items() if name in set(wanted))
 
 
-def _unknown(name: object, known: Mapping[str, Rule]) -> str:
+def _unknown(name: object, known: Mapping[str, RepairRule]) -> str:
     near = get_close_matches(name, known, n=2) if isinstance(name, str) else []
     hint = f" (is {' or '.join(near)} meant?)" if near else ""
     return f"{name!r}: there is no such rule{hint}."

@@ -1,4 +1,4 @@
-"""linger fix."""
+"""linger repair."""
 
 import json
 
@@ -18,7 +18,7 @@ def wrong(folder):
 
 
 def test_changes_are_listed_and_the_file_is_written(wrong):
-    done = run("fix", "wrong.onnx", "--check", cwd=wrong)
+    done = run("repair", "wrong.onnx", "--check", cwd=wrong)
     assert done.returncode == 0, done.stderr
     assert "insert_dequant" in done.stdout
     assert "written to wrong_fix.onnx. 0 of" in done.stdout
@@ -26,7 +26,7 @@ def test_changes_are_listed_and_the_file_is_written(wrong):
 
 
 def test_as_json(wrong):
-    done = run("fix", "wrong.onnx", "--json", cwd=wrong)
+    done = run("repair", "wrong.onnx", "--json", cwd=wrong)
     found = json.loads(done.stdout)
     assert found["ok"]
     assert found["path"] == "wrong_fix.onnx"
@@ -34,11 +34,11 @@ def test_as_json(wrong):
 
 
 def test_what_is_left_is_listed_and_the_exit_code_says_so(wrong):
-    done = run("fix", "hopeless.onnx", cwd=wrong)
+    done = run("repair", "hopeless.onnx", cwd=wrong)
     assert done.returncode == 1
     assert "scale_x is 16, and 'q' has the scale 32" in done.stdout
-    assert "not everything could be mended" in done.stderr
-    assert "written to hopeless_fix.onnx. 2 left to mend by hand" in done.stdout
+    assert "not everything could be repaired" in done.stderr
+    assert "written to hopeless_fix.onnx. 2 left to repair by hand" in done.stdout
     assert (wrong / "hopeless_fix.onnx").exists()
 
 
@@ -51,4 +51,12 @@ def test_what_is_left_is_listed_and_the_exit_code_says_so(wrong):
     ],
 )
 def test_wrong_calls(fails, arguments, code, message):
-    fails("fix", *arguments, code=code, message=message)
+    fails("repair", *arguments, code=code, message=message)
+
+
+def test_the_inherited_name_does_the_same_and_is_not_listed(wrong):
+    done = run("fix", "wrong.onnx", cwd=wrong)
+    assert done.returncode == 0, done.stderr
+    assert (wrong / "wrong_fix.onnx").exists()
+    assert "repair" in (listed := run("--help", cwd=wrong).stdout)
+    assert " fix " not in listed

@@ -1,4 +1,4 @@
-"""A whole network of the original toolkit, damaged in ten ways: mended, it gives what the engine recorded."""
+"""A whole network of the original toolkit, damaged in ten ways: repaired, it gives what the engine recorded."""
 
 import random
 
@@ -155,11 +155,11 @@ def damaged(network, way):
     return model
 
 
-def mended(network, way, rules=SPARING):
-    result = linger.fix_dequant(damaged(network, way), rules=rules)
+def repaired(network, way, rules=SPARING):
+    result = linger.repair(damaged(network, way), rules=rules)
     assert list(result.findings) == []
     assert result.changes
-    assert linger.fix_dequant(result.model, rules=rules).changes == ()
+    assert linger.repair(result.model, rules=rules).changes == ()
     return result.model
 
 
@@ -169,20 +169,20 @@ def outputs(model, pictures):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_mended_network_is_the_network(network, way):
+def test_the_repaired_network_is_the_network(network, way):
     assert len(WAYS) == 10
-    assert fingerprint(mended(network, way)) == fingerprint(network)
+    assert fingerprint(repaired(network, way)) == fingerprint(network)
 
 
-def test_the_mended_network_gives_what_the_engine_recorded(network, recorded):
-    found = outputs(mended(network, "all of it", rules=None), recorded[0][list(PICTURES)])
+def test_the_repaired_network_gives_what_the_engine_recorded(network, recorded):
+    found = outputs(repaired(network, "all of it", rules=None), recorded[0][list(PICTURES)])
     assert_same(found, recorded[1][list(PICTURES)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
-def test_the_mended_network_gives_all_that_the_engine_recorded(network, recorded, way):
-    assert_same(outputs(mended(network, way, rules=None), recorded[0]), recorded[1])
+def test_the_repaired_network_gives_all_that_the_engine_recorded(network, recorded, way):
+    assert_same(outputs(repaired(network, way, rules=None), recorded[0]), recorded[1])
 
 
 @pytest.mark.parametrize("way", ["the Dequant has another scale", "Dequants stand around every sum"])
@@ -196,6 +196,6 @@ def test_the_damage_is_real(network, recorded, way):
 
 
 def test_the_network_itself_is_right(network):
-    result = linger.fix_dequant(network, rules=SPARING)
+    result = linger.repair(network, rules=SPARING)
     assert [c for c in result.changes if c.rule != "name_nodes"] == []
     assert list(result.findings) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linger fix: mend a file whose Dequants are misplaced or whose graph is broken."""
+"""linger repair: put a file right whose Dequants are misplaced or whose graph is broken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from linger.cli.terminal import console, say, say_json
 from linger.errors import GraphError
 
 if TYPE_CHECKING:
-    from linger.checks.repair.fix_dequant import Repair
+    from linger.checks.repair import Repair
 
 
 class Outputs(StrEnum):
@@ -24,8 +24,8 @@ class Outputs(StrEnum):
     integer = "integer"
 
 
-def fix(
-    model: Annotated[Path, typer.Argument(help="An ONNX file; the mended one is written to <name>_fix.onnx.")],
+def repair(
+    model: Annotated[Path, typer.Argument(help="An ONNX file; the repaired one is written to <name>_fix.onnx.")],
     outputs: Annotated[
         Outputs, typer.Option(help="Integer outputs become float: unless declared as integers, always, or never.")
     ] = Outputs.declared,
@@ -34,11 +34,11 @@ def fix(
     check: Annotated[bool, typer.Option("--check", help="Run the result before it is written.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The changes and findings as JSON.")] = False,
 ) -> None:
-    """Mend a file and list every change; exit code 1 if something is left to mend by hand."""
-    from linger.checks.repair.fix_dequant import fix_dequant
+    """Repair a file and list every change; exit code 1 if something is left to repair by hand. `linger fix` does the same."""
+    from linger.checks.repair import repair as repair_file
     from linger.reporting.tables import table
 
-    result = fix_dequant(model, check, outputs=outputs.value, rules=rule or None)
+    result = repair_file(model, check, outputs=outputs.value, rules=rule or None)
     if as_json:
         say_json(_as_dict(result))
     else:
@@ -50,7 +50,7 @@ def fix(
             console().print(table("Left as it is", ("severity", "where", "why"), found))
         say(result.summary())
     if not result.ok:
-        raise GraphError(f"{model}: not everything could be mended. See the list above.")
+        raise GraphError(f"{model}: not everything could be repaired. See the list above.")
 
 
 def _as_dict(result: Repair) -> dict[str, object]:

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`linger.repair`: put a broken file right, rule after rule, and list every change."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+import onnx_ir as ir
+
+from linger.checks.proto_repair import repair_proto
+from linger.checks.repair_rules import RepairRule, choose_rules
+from linger.errors import GraphError, VerificationError, listing
+from linger.graph.core.changes import Changes
+from linger.graph.core.finding import ERROR, Finding
+from linger.graph.core.walking import all_graphs
+from linger.graph.facts.propagation import OutputPolicy, propagate
+from linger.graph.files.model_io import ModelLike, load, load_own, save
+from linger.graph.passes.declared_types import correct_types
+from linger.graph.passes.dequants import insert_dequant
+from linger.graph.passes.unneeded_nodes import remove_identity
+from linger.version import __version__
+
+if TYPE_CHECKING:
+    from linger.verification.proof.result import Verification
+
+_SUFFIX = ".onnx"
+_PRODUCER = "linger"
+_SEEDS = (0, 1)
+
+_MOST_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class RuleChange:
+    """One edit: the rule that made it, the place, and what was done."""
+
+    rule: str
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what} [{self.rule}]"
+
+
+@dataclass(frozen=True, repr=False)
+class Repair:
+    """What `linger.repair` did.
+
+    Attributes:
+        model: The repaired model.
+        path: The file it was written to; None where the model was given in memory.
+        changes: Every edit, in order, with its rule.
+        findings: What could not be repaired, or is doubtful; nothing was changed there.
+        check: The comparison of ONNX Runtime with the numpy reference, where one was asked for.
+    """
+
+    model: ir.Model
+    path: Path | None
+    changes: tuple[RuleChange, ...]
+    findings: tuple[Finding, ...]
+    check: Verification | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether no error is left."""
+        return not any(f.severity == ERROR for f in self.findings)
+
+    def summary(self) -> str:
+        """The verdict in a few sentences."""
+        text = f"{len(self.changes)} changes" if len(self.changes) != 1 else "1 change"
+        text += f", written to {self.path}." if self.path is not None else "."
+        errors = [f for f in self.findings if f.severity == ERROR]
+        if errors:
+            text += f" {len(errors)} left to repair by hand: {listing(map(str, errors))}"
+        if self.check is not None:
+            text += f" {self.check.summary()}"
+        return text
+
+    def __repr__(self) -> str:
+        return f"Repair({self.summary()})"
+
+
+def repair(
+    model_name: ModelLike,
+    is_check: bool = False,  # noqa: FBT001, FBT002 - the documented signature
+    *,
+    outputs: OutputPolicy = "declared",
+    rules: Iterable[str] | str | None = None,
+) -> Repair:
+    """Repair a file whose Dequants are misplaced or whose graph is broken, and list every change.
+
+    Args:
+        model_name: A file, whose repaired copy is written to `<name>_fix.onnx` beside it; or bytes, a ModelProto or an
+            onnx_ir model, which is not changed: nothing is written.
+        is_check: Run the result, on generated inputs, in ONNX Runtime and with the numpy reference, before anything is written.
+        outputs: Quantised outputs of the model become real numbers where the file does not declare an integer type
+            ("declared"), always ("float"), or never ("integer").
+        rules: Names of the rules to apply; None for all that are on by default.
+
+    Raises:
+        UsageError: There is no such file, or no such rule.
+        GraphError: The content is no model, or cannot be sorted.
+        VerificationError: The check found a difference.
+    """
+    with uncollected():
+        model, before = load_broken(model_name)
+        changes, findings = apply_rules(model, outputs=outputs, rules=rules)
+    verdict = _checked(model) if is_check else None
+    path = None
+    if isinstance(model_name, (str, os.PathLike)):
+        given = Path(model_name)
+        path = given.with_name(f"{given.name.removesuffix(_SUFFIX)}_fix{_SUFFIX}")
+        save(model, path)
+    return Repair(model, path, (*before, *changes), tuple(findings), verdict)
+
+
+fix_dequant = repair
+"""The inherited name of `repair`."""
+
+
+def parser_dequant(onnx_model: ModelLike, is_change_in_out_type: bool) -> onnx.ModelProto | ir.Model:  # noqa: FBT001 - the documented signature
+    """Put Dequants where they belong, and return a model of the kind that was given, which is not changed.
+
+    The producer's name then begins with `linger_<version>_`, once.
+
+    Args:
+        onnx_model: A ModelProto (or an onnx_ir model, bytes, a path: those give an onnx_ir model).
+        is_change_in_out_type: Quantised outputs stay integers, and are declared so; otherwise they become real numbers.
+
+    Raises:
+        GraphError: The content is no model, or holds contradictions; all of them are named.
+    """
+    with uncollected():
+        model, _ = load_broken(onnx_model)
+        _, findings = apply_rules(model, outputs="integer" if is_change_in_out_type else "float")
+    errors = [finding for finding in findings if finding.severity == ERROR]
+    if errors:
+        raise GraphError(f"parser_dequant: the model contradicts itself: {listing(map(str, errors))}")
+    if not (model.producer_name or "").startswith(_PRODUCER):
+        model.producer_name = f"{_PRODUCER}_{__version__}_{model.producer_name or ''}".rstrip("_")
+    return ir.to_proto(model) if isinstance(onnx_model, onnx.ModelProto) else model
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Switch the garbage collector off for a while; afterwards, also after an error, it is as it was.
+
+    A graph is a web of references that the collector would walk again and again: a third of the time of a large repair.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def load_broken(source: ModelLike) -> tuple[ir.Model, list[RuleChange]]:
+    """A model that may be changed, and the repairs that had to be made before it could be read as a graph without loss.
+
+    Raises:
+        UsageError: There is no such file.
+        GraphError: The content is no model, or contradicts itself in a way that cannot be repaired.
+    """
+    if isinstance(source, ir.Model):
+        return load_own(source), []
+    found: list[Changes] = []
+    model = load(source, prepare=lambda proto: found.append(repair_proto(proto)))
+    return model, [change for changes in found for change in _named("repair_proto", changes)]
+
+
+def apply_rules(
+    model: ir.Model, *, outputs: OutputPolicy = "declared", rules: Iterable[str] | str | None = None
+) -> tuple[list[RuleChange], list[Finding]]:
+    """Run the rules on a model, in place, until none of them finds anything.
+
+    Args:
+        model: The model.
+        outputs: As for `propagate`.
+        rules: Names of the rules to run; None for all that are on by default.
+
+    Returns:
+        What was changed, and what could not be repaired.
+
+    Raises:
+        UsageError: Names of no rule.
+        GraphError: Nodes depend on each other in a circle.
+    """
+    chosen = choose_rules(rules)
+    changes = _run(chosen, model, outputs)
+    facts = propagate(model, outputs=outputs)
+    if not facts.is_settled or _may_find_more(chosen, model, changes):
+        changes += _settle(chosen, model, outputs)
+        facts = propagate(model, outputs=outputs)
+    if any(rule.apply is correct_types for rule in chosen):  # completed types may show more wrong declarations
+        late = _named("correct_types", correct_types(model, facts))
+        if late:  # and corrected types may give every rule new work
+            changes += [*late, *_settle(chosen, model, outputs)]
+            facts = propagate(model, outputs=outputs)
+    if any(change.rule == "complete_types" for change in changes):  # newer types need a newer version of the format
+        changes += _run([rule for rule in chosen if rule.name == "fix_versions"], model, outputs)
+    findings = [finding for rule in chosen if rule.find is not None for finding in rule.find(model)]
+    return changes, [*facts.findings, *findings]
+
+
+def _may_find_more(chosen: Iterable[RepairRule], model: ir.Model, changes: Iterable[RuleChange]) -> bool:
+    """Whether rules made work for others that have run already."""
+    names = {change.rule for change in changes}
+    made = [rule for rule in chosen if rule.name in names]
+    if any(rule.joins_tensors for rule in made):
+        return True
+    has_moved = any(rule.moves_dequants for rule in made)
+    return has_moved and any(n.op_type == "Identity" for place in all_graphs(model) for n in place.graph)
+
+
+def _settle(chosen: Iterable[RepairRule], model: ir.Model, outputs: OutputPolicy) -> list[RuleChange]:
+    """Run the rules again until they find nothing: what one of them repairs may be work for another."""
+    first = [rule for rule in chosen if rule.moves_dequants or rule.apply is remove_identity]
+    others = [rule for rule in chosen if rule not in first]
+    changes: list[RuleChange] = []
+    for _ in range(_MOST_ROUNDS):
+        made = [*_run(first, model, outputs), *_run(others, model, outputs)]
+        if not made:
+            break
+        changes += made
+    return changes
+
+
+def _run(rules: Iterable[RepairRule], model: ir.Model, outputs: OutputPolicy) -> list[RuleChange]:
+    return [change for rule in rules for change in _named(rule.name, _apply(rule, model, outputs))]
+
+
+def _apply(rule: RepairRule, model: ir.Model, outputs: OutputPolicy) -> Changes:
+    return insert_dequant(model, outputs) if rule.apply is insert_dequant else rule.apply(model)
+
+
+def _named(rule: str, changes: Changes) -> list[RuleChange]:
+    return [RuleChange(rule, change.where, change.what) for change in changes]
+
+
+def _checked(model: ir.Model) -> Verification:
+    # a runtime is started only where one is asked for
+    from linger.runtime.generated import generated_feeds
+    from linger.runtime.session import Session
+    from linger.verification.proof.verify import verify_file
+    from linger.verification.recording import Recording
+
+    session = Session(model)
+    recordings = [Recording(inputs=list(generated_feeds(session, seed).values())) for seed in _SEEDS]
+    result = verify_file(model, recordings)
+    if result.differing or result.output_differences:
+        raise VerificationError(f"the repaired model: {result.summary()} Nothing was written.")
+    return result
