@@ -4,7 +4,7 @@ import pytest
 
 from linger.errors import GraphError
 from linger.graph.core.names import Names
-from linger.graph.forms.function_calls import Copy, callees, inside_out, require_bounded
+from linger.graph.forms.inline_functions import Copy, callees, inside_out, require_bounded
 from tests.support.passes import parsed
 
 TEXT = """<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[n] x) => (float[n] y) { y = f.top(x) }

@@ -3,7 +3,7 @@
 import pytest
 
 from linger.dialect import find_op
-from linger.graph.forms.functions import build_function
+from linger.graph.forms.attach_functions import build_function
 
 
 @pytest.mark.parametrize(

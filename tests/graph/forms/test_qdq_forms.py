@@ -177,7 +177,7 @@ def test_reals_are_rounded_as_on_the_device(scale):
 
 def telling_samples():
     """Every sample of an op that has a form of its own; of the others, which are written as explicit nodes, the first two."""
-    pairs = [(op, sample) for op in every_op() for sample in (op.samples if op.name in FORMS else op.samples[:2])]
+    pairs = [(op, sample) for op in every_op() for sample in (op.samples if op.float_op in FORMS else op.samples[:2])]
     return {"argvalues": pairs, "ids": [f"{title(op)}: {sample.name}" for op, sample in pairs]}
 
 
@@ -190,4 +190,4 @@ def test_every_sample_is_as_exact_as_reported(op, sample, style):
         assert_as_reported(op, inputs, sample.attributes, opset=opset, modes=BRIEF[::3], **options)
     wide = [x for x in inputs[:2] if x is not None and x.dtype == np.int16]
     assert node.is_explicit or not wide
-    assert op.name in FORMS or node.is_explicit
+    assert op.float_op in FORMS or node.is_explicit

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from linger.graph.forms.qdq_writer import QdqWriter
+from linger.graph.forms.qdq_forms import QdqWriter
 
 
 def make_writer(**content):

@@ -92,20 +92,23 @@ def older_attributes(
     Raises:
         NoEquivalent: Attributes are missing.
     """
-    written = made_attributes(more or {})
-    for name, attribute in node.attributes.items():
-        older = newer.renamed.get(name, name)
-        if name not in _EVERYWHERE and older not in written and _has(op, older):
-            written[older] = renamed(attribute, older)
-    missing = [newer.older_names.get(a.name, a.name) for a in op.attributes if a.is_required and a.name not in written]
-    if missing:
-        raise NoEquivalent(f"it lacks {listing(missing)}", EXPORT_AGAIN)
-    written |= made_attributes({n: v for n, v in _customary(op).items() if n not in written})
+    given = {newer.renamed.get(n, n): a for n, a in [*node.attributes.items()][::-1] if n not in _EVERYWHERE}
+    written = {name: renamed(attribute, name) for name, attribute in given.items() if _has(op, name)}
+    written |= made_attributes(more or {})
+    _require(op, written, newer.older_names)
+    written = made_attributes(_customary(op)) | written
     if op.name.startswith("iq") and _is_usual_width(written.get("o_bits")):
         del written["o_bits"]  # older files leave it out
     if platform_named(node) != DEFAULT_PLATFORM and op.has_integer_output:
         written |= made_attributes({"platform": platform_named(node), "quant_mode": QUANT_MODE})
     return written
+
+
+def _require(op: Op, given: Mapping[str, ir.Attr], names: Mapping[str, str]) -> None:
+    """Refuse a node without an attribute that its op must have; `names` are what its own dialect calls them."""
+    missing = [names.get(a.name, a.name) for a in op.attributes if a.is_required and a.name not in given]
+    if missing:
+        raise NoEquivalent(f"it lacks {listing(missing)}", EXPORT_AGAIN)
 
 
 def _has(op: Op, name: str) -> bool:
@@ -159,11 +162,8 @@ def newer_attributes(
     unknown = unknown_arithmetic(node)
     if unknown:
         raise NoEquivalent(listing(unknown), EXPORT_AGAIN)
-    missing = [a.name for a in op.attributes if a.is_required and a.name not in node.attributes]
-    if missing:
-        raise NoEquivalent(f"it lacks {listing(missing)}", EXPORT_AGAIN)
-    own = {name: value for name, value in newer.declared.own.items() if value is not None}
-    written = made_attributes(own | dict(more or {}))
+    _require(op, node.attributes, {})
+    written = made_attributes({**newer.fixed, **(more or {})})
     for attribute in op.attributes:
         name = newer.older_names.get(attribute.name, attribute.name)
         if attribute.kind == "str" or name in written:
@@ -171,9 +171,13 @@ def newer_attributes(
         given = node.attributes.get(attribute.name)
         written |= made_attributes({name: attribute.default}) if given is None else {name: renamed(given, name)}
     written |= {name: a for name, a in node.attributes.items() if op.is_variadic_attribute(name)}
-    if op.has_integer_output:
-        written |= made_attributes({"platform": platform_named(node)})
-    return written | made_attributes({"quant_mode": QUANT_MODE} if newer.declared.has_rounding else {})
+    return written | made_attributes(_chip_and_rounding(node, newer, op))
+
+
+def _chip_and_rounding(node: ir.Node, newer: NewerOp, op: Op) -> dict[str, str]:
+    """What newer nodes state of their arithmetic."""
+    chip = {"platform": platform_named(node)} if op.has_integer_output else {}
+    return chip | ({"quant_mode": QUANT_MODE} if newer.declared.has_rounding else {})
 
 
 def plan_as_newer(node: ir.Node, newer: NewerOp, op: Op, more: Mapping[str, Any] | None = None) -> Plan:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import onnx_ir as ir
@@ -119,19 +120,22 @@ def convert_nodes(model: ir.Model, to: str, *, partial: bool = False) -> tuple[C
 def _plan_nodes(model: ir.Model, source: str, to: str) -> tuple[list[tuple[ir.Node, Plan]], list[Finding]]:
     """A plan for every node that can be converted, and what is found on the way; nothing is changed."""
     nodes = {scope: list(_nodes(model, scope)) for scope in _scopes(model)}
-    names = Names(_all_names(model, [node for each in nodes.values() for node in each]))
+    names = Names(_all_names(model, chain.from_iterable(nodes.values())))
     widths = _widths(model) if to == NEWER else {}
-    rewriters = {scope: NodeRewriter(model, scope, names, widths) for scope in nodes}
     plans: list[tuple[ir.Node, Plan]] = []
     findings: list[Finding] = []
-    for scope, node in ((s, n) for s, each in nodes.items() for n in each if _is_of(n, source, model)):
-        try:
-            plan = _PLANNERS[to](node, rewriters[scope])
-        except NoEquivalent as obstacle:
-            findings.append(Finding(ERROR, describe(node), obstacle.reason, obstacle.remedy))
-            continue
-        plans.append((node, plan))
-        findings += [Finding(WARNING, describe(node), reason, remedy) for reason, remedy in plan.doubts]
+    for scope, own in nodes.items():
+        rewriter = NodeRewriter(model, scope, names, widths)
+        for node in own:
+            if not _is_of(node, source, model):
+                continue
+            try:
+                plan = _PLANNERS[to](node, rewriter)
+            except NoEquivalent as obstacle:
+                findings.append(Finding(ERROR, describe(node), obstacle.reason, obstacle.remedy))
+                continue
+            plans.append((node, plan))
+            findings += [Finding(WARNING, describe(node), reason, remedy) for reason, remedy in plan.doubts]
     return plans, findings
 
 
@@ -161,7 +165,7 @@ def _is_of(node: ir.Node, dialect: str, model: ir.Model) -> bool:
     return node.domain == NEWER and node.op_identifier() not in model.functions
 
 
-def _all_names(model: ir.Model, nodes: Sequence[ir.Node]) -> Iterator[str]:
+def _all_names(model: ir.Model, nodes: Iterable[ir.Node]) -> Iterator[str]:
     yield from (value.name or "" for value in (*model.graph.inputs, *model.graph.initializers.values()))
     for node in nodes:
         yield from (value.name or "" for value in (*node.inputs, *node.outputs) if value is not None)
@@ -171,18 +175,24 @@ def _tidy(model: ir.Model, source: str, to: str) -> None:
     """Import what is used; forget domains and bodies of dialect ops that nothing uses any more."""
     called = {scope: {node.op_identifier() for node in _nodes(model, scope)} for scope in _scopes(model)}
     if source == OLDER:
-        everywhere = set().union(*called.values())
-        for identifier in [i for i in model.functions if is_dialect_domain(i[0]) and i not in everywhere]:
-            del model.functions[identifier]
+        _drop_bodies(model, set().union(*called.values()))
     standard = model.graph.opset_imports.get("")
+    versions = {to: _VERSIONS[to]} | ({} if standard is None else {"": standard})
+    called[None] |= model.functions.keys()  # the model imports what its functions are called by
     for scope, identifiers in called.items():
-        imports = model.graph.opset_imports if scope is None else scope.opset_imports
-        used = {identifier[0] for identifier in identifiers}
-        if scope is None:
-            used |= {identifier[0] for identifier in model.functions}
-        for domain in [d for d in imports if d not in used and (is_dialect_domain(d) or d == NEWER)]:
-            del imports[domain]
-        if to in used:
-            imports.setdefault(to, _VERSIONS[to])
-        if "" in used and standard is not None:
-            imports.setdefault("", standard)
+        used = {domain for domain, *_ in identifiers}
+        _update_imports((model.graph if scope is None else scope).opset_imports, used, versions)
+
+
+def _drop_bodies(model: ir.Model, called: set[ir.OperatorIdentifier]) -> None:
+    """Remove the functions of dialect nodes that nothing calls any more."""
+    for identifier in [i for i in model.functions if is_dialect_domain(i[0]) and i not in called]:
+        del model.functions[identifier]
+
+
+def _update_imports(imports: dict[str, int], used: set[str], versions: Mapping[str, int]) -> None:
+    """Drop domains of either dialect that are not used, add those that are."""
+    for domain in [d for d in imports if d not in used and (is_dialect_domain(d) or d == NEWER)]:
+        del imports[domain]
+    for domain in versions.keys() & used:
+        imports.setdefault(domain, versions[domain])

@@ -91,14 +91,17 @@ def _plan_widths(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) 
     real = [str(i) for i, value in enumerate(node.inputs) if value is not None and value.dtype == ir.DataType.FLOAT]
     if real:
         raise NoEquivalent(f"its input {listing(real)} is real; {newer.name} takes integers only", _KEEP)
-    names = [f"x_{i}" for i in range(len(node.inputs))] if op.is_variadic else newer.inputs[: len(node.inputs)]
-    widths: dict[str, Any] = {
-        f"{name}_bits": rewriter.width(value) or width_of(value)
-        for name, value in zip(names, node.inputs, strict=False)
-    }
-    if op.has_attribute("data_bits") and "data_bits" in node.attributes:  # one width for both matrices
-        widths = {f"{name}_bits": known(node, "data_bits") for name in names}
-    return plan_as_newer(node, newer, op, widths)
+    count = len(node.inputs)
+    names = [f"x_{i}" for i in range(count)] if op.is_variadic else newer.inputs[:count]
+    widths = [_width(node, value, op, rewriter) for value in node.inputs]
+    return plan_as_newer(node, newer, op, {f"{n}_bits": bits for n, bits in zip(names, widths, strict=False)})
+
+
+def _width(node: ir.Node, value: ir.Value | None, op: Op, rewriter: NodeRewriter) -> Any:
+    """The width of an input: where the node states one, it is that of all inputs."""
+    if op.has_attribute("data_bits") and "data_bits" in node.attributes:
+        return known(node, "data_bits")
+    return rewriter.width(value) or width_of(value)
 
 
 def _plan_curve(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import onnx_ir as ir
 
@@ -106,6 +107,11 @@ class NewerOp:
         return self.declared.is_packed
 
     @property
+    def fixed(self) -> dict[str, Any]:
+        """Attributes that the older op has no name for, with the one value that means what it computes."""
+        return {name: value for name, value in self.declared.own.items() if value is not None}
+
+    @property
     def older_names(self) -> dict[str, str]:
         """Attributes of the newer op by their name in the older one; where there are two, the customary."""
         return {older: newer for newer, older in self.renamed.items() if newer != "stride"}
@@ -115,18 +121,23 @@ def _of_op(op: Op, declared: Newer) -> NewerOp:
     """A newer op as the file of the older one describes it."""
     inputs = op.inputs if declared.inputs is None else declared.inputs
     renamed = {n: o for n, o in _RENAMED.items() if op.has_attribute(o) and o != op.output_bits}
-    has_widths = op.output_bits is not None and "x" not in op.real_inputs
-    widths = {f"{name}_bits" for name in inputs if name in ("x", "y") and has_widths} - renamed.keys()
     return NewerOp(
         declared=declared,
         older=None if declared.unlike else op.name,
         inputs=inputs,
         renamed=renamed,
-        own=frozenset(declared.own) | widths,
+        own=frozenset(declared.own) | _own_widths(op, inputs) - renamed.keys(),
         result=_result(op, {older: newer for newer, older in renamed.items()}),
         real_outputs=len(op.outputs) - 1,
-        why_not=f"it {declared.unlike}" if declared.unlike else "",
+        why_not=declared.unlike and f"it {declared.unlike}",
     )
+
+
+def _own_widths(op: Op, inputs: tuple[str, ...]) -> set[str]:
+    """Attributes with the widths of inputs, which not every older op has a name for."""
+    if op.output_bits is None or "x" in op.real_inputs:
+        return set()
+    return {f"{name}_bits" for name in ("x", "y") if name in inputs}
 
 
 def _result(op: Op, newer_names: Mapping[str, str]) -> Claim | None:

@@ -3,15 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
 import onnx
 import onnx_ir as ir
 
+from linger.errors import GraphError
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe, is_dialect_domain
 from linger.graph.core.names import Names
 from linger.graph.core.replace_value import ValueReplacer
 from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes, defined_in, nodes_within
-from linger.graph.forms.function_calls import Copy, Functions, inside_out, require_bounded
+
+Functions = Mapping[ir.OperatorIdentifier, ir.Function]
+_MOST_NODES = 2_000_000
+"""Functions that call functions can grow without limit; a model beyond this could not be used."""
 
 
 def inline_functions(model: ir.Model, *, dialect: bool = False) -> Changes:
@@ -110,3 +117,139 @@ def _drop(model: ir.Model, used: set[ir.OperatorIdentifier]) -> None:
                 waiting.append(model.functions[identifier])
     for identifier in used - kept:
         del model.functions[identifier]
+
+
+def callees(function: ir.Function, functions: Functions) -> list[ir.OperatorIdentifier]:
+    """The functions that a function calls, once for every call."""
+    return [identifier for node in all_nodes(function) if (identifier := node.op_identifier()) in functions]
+
+
+def inside_out(functions: Functions) -> list[ir.OperatorIdentifier]:
+    """The functions, each after those it calls.
+
+    Raises:
+        GraphError: A function calls itself, by way of others or directly; those of one circle are named.
+    """
+    calls = {identifier: dict.fromkeys(callees(f, functions)) for identifier, f in functions.items()}
+    done: dict[ir.OperatorIdentifier, None] = {}
+    for start in functions:
+        path = {start: iter(calls[start])} if start not in done else {}
+        while path:
+            current, waiting = next(reversed(path.items()))
+            following = next((c for c in waiting if c not in done), None)
+            if following is None:
+                done[current] = None
+                del path[current]
+            elif following in path:
+                names = [f"{domain}::{name}" for domain, name, _ in [*path, following]]
+                circle = " → ".join(names[names.index(names[-1]) :])
+                raise GraphError(
+                    f"the function {names[-1]} calls itself: {circle}. Such a model cannot run; export again."
+                )
+            else:
+                path[following] = iter(calls[following])
+    return list(done)
+
+
+def require_bounded(
+    functions: Functions, calls: Iterable[ir.OperatorIdentifier], order: list[ir.OperatorIdentifier]
+) -> None:
+    """Refuse calls that would become more nodes than any model has.
+
+    Raises:
+        GraphError: Written out, the calls are too many nodes.
+    """
+    sizes: dict[ir.OperatorIdentifier, int] = {}
+    for identifier in order:
+        function = functions[identifier]
+        own = sum(1 for _ in all_nodes(function))
+        sizes[identifier] = own + sum(sizes[callee] for callee in callees(function, functions))
+    total = sum(sizes[call] for call in calls)
+    if total > _MOST_NODES:
+        raise GraphError(
+            f"the model's functions, written out, have {total} nodes; at most {_MOST_NODES} are taken. Keep them as functions."
+        )
+
+
+@dataclass
+class Copy:
+    """The body of a function for one call: attributes filled in, tensors and nodes under names that are free."""
+
+    function: ir.Function
+    call: ir.Node
+    tensors: Names
+    nodes: Names
+    made: list[ir.Node] = field(default_factory=list)
+    _values: dict[ir.Value, ir.Value | None] = field(default_factory=dict)
+
+    @property
+    def _prefix(self) -> str:
+        first = next((output.name for output in self.call.outputs if output.name), self.call.op_type)
+        return self.call.name or first or self.call.op_type
+
+    def write(self) -> list[ir.Value]:
+        """Make the nodes; returns what stands for the function's outputs, each a tensor of its own."""
+        graph = self.function.graph
+        given = [*self.call.inputs, *[None] * len(graph.inputs)]
+        self._values.update(zip(graph.inputs, given, strict=False))
+        self.made = self._copies(graph)
+        outputs: list[ir.Value] = []
+        for output in graph.outputs:
+            value = self._values.get(output)
+            if value is None or output.producer() is None or value in outputs:
+                value = self._identity(value)
+            outputs.append(value)
+        return outputs
+
+    def _identity(self, value: ir.Value | None) -> ir.Value:
+        name = self.tensors.choose(f"{self._prefix}/passed")
+        node = ir.Node("", "Identity", [value], outputs=[ir.Value(name=name)], name=self.nodes.choose(name))
+        self.made.append(node)
+        return node.outputs[0]
+
+    def _copies(self, graph: ir.Graph) -> list[ir.Node]:
+        for node in graph:
+            for output in node.outputs:
+                self._values[output] = self._fresh(output)
+        return [self._node(node) for node in graph]
+
+    def _fresh(self, value: ir.Value) -> ir.Value:
+        name = self.tensors.choose(f"{self._prefix}/{value.name}") if value.name else ""
+        return ir.Value(name=name, type=value.type, shape=value.shape)
+
+    def _node(self, node: ir.Node) -> ir.Node:
+        inputs = [None if value is None else self._values.get(value, value) for value in node.inputs]
+        outputs = [made for output in node.outputs if (made := self._values[output]) is not None]
+        attributes = [kept for a in node.attributes.values() if (kept := self._attribute(a)) is not None]
+        name = self.nodes.choose(f"{self._prefix}/{node.name or node.op_type}")
+        return ir.Node(
+            node.domain, node.op_type, inputs, attributes, overload=node.overload, outputs=outputs, name=name
+        )
+
+    def _attribute(self, attribute: ir.Attr) -> ir.Attr | None:
+        if attribute.is_ref():
+            wanted = attribute.ref_attr_name or ""
+            given = self.call.attributes.get(wanted) or self.function.attributes.get(wanted)
+            if given is None or (given.value is None and not given.is_ref()):
+                return None  # left out by the caller, without a default
+            return ir.Attr(attribute.name, given.type, given.value, ref_attr_name=given.ref_attr_name)
+        if attribute.type == ir.AttributeType.GRAPH:
+            return ir.AttrGraph(attribute.name, self._graph(attribute.as_graph()))
+        if attribute.type == ir.AttributeType.GRAPHS:
+            return ir.AttrGraphs(attribute.name, [self._graph(graph) for graph in attribute.as_graphs()])
+        return attribute
+
+    def _graph(self, graph: ir.Graph) -> ir.Graph:
+        inputs = [self._fresh(value) for value in graph.inputs]
+        self._values.update(zip(graph.inputs, inputs, strict=True))
+        initializers = []
+        for value in graph.initializers.values():
+            if value not in self._values:
+                self._values[value] = self._fresh(value)
+            made = self._values[value]
+            assert made is not None  # it was just made
+            made.const_value = value.const_value
+            initializers.append(made)
+        nodes = self._copies(graph)
+        outputs = [made for output in graph.outputs if (made := self._values.get(output, output)) is not None]
+        return ir.Graph(inputs, outputs, nodes=nodes, initializers=initializers, name=graph.name)

@@ -83,10 +83,11 @@ def is_narrow_exact(node: ir.Node, op: Op) -> bool:
     if op.is_narrow_exact is None:
         return True
     names = op.form(len(node.inputs))
-    known = {n: v.const_value.numpy() for n, v in zip(names, node.inputs, strict=True) if v and v.const_value}
-    weights = [name for name in names if name not in op.optional_inputs and name != names[0]]
+    given = {n: v.const_value.numpy() for n, v in zip(names, node.inputs, strict=True) if v and v.const_value}
+    if not set(names[1:]) - op.optional_inputs <= given.keys():
+        return False
     try:
-        return all(name in known for name in weights) and op.is_narrow_exact(known, attributes_of(node, op))
+        return op.is_narrow_exact(given, attributes_of(node, op))
     except (ValueError, IndexError) as error:
         raise GraphError(
             f"{describe(node)}: the shapes of its weights do not fit ({error}). Export it again."
@@ -100,22 +101,25 @@ def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
     """
     if not changes and not any(is_dialect(node) for node in all_nodes(model)):
         return
-    standard = {op.standard_name: op for op in ops().values() if op.standard_name}
+    standard = {op.standard_name: op for op in ops().values()}
     for node in all_nodes(model):
-        x = node.inputs[0] if node.inputs else None
-        if node.domain or node.op_type not in standard or x is None or x.dtype not in INTEGERS:
-            continue
-        op = standard[node.op_type]
-        known = {a.name for a in op.attributes}
-        strange = {n: a.value for n, a in node.attributes.items() if n not in known and a.value != _NEUTRAL.get(n)}
-        if strange or len(node.outputs) > 1:
-            raise UnsupportedError(
-                f"{describe(node)}: on integers, {strange or 'a second output'} has no meaning in the dialect. Remove it."
-            )
-        for name in [n for n in node.attributes if n not in known]:
-            del node.attributes[name]
-        node.domain = DOMAIN
-        changes.note(describe(node), "moved into the dialect")
+        is_standard = not node.domain and node.op_type in standard
+        if is_standard and node.inputs and _width(node.inputs[0]) is not None:
+            _adopt(node, standard[node.op_type])
+            changes.note(describe(node), "moved into the dialect")
+
+
+def _adopt(node: ir.Node, op: Op) -> None:
+    """Make a standard node one of the dialect; attributes that it would have without saying so go."""
+    others = {name: a.value for name, a in node.attributes.items() if not op.has_attribute(name)}
+    strange = {name: value for name, value in others.items() if value != _NEUTRAL.get(name)}
+    if strange or len(node.outputs) > 1:
+        raise UnsupportedError(
+            f"{describe(node)}: on integers, {strange or 'a second output'} has no meaning in the dialect. Remove it."
+        )
+    for name in others:
+        del node.attributes[name]
+    node.domain = DOMAIN
 
 
 @dataclass(frozen=True)

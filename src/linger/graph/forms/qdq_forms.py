@@ -16,8 +16,8 @@ together move |v| ≤ 128½ by less than 1/(2·denominator), its distance from a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -25,8 +25,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.graph.forms.qdq_writer import QdqWriter, Written
-from linger.numeric.fixed import FLOAT32_EXACT, window_reciprocal
+from linger.numeric.fixed import FLOAT32_EXACT, limits, window_reciprocal
+from linger.numeric.onnx.writer import make_attribute
 
 _LARGEST_ERROR = 255  # LSB: the whole range of int8
 _SAFE_WEIGHT = 64  # two products of a byte and such a weight fit in 16 bits: 2·255·64 = 32640
@@ -37,6 +37,93 @@ _LIFT, _AVERAGE_NUDGE = 2.0**-23, 2.0**-21
 _MIDDLE = 128
 _BYTE, _INT16_MAX, _INT32_END = 255, 32767, 2**31
 _GEMM_RANK = 2
+_BYTE_BITS = 8
+_ZERO_TYPES: Mapping[ir.DataType | None, type[np.generic]] = {ir.DataType.INT32: np.int32, ir.DataType.UINT8: np.uint8}
+
+
+@dataclass(frozen=True)
+class Written:
+    """The output of a form and its largest errors in LSB; `to_qdq` says what the three mean."""
+
+    value: ir.Value
+    error: int = 0
+    error_fused: int = 0
+    error_saturated: int = 0
+    reason: str = ""
+
+
+@dataclass
+class QdqWriter:
+    """Collects the nodes and initializers that stand for one dialect node.
+
+    `scale_of` gives the scale of an integer tensor, for ops that have no scale attribute; `is_symmetric` asks for
+    zero points of 0 and real biases.
+    """
+
+    node: ir.Node
+    attributes: Mapping[str, Any]
+    scale_of: Callable[[ir.Value], float]
+    is_symmetric: bool = False
+    nodes: list[ir.Node] = field(default_factory=list)
+    initializers: list[ir.Value] = field(default_factory=list)
+
+    def input(self, index: int) -> ir.Value:
+        """An input of the dialect node; in normal form none is missing."""
+        value = self.node.inputs[index]
+        assert value is not None
+        return value
+
+    def known(self, index: int) -> NDArray[Any] | None:
+        """The content of an input that cannot change: an initializer or a Constant."""
+        value = self.input(index)
+        tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
+        return None if tensor is None else tensor.numpy()
+
+    def emit(self, op_type: str, inputs: Sequence[ir.Value], **attributes: Any) -> ir.Value:
+        """Add one standard node and return its output."""
+        name = f"{self.node.outputs[0].name}/{op_type}_{len(self.nodes)}"  # of node and tensor: nodes may have no name
+        made = ir.Value(name=name)
+        attrs = [make_attribute(key, value) for key, value in attributes.items()]
+        self.nodes.append(ir.Node("", op_type, inputs, attributes=attrs, outputs=[made], name=name))
+        return made
+
+    def initializer(self, content: Any, dtype: type[np.generic], role: str) -> ir.Value:
+        """A constant of this node's own: runtimes edit the scale and zero point of a Q or DQ node in place."""
+        name = f"{self.node.outputs[0].name}/{role}_{len(self.initializers)}"
+        array = np.asarray(content, dtype)
+        tensor = ir.tensor(array, name=name)
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
+        self.initializers.append(value)
+        return value
+
+    def dequantize(self, q: ir.Value, scale: float, *, zero_point: int = 0) -> ir.Value:
+        """(q − zero_point) / scale."""
+        dtype = _ZERO_TYPES.get(q.dtype, np.int8)
+        step, zero = (
+            self.initializer(1.0 / scale, np.float32, "scale"),
+            self.initializer(zero_point, dtype, "zero_point"),
+        )
+        return self.emit("DequantizeLinear", [q, step, zero])
+
+    def quantize(
+        self, real: ir.Value, scale: float, *, bits: int = 8, zero_point: int = 0, nudge: float = 0.0
+    ) -> ir.Value:
+        """real·scale/(1 − nudge) rounded half to even, plus zero_point, saturated; a Clip does that below 8 bits."""
+        if bits < _BYTE_BITS:
+            ends = [self.initializer((end - zero_point) / scale, np.float32, "limit") for end in limits(bits)]
+            real = self.emit("Clip", [real, *ends])
+        step = self.initializer((1.0 - nudge) / scale, np.float32, "scale")
+        return self.emit("QuantizeLinear", [real, step, self.initializer(zero_point, np.int8, "zero_point")])
+
+    def plus(self, real: ir.Value, number: float) -> ir.Value:
+        """real + number."""
+        return self.emit("Add", [real, self.initializer(number, np.float32, "half")])
+
+    def part(self, q: ir.Value, *, source: float, target: float) -> ir.Value:
+        """q / source for a QuantizeLinear at scale `target`: half a unit more where that will round."""
+        real = self.dequantize(q, source)
+        return self.plus(real, 0.5 / source) if source > target else real
+
 
 Form = Callable[[QdqWriter], "Written | str"]
 """Writes the nodes; or says why the op has no QDQ form here."""
@@ -183,29 +270,42 @@ def _plan_product(w: QdqWriter, *, is_transposed: bool = False) -> _Product | st
     a, weight, bias = w.attributes, w.known(1), w.known(2)
     if weight is None or bias is None:
         return "its weights are not constant, so the sum has no known bound"
-    rows = np.abs(weight.astype(np.int16)).reshape(len(weight), -1)
-    if is_transposed:  # [in, out/group, …]: an output's products are those of its group's inputs
-        split = np.abs(weight.astype(np.int16)).reshape(a["group"], len(weight) // a["group"], weight.shape[1], -1)
-        rows = split.swapaxes(1, 2).reshape(a["group"] * weight.shape[1], -1)
+    rows = _rows(weight, a["group"] if is_transposed else None)
     shift = math.frexp(a["scale_x"] * a["scale_w"] / a["scale_o"])[1] - 1
-    lifted = bias.astype(np.int64) + (128 << min(max(shift, 0), _LARGEST_LIFTED_SHIFT))
-    chosen, zero_point, digits, error_fused = bias.astype(np.float64 if w.is_symmetric else np.int32), 0, 1, 0
-    reasons = []
-    if 0 < shift <= _LARGEST_LIFTED_SHIFT and not w.is_symmetric and lifted.max(initial=0) < _INT32_END:
-        chosen, zero_point = lifted.astype(np.int32), -128
-    elif shift > 0:
-        chosen, digits, error_fused = bias.astype(np.float64) + 0.5, 2, _TIE
+    chosen, zero_point = _rounding_bias(bias, shift, is_symmetric=w.is_symmetric)
+    has_half, reasons = shift > 0 and not zero_point, []
+    if has_half:
         reasons.append("an integer kernel rounds the half unit in the bias away, and ties go to even")
     reach = rows.sum(axis=1, dtype=np.float64) * 2.0 ** (a["data_bits"] - 1)
     total = float((reach + np.abs(chosen.astype(np.float64))).max(initial=0.0))
     if total >= _INT32_END:
         return "its sum may exceed int32"
     error = 0
-    if digits * total >= FLOAT32_EXACT:
+    if (1 + has_half) * total >= FLOAT32_EXACT:
         error = _in_lsb(_relative_rounding(rows.shape[1]) * total, shift)
         reasons.append(f"its sum may reach {total:.3g}, beyond what float32 adds exactly")
     saturated = _in_lsb(_saturation(rows), shift) if rows.max(initial=0) > _SAFE_WEIGHT else 0
-    return _Product(weight, chosen, zero_point, (error, error_fused, saturated), "; ".join(reasons))
+    return _Product(weight, chosen, zero_point, (error, _TIE if has_half else 0, saturated), "; ".join(reasons))
+
+
+def _rows(weight: NDArray[Any], transposed_groups: int | None) -> NDArray[Any]:
+    """The magnitudes that are added for each output."""
+    magnitudes = np.abs(weight.astype(np.int16))
+    if transposed_groups is None:
+        return magnitudes.reshape(len(weight), -1)
+    # [in, out/group, …]: an output's products are those of its group's inputs
+    split = magnitudes.reshape(transposed_groups, len(weight) // transposed_groups, weight.shape[1], -1)
+    return split.swapaxes(1, 2).reshape(transposed_groups * weight.shape[1], -1)
+
+
+def _rounding_bias(bias: NDArray[Any], shift: int, *, is_symmetric: bool) -> tuple[NDArray[Any], int]:
+    """The bias with what makes ties round up, and the zero point that takes it off again."""
+    if shift <= 0:
+        return bias.astype(np.float64 if is_symmetric else np.int32), 0
+    lifted = bias.astype(np.int64) + (_MIDDLE << min(shift, _LARGEST_LIFTED_SHIFT))
+    if shift > _LARGEST_LIFTED_SHIFT or is_symmetric or lifted.max(initial=0) >= _INT32_END:
+        return bias.astype(np.float64) + 0.5, 0
+    return lifted.astype(np.int32), -_MIDDLE
 
 
 def _relative_rounding(terms: int) -> float:
@@ -262,19 +362,18 @@ def linear(w: QdqWriter) -> Written | str:
 
 
 FORMS: Mapping[str, Form] = {
-    "Quant": quant,
-    "Dequant": dequant,
-    "Requant": requant,
-    "Conv1dInt": convolution,
-    "Conv2dInt": convolution,
-    "ConvTranspose2dInt": transposed_convolution,
-    "LinearInt": linear,
-    "iqAdd": add,
-    "iqMul": mul,
-    "iqCat": cat,
-    "AvgPool2dInt": average_pool,
+    "QuantizeLinear": quant,
+    "DequantizeLinear": dequant,
+    "Identity": requant,
+    "Conv": convolution,
+    "ConvTranspose": transposed_convolution,
+    "Gemm": linear,
+    "Add": add,
+    "Mul": mul,
+    "Concat": cat,
+    "AveragePool": average_pool,
     "MaxPool": max_pool,
     "Relu": relu,
     "Clip": clip,
 }
-"""By op type; what is not here is expanded into explicit nodes."""
+"""By the standard op that computes a dialect op on real numbers (`float_op`); ops without one become explicit nodes."""

@@ -3,7 +3,7 @@
 
 For toolchains that look for that pattern (ONNX Runtime's integer kernels, OpenVINO, TensorRT). The integers between
 Q and DQ are the dialect's own, under the same names; steps are the inverse power-of-two scales, and every Q or DQ node
-has a step and a zero point of its own. `graph.qdq_forms` says how each op keeps half-up rounding. What has no QDQ form
+has a step and a zero point of its own. `qdq_forms` says how each op keeps half-up rounding. What has no QDQ form
 (16 bits, scales that are no powers of two, weights that are not constant, ops without a float twin) stays in the
 dialect for `expand_dialect`, which writes it as explicit nodes and exactly.
 
@@ -21,28 +21,23 @@ written as unsigned bytes, so that only symmetric files saturate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 
+from linger.dialect import Op
 from linger.errors import listing
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
 from linger.graph.core.walking import all_nodes
 from linger.graph.forms.normal_form import bring_to_normal_form
-from linger.graph.forms.qdq_forms import FORMS
-from linger.graph.forms.qdq_writer import QdqWriter, Written
+from linger.graph.forms.qdq_forms import FORMS, QdqWriter, Written
 from linger.numeric.fixed import is_power_of_two, storage_bits
 
 _BYTE_BITS = 8
 _UNKNOWN_SCALE = 1.0
-_INPUT_TYPES = {
-    "Quant": frozenset({ir.DataType.FLOAT}),
-    "Dequant": frozenset({ir.DataType.INT8, ir.DataType.INT32}),
-}
-_INT8 = frozenset({ir.DataType.INT8})
 
 
 @dataclass(frozen=True)
@@ -125,9 +120,10 @@ def to_qdq(model: ir.Model, *, is_symmetric: bool = False) -> QdqReport:
     scales = _scales(model)
     found = []
     for node in [n for n in all_nodes(model) if is_dialect(n)]:
-        attributes = attributes_of(node, op_of(node))
+        op = op_of(node)
+        attributes = attributes_of(node, op)
         writer = QdqWriter(node, attributes, lambda v: scales.get(v.name, _UNKNOWN_SCALE), is_symmetric=is_symmetric)
-        written = _obstacle(node, attributes) or FORMS[node.op_type](writer)
+        written = _obstacle(node, op, attributes) or FORMS[op.float_op or ""](writer)
         if isinstance(written, str):
             found.append(QdqNode(describe(node), is_explicit=True, reason=written))
             continue
@@ -159,21 +155,31 @@ def _scales(model: ir.Model) -> dict[str | None, float]:
     return scales
 
 
-def _obstacle(node: ir.Node, attributes: dict[str, Any]) -> str | None:
+def _obstacle(node: ir.Node, op: Op, attributes: dict[str, Any]) -> str | None:
     """Why no QDQ form can be tried."""
-    if node.op_type not in FORMS:
+    if op.float_op is None:
         return f"{node.op_type} has no QDQ form"
-    odd = [value for name, value in attributes.items() if name.startswith("scale_") and not is_power_of_two(value)]
-    if odd:
-        return f"scale {odd[0]} is no power of two"
-    op = op_of(node)
+    odd = _odd_scale(attributes)
+    if odd is not None:
+        return f"scale {odd} is no power of two"
+    width = _BYTE_BITS if op.output_bits is None else storage_bits(attributes[op.output_bits])
     # of a product, the third input is the int32 bias; of a Clip, both are of the first one's type
     data = node.inputs if op.is_variadic else node.inputs[:2]
-    allowed = _INPUT_TYPES.get(node.op_type, _INT8)
-    width = _BYTE_BITS if op.output_bits is None else storage_bits(attributes[op.output_bits])
-    if width > _BYTE_BITS or any(value is None or value.dtype not in allowed for value in data):
-        return "QuantizeLinear knows only 8-bit integers before opset 21"
-    return None
+    is_fitting = all(value is not None and value.dtype in _input_types(op) for value in data)
+    return None if width <= _BYTE_BITS and is_fitting else "QuantizeLinear knows only 8-bit integers before opset 21"
+
+
+def _odd_scale(attributes: Mapping[str, Any]) -> float | None:
+    """The first scale that is no power of two."""
+    scales = (value for name, value in attributes.items() if name.startswith("scale_"))
+    return next((scale for scale in scales if not is_power_of_two(scale)), None)
+
+
+def _input_types(op: Op) -> tuple[ir.DataType, ...]:
+    """The types of data that a QDQ form takes; DequantizeLinear also takes int32."""
+    if op.real_inputs:
+        return (ir.DataType.FLOAT,)
+    return (ir.DataType.INT8,) if op.has_integer_output else (ir.DataType.INT8, ir.DataType.INT32)
 
 
 def _replace(model: ir.Model, writer: QdqWriter, written: Written) -> None:
