@@ -9,8 +9,8 @@ from torch import nn
 import linger
 from linger.errors import UsageError
 from linger.numeric.torch.quantize import round_weight
-from linger.quantization.core.precision import full_precision, put_autocast_aside, take_autocast_up
 from linger.quantization.core.qtensor import unwrap
+from linger.quantization.core.runtime import full_precision, put_autocast_aside, take_autocast_up
 from tests.support.device_models import make_model, picture
 
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from linger.constraint.marks import Widths
-from linger.quantization.core.product_policy import ProductPolicy, holds_matrices
-from linger.quantization.core.runtime import Frame
+from linger.quantization.core.runtime import Frame, ProductPolicy
+from linger.quantization.core.supported import holds_matrices
 from linger.quantization.setup.marking import disable_quant, quant_module
 
 POLICY = ProductPolicy(frozenset({"LinearInt"}), frozenset({"head"}), Widths(8, 8, 8))

@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from linger.errors import UnsupportedError
 from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.core.runtime import Runtime
+from linger.quantization.functions.dispatch import dispatch
 from tests.support.wired import after, picture
 
 
 def qtensor(values=(0.5, -0.25, 1.0), scale=16.0, bits=8):
-    return QTensor(torch.tensor(values), scale, bits, Runtime())
+    return QTensor(torch.tensor(values), scale, bits, Runtime(dispatch))
 
 
 def test_names_of_the_documents():
@@ -31,14 +32,14 @@ def test_names_of_the_documents():
     ("bits", "kind"), [(4, torch.int8), (8, torch.int8), (16, torch.int16), (32, torch.int32)], ids=str
 )
 def test_integers_are_value_times_scale_in_the_narrowest_type(bits, kind):
-    x = QTensor(torch.tensor([0.5, -0.25], dtype=torch.float64), 16.0, bits, Runtime())
+    x = QTensor(torch.tensor([0.5, -0.25], dtype=torch.float64), 16.0, bits, Runtime(dispatch))
     assert x.integers().tolist() == [8, -4]
     assert x.integers().dtype == kind
 
 
 def test_real_values_are_float32_in_the_graph():
     content = torch.tensor([0.5], dtype=torch.float64, requires_grad=True)
-    x = QTensor(content, 16.0, 32, Runtime())
+    x = QTensor(content, 16.0, 32, Runtime(dispatch))
     assert x.dequantize().dtype == torch.float32
     x.dequantize().sum().backward()
     assert content.grad.item() == 1.0
@@ -216,12 +217,12 @@ def test_deferred_content_is_made_once_and_only_when_asked_for():
         made.append(1)
         return torch.tensor([0.25, 0.5])
 
-    x = QTensor(torch.zeros(2), 4.0, 8, Runtime()).deferred(make)
+    x = QTensor(torch.zeros(2), 4.0, 8, Runtime(dispatch)).deferred(make)
     assert (x.scale, x.bits, made) == (4.0, 8, [])
     assert x.integers().tolist() == [1, 2]
     assert (x + 0).tolist() == [0.25, 0.5]
     assert made == [1]
-    forgotten = QTensor(torch.zeros(2), 4.0, 8, Runtime()).deferred(make)
+    forgotten = QTensor(torch.zeros(2), 4.0, 8, Runtime(dispatch)).deferred(make)
     forgotten.overwrite(torch.ones(2))
     assert forgotten.content.tolist() == [1.0, 1.0]
     assert made == [1]

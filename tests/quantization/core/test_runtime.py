@@ -9,14 +9,15 @@ from torch import nn
 
 import linger
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import Frame, OpRecord, Runtime, Scope, is_exporting
+from linger.quantization.core.runtime import Frame, OpRecord, Runtime, Scope
+from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.setup.initialize import init, runtime_of
 from linger.simulation.recorder import record
 from tests.support.wired import Wired, after, picture, quantise
 
 
 def test_frames_follow_the_modules():
-    runtime, root, part = Runtime(), nn.Identity(), nn.Identity()
+    runtime, root, part = Runtime(dispatch), nn.Identity(), nn.Identity()
     assert (runtime.frame, runtime.path) == (None, "")
     runtime.enter("", root)
     runtime.enter("part", part)
@@ -28,7 +29,7 @@ def test_frames_follow_the_modules():
 
 
 def test_leaving_a_module_leaves_what_is_still_inside():
-    runtime, root, part = Runtime(), nn.Identity(), nn.Identity()
+    runtime, root, part = Runtime(dispatch), nn.Identity(), nn.Identity()
     runtime.enter("", root)
     runtime.enter("part", part)
     runtime.leave(root)
@@ -36,7 +37,7 @@ def test_leaving_a_module_leaves_what_is_still_inside():
 
 
 def test_names_count_within_a_pass_and_start_again_with_the_next():
-    runtime, root = Runtime(), nn.Identity()
+    runtime, root = Runtime(dispatch), nn.Identity()
     for _ in range(2):
         runtime.enter("", root)
         names = [runtime.unique_name("a.b", "Op"), runtime.unique_name("a.b", "Op"), runtime.unique_name("", "Op")]
@@ -45,7 +46,7 @@ def test_names_count_within_a_pass_and_start_again_with_the_next():
 
 
 def test_ops_are_noted_inside_a_pass_only():
-    runtime, root = Runtime(), nn.Identity()
+    runtime, root = Runtime(dispatch), nn.Identity()
     runtime.note(OpRecord("", "before", is_integer=True))
     runtime.enter("", root)
     runtime.note(OpRecord("", "inside", is_integer=True))
@@ -56,7 +57,7 @@ def test_ops_are_noted_inside_a_pass_only():
 
 
 def test_a_new_pass_of_the_root_forgets_an_interrupted_one():
-    runtime, root = Runtime(), nn.Identity()
+    runtime, root = Runtime(dispatch), nn.Identity()
     runtime.enter("", root)
     runtime.unique_name("", "Op")
     runtime.enter("", root)
@@ -65,7 +66,7 @@ def test_a_new_pass_of_the_root_forgets_an_interrupted_one():
 
 
 def test_abandoning_clears_the_frames():
-    runtime = Runtime()
+    runtime = Runtime(dispatch)
     runtime.enter("", nn.Identity())
     runtime.abandon()
     assert runtime.frame is None
@@ -88,13 +89,12 @@ def test_observers_see_every_op_with_its_operands_until_the_model_is_copied():
 
 
 def test_hooks_tell_the_runtime():
-    runtime, module = Runtime(), nn.Identity()
+    runtime, module = Runtime(dispatch), nn.Identity()
     scope = Scope(runtime, "here")
     scope.enter(module, ())
     assert runtime.path == "here"
     assert scope.leave(module, (), "output") is None
     assert runtime.frame is None
-    assert not is_exporting()
 
 
 # -- whole models ---------------------------------------------------------------------------------------------

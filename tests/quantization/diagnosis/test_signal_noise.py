@@ -18,6 +18,7 @@ from linger.quantization.diagnosis.signal_noise import (
     power,
     squared_error,
 )
+from linger.quantization.functions.dispatch import dispatch
 
 INF, NAN = math.inf, math.nan
 
@@ -68,7 +69,7 @@ def test_what_is_not_finite_counts_where_it_differs_only():
 
 
 def test_real_values_of_quantised_and_complex_tensors():
-    q = QTensor(torch.tensor([[0.5, -1.25]]), 4.0, 8, Runtime())
+    q = QTensor(torch.tensor([[0.5, -1.25]]), 4.0, 8, Runtime(dispatch))
     assert as_real(q).tolist() == [0.5, -1.25]
     assert as_real(torch.tensor([1 + 2j]).conj()).tolist() == [1.0, -2.0]
     assert as_real(torch.tensor(3.0)).tolist() == [3.0]

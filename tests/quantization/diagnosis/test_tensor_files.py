@@ -15,6 +15,7 @@ from linger.quantization.diagnosis.tensor_files import (
     op_tensors,
     write_tensors,
 )
+from linger.quantization.functions.dispatch import dispatch
 
 # -- files ------------------------------------------------------------------------------------------------------
 
@@ -108,7 +109,7 @@ def test_arrays_are_copies():
 
 
 def quantised(values, scale=4.0, bits=8):
-    return QTensor(torch.tensor(values) / scale, scale, bits, Runtime())
+    return QTensor(torch.tensor(values) / scale, scale, bits, Runtime(dispatch))
 
 
 X, Y = quantised([4.0, -8.0]), quantised([1.0, 2.0], 2.0, 16)

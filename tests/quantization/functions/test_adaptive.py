@@ -9,7 +9,7 @@ from torch import nn
 
 import linger
 from linger.quantization.core.qtensor import QTensor, unwrap
-from linger.quantization.functions.adaptive import MOST_POOLS, pool_adaptively, pool_runs
+from linger.quantization.functions.resizing import MOST_POOLS, pool_adaptively, pool_runs
 from linger.quantization.setup.initialize import init
 from tests.support.wired import Wired, picture, quantise
 

@@ -4,13 +4,13 @@ import torch
 import torch.nn.functional as F
 
 from linger.quantization.functions.attention import ATTENTION
-from linger.quantization.functions.compositions import COMPOSITIONS
+from linger.quantization.functions.dispatch import COMPOSITIONS
 from linger.quantization.functions.masks import MASKS
-from linger.quantization.functions.matrix_forms import MATRIX_FORMS
+from linger.quantization.functions.rewrites import FORMS
 
 
 def test_no_function_has_two_handlers():
-    assert len(COMPOSITIONS) == len(ATTENTION) + len(MASKS) + len(MATRIX_FORMS) + 1
+    assert len(COMPOSITIONS) == len(ATTENTION) + len(MASKS) + len(FORMS)
 
 
 def test_functions_of_every_kind():

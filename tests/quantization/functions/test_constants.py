@@ -9,6 +9,7 @@ import linger
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.functions.constants import as_constant, is_fixed, is_state, note_derived
+from linger.quantization.functions.dispatch import dispatch
 from tests.support.wired import quantise
 
 
@@ -62,7 +63,7 @@ def test_they_are_integers_in_the_model_and_in_the_file(run, tmp_path):
 
 
 def test_integers_by_hand():
-    runtime = Runtime()
+    runtime = Runtime(dispatch)
     module = nn.Module()
     module.p = nn.Parameter(torch.tensor([0.3, -1.0, 0.0]))
     runtime.enter("", module)
@@ -89,7 +90,7 @@ def test_gradient_is_that_of_the_float_sum():
 
 
 def test_only_the_models_own_memory_counts():
-    runtime = Runtime()
+    runtime = Runtime(dispatch)
     module = nn.Linear(3, 2)
     assert not is_state(module.weight, runtime)  # nothing is running
     runtime.enter("", module)
@@ -110,7 +111,7 @@ def test_only_the_models_own_memory_counts():
 
 
 def test_infinite_constants_are_none():
-    runtime = Runtime()
+    runtime = Runtime(dispatch)
     module = nn.Module()
     module.register_buffer("c", torch.tensor([1.0, float("inf")]))
     runtime.enter("", module)

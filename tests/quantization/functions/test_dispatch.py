@@ -426,7 +426,9 @@ def test_out_argument_stays_float():
 
 def test_functions_of_two_models_meet_outside():
     first, second = after(lambda h: h)(picture()), after(lambda h: h)(picture(seed=2))
-    assert torch.equal(dispatch(torch.add, (first, second), {}), first.dequantize() + second.dequantize())
+    assert torch.equal(
+        dispatch(first.runtime, torch.add, (first, second), {}), first.dequantize() + second.dequantize()
+    )
 
 
 def test_two_inputs_are_quantised_each_by_its_layer():

@@ -11,6 +11,7 @@ from linger.dialect import ops
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
+from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.functional import as_operand, twin
 from linger.quantization.functions.functional_layer import KEY_PREFIX
 from linger.quantization.setup.initialize import init
@@ -130,17 +131,17 @@ def test_different_widths_meet_at_the_wider(mode):
     ],
 )
 def test_a_number_takes_the_finest_scale_that_holds_it(value, integer, scale):
-    made = as_operand(value, Runtime())
+    made = as_operand(value, Runtime(dispatch))
     assert (made.integers().item(), made.scale, made.bits) == (integer, scale, 8)
 
 
 @pytest.mark.parametrize("value", [True, torch.ones(2), "text", None, float("inf"), float("nan")], ids=repr)
 def test_what_is_no_operand(value):
-    assert as_operand(value, Runtime()) is None
+    assert as_operand(value, Runtime(dispatch)) is None
 
 
 def test_a_quantised_tensor_is_an_operand_until_floats_overwrite_it():
-    x = QTensor(torch.ones(2), 16.0, 8, Runtime())
+    x = QTensor(torch.ones(2), 16.0, 8, Runtime(dispatch))
     assert as_operand(x, x.runtime) is x
     x.overwrite(torch.ones(2))
     assert as_operand(x, x.runtime) is None

@@ -12,6 +12,7 @@ import linger
 from linger.dialect import Refusal
 from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.core.runtime import Runtime
+from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.masks import COMPARISONS, fill, masks_scores
 from linger.quantization.setup.initialize import init, runtime_of
 from tests.support.wired import Wired, after, picture, quantise
@@ -75,7 +76,7 @@ def test_comparison_with_a_number_is_one_of_integers(function, tmp_path):
 @pytest.mark.parametrize("kind", ["gt", "ge", "lt", "le", "eq", "ne"])
 def test_integers_of_a_file_compare_as_their_values(kind, value):
     integers = torch.arange(-128, 128).to(torch.int8)
-    x = QTensor(integers, 64.0, 8, Runtime())
+    x = QTensor(integers, 64.0, 8, Runtime(dispatch))
     compare = getattr(torch, kind)
     assert torch.equal(compare(x, value), compare(integers.float() / 64, value))
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import linger
 from linger.numeric.curves.interpolation import linear_weights, nearest_places
-from linger.quantization.functions.open_sizes import _linear, _nearest
+from linger.quantization.functions.resizing import _linear, _nearest
 from tests.support.wired import picture, quantise
 
 OTHER_SIZES = ((1, 3, 13, 17), (3, 3, 9, 7))

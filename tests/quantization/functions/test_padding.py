@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.quantization.functions.padding import COPYING_MODES, can_copy, pad_by_copying
+from linger.quantization.functions.rewrites import COPYING_MODES, can_copy, pad_by_copying
 from tests.support.int64 import convolved, convolved_signal, requantised
 from tests.support.models import quantised
 from tests.support.wired import Wired, after, picture, quantise

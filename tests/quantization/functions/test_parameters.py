@@ -9,7 +9,7 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.quantization.functions.parameters import is_parameter
+from linger.quantization.functions.constants import is_parameter
 from linger.quantization.setup.initialize import init
 from tests.support.int64 import requantised
 from tests.support.wired import Wired, after, picture, quantise

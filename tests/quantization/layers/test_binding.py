@@ -5,28 +5,27 @@ from torch import nn
 
 import linger
 from linger.dialect import Refusal
-from linger.quantization.layers.binding import bind, call_in_float
 from linger.quantization.setup.initialize import init
 from tests.support.wired import quantise
 
 
 def test_geometry_without_a_call_is_the_layers_own():
     layer = init(nn.Sequential(nn.Conv2d(2, 2, 3, padding=1)))[0]
-    assert bind(layer, torch.randn(1, 2, 4, 4)) == layer.geometry
+    assert layer._bind(torch.randn(1, 2, 4, 4)) == layer.geometry
 
 
 def test_a_function_call_is_bound_to_the_inputs_size():
     layer, uneven = init(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.AdaptiveAvgPool2d(3)))
-    assert bind(layer, torch.randn(1, 2, 6, 4))["kernel_shape"] == (6, 4)
-    assert isinstance(bind(uneven, torch.randn(1, 2, 5, 4)), Refusal)
+    assert layer._bind(torch.randn(1, 2, 6, 4))["kernel_shape"] == (6, 4)
+    assert isinstance(uneven._bind(torch.randn(1, 2, 5, 4)), Refusal)
 
 
 def test_output_size_becomes_output_padding():
     layer = init(nn.Sequential(nn.ConvTranspose2d(2, 2, 3, stride=2, output_padding=1)))[0]
     x = torch.randn(1, 2, 4, 4)
     # 4 pixels of stride 2 and a kernel of 3 make 9
-    assert bind(layer, x)["output_padding"] == (1, 1)
-    assert bind(layer, x, [9, 10])["output_padding"] == (0, 1)
+    assert layer._bind(x)["output_padding"] == (1, 1)
+    assert layer._bind(x, [9, 10])["output_padding"] == (0, 1)
     assert layer.geometry["output_padding"] == (1, 1)
 
 
@@ -38,5 +37,5 @@ def test_what_cannot_be_bound_is_computed_in_float_and_noted():
         first = model[0](x)
         expected = nn.functional.adaptive_avg_pool2d(first.dequantize(), 3)
         assert torch.equal(model(x), expected)
-        assert torch.equal(call_in_float(model[1], first, "why"), expected)
+        assert torch.equal(model[1]._call_in_float(first, "why"), expected)
     assert [op.op for op in linger.coverage(model).float_ops] == ["AvgPool2dInt"]

@@ -4,7 +4,8 @@ import torch
 
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
-from linger.quantization.layers.recurrent_state import (
+from linger.quantization.functions.dispatch import dispatch
+from linger.quantization.layers.recurrent_operands import (
     Sequences,
     at_end,
     each,
@@ -17,7 +18,7 @@ from linger.quantization.layers.recurrent_state import (
 
 def sequences(lengths=None, *, is_batch_first=False):
     x = torch.arange(24.0).reshape(4, 3, 2)
-    return Sequences(QTensor(x, 1.0, 8, Runtime()), lengths, is_batch_first)
+    return Sequences(QTensor(x, 1.0, 8, Runtime(dispatch)), lengths, is_batch_first)
 
 
 def test_names_of_the_first_layer_are_the_documented_ones():
@@ -51,7 +52,7 @@ def test_lengths_of_whole_sequences():
 
 
 def test_joining_names_the_width_only_where_it_is_not_the_usual_one():
-    parts = [QTensor(torch.zeros(1), 64.0, bits, Runtime()) for bits in (8, 8)]
+    parts = [QTensor(torch.zeros(1), 64.0, bits, Runtime(dispatch)) for bits in (8, 8)]
     assert joining(parts) == {"scale_x_0": 64.0, "scale_x_1": 64.0, "scale_o": 64.0, "dim": 2}
-    wide = [QTensor(torch.zeros(1), 64.0, 16, Runtime())] * 2
+    wide = [QTensor(torch.zeros(1), 64.0, 16, Runtime(dispatch))] * 2
     assert joining(wide)["o_bits"] == 16

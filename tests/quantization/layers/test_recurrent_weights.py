@@ -5,7 +5,7 @@ import torch
 
 from linger.constraint.limits import Limits
 from linger.errors import UsageError
-from linger.quantization.layers.recurrent_weights import ROLES, Direction, round_parameters
+from linger.quantization.layers.recurrent_operands import ROLES, Direction, round_parameters
 
 
 def direction(largest=1.0, bias=0.5):

@@ -76,7 +76,8 @@ class Calibration:
         return []
 
 
-_current: ContextVar[Calibration | None] = ContextVar("linger_calibration", default=None)
+CALIBRATION: ContextVar[Calibration | None] = ContextVar("linger_calibration", default=None)
+"""The block that the caller runs inside; None outside of one."""
 
 
 @contextmanager
@@ -102,22 +103,17 @@ def calibration() -> Iterator[None]:
 @contextmanager
 def collecting() -> Iterator[Calibration]:
     """The same without a word at its end, for passes that a user did not ask for."""
-    made, around = Calibration(), _current.get()
-    token = _current.set(made)
+    made, around = Calibration(), CALIBRATION.get()
+    token = CALIBRATION.set(made)
     try:
         with torch.no_grad():
             yield made
     finally:
-        _current.reset(token)
+        CALIBRATION.reset(token)
         if around is not None:
             around.passes += made.passes
 
 
-def current_calibration() -> Calibration | None:
-    """The block that the caller runs inside; None outside of one."""
-    return _current.get()
-
-
 def is_calibrating() -> bool:
     """Whether the caller runs inside `calibration()`."""
-    return _current.get() is not None
+    return CALIBRATION.get() is not None

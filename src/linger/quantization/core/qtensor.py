@@ -3,26 +3,109 @@
 
 It wraps the real values q/scale (exact in float32), so an op that linger does not know computes the right float
 result from it. While a model is exported it wraps the integers themselves and its real value is a Dequant node.
+
+A `torch.autograd.Function` and a reentrant checkpoint ask torch's C++ side for gradients: they look at the wrapper alone,
+never at what it wraps. So the wrapper stands in the gradient graph behind its content, and a wrapper that they return hands
+its own place on to its content.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from linger.dialect import find_op
 from linger.errors import UnsupportedError
 from linger.numeric.torch.kernel import carrier, integer_type
 from linger.numeric.torch.scale import Scale
-from linger.quantization.core.gradient_path import Wrapped, content_behind, follow, has_place, lacks_place
-
-if TYPE_CHECKING:
-    from linger.quantization.core.runtime import Runtime
+from linger.quantization.core.runtime import Runtime
 
 
+# -- the place in the gradient graph ------------------------------------------------------------------------
+class Wrapped(torch.autograd.Function):
+    """A wrapper, made by `make`, whose gradient is its content's."""
+
+    @staticmethod
+    def forward(ctx: Any, content: Tensor, make: Any) -> Tensor:
+        """The wrapper."""
+        ctx.kind = content.dtype
+        made: Tensor = make()
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """The wrapper's gradient, in the type of the content."""
+        return gradients[0].to(ctx.kind), None
+
+
+class _Rewrapped(torch.autograd.Function):
+    """A wrapper that has got other content."""
+
+    @staticmethod
+    def forward(ctx: Any, wrapper: Tensor, content: Tensor) -> Tensor:
+        """The same wrapper."""
+        ctx.kind = content.dtype
+        ctx.mark_dirty(wrapper)
+        return wrapper
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """The wrapper's gradient, in the type of the content."""
+        return None, gradients[0].to(ctx.kind)
+
+
+class _Unwrapped(torch.autograd.Function):
+    """Content whose gradient is its wrapper's."""
+
+    @staticmethod
+    def forward(ctx: Any, wrapper: Tensor, content: Tensor) -> Tensor:  # noqa: ARG004 - torch's signature
+        """A copy: the content itself may be a view of something that is not in the graph."""
+        return content.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:  # noqa: ARG004
+        """The content's gradient, in the wrapper's type."""
+        return gradients[0].float(), None
+
+
+def has_place(wrapper: Tensor) -> bool:
+    """Whether the wrapper itself, not its content, is in the graph."""
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the wrapper's function would ask the content
+        return wrapper.requires_grad
+
+
+def lacks_place(content: Tensor, wrapper: Tensor) -> bool:
+    """Whether a wrapper has a place that its content does not know: another function has returned it, or written to it."""
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+        if wrapper.grad_fn is None:
+            return False
+        is_own = getattr(wrapper.grad_fn, "_forward_cls", None) in (Wrapped, _Rewrapped)
+        return not (is_own and content.requires_grad)
+
+
+def content_behind(wrapper: Tensor, content: Tensor) -> Tensor:
+    """The content, in the graph behind its wrapper."""
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+        behind: Tensor = _Unwrapped.apply(wrapper, content)
+    return behind
+
+
+def follow(wrapper: Tensor, content: Tensor) -> None:
+    """Let a wrapper stand where its new content stands. What was saved of it for a gradient is out of date."""
+    with torch._C.DisableTorchFunctionSubclass(), torch.enable_grad():  # noqa: SLF001
+        if not wrapper.is_inference():
+            torch.autograd.graph.increment_version(wrapper)
+        if wrapper.requires_grad:
+            wrapper.detach_()
+        if content.requires_grad:
+            _Rewrapped.apply(wrapper, content)
+
+
+# -- the tensor ---------------------------------------------------------------------------------------------
 class QTensor(Tensor):
     """Real values that are multiples of 1/scale, with their scale and width.
 
@@ -167,7 +250,9 @@ class QTensor(Tensor):
             return self.runtime.announcer.real(self)
         if self.is_integer:
             if self._real is None:
-                self._real = self.runtime.dequantize(self)
+                runtime = self.runtime
+                name = runtime.unique_name(runtime.path, "Dequant")
+                self._real = runtime.emit(find_op("Dequant"), [content], {"scale_o": self.scale}, name)
             return self._real
         return content if content.dtype == torch.float32 else content.float()
 
@@ -230,11 +315,11 @@ class QTensor(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Every torch function that receives a QTensor comes here."""
-        from linger.quantization.functions.dispatch import dispatch  # the table there needs QTensor
-
+        """Every torch function that receives a QTensor comes here; the model of the first one runs it."""
+        given = dict(kwargs or {})
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
-            return dispatch(func, args, dict(kwargs or {}))
+            runtime = runtime_among((args, given))
+            return runtime.dispatch(runtime, func, args, given)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch's stub has no func

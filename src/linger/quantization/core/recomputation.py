@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from linger.errors import UnsupportedError
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import Frame, Runtime, scope_of
+from linger.quantization.core.runtime import Frame, Runtime, TorchFunction, is_in_backward, scope_of
 from linger.quantization.core.statistics import QuantizedBase
 
 _KEPT_CALLS = 32
@@ -73,13 +73,13 @@ class _Call:
 class _FunctionCall:
     """A call of a function, and where its module stood."""
 
-    function: Any
+    function: TorchFunction
     call: _Call
     frame: Frame
 
 
 class Recomputation:
-    """What a checkpoint may ask for again; its hooks are those of every module of a model."""
+    """What a checkpoint may ask for again. The hooks of every module tell it of calls that may be, or are, repeated."""
 
     def __init__(self) -> None:
         self._calls: WeakKeyDictionary[nn.Module, deque[_Call]] = WeakKeyDictionary()
@@ -90,29 +90,26 @@ class Recomputation:
         """A copy of a model has no pass behind it."""
         return Recomputation, ()
 
-    def enter(self, module: nn.Module, args: Any) -> None:
-        """Forward pre-hook: remember the statistics, or bring those of the first run back."""
-        if not module.training:
-            return
+    def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """A module in training begins: remember the statistics, or bring those of the first run back."""
         if is_in_backward():
             self._repeat(module, args)
-        elif may_be_repeated():
+        else:
             call = _Call(_described(args), _state_of(module))
             self._calls.setdefault(module, deque(maxlen=_KEPT_CALLS)).append(call)
 
-    def leave(self, module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002 - a hook's signature
-        """Forward hook, called after an exception too: what the first run learned stays."""
-        if self._set_aside:
-            _install(self._set_aside.pop(module, []))
+    def leave(self, module: nn.Module) -> None:
+        """A repeated call ends, normally or by an exception: what the first run learned stays."""
+        _install(self._set_aside.pop(module, []))
 
-    def remember(self, function: Any, args: Any, frame: Frame) -> None:
+    def remember(self, function: TorchFunction, args: tuple[Any, ...], frame: Frame) -> None:
         """Note a function of a module at work."""
         call = _Call(_described(args), _state_of(frame.module))
         place = Frame(frame.path, frame.module, Counter(frame.indices))
         self._functions.append(_FunctionCall(function, call, place))
 
     @contextmanager
-    def place_of(self, function: Any, args: Any, runtime: Runtime) -> Iterator[None]:
+    def place_of(self, function: TorchFunction, args: tuple[Any, ...], runtime: Runtime) -> Iterator[None]:
         """Stand where a function stood when it ran first."""
         inputs = _described(args)
         found = (f for f in reversed(self._functions) if f.function is function and f.call.is_for(inputs))
@@ -129,7 +126,7 @@ class Recomputation:
             runtime.frames.pop()
             _install(set_aside)
 
-    def _repeat(self, module: nn.Module, args: Any) -> None:
+    def _repeat(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         calls = self._calls.get(module)
         if not calls:
             return  # not in a checkpoint: somebody's hook runs the model
@@ -144,19 +141,6 @@ class Recomputation:
     def is_awaited(self) -> bool:
         """Whether something ran in a way that a checkpoint may repeat."""
         return bool(self._calls) or bool(self._functions)
-
-
-def is_in_backward() -> bool:
-    """Whether torch computes gradients in this thread: a forward pass now is a second one."""
-    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - torch's checkpoint asks so too
-
-
-def may_be_repeated() -> bool:
-    """Whether a checkpoint may be at work: it runs its function without gradients, or keeps what gradients need."""
-    if not torch.is_grad_enabled():
-        return True
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks  # noqa: SLF001 - torch has no public question
-    return hooks(True) is not None  # noqa: FBT003 - its signature
 
 
 def is_repeating(runtime: Runtime) -> bool:

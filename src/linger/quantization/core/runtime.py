@@ -3,41 +3,55 @@
 
 One `Runtime` belongs to one model (it is made by `init`) and is reached from its layers and from the tensors they
 make. Nothing here is global.
+
+Around every module torch.autocast is off, because integers are carried in float32 and float64 and must not be rounded to
+16 bits; and torch.compile pauses, because a compiler that traced the model would break its graph at every range, name and
+mode, and gain nothing.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._C._dynamo import eval_frame
+from torch.compiler import is_exporting
+from torch.utils._pytree import tree_map
 
-from linger.constraint.marks import QUANTIZATION
-from linger.dialect import Op, find_op
-from linger.quantization.core.calibrate import current_calibration
-from linger.quantization.core.compilation import not_traced, pause, resume
-from linger.quantization.core.packing import Unpacked
-from linger.quantization.core.precision import put_autocast_aside, take_autocast_up
-from linger.quantization.core.qtensor import unwrap
+from linger.constraint.marks import QUANTIZATION, Widths
+from linger.dialect import Op
+from linger.quantization.core.calibrate import CALIBRATION
+from linger.quantization.core.frozen import Frozen
 from linger.settings import Switches
-
-if TYPE_CHECKING:
-    from linger.quantization.core.frozen import Frozen
-    from linger.quantization.core.product_policy import ProductPolicy
-    from linger.quantization.core.qtensor import QTensor
 
 RUN_FIRST = "torch.export needs the scales and integer weights of a pass before it. Run model.eval() once under torch.no_grad() first."
 """What to do when a trace, which sees no values, asks for one that no earlier pass has left."""
 
+_SCOPE = "_linger_scope"
+_AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
+_NOT_COMPILED = (
+    "a model quantised by linger runs as it is inside torch.compile, with the same integers. Leave fullgraph=True out, or "
+    "compile what stands before and after the model"
+)
+
+TorchFunction = Callable[..., Any]
+"""A function of torch, or a method of its tensors."""
+
+Dispatch = Callable[["Runtime", TorchFunction, tuple[Any, ...], dict[str, Any]], Any]
+"""Runs a torch function some of whose arguments are quantised tensors of this model."""
+
 
 @dataclass
 class Frame:
-    """One module call in progress."""
+    """One module call in progress, and what was switched off around it."""
 
     path: str
     module: nn.Module
@@ -62,6 +76,30 @@ class OpRecord:
     macs: int = 0
 
 
+@dataclass(frozen=True)
+class ProductPolicy:
+    """Where a call of F.linear or F.conv2d in a user's own forward becomes an integer layer.
+
+    Attributes:
+        ops: Names of the ops that `init` was asked for.
+        float_paths: Modules that stay float.
+        widths: Bits of input, parameters and output, unless a module is marked with its own.
+    """
+
+    ops: frozenset[str]
+    float_paths: frozenset[str]
+    widths: Widths
+
+    def allows(self, op_name: str, frame: Frame) -> bool:
+        """Whether this op may be computed as integers in the module at work."""
+        return op_name in self.ops and frame.path not in self.float_paths
+
+    def widths_in(self, module: nn.Module) -> Widths:
+        """The module's own widths, if `quant_module` gave it some."""
+        choice = QUANTIZATION.of(module)
+        return self.widths if choice is None or choice.widths is None else choice.widths
+
+
 class Emitter(Protocol):
     """Writes dialect nodes instead of simulating them (implemented by the exporter)."""
 
@@ -79,24 +117,47 @@ class Emitter(Protocol):
         """Emit one node of an op with several outputs; `parameters` names the initializers of its inputs."""
 
 
-class Announcer(Protocol):
+_Wrapper = TypeVar("_Wrapper", contravariant=True)
+
+
+class Announcer(Protocol[_Wrapper]):
     """Lets a trace follow quantised tensors into functions that it records as one node (implemented by the exporter)."""
 
-    def announce(self, wrapper: QTensor, content: Tensor, scale: float | None) -> None:
+    def announce(self, wrapper: _Wrapper, content: Tensor, scale: float | None) -> None:
         """A quantised tensor was made, or has got other content."""
 
-    def real(self, wrapper: QTensor) -> Tensor:
+    def real(self, wrapper: _Wrapper) -> Tensor:
         """Its real values, as the trace knows them here."""
 
-    def integers(self, wrapper: QTensor) -> Tensor:
+    def integers(self, wrapper: _Wrapper) -> Tensor:
         """Its integers, as the trace knows them here."""
 
+
+class Quantized(Protocol):
+    """A tensor that is made of integers (`linger.quantization.core.qtensor.QTensor`)."""
+
+    def integers(self) -> Tensor:
+        """These integers."""
+
+
+class Scaled(Protocol):
+    """A layer that may wait for its scales (`linger.quantization.core.statistics.QuantizedBase`)."""
+
+    path: str
+
+    @property
+    def lacks_scale(self) -> bool:
+        """Whether a range was never seen."""
+
+
+Operands = Sequence[Tensor | Frozen]
+"""What an op was computed from; a layer's parameters are one `Frozen`."""
 
 Recorder = Callable[[str, Tensor], None]
 """Receives the name and the integers of every tensor the simulation computes."""
 
-Observer = Callable[[str, Op, "Sequence[Tensor | Frozen]", Mapping[str, Any], "QTensor"], None]
-"""Receives every op that the simulation computes: name, op, operands (a layer's parameters as `Frozen`), attributes, result."""
+Observer = Callable[[str, Op, Operands, Mapping[str, Any], Any], None]
+"""Receives every op that the simulation computes: name, op, operands, attributes, result (a QTensor)."""
 
 
 class _Pass(threading.local):
@@ -106,8 +167,9 @@ class _Pass(threading.local):
         self.frames: list[Frame] = []
         self.records: list[OpRecord] = []
         self.names: Counter[str] = Counter()
-        self.watch: Any = None
-        self.edge: Any = None
+        self.watch: AbstractContextManager[Any] | None = None
+        self.sees_all = False
+        self.edge: AbstractContextManager[Any] | None = None
         self.derived: dict[int, weakref.ref[Tensor]] = {}
         self.state_memory: dict[int, Any] | None = None
 
@@ -118,32 +180,40 @@ _FRESH: dict[str, Any] = {"observers": [], "parameters": {}, "constants": {}, "f
 
 @dataclass
 class Runtime:
-    """State of one model's forward passes; `target` is the chip whose arithmetic it simulates."""
+    """State of one model's forward passes.
 
+    Attributes:
+        dispatch: Runs the torch functions that meet this model's tensors.
+        target: The chip whose arithmetic is simulated.
+        reasons: Why modules stay float, by their path.
+        has_open_sizes: Whether a file is written, or proven, that leaves sizes of pictures open: what depends on one is
+            computed from it.
+        make_unpacking: Makes the mode that keeps packed sequences padded in exports, where a model has quantised
+            recurrent layers and no float ones.
+        recomputation: Remembers what a checkpoint may ask for again (`linger.quantization.core.recomputation`).
+    """
+
+    dispatch: Dispatch
     target: str | None = None
     switches: Switches = field(default_factory=Switches)
     emitter: Emitter | None = None
     recorder: Recorder | None = None
     observers: list[Observer] = field(default_factory=list)
     ops: list[OpRecord] = field(default_factory=list)
-    layers: list[Any] = field(default_factory=list)
+    layers: list[Scaled] = field(default_factory=list)
     products: ProductPolicy | None = None
     reasons: dict[str, str] = field(default_factory=dict)
-    """Why modules stay float, by their path."""
     parameters: dict[str, tuple[float, Frozen]] = field(default_factory=dict)
     constants: dict[str, tuple[float, Tensor]] = field(default_factory=dict)
     facts: dict[str, bool] = field(default_factory=dict)
-    make_edge: Callable[[Runtime], Any] | None = None
+    make_edge: Callable[[Runtime], AbstractContextManager[Any]] | None = None
     is_thorough: bool = False
     has_open_sizes: bool = False
-    """Whether a file is written, or proven, that leaves sizes of pictures open: what depends on one is computed from it."""
-    make_watch: Callable[[Runtime], Any] | None = None
+    make_watch: Callable[[Runtime], AbstractContextManager[Any]] | None = None
     is_watched: bool = False
-    is_unpacking: bool = False
-    """Whether exports keep packed sequences padded: there are quantised recurrent layers, and no float ones."""
-    announcer: Announcer | None = None
+    make_unpacking: Callable[[], AbstractContextManager[Any]] | None = None
+    announcer: Announcer[Any] | None = None
     recomputation: Any = None
-    """Remembers what a checkpoint may ask for again (`linger.quantization.core.recomputation`)."""
     _pass: _Pass = field(default_factory=_Pass)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -154,6 +224,7 @@ class Runtime:
         self.__dict__.update(state)
         self._pass = _Pass()
 
+    # -- the pass ---------------------------------------------------------------------------------------
     @property
     def frames(self) -> list[Frame]:
         """The module calls in progress in this thread, the outermost first."""
@@ -164,59 +235,80 @@ class Runtime:
         """This thread's pass."""
         return self._pass
 
-    def enter(self, path: str, module: nn.Module) -> None:
-        """A module's forward begins; the outermost one starts a new pass."""
-        if not path:
-            self.abandon()  # the root never runs inside itself: an interrupted pass is still here
-        if not self.frames:
-            calibration = current_calibration()
-            if calibration is not None:
-                calibration.passes += 1
-            self._pass.records = []
-            self._pass.names.clear()
-            self._pass.state_memory = None
-            self._pass.derived.clear()
-            if self.make_edge is not None:
-                self._pass.edge = self.make_edge(self)
-                self._pass.edge.__enter__()
-            if self.make_watch is not None and calibration is not None:
-                self._pass.watch = self.make_watch(self)
-            elif self.emitter is not None and self.is_unpacking:
-                self._pass.watch = Unpacked()
-            if self._pass.watch is not None:
-                self._pass.watch.__enter__()
-        self.frames.append(Frame(path, module, autocast=put_autocast_aside()))
+    @property
+    def frame(self) -> Frame | None:
+        """The innermost module at work; None outside the model."""
+        frames = self._pass.frames
+        return frames[-1] if frames else None
 
-    def leave(self, module: nn.Module) -> None:
-        """A module's forward ends, normally or by an exception."""
-        while self.frames and self._pop().module is not module:
-            pass
-        if not self.frames:
+    @property
+    def path(self) -> str:
+        """Path of the innermost module at work."""
+        frames = self._pass.frames
+        return frames[-1].path if frames else ""
+
+    def enter(self, path: str, module: nn.Module) -> Frame:
+        """A module's forward begins; the outermost one starts a new pass."""
+        current = self._pass
+        if not path and current.frames:
+            self.abandon()  # the root never runs inside itself: an interrupted pass is still here
+        if not current.frames:
+            self._start(current)
+        frame = Frame(path, module, autocast=put_autocast_aside())
+        current.frames.append(frame)
+        return frame
+
+    def _start(self, current: _Pass) -> None:
+        calibration = CALIBRATION.get()
+        if calibration is not None:
+            calibration.passes += 1
+        current.records, current.state_memory = [], None
+        current.names.clear()
+        current.derived.clear()
+        if self.make_edge is not None:
+            current.edge = self.make_edge(self)
+            current.edge.__enter__()
+        if self.make_watch is not None and calibration is not None:
+            current.watch, current.sees_all = self.make_watch(self), True
+        elif self.emitter is not None and self.make_unpacking is not None:
+            current.watch = self.make_unpacking()
+        if current.watch is not None:
+            current.watch.__enter__()
+
+    def leave(self, module: nn.Module) -> Frame | None:
+        """A module's forward ends, normally or by an exception; returns its frame, if it had one."""
+        frames, found = self._pass.frames, None
+        while frames and found is None:
+            frame = self._pop()
+            found = frame if frame.module is module else None
+        if not frames:
             self._finish()
+        return found
 
     def _pop(self) -> Frame:
-        frame = self.frames.pop()
+        frame = self._pass.frames.pop()
         take_autocast_up(frame.autocast)
         return frame
 
     def _finish(self) -> None:
         """A pass is over. What a watched pass saw is complete, so a later, unwatched one does not replace it."""
-        is_watching = self._pass.watch is not None and not isinstance(self._pass.watch, Unpacked)
+        sees_all = self._pass.sees_all
         self._stop_modes()
-        if is_watching:
-            self.is_watched = True
-        if is_watching or not self.is_watched:
+        self.is_watched = self.is_watched or sees_all
+        if sees_all or not self.is_watched:
             self.ops = self._pass.records
 
     def _stop_modes(self) -> None:
-        for mode in (self._pass.watch, self._pass.edge):  # the one that began last ends first
+        current = self._pass
+        for mode in (current.watch, current.edge):  # the one that began last ends first
             if mode is not None:
                 mode.__exit__(None, None, None)
-        self._pass.watch = self._pass.edge = None
+        current.watch = current.edge = None
+        current.sees_all = False
 
     def abandon(self) -> None:
         """Forget a pass that did not end."""
-        while self.frames:
+        while self._pass.frames:
             self._pop()
         self._stop_modes()
 
@@ -225,21 +317,18 @@ class Runtime:
         """Whether this pass sees every function, so that it knows what is computed from parameters alone."""
         return self._pass.watch is not None
 
-    @property
-    def frame(self) -> Frame | None:
-        """The innermost module at work; None outside the model."""
-        return self.frames[-1] if self.frames else None
-
-    @property
-    def path(self) -> str:
-        """Path of the innermost module at work."""
-        return self.frames[-1].path if self.frames else ""
+    # -- the ops of a pass ------------------------------------------------------------------------------
+    def begin(self, op: Op, path: str, *, is_observing: bool = False) -> OpCall:
+        """Name an op of this pass, and say what the pass wants of it."""
+        is_written = self.emitter is not None
+        return OpCall(self, op, path, self.unique_name(path, op.name), is_written, is_observing and not is_written)
 
     def unique_name(self, path: str, op_name: str) -> str:
         """`path.Op`, with a number from the second call in this pass on: the same in every pass of one model."""
         stem = f"{path}.{op_name}" if path else op_name
-        count = self._pass.names[stem]
-        self._pass.names[stem] += 1
+        names = self._pass.names
+        count = names[stem]
+        names[stem] = count + 1
         return stem if count == 0 else f"{stem}_{count}"
 
     @property
@@ -247,14 +336,12 @@ class Runtime:
         """Whether somebody looks at every op: then each one runs on its own, as in the file."""
         return self.recorder is not None or bool(self.observers)
 
-    def record(
-        self,
-        name: str,
-        x: QTensor,
-        op: Op,
-        operands: Sequence[Tensor | Frozen],
-        attributes: Mapping[str, Any],
-    ) -> None:
+    @property
+    def is_tracing(self) -> bool:
+        """Whether a file or a program of torch.export is being written, so that no value may be looked at."""
+        return self.emitter is not None or is_exporting()
+
+    def record(self, name: str, x: Quantized, op: Op, operands: Operands, attributes: Mapping[str, Any]) -> None:
         """Show a computed tensor, and what it was computed from, to whoever records."""
         if self.recorder is not None:
             self.recorder(name, x.integers())
@@ -266,14 +353,11 @@ class Runtime:
         assert self.emitter is not None  # callers ask first
         return self.emitter.call(op, tensors, attributes, name)
 
-    def dequantize(self, x: QTensor) -> Tensor:
-        """The real values of integers in an export: one Dequant node."""
-        return self.emit(find_op("Dequant"), [x.content], {"scale_o": x.scale}, self.unique_name(self.path, "Dequant"))
-
     def note(self, record: OpRecord) -> None:
         """Remember an op of this pass."""
-        if self.frames:
-            self._pass.records.append(record)
+        current = self._pass
+        if current.frames:
+            current.records.append(record)
 
     def note_float(self, op_name: str, reason: str, macs: int = 0) -> None:
         """Remember an op of this pass that stays float."""
@@ -283,7 +367,97 @@ class Runtime:
         self.note(OpRecord(self.path, op_name, is_integer=False, reason=reason, macs=macs))
 
 
-_SCOPE = "_linger_scope"
+@dataclass(slots=True)
+class OpCall:
+    """One op at work: all that it needs of the pass it belongs to.
+
+    Attributes:
+        runtime: The model's.
+        op: The op.
+        path: The module, in which it is noted.
+        name: Its name in the file and in recordings.
+        is_written: Whether it becomes a node of a file instead of being simulated.
+        is_learning: Whether it changes ranges on the way.
+    """
+
+    runtime: Runtime
+    op: Op
+    path: str
+    name: str
+    is_written: bool
+    is_learning: bool
+
+    def note(self, *, macs: int = 0, reason: str = "") -> None:
+        """Remember it for the coverage report."""
+        self.runtime.note(OpRecord(self.path, self.op.name, is_integer=True, reason=reason, macs=macs))
+
+    def emit(self, tensors: Sequence[Any], attributes: Mapping[str, Any]) -> Tensor:
+        """Write its node; returns the integers."""
+        return self.runtime.emit(self.op, tensors, attributes, self.name)
+
+    def record(self, result: Quantized, operands: Operands, attributes: Mapping[str, Any]) -> None:
+        """Show its result to whoever records."""
+        self.runtime.record(self.name, result, self.op, operands, attributes)
+
+
+# -- what is switched off around a module -------------------------------------------------------------------
+def put_autocast_aside() -> tuple[str, ...]:
+    """Switch autocast off; returns where it was on."""
+    found = tuple([device for device in _AUTOCAST_DEVICES if torch.is_autocast_enabled(device)])
+    for device in found:
+        torch.set_autocast_enabled(device, False)  # noqa: FBT003 - torch takes it by position only
+    return found
+
+
+def take_autocast_up(devices: tuple[str, ...]) -> None:
+    """Switch autocast on again where it was."""
+    for device in devices:
+        torch.set_autocast_enabled(device, True)  # noqa: FBT003 - as above
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Without autocast inside the block."""
+    devices = put_autocast_aside()
+    try:
+        yield
+    finally:
+        take_autocast_up(devices)
+
+
+_F = TypeVar("_F", bound=TorchFunction)
+
+
+def pause() -> Any:
+    """Let what follows in this thread run uncompiled; returns what `resume` takes."""
+    # before torch's compiler was ever loaded there is nothing to pause
+    return eval_frame.set_eval_frame(None) if "torch._dynamo" in sys.modules else None
+
+
+def resume(before: Any) -> None:
+    """Compile again, if it was so."""
+    if before is not None:
+        eval_frame.set_eval_frame(before)
+
+
+def not_traced(function: _F) -> _F:
+    """Mark a function as one that torch's compiler calls instead of looking into it (`torch.compiler.disable` loads it)."""
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001 - the marks that it sets
+    function._torchdynamo_disable_msg = _NOT_COMPILED  # type: ignore[attr-defined]  # noqa: SLF001
+    return function
+
+
+def is_in_backward() -> bool:
+    """Whether torch computes gradients in this thread: a forward pass now is a second one."""
+    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - torch's checkpoint asks so too
+
+
+def may_be_repeated() -> bool:
+    """Whether a checkpoint may be at work: it runs its function without gradients, or keeps what gradients need."""
+    if not torch.is_grad_enabled():
+        return True
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks  # noqa: SLF001 - torch has no public question
+    return hooks(True) is not None  # noqa: FBT003 - its signature
 
 
 class Scope:
@@ -293,18 +467,27 @@ class Scope:
         self.runtime, self.path = runtime, path
 
     @not_traced
-    def enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002 - a hook's signature
+    def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Forward pre-hook."""
-        before = pause()
-        self.runtime.enter(self.path, module)
-        self.runtime.frames[-1].compiler = before
+        compiler, runtime = pause(), self.runtime
+        runtime.enter(self.path, module).compiler = compiler
+        if module.training and (is_in_backward() or may_be_repeated()):
+            runtime.recomputation.enter(module, args)
 
-    def leave(self, module: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG002
+    def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:  # noqa: ARG002 - a hook's signature
         """Forward hook, called after an exception too. A program of torch.export returns ordinary tensors."""
-        before = next((f.compiler for f in reversed(self.runtime.frames) if f.module is module), None)
-        self.runtime.leave(module)
-        resume(before)
-        return unwrap(output) if is_exporting() and not self.runtime.frames else None
+        runtime = self.runtime
+        if is_in_backward():
+            runtime.recomputation.leave(module)
+        frame = runtime.leave(module)
+        if frame is not None:
+            resume(frame.compiler)
+        return tree_map(self._real, output) if is_exporting() and not runtime.frames else None
+
+    def _real(self, leaf: object) -> object:
+        if isinstance(leaf, Tensor) and getattr(leaf, "runtime", None) is self.runtime:
+            return leaf.dequantize()
+        return leaf
 
 
 def attach_scope(runtime: Runtime, path: str, module: nn.Module) -> Scope:
@@ -317,8 +500,3 @@ def scope_of(module: nn.Module) -> Scope | None:
     """The scope of a module of a quantised model; None for any other."""
     found: Scope | None = module.__dict__.get(_SCOPE)
     return found
-
-
-def is_exporting() -> bool:
-    """Whether torch.export is tracing: tensors have no values then."""
-    return torch.compiler.is_exporting()

@@ -4,20 +4,29 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_exporting
 
+from linger.dialect import find_op
 from linger.errors import UsageError
-from linger.numeric.fixed import BIAS_BITS, as_float32
-from linger.numeric.torch.quantize import largest_magnitude, max_abs
-from linger.numeric.torch.scale import Scale, scale_for_range, smallest
-from linger.quantization.core.calibrate import is_calibrating
-from linger.quantization.core.runtime import RUN_FIRST, is_exporting
+from linger.numeric.fixed import BIAS_BITS, as_float32, limits
+from linger.numeric.torch.kernel import TorchKernel, carrier
+from linger.numeric.torch.quantize import fake_quantize, largest_magnitude, max_abs
+from linger.numeric.torch.scale import Scale, may_saturate, scale_for_range, smallest
+from linger.quantization.core.calibrate import CALIBRATION
+from linger.quantization.core.compute import compute
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import RUN_FIRST, Runtime
 
 _ZEROS = 2.0**-126
 """Range of a tensor that held nothing but zeros: seen, but negligible."""
+
+_find_op = cache(find_op)
+"""Found once: it is asked for every tensor of every pass."""
 
 MOMENTUM = 0.1
 """Weight of the newest batch in a running range during training."""
@@ -26,11 +35,15 @@ MOMENTUM = 0.1
 class QuantizedBase(nn.Module):
     """Buffers `running_<name>` (0 = never seen) and `scale_<name>`, read and written as Python floats.
 
-    A pass that changes the ranges of a model on another device leaves them there: reading one would stall the device.
+    A pass that changes the ranges of a model on another device leaves them there, because reading one would stall the
+    device: scales are tensors without axes then, and numbers on the CPU.
     """
 
     is_layer = False
     """Whether it stands for a layer of the float model."""
+
+    path = ""
+    """Where it stands in the model."""
 
     input_range = ""
     """Where the range of a layer's input comes from: "own" observation, "adopted" from a quantised input."""
@@ -61,8 +74,8 @@ class QuantizedBase(nn.Module):
         """A buffer's value: a number, or where this pass leaves ranges on a device, a tensor without axes."""
         buffer = self._buffers[name]
         assert buffer is not None
-        stays = self.leaves_ranges_there and not buffer.is_cpu
-        return buffer.detach().double().squeeze(0) if stays else self.read(name)
+        stays_there = not buffer.is_cpu and self.is_observing
+        return buffer.detach().double().squeeze(0) if stays_there else self.read(name)
 
     def write(self, name: str, value: Scale) -> None:
         """Set a buffer."""
@@ -103,14 +116,14 @@ class QuantizedBase(nn.Module):
         return name.startswith(("running_", "scale_")) and f"scale_{name.partition('_')[2]}" in self._buffers
 
     @property
-    def is_observing(self) -> bool:
-        """Whether this pass changes the ranges."""
-        return self.training or is_calibrating()
+    def lacks_scale(self) -> bool:
+        """Whether a range of a layer was never seen."""
+        return False
 
     @property
-    def leaves_ranges_there(self) -> bool:
-        """Whether a pass that changes ranges on a device does so without a look at them: then scales are tensors."""
-        return self.is_observing
+    def is_observing(self) -> bool:
+        """Whether this pass changes the ranges."""
+        return self.training or CALIBRATION.get() is not None
 
     def largest_range(self, name: str) -> float:  # noqa: ARG002 - for those that override it
         """What no range goes beyond, whatever is seen: a layer within limits has a finite one."""
@@ -122,7 +135,7 @@ class QuantizedBase(nn.Module):
         Calibration keeps the largest value; training an exponential mean that starts at the first batch.
         """
         found = largest_magnitude(x, is_relu=is_relu)
-        seen = over_all_processes(found if self.leaves_ranges_there else float(found), x)
+        seen = over_all_processes(found if self.is_observing else float(found), x)
         if isinstance(seen, Tensor) or x.numel() or not math.isfinite(seen):
             self.widen(name, seen, where)
         return seen
@@ -137,7 +150,9 @@ class QuantizedBase(nn.Module):
             assert running is not None
         before, kept = running.double().squeeze(0), seen.clamp(max=self.largest_range(name))
         kept = kept.masked_fill(~seen.isfinite(), math.nan)
-        after = torch.maximum(before, kept) if is_calibrating() else (1 - MOMENTUM) * before + MOMENTUM * kept
+        after = (
+            torch.maximum(before, kept) if CALIBRATION.get() is not None else (1 - MOMENTUM) * before + MOMENTUM * kept
+        )
         after = torch.where(before <= _ZEROS, kept, after).float()
         self.write(f"running_{name}", after.masked_fill(after == 0.0, _ZEROS))
 
@@ -152,7 +167,7 @@ class QuantizedBase(nn.Module):
         kept = min(seen, self.largest_range(name))
         if before <= _ZEROS:  # nothing but zeros so far: the first real batch sets the range
             after = kept
-        elif is_calibrating():
+        elif CALIBRATION.get() is not None:
             after = max(before, kept)
         else:
             after = (1 - MOMENTUM) * before + MOMENTUM * kept
@@ -180,6 +195,62 @@ class QuantizedBase(nn.Module):
         """The sentence for a layer without a scale."""
         return f"{where} has no scale yet. Run data through the model inside `with linger.calibration():`, or train it."
 
+    # -- quantising with a range --------------------------------------------------------------------------
+    def quantize(self, x: Tensor, bits: int, runtime: Runtime, path: str, *, key: str = "x") -> QTensor:
+        """A float tensor as integers, with the range `key`.
+
+        Raises:
+            UsageError: It is no float tensor.
+        """
+        call = runtime.begin(_find_op("Quant"), path)
+        if not x.is_floating_point():
+            raise UsageError(
+                f"{call.name}: the input has type {x.dtype}; a quantised layer needs a float tensor. Convert it with "
+                ".float()."
+            )
+        if x.dtype != torch.float32:
+            x = x.float()  # asked for only where needed: a trace would write a Cast
+        seen = self.observe(key, x, call.name) if self.is_observing else None
+        calibration = CALIBRATION.get()
+        if calibration is not None:
+            calibration.see_input(call.name, x)
+        scale = self.scale_of(key, bits, call.name)
+        attributes = {"data_bits": bits, "scale_x": scale}
+        call.note()
+        if call.is_written:
+            return QTensor(call.emit([x], attributes), scale, bits, runtime)
+        if carrier(bits) == torch.float32:
+            values = fake_quantize(x, scale, bits, can_saturate=may_saturate(seen, scale, bits))
+        else:
+            values = call.op.body(TorchKernel(device=x.device), x, **call.op.complete(attributes)) / scale
+        result = QTensor(values, scale, bits, runtime)
+        call.record(result, [x], attributes)
+        return result
+
+    def requantize(self, x: QTensor, bits: int, runtime: Runtime, path: str, *, key: str = "x") -> QTensor:
+        """A tensor of another width.
+
+        Wider, the scale moves by the same number of bits. Narrower, it follows the range `key`: a sum may be wide and use
+        a few of its bits only, and dropping the low ones by their number would leave nothing.
+        """
+        if x.bits == bits:
+            return x
+        assert x.scale is not None
+        call = runtime.begin(_find_op("Requant"), path, is_observing=self.is_observing)
+        scale_o = x.scale * 2.0 ** (bits - x.bits)
+        if bits < x.bits:
+            if call.is_learning:
+                self.observe(key, x.content, call.name)
+            scale_o = self.scale_of(key, bits, call.name, at_most=x.scale)
+        attributes = {"data_bits": x.bits, "o_bits": bits, "scale_x": x.scale, "scale_o": scale_o}
+        return compute(call, [x], attributes, scale_o, bits)
+
+    def adopt_range(self, q: QTensor, key: str = "x") -> None:
+        """Take over the range of a quantised input, which follows from its scale: nothing is observed."""
+        self.write(f"running_{key}", limits(q.bits)[1] / q.scale)
+        self.write(f"scale_{key}", q.scale)
+
+    # -- checkpoints ----------------------------------------------------------------------------------------
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # a checkpoint of an earlier stage has no ranges: what is here stays
         for name, buffer in self._buffers.items():

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which torch layers have an integer form, read from the ops."""
+"""What of a model can be quantised: the layers that have an integer form, read from the ops, and models that cannot be."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache, reduce
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from linger.analysis.matcher import computes_like
 from linger.constraint.normalize import NORMALIZED
 from linger.dialect import Binding, Op, ops
+from linger.errors import UsageError, listing
 
 NO_INTEGER_FORM = "linger has no integer form for this function"
 """What coverage says of a function that no op stands for."""
@@ -36,3 +38,45 @@ def has_own_forward(layer: nn.Module) -> bool:
     """Whether a subclass computes something else than the supported layer it derives from, with or without limits."""
     known = (*supported_types(), *NORMALIZED.values())
     return not any(computes_like(layer, kind) for kind in type(layer).__mro__ if kind in known)
+
+
+def holds_matrices(modules: Collection[nn.Module]) -> bool:
+    """Whether a module that is none of torch's own layers has a parameter or buffer that may be a product's weight."""
+    return any(
+        t is not None and t.dim() > 1 and t.is_floating_point()
+        for module in modules
+        if not type(module).__module__.startswith("torch.nn.modules.")
+        for t in (*module._parameters.values(), *module._buffers.values())  # noqa: SLF001 - its own, not its children's
+    )
+
+
+def refuse_compiled(model: nn.Module) -> None:
+    """Refuse a model that is compiled, or has compiled parts: their traces hold the float layers.
+
+    Raises:
+        UsageError: It is, naming each part.
+    """
+    found = []
+    for path, module in model.named_modules():
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            found.append(path.replace("_orig_mod.", "").removesuffix("_orig_mod").rstrip(".") or type(module).__name__)
+    if found:
+        raise UsageError(
+            f"init: {listing(list(dict.fromkeys(found)))} went through torch.compile, whose traces hold the float layers. Give "
+            "init the model as it was before (compiled._orig_mod), and call torch.compile on what init returns, if at all."
+        )
+
+
+def refuse_empty(model: nn.Module) -> None:
+    """Refuse a model that has no numbers yet.
+
+    Raises:
+        UsageError: It is so, naming the tensors.
+    """
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    empty = [name for name, t in state.items() if t.is_meta]
+    if empty:
+        raise UsageError(
+            f"init: {listing(empty)} on the meta device hold no numbers. Give the model memory with "
+            "model.to_empty(device=…), load its weights, then call init."
+        )

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
+from linger.quantization.core.runtime import TorchFunction
 from linger.settings import Switches
 
 SETTERS = {
@@ -46,7 +45,7 @@ _NAMES = {
 
 _PLACES = (torch, Tensor, F, torch.special)
 
-_FUNCTIONS: dict[Any, tuple[str, ...]] = {
+SWITCHES: dict[TorchFunction, tuple[str, ...]] = {
     **{
         getattr(place, spelling): (switch,)
         for switch, names in _NAMES.items()
@@ -66,14 +65,9 @@ SHUFFLES = frozenset({torch.channel_shuffle, torch.native_channel_shuffle, F.cha
 """Functions that only move numbers: switched off, they do so by reshapes, and nothing becomes float."""
 
 
-def is_switched(func: Any) -> bool:
-    """Whether a function obeys a switch."""
-    return func in _FUNCTIONS
-
-
-def why_off(func: Any, switches: Switches) -> str | None:
+def why_off(func: TorchFunction, switches: Switches) -> str | None:
     """Why a function stays float in this model; None where its switches are on."""
-    return next((reason_of(s) for s in _FUNCTIONS.get(func, ()) if not getattr(switches, s)), None)
+    return next((reason_of(s) for s in SWITCHES.get(func, ()) if not getattr(switches, s)), None)
 
 
 def reason_of(switch: str) -> str:

@@ -20,6 +20,7 @@ from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.runtime import OpRecord, Runtime
 from linger.quantization.diagnosis.signal_noise import SignalNoise
 from linger.quantization.diagnosis.working_copy import sharing_copy, working_copy
+from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.setup.initialize import init, quantized_layers, runtime_of
 
@@ -83,7 +84,7 @@ class NoiseBench:
     def alone(self, path: str) -> SignalNoise:
         """This layer as integers, its input and output too; everything else in float."""
         source = quantized_layers(self._template)[path]
-        layer = sharing_copy(source, instead=[(source.runtime, Runtime())])
+        layer = sharing_copy(source, instead=[(source.runtime, Runtime(dispatch))])
         layer.widths = self.layers[path].widths
         layer.register_forward_hook(_give_real_values)
         model = sharing_copy(self._model)

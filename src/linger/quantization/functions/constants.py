@@ -2,7 +2,8 @@
 """Parameters and buffers as operands: x + self.position, x * self.gamma, cat with a class token.
 
 They are constants of 8 bits at the finest scale that holds them, and learn through their rounding. Only tensors that
-share memory with the model's state count: another float tensor may be computed from the input.
+share memory with the model's state count: another float tensor may be computed from the input. The slopes of F.prelu are
+integers of 16 bits at a scale of their own.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from torch import Tensor
 
 from linger.errors import UsageError
 from linger.numeric.torch.kernel import integer_type
-from linger.numeric.torch.quantize import fake_quantize, largest_magnitude, max_abs
-from linger.numeric.torch.scale import scale_for_range
+from linger.numeric.torch.quantize import fake_quantize, largest_magnitude, max_abs, round_weight
+from linger.numeric.torch.scale import Scale, scale_for_range
 from linger.quantization.core.calibrate import is_calibrating
 from linger.quantization.core.frozen import kept
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import RUN_FIRST, Runtime, is_exporting
+from linger.quantization.core.runtime import RUN_FIRST, Runtime
+from linger.quantization.functions.functional_layer import Kept
 
 CONSTANT_BITS = 8
+PARAMETER_BITS = 16
 
 
 class Kind(Enum):
@@ -79,7 +82,7 @@ def as_constant(value: Any, runtime: Runtime) -> QTensor | None:
         return None
     name = runtime.unique_name(frame.path, "constant")
     base = _unexpanded(value)
-    if runtime.emitter is not None or is_exporting():
+    if runtime.is_tracing:
         # a trace must not see the rounding: it takes the integers of the pass before it
         if name not in runtime.constants:
             raise UsageError(RUN_FIRST)
@@ -112,3 +115,37 @@ def _unexpanded(t: Tensor) -> Tensor:
 
 def _expanded(values: Tensor, like: Tensor) -> Tensor:
     return values if values.shape == like.shape else values.expand(like.shape)
+
+
+# -- learnt parameters of a function ------------------------------------------------------------------------
+def is_parameter(value: object) -> bool:
+    """Whether an operand is an ordinary float tensor."""
+    return isinstance(value, Tensor) and not isinstance(value, QTensor) and value.is_floating_point()
+
+
+def quantize_parameter(
+    value: Tensor, known: Kept | None, runtime: Runtime, where: str, *, stays_there: bool = False
+) -> tuple[QTensor, Kept]:
+    """The parameter rounded, with straight-through gradient; while a file is written, the integers `known` before.
+
+    `stays_there` as for `round_weight`.
+
+    Raises:
+        UsageError: The parameter holds NaN or infinity; or a trace comes before any pass.
+    """
+    if runtime.is_tracing:
+        if known is None:
+            raise UsageError(RUN_FIRST)
+        integers, scale = known
+        content = integers if runtime.emitter is not None else integers.to(torch.float32) / scale
+        return QTensor(content, scale, PARAMETER_BITS, runtime), known
+
+    def choose_scale(largest: Scale) -> Scale:
+        if not isinstance(largest, Tensor) and not math.isfinite(largest):
+            raise UsageError(f"{where}: the slopes hold NaN or infinity, so no scale can be chosen.")
+        return scale_for_range(largest, PARAMETER_BITS)
+
+    rounded, scale = round_weight(value.float(), None, choose_scale, stays_there=stays_there)
+    with kept():
+        integers = rounded.detach().to(integer_type(PARAMETER_BITS)).clone()
+    return QTensor(rounded * (1.0 / scale), scale, PARAMETER_BITS, runtime), (integers, scale)

@@ -3,39 +3,38 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from functools import cache
 from types import ModuleType
 from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.compiler import is_exporting
 
 from linger.dialect import Op, find_op
-from linger.errors import UsageError
 from linger.numeric.fixed import limits, round_half_up, scale_for
-from linger.numeric.torch.kernel import TorchKernel, carrier, integer_type
+from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.quantize import fake_quantize
 from linger.numeric.torch.scale import Scale, limit_of, may_saturate
-from linger.quantization.core.calibrate import current_calibration
+from linger.quantization.core.compute import Operand, compute, simulate, twin
 from linger.quantization.core.qtensor import QTensor, to_carrier
-from linger.quantization.core.runtime import OpRecord, Runtime, is_exporting
+from linger.quantization.core.runtime import OpCall, Runtime
 from linger.quantization.core.statistics import QuantizedBase
-from linger.quantization.functions.constants import as_constant
-from linger.quantization.functions.functional_layer import FunctionalLayer, functional_layer
-from linger.quantization.functions.input_range import SUBTRACTION, judge_input, loss_of
-from linger.quantization.functions.parameters import quantize_parameter
+from linger.quantization.functions.constants import as_constant, quantize_parameter
+from linger.quantization.functions.functional_layer import (
+    SUBTRACTION,
+    FunctionalLayer,
+    begin_function,
+    judge_input,
+    loss_of,
+)
 
+RELU = "Relu"
 _SCALAR_BITS = 8
 _MATRIX_BITS = 16
 _LAST = -1
-
-Operand = QTensor | Tensor | tuple[int, ...]
-"""A quantised tensor, a constant matrix of integers, or places and counts, which are known in a trace too."""
 
 
 def as_operand(value: Any, runtime: Runtime) -> QTensor | None:
@@ -74,43 +73,39 @@ def run_functional(
     `layer` holds the output's range; without one, the current module's next functional layer does. `parameter` is the
     last operand where it is a float tensor that learns.
     """
-    frame = runtime.frame
-    assert frame is not None  # outside a model nothing is quantised
     op = op.for_platform(runtime.target)
     if op.limit is None and op.output_scale is None:
         return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place)
     if op.last_axis is not None and settings[op.last_axis] != _LAST:
         return _along_last_axis(op, operands[0], settings, runtime, layer)
-    index = frame.next_index(op.name if op.has_own_counter else "")
-    name = runtime.unique_name(frame.path, op.name)
-    if layer is None:
-        layer = functional_layer(frame, f"{op.state_name}_{index}", name, operands[0].content.device)
-    operands = _as_wanted(op, operands, layer, runtime, name)
+    call, layer = begin_function(op, runtime, operands[0].content.device, layer)
+    operands = _as_wanted(call, operands, layer)
     # along an axis, nothing is left of what a mask has made room for
     bits = max(o.bits if op.last_axis is None else o.own_bits for o in operands)
     if parameter is not None:
         assert isinstance(layer, FunctionalLayer)  # no layer of its own calls a function with a parameter
         rounded, layer.parameter = quantize_parameter(
-            parameter, layer.parameter, runtime, name, stays_there=layer.leaves_ranges_there
+            parameter, layer.parameter, runtime, call.name, stays_there=layer.is_observing
         )
         operands = [*operands, rounded]
-    scales = [_scale(o, layer) for o in operands]
-    fast = twin(op) if runtime.emitter is None else None
+    # numbers unless this pass may leave them on a device
+    scales = [o.scale if layer.is_observing else o.scale_on_host for o in operands]
+    fast = None if call.is_written else twin(op)
     real = seen = None
     if op.output_scale is not None:
         scale_o, bits = op.output_scale, _default_bits(op)
-        _keep_fixed_scale(layer, scale_o, runtime)
+        _keep_fixed_scale(layer, scale_o, call)
     else:
-        if layer.is_observing and runtime.emitter is None:
+        if call.is_learning:
             # without a twin the op only moves its operands: the result's range is the widest of theirs
             real = None if fast is None else _real_result(fast, operands, settings)
-            seen = layer.observe("o", _all_values(operands) if real is None else real, name)
+            seen = layer.observe("o", _all_values(operands) if real is None else real, call.name)
         assert op.limit is not None  # an op has a limit or a fixed scale, else it keeps its scale
-        scale_o = layer.scale_of("o", bits, name, at_most=limit_of(op.limit, scales))
+        scale_o = layer.scale_of("o", bits, call.name, at_most=limit_of(op.limit, scales))
     attributes = dict(settings) | _format_attributes(op, operands, scale_o, bits)
     if fast is None:
-        return compute(op, operands, attributes, scale_o, bits, runtime, name)
-    runtime.note(OpRecord(frame.path, op.name, is_integer=True, reason=loss_of(layer), macs=_macs(fast, operands)))
+        return compute(call, operands, attributes, scale_o, bits)
+    call.note(reason=loss_of(layer), macs=_macs(fast, operands))
     if hasattr(fast, "evaluate"):
         can_saturate = may_saturate(seen, scale_o, bits)
         contents = [o.content for o in operands]
@@ -118,39 +113,28 @@ def run_functional(
     else:
         values = _with_real_gradient(op, fast, operands, op.complete(attributes), scale_o, bits, real)
     result = QTensor(values, scale_o, bits, runtime)
-    runtime.record(name, result, op, operands, attributes)
+    call.record(result, operands, attributes)
     return result
 
 
-def _as_wanted(
-    op: Op, operands: Sequence[QTensor], layer: QuantizedBase, runtime: Runtime, name: str
-) -> Sequence[QTensor]:
+def _as_wanted(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBase) -> Sequence[QTensor]:
     """The operands in the range and width that the device wants."""
-    if op.input_end is not None:
-        operands = [_within_format(op, operands[0], layer, runtime, name)]
-    if op.input_bits is not None:
-        operands = [requantize_to(o, op.input_bits, runtime, runtime.path, layer) for o in operands]
-    return operands
+    if call.op.input_end is not None:
+        operands = [_within_format(call, operands[0], layer)]
+    bits = call.op.input_bits
+    return operands if bits is None else [layer.requantize(o, bits, call.runtime, call.path) for o in operands]
 
 
-def _within_format(op: Op, x: QTensor, layer: QuantizedBase, runtime: Runtime, name: str) -> QTensor:
+def _within_format(call: OpCall, x: QTensor, layer: QuantizedBase) -> QTensor:
     """The input of an op; where the device's format does not hold it, below the largest number of each row."""
     assert isinstance(layer, FunctionalLayer)  # ops with such a format are functions, not layers
-    assert x.scale is not None
-    judge_input(op, x, layer, runtime, name)
+    judge_input(call.op, x, layer, call.runtime, call.name)
     if not layer.subtracts_max:
         return x
-    own_name = runtime.unique_name(runtime.path, SUBTRACTION)
     attributes = {"dim": _LAST, "data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
-    result = compute(find_op(SUBTRACTION), [x], attributes, x.scale, x.bits, runtime, own_name)
+    result = compute(call.runtime.begin(find_op(SUBTRACTION), call.path), [x], attributes, x.scale, x.bits)
     result.own_bits = x.own_bits
     return result
-
-
-def _scale(operand: QTensor, layer: QuantizedBase) -> Scale:
-    """The scale of an operand: a number unless this pass may leave it on a device."""
-    scale: Scale = operand.scale if layer.leaves_ranges_there else operand.scale_on_host
-    return scale
 
 
 def _macs(fast: ModuleType, operands: Sequence[QTensor]) -> int:
@@ -176,9 +160,9 @@ def _default_bits(op: Op) -> int:
     return next(int(a.default) for a in op.attributes if a.name == op.output_bits)
 
 
-def _keep_fixed_scale(layer: QuantizedBase, scale: float, runtime: Runtime) -> None:
+def _keep_fixed_scale(layer: QuantizedBase, scale: float, call: OpCall) -> None:
     """A scale that was not observed stands in the checkpoint as that of the range ±1."""
-    if layer.is_observing and runtime.emitter is None:
+    if call.is_learning:
         layer.write("running_o", 1.0)
         layer.write("scale_o", scale)
 
@@ -232,37 +216,36 @@ def _format_attributes(op: Op, operands: Sequence[QTensor], scale_o: Scale, bits
 
 def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime, *, is_in_place: bool) -> QTensor:
     """Ops whose output has the scale and width of the input: Relu, MaxPool, Clip, AvgPool2dInt."""
-    if op.name == "Relu" and x.is_nonnegative and not x.is_integer and not runtime.is_recorded:
-        runtime.note(OpRecord(runtime.path, op.name, is_integer=True))
-        # a fused layer has already done it; out of place the result is a tensor of its own
-        return x if is_in_place else QTensor(x.content, x.scale, x.bits, runtime, is_nonnegative=True)
-    assert x.scale is not None
-    name = runtime.unique_name(runtime.path, op.name)
-    operands: list[Operand] = [x]
-    attributes = dict(settings)
-    is_nonnegative = x.is_nonnegative or op.name == "Relu"
+    call = runtime.begin(op, runtime.path)
+    attributes, constants = dict(settings), list[Operand]()
+    is_nonnegative = x.is_nonnegative or op.name == RELU
     if op.name == "Clip" and isinstance(x.scale, Tensor):
-        operands += [_end_there(settings[end], x) for end in ("low", "high")]
+        constants = [_end_there(settings[end], x) for end in ("low", "high")]
         is_nonnegative = is_nonnegative and settings["high"] >= 0
         attributes = {}
     elif op.make_constants is not None:
         integers = op.make_constants(scale=_constants_scale(op, x), bits=x.bits, **settings)
-        operands += [_integer_constant(i, x) for i in integers]
+        constants = [_integer_constant(i, x) for i in integers]
         # a border, or an upper limit, of a negative number brings back the sign
         is_nonnegative = is_nonnegative and (isinstance(integers[-1], tuple) or integers[-1] >= 0)
         attributes = {}
     if not op.is_scale_free and op.attributes:
         attributes |= {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
-    if op.name == "Relu" and is_in_place and not x.is_integer:
-        runtime.note(OpRecord(runtime.path, op.name, is_integer=True))
-        before = [x.like(x.content.clone()) if runtime.observers else x]  # relu_ writes over its operand
-        torch.relu_(x.content)
-        x.accept_write()
-        result = x.like(x.content)
-        runtime.record(name, result, op, before, attributes)
+    if op.name == RELU and is_in_place and not x.is_integer:
+        result = _relu_in_place(call, x, attributes)
     else:
-        result = compute(op, operands, attributes, x.scale, x.bits, runtime, name)
+        result = compute(call, [x, *constants], attributes, x.scale, x.bits)
     result.is_nonnegative = is_nonnegative
+    return result
+
+
+def _relu_in_place(call: OpCall, x: QTensor, attributes: Mapping[str, Any]) -> QTensor:
+    call.note()
+    before = [x.like(x.content.clone()) if call.runtime.observers else x]  # relu_ writes over its operand
+    torch.relu_(x.content)
+    x.accept_write()
+    result = x.like(x.content)
+    call.record(result, before, attributes)
     return result
 
 
@@ -287,107 +270,8 @@ def _end_there(end: float, x: QTensor) -> QTensor:
 
 def _integer_constant(value: Any, x: QTensor) -> Operand:
     """A number in the type of x, a row of places as it is, a matrix of 16 bits."""
-    assert x.scale is not None
     if isinstance(value, tuple):
         is_matrix = bool(value) and isinstance(value[0], tuple)
         return torch.tensor(value, dtype=integer_type(_MATRIX_BITS), device=x.content.device) if is_matrix else value
     number = value if x.is_integer or value == 0 else value / x.scale_on_host
     return x.like(torch.tensor(number, dtype=x.content.dtype, device=x.content.device))
-
-
-def compute(
-    op: Op,
-    operands: Sequence[Operand],
-    attributes: Mapping[str, Any],
-    scale_o: Scale,
-    bits: int,
-    runtime: Runtime,
-    name: str,
-) -> QTensor:
-    """One op on operands of known scale: emitted as a node, or simulated."""
-    full = op.complete(attributes)
-    runtime.note(OpRecord(name.rpartition(".")[0], op.name, is_integer=True))
-    if runtime.emitter is not None:
-        return QTensor(runtime.emit(op, list(map(_content, operands)), attributes, name), scale_o, bits, runtime)
-    is_training = runtime.frame is not None and runtime.frame.module.training
-    values = simulate(op, operands, full, scale_o, is_exact=not is_training)
-    result = QTensor(to_carrier(values, bits), scale_o, bits, runtime)
-    shown = [torch.tensor(o) if isinstance(o, tuple) else o for o in operands] if runtime.is_recorded else ()
-    runtime.record(name, result, op, shown, attributes)
-    return result
-
-
-def _content(operand: Operand) -> Any:
-    return operand.content if isinstance(operand, QTensor) else operand
-
-
-def simulate(
-    op: Op, operands: Sequence[Operand], attributes: Mapping[str, Any], scale_o: Scale, *, is_exact: bool
-) -> Tensor:
-    """The op on real carriers: directly where scales do not matter, else through integers."""
-    contents = [_content(o) for o in operands]
-    kernel = TorchKernel(is_exact=is_exact, device=next(t.device for t in contents if isinstance(t, Tensor)))
-    if op.is_scale_free:
-        return cast(Tensor, op.body(kernel, *contents, **attributes))
-    integers = [o.content * o.scale if isinstance(o, QTensor) else o for o in operands]
-    return cast(Tensor, op.body(kernel, *integers, **attributes) / scale_o)
-
-
-@cache
-def twin(op: Op) -> ModuleType | None:
-    """The fast implementation beside an op's file, if there is one."""
-    name = op.module.replace("linger.ops.", "linger.ops.fast.")
-    return importlib.import_module(name) if importlib.util.find_spec(name) is not None else None
-
-
-def requantize_to(
-    x: QTensor, bits: int, runtime: Runtime, path: str, layer: QuantizedBase, *, key: str = "x"
-) -> QTensor:
-    """A tensor of another width.
-
-    Wider, the scale moves by the same number of bits. Narrower, it follows the range `key` of the layer: a sum may be wide
-    and use a few of its bits only, and dropping the low ones by their number would leave nothing.
-    """
-    if x.bits == bits:
-        return x
-    assert x.scale is not None
-    op = find_op("Requant")
-    name = runtime.unique_name(path, op.name)
-    scale_o = x.scale * 2.0 ** (bits - x.bits)
-    if bits < x.bits:
-        if layer.is_observing and runtime.emitter is None:
-            layer.observe(key, x.content, name)
-        scale_o = layer.scale_of(key, bits, name, at_most=x.scale)
-    attributes = {"data_bits": x.bits, "o_bits": bits, "scale_x": x.scale, "scale_o": scale_o}
-    return compute(op, [x], attributes, scale_o, bits, runtime, name)
-
-
-def quantize_input(
-    x: Tensor, layer: QuantizedBase, bits: int, runtime: Runtime, path: str, *, key: str = "x"
-) -> QTensor:
-    """A float tensor as integers, with the layer's range `key`."""
-    op = find_op("Quant")
-    name = runtime.unique_name(path, op.name)
-    if not x.is_floating_point():
-        raise UsageError(
-            f"{name}: the input has type {x.dtype}; a quantised layer needs a float tensor. Convert it with .float()."
-        )
-    if x.dtype != torch.float32:
-        x = x.float()  # asked for only where needed: a trace would write a Cast
-    seen = layer.observe(key, x, name) if layer.is_observing else None
-    calibration = current_calibration()
-    if calibration is not None:
-        calibration.see_input(name, x)
-    scale = layer.scale_of(key, bits, name)
-    attributes = {"data_bits": bits, "scale_x": scale}
-    runtime.note(OpRecord(path, op.name, is_integer=True))
-    if runtime.emitter is not None:
-        return QTensor(runtime.emit(op, [x], attributes, name), scale, bits, runtime)
-    if carrier(bits) == torch.float32:
-        can_saturate = may_saturate(seen, scale, bits)
-        values = fake_quantize(x, scale, bits, can_saturate=can_saturate)
-    else:
-        values = op.body(TorchKernel(device=x.device), x, **op.complete(attributes)) / scale
-    result = QTensor(values, scale, bits, runtime)
-    runtime.record(name, result, op, [x], attributes)
-    return result

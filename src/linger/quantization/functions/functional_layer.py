@@ -1,19 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The range and scale of a functional op's output: a child of the module whose forward uses the op."""
+"""The range and scale of a functional op's output: a child of the module whose forward uses the op.
+
+It also keeps what is known of an input beyond the format in which the device reads it. Softmax and log-softmax read Q25 (±64), GELU and SiLU Q27 (±16). Sigmoid and tanh end at ±16 too, where both have reached
+the last integer of their output, so nothing is lost beyond. The scale of a quantised tensor tells how far it can go; only
+where that is too far are its numbers looked at.
+"""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from linger.dialect import Op, ops
 from linger.errors import UsageError
-from linger.quantization.core.runtime import Frame
-from linger.quantization.core.statistics import QuantizedBase
-from linger.quantization.functions.parameters import Kept
+from linger.quantization.core.calibrate import CALIBRATION
+from linger.quantization.core.frozen import Frozen
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import Frame, OpCall, Runtime
+from linger.quantization.core.statistics import QuantizedBase, over_all_processes
+from linger.targets import find_target
+
+Kept = tuple[Tensor, float]
+"""A parameter's integers and their scale, as the last pass with values left them."""
 
 KEY_PREFIX = "_linger_round_tensor_"
 """State_dict name of every functional layer begins with this."""
@@ -22,6 +35,14 @@ INPUT_KEY = "iq_tensor_quant_"
 """What follows the prefix in the name of a range that belongs to a quantised input."""
 
 _BELOW_MAX = "below_max"
+
+SUBTRACTION = "iqSubMax"
+
+_NARROW = 8
+"""Up to this width the scale of a tensor is that of its range; a wider one may be coarser than its range asks for."""
+
+_VISIBLE = 11.0
+"""What is so far below the largest number of its row has a softmax below half a step of Q15: e^-11 < 2^-16 < e^-11.1."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +83,9 @@ class FunctionalLayer(QuantizedBase):
             names = ("o",) if op is None or op.input_bits is None else ("x", "o")
         super().__init__(names, device)
         self.parameter: Kept | None = None
-        self.frozen: Any = None  # integer parameters of a norm, made in the last pass; no part of a checkpoint
+        self.frozen: Frozen | None = (
+            None  # integer parameters of a norm, made in the last pass; no part of a checkpoint
+        )
         self.beyond: Beyond | None = None  # what was seen beyond the device's format; no part of a checkpoint
 
     @property
@@ -95,6 +118,20 @@ def _ops_by_state_name() -> dict[str, Op]:
     return {op.state_name: op for op in ops().values() if op.state_name is not None}
 
 
+def begin_function(
+    op: Op, runtime: Runtime, device: torch.device, layer: QuantizedBase | None = None
+) -> tuple[OpCall, QuantizedBase]:
+    """Number and name an op of the module at work, and find the layer that holds its ranges, unless one is given."""
+    frame = runtime.frame
+    assert frame is not None  # outside a model nothing is quantised
+    index = frame.next_index(op.name if op.has_own_counter else "")
+    call = runtime.begin(op, frame.path)
+    if layer is None:
+        layer = functional_layer(frame, f"{op.state_name}_{index}", call.name, device)
+    call.is_learning = layer.is_observing and not call.is_written
+    return call, layer
+
+
 def functional_layer(frame: Frame, key: str, where: str, device: torch.device) -> FunctionalLayer:
     """The module's functional layer of this name, made on first use in a pass that may change the model."""
     child = KEY_PREFIX + key
@@ -106,3 +143,89 @@ def functional_layer(frame: Frame, key: str, where: str, device: torch.device) -
         raise UsageError(made.missing_scale(where))
     frame.module.add_module(child, made)
     return made
+
+
+# -- inputs beyond the device's format -----------------------------------------------------------------------
+def judge_input(op: Op, x: QTensor, layer: FunctionalLayer, runtime: Runtime, name: str) -> None:
+    """See whether the input of an op leaves the device's format, remember it, and say it once.
+
+    Calibration and evaluation look at the numbers; training knows the range from its statistics and reads nothing of a
+    tensor of 8 bits. On another device than the CPU even its scale would have to be read, so training there decides nothing.
+    Calibration and training also decide whether the largest number of each row is to be subtracted first.
+    """
+    if runtime.is_tracing or op.input_end is None or x.scale is None:
+        return
+    if isinstance(x.scale, Tensor) and layer.training and CALIBRATION.get() is None:
+        return  # training on a device does not look at numbers there: calibration and evaluation do
+    reach = 2.0 ** (x.own_bits - 1) / x.scale_on_host
+    is_possible = reach > op.input_end
+    calibration = CALIBRATION.get()
+    is_training = layer.training and calibration is None
+    found = None
+    if is_possible and is_training and x.own_bits <= _NARROW:
+        found = Beyond(-reach, reach, op.input_end, is_seen=False)
+    elif is_possible and (is_training or not layer.subtracts_max):
+        found = _look(op, x)
+    can_subtract = op.last_axis is not None and _has_subtraction(runtime)
+    if is_training or (calibration is not None and found is not None):
+        layer.subtract_max(is_wanted=can_subtract and found is not None)
+    if found is None:
+        return
+    is_news, layer.beyond = layer.beyond is None, found.joined(layer.beyond)
+    sentence = f"{name}: {layer.beyond}. {_remedy(op, layer, runtime, can_subtract=can_subtract)}"
+    if calibration is not None:
+        calibration.say(name, sentence)
+    elif is_news:
+        warnings.warn(sentence, stacklevel=2)
+
+
+def loss_of(layer: QuantizedBase) -> str:
+    """What coverage says of an op whose input left the device's format; empty where it did not."""
+    if not isinstance(layer, FunctionalLayer):
+        return ""
+    if layer.subtracts_max:
+        return "its input goes beyond the device's format: the largest number of each row is subtracted first"
+    return "" if layer.beyond is None else f"{layer.beyond}: numbers are lost"
+
+
+def _look(op: Op, x: QTensor) -> Beyond | None:
+    """The range of an input if numbers are lost: one look at the tensor.
+
+    A row that stays below +64 loses nothing as long as its largest number is far enough above −64.
+    """
+    end, values = op.input_end, x.content.detach()
+    assert end is not None  # the caller asked
+    if not values.numel():
+        return None
+    is_by_rows, is_masked = op.last_axis is not None, x.own_bits != x.bits
+    tops = values.amax(-1) if is_by_rows else values
+    lowest, low, high = torch.stack([values.amin(), tops.amin(), tops.amax()]).tolist()
+    is_too_low = is_by_rows and not is_masked and low < _VISIBLE - end
+    is_lost = over_all_processes(float(high > end or is_too_low), values)
+    return Beyond(low if is_masked else lowest, high, end) if is_lost else None
+
+
+def _has_subtraction(runtime: Runtime) -> bool:
+    """Whether the subtraction may be computed: a chip without the op is simulated as it is."""
+    return runtime.target is None or SUBTRACTION in find_target(runtime.target).ops
+
+
+def _remedy(op: Op, layer: FunctionalLayer, runtime: Runtime, *, can_subtract: bool) -> str:
+    limit = f"linger.normalize_module(layer_before, normalize_output_value={op.input_end:g})"
+    if op.last_axis is None:
+        return (
+            f"What lies beyond counts as ±{op.input_end:g}. Limit the layer before it with {limit} and fine-tune, or keep "
+            "this function in float with linger.disable_quant."
+        )
+    if layer.subtracts_max:
+        return (
+            f"So the largest number of each row is subtracted before it ({SUBTRACTION}), which changes no probability. "
+            f"No chip is known to have that op; to do without it, limit the layer before it with {limit} and fine-tune."
+        )
+    lost = "Numbers beyond become equal, and decisions are lost."
+    if can_subtract:
+        return f"{lost} Calibrate the model again: linger then subtracts the largest number of each row before it."
+    return (
+        f"{lost} {runtime.target} has no op that subtracts the largest number first: limit the layer before it with "
+        f"{limit} and fine-tune, or leave the softmax out of the model, whose largest input decides anyway."
+    )

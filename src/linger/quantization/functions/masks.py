@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.compiler import is_exporting
 
 from linger.dialect import Refusal, find_op
 from linger.errors import UsageError
@@ -24,10 +25,10 @@ from linger.numeric.torch.kernel import carrier, integer_type
 from linger.numeric.torch.quantize import fake_quantize
 from linger.numeric.torch.scale import Scale, smallest
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import RUN_FIRST, OpRecord, Runtime, is_exporting
+from linger.quantization.core.runtime import RUN_FIRST, OpCall, Runtime
 from linger.quantization.functions.constants import Kind, kind_of
 from linger.quantization.functions.functional import as_operand
-from linger.quantization.functions.functional_layer import functional_layer
+from linger.quantization.functions.functional_layer import begin_function
 
 MASKED = -64.0
 """What is added to a score, from here down, means that it does not count; the device's softmax saturates here."""
@@ -118,21 +119,18 @@ def _with_tensor(kind: str, x: QTensor, y: QTensor) -> Any:
 
 
 # -- choices --------------------------------------------------------------------------------------------------------
-def select(x: QTensor, y: QTensor, mask: Tensor, scale: Scale, bits: int, name: str) -> QTensor:
+def select(call: OpCall, x: QTensor, y: QTensor, mask: Tensor, scale: Scale, bits: int) -> QTensor:
     """x where the mask is set, y elsewhere, at one scale and width: one iqWhere."""
-    runtime, op = (y if y.content.dim() else x).runtime, find_op("iqWhere")
-    assert x.scale is not None
-    assert y.scale is not None
     attributes: dict[str, Any] = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": scale}
     if bits != 8:
         attributes["o_bits"] = bits
-    runtime.note(OpRecord(name.rpartition(".")[0], op.name, is_integer=True))
-    if runtime.emitter is not None:
-        return QTensor(runtime.emit(op, [x.content, y.content, mask], attributes, name), scale, bits, runtime)
+    call.note()
+    if call.is_written:
+        return QTensor(call.emit([x.content, y.content, mask], attributes), scale, bits, call.runtime)
     left, right = (_at(q, scale, bits) for q in (x, y))
-    result = QTensor(torch.where(mask, left, right), scale, bits, runtime)
+    result = QTensor(torch.where(mask, left, right), scale, bits, call.runtime)
     if not is_exporting():
-        runtime.record(name, result, op, (x, y, mask), attributes)
+        call.record(result, (x, y, mask), attributes)
     return result
 
 
@@ -165,15 +163,11 @@ def fill(x: QTensor, mask: Tensor, value: float) -> QTensor | Refusal:
         if value > MASKED:
             return Refusal(f"{value} is beyond what 16 bits hold at this tensor's scale; use a value in its range")
         integer = limits(bits)[0]
-    name = runtime.unique_name(runtime.path, "iqWhere")
     if runtime.emitter is not None:
         content = torch.tensor(integer, dtype=integer_type(bits), device=x.content.device)
     else:
         content = torch.tensor(integer / scale, dtype=carrier(bits), device=x.content.device)
-    result = select(QTensor(content, scale, bits, runtime), x, mask, scale, bits, name)
-    result.own_bits = x.own_bits
-    result.is_nonnegative = x.is_nonnegative and integer >= 0
-    return result
+    return _filled(x, mask, QTensor(content, scale, bits, runtime), is_negative=integer < 0)
 
 
 def _fill_there(x: QTensor, mask: Tensor, value: float) -> QTensor:
@@ -185,10 +179,15 @@ def _fill_there(x: QTensor, mask: Tensor, value: float) -> QTensor:
         bits = max(bits, _MASK_BITS)
         scale = smallest([scale, limits(bits)[0] / MASKED])
         content = (limits(bits)[0] / scale).to(carrier(bits))
-    name = runtime.unique_name(runtime.path, "iqWhere")
-    result = select(QTensor(content, scale, bits, runtime), x, mask, scale, bits, name)
+    return _filled(x, mask, QTensor(content, scale, bits, runtime), is_negative=value != 0.0)
+
+
+def _filled(x: QTensor, mask: Tensor, value: QTensor, *, is_negative: bool) -> QTensor:
+    """x with one number, of the scale and width of the result, where the mask is set."""
+    runtime = x.runtime
+    result = select(runtime.begin(find_op("iqWhere"), runtime.path), value, x, mask, value.scale, value.bits)
     result.own_bits = x.own_bits
-    result.is_nonnegative = x.is_nonnegative and value == 0.0
+    result.is_nonnegative = x.is_nonnegative and not is_negative
     return result
 
 
@@ -251,23 +250,19 @@ def _where(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) 
 
 def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime) -> QTensor:
     """Two quantised tensors: the result has a range of its own."""
-    frame, op = runtime.frame, find_op("iqWhere")
-    assert frame is not None  # the caller asked
-    index = frame.next_index(op.name)
-    name = runtime.unique_name(frame.path, op.name)
-    layer = functional_layer(frame, f"{op.state_name}_{index}", name, mask.device)
+    call, layer = begin_function(find_op("iqWhere"), runtime, mask.device)
     bits = max(x.bits, y.bits)
-    if layer.is_observing and runtime.emitter is None:
-        layer.observe("o", torch.where(mask, x.content, y.content), name)
-    scale = layer.scale_of("o", bits, name, at_most=smallest([x.scale, y.scale]))
-    return select(x, y, mask, scale, bits, name)
+    if call.is_learning:
+        layer.observe("o", torch.where(mask, x.content, y.content), call.name)
+    scale = layer.scale_of("o", bits, call.name, at_most=smallest([x.scale, y.scale]))
+    return select(call, x, y, mask, scale, bits)
 
 
 # -- masks as operands ------------------------------------------------------------------------------------------
 def fact(runtime: Runtime, find: Callable[[], bool]) -> bool:
     """What a look at a tensor's values tells; a trace, which must not look, is told what the pass before it saw."""
     name = runtime.unique_name(runtime.path, "fact")
-    if runtime.emitter is not None or is_exporting():
+    if runtime.is_tracing:
         if name not in runtime.facts:
             raise UsageError(RUN_FIRST)
         return runtime.facts[name]

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_exporting
 
 from linger.dialect import Binding, Op
 from linger.errors import UsageError
@@ -18,12 +19,12 @@ from linger.numeric.curves.normalization import FRACTION, is_exact
 from linger.numeric.torch.kernel import TorchKernel
 from linger.numeric.torch.quantize import round_weight
 from linger.numeric.torch.scale import Scale
+from linger.quantization.core.compute import fast_twin
 from linger.quantization.core.frozen import Frozen, kept, make_frozen
 from linger.quantization.core.qtensor import QTensor, to_carrier
-from linger.quantization.core.runtime import RUN_FIRST, OpRecord, is_exporting
+from linger.quantization.core.runtime import RUN_FIRST, OpCall
 from linger.quantization.core.statistics import QuantizedBase, weight_scale
-from linger.quantization.functions.functional import twin
-from linger.quantization.functions.functional_layer import functional_layer
+from linger.quantization.functions.functional_layer import FunctionalLayer, begin_function
 
 SCALE = 2.0**FRACTION
 """Scale of the normalised numbers, which the weight multiplies."""
@@ -54,13 +55,12 @@ FLOAT_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d
 
 
 def run_norm(
-    op: Op,
+    call: OpCall,
     q: QTensor,
     frozen: Frozen,
     settings: Mapping[str, Any],
     layer: QuantizedBase,
     bits: int,
-    name: str,
     *,
     is_relu: bool = False,
 ) -> QTensor:
@@ -69,20 +69,18 @@ def run_norm(
     Raises:
         UsageError: The sums over so many numbers of this width would not be exact.
     """
-    runtime, fast = q.runtime, twin(op)
-    scale_x = q.scale if layer.leaves_ranges_there else q.scale_on_host
-    assert scale_x is not None  # the caller has quantised it
-    assert fast is not None  # norms have one
-    _refuse_long_lines(q, frozen, settings, name)
+    op = call.op
+    scale_x = q.scale if layer.is_observing else q.scale_on_host
+    _refuse_long_lines(q, frozen, settings, call.name)
     parameters = [frozen.weight, cast(Tensor, frozen.bias).to(frozen.weight.dtype)]
     has_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in (q.content, *parameters))
-    is_observing = layer.is_observing and runtime.emitter is None
     real = None
-    if runtime.emitter is None and (is_observing or (has_gradient and not is_exporting())):
-        real = cast(Tensor, fast.real_function([q.content.to(parameters[0].dtype), *parameters], settings))
-    if is_observing and real is not None:
-        layer.observe("o", real, name, is_relu=is_relu)
-    scale_o = layer.scale_of("o", bits, name, at_most=cast(Any, op.limit)([scale_x, frozen.scale_w]))
+    if call.is_learning or (has_gradient and not call.runtime.is_tracing):
+        contents = [q.content.to(parameters[0].dtype), *parameters]
+        real = cast(Tensor, fast_twin(op).real_function(contents, settings))
+    if call.is_learning and real is not None:
+        layer.observe("o", real, call.name, is_relu=is_relu)
+    scale_o = layer.scale_of("o", bits, call.name, at_most=cast(Any, op.limit)([scale_x, frozen.scale_w]))
     attributes = dict(settings) | {
         "data_bits": q.bits,
         "parameter_bits": PARAMETER_BITS,
@@ -91,21 +89,18 @@ def run_norm(
         "scale_w": frozen.scale_w,
         "scale_o": scale_o,
     }
-    runtime.note(OpRecord(name.rpartition(".")[0], op.name, is_integer=True))
+    call.note()
     integers = [frozen.weight_integers, frozen.bias_integers]
-    if runtime.emitter is not None:
-        written = runtime.emit(op, [q.content, *integers], attributes, name)
-        return QTensor(written, scale_o, bits, runtime)
+    if call.is_written:
+        return QTensor(call.emit([q.content, *integers], attributes), scale_o, bits, call.runtime)
     with torch.no_grad():
-        exact = (
-            op.body(TorchKernel(device=q.content.device), q.content * q.scale, *integers, **op.complete(attributes))
-            / scale_o
-        )
+        kernel = TorchKernel(device=q.content.device)
+        exact = op.body(kernel, q.content * q.scale, *integers, **op.complete(attributes)) / scale_o
     values = to_carrier(exact, bits)
     if has_gradient and real is not None:
         values = values + to_carrier(real - real.detach(), bits)  # the difference is exactly zero
-    result = QTensor(values, scale_o, bits, runtime)
-    runtime.record(name, result, op, (q, frozen), attributes)
+    result = QTensor(values, scale_o, bits, call.runtime)
+    call.record(result, (q, frozen), attributes)
     return result
 
 
@@ -131,22 +126,18 @@ def why_float(x: Any, settings: Mapping[str, Any], affine: Affine) -> str:
 
 def call_norm(op: Op, x: QTensor, settings: Mapping[str, Any], affine: Affine) -> QTensor:
     """A norm that is a function call; its weight and bias are float tensors of the model."""
-    runtime = x.runtime
-    frame = runtime.frame
-    assert frame is not None  # dispatch has asked
-    index = frame.next_index("")
-    name = runtime.unique_name(frame.path, op.name)
-    layer = functional_layer(frame, f"{op.state_name}_{index}", name, x.content.device)
-    if runtime.emitter is None and not is_exporting():
+    call, layer = begin_function(op, x.runtime, x.content.device)
+    assert isinstance(layer, FunctionalLayer)  # no other was given
+    if not x.runtime.is_tracing:
         weight, bias = affine.flat(x.content.device)
         with kept():
-            layer.frozen = freeze(weight, bias, name, stays_there=layer.leaves_ranges_there)
+            layer.frozen = freeze(weight, bias, call.name, stays_there=layer.is_observing)
         if torch.is_grad_enabled() and (weight.requires_grad or bias.requires_grad):
-            frozen = freeze(weight, bias, name, stays_there=layer.leaves_ranges_there)
-            return run_norm(op, x, frozen, settings, layer, x.bits, name)
+            frozen = freeze(weight, bias, call.name, stays_there=layer.is_observing)
+            return run_norm(call, x, frozen, settings, layer, x.bits)
     if layer.frozen is None:  # a trace must not see how the integers are made
         raise UsageError(RUN_FIRST)
-    return run_norm(op, x, layer.frozen, settings, layer, x.bits, name)
+    return run_norm(call, x, layer.frozen, settings, layer, x.bits)
 
 
 def freeze(weight: Tensor, bias: Tensor, where: str, *, stays_there: bool) -> Frozen:

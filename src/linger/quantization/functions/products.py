@@ -10,29 +10,28 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
+from torch.compiler import is_exporting
 
 from linger.constraint.marks import Widths
 from linger.dialect import Op, Refusal, find_op
 from linger.errors import UsageError
-from linger.numeric.fixed import limits
 from linger.numeric.torch.exact import run_product
 from linger.numeric.torch.quantize import fake_quantize, round_weight
 from linger.numeric.torch.scale import Scale, may_saturate
+from linger.quantization.core.compute import fast_twin
 from linger.quantization.core.frozen import Frozen, kept, make_frozen, make_ready, round_bias, round_output
-from linger.quantization.core.qtensor import QTensor, to_carrier
-from linger.quantization.core.runtime import RUN_FIRST, Frame, OpRecord, Runtime, is_exporting
-from linger.quantization.core.statistics import weight_scale
+from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
+from linger.quantization.core.runtime import RUN_FIRST, Frame, OpCall, Runtime
+from linger.quantization.core.statistics import QuantizedBase, weight_scale
 from linger.quantization.core.switched import reason_of, why_off
 from linger.quantization.functions.constants import is_fixed, is_state
-from linger.quantization.functions.functional import quantize_input, requantize_to, twin
-from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer, functional_layer
+from linger.quantization.functions.functional_layer import KEY_PREFIX, begin_function
 
 
 @dataclass(frozen=True)
@@ -185,43 +184,35 @@ def _is_constant(product: Product, runtime: Runtime, frame: Frame) -> bool:
 
 def compute_product(product: Product, runtime: Runtime) -> QTensor:
     """The product as integers: observed, simulated exactly or emitted, as the pass demands."""
-    frame, policy, op = runtime.frame, runtime.products, product.op
+    frame, policy = runtime.frame, runtime.products
     assert frame is not None  # read_product asked
     assert policy is not None
-    index = frame.next_index(op.name)
-    name = runtime.unique_name(frame.path, op.name)
-    layer = functional_layer(frame, f"{op.state_name}_{index}", name, product.weight.device)
+    call, layer = begin_function(product.op, runtime, product.weight.device)
     widths = policy.widths_in(frame.module)
-    q = _input(product.x, layer, widths.data, runtime, frame.path)
-    call = _Call(product, q, layer, widths, runtime, name)
-    return call.learn() if layer.is_observing and runtime.emitter is None else call.deploy()
+    made = _ProductCall(product, _input(product.x, layer, widths.data, call), layer, widths, call)
+    return made.learn() if call.is_learning else made.deploy()
 
 
-def _input(x: Any, layer: FunctionalLayer, bits: int, runtime: Runtime, path: str) -> QTensor:
+def _input(x: Tensor, layer: QuantizedBase, bits: int, call: OpCall) -> QTensor:
     if not isinstance(x, QTensor) or x.scale is None:
-        return quantize_input(x.dequantize() if isinstance(x, QTensor) else x, layer, bits, runtime, path)
-    q = requantize_to(x, bits, runtime, path, layer)
-    if x.bits <= bits and layer.is_observing and runtime.emitter is None:
-        # as of a layer: the range of a quantised input follows from its scale
-        assert q.scale is not None
-        layer.write("running_x", limits(q.bits)[1] / q.scale)
-        layer.write("scale_x", q.scale)
+        return layer.quantize(unwrap(x), bits, call.runtime, call.path)
+    q = layer.requantize(x, bits, call.runtime, call.path)
+    if x.bits <= bits and call.is_learning:
+        layer.adopt_range(q)  # as of a layer
     return q
 
 
 @dataclass(frozen=True)
-class _Call:
+class _ProductCall:
     product: Product
     q: QTensor
-    layer: FunctionalLayer
+    layer: QuantizedBase
     widths: Widths
-    runtime: Runtime
-    name: str
+    call: OpCall
 
     @property
-    def scale_x(self) -> Any:
-        assert self.q.scale is not None  # _input made it
-        return self.q.scale if self.layer.leaves_ranges_there else self.q.scale_on_host
+    def scale_x(self) -> Scale:
+        return self.q.scale if self.layer.is_observing else self.q.scale_on_host
 
     def learn(self) -> QTensor:
         """The product of rounded operands, its output rounded to the observed range."""
@@ -229,30 +220,30 @@ class _Call:
         bias = self.product.bias
         bias = None if bias is None else round_bias(bias, self.scale_x * scale_w)
         y = self._accumulate(self.q.content, integers * (1.0 / scale_w), bias)
-        seen = self.layer.observe("o", y, self.name)
+        seen = self.layer.observe("o", y, self.call.name)
         bits = self.widths.output
-        scale_o = self.layer.scale_of("o", bits, self.name, at_most=self.scale_x * scale_w)
+        scale_o = self.layer.scale_of("o", bits, self.call.name, at_most=self.scale_x * scale_w)
         can_saturate = may_saturate(seen, scale_o, bits)
         values = fake_quantize(to_carrier(y, bits), scale_o, bits, can_saturate=can_saturate, is_owned=True)
-        self._note(y)
-        return QTensor(values, scale_o, bits, self.runtime)
+        self.call.note(macs=self._macs(y))
+        return QTensor(values, scale_o, bits, self.call.runtime)
 
     def deploy(self) -> QTensor:
         """The exact integers, simulated or written to the file."""
         data, parameter, bits = self.widths.data, self.widths.parameter, self.widths.output
-        product, runtime = self.product, self.runtime
+        product, call = self.product, self.call
         tensors = [self.q.content, product.weight, product.bias]
-        is_differentiable = torch.is_grad_enabled() and not is_exporting() and runtime.emitter is None
+        is_differentiable = torch.is_grad_enabled() and not call.runtime.is_tracing
         has_gradient = is_differentiable and any(t is not None and t.requires_grad for t in tensors)
         frozen = self._frozen(has_gradient=has_gradient)
-        scale_o = self.layer.scale_of("o", bits, self.name, at_most=self.scale_x * frozen.scale_w)
+        scale_o = self.layer.scale_of("o", bits, call.name, at_most=self.scale_x * frozen.scale_w)
         scales = {"scale_x": self.scale_x, "scale_w": frozen.scale_w, "scale_o": scale_o}
         widths = {"data_bits": data, "parameter_bits": parameter, "o_bits": bits}
         attributes = {**product.geometry, **widths, **scales}
-        if runtime.emitter is not None:
-            self._note(None)
+        if call.is_written:
+            call.note()
             integers = [self.q.content, frozen.weight_integers, frozen.bias_integers]
-            return QTensor(runtime.emit(product.op, integers, attributes, self.name), scale_o, bits, runtime)
+            return QTensor(call.emit(integers, attributes), scale_o, bits, call.runtime)
         groups = product.transposed_groups
         ready = make_ready(
             frozen,
@@ -271,20 +262,20 @@ class _Call:
             ready.bias,
             ready.plan,
             group=product.geometry.get("group", 1),
-            axis=_fast(product.op).CHANNEL_AXIS,
+            axis=fast_twin(product.op).CHANNEL_AXIS,
             is_transposed=groups is not None,
         )
-        self._note(y)
+        call.note(macs=self._macs(y))
         values = round_output(y, scale_o, bits, is_rounding_folded=ready.is_rounding_folded, is_relu=False)
-        result = QTensor(values, scale_o, bits, runtime)
-        runtime.record(self.name, result, product.op, (self.q, frozen), attributes)
+        result = QTensor(values, scale_o, bits, call.runtime)
+        call.record(result, (self.q, frozen), attributes)
         return result
 
     def _frozen(self, *, has_gradient: bool) -> Frozen:
         """The parameters as integers. A trace, which must not see the rounding, takes those of the pass before it."""
-        store = self.runtime.parameters
-        if self.runtime.emitter is not None or is_exporting():
-            found = store.get(self.name)
+        store, name = self.call.runtime.parameters, self.call.name
+        if self.call.runtime.is_tracing:
+            found = store.get(name)
             if found is None or found[0] != self.scale_x:
                 raise UsageError(RUN_FIRST)
             return found[1]
@@ -295,42 +286,34 @@ class _Call:
         else:
             with kept():
                 alone = frozen = self._make_frozen()
-        store[self.name] = (self.scale_x, alone)
+        store[name] = (self.scale_x, alone)
         return frozen
 
     def _make_frozen(self) -> Frozen:
         integers, scale_w = self._round_weight()
         return make_frozen(integers, self.product.bias, self.scale_x, scale_w, self.widths.parameter)
 
-    def _round_weight(self) -> tuple[Tensor, Any]:
+    def _round_weight(self) -> tuple[Tensor, Scale]:
         """Integer weights and their scale, lowered where the int32 bias at scale_x·scale_w would not fit."""
         bias = self.product.bias
 
         def choose_scale(largest: Scale) -> Scale:
-            scale = weight_scale(largest, self.widths.parameter, bias, self.scale_x, self.name)
+            scale = weight_scale(largest, self.widths.parameter, bias, self.scale_x, self.call.name)
             self.layer.write("running_w", largest)
             self.layer.write("scale_w", scale)
             return scale
 
         weight = self.product.weight
         single = weight if weight.dtype == torch.float32 else weight.float()
-        return round_weight(single, None, choose_scale, stays_there=self.layer.leaves_ranges_there)
+        return round_weight(single, None, choose_scale, stays_there=self.layer.is_observing)
 
     def _accumulate(self, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
         b = None if b is None else b.to(x.dtype)
-        result: Tensor = _fast(self.product.op).accumulate(x, w.to(x.dtype), b, self.product.geometry)
+        result: Tensor = fast_twin(self.product.op).accumulate(x, w.to(x.dtype), b, self.product.geometry)
         return result
 
-    def _note(self, y: Tensor | None) -> None:
-        macs = 0
-        if y is not None and not is_exporting():  # in a trace the count would fix an open batch size
-            several = y if self.product.transposed_groups is None else self.q.content
-            macs = int(several.numel() * self.product.weight.shape[1:].numel())
-        self.runtime.note(OpRecord(self.name.rpartition(".")[0], self.product.op.name, is_integer=True, macs=macs))
-
-
-@cache
-def _fast(op: Op) -> Any:
-    found = twin(op)
-    assert found is not None  # ops with weights have one
-    return found
+    def _macs(self, y: Tensor) -> int:
+        if is_exporting():
+            return 0  # in a trace the count would fix an open batch size
+        several = y if self.product.transposed_groups is None else self.q.content
+        return int(several.numel() * self.product.weight.shape[1:].numel())

@@ -8,15 +8,19 @@ Only what gives the same real numbers is rewritten: dividing by three is not mul
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
+from linger.dialect import Refusal
 from linger.numeric.curves.interpolation import nearest_places, output_sizes
-from linger.quantization.functions.padding import can_copy, pad_by_copying
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import TorchFunction
+from linger.quantization.functions.constants import is_state
 
 NUMPY_SPELLINGS = {"axis": "dim", "keepdims": "keepdim"}
 """Names that torch's own functions take besides their documented ones."""
@@ -136,8 +140,47 @@ def pick_pixels(x: Tensor, places: tuple[tuple[int, ...], ...]) -> Tensor:
     return x
 
 
+# -- padding with numbers of the tensor itself --------------------------------------------------------------
+COPYING_MODES = ("reflect", "replicate", "circular")
+
+
+def can_copy(shape: Sequence[int], pad: Sequence[int], mode: str) -> bool:
+    """Whether every border is long enough to be copied from; else torch says what is wrong, or computes in float."""
+    if mode not in COPYING_MODES or len(pad) % 2 or len(pad) // 2 >= len(shape) or min(pad, default=0) < 0:
+        return False
+    missing = {"reflect": 1, "replicate": None, "circular": 0}[mode]
+    sizes = [int(shape[-1 - i // 2]) for i in range(len(pad))]
+    return all(size > 0 and (missing is None or n <= size - missing) for n, size in zip(pad, sizes, strict=True))
+
+
+def pad_by_copying(x: Tensor, pad: Sequence[int], mode: str) -> Tensor:
+    """F.pad in one of the copying modes, from slices: integers of every width have them, and sizes may stay open."""
+    for position in range(len(pad) // 2):
+        begin, end = int(pad[2 * position]), int(pad[2 * position + 1])
+        axis = x.dim() - 1 - position
+        parts = [_border(x, axis, begin, mode, is_end=False), x, _border(x, axis, end, mode, is_end=True)]
+        present = [part for part in parts if part is not None]
+        x = present[0] if len(present) == 1 else torch.cat(present, axis)
+    return x
+
+
+def _border(x: Tensor, axis: int, count: int, mode: str, *, is_end: bool) -> Tensor | None:
+    if count == 0:
+        return None
+    if mode == "circular":
+        return _cut(x, axis, slice(0, count) if is_end else slice(-count, None))
+    if mode == "reflect":
+        return _cut(x, axis, slice(-1 - count, -1) if is_end else slice(1, 1 + count)).flip(axis)
+    sizes = [count if i == axis else -1 for i in range(x.dim())]
+    return _cut(x, axis, slice(-1, None) if is_end else slice(0, 1)).expand(sizes)
+
+
+def _cut(x: Tensor, axis: int, part: slice) -> Tensor:
+    return x[(slice(None),) * axis + (part,)]
+
+
 MOVES = frozenset({shuffle_channels, shuffle_pixels, unshuffle_pixels, repeat_pixels, pick_pixels, pad_by_copying})
-"""Functions, of this file and of `padding`, that only move numbers."""
+"""Functions of this file that only move numbers."""
 
 
 def _pixel_shuffle(x: Any, upscale_factor: int) -> list[Call] | None:
@@ -288,3 +331,80 @@ def rewritten(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
     if rewrite is None or "out" in kwargs:
         return None
     return rewrite(*args, **{NUMPY_SPELLINGS.get(name, name): value for name, value in kwargs.items()})
+
+
+# -- stacks and other spellings of matrix products -----------------------------------------------------------
+Handler = Callable[..., Any]
+"""(function, args, kwargs, call) → the result, a Refusal, or NotImplemented where another rule may know the call.
+
+`call(function, *args, **kwargs)` runs a function inside: on quantised tensors as in the model's own forward.
+"""
+
+
+def _stack(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
+    """A new axis in each tensor, joined along it."""
+    del func
+    given = {**dict(zip(("tensors", "dim"), args, strict=False)), **kwargs}
+    tensors, dim = list(given["tensors"]), given.get("dim", 0)
+    if "out" in kwargs or not all(isinstance(t, QTensor) and t.scale is not None for t in tensors):
+        return NotImplemented
+    return call(torch.cat, [call(torch.unsqueeze, t, dim) for t in tensors], dim)
+
+
+_NO_PRODUCT = Refusal("only an einsum that is a matrix product has an integer form; write it with matmul")
+
+
+def _einsum(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
+    del func
+    equation, *operands = args
+    if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
+        operands = list(operands[0])
+    found = re.fullmatch(r"([A-Za-z]+),([A-Za-z]+)->([A-Za-z]+)", str(equation).replace(" ", ""))
+    if kwargs or found is None or len(operands) != 2:
+        return _NO_PRODUCT
+    left, right, out = found.groups()
+    if any(len(set(labels)) != len(labels) for labels in (left, right, out)):
+        return _NO_PRODUCT
+    shared = [label for label in left if label in right]
+    batch = [label for label in shared if label in out]
+    inner = [label for label in shared if label not in out]
+    rows = [label for label in left if label not in right]
+    columns = [label for label in right if label not in left]
+    is_product = len(inner) == len(columns) == 1 and (len(rows) == 1 or (rows and not batch))
+    if not is_product or set(out) != {*batch, *rows, *columns}:
+        return _NO_PRODUCT
+    x = _permuted(operands[0], left, [*batch, *rows, *inner], call)
+    y = _permuted(operands[1], right, [*batch, *inner, *columns], call)
+    return _permuted(call(torch.matmul, x, y), [*batch, *rows, *columns], list(out), call)
+
+
+def _permuted(x: Any, labels: Any, wanted: list[str], call: Any) -> Any:
+    order = [list(labels).index(label) for label in wanted]
+    return x if order == sorted(order) else call(torch.permute, x, order)
+
+
+def _sum_and_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
+    """input + x·y; with parameters on both places, a fully connected layer."""
+    names = ("input", "mat1", "mat2") if "addmm" in func.__name__ and "badd" not in func.__name__ else _BATCHED
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if set(given) - {*names, "beta", "alpha"} or len(args) > 3:
+        return NotImplemented
+    if given.get("beta", 1) != 1 or given.get("alpha", 1) != 1:
+        return Refusal("beta and alpha have no integer form; multiply first")
+    summand, x, y = (given[name] for name in names)
+    if isinstance(x, QTensor) and y.dim() == 2:
+        runtime = x.runtime
+        if is_state(y, runtime) and is_state(summand, runtime) and summand.dim() == 1:
+            return call(F.linear, x, y.t(), summand)
+    product = call(torch.matmul, x, y)
+    return call(torch.add, product, summand)
+
+
+_BATCHED = ("input", "batch1", "batch2")
+
+FORMS: dict[TorchFunction, Handler] = {
+    torch.stack: _stack,
+    torch.einsum: _einsum,
+    **dict.fromkeys((torch.addmm, Tensor.addmm, torch.baddbmm, Tensor.baddbmm), _sum_and_product),
+}
+"""einsum of two matrices, addmm, baddbmm and stack."""

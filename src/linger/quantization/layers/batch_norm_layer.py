@@ -3,22 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_exporting
 
 from linger.constraint.batch_norm import batch_statistics, cumulative_momentum
 from linger.constraint.limits import clamp
 from linger.constraint.marks import Widths
 from linger.dialect import Op
 from linger.errors import UsageError
-from linger.quantization.core.frozen import Frozen
-from linger.quantization.core.integer_limits import integer_bound
+from linger.quantization.core.frozen import Frozen, integer_bound
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import OpRecord, Runtime, is_exporting
+from linger.quantization.core.runtime import Runtime
 from linger.quantization.layers.layer import QuantLayer
 
 _PICTURE = 4
@@ -45,11 +45,15 @@ class BatchNormLayer(QuantLayer):
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             self.register_buffer(name, cast(Tensor, getattr(source, name)))
 
-    def forward(self, x: Any, output_size: Any = None) -> Any:
+    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """The layer on a picture; other inputs become one and back."""
         missing = _PICTURE - x.dim()
-        y = super().forward(x, output_size) if missing <= 0 else super().forward(_with_axes(x, missing), output_size)
-        return y.like(y.content.flatten(-1 - missing)) if missing > 0 else y
+        if missing <= 0:
+            return super().forward(x, output_size)
+        for _ in range(missing):
+            x = x.unsqueeze(-1)
+        y = cast(QTensor, super().forward(x, output_size))
+        return y.like(y.content.flatten(-1 - missing))
 
     def _learn_product(
         self, q: QTensor, geometry: Mapping[str, Any], weight: Tensor, factor: Tensor | None, bias: Tensor | None
@@ -92,18 +96,10 @@ class BatchNormLayer(QuantLayer):
     def _sources(self) -> list[Tensor | None]:
         return [cast("Tensor | None", self.weight), self.bias, self.running_mean, self.running_var]
 
-    def _note(self, name: str, q: QTensor, y: Tensor | None) -> None:  # noqa: ARG002 - as of other layers
-        macs = 0 if y is None or is_exporting() else int(y.numel())  # one product each
-        self.runtime.note(OpRecord(name.rpartition(".")[0], self.op_name, is_integer=True, macs=macs))
+    def _macs(self, q: QTensor, y: Tensor) -> int:  # noqa: ARG002 - as of other layers
+        return 0 if is_exporting() else int(y.numel())  # one product each
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # checkpoints of torch before 0.4.1 do not count batches
         state_dict.setdefault(f"{prefix}num_batches_tracked", self.num_batches_tracked)
         super()._load_from_state_dict(state_dict, prefix, *rest)
-
-
-def _with_axes(x: Any, count: int) -> Any:
-    """The tensor, quantised or not, with axes of size 1 behind the others."""
-    for _ in range(count):
-        x = x.unsqueeze(-1)
-    return x

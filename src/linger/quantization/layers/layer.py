@@ -1,44 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one quantised layer: any op that stands for a torch module, with its weights, ranges and folded batch norm."""
+"""The one quantised layer: any op that stands for a torch module, with its weights, ranges and folded batch norm.
+
+Its forward is a straight way: quantise the input, multiply by rounded weights, requantise the product.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import partial, reduce
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
+from torch.compiler import is_exporting
 
 from linger.constraint.conv_bn import fold, learning_factor, normalize_folded, per_weight
 from linger.constraint.limits import Limits, exceeds
 from linger.constraint.marks import Widths
+from linger.constraint.normalized import output_padding
 from linger.dialect import Op, Refusal
 from linger.errors import UsageError, listing
-from linger.numeric.fixed import limits
 from linger.numeric.torch.exact import run_product
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.quantize import fake_quantize, round_weight
 from linger.numeric.torch.scale import Scale, may_saturate
+from linger.quantization.core.compute import fast_twin
 from linger.quantization.core.frozen import (
     Frozen,
     Ready,
     Watchman,
+    fold_by_batch,
+    integer_bound,
     kept,
+    limit_parameters,
     make_frozen,
     make_ready,
     round_bias,
     round_output,
 )
-from linger.quantization.core.integer_limits import fold_by_batch, integer_bound, limit_parameters
 from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
-from linger.quantization.core.runtime import RUN_FIRST, OpRecord, Runtime, is_exporting
+from linger.quantization.core.runtime import RUN_FIRST, OpCall, OpRecord, Runtime, TorchFunction
 from linger.quantization.core.statistics import QuantizedBase, weight_scale
-from linger.quantization.functions.functional import constants_of, quantize_input, requantize_to, run_functional, twin
-from linger.quantization.functions.padding import pad_for
-from linger.quantization.layers.binding import bind, call_in_float
-from linger.quantization.layers.lookup import look_up
+from linger.quantization.functions.dispatch import bindings_by_path, pool_slices
+from linger.quantization.functions.functional import constants_of, run_functional
+from linger.quantization.functions.resizing import ADAPTIVE
+
+_NO_INPUT_SCALE = 1.0
+"""Indices have no scale; an embedding keeps its integers by one."""
 
 
 class QuantLayer(QuantizedBase):
@@ -61,14 +71,13 @@ class QuantLayer(QuantizedBase):
             ("x", "w", "o") if has_weight else ("x", "o") if op.limit or op.name == "AvgPool2dInt" else ("x",)
         )
         self.op_name = op.name
-        self._op = op
+        self._op, self._has_weight = op, has_weight
         self.is_lookup = op.inputs[0] == "w"
         self.geometry = dict(geometry)
         # of a transposed convolution, whose weights are [in, out/groups, …]
         self.transposed_groups: int | None = geometry["group"] if "output_padding" in geometry else None
         self.widths = widths
         self.runtime = runtime
-        self.path = ""
         self.is_ahead_of_relu = False
         self.limited_to = Limits()
         self._frozen: dict[tuple[Any, ...], Frozen] = {}
@@ -119,84 +128,149 @@ class QuantLayer(QuantizedBase):
         )
 
     # -- forward ----------------------------------------------------------------------------------
-    def forward(self, x: Any, output_size: Any = None) -> Any:
+    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """Integers in, integers out; a float input is quantised first. `output_size` as of a transposed convolution."""
         if self.is_lookup:
-            return look_up(self, x)
-        runtime = self.runtime
-        geometry = bind(self, x, output_size)
+            return self._look_up(x)
+        geometry = self._bind(x, output_size)
         if isinstance(geometry, Refusal):
-            return call_in_float(self, x, geometry.reason)
-        is_real = not isinstance(x, QTensor) or x.scale is None
-        if is_real or x.bits > self.widths.data:
-            self._own_input_range()  # what is too wide gets a scale that fits its values
-        if is_real:
-            q = quantize_input(unwrap(x), self, self.widths.data, runtime, self.path)
-        else:
-            q = requantize_to(x, self.widths.data, runtime, self.path, self)
-            self._adopt_input_range(q)
-        q = pad_for(self, q)
-        if "w" not in self._op.inputs:
-            if self._op.constant_names and runtime.emitter is None and not is_exporting():
-                self._keep_constants(geometry, q)
-            result = run_functional(self._op, [q], geometry, runtime, layer=self)
-            if "running_o" in self._buffers and runtime.emitter is None:
-                self.write("running_o", self.value("running_x"))
-                self.write("scale_o", 0.0 if result.scale is None else result.scale)
-            return result
-        name = runtime.unique_name(self.path, self.op_name)
-        if self.is_observing and runtime.emitter is None:
-            return self._learn(q, geometry, name)
-        return self._deploy(q, geometry, name)
+            return self._call_in_float(x, geometry.reason)
+        q = self._pad(self._quantized(x))
+        if not self._has_weight:
+            return self._run_without_weight(q, geometry)
+        call = self.runtime.begin(self._op, self.path, is_observing=self.is_observing)
+        return self._learn(q, geometry, call) if call.is_learning else self._deploy(q, geometry, call)
 
-    def _adopt_input_range(self, q: QTensor) -> None:
-        """The range of a quantised input follows from its scale: nothing is observed.
+    def _bind(self, x: Tensor, output_size: Sequence[int] | None = None) -> Mapping[str, Any] | Refusal:
+        """The op's attributes. Layers that are a function call are bound when the input's size is known.
 
-        Unless the layer also gets float inputs, whose range it keeps (a layer may be called twice).
+        `output_size` is what a caller may give to a transposed convolution.
         """
-        if self.is_observing and self.runtime.emitter is None and self.input_range != "own":
-            assert q.scale is not None
+        geometry = self.geometry
+        if output_size is not None:
+            # an attribute is a number, also in a trace, where sizes are tensors
+            return geometry | {"output_padding": tuple(int(n) for n in output_padding(self, x, output_size))}
+        if "call" not in geometry:
+            return geometry
+        if self.runtime.has_open_sizes and self._function in ADAPTIVE:
+            return Refusal("its windows depend on an open size")
+        return bindings_by_path()[geometry["call"]](x, *geometry["arguments"])
+
+    @property
+    def _function(self) -> TorchFunction:
+        """The torch function that a layer is a call of."""
+        found: TorchFunction = reduce(getattr, self.geometry["call"].split(".")[1:], cast(Any, torch))
+        return found
+
+    def _call_in_float(self, x: Tensor, reason: str) -> Tensor:
+        """The function call that a layer is: by several pools where that is possible, else on real values, and noted."""
+        function, runtime = self._function, self.runtime
+        if function in ADAPTIVE:
+            is_real = not isinstance(x, QTensor) or x.scale is None
+            q = self.quantize(unwrap(x), self.widths.data, runtime, self.path) if is_real else x
+            pooled: Tensor | None = pool_slices(runtime, function, (q, *self.geometry["arguments"]), {})
+            if pooled is not None:
+                return pooled
+        runtime.note(OpRecord(self.path, self.op_name, is_integer=False, reason=reason))
+        result: Tensor = function(unwrap(x), *self.geometry["arguments"])
+        return result
+
+    def _quantized(self, x: Tensor) -> QTensor:
+        """The input in the layer's width. Its range is observed, or follows from the scale that it has."""
+        bits, is_observing = self.widths.data, self.is_observing
+        is_real = not isinstance(x, QTensor) or x.scale is None
+        if is_real or (isinstance(x, QTensor) and x.bits > bits):  # what is too wide gets a scale that fits its values
+            if is_observing and self.input_range == "adopted":
+                self.write("running_x", 0.0)
+            self.input_range = "own"
+        if not isinstance(x, QTensor) or is_real:
+            return self.quantize(unwrap(x), bits, self.runtime, self.path)
+        q = self.requantize(x, bits, self.runtime, self.path)
+        # a layer that also gets float inputs (it may be called twice) keeps their range
+        if self.input_range != "own" and is_observing and self.runtime.emitter is None:
             self.input_range = "adopted"
-            self.write("running_x", limits(q.bits)[1] / q.scale)
-            self.write("scale_x", q.scale)
+            self.adopt_range(q)
+        return q
 
-    def _own_input_range(self) -> None:
-        if self.is_observing and self.input_range == "adopted":
-            self.write("running_x", 0.0)
-        self.input_range = "own"
+    def _pad(self, q: QTensor) -> QTensor:
+        """The input of a convolution with the border that its padding_mode asks for; zeros are the convolution's own."""
+        mode = getattr(self, "padding_mode", "zeros")
+        if mode == "zeros":
+            return q
+        kernel, dilation, padding = (cast(Any, getattr(self, name)) for name in ("kernel_size", "dilation", "padding"))
+        pads: list[int] = []
+        for axis in reversed(range(len(kernel))):
+            total = dilation[axis] * (kernel[axis] - 1)
+            if padding == "same":
+                pads += [total // 2, total - total // 2]
+            elif padding != "valid":
+                pads += [padding[axis]] * 2
+        return cast(QTensor, F.pad(q, pads, mode=mode)) if any(pads) else q
 
-    def _keep_constants(self, geometry: Mapping[str, Any], q: QTensor) -> None:
-        for name, value in zip(self._op.constant_names, constants_of(self._op, geometry, q), strict=True):
-            buffer = self._buffers[name]
-            assert buffer is not None  # registered in __init__; quant_module may have changed its width
-            self._buffers[name] = buffer.to(integer_type(q.bits)).fill_(value)
+    def _run_without_weight(self, q: QTensor, geometry: Mapping[str, Any]) -> QTensor:
+        """A layer that is a function of its input: an activation, a pool."""
+        is_written = self.runtime.emitter is not None
+        if self._op.constant_names and not is_written and not is_exporting():
+            for name, value in zip(self._op.constant_names, constants_of(self._op, geometry, q), strict=True):
+                buffer = self.get_buffer(name)  # quant_module may have changed its width
+                self._buffers[name] = buffer.to(integer_type(q.bits)).fill_(value)
+        result = run_functional(self._op, [q], geometry, self.runtime, layer=self)
+        if "running_o" in self._buffers and not is_written:
+            self.write("running_o", self.value("running_x"))
+            self.write("scale_o", 0.0 if result.scale is None else result.scale)
+        return result
+
+    def _look_up(self, indices: Tensor) -> QTensor:
+        """Rows of an embedding's rounded table, learned through in training.
+
+        The output has the scale and width of the weights, so no data are needed to choose them.
+
+        Raises:
+            UsageError: The indices are no integers.
+        """
+        runtime = self.runtime
+        call = runtime.begin(self._op, self.path)
+        if not isinstance(indices, Tensor) or indices.is_floating_point():
+            found = indices.dtype if isinstance(indices, Tensor) else type(indices).__name__
+            raise UsageError(
+                f"{call.name}: the indices have type {found}; an embedding needs integers. Convert them with .long()."
+            )
+        frozen, bits = self.freeze(_NO_INPUT_SCALE), self.widths.parameter
+        scale = frozen.scale_w
+        attributes = {"scale_w": scale, "scale_o": scale, "parameter_bits": bits, "o_bits": bits}
+        call.note()
+        if call.is_written:
+            return QTensor(call.emit([frozen.weight_integers, indices], attributes), scale, bits, runtime)
+        if not is_exporting():
+            for kind in ("running", "scale"):
+                self.write(f"{kind}_o", self.value(f"{kind}_w"))
+        rows = F.embedding(indices, frozen.weight, cast("int | None", self.padding_idx))
+        result = QTensor(rows, scale, bits, runtime)
+        call.record(result, (indices, frozen), attributes)
+        return result
 
     # -- training -----------------------------------------------------------------------------------
-    def _learn(self, q: QTensor, geometry: Mapping[str, Any], name: str) -> QTensor:
+    def _learn(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
         """The layer on rounded operands, its output rounded to the observed range."""
-        assert q.scale is not None
-        is_learning_bn = self.bn is not None and self.bn.training and self.training
-        if is_learning_bn:
+        if self.bn is not None and self.bn.training and self.training:
             y, scale_w = self._learn_batch_norm(q, geometry)
         else:
             y, scale_w = self._learn_product(q, geometry, *self._limited_parts())
-        is_relu = self.is_ahead_of_relu
-        seen = self.observe("o", y, name, is_relu=is_relu)
-        bits = self.widths.output
-        scale_o = self.scale_of("o", bits, name, at_most=q.scale * scale_w)
+        is_relu, bits = self.is_ahead_of_relu, self.widths.output
+        seen = self.observe("o", y, call.name, is_relu=is_relu)
+        scale_o = self.scale_of("o", bits, call.name, at_most=q.scale * scale_w)
         is_fused = is_relu and self.training
         can_saturate = may_saturate(seen, scale_o, bits) or (is_relu and not is_fused)
         values = fake_quantize(
             to_carrier(y, bits), scale_o, bits, is_relu=is_fused, can_saturate=can_saturate, is_owned=True
         )
-        self._note(name, q, y)
+        call.note(macs=self._macs(q, y))
         return QTensor(values, scale_o, bits, self.runtime, is_nonnegative=is_fused)
 
     def _learn_product(
         self, q: QTensor, geometry: Mapping[str, Any], weight: Tensor, factor: Tensor | None, bias: Tensor | None
     ) -> tuple[Tensor, Scale]:
         """The product with rounded parameters, and the scale of the weights."""
-        assert q.scale is not None
         integers, scale_w = self._round_weight(weight, factor, bias, q.scale)
         bias_q = None if bias is None else round_bias(bias, q.scale * scale_w)
         return self._product(q.content, integers * (1.0 / scale_w), bias_q, geometry), scale_w
@@ -206,7 +280,6 @@ class QuantLayer(QuantizedBase):
 
         The statistics are always those of the unlimited convolution, so they do not move with the limits.
         """
-        assert q.scale is not None
         factor = learning_factor(self.bn)
         integers, scale_w = self._round_weight(self.weight, factor, None, q.scale)
         # batch norm cancels a common gain, so the integers need not be scaled back; but its eps must be a number
@@ -224,15 +297,15 @@ class QuantLayer(QuantizedBase):
         return y, scale_w
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Mapping[str, Any]) -> Tensor:
-        fast = twin(self._op)
-        assert fast is not None  # ops with weights have one
-        result: Tensor = fast.accumulate(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype), geometry)
+        bias = None if bias is None else bias.to(x.dtype)
+        result: Tensor = fast_twin(self._op).accumulate(x, weight.to(x.dtype), bias, geometry)
         return result
 
     # -- parameters -------------------------------------------------------------------------------------
     def largest_range(self, name: str) -> float:
         """The output's limit: the integers saturate there, so that no op has to."""
-        bound = integer_bound(self.limited_to.output, self.widths.output) if name == "o" else None
+        limit = self.limited_to.output if name == "o" else None
+        bound = None if limit is None else integer_bound(limit, self.widths.output)
         return math.inf if bound is None else bound
 
     def _limited_parts(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -257,16 +330,16 @@ class QuantLayer(QuantizedBase):
 
         wide = None if factor is None else per_weight(factor, weight, self.transposed_groups)
         if wide is not None and wide.requires_grad:  # a frozen batch norm, whose gamma still learns
-            return round_weight(weight * wide, None, choose_scale, stays_there=self.leaves_ranges_there)
-        return round_weight(weight, wide, choose_scale, stays_there=self.leaves_ranges_there)
+            return round_weight(weight * wide, None, choose_scale, stays_there=self.is_observing)
+        return round_weight(weight, wide, choose_scale, stays_there=self.is_observing)
 
     # -- evaluation and export ------------------------------------------------------------------------
-    def _deploy(self, q: QTensor, geometry: Mapping[str, Any], name: str) -> QTensor:
+    def _deploy(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
         """The exact integers, simulated or written to the file."""
         assert q.scale_on_host is not None
         bits = self.widths.output
         frozen = self.freeze(q.scale)
-        scale_o = self.scale_of("o", bits, name, at_most=q.scale * frozen.scale_w)
+        scale_o = self.scale_of("o", bits, call.name, at_most=q.scale * frozen.scale_w)
         attributes = dict(geometry) | {
             "data_bits": self.widths.data,
             "parameter_bits": self.widths.parameter,
@@ -275,24 +348,23 @@ class QuantLayer(QuantizedBase):
             "scale_w": frozen.scale_w,
             "scale_o": scale_o,
         }
-        if self.runtime.emitter is not None:
+        if call.is_written:
             tensors = [q.content, frozen.weight_integers, frozen.bias_integers, *frozen.extras]
-            self._note(name, q, None)
-            return QTensor(self.runtime.emit(self._op, tensors, attributes, name), scale_o, bits, self.runtime)
+            call.note()
+            return QTensor(call.emit(tensors, attributes), scale_o, bits, self.runtime)
         is_differentiable = torch.is_grad_enabled() and not is_exporting()
         has_gradient = is_differentiable and (q.content.requires_grad or self._is_trainable)
         ready = self._ready(frozen, q, scale_o, has_gradient=has_gradient)
         is_relu = self.is_ahead_of_relu and not self.runtime.is_recorded
         y = self._exact_product(q.content, ready, geometry)
-        self._note(name, q, y)
+        call.note(macs=self._macs(q, y))
         values = round_output(y, scale_o, bits, is_rounding_folded=ready.is_rounding_folded, is_relu=is_relu)
         result = QTensor(values, scale_o, bits, self.runtime, is_nonnegative=is_relu)
-        self.runtime.record(name, result, self._op, (q, frozen), attributes)
+        call.record(result, (q, frozen), attributes)
         return result
 
     def _ready(self, frozen: Frozen, q: QTensor, scale_o: float, *, has_gradient: bool) -> Ready:
         """The frozen parameters in the cheapest exact form for this output scale; kept as long as they are."""
-        assert q.scale is not None
         key = (q.scale, scale_o, q.is_nonnegative, self.widths)
         if not has_gradient and key in self._simulation:
             return self._simulation[key]
@@ -308,14 +380,8 @@ class QuantLayer(QuantizedBase):
         return self._simulation[key]
 
     def _exact_product(self, x: Tensor, ready: Ready, geometry: Mapping[str, Any]) -> Tensor:
-        fast = twin(self._op)
-        assert fast is not None  # ops with weights have one
-
-        def product(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-            result: Tensor = fast.accumulate(x, w, b, geometry)
-            return result
-
-        settings = {"axis": fast.CHANNEL_AXIS, "is_transposed": self.transposed_groups is not None}
+        product = partial(self._product, geometry=geometry)
+        settings = {"axis": fast_twin(self._op).CHANNEL_AXIS, "is_transposed": self.transposed_groups is not None}
         group = geometry.get("group", 1)
         return run_product(product, x, ready.weight, ready.bias, ready.plan, group=group, **settings)
 
@@ -365,12 +431,12 @@ class QuantLayer(QuantizedBase):
             self._watchman.forget()
         return super().train(mode)
 
-    def _note(self, name: str, q: QTensor, y: Tensor | None) -> None:
-        # each output takes in/group·taps products; transposed, each input gives out/group·taps
-        several = None if y is None else y if self.transposed_groups is None else q.content
-        is_counted = several is not None and not is_exporting()  # in a trace the count would fix an open batch size
-        macs = int(several.numel() * self.weight.shape[1:].numel()) if several is not None and is_counted else 0
-        self.runtime.note(OpRecord(name.rpartition(".")[0], self.op_name, is_integer=True, macs=macs))
+    def _macs(self, q: QTensor, y: Tensor) -> int:
+        """Multiply-accumulates: each output takes in/group·taps products; transposed, each input gives out/group·taps."""
+        if is_exporting():
+            return 0  # in a trace the count would fix an open batch size
+        several = y if self.transposed_groups is None else q.content
+        return int(several.numel() * self.weight.shape[1:].numel())
 
     # -- checkpoints ------------------------------------------------------------------------------------
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from linger.constraint.marks import Widths
 from linger.dialect import Op
 from linger.numeric.curves.normalization import NORMAL_BITS
-from linger.quantization.core.integer_limits import limit_parameters
+from linger.quantization.core.frozen import limit_parameters
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import Runtime
+from linger.quantization.core.runtime import OpCall, Runtime
 from linger.quantization.functions.norms import PARAMETER_BITS, SCALE, Affine, run_norm
 from linger.quantization.layers.layer import QuantLayer
 
@@ -46,19 +46,19 @@ class NormLayer(QuantLayer):
     def widths(self, wanted: Widths) -> None:
         self._widths = replace(wanted, parameter=PARAMETER_BITS)
 
-    def forward(self, x: Any, output_size: Any = None) -> Any:
+    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """Integers in, integers out; an instance norm also takes one picture without a batch."""
         if x.dim() + 1 != self._axes:
             return super().forward(x, output_size)
-        y = super().forward(x.unsqueeze(0), output_size)
+        y = cast(QTensor, super().forward(x.unsqueeze(0), output_size))
         return y.like(y.content.squeeze(0))
 
-    def _learn(self, q: QTensor, geometry: Mapping[str, Any], name: str) -> QTensor:
-        return self._deploy(q, geometry, name)
+    def _learn(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
+        return self._deploy(q, geometry, call)
 
-    def _deploy(self, q: QTensor, geometry: Mapping[str, Any], name: str) -> QTensor:
-        bits = self.widths.output
-        return run_norm(self._op, q, self.freeze(SCALE), geometry, self, bits, name, is_relu=self.is_ahead_of_relu)
+    def _deploy(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
+        frozen, bits = self.freeze(SCALE), self.widths.output
+        return run_norm(call, q, frozen, geometry, self, bits, is_relu=self.is_ahead_of_relu)
 
     def _limited_parts(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
         affine = Affine(cast("Tensor | None", self.weight), self.bias, self.count)
@@ -69,8 +69,9 @@ class NormLayer(QuantLayer):
         return [cast("Tensor | None", self.weight), self.bias]
 
 
-def _parameter_count(source: Any) -> int:
+def _parameter_count(norm: nn.Module) -> int:
     """How many weights a norm has, or would have."""
+    source = cast(Any, norm)
     if hasattr(source, "normalized_shape"):
         return math.prod(source.normalized_shape)
     return int(source.num_channels if hasattr(source, "num_channels") else source.num_features)

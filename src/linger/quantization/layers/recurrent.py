@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quantised LSTM or GRU: one node per layer and direction, its parameters and keys those of the torch layer.
+"""A quantised LSTM or GRU, or a cell of one: one node per layer and direction, its parameters and keys those of torch.
 
 Both directions of a layer share the scale of their output, so joining them moves nothing. The range of the output is
 that of the whole sequence, not of each step; the first pass takes the coarsest scale that can be needed.
@@ -23,16 +23,18 @@ from linger.numeric.fixed import limits
 from linger.numeric.torch.gates import Formats
 from linger.numeric.torch.quantize import fake_quantize, largest_magnitude
 from linger.numeric.torch.scale import Scale, largest_of, scale_for_range, smallest
-from linger.quantization.core.frozen import Watchman, kept
-from linger.quantization.core.integer_limits import integer_bound
+from linger.quantization.core.compute import fast_twin
+from linger.quantization.core.frozen import Watchman, integer_bound, kept
 from linger.quantization.core.packing import pack, unpack
 from linger.quantization.core.qtensor import QTensor, unwrap
-from linger.quantization.core.runtime import OpRecord, Runtime, is_exporting
+from linger.quantization.core.runtime import OpCall, OpRecord, Runtime
 from linger.quantization.core.statistics import QuantizedBase, over_all_processes
 from linger.quantization.functions import passthrough
-from linger.quantization.functions.functional import quantize_input, requantize_to, twin
-from linger.quantization.layers.recurrent_state import (
+from linger.quantization.layers.recurrent_operands import (
+    ROLES,
+    Direction,
     LayerResult,
+    RoundedWeights,
     Sequences,
     at_end,
     check_shapes,
@@ -42,8 +44,8 @@ from linger.quantization.layers.recurrent_state import (
     joining,
     ordered,
     range_suffix,
+    round_parameters,
 )
-from linger.quantization.layers.recurrent_weights import ROLES, Direction, RoundedWeights, round_parameters
 
 CELL_SCALE, CELL_BITS = 128.0, 16
 _RANGES = ("i", "h", "iw", "hw", "io", "ho", "o")
@@ -74,7 +76,7 @@ class QuantRecurrent(QuantizedBase):
         self.suffixes = tuple(
             tuple(suffix(layer, "_reverse" if back else "") for back in range(directions)) for layer in range(layers)
         )
-        self.widths, self.runtime, self.path = widths, runtime, ""
+        self.widths, self.runtime = widths, runtime
         self.limited_to, self.is_ahead_of_relu, self.is_lookup = Limits(), False, False
         self.input_size, self.hidden_size = source.input_size, source.hidden_size
         self.bias, self.num_layers = bool(source.bias), layers
@@ -117,7 +119,7 @@ class QuantRecurrent(QuantizedBase):
     def run_layers(self, x: Any, lengths: Tensor | None, hx: Any, *, is_batch_first: bool) -> tuple[QTensor, Any]:
         """All layers: the last one's output, and the states as torch returns them."""
         given = None if hx is None else hx if isinstance(hx, tuple) else (hx,)
-        if self.runtime.emitter is None and not is_exporting():  # the pass before an export has looked
+        if not self.runtime.is_tracing:  # the pass before an export has looked
             rows = len(self.suffixes) * len(self.suffixes[0])
             check_shapes(
                 self.path,
@@ -141,14 +143,12 @@ class QuantRecurrent(QuantizedBase):
 
     def _quantized(self, x: Any, layer: int) -> QTensor:
         key, runtime = f"i{range_suffix(layer, 0)}", self.runtime
-        if isinstance(x, QTensor) and (x.scale if self.leaves_ranges_there else x.scale_on_host) is not None:
-            q = requantize_to(x, self.widths.data, runtime, self.path, self, key=key)
+        if isinstance(x, QTensor) and (x.scale if self.is_observing else x.scale_on_host) is not None:
+            q = self.requantize(x, self.widths.data, runtime, self.path, key=key)
             if self.is_observing and runtime.emitter is None:
-                assert q.scale is not None
-                self.write(f"running_{key}", limits(q.bits)[1] / q.scale)
-                self.write(f"scale_{key}", q.scale)
+                self.adopt_range(q, key)
             return q
-        return quantize_input(unwrap(x), self, self.widths.data, runtime, self.path, key=key)
+        return self.quantize(unwrap(x), self.widths.data, runtime, self.path, key=key)
 
     def _joined_states(self, found: Sequence[LayerResult]) -> Any:
         """h as integers where all layers have one scale, else real; c real."""
@@ -170,15 +170,15 @@ class QuantRecurrent(QuantizedBase):
         q = sequences.x
         assert q.scale is not None
         end = range_suffix(layer, 0)
-        names = [self.runtime.unique_name(self.path, self.op_name) for _ in self.suffixes[layer]]
-        scale_h = self._output_scale(end, names[0])
+        calls = [self.runtime.begin(self._op, self.path) for _ in self.suffixes[layer]]
+        scale_h = self._output_scale(end, calls[0].name)
         rounded = self._learned(layer, q.scale, scale_h)
         self._note(layer, sequences)
-        attributes = [self._attributes(sequences, q.scale, scale_h, rounded, layer, back) for back in range(len(names))]
-        if self.runtime.emitter is not None:
-            return self._emit(layer, sequences, states, rounded, names, attributes)
+        attributes = [self._attributes(sequences, q.scale, scale_h, rounded, layer, back) for back in range(len(calls))]
+        if calls[0].is_written:
+            return self._emit(layer, sequences, states, rounded, calls, attributes)
         result = self._simulate(layer, sequences, states, rounded, scale_h)
-        self._record(sequences, result.out, names, attributes)
+        self._record(sequences, result.out, calls, attributes)
         return result
 
     def _output_scale(self, end: str, where: str) -> Scale:
@@ -218,12 +218,12 @@ class QuantRecurrent(QuantizedBase):
             bits,
         )
         starts = self._starts(states, scale_h)
-        fast = twin(self._op)
-        assert fast is not None  # both ops have one
         x = q.content.transpose(0, 1) if sequences.is_batch_first else q.content
         weights = (rounded.w_ih, rounded.w_hh, rounded.b_ih, rounded.b_hh)
         try:
-            found = fast.run(x, sequences.lengths, *starts, *weights, formats, wants_reach=self.is_observing)
+            found = fast_twin(self._op).run(
+                x, sequences.lengths, *starts, *weights, formats, wants_reach=self.is_observing
+            )
         except IndexError as error:  # NaN has no place in the table of a gate
             raise UsageError(
                 f"{self.path}: the input or the state holds NaN, which has no integer. Check what comes before the layer."
@@ -261,17 +261,16 @@ class QuantRecurrent(QuantizedBase):
                 self.write(f"{kind}_i{ends}", self.value(f"{kind}_i{end}"))
 
     def _record(
-        self, sequences: Sequences, out: QTensor, names: Sequence[str], attributes: Sequence[Mapping[str, Any]]
+        self, sequences: Sequences, out: QTensor, calls: Sequence[OpCall], attributes: Sequence[Mapping[str, Any]]
     ) -> None:
         """Each direction as its node gives it, then both joined."""
-        if not self.runtime.is_recorded and len(names) == 1:
+        if not self.runtime.is_recorded and len(calls) == 1:
             return
-        parts = [out.like(part) for part in out.content.chunk(len(names), dim=-1)]
-        for part, name, own in zip(parts, names, attributes, strict=True):
-            self.runtime.record(name, part, self._op, [sequences.x], own)
-        if len(names) > 1:
-            name = self.runtime.unique_name(self.path, "iqCat")
-            self.runtime.record(name, out, find_op("iqCat"), parts, joining(parts))
+        parts = [out.like(part) for part in out.content.chunk(len(calls), dim=-1)]
+        for part, call, own in zip(parts, calls, attributes, strict=True):
+            call.record(part, [sequences.x], own)
+        if len(calls) > 1:
+            self.runtime.begin(find_op("iqCat"), self.path).record(out, parts, joining(parts))
 
     # -- parameters -----------------------------------------------------------------------------------------
     def _parameter(self, name: str, layer: int, back: int) -> Tensor:
@@ -280,7 +279,7 @@ class QuantRecurrent(QuantizedBase):
     def _learned(self, layer: int, scale_i: Scale, scale_h: Scale) -> RoundedWeights:
         """Rounded anew while they learn, else kept until one changes."""
         key = (layer, scale_i, scale_h, self.widths)
-        if is_exporting() or self.runtime.emitter is not None:
+        if self.runtime.is_tracing:
             if key in self._rounded:
                 return self._rounded[key]
         elif self.is_observing and not self._parameter("weight_ih", layer, 0).is_cpu:
@@ -301,7 +300,7 @@ class QuantRecurrent(QuantizedBase):
             weights = [self._parameter(name, layer, back) for name in ("weight_ih", "weight_hh")]
             biases = [self._parameter(n, layer, back) if self.bias else None for n in ("bias_ih", "bias_hh")]
             parts.append(Direction(*weights, *biases).within(self.limited_to, bits))
-        rounded = round_parameters(parts, scale_i, scale_h, bits, self.path, stays_there=self.leaves_ranges_there)
+        rounded = round_parameters(parts, scale_i, scale_h, bits, self.path, stays_there=self.is_observing)
         for back, seen in enumerate(rounded.largest):
             ends = range_suffix(layer, back)
             scales = (rounded.scale_iw[back], rounded.scale_hw[back])
@@ -332,7 +331,7 @@ class QuantRecurrent(QuantizedBase):
 
     def _note(self, layer: int, sequences: Sequences) -> None:
         macs = 0
-        if not is_exporting() and self.runtime.emitter is None:
+        if not self.runtime.is_tracing:
             steps = sequences.x.content.shape[0] * sequences.x.content.shape[1]
             each = sum(self._parameter(n, layer, 0).numel() for n in ("weight_ih", "weight_hh"))
             macs = int(steps * each) * len(self.suffixes[layer])
@@ -345,7 +344,7 @@ class QuantRecurrent(QuantizedBase):
         sequences: Sequences,
         states: tuple[Any, ...] | None,
         rounded: RoundedWeights,
-        names: Sequence[str],
+        calls: Sequence[OpCall],
         attributes: Sequence[Mapping[str, Any]],
     ) -> LayerResult:
         emitter, runtime, q = self.runtime.emitter, self.runtime, sequences.x
@@ -354,23 +353,22 @@ class QuantRecurrent(QuantizedBase):
         if lengths is None and states is not None:
             lengths = full_lengths(sequences)  # the file's form with states has lengths, too
         made = []
-        for back, (name, own) in enumerate(zip(names, attributes, strict=True)):
+        for back, (call, own) in enumerate(zip(calls, attributes, strict=True)):
             weights = rounded.integers(back, own["scale_i"], own["scale_h"], self.widths.parameter)
             start = (
-                [] if states is None else [unwrap(s) if len(names) == 1 else unwrap(s)[back : back + 1] for s in states]
+                [] if states is None else [unwrap(s) if len(calls) == 1 else unwrap(s)[back : back + 1] for s in states]
             )
             data = [q.content, *([] if lengths is None else [lengths]), *start]
             keys = {
                 role: f"{role.replace('w_', 'weight_').replace('b_', 'bias_')}{self.suffixes[layer][back]}"
                 for role in ROLES
             }
-            made.append(emitter.call_many(self._op, [*data, *weights.values()], own, name, keys))
+            made.append(emitter.call_many(self._op, [*data, *weights.values()], own, call.name, keys))
         scale, bits = attributes[0]["scale_o"], self.widths.output
         parts = [QTensor(result[0], scale, bits, runtime) for result in made]
         out = parts[0]
         if len(parts) > 1:
-            name = runtime.unique_name(self.path, "iqCat")
-            content = runtime.emit(find_op("iqCat"), [p.content for p in parts], joining(parts), name)
+            content = runtime.begin(find_op("iqCat"), self.path).emit([p.content for p in parts], joining(parts))
             out = QTensor(content, scale, bits, runtime)
         h = torch.stack([at_end(p.content, sequences, back) for back, p in enumerate(parts)])
         reals = [
@@ -391,3 +389,25 @@ class QuantRecurrent(QuantizedBase):
 
     def flatten_parameters(self) -> None:
         """As of the torch layer; there is nothing to flatten."""
+
+
+class QuantCell(QuantRecurrent):
+    """One step: what it returns is the state of the next call, without loss."""
+
+    def __init__(self, op: Op, source: Any, widths: Widths, runtime: Runtime) -> None:
+        self.set_up(op, source, widths, runtime, layers=1, directions=1, suffix=lambda _layer, _back: "")
+        self.batch_first, self.dropout, self.bidirectional = False, 0.0, False
+        self.train(source.training)
+
+    def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name, as a caller may write it
+        """The new state: h, or h and c."""
+        if input.dim() == 1:  # without a batch
+            states = None if hx is None else each(hx, lambda s: s.unsqueeze(0))
+            return each(self.forward(input.unsqueeze(0), states), lambda s: s.squeeze(0))
+        states = None if hx is None else each(hx, lambda s: unwrap(s).unsqueeze(0))
+        out, last = self.run_layers(input.unsqueeze(0), None, states, is_batch_first=False)
+        real = last[0] if isinstance(last, tuple) else last
+        h = out.like(out.content.squeeze(0))
+        if isinstance(real, QTensor) and real.is_integer:
+            h.preset_real(real.dequantize().squeeze(0))
+        return (h, last[1].squeeze(0)) if isinstance(last, tuple) else h

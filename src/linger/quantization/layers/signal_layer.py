@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from linger.constraint.marks import Widths
 from linger.dialect import Op
+from linger.numeric.torch.scale import Scale
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.layers.layer import QuantLayer
 
@@ -29,14 +30,14 @@ class TransposedSignalLayer(QuantLayer):
         for name, value in _BESIDE_THE_SIGNAL.items():  # as of the picture, from which an output_size is computed
             setattr(self, name, (value, *getattr(source, name)))
 
-    def forward(self, x: Any, output_size: Any = None) -> Any:
+    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """The layer on a picture of one row, which then is a signal again."""
         size = None if output_size is None else [*output_size[:-1], 1, output_size[-1]]
         return super().forward(x.unsqueeze(_ROW), size).squeeze(_ROW)
 
     def _round_weight(
-        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: float
-    ) -> tuple[Tensor, float]:
+        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale
+    ) -> tuple[Tensor, Scale]:
         """[in, out/groups, length], with a row."""
         integers, scale = super()._round_weight(weight, factor, bias, scale_x)
         return integers.unsqueeze(_ROW), scale

@@ -17,7 +17,6 @@ from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.functions.constants import is_state
-from linger.quantization.functions.functional import quantize_input
 from linger.quantization.functions.functional_layer import INPUT_KEY, functional_layer
 from linger.quantization.functions.products import (
     MATRIX_PRODUCTS,
@@ -94,5 +93,5 @@ class InputQuantizer:
             layer = functional_layer(frame, f"{INPUT_KEY}{name}", where, value.device)
             real = value.dequantize() if isinstance(value, QTensor) else value
             with torch._C.DisableTorchFunction():  # noqa: SLF001 - whoever watches the model's functions sees none here
-                made[id(value)] = quantize_input(real, layer, policy.widths_in(module).data, runtime, frame.path)
+                made[id(value)] = layer.quantize(real, policy.widths_in(module).data, runtime, frame.path)
         return made[id(value)]

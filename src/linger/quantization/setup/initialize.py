@@ -19,22 +19,27 @@ from linger.constraint.marks import QUANTIZATION, QUANTIZED, QuantChoice, Types,
 from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Refusal
 from linger.errors import UsageError, listing
-from linger.quantization.core.compilation import refuse_compiled
-from linger.quantization.core.integer_limits import limits_of_rows
-from linger.quantization.core.precision import refuse_empty
-from linger.quantization.core.product_policy import ProductPolicy, holds_matrices
+from linger.quantization.core.frozen import limits_of_rows
+from linger.quantization.core.packing import Unpacked
 from linger.quantization.core.recomputation import Recomputation
-from linger.quantization.core.runtime import Runtime, attach_scope
+from linger.quantization.core.runtime import ProductPolicy, Runtime, attach_scope
 from linger.quantization.core.statistics import QuantizedBase, device_of
-from linger.quantization.core.supported import has_own_forward, op_for, supported_types
+from linger.quantization.core.supported import (
+    has_own_forward,
+    holds_matrices,
+    op_for,
+    refuse_compiled,
+    refuse_empty,
+    supported_types,
+)
 from linger.quantization.core.switched import why_off
 from linger.quantization.functions.attention import refusal_of
+from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
 from linger.quantization.layers.batch_norm_layer import BatchNormLayer
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layer import NormLayer
-from linger.quantization.layers.recurrent import QuantRecurrent
-from linger.quantization.layers.recurrent_cell import QuantCell
+from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
 from linger.quantization.layers.signal_layer import TransposedSignalLayer
 from linger.quantization.setup.float_inputs import EdgeMode, InputQuantizer
 from linger.quantization.setup.marking import BY_NAME, QuantMode, checked_types, checked_widths
@@ -113,7 +118,7 @@ def init(
     excluded = tuple(disable_module or ())
     float_paths = _float_paths(model, disable_submodel)
     name = None if target is None else find_target(target).name
-    runtime = Runtime(make_watch=FloatWatch, target=name, switches=chosen)
+    runtime = Runtime(dispatch, make_watch=FloatWatch, target=name, switches=chosen)
     freeze_batch_norms(model, is_frozen=chosen.freezes_batch_norm)
     replacements: dict[nn.Module, nn.Module] = {}
     kept_float: dict[str, nn.Module] = {}
@@ -330,8 +335,9 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     root.__dict__[_RUNTIME] = runtime
     modules, home = list(root.modules()), device_of(root)
     has_float = any(isinstance(m, nn.RNNBase) for m in modules)
-    runtime.is_unpacking = any(isinstance(m, QuantRecurrent) for m in modules) and not has_float
-    repetition = runtime.recomputation = Recomputation()
+    is_unpacking = any(isinstance(m, QuantRecurrent) for m in modules) and not has_float
+    runtime.make_unpacking = Unpacked if is_unpacking else None
+    runtime.recomputation = Recomputation()
     for path, module in root.named_modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # torch's way around padding, which also goes around every layer
@@ -342,11 +348,9 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
             module.to(own[0] if own else home)  # ranges live where the numbers are
         scope = attach_scope(runtime, path, module)
         module.register_forward_pre_hook(scope.enter)
-        module.register_forward_pre_hook(repetition.enter)
         names = _quantized_inputs(module, path, runtime)
         if names:
             module.register_forward_pre_hook(InputQuantizer(runtime, names), with_kwargs=True)
-        module.register_forward_hook(repetition.leave, always_call=True)
         module.register_forward_hook(scope.leave, always_call=True)
         module.register_load_state_dict_pre_hook(_make_functional_layers)
 

@@ -10,7 +10,6 @@ from linger.constraint.marks import QUANTIZATION
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Frame, scope_of
-from linger.quantization.functions.functional import quantize_input, requantize_to
 from linger.quantization.functions.functional_layer import INPUT_KEY, FunctionalLayer, functional_layer
 from linger.quantization.setup.marking import QuantMode
 
@@ -72,10 +71,10 @@ def quant_tensor(
     with torch._C.DisableTorchFunction():  # noqa: SLF001 - whoever watches the model's functions sees none here
         if not isinstance(x, QTensor) or x.scale is None:
             real = x.dequantize() if isinstance(x, QTensor) else x
-            return quantize_input(real, functional_layer(owner, key, where, x.device), bits, runtime, path)
+            return functional_layer(owner, key, where, x.device).quantize(real, bits, runtime, path)
         # only what becomes narrower needs a range
         layer = functional_layer(owner, key, where, x.device) if bits < x.bits else FunctionalLayer(key)
-        return requantize_to(x, bits, runtime, path, layer)
+        return layer.requantize(x, bits, runtime, path)
 
 
 def _check(module: nn.Module, x: Tensor, name: str, mode: QuantMode, bits: int, zero_point: int) -> None:

@@ -18,13 +18,12 @@ from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.core.supported import NO_INTEGER_FORM
 from linger.quantization.core.switched import why_off
 from linger.quantization.functions import passthrough
-from linger.quantization.functions.adaptive import ADAPTIVE
-from linger.quantization.functions.compositions import COMPOSITIONS
 from linger.quantization.functions.constants import note_derived
-from linger.quantization.functions.dispatch import bindings
+from linger.quantization.functions.dispatch import COMPOSITIONS, bindings
 from linger.quantization.functions.masks import masks_scores
 from linger.quantization.functions.multiplications import multiplications
 from linger.quantization.functions.products import MATRIX_PRODUCTS, PRODUCTS, as_linear
+from linger.quantization.functions.resizing import ADAPTIVE
 from linger.quantization.functions.rewrites import REWRITES
 
 if TYPE_CHECKING:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools and interpolations that do not know the size of the picture: what depends on it is computed from its shape.
+"""Pooling and interpolation to a size: as several pools where it does not divide the picture's, and where sizes are open.
+
+Output i of n over a side of s covers the pixels from ⌊i·s/n⌋ to ⌈(i+1)·s/n⌉. Neighbours of one size and one distance are
+one ordinary pool, so a size that divides (and many that do not) needs a single one; others are pools over slices, joined.
 
 Where sizes stay open in a file, `x.shape` is a tensor of the trace (or a symbol of torch.export). So windows, places and
 weights are written here as arithmetic on it, in whole numbers, and become nodes of the file; with a known size they are the
@@ -17,15 +20,59 @@ from torch import Tensor
 
 from linger.dialect import find_op
 from linger.numeric.curves.interpolation import WEIGHT_BITS
+from linger.numeric.fixed import WindowRun, adaptive_runs
+from linger.quantization.core.compute import compute
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.functions.functional import compute
+
+MOST_POOLS = 64
+"""More slices than this are not worth their nodes."""
 
 _LARGEST_RATIO = 1 << 20
 """Numerator and denominator of a factor up to here leave all products below 2^63, for pictures of any memory."""
 
 _ONE = 1 << WEIGHT_BITS
 
+_POOLS: dict[Any, Any] = {F.adaptive_avg_pool2d: F.avg_pool2d, F.adaptive_max_pool2d: F.max_pool2d}
 
+
+def pool_runs(x: Any, output_size: Any) -> tuple[list[WindowRun], list[WindowRun]] | None:
+    """Runs of rows and of columns; None where there are too many, or where torch has something to complain about."""
+    wanted = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size, output_size)
+    if x.dim() != 4 or len(wanted) != 2:
+        return None
+    sides = [int(n) for n in x.shape[-2:]]
+    counts = [side if n is None else int(n) for side, n in zip(sides, wanted, strict=True)]
+    if min(*sides, *counts) < 1:
+        return None
+    rows, columns = (adaptive_runs(side, n) for side, n in zip(sides, counts, strict=True))
+    return (rows, columns) if len(rows) * len(columns) <= MOST_POOLS else None
+
+
+def pool_adaptively(func: Any, x: Any, output_size: Any, run: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
+    """The pooling as other calls, each made by `run(function, arguments)`; None if there is no such form."""
+    found = pool_runs(x, output_size)
+    if found is None:
+        return None
+    rows, columns = found
+    bands = [_join([_pooled(_POOLS[func], x, row, column, run) for column in columns], -1, run) for row in rows]
+    return _join(bands, -2, run)
+
+
+def _pooled(pool: Any, x: Any, row: WindowRun, column: WindowRun, run: Callable[..., Any]) -> Any:
+    if (row.start, column.start) != (0, 0) or (row.end, column.end) != tuple(x.shape[-2:]):
+        x = run(torch.Tensor.__getitem__, (x, (..., slice(row.start, row.end), slice(column.start, column.end))))
+    return run(pool, (x, (row.size, column.size), (row.stride, column.stride)))
+
+
+def _join(parts: list[Any], axis: int, run: Callable[..., Any]) -> Any:
+    return parts[0] if len(parts) == 1 else run(torch.cat, (parts, axis))
+
+
+ADAPTIVE = frozenset(_POOLS)
+"""Functions that are pools over slices."""
+
+
+# -- open sizes -----------------------------------------------------------------------------------------------
 def run_openly(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> QTensor | None:
     """The function in a form that is right at every size; None if it has none, or needs none."""
     form = _FORMS.get(func)
@@ -104,10 +151,7 @@ def _repeats(x: QTensor, mode: str, scale_factor: Any) -> bool:
 
 def _computed(name: str, x: QTensor, operands: list[Any], attributes: dict[str, Any]) -> QTensor:
     runtime = x.runtime
-    assert x.scale is not None  # dispatch asks before
-    made = compute(
-        find_op(name), operands, attributes, x.scale, x.bits, runtime, runtime.unique_name(runtime.path, name)
-    )
+    made = compute(runtime.begin(find_op(name), runtime.path), operands, attributes, x.scale, x.bits)
     made.is_nonnegative = x.is_nonnegative
     return made
 

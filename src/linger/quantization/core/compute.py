@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One op on operands of known scale: written to the file, or simulated by its body or by the fast module beside its file."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from linger.dialect import Op
+from linger.numeric.torch.kernel import TorchKernel
+from linger.numeric.torch.scale import Scale
+from linger.quantization.core.qtensor import QTensor, to_carrier
+from linger.quantization.core.runtime import OpCall
+
+Operand = QTensor | Tensor | tuple[int, ...]
+"""A quantised tensor, a constant matrix of integers, or places and counts, which are known in a trace too."""
+
+
+def compute(
+    call: OpCall, operands: Sequence[Operand], attributes: Mapping[str, Any], scale_o: Scale, bits: int
+) -> QTensor:
+    """The op's result; outside of training the exact integers."""
+    op, runtime = call.op, call.runtime
+    full = op.complete(attributes)
+    call.note()
+    if call.is_written:
+        return QTensor(call.emit([_content(o) for o in operands], attributes), scale_o, bits, runtime)
+    is_training = runtime.frame is not None and runtime.frame.module.training
+    values = simulate(op, operands, full, scale_o, is_exact=not is_training)
+    result = QTensor(to_carrier(values, bits), scale_o, bits, runtime)
+    shown = [torch.tensor(o) if isinstance(o, tuple) else o for o in operands] if runtime.is_recorded else ()
+    call.record(result, shown, attributes)
+    return result
+
+
+def _content(operand: Operand) -> Tensor | tuple[int, ...]:
+    return operand.content if isinstance(operand, QTensor) else operand
+
+
+def simulate(
+    op: Op, operands: Sequence[Operand], attributes: Mapping[str, Any], scale_o: Scale, *, is_exact: bool
+) -> Tensor:
+    """The op on real carriers: directly where scales do not matter, else through integers."""
+    contents = [_content(o) for o in operands]
+    kernel = TorchKernel(is_exact=is_exact, device=next(t.device for t in contents if isinstance(t, Tensor)))
+    if op.is_scale_free:
+        return cast(Tensor, op.body(kernel, *contents, **attributes))
+    integers = [o.content * o.scale if isinstance(o, QTensor) else o for o in operands]
+    return cast(Tensor, op.body(kernel, *integers, **attributes) / scale_o)
+
+
+@cache
+def twin(op: Op) -> ModuleType | None:
+    """The fast implementation beside an op's file, if there is one."""
+    name = op.module.replace("linger.ops.", "linger.ops.fast.")
+    return importlib.import_module(name) if importlib.util.find_spec(name) is not None else None
+
+
+@cache
+def fast_twin(op: Op) -> ModuleType:
+    """The same of an op that has weights."""
+    found = twin(op)
+    assert found is not None  # every such op has one
+    return found
