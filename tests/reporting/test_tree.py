@@ -6,8 +6,7 @@ import onnx
 import pytest
 from rich.console import Console
 
-from linger.graph.files.summary import limited
-from linger.graph.files.summary_reading import summarize
+from linger.graph.files.summary import limited, summarize
 from linger.reporting.tree import format_bytes, model_tree
 from tests.graph.files.test_summary import TEXT
 

@@ -25,8 +25,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, everything unless limited.")] = False,
 ) -> None:
     """Show the tree of a model: graph, inputs, outputs, initializers, nodes, attributes, functions, with sizes."""
-    from linger.graph.files.summary import limited
-    from linger.graph.files.summary_reading import summarize
+    from linger.graph.files.summary import limited, summarize
     from linger.reporting.tree import model_tree
 
     whole = summarize(model)

@@ -14,11 +14,11 @@ from onnx.reference.op_run import OpRun
 
 from linger.dialect import DOMAIN, Op, ops
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, is_dialect_domain, op_of
+from linger.graph.core.order import callees_first
 from linger.graph.core.walking import all_nodes, graphs_in
 from linger.graph.files.external_data import exchange, in_memory
-from linger.graph.files.growth import require_bounded
 from linger.graph.files.model_io import ModelLike, copied, load, load_own
-from linger.graph.files.soundness import callees_first
+from linger.graph.files.soundness import require_bounded
 from linger.graph.forms.normal_form import bring_to_normal_form
 from linger.numeric.kernel import Kernel
 from linger.numeric.numpy_kernel import NumpyKernel
@@ -54,7 +54,9 @@ class Reference:
         self._is_precise = is_precise
         if is_precise:
             widen_floats(copy)
-        functions = {f.identifier(): f for f in callees_first(copy)}  # the evaluator wants callees before callers
+        functions = {
+            key: copy.functions[key] for key in callees_first(copy.functions)
+        }  # the evaluator wants callees before callers
         copy.functions.clear()
         copy.functions.update(functions)
         self._makers = {o.name: describe(node) for node in copy.graph for o in node.outputs}

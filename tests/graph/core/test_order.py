@@ -1,11 +1,17 @@
-"""The order of execution."""
+"""The order of nodes, and that of functions."""
 
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.core.order import in_order
+from linger.graph.core.order import callees, callees_first, in_order
 from linger.graph.core.walking import all_graphs
 from tests.support.onnx_text import parse
+from tests.support.passes import parsed
+
+TEXT = """<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[n] x) => (float[n] y) { y = f.top(x) }
+<domain: "f", opset_import: ["": 17, "f": 1]> top (x) => (y) { a = f.mid(x)  b = f.low(a)  y = f.mid(b) }
+<domain: "f", opset_import: ["": 17, "f": 1]> mid (x) => (y) { a = f.low(x)  y = Neg(a) }
+<domain: "f", opset_import: ["": 17]> low (x) => (y) { y = Abs(x) }"""
 
 
 def order(body, **settings):
@@ -26,3 +32,18 @@ def test_long_circles_are_cut_in_the_message():
     body = "  ".join(f"a{i} = Neg(a{(i - 1) % 30})" for i in range(30))
     with pytest.raises(GraphError, match=r"in a circle: a0 \(Neg\), a1 \(Neg\), .* and 19 more\."):
         order(f"{body}  y = Add(x, a0)")
+
+
+def test_callees_come_first():
+    functions = parsed(TEXT).functions
+    assert [name for _, name, _ in callees_first(functions)] == ["low", "mid", "top"]
+    top = functions["f", "top", ""]
+    assert [name for _, name, _ in callees(top, functions)] == ["mid", "low", "mid"]
+
+
+def test_a_circle_is_named_from_where_it_begins():
+    text = TEXT.replace("y = Abs(x)", "y = f.mid(x)").replace(
+        'opset_import: ["": 17]> low', 'opset_import: ["": 17, "f": 1]> low'
+    )
+    with pytest.raises(GraphError, match="f::mid calls itself: f::mid → f::low → f::mid"):
+        callees_first(parsed(text).functions)

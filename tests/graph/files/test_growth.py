@@ -5,8 +5,8 @@ import re
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.files import growth
-from linger.graph.files.growth import is_bounded, require_bounded
+from linger.graph.files import soundness
+from linger.graph.files.soundness import is_bounded, require_bounded
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from tests.support.onnx_text import parse
@@ -31,10 +31,10 @@ CASES = {
 def test_fifteen_elements_are_counted(body, monkeypatch):
     """Each case makes 15 elements, of an input of three."""
     model = parse(body, inputs="float[3] x")
-    monkeypatch.setattr(growth, "MOST_ELEMENTS", 15)
+    monkeypatch.setattr(soundness, "MOST_ELEMENTS", 15)
     require_bounded(model)
     assert is_bounded(model)
-    monkeypatch.setattr(growth, "MOST_ELEMENTS", 14)
+    monkeypatch.setattr(soundness, "MOST_ELEMENTS", 14)
     assert not is_bounded(model)
     with pytest.raises(
         GraphError, match=r"the model is not run: \w \(\w+\) makes 15 elements, and at most 14 are supported"
@@ -53,7 +53,7 @@ def test_fifteen_elements_are_counted(body, monkeypatch):
     ids=["input", "computed", "no step", "strings"],
 )
 def test_what_is_not_known_is_not_judged(body, monkeypatch):
-    monkeypatch.setattr(growth, "MOST_ELEMENTS", 2)
+    monkeypatch.setattr(soundness, "MOST_ELEMENTS", 2)
     require_bounded(parse(body, inputs="float[3] x, int64[2] s"))
 
 

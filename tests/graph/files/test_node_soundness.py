@@ -6,8 +6,7 @@ import pytest
 
 from linger.errors import GraphError
 from linger.graph.files.model_io import load
-from linger.graph.files.node_soundness import node_flaws
-from linger.graph.files.soundness import REPORTABLE
+from linger.graph.files.soundness import REPORTABLE, node_flaws
 from tests.support.hostile import plain
 from tests.support.onnx_text import BRANCH, parse
 

@@ -7,7 +7,7 @@ import pytest
 from linger.errors import GraphError
 from linger.graph.files import soundness
 from linger.graph.files.model_io import load
-from linger.graph.files.soundness import CYCLE, REPORTABLE, UNDEFINED, Flaw, callees_first, flaws, refuse
+from linger.graph.files.soundness import CYCLE, REPORTABLE, UNDEFINED, Flaw, flaws, refuse
 from tests.support.hostile import chain, nested, plain
 from tests.support.onnx_text import BRANCH, parse
 
@@ -128,13 +128,6 @@ def test_a_model_in_memory_that_is_bottomless_is_refused_without_recursion():
         inner = ir.Graph([], [], nodes=[ir.Node("", "If", [], [ir.AttrGraph("then_branch", inner)])], name=f"g{level}")
     with pytest.raises(GraphError, match=r"the given model: the model cannot be used: .* levels deep"):
         load(ir.Model(inner, ir_version=8))
-
-
-def test_functions_come_after_those_that_they_call():
-    model = with_functions(
-        "f0 (a) => (b) { b = my.f1(a) }", "f1 (a) => (b) { b = my.f2(a) }", "f2 (a) => (b) { b = Neg(a) }"
-    )
-    assert [f.name for f in callees_first(model)] == ["f2", "f1", "f0"]
 
 
 def test_what_is_refused_can_be_chosen():

@@ -5,8 +5,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from linger.graph.files.stored_sizes import is_long, raw_lengths, shape_problem, tensor_problem
-from tests.support.hostile import dialect
+from linger.graph.files.proto_soundness import shape_problem, tensor_problem
 
 TYPES = [t for t in ir.DataType if t not in (ir.DataType.UNDEFINED, ir.DataType.STRING)]
 
@@ -64,42 +63,8 @@ def test_element_types_that_do_not_exist_are_named(number):
     assert tensor_problem(onnx.TensorProto(data_type=number)) == f"there is no element type {number}"
 
 
-def test_lengths_are_read_off_the_bytes_in_the_order_of_the_file():
-    proto = dialect()
-    lengths = [0, 1, 127, 128, 300, 70000]
-    del proto.graph.initializer[:]
-    for index, length in enumerate(lengths):
-        made = proto.graph.initializer.add(name=f"w{index}", dims=[length, 3], data_type=2, float_data=[1.5] * 3)
-        made.raw_data = bytes(length)
-        made.doc_string = "d" * 200
-    content = proto.SerializeToString()
-    assert raw_lengths(content) == lengths
-    assert raw_lengths(content + b"\x3d" + bytes(4) + b"\x39" + bytes(8)) == lengths, (
-        "fields of fixed width are passed over"
-    )
-    second = onnx.ModelProto()
-    second.graph.initializer.add(raw_data=bytes(7))
-    assert raw_lengths(content + second.SerializeToString()) == [*lengths, 7], "as protobuf joins them"
-
-
-def test_a_known_length_counts_only_for_long_tensors():
-    short = onnx.numpy_helper.from_array(np.zeros(4, np.int8))
-    assert tensor_problem(short, 99) is None
-    long = onnx.numpy_helper.from_array(np.zeros(2**20, np.int8))
-    assert is_long(long)
-    assert not is_long(short)
-    assert tensor_problem(long, 99) == "its shape [1048576] needs 1048576 bytes, 99 are there"
-
-
 def test_texts_are_counted_as_texts_even_beside_raw_data():
     tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.STRING, dims=[3], raw_data=b"")
     assert tensor_problem(tensor) == "its shape [3] needs 3 items, 0 are there"
     tensor.string_data.extend([b"a", b"b", b"c"])
     assert tensor_problem(tensor) is None
-
-
-def test_a_group_ends_what_can_be_told():
-    """Protobuf accepts groups (wire types 3 and 4) among fields that it does not know."""
-    data = dialect().SerializeToString()
-    assert raw_lengths(b"\xf3\x06\xf4\x06" + data) == []
-    assert raw_lengths(data + b"\xf3\x06\xf4\x06") == raw_lengths(data) != []

@@ -5,8 +5,7 @@ import json
 import onnx
 import pytest
 
-from linger.graph.files.summary import TensorSummary, limited
-from linger.graph.files.summary_reading import summarize
+from linger.graph.files.summary import TensorSummary, limited, summarize
 
 FUNCTION = """
 <domain: "my", opset_import: ["": 17]> twice <factor> (x) => (y) {

@@ -4,7 +4,7 @@ import pytest
 
 from linger.errors import GraphError
 from linger.graph.core.names import Names
-from linger.graph.forms.inline_functions import Copy, callees, inside_out, require_bounded
+from linger.graph.forms.inline_functions import Copy, require_bounded
 from tests.support.passes import parsed
 
 TEXT = """<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[n] x) => (float[n] y) { y = f.top(x) }
@@ -13,28 +13,12 @@ TEXT = """<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[n] x) => (flo
 <domain: "f", opset_import: ["": 17]> low (x) => (y) { y = Abs(x) }"""
 
 
-def test_callees_come_first():
-    functions = parsed(TEXT).functions
-    assert [name for _, name, _ in inside_out(functions)] == ["low", "mid", "top"]
-    top = functions["f", "top", ""]
-    assert [name for _, name, _ in callees(top, functions)] == ["mid", "low", "mid"]
-
-
-def test_a_circle_is_named_from_where_it_begins():
-    text = TEXT.replace("y = Abs(x)", "y = f.mid(x)").replace(
-        'opset_import: ["": 17]> low', 'opset_import: ["": 17, "f": 1]> low'
-    )
-    with pytest.raises(GraphError, match="f::mid calls itself: f::mid → f::low → f::mid"):
-        inside_out(parsed(text).functions)
-
-
 def test_calls_are_counted_before_they_are_made():
     functions = parsed(TEXT).functions
-    order = inside_out(functions)
     # low has 1 node, mid 2 + 1, top 3 + 3 + 1 + 3
-    require_bounded(functions, [("f", "top", "")] * 200_000, order)
+    require_bounded(functions, [("f", "top", "")] * 200_000)
     with pytest.raises(GraphError, match="2000010 nodes"):
-        require_bounded(functions, [("f", "top", "")] * 200_001, order)
+        require_bounded(functions, [("f", "top", "")] * 200_001)
 
 
 def test_a_copy_is_written_under_free_names():

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of execution: what a node needs, inside its branches and bodies too, comes before it."""
+"""Orders: nodes after those whose results they need, inside their branches and bodies too; functions after those they call."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from heapq import heapify, heappop, heappush
+from typing import TypeVar
 
 import onnx_ir as ir
 
 from linger.errors import GraphError, listing
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.walking import GraphPlace, nodes_within
+from linger.graph.core.walking import GraphPlace, all_nodes, inputs_within
+
+Functions = Mapping[ir.OperatorIdentifier, ir.Function]
+_Thing = TypeVar("_Thing", bound=Hashable)
 
 _SHOWN = 12
 """Nodes of a circle that a message names."""
@@ -43,8 +48,7 @@ def in_order(place: GraphPlace) -> list[ir.Node]:
             if not open_needs[user]:
                 heappush(ready, user)
     if len(found) < len(nodes):
-        stuck = {index for index, count in enumerate(open_needs) if count}
-        circle = [describe(nodes[index]) for index in _circle(needs, stuck)]
+        circle = [describe(nodes[index]) for index in find_circle(dict(enumerate(needs)))]
         raise GraphError(
             f"{place.name}: nodes depend on each other in a circle: "
             f"{listing([*circle, circle[0]], limit=_SHOWN)}. No order can run them; break the circle or export again."
@@ -53,20 +57,41 @@ def in_order(place: GraphPlace) -> list[ir.Node]:
 
 
 def _needed_positions(node: ir.Node, position: dict[ir.Node, int]) -> set[int]:
-    makers = (value.producer() for user in nodes_within(node) for value in user.inputs if value is not None)
+    makers = (value.producer() for value in inputs_within(node))
     return {position[maker] for maker in makers if maker is not None and maker in position}
 
 
-def _circle(needs: list[set[int]], stuck: Iterable[int]) -> list[int]:
-    """One circle among nodes of which each needs another one of them, in the order of the data, the first of the file first."""
-    stuck = set(stuck)
-    path: list[int] = []
-    seen: dict[int, int] = {}
-    node = min(stuck)
-    while node not in seen:
-        seen[node] = len(path)
-        path.append(node)
-        node = min(n for n in needs[node] if n in stuck)
-    circle = path[seen[node] :][::-1]
-    first = circle.index(min(circle))
-    return circle[first:] + circle[:first]
+def find_circle(needs: Mapping[_Thing, Iterable[_Thing]]) -> list[_Thing]:
+    """One circle of things that need each other, each before one that needs it, the first of the mapping first.
+
+    >>> find_circle({"a": ["c"], "b": ["a"], "c": ["b"]}), find_circle({"a": ["b"], "b": []})
+    (['a', 'b', 'c'], [])
+    """
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        circle: list[_Thing] = error.args[1][1:]
+        position = {thing: index for index, thing in enumerate(needs)}
+        first = min(range(len(circle)), key=lambda index: position[circle[index]])
+        return circle[first:] + circle[:first]
+    return []
+
+
+def callees_first(functions: Functions) -> list[ir.OperatorIdentifier]:
+    """The functions of a model, each after those that it calls.
+
+    Raises:
+        GraphError: A function calls itself, by way of others or directly; those of one circle are named.
+    """
+    needs = {identifier: dict.fromkeys(callees(function, functions)) for identifier, function in functions.items()}
+    if circle := find_circle(needs)[::-1]:
+        names = [f"{domain}::{name}" for domain, name, _ in [circle[-1], *circle]]
+        raise GraphError(
+            f"the function {names[0]} calls itself: {' → '.join(names)}. Such a model cannot run; export again."
+        )
+    return list(TopologicalSorter(needs).static_order())
+
+
+def callees(function: ir.Function, functions: Functions) -> list[ir.OperatorIdentifier]:
+    """The functions that a function calls, once for every call."""
+    return [identifier for node in all_nodes(function) if (identifier := node.op_identifier()) in functions]

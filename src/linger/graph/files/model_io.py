@@ -28,9 +28,8 @@ from linger.graph.files.external_data import (
     resolve_external_data,
     share_tensors,
 )
-from linger.graph.files.node_soundness import node_flaws
 from linger.graph.files.proto_soundness import UNREADABLE, proto_flaws
-from linger.graph.files.soundness import DEEPEST, flaws, refuse
+from linger.graph.files.soundness import DEEPEST, flaws, node_flaws, refuse
 
 __all__ = ["ModelLike", "copied", "load", "load_own", "read_proto", "save"]
 
@@ -69,19 +68,17 @@ def load(
     if isinstance(source, ir.Model):
         refuse(flaws(source), "the given model", allowed=allowed)
         return source
-    where, content, folder = _GIVEN.get(type(source)) or str(source), None, None  # a model as text takes a second
+    where, folder = _GIVEN.get(type(source)) or str(source), None  # a model as text takes a second
     if isinstance(source, onnx.ModelProto):
         proto = source
     else:
-        content = source if isinstance(source, bytes) else _content(source)
+        proto = _parse(source if isinstance(source, bytes) else _content(source), where)
         folder = None if isinstance(source, bytes) else Path(source).parent
-        proto = _parse(content, where)
     if prepare is not None:
         proto = _copied(proto) if proto is source else proto
-        _require_readable(proto, content, where)
+        _require_readable(proto, where)
         prepare(proto)
-    refuse(proto_flaws(_complete(proto, where), content), where, allowed=allowed)
-    del content
+    refuse(proto_flaws(_complete(proto, where)), where, allowed=allowed)
     model = _from_proto(proto, where)
     refuse([*flaws(model), *node_flaws(model)], where, allowed=allowed)
     resolve_external_data(model, folder, where)
@@ -125,15 +122,15 @@ def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
         UsageError: There is no such file.
         GraphError: The content is not a complete ONNX model, or cannot be shown.
     """
-    content, where = _content(path), str(path)
-    proto = _complete(_parse(content, where), where)
-    _require_readable(proto, content, where)
+    where = str(path)
+    proto = _complete(_parse(_content(path), where), where)
+    _require_readable(proto, where)
     return proto
 
 
-def _require_readable(proto: onnx.ModelProto, content: bytes | None, where: str) -> None:
+def _require_readable(proto: onnx.ModelProto, where: str) -> None:
     """Refuse what cannot even be walked through or shown."""
-    refuse((flaw for flaw in proto_flaws(proto, content) if flaw.category in UNREADABLE), where)
+    refuse((flaw for flaw in proto_flaws(proto) if flaw.category in UNREADABLE), where)
 
 
 def _copied(proto: onnx.ModelProto) -> onnx.ModelProto:

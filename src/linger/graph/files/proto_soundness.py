@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 
 import onnx
+import onnx_ir as ir
 
 from linger.errors import printable
 from linger.graph.files.soundness import DEEPEST, DEPTH, NAME, NODE, OPSET, SHAPE, SPARSE, TENSOR, UNDEFINED, Flaw
-from linger.graph.files.stored_sizes import MOST_AXES, is_long, raw_lengths, shape_problem, tensor_problem
 
 UNREADABLE = frozenset({NAME, SHAPE, DEPTH})
 """Flaws with which a file cannot even be shown."""
+
+MOST_AXES = 64
+"""As many as numpy can have."""
 
 _KIND = onnx.AttributeProto
 _HIGHEST_OPSET = 2**31 - 1
@@ -21,18 +25,28 @@ _SHOWN_LETTERS = 80
 _MOST_FLAWS = 1000
 """A file of nothing but flaws is not read to its end."""
 _Names = set[str]
+_ELEMENTS: dict[int, ir.DataType] = {t.value: t for t in ir.DataType if t is not ir.DataType.UNDEFINED}
+_TYPE = onnx.TensorProto
+_LISTS: dict[int, str] = {
+    _TYPE.FLOAT: "float_data",
+    _TYPE.COMPLEX64: "float_data",
+    _TYPE.DOUBLE: "double_data",
+    _TYPE.COMPLEX128: "double_data",
+    _TYPE.INT64: "int64_data",
+    _TYPE.UINT32: "uint64_data",
+    _TYPE.UINT64: "uint64_data",
+    _TYPE.STRING: "string_data",
+}
+"""Where a type keeps its items; all others use int32_data."""
+
+_COMPLEX = frozenset({_TYPE.COMPLEX64, _TYPE.COMPLEX128})
+_BYTE = 8
 _SIMPLE = frozenset({_KIND.FLOAT, _KIND.INT, _KIND.STRING, _KIND.FLOATS, _KIND.INTS, _KIND.STRINGS})
 
 
-def proto_flaws(proto: onnx.ModelProto, content: bytes | None = None) -> list[Flaw]:
-    """What makes a file unusable, in time linear in the number of its nodes and tensors.
-
-    Args:
-        proto: The parsed content.
-        content: The bytes it was parsed from, where they are at hand: then no weight is copied.
-    """
+def proto_flaws(proto: onnx.ModelProto) -> list[Flaw]:
+    """What makes a file unusable, in time linear in its size."""
     found = [*_text_flaws(proto), *_opset_flaws(proto), *_function_names(proto.functions)]
-    lengths = _long_lengths(proto, content)
     waiting: list[tuple[onnx.GraphProto | onnx.FunctionProto, tuple[_Names, ...], bool]] = [(proto.graph, (), False)]
     waiting += [(function, (), True) for function in proto.functions]
     while waiting and len(found) < _MOST_FLAWS:
@@ -40,17 +54,9 @@ def proto_flaws(proto: onnx.ModelProto, content: bytes | None = None) -> list[Fl
         if len(around) >= DEEPEST:
             return [*found, Flaw(DEPTH, f"graphs lie more than {DEEPEST} levels deep inside each other")]
         visit = _Visit(graph, around, is_called=is_called)
-        found += visit.flaws(lengths if graph is proto.graph else None)
+        found += visit.flaws()
         waiting += [(inner, visit.scopes, is_called) for inner in visit.inner]
     return found
-
-
-def _long_lengths(proto: onnx.ModelProto, content: bytes | None) -> Sequence[int] | None:
-    """The lengths of the weights, where at least one is long and a look at the bytes can tell."""
-    if content is None or not any(is_long(tensor) for tensor in proto.graph.initializer):
-        return None
-    found = raw_lengths(content)
-    return found if len(found) == len(proto.graph.initializer) else None
 
 
 def _text_flaws(proto: onnx.ModelProto) -> Iterator[Flaw]:
@@ -102,7 +108,7 @@ class _Visit:
         self.inner: list[onnx.GraphProto] = []
         self.scopes: tuple[_Names, ...] = (*around, {""})
 
-    def flaws(self, lengths: Sequence[int] | None) -> list[Flaw]:
+    def flaws(self) -> list[Flaw]:
         """Everything that is wrong in this graph; what lies deeper is left in `inner`."""
         graph, found = self._graph, []
         if isinstance(graph, onnx.FunctionProto):
@@ -110,7 +116,7 @@ class _Visit:
         else:
             inputs, outputs = [i.name for i in graph.input], [o.name for o in graph.output]
             weights = [t.name for t in graph.initializer]
-            found += [*_value_flaws(graph), *_initializer_flaws(graph, lengths)]
+            found += [*_value_flaws(graph), *_initializer_flaws(graph)]
         if not _is_text((*inputs, *outputs, *weights, graph.name)):
             return [*found, Flaw(NAME, f"names in the graph {graph.name!r} are no UTF-8 text")]
         self.scopes[-1].update(inputs, weights)
@@ -206,12 +212,12 @@ def _value_flaws(graph: onnx.GraphProto) -> Iterator[Flaw]:
                 yield Flaw(SHAPE, f"{_cut(value.name)}: {problem}")
 
 
-def _initializer_flaws(graph: onnx.GraphProto, lengths: Sequence[int] | None) -> Iterator[Flaw]:
+def _initializer_flaws(graph: onnx.GraphProto) -> Iterator[Flaw]:
     if graph.sparse_initializer:
         yield Flaw(SPARSE, "it has sparse initializers, which linger does not read")
     seen = set()
-    for index, tensor in enumerate(graph.initializer):
-        problem = tensor_problem(tensor, None if lengths is None else lengths[index])
+    for tensor in graph.initializer:
+        problem = tensor_problem(tensor)
         if problem is not None:
             yield _tensor_flaw(_cut(tensor.name), tensor, problem)
         if not tensor.name or tensor.name in seen:
@@ -220,3 +226,45 @@ def _initializer_flaws(graph: onnx.GraphProto, lengths: Sequence[int] | None) ->
                 f"there are two initializers {_cut(tensor.name)!r}" if tensor.name else "an initializer has no name",
             )
         seen.add(tensor.name)
+
+
+def shape_problem(dims: Sequence[int]) -> str | None:
+    """Why no tensor can have these sizes, or None."""
+    if len(dims) > MOST_AXES:
+        return f"it has {len(dims)} axes; at most {MOST_AXES} are possible"
+    if any(size < 0 for size in dims):
+        return f"its shape {list(dims)} has negative sizes"
+    return None
+
+
+def tensor_problem(tensor: onnx.TensorProto) -> str | None:
+    """Why a tensor's content is not what its type and shape say, or None; data in other files is not looked at."""
+    problem = shape_problem(tensor.dims)
+    if problem is not None:
+        return problem
+    if tensor.data_type not in _ELEMENTS:
+        return f"there is no element type {tensor.data_type}"
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return None
+    count, bits = prod(tensor.dims), _bits(tensor.data_type)
+    needed = -(-count * bits // _BYTE)
+    if tensor.HasField("raw_data") and tensor.data_type != _TYPE.STRING:  # texts are never raw
+        present = len(tensor.raw_data)
+        is_right = present == needed or (bits == 6 and present == count)  # six bits are packed, or a byte each
+        return None if is_right else f"its shape {list(tensor.dims)} needs {needed} bytes, {present} are there"
+    items = _items(tensor.data_type, count, bits)
+    found = len(getattr(tensor, _LISTS.get(tensor.data_type, "int32_data")))
+    if found == items or (bits < _BYTE and found == count):
+        return None
+    return f"its shape {list(tensor.dims)} needs {items} items, {found} are there"
+
+
+def _bits(data_type: int) -> int:
+    return 0 if data_type == _TYPE.STRING else int(_ELEMENTS[data_type].bitwidth)
+
+
+def _items(data_type: int, count: int, bits: int) -> int:
+    """How long the list of items must be: complex numbers are two, narrow ones share a byte."""
+    if data_type in _COMPLEX:
+        return 2 * count
+    return -(-count * bits // _BYTE) if 0 < bits < _BYTE else count

@@ -1,20 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether work on a model can end: no cycles, no endless functions, no bottomless sub-graphs, nothing from nowhere.
+"""Whether work on a model can end: no cycles, no endless functions, no bottomless sub-graphs, no tensors beyond all memory.
 
-A model with such a flaw is refused. Nodes out of order are no flaw: they can be sorted.
+A model with such a flaw, or whose nodes lack what every version of their op needs, is refused. Nodes out of order are no
+flaw: they can be sorted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from graphlib import TopologicalSorter
+from math import ceil, isfinite, prod
+from typing import Any
 
+import numpy as np
+import onnx
 import onnx_ir as ir
+from onnx.defs import OpSchema
 
 from linger.errors import GraphError, listing
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.walking import inner_graphs
+from linger.graph.core.order import find_circle
+from linger.graph.core.walking import all_graphs, inner_graphs
 
 DEEPEST = 32
 """Graphs inside each other. A file with more cannot be read: protobuf stops at 100 messages, and a level takes three."""
@@ -25,15 +34,22 @@ DEEPEST_CALL = 100
 MOST_NESTED_CALLS = 20_000
 """Calls from inside functions once all are unfolded, beyond one per node of the file: runtimes unfold them all."""
 
+MOST_ELEMENTS = 2**29
+"""2 GB of float32, in one tensor: far beyond what a chip of this kind, or a test on one, has any use for."""
+
 CYCLE, RECURSION, UNFOLDING, DEPTH, UNDEFINED = "cycle", "recursion", "unfolding", "depth", "undefined"
 NAME, NODE, TENSOR, SHAPE, OPSET, SPARSE = "name", "node", "tensor", "shape", "opset", "sparse"
 ATTRIBUTE, OPERAND = "attribute", "operand"
 REPORTABLE = frozenset({CYCLE, UNDEFINED, ATTRIBUTE, OPERAND})
 """Flaws that a check can list beside others: such a model can at least be looked at."""
 
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+_STANDARD = ("", "ai.onnx")
+_OLDEST_OPSET = 7
+"""The oldest opset that ONNX Runtime runs."""
+
+_SINGLE = OpSchema.FormalParameterOption.Single
+_LONGEST_SHAPE = 64
 _SHOWN_NODES = 8
-_FunctionKey = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -78,15 +94,9 @@ def flaws(model: ir.Model) -> list[Flaw]:
     return found + (_call_flaws(bodies) if model.functions else [])
 
 
-def callees_first(model: ir.Model) -> list[ir.Function]:
-    """The functions of a sound model, each after those that it calls."""
-    order, _ = _callees_first(_bodies(model))
-    return [model.functions[key] for key in order if key is not None]
-
-
-def _bodies(model: ir.Model) -> dict[_FunctionKey | None, _Body]:
+def _bodies(model: ir.Model) -> dict[ir.OperatorIdentifier | None, _Body]:
     """The main graph (None) and the functions."""
-    bodies: dict[_FunctionKey | None, _Body] = {None: _Body.of(model.graph, model.functions)}
+    bodies: dict[ir.OperatorIdentifier | None, _Body] = {None: _Body.of(model.graph, model.functions)}
     return bodies | {key: _Body.of(function.graph, model.functions) for key, function in model.functions.items()}
 
 
@@ -96,12 +106,12 @@ class _Body:
 
     flaws: list[Flaw] = field(default_factory=list)
     owners: dict[ir.Graph, ir.Node | None] = field(default_factory=dict)
-    calls: Counter[_FunctionKey] = field(default_factory=Counter)
+    calls: Counter[ir.OperatorIdentifier] = field(default_factory=Counter)
     nodes: int = 0
     is_in_order: bool = True
 
     @classmethod
-    def of(cls, graph: ir.Graph, functions: Mapping[_FunctionKey, ir.Function]) -> _Body:
+    def of(cls, graph: ir.Graph, functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> _Body:
         body = cls(owners={graph: None})
         waiting, depth = [graph], 0
         while waiting:
@@ -110,16 +120,14 @@ class _Body:
             if depth == DEEPEST and inner:
                 body.flaws.append(Flaw(DEPTH, f"{describe(inner[0])} holds graphs more than {DEEPEST} levels deep"))
                 return body
-            waiting = []
-            for node in inner:
-                graphs = inner_graphs(node)
-                body.owners.update(dict.fromkeys(graphs, node))
-                waiting += graphs
+            owners = {graph: node for node in inner for graph in inner_graphs(node)}
+            body.owners.update(owners)
+            waiting = list(owners)
         if not body.is_in_order:
             body.flaws += _cycle(body.owners)
         return body
 
-    def _visit(self, graph: ir.Graph, functions: Mapping[_FunctionKey, ir.Function]) -> list[ir.Node]:
+    def _visit(self, graph: ir.Graph, functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> list[ir.Node]:
         """Look at the nodes of one graph; those that hold graphs are returned."""
         seen: set[ir.Node] = set()
         holding = []
@@ -128,7 +136,7 @@ class _Body:
             seen.add(node)
             if functions and (key := node.op_identifier()) in functions:
                 self.calls[key] += 1
-            if any(a.type in _GRAPHS for a in node.attributes.values()):
+            if inner_graphs(node):
                 holding.append(node)
         self.nodes += len(seen)
         for value in graph.outputs:
@@ -150,35 +158,19 @@ class _Body:
 
 
 def _cycle(owners: Mapping[ir.Graph, ir.Node | None]) -> list[Flaw]:
-    """The nodes of one cycle, if there is any: take away what waits for nothing until only cycles and their like remain."""
+    """The nodes of one cycle, if there is any; a node waits for what the nodes inside it read."""
     waits: dict[ir.Node, list[ir.Node]] = {node: [] for graph in owners for node in graph}
-    followers: dict[ir.Node, list[ir.Node]] = {node: [] for node in waits}
     for node in waits:
         for value in node.inputs:
             producer = None if value is None else value.producer()
             follower = None if producer is None else _at_level_of(node, producer, owners)
             if producer is not None and follower is not None:
                 waits[follower].append(producer)
-                followers[producer].append(follower)
-    count = {node: len(before) for node, before in waits.items()}
-    ready = [node for node, number in count.items() if number == 0]
-    while ready:
-        for follower in followers[ready.pop()]:
-            count[follower] -= 1
-            if count[follower] == 0:
-                ready.append(follower)
-    stuck = {node for node, number in count.items() if number}
-    if not stuck:
+    circle = [describe(node) for node in find_circle(waits)]
+    if not circle:
         return []
-    path: dict[ir.Node, None] = {}
-    node = next(n for n in waits if n in stuck)
-    while node not in path:
-        path[node] = None
-        node = next(n for n in waits[node] if n in stuck)
-    ring = list(path)[list(path).index(node) :][::-1]
-    if len(ring) == 1:
-        return [Flaw(CYCLE, f"{describe(ring[0])} waits for itself")]
-    return [Flaw(CYCLE, f"{listing(map(describe, ring), limit=_SHOWN_NODES)} wait for each other")]
+    reason = "waits for itself" if len(circle) == 1 else "wait for each other"
+    return [Flaw(CYCLE, f"{listing(circle, limit=_SHOWN_NODES)} {reason}")]
 
 
 def _at_level_of(node: ir.Node, producer: ir.Node, owners: Mapping[ir.Graph, ir.Node | None]) -> ir.Node | None:
@@ -190,59 +182,196 @@ def _at_level_of(node: ir.Node, producer: ir.Node, owners: Mapping[ir.Graph, ir.
     return around
 
 
-def _call_flaws(bodies: Mapping[_FunctionKey | None, _Body]) -> list[Flaw]:
+def _call_flaws(bodies: Mapping[ir.OperatorIdentifier | None, _Body]) -> list[Flaw]:
     """Functions that never end, that call too deep, or that unfold into too many."""
-    order, endless = _callees_first(bodies)
-    if endless:
-        names = listing((f"{domain}::{name}" for domain, name, _ in endless), limit=_SHOWN_NODES)
-        return [
-            Flaw(
-                RECURSION,
-                f"the {'function calls itself' if len(endless) == 1 else 'functions call each other'}: {names}",
-            )
-        ]
-    depth: dict[_FunctionKey | None, int] = {}
-    unfolded: dict[_FunctionKey | None, int] = {}  # the calls made inside one call
-    for key in order:
-        calls = bodies[key].calls
-        depth[key] = 1 + max((depth[callee] for callee in calls), default=0)
-        unfolded[key] = sum(number * (1 + unfolded[callee]) for callee, number in calls.items())
-    found = []
-    if max(depth.values()) > DEEPEST_CALL:
-        found.append(
-            Flaw(
-                DEPTH,
-                f"its functions call each other {max(depth.values())} levels deep; at most {DEEPEST_CALL} are supported",
-            )
-        )
+    calls = {key: body.calls for key, body in bodies.items()}
+    if endless := find_circle(calls):
+        first, *others = endless
+        names = listing((f"{key[0]}::{key[1]}" for key in (first, *others[::-1]) if key), limit=_SHOWN_NODES)
+        reason = "functions call each other" if others else "function calls itself"
+        return [Flaw(RECURSION, f"the {reason}: {names}")]
+    depth: dict[ir.OperatorIdentifier | None, int] = {}
+    unfolded: dict[ir.OperatorIdentifier | None, int] = {}  # the calls made inside one call
+    for key in TopologicalSorter(calls).static_order():
+        depth[key] = 1 + max((depth[callee] for callee in calls[key]), default=0)
+        unfolded[key] = sum(number * (1 + unfolded[callee]) for callee, number in calls[key].items())
+    found, deepest = [], max(depth.values())
+    if deepest > DEEPEST_CALL:
+        reason = f"its functions call each other {deepest} levels deep; at most {DEEPEST_CALL} are supported"
+        found.append(Flaw(DEPTH, reason))
     allowed = MOST_NESTED_CALLS + sum(body.nodes for body in bodies.values())
-    nested = max(unfolded[key] - bodies[key].calls.total() for key in order)
+    nested = max(unfolded[key] - made.total() for key, made in calls.items())
     if nested > allowed:
         found.append(Flaw(UNFOLDING, f"its functions unfold into {nested} calls; at most {allowed} are supported"))
     return found
 
 
-def _callees_first(bodies: Mapping[_FunctionKey | None, _Body]) -> tuple[list[_FunctionKey | None], list[_FunctionKey]]:
-    """Every body after those it calls; or else, second, the functions of one endless call."""
-    order: dict[_FunctionKey | None, None] = {}
-    for start in bodies:
-        path: dict[_FunctionKey | None, None] = {}
-        stack: list[tuple[_FunctionKey | None, list[_FunctionKey]]] = []
-        if start not in order:
-            path[start] = None
-            stack.append((start, list(bodies[start].calls)))
-        while stack:
-            key, rest = stack[-1]
-            if not rest:
-                stack.pop()
-                del path[key]
-                order[key] = None
-                continue
-            callee = rest.pop()
-            if callee in path:
-                ring = list(path)[list(path).index(callee) :]
-                return [], [function for function in ring if function is not None]
-            if callee not in order:
-                path[callee] = None
-                stack.append((callee, list(bodies[callee].calls)))
-    return list(order), []
+@dataclass(frozen=True)
+class _Expected:
+    """What all versions of a standard op have in common."""
+
+    attributes: Mapping[str, ir.AttributeType]
+    required: frozenset[str]
+    inputs: int
+    outputs: int
+
+
+def node_flaws(model: ir.Model) -> Iterator[Flaw]:
+    """Attributes of a wrong kind, and required attributes, inputs and outputs that are missing, of standard nodes.
+
+    Only what all versions of an op agree on is asked for, so that a file with a wrong opset can still be read and repaired.
+    """
+    for node in (node for place in all_graphs(model) for node in place.graph if node.domain in _STANDARD):
+        expected = _expected(node.op_type)
+        if expected is not None and not (model.functions and node.op_identifier() in model.functions):
+            yield from (Flaw(category, f"{describe(node)}{reason}") for category, reason in _lacks(node, expected))
+
+
+def _lacks(node: ir.Node, expected: _Expected) -> Iterator[tuple[str, str]]:
+    """The category and the reason of each flaw of a node."""
+    for name, attribute in node.attributes.items():
+        kind = expected.attributes.get(name)
+        if kind is not None and attribute.type != kind:
+            yield ATTRIBUTE, f": {name} is a {attribute.type.name.lower()}, not a {kind.name.lower()}"
+    if missing := sorted(expected.required - node.attributes.keys()):
+        yield ATTRIBUTE, f" lacks {', '.join(missing)}"
+    if len(node.inputs) < expected.inputs or None in node.inputs[: expected.inputs]:
+        yield OPERAND, f" lacks inputs; it needs {expected.inputs}"
+    if len(node.outputs) < expected.outputs:
+        yield OPERAND, " has no output"
+
+
+@cache
+def _expected(op_type: str) -> _Expected | None:
+    versions = _versions(op_type)
+    if not versions:
+        return None
+    kinds: dict[str, set[ir.AttributeType]] = {}
+    for schema in versions:
+        for name, attribute in schema.attributes.items():
+            # onnx's stubs do not say that the kinds are an enumeration
+            kinds.setdefault(name, set()).add(ir.AttributeType[attribute.type.name])  # type: ignore[attr-defined]
+    required = [{name for name, a in schema.attributes.items() if a.required} for schema in versions]
+    return _Expected(
+        attributes={name: next(iter(found)) for name, found in kinds.items() if len(found) == 1},
+        required=frozenset(set.intersection(*required)),
+        inputs=min(_leading(schema.inputs) for schema in versions),
+        outputs=min(_leading(schema.outputs) for schema in versions),
+    )
+
+
+def _leading(operands: Sequence[OpSchema.FormalParameter]) -> int:
+    """How many operands must be there, counted from the first."""
+    return next((i for i, operand in enumerate(operands) if operand.option != _SINGLE), len(operands))
+
+
+def _versions(op_type: str) -> list[OpSchema]:
+    """Every version of a standard op that is still in use, the newest first; none for a name that is no op."""
+    found: list[OpSchema] = []
+    version = onnx.defs.onnx_opset_version()
+    while version >= _OLDEST_OPSET:
+        try:
+            schema = onnx.defs.get_schema(op_type, version, "")
+        except onnx.defs.SchemaError:
+            break
+        found.append(schema)
+        version = schema.since_version - 1
+    return [schema for schema in found if not schema.deprecated]
+
+
+def require_bounded(model: ir.Model) -> None:
+    """Refuse to run a model in which constants ask for tensors that no machine should be asked for.
+
+    What a model makes of its inputs, step by step, is not followed: running a model is running a program.
+
+    Raises:
+        GraphError: The nodes, all of them, with the number of elements.
+    """
+    found = [f"{describe(node)} makes {size} elements" for node, size in _sizes(model) if size > MOST_ELEMENTS]
+    if found:
+        raise GraphError(
+            f"the model is not run: {listing(found, limit=8)}, and at most {MOST_ELEMENTS} are supported. Correct the shapes."
+        )
+
+
+def is_bounded(model: ir.Model) -> bool:
+    """Whether no node is known to make more elements than are supported."""
+    return all(size <= MOST_ELEMENTS for _, size in _sizes(model))
+
+
+def _sizes(model: ir.Model) -> Iterator[tuple[ir.Node, int]]:
+    for place in all_graphs(model):
+        for node in place.graph:
+            size = _SIZES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+            if size is not None:
+                yield node, size(node)
+
+
+def _numbers(node: ir.Node, index: int) -> list[Any]:
+    """The content of a short constant input, as numbers; empty where it is not known."""
+    value = node.inputs[index] if index < len(node.inputs) else None
+    try:
+        tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    except ValueError:  # a Constant without a value
+        return []
+    if tensor is None or tensor.size > _LONGEST_SHAPE or tensor.dtype == ir.DataType.STRING:
+        return []
+    numbers = np.asarray(tensor.numpy()).reshape(-1).tolist()
+    return [n for n in numbers if isinstance(n, (int, float)) and isfinite(n)]
+
+
+def _input_sizes(node: ir.Node) -> list[int]:
+    """The sizes of the first input; 1 for those that are open."""
+    value = node.inputs[0] if node.inputs else None
+    shape = None if value is None else value.shape
+    return [] if shape is None else [size if isinstance(size, int) else 1 for size in shape]
+
+
+def _of_shape(index: int) -> Callable[[ir.Node], int]:
+    return lambda node: prod(max(int(n), 1) for n in _numbers(node, index))
+
+
+def _of_tile(node: ir.Node) -> int:
+    return prod(_input_sizes(node)) * _of_shape(1)(node)
+
+
+def _of_range(node: ir.Node) -> int:
+    ends = [_numbers(node, index) for index in range(3)]
+    if any(len(end) != 1 for end in ends) or not ends[2][0]:
+        return 0
+    start, stop, step = (float(end[0]) for end in ends)
+    return max(ceil((stop - start) / step), 0) if isfinite((stop - start) / step) else 2**63
+
+
+def _of_pad(node: ir.Node) -> int:
+    given = node.attributes.get("pads")
+    pads: Sequence[Any] = _numbers(node, 1) if given is None or given.is_ref() else given.value
+    half = len(pads) // 2
+    sizes = _input_sizes(node)
+    sizes = sizes if len(sizes) == half else [1] * half
+    return prod(max(size + int(pads[i]) + int(pads[half + i]), 1) for i, size in enumerate(sizes))
+
+
+def _of_resize(node: ir.Node) -> int:
+    sizes, scales = _numbers(node, 3), _numbers(node, 2)
+    if sizes:
+        return prod(max(int(n), 1) for n in sizes)
+    return int(prod(_input_sizes(node)) * prod(scales)) if isfinite(prod(scales)) else 2**63
+
+
+def _of_attribute(node: ir.Node) -> int:
+    given = node.attributes.get("shape")
+    return 0 if given is None or given.is_ref() else prod(max(int(n), 1) for n in given.value)
+
+
+_SIZES: Mapping[str, Callable[[ir.Node], int]] = {
+    "ConstantOfShape": _of_shape(0),
+    "Expand": _of_shape(1),
+    "OneHot": _of_shape(1),
+    "Tile": _of_tile,
+    "Range": _of_range,
+    "Pad": _of_pad,
+    "Resize": _of_resize,
+    "RandomNormal": _of_attribute,
+    "RandomUniform": _of_attribute,
+}

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import onnx
@@ -13,10 +13,10 @@ from linger.errors import GraphError
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe, is_dialect_domain
 from linger.graph.core.names import Names
+from linger.graph.core.order import Functions, callees, callees_first
 from linger.graph.core.replace_value import ValueReplacer
 from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes, defined_in, nodes_within
 
-Functions = Mapping[ir.OperatorIdentifier, ir.Function]
 _MOST_NODES = 2_000_000
 """Functions that call functions can grow without limit; a model beyond this could not be used."""
 
@@ -35,11 +35,10 @@ def inline_functions(model: ir.Model, *, dialect: bool = False) -> Changes:
         GraphError: A function calls itself, or the calls would become too many nodes; nothing is changed.
     """
     changes = Changes()
-    order = inside_out(model.functions)
     wanted = _wanted(model, dialect=dialect)
     found = [place for place in all_graphs(model) if place.function is None]
     calls = [node for place in found for node in place.graph if node.op_identifier() in wanted]
-    require_bounded(model.functions, (node.op_identifier() for node in calls), order)
+    require_bounded(model.functions, (node.op_identifier() for node in calls))
     if calls:
         _inline(model, found, calls, wanted, changes)
     return changes
@@ -119,48 +118,14 @@ def _drop(model: ir.Model, used: set[ir.OperatorIdentifier]) -> None:
         del model.functions[identifier]
 
 
-def callees(function: ir.Function, functions: Functions) -> list[ir.OperatorIdentifier]:
-    """The functions that a function calls, once for every call."""
-    return [identifier for node in all_nodes(function) if (identifier := node.op_identifier()) in functions]
-
-
-def inside_out(functions: Functions) -> list[ir.OperatorIdentifier]:
-    """The functions, each after those it calls.
-
-    Raises:
-        GraphError: A function calls itself, by way of others or directly; those of one circle are named.
-    """
-    calls = {identifier: dict.fromkeys(callees(f, functions)) for identifier, f in functions.items()}
-    done: dict[ir.OperatorIdentifier, None] = {}
-    for start in functions:
-        path = {start: iter(calls[start])} if start not in done else {}
-        while path:
-            current, waiting = next(reversed(path.items()))
-            following = next((c for c in waiting if c not in done), None)
-            if following is None:
-                done[current] = None
-                del path[current]
-            elif following in path:
-                names = [f"{domain}::{name}" for domain, name, _ in [*path, following]]
-                circle = " → ".join(names[names.index(names[-1]) :])
-                raise GraphError(
-                    f"the function {names[-1]} calls itself: {circle}. Such a model cannot run; export again."
-                )
-            else:
-                path[following] = iter(calls[following])
-    return list(done)
-
-
-def require_bounded(
-    functions: Functions, calls: Iterable[ir.OperatorIdentifier], order: list[ir.OperatorIdentifier]
-) -> None:
+def require_bounded(functions: Functions, calls: Iterable[ir.OperatorIdentifier]) -> None:
     """Refuse calls that would become more nodes than any model has.
 
     Raises:
-        GraphError: Written out, the calls are too many nodes.
+        GraphError: A function calls itself, or the calls, written out, are too many nodes.
     """
     sizes: dict[ir.OperatorIdentifier, int] = {}
-    for identifier in order:
+    for identifier in callees_first(functions):
         function = functions[identifier]
         own = sum(1 for _ in all_nodes(function))
         sizes[identifier] = own + sum(sizes[callee] for callee in callees(function, functions))

@@ -22,7 +22,7 @@ from linger.graph.core.walking import all_graphs, graphs_in, named_graphs
 from linger.graph.facts.flow import Flow
 from linger.graph.facts.propagation import Propagation, propagate
 from linger.graph.files.external_data import INLINE_BYTES, exchanged
-from linger.graph.files.growth import is_bounded
+from linger.graph.files.soundness import is_bounded
 from linger.graph.forms.attach_functions import attach_functions
 
 _MOST_ROUNDS = 4
