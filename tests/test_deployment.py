@@ -59,7 +59,7 @@ USE = """
 import json
 from pathlib import Path
 import linger
-from linger.runtime.generated import generated_feeds
+from linger.verification.feeds import generated_feeds
 
 path = Path(sys.argv[1])
 session = linger.Session(path)

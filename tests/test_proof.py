@@ -10,9 +10,8 @@ import onnxruntime as ort
 import pytest
 
 from linger.errors import GraphError, UsageError
-from linger.proof import verify
-from linger.verification.recording import Recording
-from linger.verification.recording_files import save_recordings
+from linger.proof import _is_torch_model, verify
+from linger.verification.recording import Recording, save_recordings
 from tests.support.recorded import TEXT, Q, R, X, Y, recording
 
 
@@ -141,3 +140,8 @@ print(result.ok, linger.check_certificate({str(path.with_suffix(".json"))!r}).ok
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True True"
+
+
+def test_nothing_here_is_a_torch_model():
+    assert not _is_torch_model({"q": Q})
+    assert not _is_torch_model(None)

@@ -86,6 +86,6 @@ from linger.verification.devices.vectors import write_vectors as write_vectors
 from linger.verification.proof.recheck import check_certificate as check_certificate
 from linger.verification.proof.result import Verification as Verification
 from linger.verification.recording import Recording as Recording
-from linger.verification.recording_files import load_recordings as load_recordings
-from linger.verification.recording_files import save_recordings as save_recordings
+from linger.verification.recording import load_recordings as load_recordings
+from linger.verification.recording import save_recordings as save_recordings
 from linger.version import __version__ as __version__

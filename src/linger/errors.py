@@ -55,6 +55,16 @@ def listing(items: Iterable[str], *, limit: int = 20) -> str:
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "batch"), counted(3, "batch"), counted(2, "tensor")
+    ('1 batch', '3 batches', '2 tensors')
+    """
+    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number} {noun}{ending}"
+
+
 _EXTRAS = {"torch": "torch", "onnxscript": "torch", "safetensors": "torch", "matplotlib": "report"}
 """Packages that linger can do without, and the extra that brings them."""
 

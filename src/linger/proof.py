@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linger.verify: a torch model, recordings, or nothing, held against a file. Torch is needed for a torch model only."""
+"""linger.verify: compare a torch model, or recordings, with a file. Torch is needed for a torch model only."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from typing import Any
 
 import onnx_ir as ir
 
-from linger.errors import GraphError, LingerError, UsageError
-from linger.graph.files.model_io import ModelLike, load
+from linger.errors import GraphError, UsageError
+from linger.graph.files.model_io import ModelLike, load_own
 from linger.progress import progress
-from linger.runtime.generated import generated_feeds, generated_shapes
 from linger.runtime.session import Options, Session, checked_levels, make_session_options
+from linger.verification.feeds import generated_feeds, generated_shapes
+from linger.verification.other_sizes import Shapes, Sizes, SizeTrials
 from linger.verification.proof.comparison import Way
 from linger.verification.proof.result import Verification
 from linger.verification.proof.verify import KEPT_BYTES, verify_file
-from linger.verification.recording import Recording
-from linger.verification.recordings import Signature, as_recordings, is_torch_model
-from linger.verification.size_trials import Sizes, SizeTrials
+from linger.verification.recording import FileInterface, Recording, as_recordings
 
 _EXAMPLE_SIZES = (2, 16, 64)
-"""What an open size of a file may be like, where there is no example: a model may need more than a few pixels."""
+"""Sizes that are tried for the open axes of a file without an example: a model may need more than a few pixels."""
 
 
 def verify(
@@ -42,13 +41,13 @@ def verify(
 ) -> Verification:
     """Prove that a file computes what a quantised model simulates: every integer, with equality.
 
-    Three computations meet: the torch simulation (or what was recorded of it), the numpy reference on the file, and
-    stock ONNX Runtime at each level, once with every tensor watched and once as a user runs it.
+    Three computations are compared: the torch simulation (or a recording of it), the numpy reference on the file, and stock
+    ONNX Runtime at each level, once with every tensor watched and once as a user runs it.
 
     Args:
         model: The quantised model (it stays as it was); or a `Recording`, arrays by name, an iterable of either, the
-            path of an .npz file or of a folder of them; or None, which holds the file against itself. Arrays by name may
-            be some of the tensors; a recording must have all that are integers.
+            path of an .npz file or of a folder of them; or None, which compares the file's own computations. Arrays by name
+            may be some of the tensors; a recording must have all that are integers.
         path: The exported file, in any form.
         inputs: For a model: what the export takes as args (a tensor, a tuple that may end in a dict of keywords, a dict),
             or an iterable of such; real numbers, also where the file takes integers. For recordings: left out, unless
@@ -56,11 +55,12 @@ def verify(
         levels: Optimisation levels of ONNX Runtime: "disable", "basic", "extended", "all".
         session_options: More for ONNX Runtime: attributes of its SessionOptions and config entries, by name.
         batches: How many batches are made up.
-        seed: Of the first of them; the next has the next.
+        seed: The seed of the first one; the next batch has the next seed.
         kwargs: Keyword arguments of a model's forward, for every batch.
         certificate: Write a certificate of the result to this file, whatever the result is.
         sizes: Other sizes of inputs whose axes are open, {"image": [(1, 3, 48, 64), …]}: the first input, repeated or cut, or
-            one that is made up. A number lets linger choose so many, odd and uneven; what the model cannot take is said.
+            a random one. With a number linger chooses so many, odd and uneven; the result names sizes that the model cannot
+            take.
 
     Returns:
         Counts, a row per tensor, the first divergence; `.ok` is the verdict.
@@ -70,63 +70,68 @@ def verify(
         GraphError: The file is damaged, or the numpy reference cannot run it.
     """
     make_session_options("all", session_options)  # complains before the work
-    way = Way(checked_levels(levels), dict(session_options or {}), "torch" if is_torch_model(model) else "recording")
+    way = Way(checked_levels(levels), dict(session_options or {}), "torch" if _is_torch_model(model) else "recording")
     if certificate is not None and not isinstance(path, (str, os.PathLike)):
         raise UsageError("verify: a certificate is about a file. Save the model, and give its path.")
-    seeds: tuple[int, ...] = ()
-    trials, file = SizeTrials(sizes), load(path)
-    if is_torch_model(model):
+    trials, file = SizeTrials(sizes), load_own(path)
+    are_made_up = model is None and inputs is None
+    seeds = tuple(range(seed, seed + _positive(batches))) if are_made_up else ()
+    if are_made_up:
+        recordings = _made_up(file, seeds, trials)
+    elif _is_torch_model(model):
         recordings = _recorded(model, inputs, kwargs, file, trials)
-    elif model is None and inputs is None:
-        seeds = tuple(range(seed, seed + _positive(batches)))
-        recordings = _made_up(path, seeds, trials)
     else:
-        if sizes:
-            raise UsageError(
-                "verify: recordings and arrays have the sizes they have. Leave sizes out, or give a model."
-            )
-        recordings = as_recordings(model, inputs, Signature.of(file))
+        recordings = _given(model, inputs, file, sizes)
     kept_bytes = KEPT_BYTES if certificate is None else sys.maxsize
     shown = progress(recordings, "verify", len(seeds) or None)
     try:
         result = verify_file(path, shown, way=way, seeds=() if sizes else seeds, kept_bytes=kept_bytes, loaded=file)
     except GraphError as error:
-        raise (GraphError(f"at the size {trials.tried[-1]}: {error}") if trials.tried else error) from error
+        if not trials.tried:
+            raise
+        raise GraphError(f"at the size {trials.tried[-1]}: {error}") from error
     result.sizes, result.impossible_sizes = tuple(trials.tried), tuple(trials.skipped)
     if certificate is not None:
         result.save_certificate(Path(certificate))
     return result
 
 
+def _is_torch_model(source: object) -> bool:
+    """Whether something is a torch module; torch is not imported for the question."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(source, torch.nn.Module)
+
+
 def _recorded(
     model: Any, inputs: Any, kwargs: Mapping[str, Any] | None, file: ir.Model, trials: SizeTrials
 ) -> Iterator[Recording]:
-    from linger.simulation.recorder import record  # torch, which the other ways do without
+    from linger.simulation.recorder import record  # needs torch, which the other ways do without
 
     if inputs is None and kwargs is None:
         raise UsageError("verify: a model needs inputs to run on. Give them as for the export.")
     return record(model, () if inputs is None else inputs, kwargs=kwargs, file=file, trials=trials)
 
 
-def _made_up(path: ModelLike, seeds: Sequence[int], trials: SizeTrials) -> Iterator[Recording]:
-    session = Session(path, make_session_options())
+def _given(source: Any, inputs: Any, file: ir.Model, sizes: Sizes) -> Iterator[Recording]:
+    if sizes:
+        raise UsageError("verify: recordings and arrays have the sizes they have. Leave sizes out, or give a model.")
+    return as_recordings(source, inputs, FileInterface.of(file))
+
+
+def _made_up(file: ir.Model, seeds: Sequence[int], trials: SizeTrials) -> Iterator[Recording]:
+    session = Session(file, is_checked=True)
+
+    def run_at(number: int, shapes: Shapes) -> Recording:
+        feeds = generated_feeds(session, seeds[-1] + 1 + number, shapes)
+        session.run(None, feeds)
+        return Recording(list(feeds.values()), input_names=tuple(feeds))
+
     for seed in seeds:
         feeds = generated_feeds(session, seed)
         yield Recording(list(feeds.values()), input_names=tuple(feeds))
-    if not trials.wanted:
-        return
-    examples = [generated_shapes(session, open_size) for open_size in _EXAMPLE_SIZES]
-    for number, shapes in enumerate(trials.shapes(load(path), *examples)):
-        feeds = generated_feeds(session, seeds[-1] + 1 + number, shapes)
-        try:
-            session.run(None, feeds)
-        except LingerError:
-            if trials.are_named:
-                raise
-            trials.note(shapes, is_possible=False)
-            continue
-        trials.note(shapes, is_possible=True)
-        yield Recording(list(feeds.values()), input_names=tuple(feeds))
+    if trials.wanted:
+        examples = [generated_shapes(session, open_size) for open_size in _EXAMPLE_SIZES]
+        yield from trials.results(run_at, file, *examples)
 
 
 def _positive(batches: int) -> int:

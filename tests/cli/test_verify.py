@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from linger import cli
-from linger.verification.recording import Recording
-from linger.verification.recording_files import save_recordings
+from linger.verification.recording import Recording, save_recordings
 from tests.support.command import run
 from tests.support.recorded import Q, X, recording
 

@@ -6,8 +6,7 @@ from rich.console import Console
 
 from linger.errors import UsageError
 from linger.reporting.comparison_table import SHOWN_ROWS, comparison_table, draw_comparison, unmatched_table
-from linger.verification.devices.comparison_result import FileComparison
-from linger.verification.devices.tensor_difference import TensorDifference
+from linger.verification.devices.comparison_result import FileComparison, TensorDifference
 
 
 def row(name, a, b, *, other=None, matched="name", **settings):

@@ -21,8 +21,8 @@ import linger
 from linger.cli import COMMANDS
 from linger.cli import main as command_line
 from linger.errors import LingerError
-from linger.runtime.generated import generated_feeds
 from linger.runtime.reference import Reference
+from linger.verification.feeds import generated_feeds
 from tests.support.hostile import ALL
 
 MEMORY = 2 * 2**30

@@ -1,10 +1,12 @@
 """Arrays from files, and what is said of bad ones."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from linger.errors import UsageError
-from linger.verification.array_files import load_arrays, read_text
+from linger.verification.array_files import load_arrays, natural_order, read_text
 
 
 @pytest.fixture
@@ -115,3 +117,8 @@ def test_objects_are_never_unpickled(tmp_path):
     np.savez(tmp_path / "a.npz", t=np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(UsageError, match=r"not a readable .* \(it holds no arrays of numbers\)\.$"):
         load_arrays(tmp_path / "a.npz", "")
+
+
+def test_numbers_in_names_are_sorted_as_numbers():
+    names = ["b10.npz", "b9.npz", "²", "a", "10", "9"]
+    assert sorted(map(Path, names), key=natural_order) == [Path(n) for n in ("9", "10", "a", "b9.npz", "b10.npz", "²")]

@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import UsageError
-from linger.verification.feeds import batch_parts, cut, generated_feeds, given_feeds
+from linger.verification.feeds import batch_parts, cut, given_feeds, spread_feeds
 from tests.support.onnx_text import parse
 from tests.support.small_dialect import model
 
@@ -91,16 +91,16 @@ def test_only_equal_piles_are_cut():
 
 def test_made_up_inputs_are_the_same_for_a_seed():
     net = ir.from_proto(model())
-    first, second = generated_feeds(net, seed=3, batches=2)
+    first, second = spread_feeds(net, seed=3, batches=2)
     assert first["x"].shape == (2, 2, 1, 3)
     assert not np.array_equal(first["x"], second["x"])
-    assert np.array_equal(generated_feeds(net, seed=3, batches=1)[0]["x"], first["x"])
-    assert not np.array_equal(generated_feeds(net, seed=4, batches=1)[0]["x"], first["x"])
+    assert np.array_equal(spread_feeds(net, seed=3, batches=1)[0]["x"], first["x"])
+    assert not np.array_equal(spread_feeds(net, seed=4, batches=1)[0]["x"], first["x"])
 
 
 def test_made_up_floats_fill_the_range_of_their_quant():
     net = parse("y = thinker.Quant<data_bits=8, scale_x=0.5>(x)", inputs="float[4000] x", domains=', "thinker": 1')
-    (feed,) = generated_feeds(net, seed=0, batches=1)
+    (feed,) = spread_feeds(net, seed=0, batches=1)
     # ±256 is the range: three standard deviations of 85.3; of 4000 numbers the spread is known to a hundredth
     assert abs(feed["x"].std() - 256 / 3) < 4
 
@@ -108,7 +108,7 @@ def test_made_up_floats_fill_the_range_of_their_quant():
 @pytest.mark.parametrize(("kind", "low", "high"), [("int8", -128, 127), ("int64", 1, 2), ("bool", 0, 1)])
 def test_made_up_integers(kind, low, high):
     net = parse("y = Identity(x)", inputs=f"{kind}[2000] x", outputs=f"{kind}[2000] y")
-    (feed,) = generated_feeds(net, seed=0, batches=1)
+    (feed,) = spread_feeds(net, seed=0, batches=1)
     assert (feed["x"].min(), feed["x"].max()) == (low, high)
 
 
@@ -116,4 +116,4 @@ def test_inputs_that_cannot_be_made_up_are_all_named():
     net = parse("y = Identity(x)", inputs="string[n] x, float z, int8[99999,99999] w", outputs="string[n] y")
     net.graph.inputs[1].shape = None
     with pytest.raises(UsageError, match=r"x \(string\[\?\]\), z \(open rank\), w \(int8\[99999, 99999\]\)"):
-        generated_feeds(net, seed=0, batches=1)
+        spread_feeds(net, seed=0, batches=1)

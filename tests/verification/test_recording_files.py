@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from linger.errors import UsageError
-from linger.verification.recording import Recording
-from linger.verification.recording_files import load_recordings, npz_content, save_recordings
+from linger.verification.array_files import npz_content
+from linger.verification.recording import Recording, load_recordings, save_recordings
 
 
 def recording(number=0, **changes):

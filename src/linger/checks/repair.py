@@ -248,8 +248,8 @@ def _named(rule: str, changes: Changes) -> list[RuleChange]:
 
 def _checked(model: ir.Model) -> Verification:
     # a runtime is started only where one is asked for
-    from linger.runtime.generated import generated_feeds
     from linger.runtime.session import Session
+    from linger.verification.feeds import generated_feeds
     from linger.verification.proof.verify import verify_file
     from linger.verification.recording import Recording
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from linger.errors import UsageError
 from linger.runtime.session import Session
-from linger.verification.recording_files import read_arrays
+from linger.verification.array_files import read_arrays
 
 
 def read_feeds(path: Path, session: Session) -> dict[str, NDArray[Any]]:

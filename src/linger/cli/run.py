@@ -26,9 +26,9 @@ def run(
     """Run a model and show (or save) what it computes."""
     from linger.cli.arrays import read_feeds
     from linger.reporting.tables import table
-    from linger.runtime.generated import generated_feeds
     from linger.runtime.session import Session
-    from linger.verification.recording_files import npz_content
+    from linger.verification.array_files import npz_content
+    from linger.verification.feeds import generated_feeds
 
     session = Session(model)
     if inputs is not None and shape:

@@ -23,7 +23,7 @@ def read_shapes(texts: Sequence[str], session: Session) -> dict[str, tuple[int, 
     Raises:
         UsageError: Texts that are no sizes, names of no inputs, sizes that a file fixes otherwise; all of them are named.
     """
-    from linger.runtime.generated import generated_shapes
+    from linger.verification.feeds import generated_shapes
 
     shapes = generated_shapes(session)
     declared = {i.name: i.shape for i in session.get_inputs()}

@@ -41,8 +41,8 @@ def verify(
 ) -> None:
     """Compare every integer that ONNX Runtime computes with the numpy reference, and with recordings."""
     from linger.proof import verify as prove
+    from linger.verification.other_sizes import OWN_TRIALS
     from linger.verification.proof.recheck import check_certificate
-    from linger.verification.size_trials import OWN_TRIALS
 
     if certificate is not None:
         _refuse_with_certificate(inputs=inputs, recordings=recordings, write_certificate=write_certificate)
@@ -79,8 +79,8 @@ def _made_up(
     model: Path, shape: list[str], seeds: Iterable[int], recordings: Path | None, inputs: Path | None
 ) -> list[Any]:
     """Random inputs of the sizes asked for."""
-    from linger.runtime.generated import generated_feeds
     from linger.runtime.session import Session
+    from linger.verification.feeds import generated_feeds
 
     if recordings is not None or inputs is not None:
         raise UsageError("verify: inputs from a file have the sizes they have. Leave --shape or the files out.")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from linger.errors import UsageError, listing
+from linger.errors import UsageError, counted, listing
 from linger.graph.files.model_io import ModelLike
 from linger.onnx.tolerance import count_roundings, rounding_tolerance
 from linger.quantization.core.qtensor import QTensor
@@ -72,7 +72,7 @@ class Comparison:
     def __str__(self) -> str:
         failing = sum(not output.is_within for output in self.outputs)
         verdict = "all within tolerance" if self.ok else f"{failing} not within tolerance"
-        lines = [f"{_count(len(self.outputs), 'output')} on {_count(self.runs, 'input')}, {verdict}"]
+        lines = [f"{counted(len(self.outputs), 'output')} on {counted(self.runs, 'input')}, {verdict}"]
         table = [self.COLUMNS, *self.rows()]
         widths = [max(len(row[i]) for row in table) for i in range(len(self.COLUMNS))]
         lines += [
@@ -122,10 +122,6 @@ def compare(
             found[row.name] = _joined(found[row.name], row) if row.name in found else row
         runs += 1
     return Comparison(tuple(found.values()), runs)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @dataclass(frozen=True)

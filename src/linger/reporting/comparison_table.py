@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from linger.reporting.plots import draw_differences
-from linger.verification.devices.comparison_result import FileComparison
-from linger.verification.devices.tensor_difference import TensorDifference
+from linger.verification.devices.comparison_result import FileComparison, TensorDifference
 
 SHOWN_ROWS = 20
 _COLUMNS = ("tensor", "op", "type", "values", "differ", "largest", "mean", "first at", "a", "b", "real", "scale")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from linger.dialect import Op
 from linger.errors import UsageError, listing
 from linger.graph.core.dialect_node import is_dialect
+from linger.graph.core.walking import required_inputs
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
@@ -75,7 +76,7 @@ def fit_to_file(
     """
     made.floats = seen.floats
     present = {output.name for node in file.graph for output in node.outputs}
-    inputs = [v for v in file.graph.inputs if v.name not in file.graph.initializers]
+    inputs = required_inputs(file)
     given = call.tensors()
     names = default_names(model, call)
     wanted = [v.name or "" for v in inputs]

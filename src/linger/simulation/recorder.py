@@ -15,13 +15,16 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.analysis.batches import as_batches as as_batches  # known under this home, too
 from linger.errors import LingerError, UsageError
+from linger.graph.core.walking import required_inputs
 from linger.quantization.core.qtensor import QTensor
 from linger.simulation.example_call import ExampleCall, default_names, is_input, read_call, repeated, run_once
 from linger.simulation.file_fitting import Seen, as_array, fit_to_file
 from linger.simulation.preserve import preserved
-from linger.verification.other_sizes import has_open_forms
+from linger.verification.other_sizes import Shapes, SizeTrials
 from linger.verification.recording import Recording
-from linger.verification.size_trials import SizeTrials, input_names
+
+_OPEN_FORMS = ("iqAdaptiveAvgPool", "iqLargest")
+"""Pools of a file that leaves the sizes of their pictures open; their tensors are named after them in every form."""
 
 SPELLINGS = (
     "A tuple holds the arguments of one forward pass, a list holds batches: (x, y) is one batch of two arguments, "
@@ -60,27 +63,23 @@ def record(
         _require_bound(model, call)
         first = first or call
         yield _recorded(model, call, file)
-    if trials is not None and first is not None and file is not None:
+    if trials is not None and trials.wanted and first is not None and file is not None:
         yield from _at_other_sizes(model, first, file, trials)
 
 
 def _at_other_sizes(model: nn.Module, call: ExampleCall, file: ir.Model, trials: SizeTrials) -> Iterator[Recording]:
-    """What the model computes from its own input, repeated or cut, at other sizes; one that it cannot take is noted."""
-    names = input_names(file)
+    """Recordings at other sizes, of the call's own tensors, repeated or cut."""
     tensors = call.tensors()
+    names = [value.name or "" for value in required_inputs(file)]
     if len(names) != len(tensors):
         names = list(default_names(model, call))
-    for shapes in trials.shapes(file, {n: tuple(t.shape) for n, t in zip(names, tensors, strict=False)}):
-        resized = [repeated(t, shapes[n]) for n, t in zip(names, tensors, strict=False)]
-        try:
-            made = _recorded(model, _with_tensors(call, resized), file)
-        except LingerError:
-            if trials.are_named:
-                raise
-            trials.note(shapes, is_possible=False)
-            continue
-        trials.note(shapes, is_possible=True)
-        yield made
+    named = dict(zip(names, tensors, strict=False))
+
+    def run_at(_: int, shapes: Shapes) -> Recording:
+        resized = [repeated(tensor, shapes[name]) for name, tensor in named.items()]
+        return _recorded(model, _with_tensors(call, resized), file)
+
+    return trials.results(run_at, file, {name: tuple(tensor.shape) for name, tensor in named.items()})
 
 
 def _with_tensors(call: ExampleCall, tensors: Iterable[Tensor]) -> ExampleCall:
@@ -106,8 +105,8 @@ def _recorded(model: nn.Module, call: ExampleCall, file: ir.Model | None) -> Rec
 
     with preserved(model) as runtime:
         if runtime is None:
-            raise UsageError("verify: this model is not quantised. ExampleCall linger.init(model) first.")
-        runtime.recorder, runtime.has_open_sizes = keep, file is not None and has_open_forms(file)
+            raise UsageError("verify: this model is not quantised. Call linger.init(model) first.")
+        runtime.recorder, runtime.has_open_sizes = keep, file is not None and _has_open_forms(file)
         with seen.watching(runtime):
             output = run_once(model, call)
         tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
@@ -118,6 +117,13 @@ def _recorded(model: nn.Module, call: ExampleCall, file: ir.Model | None) -> Rec
         for name in _unneeded_results(model, call, made, file):
             del made.integers[name]
     return made
+
+
+def _has_open_forms(model: ir.Model) -> bool:
+    """Whether a file has pools that compute their windows from the shapes of their inputs."""
+    names = (value.name or "" for node in model.graph for value in node.outputs)
+    is_named = any(name.rpartition(".")[2].startswith(_OPEN_FORMS) for name in names)
+    return is_named or any(node.op_type in _OPEN_FORMS for node in model.graph)
 
 
 def _require_bound(model: nn.Module, call: ExampleCall) -> None:

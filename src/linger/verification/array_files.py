@@ -1,21 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays from single files: .npz, .npy, and text with one number after the other."""
+"""Arrays in single files: .npz, .npy, and text with one number after another."""
 
 from __future__ import annotations
 
+import io
 import re
+import struct
 import zipfile
 import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linger.errors import UsageError
+from linger.errors import UsageError, listing
 
 Array = NDArray[Any]
+
+SUFFIX = ".npz"
+
+UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What numpy raises on files that are damaged or something else."""
 
 _SHAPE_LINE = re.compile(
     r"^\s*(?:#|//)?\s*(?:shape\s*[:=]?\s*)?[\[(]?\s*(\d+(?:\s*[x×,]\s*\d+)*)\s*[x×,]?\s*[\])]?\s*$", re.I
@@ -62,8 +84,8 @@ def load_arrays(path: Path, purpose: str, *, with_texts: bool = False) -> dict[s
                 found = {name: content[name] for name in content.files}
             else:
                 found = {path.stem: content}
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, SyntaxError, MemoryError) as error:
-        # numpy takes whatever it does not know for a pickle, and recommends to trust it
+    except UNREADABLE as error:
+        # numpy takes every file that it does not know for a pickle, and recommends to trust it
         reason = "it holds no arrays of numbers" if "pickle" in str(error) else _first_line(error)
         raise UsageError(f"{path}: this is not a readable .npz or .npy file ({reason}).") from error
     kinds = "iufbU" if with_texts else "iufb"
@@ -71,6 +93,62 @@ def load_arrays(path: Path, purpose: str, *, with_texts: bool = False) -> dict[s
     if wrong:
         raise UsageError(f"{path}: {', '.join(wrong)}: these are no numbers that a tensor holds.")
     return found
+
+
+def read_arrays(path: Path, *, names_only: bool = False) -> dict[str, Array]:
+    """Every array of an .npz file by name; pickled objects are never loaded.
+
+    Raises:
+        UsageError: There is no such file, or it is not a readable .npz file.
+    """
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such file. Give an {SUFFIX} file.")
+    try:
+        with path.open("rb") as opened:
+            return arrays_in(opened, names_only=names_only)
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"{path}: this is not a readable {SUFFIX} file ({reason}).") from error
+
+
+def arrays_in(opened: IO[bytes], *, names_only: bool = False) -> dict[str, Array]:
+    """Every array of an .npz file by name; a damaged one raises one of UNREADABLE."""
+    with np.load(opened, allow_pickle=False) as file:
+        if names_only:
+            return dict.fromkeys(file.files, np.zeros(0))
+        found = {name: file[name] for name in file.files}
+    strange = [name for name, array in found.items() if not isinstance(array, np.ndarray)]
+    if strange:
+        raise ValueError(f"no arrays: {listing(strange)}")
+    return found
+
+
+def npz_content(arrays: Mapping[str, Array]) -> bytes:
+    """The bytes of an .npz file, always the same for the same arrays.
+
+    Raises:
+        UsageError: Arrays of Python objects, all of them named.
+    """
+    wrong = [name for name, array in arrays.items() if np.asarray(array).dtype.hasobject]
+    if wrong:
+        raise UsageError(f"{listing(wrong)}: arrays of Python objects are not written. Give numbers.")
+    buffer = io.BytesIO()
+    write_npz(buffer, arrays.items())
+    return buffer.getvalue()
+
+
+def write_npz(file: IO[bytes] | Path, arrays: Iterable[tuple[str, Array]]) -> None:
+    """Write as numpy.savez does, but with any name (it refuses `file`) and without the time of day."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays:
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
+
+
+def natural_order(path: Path) -> list[int | str]:
+    """A key that sorts the numbers inside file names as numbers: batch_2 before batch_10."""
+    parts = re.split(r"(\d+)", path.name)  # text and digits in turn
+    return [int(part) if number % 2 else part for number, part in enumerate(parts)]
 
 
 def read_text(path: Path) -> TextArray:

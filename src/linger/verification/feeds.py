@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs for a file: as given (arrays, .npz), or made up from a seed; cut to the batch size that the file has."""
+"""Inputs for a file: arrays that were given, cut to the file's batch size, or random numbers from a seed.
+
+There are two generators because their users need different numbers. `generated_feeds` is for verifications: a certificate
+names nothing but the seed, so its numbers must be the same on every machine and with every version of numpy. `spread_feeds`
+is for comparisons and test vectors, which store the inputs or run at once: its numbers spread over the range of the Quant
+behind each input, and come from numpy's own distributions.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +20,41 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
-from linger.verification.array_files import load_arrays
-from linger.verification.tensor_facts import inputs_of
+from linger.graph.core.walking import required_inputs
+from linger.runtime.session import Session
+from linger.verification.array_files import Array, load_arrays
 
-Array = NDArray[Any]
 Feed = dict[str, Array]
 Inputs = Any
 """A path of an .npz or .npy file, an array, a mapping from names to arrays, or a list of such feeds."""
 
 _OPEN_SIZE = 2
+"""The size of generated inputs along an open axis."""
+
 _LARGEST_INPUT = 2**28
 """Numbers; a file that declares more is damaged, or its user has real inputs."""
 
+_FLOATS: dict[str, Any] = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
+_INTEGERS: dict[str, tuple[Any, int, int]] = {
+    "tensor(int8)": (np.int8, -(2**7), 2**8),
+    "tensor(uint8)": (np.uint8, 0, 2**8),
+    "tensor(int16)": (np.int16, -(2**15), 2**16),
+    "tensor(uint16)": (np.uint16, 0, 2**16),
+    "tensor(int32)": (np.int32, -8, 16),
+    "tensor(int64)": (np.int64, -8, 16),
+    "tensor(bool)": (bool, 0, 2),
+}
+"""The type, the least number and the count of numbers; 32 and 64 bits may be indices, so theirs are near zero."""
+
+_UNIFORM_PARTS = 12
+_FRACTION_BITS = 20
+
 _SPREAD = 3.0
-"""The range of a Quant is three standard deviations: nearly all integers occur, and a few saturate."""
+"""Standard deviations in the range of a Quant: nearly all integers occur, and a few saturate."""
 
 
 def given_feeds(inputs: Inputs, model: ir.Model) -> list[Feed]:
-    """One feed per batch from whatever the caller has.
+    """One feed per batch, from inputs in any of the forms that `Inputs` lists.
 
     Raises:
         UsageError: A file that cannot be read, or arrays that are not the model's inputs; all of them are named.
@@ -50,22 +73,30 @@ def fitted(feed: Feed, model: ir.Model, where: str) -> Feed:
         UsageError: Types or fixed sizes that do not fit; all of them are named.
     """
     made, wrong = {}, []
-    for value in inputs_of(model):
+    for value in required_inputs(model):
         array = feed[value.name or ""]
-        kind = _kind(value)
-        cast = array if kind is None else array.astype(kind, casting="unsafe")
-        is_exact = kind is None or (kind.kind == "f" and array.dtype.kind in "iuf") or bool((cast == array).all())
-        if not is_exact or not _fits(value, array.shape, feed, model):
+        cast = _cast(array, _kind(value))
+        if cast is None or not _fits(value, array.shape, feed, model):
             given = f"{array.dtype}{list(array.shape)}"
             wrong.append(f"{value.name} is {given}, expected {_type_text(value)}{_shape_text(value)}")
-        made[value.name or ""] = cast
+        else:
+            made[value.name or ""] = cast
     if wrong:
         raise UsageError(f"{where}: {listing(wrong)}.")
     return made
 
 
+def _cast(array: Array, kind: np.dtype[Any] | None) -> Array | None:
+    """An array in the type of an input; None where an integer would change."""
+    if kind is None:
+        return array
+    cast = array.astype(kind, casting="unsafe")
+    is_exact = (kind.kind == "f" and array.dtype.kind in "iuf") or bool((cast == array).all())
+    return cast if is_exact else None
+
+
 def _fits(value: ir.Value, given: tuple[int, ...], feed: Feed, model: ir.Model) -> bool:
-    """Whether fixed sizes are as they should be; the first may be a multiple, see `cut`."""
+    """Whether the fixed sizes fit; the first may be a multiple, see `cut`."""
     if value.shape is None:
         return True
     if len(value.shape) != len(given):
@@ -73,25 +104,8 @@ def _fits(value: ir.Value, given: tuple[int, ...], feed: Feed, model: ir.Model) 
     return batch_parts(feed, model) > 1 or tuple(_sizes(value, given)) == given
 
 
-def generated_feeds(model: ir.Model, *, seed: int, batches: int) -> list[Feed]:
-    """Random inputs; open sizes become 2. A float input spreads over the range of the Quant behind it.
-
-    Raises:
-        UsageError: An input of a type, or without a number of axes, for which none can be made up; all are named.
-    """
-    wrong = [
-        f"{value.name} ({_type_text(value)}{_shape_text(value)})"
-        for value in inputs_of(model)
-        if _kind(value) is None or value.shape is None or math.prod(_made_up_sizes(value)) > _LARGEST_INPUT
-    ]
-    if wrong:
-        raise UsageError(f"no values can be made up for the inputs {listing(wrong)}. Give inputs.")
-    generator = np.random.default_rng(seed)
-    return [{v.name or "": _made_up(v, generator) for v in inputs_of(model)} for _ in range(batches)]
-
-
 def cut(feed: Feed, model: ir.Model) -> list[Feed]:
-    """A feed of several of the file's batches, one by one: 16 pictures for a file that takes one are 16 feeds."""
+    """A feed that holds several of the file's batches as separate feeds: 16 pictures for a file that takes one are 16."""
     parts = batch_parts(feed, model)
     if parts == 1:
         return [feed]
@@ -100,16 +114,19 @@ def cut(feed: Feed, model: ir.Model) -> list[Feed]:
 
 
 def batch_parts(feed: Feed, model: ir.Model) -> int:
-    """How many batches of the file's fixed size a feed holds; 1 where that is not plain."""
-    found = set()
-    for value in inputs_of(model):
-        size, array = _first_size(value), feed.get(value.name or "")
-        if array is None or size is None or value.shape is None or array.ndim != len(value.shape):
-            return 1
-        if array.shape[0] % size or array.shape[1:] != tuple(_sizes(value, array.shape))[1:]:
-            return 1
-        found.add(array.shape[0] // size)
-    return found.pop() if len(found) == 1 and 0 not in found else 1
+    """How many batches of the file's fixed size a feed holds; 1 where the inputs do not agree on a number."""
+    counts = {_batch_count(value, feed.get(value.name or "")) for value in required_inputs(model)}
+    return (counts.pop() or 1) if len(counts) == 1 else 1
+
+
+def _batch_count(value: ir.Value, array: Array | None) -> int | None:
+    """How many batches of an input's fixed size an array holds; None where it does not fit."""
+    size = _first_size(value)
+    if array is None or size is None or value.shape is None or array.ndim != len(value.shape):
+        return None
+    if array.shape[0] % size or array.shape[1:] != tuple(_sizes(value, array.shape))[1:]:
+        return None
+    return int(array.shape[0] // size)
 
 
 def _sizes(value: ir.Value, given: tuple[int, ...]) -> list[int]:
@@ -124,19 +141,18 @@ def _first_size(value: ir.Value) -> int | None:
 
 
 def _feed(batch: Any, model: ir.Model, where: str) -> Feed:
-    names = [value.name or "" for value in inputs_of(model)]
+    names = [value.name or "" for value in required_inputs(model)]
     found = _named(batch, names, where)
     if isinstance(batch, (str, os.PathLike)):
         where = str(batch)
     missing = [name for name in names if name not in found]
-    if missing and len(found) == len(names):
-        return fitted(dict(zip(names, found.values(), strict=True)), model, where)  # other names, but one for each
-    if missing:
+    if missing and len(found) != len(names):
         raise UsageError(
             f"{where}: it lacks {listing(missing)} and has {listing(found) or 'nothing'}. "
             f"The model's inputs are {listing(names)}."
         )
-    return fitted({name: found[name] for name in names}, model, where)
+    in_order = found.values() if missing else [found[name] for name in names]  # other names, but one for each input
+    return fitted(dict(zip(names, in_order, strict=True)), model, where)
 
 
 def _named(batch: Any, names: Sequence[str], where: str) -> dict[str, Array]:
@@ -169,6 +185,68 @@ def _shape_text(value: ir.Value) -> str:
     return "" if value.shape is None else f"[{', '.join(str(d) if isinstance(d, int) else '?' for d in value.shape)}]"
 
 
+def generated_shapes(session: Session, open_size: int = _OPEN_SIZE) -> dict[str, tuple[int, ...]]:
+    """The shapes of a session's inputs by name, with one size for all that are open."""
+    return {i.name: tuple(d if isinstance(d, int) else open_size for d in i.shape) for i in session.get_inputs()}
+
+
+def generated_feeds(session: Session, seed: int, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Feed:
+    """Random inputs for a session, by name: for a seed the same numbers on every machine, with every version of numpy.
+
+    Floats are close to a standard normal distribution, integers of 8 and 16 bits take their whole range, wider ones
+    (they may be indices) −8 … 7, booleans are true half of the time. Without shapes, open sizes become 2.
+
+    Raises:
+        UsageError: Inputs of other types, or too large to be made up; all of them are named.
+    """
+    shapes = shapes or generated_shapes(session)
+    kinds = {i.name: i.type for i in session.get_inputs()}
+    strange = [f"{name} ({kind})" for name, kind in kinds.items() if kind not in _FLOATS and kind not in _INTEGERS]
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    strange += [f"{name} ({size} elements)" for name, size in sizes.items() if size > _LARGEST_INPUT]
+    if strange:
+        raise UsageError(f"no values can be made up for the inputs {listing(strange)}. Give the inputs.")
+    # the raw bits of PCG64 are guaranteed for a seed; numpy's distributions may change
+    bits = np.random.PCG64(seed)
+    return {name: _generated(bits, sizes[name], kinds[name]).reshape(shape) for name, shape in shapes.items()}
+
+
+def _generated(bits: np.random.PCG64, count: int, kind: str) -> Array:
+    if kind in _FLOATS:
+        return _nearly_normal(bits, count).astype(_FLOATS[kind])
+    made, least, span = _INTEGERS[kind]
+    raw = np.asarray(bits.random_raw(count), np.uint64) >> np.uint64(40)
+    return np.asarray((raw % np.uint64(span)).astype(np.int64) + least).astype(made)
+
+
+def _nearly_normal(bits: np.random.PCG64, count: int) -> NDArray[np.float64]:
+    """Sums of twelve uniform numbers, minus six: variance 1, and exact, so that no library's logarithm matters."""
+    total = np.zeros(count, np.int64)
+    for _ in range(_UNIFORM_PARTS // 3):
+        raw = np.asarray(bits.random_raw(count), np.uint64)
+        for part in range(3):
+            total += ((raw >> np.uint64(part * _FRACTION_BITS)) & np.uint64(2**_FRACTION_BITS - 1)).astype(np.int64)
+    return np.asarray(total / 2**_FRACTION_BITS - _UNIFORM_PARTS / 2)
+
+
+def spread_feeds(model: ir.Model, *, seed: int, batches: int) -> list[Feed]:
+    """Random inputs for a model; a float input spreads over the range of the Quant behind it, open sizes become 2.
+
+    Raises:
+        UsageError: Inputs of other types, without a number of axes, or too large; all of them are named.
+    """
+    inputs = required_inputs(model)
+    wrong = [f"{v.name} ({_type_text(v)}{_shape_text(v)})" for v in inputs if not _can_be_made_up(v)]
+    if wrong:
+        raise UsageError(f"no values can be made up for the inputs {listing(wrong)}. Give inputs.")
+    generator = np.random.default_rng(seed)
+    return [{v.name or "": _made_up(v, generator) for v in inputs} for _ in range(batches)]
+
+
+def _can_be_made_up(value: ir.Value) -> bool:
+    return _kind(value) is not None and value.shape is not None and math.prod(_made_up_sizes(value)) <= _LARGEST_INPUT
+
+
 def _made_up_sizes(value: ir.Value) -> list[int]:
     assert value.shape is not None  # the caller has looked
     return [d if isinstance(d, int) and d >= 0 else _OPEN_SIZE for d in value.shape]
@@ -176,7 +254,7 @@ def _made_up_sizes(value: ir.Value) -> list[int]:
 
 def _made_up(value: ir.Value, generator: np.random.Generator) -> Array:
     kind = _kind(value)
-    assert kind is not None  # generated_feeds has looked
+    assert kind is not None  # spread_feeds has looked
     shape = _made_up_sizes(value)
     if kind.kind == "f":
         return (generator.standard_normal(shape) * _deviation(value)).astype(kind)

@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 
-from linger.verification.devices.comparison_result import FileComparison
-from linger.verification.devices.tensor_difference import TensorDifference
+from linger.verification.devices.comparison_result import FileComparison, TensorDifference
 
 
 def row(name, a, b, **settings):
@@ -60,3 +59,10 @@ def test_json():
     (found,) = content["rows"]
     assert found["first"] == {"batch": 0, "index": [1], "a": 2, "b": 3}
     assert (found["largest"], found["largest_real"], found["unit"], found["scale"]) == (1.0, 0.25, "LSB", 4.0)
+
+
+def test_a_comparison_is_shown_in_one_line():
+    assert repr(comparison(row("q", [1, 2], [1, 2]))) == "FileComparison(ok, 1 tensor, 0 of 2 values differ)"
+    assert repr(comparison(row("p", [1], [1]), row("q", [1, 2], [1, 3]))) == (
+        "FileComparison(not ok, 2 tensors, 1 of 3 values differ)"
+    )

@@ -144,7 +144,7 @@ def test_damaged_stored_inputs_are_found(folder, at):
 def test_a_batch_that_is_not_there_is_found(folder):
     import hashlib
 
-    from linger.verification.recording_files import npz_content
+    from linger.verification.array_files import npz_content
 
     def change(content):
         made = npz_content({"0/x": X, "2/x": X})

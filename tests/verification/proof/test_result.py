@@ -111,3 +111,11 @@ def test_rows_have_fingerprints_of_all_batches():
     output = FloatRow("y", is_exact=True)
     output.add(np.array([1.0, 2.0], np.float32), error=0.5)
     assert (output.dtype, output.values, output.error, len(output.as_dict()["sha256"])) == ("float32", 2, 0.5, 64)
+
+
+def test_a_verification_is_shown_in_one_line():
+    row = TensorRow("x")
+    row.add(np.array([1, 2], np.int8))
+    assert repr(verification(rows=[row])) == "Verification(ok, 1 tensor, 0 of 2 integers differ)"
+    row.differing = 1
+    assert repr(verification(rows=[row, row])) == "Verification(not ok, 2 tensors, 2 of 4 integers differ)"

@@ -97,3 +97,8 @@ def defined_in(graph: ir.Graph) -> dict[ir.Value, None]:
     for node in graph:
         defined.update(dict.fromkeys(node.outputs))
     return defined
+
+
+def required_inputs(model: ir.Model) -> list[ir.Value]:
+    """The inputs that a caller has to give: those without a default content."""
+    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]

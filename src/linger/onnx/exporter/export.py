@@ -59,7 +59,7 @@ from linger.simulation.example_call import (
     run_once,
 )
 from linger.simulation.preserve import preserved
-from linger.verification.size_trials import OWN_TRIALS
+from linger.verification.other_sizes import OWN_TRIALS
 
 Target = str | os.PathLike[str] | IO[bytes]
 
@@ -281,7 +281,7 @@ def _refuse_parts(model: Any, *, is_quantized: bool) -> None:
     if found:
         raise UsageError(
             f"export: {listing(found)} of this model is quantised, the model as a whole is not. "
-            "ExampleCall linger.init on the whole model and export what it returns."
+            "Call linger.init on the whole model and export what it returns."
         )
 
 

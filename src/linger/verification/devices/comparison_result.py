@@ -1,15 +1,192 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a comparison of two files, or of a file and a device, found."""
+"""The result of comparing two files, or a file and a device: how each pair of tensors differs, in units of the last bit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Any
 
-from linger.errors import listing
-from linger.verification.devices.tensor_difference import TensorDifference
+import numpy as np
+
+from linger.errors import counted, listing
+from linger.verification.array_files import Array
 
 _SHOWN_NAMES = 5
+
+_WIDEST_SATURATING = 4
+"""Bytes: integers of 64 bits are counts and indices, not saturating numbers."""
+
+
+@dataclass(frozen=True)
+class DifferingElement:
+    """Where two tensors differ first, with both values as they are stored."""
+
+    batch: int
+    index: tuple[int, ...]
+    a: Any
+    b: Any
+
+    def __str__(self) -> str:
+        return f"{list(self.index)} of batch {self.batch}: a has {self.a}, b has {self.b}"
+
+
+@dataclass
+class TensorDifference:
+    """One pair of tensors over all batches.
+
+    Attributes:
+        name: The tensor in a.
+        other: The tensor, or the dump, in b.
+        matched: How the two found each other: "name", "normalised name", "structure", …
+        op_type: The type of the node that makes it in a.
+        scale: The scale of the unit: real values times it are integers; None where no scale is known.
+        values: How many numbers were compared.
+        differing: How many of them differ.
+        largest: The largest |difference| in LSB (in real numbers where no scale is known).
+        largest_real: The same as a real number; None for integers whose scale is not known.
+        first: Where they differ first.
+        saturated_a: How many integers of a are the smallest or the largest of their width.
+        saturated_b: The same of b.
+        notes: What else is worth knowing: other types, shapes, scales.
+    """
+
+    name: str
+    other: str
+    matched: str = "name"
+    op_type: str = ""
+    scale: float | None = None
+    dtype_a: str = ""
+    dtype_b: str = ""
+    shape: tuple[int, ...] = ()
+    values: int = 0
+    differing: int = 0
+    largest: float = 0.0
+    largest_real: float | None = None
+    first: DifferingElement | None = None
+    saturated_a: int = 0
+    saturated_b: int = 0
+    notes: dict[str, None] = field(default_factory=dict)
+    _sum: float = field(default=0.0, repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether all numbers are equal."""
+        return self.differing == 0
+
+    @property
+    def mean(self) -> float:
+        """The mean |difference| of all numbers, in the unit of `largest`."""
+        return self._sum / self.values if self.values else 0.0
+
+    @property
+    def unit(self) -> str:
+        """What `largest` and `mean` count."""
+        return "LSB" if self.scale is not None or not self._is_float else "real"
+
+    @property
+    def _is_float(self) -> bool:
+        return self.dtype_a.startswith("float") and self.dtype_b.startswith("float")
+
+    def note(self, text: str) -> None:
+        """Keep a remark, once."""
+        self.notes[text] = None
+
+    def add(
+        self,
+        batch: int,
+        a: Array,
+        b: Array,
+        *,
+        scale_a: float | None = None,
+        scale_b: float | None = None,
+        bits: int | None = None,
+        tolerance: float = 0.0,
+    ) -> None:
+        """Count one batch.
+
+        Args:
+            batch: Its number.
+            a: The tensor of a.
+            b: The tensor of b.
+            scale_a: The scale of a, where it is known.
+            scale_b: The scale of b.
+            bits: The width of the integers, where it is less than that of their type.
+            tolerance: How far two floats without a scale may lie apart, as a part of the largest |a|.
+        """
+        self.dtype_a, self.dtype_b, self.shape = str(a.dtype), str(b.dtype), a.shape
+        self._note_types(a, b, scale_a, scale_b)
+        self.saturated_a += saturated(a, bits)
+        self.saturated_b += saturated(b, bits)
+        if not _same_shape(a, b):
+            self._count_shapes(batch, a, b)
+            return
+        b = b.reshape(a.shape)
+        unit = _unit(a, b, scale_a, scale_b)
+        self.scale = unit
+        in_a, in_b = in_units(a, scale_a, unit), in_units(b, scale_b, unit)
+        is_equal = _equal(in_a, in_b)
+        distance = _distance(in_a, in_b, is_equal)
+        if unit is None and a.dtype.kind == "f" and b.dtype.kind == "f" and tolerance:
+            finite = np.abs(in_a[np.isfinite(in_a)])
+            is_equal |= distance <= tolerance * float(finite.max(initial=0.0))
+        self._count(batch, a, b, ~is_equal, distance)
+
+    def _count(self, batch: int, a: Array, b: Array, differs: Array, distance: Array) -> None:
+        self.values += a.size
+        count = int(np.count_nonzero(differs))
+        self.differing += count
+        self._sum += float(distance.sum())
+        self.largest = max(self.largest, float(distance.max(initial=0.0)))
+        if self.scale is not None:
+            self.largest_real = self.largest / self.scale
+        elif self._is_float:
+            self.largest_real = self.largest
+        if count and self.first is None:
+            index = tuple(int(i) for i in np.unravel_index(int(np.argmax(differs)), differs.shape))
+            self.first = DifferingElement(batch, index, a[index].item(), b[index].item())
+
+    def _count_shapes(self, batch: int, a: Array, b: Array) -> None:
+        """Numbers in other places cannot be subtracted: all of them count as differing."""
+        self.values += max(a.size, b.size)
+        self.differing += max(a.size, b.size, 1)
+        self.note(f"shape {_times(a.shape)} against {_times(b.shape)}")
+        if self.first is None:
+            self.first = DifferingElement(batch, (), f"shape {_times(a.shape)}", f"shape {_times(b.shape)}")
+
+    def _note_types(self, a: Array, b: Array, scale_a: float | None, scale_b: float | None) -> None:
+        if a.dtype != b.dtype:
+            self.note(f"{a.dtype} against {b.dtype}")
+        if scale_a is not None and scale_b is not None and scale_a != scale_b:
+            self.note(f"scale {scale_a:g} against {scale_b:g}")
+        if a.shape != b.shape and _same_shape(a, b):
+            self.note(f"shape {_times(a.shape)} against {_times(b.shape)}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        first = self.first
+        return {
+            "name": self.name,
+            "other": self.other,
+            "matched": self.matched,
+            "op_type": self.op_type,
+            "dtype_a": self.dtype_a,
+            "dtype_b": self.dtype_b,
+            "shape": list(self.shape),
+            "scale": self.scale,
+            "unit": self.unit,
+            "values": self.values,
+            "differing": self.differing,
+            "largest": _plain(self.largest),
+            "mean": _plain(self.mean),
+            "largest_real": None if self.largest_real is None else _plain(self.largest_real),
+            "first": None
+            if first is None
+            else {"batch": first.batch, "index": list(first.index), "a": _plain(first.a), "b": _plain(first.b)},
+            "saturated_a": self.saturated_a,
+            "saturated_b": self.saturated_b,
+            "notes": list(self.notes),
+        }
 
 
 @dataclass(frozen=True)
@@ -28,7 +205,7 @@ class FirstDivergence:
         return f"{self.row.name}{made_by} at {self.row.first}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FileComparison:
     """Every pair of tensors, in the order of execution.
 
@@ -51,6 +228,11 @@ class FileComparison:
     only_b: tuple[str, ...] = ()
     missing_outputs: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        verdict = "ok" if self.ok else "not ok"
+        differ = f"{self.differing} of {self.values} values differ"
+        return f"FileComparison({verdict}, {counted(len(self.rows), 'tensor')}, {differ})"
 
     @property
     def first(self) -> FirstDivergence | None:
@@ -83,12 +265,12 @@ class FileComparison:
 
     def _sentences(self) -> list[str]:
         wrong = self.worst
-        counted = f"{count(self.values, 'value')}, {count(self.batches, 'batch')}."
+        total = f"{counted(self.values, 'value')}, {counted(self.batches, 'batch')}."
         if wrong:
-            said = [f"{len(wrong)} of {count(len(self.rows), 'tensor')} differ: {self.differing} of {counted}"]
+            said = [f"{len(wrong)} of {counted(len(self.rows), 'tensor')} differ: {self.differing} of {total}"]
         else:
             said = [
-                f"Equal: {count(len(self.rows), 'tensor')}, {counted}"
+                f"Equal: {counted(len(self.rows), 'tensor')}, {total}"
                 if self.values
                 else "No tensor could be compared."
             ]
@@ -122,11 +304,55 @@ class FileComparison:
         }
 
 
-def count(number: int, noun: str) -> str:
-    """A number with its noun.
+def in_units(array: Array, scale: float | None, unit: float | None) -> Array:
+    """The numbers of a tensor in units of 1/`unit`: integers of that scale as they are, real values multiplied."""
+    if array.dtype.kind in "iub":
+        is_same = scale is None or unit is None or scale == unit
+        return array if is_same else array.astype(np.float64) * (unit / scale)  # type: ignore[operator]  # both known
+    wide = array.astype(np.float64) if array.dtype.kind == "f" else array
+    return wide if unit is None else wide * unit
 
-    >>> count(1, "batch"), count(3, "batch"), count(2, "tensor")
-    ('1 batch', '3 batches', '2 tensors')
-    """
-    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{number} {noun}{ending}"
+
+def saturated(array: Array, bits: int | None = None) -> int:
+    """How many integers are the smallest or the largest of their width, which is that of their type unless given."""
+    if array.dtype.kind != "i" or array.dtype.itemsize > _WIDEST_SATURATING:
+        return 0
+    largest = 2 ** ((bits or array.dtype.itemsize * 8) - 1) - 1
+    return int(np.count_nonzero((array <= -largest - 1) | (array >= largest)))
+
+
+def _unit(a: Array, b: Array, scale_a: float | None, scale_b: float | None) -> float | None:
+    """The scale in which both are counted: that of an integer tensor rather than that of a float one, a's rather than b's."""
+    if a.dtype.kind == "f" and b.dtype.kind != "f" and scale_b is not None:
+        return scale_b
+    return scale_a if scale_a is not None else scale_b
+
+
+def _equal(a: Array, b: Array) -> Array:
+    is_equal = np.asarray(a == b)
+    if a.dtype.kind == "f" and b.dtype.kind == "f":
+        is_equal |= np.isnan(a) & np.isnan(b)
+    return is_equal
+
+
+def _distance(a: Array, b: Array, is_equal: Array) -> Array:
+    """|a − b|; infinite where only one of them is a number."""
+    if a.dtype.kind not in "iufb" or b.dtype.kind not in "iufb":
+        return np.where(is_equal, 0.0, math.inf)
+    with np.errstate(invalid="ignore"):  # ∞ − ∞
+        distance = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    return np.where(is_equal, 0.0, np.where(np.isnan(distance), math.inf, distance))
+
+
+def _same_shape(a: Array, b: Array) -> bool:
+    """The same sizes, those of 1 left out: they do not move a number."""
+    return [n for n in a.shape if n != 1] == [n for n in b.shape if n != 1]
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has: it knows neither infinity nor NaN."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,16 +7,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
-from linger.verification.array_files import load_arrays, read_text
+from linger.verification.array_files import Array, load_arrays, natural_order, read_text
 from linger.verification.devices.dump_manifest import NAMES, ManifestEntry, read_manifest
-
-Array = NDArray[Any]
 
 ARRAY_SUFFIXES = (".npz", ".npy")
 TEXT_SUFFIXES = (".txt", ".text", ".csv")
@@ -100,9 +96,6 @@ def read_dumps(path: Path) -> Dumps:
     return found
 
 
-# -- with a manifest ------------------------------------------------------------------------------------------
-
-
 def _read_listed(manifest: Path, found: Dumps) -> None:
     entries, problems = read_manifest(manifest)
     found.problems += problems
@@ -156,11 +149,8 @@ def _listed_text(path: Path, entry: ManifestEntry) -> DumpTensor:
     return DumpTensor(entry.name, array, str(path), entry.scale, has_shape, text.decimals, is_text=True)
 
 
-# -- without one ----------------------------------------------------------------------------------------------
-
-
 def _read_folder(folder: Path, batch: int, found: Dumps, *, is_top: bool = False) -> None:
-    for path in sorted(folder.iterdir(), key=lambda p: _natural(p.name)):
+    for path in sorted(folder.iterdir(), key=natural_order):
         if path.name.startswith(".") or path.name.lower() in _QUIET:
             continue
         if path.is_dir():
@@ -228,8 +218,3 @@ def _read_dumper_text(path: Path, batch: int, found: Dumps) -> None:
         found.add(batch, _from_text(path, match["name"]))
     elif match["part"] != "outputs":
         found.unread.append(path.name)
-
-
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Sorts `b10` behind `b9`."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]

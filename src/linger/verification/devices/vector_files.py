@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linger.files import file_stem
-from linger.verification.recording_files import write_npz
-
-Array = NDArray[Any]
+from linger.verification.array_files import Array, write_npz
 
 FORMATS = ("npz", "bin", "text")
 MANIFEST = "manifest.json"
@@ -154,9 +151,6 @@ def _entry(vector: Vector, formats: Sequence[str]) -> dict[str, Any]:
     }
 
 
-# -- the C header ---------------------------------------------------------------------------------------------
-
-
 class CHeader:
     """Arrays of at most `limit` numbers as C; larger ones are named in a comment."""
 
@@ -206,9 +200,6 @@ def _c_number(number: Any, dtype: np.dtype[Any]) -> str:
 
 def _comment(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text).replace("*/", "* /").replace("/*", "/ *")
-
-
-# -- the page that explains -----------------------------------------------------------------------------------
 
 
 def _readme(manifest: dict[str, Any], batches: int, formats: Sequence[str], header_limit: int | None) -> str:

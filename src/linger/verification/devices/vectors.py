@@ -12,22 +12,21 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from linger.errors import UsageError, VerificationError, listing
 from linger.files import require_free_folder, write_folder
+from linger.graph.core.walking import required_inputs
 from linger.graph.files.model_io import ModelLike
 from linger.progress import progress
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
+from linger.verification.array_files import Array
+from linger.verification.devices.file_runner import TensorFact, tensor_facts
 from linger.verification.devices.vector_files import FORMATS, Vector, is_vector_folder, write_vector_files
-from linger.verification.feeds import Feed, generated_feeds, given_feeds
+from linger.verification.feeds import Feed, given_feeds, spread_feeds
 from linger.verification.proof.verify import verify_file
 from linger.verification.recording import Recording
-from linger.verification.tensor_facts import TensorFact, inputs_of, tensor_facts
 from linger.version import __version__
-
-Array = NDArray[Any]
 
 _INTEGERS = (np.int8, np.int16, np.int32)
 HEADER_LIMIT = 1024
@@ -99,7 +98,7 @@ def write_vectors(
     run = _Run(model)
     feeds = given_feeds(inputs, run.model) if inputs is not None else None
     if feeds is None:
-        feeds = generated_feeds(run.model, seed=seed, batches=batches)
+        feeds = spread_feeds(run.model, seed=seed, batches=batches)
     run.verify(feeds)
 
     def about() -> dict[str, Any]:
@@ -132,7 +131,7 @@ class _Run:
     def __init__(self, model: ModelLike) -> None:
         session = Session(model)
         self._source, self.model = model, session.model
-        self._compute = Reference(self.model).intermediates
+        self._compute = Reference(self.model, is_checked=True).intermediates
         self._facts = tensor_facts(self.model)
         self._constants = _constants(self.model)
         self._outputs = {value.name for value in self.model.graph.outputs}
@@ -162,8 +161,9 @@ class _Run:
             UsageError: There is nothing quantised in the file.
             VerificationError: They differ.
         """
-        names = [value.name or "" for value in inputs_of(self.model)]
-        result = verify_file(self.model, (Recording(inputs=[feed[n] for n in names]) for feed in feeds))
+        names = [value.name or "" for value in required_inputs(self.model)]
+        recordings = (Recording(inputs=[feed[n] for n in names]) for feed in feeds)
+        result = verify_file(self.model, recordings, loaded=self.model)
         if not result.integers:
             raise UsageError(f"{_label(self._source)}: there is no quantised tensor in it. Give a quantised file.")
         if not result.ok:

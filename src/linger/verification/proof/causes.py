@@ -23,7 +23,8 @@ from linger.graph.files.model_io import copied
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime import saturation
 from linger.runtime.reference import Reference
-from linger.verification.proof.comparison import Array, Arrays, Batch, RecordingComparison, Way, unequal
+from linger.verification.array_files import Array
+from linger.verification.proof.comparison import Arrays, Batch, RecordingComparison, Way, unequal
 from linger.verification.proof.first_divergence import ancestors, nodes_before
 from linger.verification.proof.result import Cause, Flip, FloatRow, TensorRow
 from linger.verification.recording import Recording

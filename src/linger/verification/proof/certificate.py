@@ -31,13 +31,13 @@ from linger.errors import UsageError, VerificationError
 from linger.files import places_beside, write_atomically, write_together
 from linger.runtime.saturation import has_saturating_products
 from linger.runtime.session import LEVELS
+from linger.verification.array_files import npz_content
 from linger.verification.fingerprints import FileStamp, are_unchanged, file_sha256
-from linger.verification.recording_files import npz_content
 from linger.version import __version__
 
 SCHEMA, SCHEMA_VERSION = "linger-certificate", 1
 GENERATOR = "pcg64-sum-of-12"
-"""How seeds become inputs: `linger.runtime.generated`."""
+"""The method by which seeds become inputs: `linger.verification.feeds.generated_feeds`."""
 
 EQUAL, DIFFERENT = "equal", "different"
 GENERATED, EMBEDDED, STORED = "generated", "embedded", "stored"

@@ -20,10 +20,10 @@ from linger.graph.core.walking import inputs_within
 from linger.graph.facts.stated_formats import is_quantising
 from linger.runtime.reference import Reference
 from linger.runtime.session import Options, Session, make_session_options
+from linger.verification.array_files import Array
 from linger.verification.proof.result import Divergence, FloatRow, TensorRow
 from linger.verification.recording import Recording
 
-Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 
 INTEGER_TYPES = frozenset(np.dtype(t) for t in (np.int8, np.int16, np.int32, np.uint8, np.uint16, np.uint32))

@@ -24,9 +24,9 @@ from linger.graph.facts.stated_formats import is_quantising
 from linger.graph.files.external_data import exchanged, in_memory
 from linger.graph.files.model_io import load
 from linger.runtime.session import Session
+from linger.verification.array_files import Array
 from linger.verification.proof.comparison import (
     PLAIN,
-    Array,
     Arrays,
     Batch,
     RecordingComparison,

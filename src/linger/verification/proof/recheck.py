@@ -17,8 +17,9 @@ import onnx_ir as ir
 from linger.errors import LingerError, UsageError, VerificationError, listing
 from linger.graph.files.model_io import load
 from linger.progress import progress
-from linger.runtime.generated import generated_feeds
 from linger.runtime.session import Session, checked_levels
+from linger.verification.array_files import UNREADABLE, Array, arrays_in
+from linger.verification.feeds import generated_feeds
 from linger.verification.fingerprints import file_sha256, fingerprint
 from linger.verification.proof.certificate import (
     EMBEDDED,
@@ -28,11 +29,10 @@ from linger.verification.proof.certificate import (
     is_untouched,
     read_certificate,
 )
-from linger.verification.proof.comparison import Array, Way
+from linger.verification.proof.comparison import Way
 from linger.verification.proof.result import Verification
 from linger.verification.proof.verify import data_files, verify_file
 from linger.verification.recording import Recording
-from linger.verification.recording_files import UNREADABLE, arrays_in
 
 _MOST_NAMED = 12
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linger.errors import counted
 from linger.verification.fingerprints import Fingerprint
 from linger.verification.proof.certificate import DIFFERENT, EQUAL, Evidence, write_certificate
 
@@ -341,13 +342,3 @@ class Verification:
             "tensors": [row.as_dict() for row in self.rows],
             "outputs": [row.as_dict() for row in self.outputs if row.is_output],
         }
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> counted(1, "batch"), counted(3, "batch"), counted(2, "tensor")
-    ('1 batch', '3 batches', '2 tensors')
-    """
-    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{number} {noun}{ending}"

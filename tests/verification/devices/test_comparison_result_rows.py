@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from linger.verification.devices.tensor_difference import Place, TensorDifference, in_units, saturated
+from linger.verification.devices.comparison_result import DifferingElement, TensorDifference, in_units, saturated
 
 
 def difference(a, b, **settings):
@@ -18,7 +18,7 @@ def difference(a, b, **settings):
 def test_integers_are_counted_in_lsb():
     row = difference(np.array([[1, 2, 3, 4]], np.int8), np.array([[1, 5, 3, 3]], np.int8), scale_a=16.0, scale_b=16.0)
     assert (row.values, row.differing, row.largest, row.mean) == (4, 2, 3.0, 1.0)  # |−3| + |1| over 4
-    assert row.first == Place(0, (0, 1), 2, 5)
+    assert row.first == DifferingElement(0, (0, 1), 2, 5)
     assert row.largest_real == 3 / 16
     assert row.unit == "LSB"
     assert not row.ok
@@ -98,7 +98,7 @@ def test_sizes_of_one_do_not_matter_and_are_noted():
 def test_other_sizes_are_a_difference_of_all():
     row = difference(np.zeros((2, 3), np.int8), np.zeros((3, 2), np.int8))
     assert row.differing == 6
-    assert row.first == Place(0, (), "shape 2x3", "shape 3x2")
+    assert row.first == DifferingElement(0, (), "shape 2x3", "shape 3x2")
 
 
 def test_an_empty_tensor_against_a_full_one_differs():
@@ -111,7 +111,7 @@ def test_batches_add_up_and_the_first_place_stays():
     row.add(0, np.int8([1, 2]), np.int8([1, 2]))
     row.add(1, np.int8([1, 2]), np.int8([1, 4]))
     row.add(2, np.int8([1, 2]), np.int8([9, 2]))
-    assert (row.values, row.differing, row.largest, row.first) == (6, 2, 8.0, Place(1, (1,), 2, 4))
+    assert (row.values, row.differing, row.largest, row.first) == (6, 2, 8.0, DifferingElement(1, (1,), 2, 4))
     assert row.mean == 10 / 6
 
 

@@ -3,9 +3,8 @@
 import onnx_ir as ir
 import pytest
 
-from linger.errors import UsageError
-from linger.verification.other_sizes import OpenAxis
-from linger.verification.size_trials import SizeTrials, input_names, open_axes_of
+from linger.errors import LingerError, UsageError
+from linger.verification.other_sizes import OpenAxis, SizeTrials, open_axes_of
 
 EXAMPLE = {"x": (2, 3, 9), "w": (1,)}
 
@@ -21,7 +20,6 @@ def file():
 def test_open_axes_of_a_file():
     found = open_axes_of(file(), EXAMPLE | {"k": (1,)})
     assert found == [OpenAxis("x", 0, "n", 2), OpenAxis("x", 2, "x[2]", 9)]
-    assert input_names(file()) == ["x", "w"]
 
 
 def test_linger_chooses_until_enough_were_possible():
@@ -51,3 +49,22 @@ def test_named_sizes():
 def test_sizes_that_the_file_does_not_leave_open(sizes, message):
     with pytest.raises(UsageError, match=message):
         list(SizeTrials(sizes).shapes(file(), EXAMPLE))
+
+
+def refuse_small(number, shapes):
+    if shapes["x"][2] < 8:
+        raise LingerError("too small")
+    return number, shapes["x"]
+
+
+def test_a_size_that_is_impossible_is_skipped_and_the_next_one_tried():
+    trials = SizeTrials(2)
+    assert list(trials.results(refuse_small, file(), EXAMPLE)) == [(0, (3, 3, 21)), (2, (4, 3, 11))]
+    assert (trials.tried, trials.skipped) == (["x 3×3×21, w 1", "x 4×3×11, w 1"], ["x 4×3×7, w 1"])
+
+
+def test_a_size_that_was_named_must_be_possible():
+    trials = SizeTrials({"x": [(1, 3, 9), (1, 3, 4)]})
+    with pytest.raises(LingerError, match="too small"):
+        list(trials.results(refuse_small, file(), EXAMPLE))
+    assert trials.tried == ["x 1×3×9, w 1"]

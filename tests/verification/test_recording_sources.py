@@ -6,18 +6,16 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import UsageError
-from linger.verification.recording import Recording
-from linger.verification.recording_files import save_recordings
-from linger.verification.recordings import Signature, as_recordings, is_torch_model
+from linger.verification.recording import FileInterface, Recording, as_recordings, save_recordings
 
-TWO = Signature(("x", "n"), ("y",))
+TWO = FileInterface(("x", "n"), ("y",))
 X, N = np.ones((1, 3), np.float32), np.array([2], np.int64)
 Q, Y = np.array([[1, 2, 3]], np.int8), np.array([0.5], np.float32)
 
 
 def test_a_file_that_gives_an_input_a_default_does_not_ask_for_it():
     text = '<ir_version: 3, opset_import: ["": 12]> g (float[1] x, float[1] w) => (float[1] y) <float[1] w = {1}> { y = Add(x, w) }'
-    assert Signature.of(ir.from_proto(onnx.parser.parse_model(text))) == Signature(("x",), ("y",))
+    assert FileInterface.of(ir.from_proto(onnx.parser.parse_model(text))) == FileInterface(("x",), ("y",))
 
 
 def only(source, inputs=None):
@@ -84,7 +82,7 @@ def test_recordings_and_inputs_must_go_together():
     ids=["array", "tuple", "mapping", "list", "list of mappings", "iterator"],
 )
 def test_inputs_alone(inputs):
-    (found,) = as_recordings(None, inputs, Signature(("x",), ("y",)))
+    (found,) = as_recordings(None, inputs, FileInterface(("x",), ("y",)))
     assert [a is X for a in found.inputs] == [True]
     assert not found.integers
 
@@ -117,8 +115,3 @@ def test_what_is_no_recording_in_a_list_is_refused():
 def test_what_is_no_input_is_refused(inputs):
     with pytest.raises(UsageError, match="is no input"):
         only(None, inputs)
-
-
-def test_nothing_here_is_a_torch_model():
-    assert not is_torch_model({"q": Q})
-    assert not is_torch_model(None)

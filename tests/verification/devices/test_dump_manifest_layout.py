@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linger.errors import UsageError
-from linger.verification.devices.raw_layout import RawLayout
+from linger.verification.devices.dump_manifest import RawLayout
 
 
 def test_little_and_big_endian():

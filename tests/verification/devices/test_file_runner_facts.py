@@ -3,7 +3,8 @@
 import onnx_ir as ir
 import pytest
 
-from linger.verification.tensor_facts import inner_tensor_count, inputs_of, tensor_facts
+from linger.graph.core.walking import required_inputs
+from linger.verification.devices.file_runner import inner_tensor_count, tensor_facts
 from tests.support.onnx_text import BRANCH, parse
 from tests.support.small_dialect import model
 
@@ -61,7 +62,7 @@ def test_an_integer_input_has_the_scale_that_is_expected_of_it():
 
 def test_initializers_among_the_inputs_need_no_feed():
     found = parse("y = Add(x, w)", inputs="float[n] x, float[1] w", extra="<float[1] w = {1.0}>")
-    assert [v.name for v in inputs_of(found)] == ["x"]
+    assert [v.name for v in required_inputs(found)] == ["x"]
 
 
 def test_tensors_inside_branches_are_counted():

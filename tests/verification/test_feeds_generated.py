@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from linger.errors import UsageError
-from linger.runtime.generated import generated_feeds
 from linger.runtime.session import Session
+from linger.verification.feeds import generated_feeds
 from tests.support.onnx_text import parse
 
 
