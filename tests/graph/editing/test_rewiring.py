@@ -3,12 +3,13 @@
 import onnx_ir as ir
 import pytest
 
+from linger.graph.core.replace_value import can_be_output
 from linger.graph.core.tensor_text import parse_type, type_of
 from linger.graph.core.walking import inner_graphs, inputs_within
-from linger.graph.editing.rewiring import can_be_output, drop_unused, forget_downstream, hand_over
+from linger.graph.editing.edit import forget_downstream, hand_over
 from linger.graph.editing.search import Scopes, find
 from linger.graph.editing.transaction import Transaction
-from tests.support.onnx_text import BRANCH, parse, printed
+from tests.support.onnx_text import BRANCH, parse
 
 
 def tensors(model, *names):
@@ -64,26 +65,6 @@ def test_equal_types_are_kept():
     with Transaction(model, "test") as edit:
         forget_downstream(edit, x, ir.Value(name="o", type=x.type, shape=ir.Shape([None])), x.consumers())
     assert type_of(a) == "float[n]"
-
-
-@pytest.mark.parametrize(
-    ("constants_only", "nodes", "initializers"),
-    [(True, ["s=Sqrt(w)", "y=Neg(x)"], ["w"]), (False, ["y=Neg(x)"], [])],
-    ids=["constants", "everything"],
-)
-def test_what_nothing_uses_goes(constants_only, nodes, initializers):
-    model = parse("c = Constant<value_float = 1.0>() s = Sqrt(w) y = Neg(x)", extra="<float[1] w = {2.0}>")
-    with Transaction(model, "test") as edit:
-        drop_unused(edit, tensors(model, "c", "s"), constants_only=constants_only)
-    assert printed(model) == nodes
-    assert list(model.graph.initializers) == initializers
-
-
-def test_initializers_that_can_be_fed_stay():
-    model = parse("y = Neg(x)", inputs="float[n] x, float[1] w", extra="<float[1] w = {2.0}>")
-    with Transaction(model, "test") as edit:
-        drop_unused(edit, tensors(model, "w"), constants_only=False)
-    assert list(model.graph.initializers) == ["w"]
 
 
 def test_a_node_needs_what_its_branches_use():

@@ -1,10 +1,11 @@
 """Edits that hold together."""
 
-import onnx_ir as ir
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.core.walking import inner_graphs
+from linger.graph.core.replace_value import redirect, replace_outputs
+from linger.graph.core.unused import drop_unused, remove_nodes
+from linger.graph.core.walking import all_nodes, inner_graphs
 from linger.graph.editing.search import find
 from linger.graph.editing.transaction import Transaction
 from tests.support.onnx_text import BRANCH, content, parse, printed
@@ -25,18 +26,19 @@ def test_everything_is_undone_in_the_middle_of_everything():
         g = edit.builder(model.graph, "new/")
         made = g.op("Mine", g.Sqrt(g.Add(mul.inputs[0], 3.0)), _domain="my")
         edit.place(g, model.graph, after=mul)
-        edit.redirect(add.outputs[0].uses(), made)
-        edit.rename(add.outputs[0])
-        edit.rename(model.graph.initializers["v"], "vv")
-        edit.retype(add.outputs[0], None, None)
-        edit.set_output(model.graph, 0, made)
-        edit.remove(neg)
-        edit.remove(add)
-        edit.drop_initializer(model.graph.initializers["vv"])
+        redirect(add.outputs[0].uses(), made)
+        edit.set_aside_name(add.outputs[0])
+        model.graph.initializers["v"].name = "vv"
+        add.outputs[0].type = add.outputs[0].shape = None
+        replace_outputs(neg.outputs[0], made)
+        remove_nodes([neg, add])
+        drop_unused([model.graph.initializers["vv"]])
+        model.graph.initializers["w"].name = "v"
         assert len(model.graph) == 4
         raise StoppedError
     assert content(model) == before
     assert list(model.graph) == order
+    assert [value.const_value.name for value in model.graph.initializers.values()] == ["w", "v"]
     assert [n.op_type for n in model.graph.inputs[0].consumers()] == ["Mul"]
 
 
@@ -45,8 +47,8 @@ def test_removed_branches_let_go_and_come_back():
     before = content(model)
     [node] = find(model, "If")
     a = find(model, "Exp")[0].outputs[0]
-    with pytest.raises(StoppedError), Transaction(model, "test") as edit:  # noqa: PT012
-        edit.remove(node)
+    with pytest.raises(StoppedError), Transaction(model, "test"):  # noqa: PT012
+        remove_nodes([node])
         assert not a.uses()
         raise StoppedError
     assert content(model) == before
@@ -60,7 +62,7 @@ def test_nodes_are_sorted_at_the_end():
         g = edit.builder(model.graph, "n/")
         made = g.Abs(model.graph.inputs[0])
         edit.place(g, model.graph, after=neg)
-        edit.redirect([(neg, 0)], made)
+        redirect([(neg, 0)], made)
     assert printed(model) == ["n/Abs=Abs(x)", "y=Neg(n/Abs)"]
 
 
@@ -69,9 +71,9 @@ def test_a_cycle_is_an_error_and_undone():
     before = content(model)
     with (
         pytest.raises(GraphError, match="test: the nodes would depend on each other"),
-        Transaction(model, "test") as edit,
+        Transaction(model, "test"),
     ):
-        edit.redirect([(model.graph[0], 0)], model.graph[1].outputs[0])
+        redirect([(model.graph[0], 0)], model.graph[1].outputs[0])
     assert content(model) == before
 
 
@@ -91,8 +93,8 @@ def test_names_are_free_in_the_whole_model():
         g = edit.builder(then_branch, "")
         made = g.Neg("a", _name=None)
         edit.place(g, then_branch)
-        edit.rename(made, None)
-    names = [o.name for n in ir.traversal.RecursiveGraphIterator(model.graph) for o in n.outputs]
+        edit.set_aside_name(made)
+    names = [o.name for n in all_nodes(model) for o in n.outputs]
     assert len(names) == len(set(names))
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import onnx_ir as ir
 
@@ -14,6 +15,21 @@ from linger.graph.core.walking import all_graphs, defined_in
 def can_be_output(value: ir.Value, graph: ir.Graph | None) -> bool:
     """Whether a tensor can take the place and the name of an output: a node of the graph makes it, and it is no output yet."""
     return value.producer() is not None and value.graph is graph and not value.is_graph_output()
+
+
+def redirect(uses: Iterable[tuple[ir.Node, int]], value: ir.Value) -> None:
+    """Let inputs of nodes, each given as a node and a position, read a tensor."""
+    for node, index in uses:
+        node.replace_input_with(index, value)
+
+
+def replace_outputs(old: ir.Value, new: ir.Value) -> None:
+    """Put a tensor wherever another one is an output of its graph."""
+    graph = old.graph
+    assert graph is not None  # it is one of its outputs
+    for index, output in enumerate(graph.outputs):
+        if output is old:
+            graph.outputs[index] = new
 
 
 def take_name(old: ir.Value, new: ir.Value) -> None:
@@ -124,16 +140,16 @@ class ValueReplacer:
         uses = old.uses()
         if self._is_hidden(new.name, [old], new.graph):
             return False
-        for user, index in uses:
-            user.replace_input_with(index, new)
+        redirect(uses, new)
         return bool(uses)
 
 
 def _stand_in(old: ir.Value, new: ir.Value, *, with_name: bool) -> None:
     """Replace every use; a new output takes the name and the declared type of the old one."""
     is_output = old.is_graph_output()
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    redirect(old.uses(), new)
     if is_output:
+        replace_outputs(old, new)
         if old.type is not None:
             new.type, new.shape = old.type, old.shape if old.shape is not None else new.shape
         new.doc_string = old.doc_string or new.doc_string

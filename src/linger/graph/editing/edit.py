@@ -13,16 +13,11 @@ import onnx_ir as ir
 from linger.errors import UsageError, listing
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
+from linger.graph.core.replace_value import can_be_output, redirect, replace_outputs
+from linger.graph.core.unused import drop_unused, is_used, remove_nodes
 from linger.graph.core.walking import inner_graphs, inputs_within, nodes_within
-from linger.graph.editing.build import Build, results_of
+from linger.graph.editing.build import Build, GraphBuilder, results_of
 from linger.graph.editing.pattern import Match, Pattern, matches
-from linger.graph.editing.rewiring import (
-    become_output,
-    can_be_output,
-    drop_unused,
-    forget_downstream,
-    hand_over,
-)
 from linger.graph.editing.search import NodeLike, Scopes, TensorLike
 from linger.graph.editing.transaction import Transaction
 
@@ -53,39 +48,50 @@ def insert(
         assert graph is not None  # the scopes know it
         uses = _uses(edit.scopes, value, before)
         is_output = before is None and value.is_graph_output()
-        if not uses and not is_output:
-            raise UsageError(f"{where}: nothing uses this tensor, so nothing can be inserted behind it.")
-        if is_output and value.producer() is None:
-            raise UsageError(f"{where}: it is an input and an output, and both keep their name. Use before=….")
+        _require_place(value, uses, is_output=is_output)
         g = edit.builder(graph, f"{where}/")
         made = results_of(build(g, value), "insert")
         if len(made) != 1 or made[0].producer() not in g.nodes:
             raise UsageError(f"{where}: the build function must return one tensor that its nodes make.")
         edit.place(g, graph, after=value.producer())
         forget_downstream(edit, value, made[0], [node for node, _ in uses])
-        edit.redirect(uses, made[0])
+        redirect(uses, made[0])
         if is_output:
-            if made[0].type is None:
-                edit.retype(made[0], value.type, value.shape)
-            become_output(edit, value, made[0])
-            edit.rename(value)
-            edit.rename(made[0], where)
+            _give_type(made[0], value)
+            replace_outputs(value, made[0])
+            edit.set_aside_name(value)
+            made[0].name = where
     changes = Changes()
     users = [*dict.fromkeys(describe(node) for node, _ in uses), *(["the output"] if is_output else [])]
     changes.note(where, f"{listing(n.op_type for n in g.nodes)} inserted, used by {listing(users)}")
     return changes
 
 
+def _require_place(value: ir.Value, uses: list[tuple[ir.Node, int]], *, is_output: bool) -> None:
+    """Refuse a tensor behind which nothing can be inserted."""
+    if not uses and not is_output:
+        raise UsageError(f"{value.name or '?'}: nothing uses this tensor, so nothing can be inserted behind it.")
+    if is_output and value.producer() is None:
+        raise UsageError(f"{value.name or '?'}: it is an input and an output, and both keep their name. Use before=….")
+
+
+def _give_type(value: ir.Value, other: ir.Value) -> None:
+    """Give a tensor without a type the type and shape of another one."""
+    if value.type is None:
+        value.type, value.shape = other.type, other.shape
+
+
 def _uses(scopes: Scopes, value: ir.Value, before: NodeLike | Iterable[NodeLike] | None) -> list[tuple[ir.Node, int]]:
+    """The uses of a tensor by some nodes (None: by all), each a node and the position of its input."""
     uses = [(use.node, use.idx) for use in value.uses()]
     if before is None:
         return uses
-    chosen = scopes.some_nodes(before)
-    strangers = [describe(node) for node in chosen if all(node is not user for user, _ in uses)]
+    chosen, users = scopes.some_nodes(before), dict.fromkeys(node for node, _ in uses)
+    strangers = [describe(node) for node in chosen if node not in users]
     if strangers:
-        users = listing(dict.fromkeys(describe(node) for node, _ in uses))
+        names = listing(dict.fromkeys(map(describe, users)))
         raise UsageError(
-            f"{value.name}: {listing(strangers)} does not use this tensor; its users are {users or 'none'}."
+            f"{value.name}: {listing(strangers)} does not use this tensor; its users are {names or 'none'}."
         )
     return [(node, index) for node, index in uses if node in chosen]
 
@@ -137,11 +143,8 @@ def replace(
             places = [_group(edit.scopes.some_nodes(what))]
         now: dict[ir.Value, ir.Value] = {}  # tensors that an earlier place has replaced
         for place in places:
-            current = dataclasses.replace(
-                place, inputs=tuple(None if v is None else now.get(v, v) for v in place.inputs)
-            )
-            made = _substitute(edit, current, build, now)
-            changes.note(listing(describe(node) for node in place.nodes), f"replaced by {listing(made) or 'nothing'}")
+            made = _substitute(edit, place, build, now)
+            changes.note(listing(map(describe, place.nodes)), f"replaced by {listing(made) or 'nothing'}")
     return changes
 
 
@@ -149,42 +152,47 @@ def _group(nodes: list[ir.Node]) -> Match:
     """Nodes that go together: what they take from outside and what is used of them outside."""
     graphs = {node.graph for node in nodes}
     if len(graphs) != 1:
-        raise UsageError(f"replace: {listing(describe(n) for n in nodes) or 'nothing'} must be nodes of one graph.")
-    inside = set(nodes)
+        raise UsageError(f"replace: {listing(map(describe, nodes)) or 'nothing'} must be nodes of one graph.")
     around = {inner for node in nodes for inner in nodes_within(node)}
-    made = [o for node in nodes for o in node.outputs]
-    outputs = [o for o in made if o.is_graph_output() or any(use.node not in around for use in o.uses())]
+    outputs = [o for node in nodes for o in node.outputs if o.is_graph_output() or not around.issuperset(o.consumers())]
     if not outputs:
-        raise UsageError(f"replace: nothing uses {listing(describe(n) for n in nodes)}. Remove it instead.")
-    inputs = list(nodes[0].inputs)
-    if len(nodes) > 1:
-        outer = (v for node in nodes for v in node.inputs if v is not None and v.producer() not in inside)
-        inputs = list(dict.fromkeys(outer))
+        raise UsageError(f"replace: nothing uses {listing(map(describe, nodes))}. Remove it instead.")
+    inputs = nodes[0].inputs if len(nodes) == 1 else _inputs_from_outside(nodes)
     return Match(tuple(inputs), tuple(nodes), tuple(outputs))
+
+
+def _inputs_from_outside(nodes: list[ir.Node]) -> list[ir.Value]:
+    own = {output for node in nodes for output in node.outputs}
+    return list(dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v not in own))
 
 
 def _substitute(edit: Transaction, place: Match, build: Build, now: dict[ir.Value, ir.Value]) -> list[str]:
     """Replace one place; returns the types of the new nodes."""
     graph = place.nodes[0].graph
     assert graph is not None  # it is a node of the model
-    order = {node: index for index, node in enumerate(graph)}
-    last = max(place.nodes, key=order.__getitem__)
-    title = listing(describe(node) for node in place.nodes)
+    last = next(node for node in reversed(graph) if node in place.nodes)
     g = edit.builder(graph, f"{last.name or last.outputs[0].name}/")
+    current = dataclasses.replace(place, inputs=tuple(None if v is None else now.get(v, v) for v in place.inputs))
+    made = _built(g, current, build)
+    edit.place(g, graph, after=last)
+    for old, new in zip(place.outputs, made, strict=True):
+        now[old] = hand_over(edit, old, now.get(new, new), g if new.producer() in g.nodes else None)
+    used = [v for node in place.nodes for v in inputs_within(node)]
+    remove_nodes(place.nodes)
+    drop_unused(used, constants_only=True)
+    return [node.op_type for node in g.nodes]
+
+
+def _built(g: GraphBuilder, place: Match, build: Build) -> list[ir.Value]:
+    """What the build function makes in place of a match, one tensor for each of its outputs."""
+    title = listing(map(describe, place.nodes))
     made = results_of(build(g, *place.inputs, **_extra(build, place)), title)
     if len(made) != len(place.outputs):
         names = listing(o.name or "?" for o in place.outputs)
         raise UsageError(
             f"{title}: the build function returned {len(made)} tensors for {len(place.outputs)} ({names})."
         )
-    edit.place(g, graph, after=last)
-    for old, new in zip(place.outputs, made, strict=True):
-        now[old] = hand_over(edit, old, now.get(new, new), g if new.producer() in g.nodes else None)
-    used = [v for node in place.nodes for v in inputs_within(node)]
-    for node in sorted(place.nodes, key=order.__getitem__, reverse=True):
-        edit.remove(node)
-    drop_unused(edit, used, constants_only=True)
-    return [node.op_type for node in g.nodes]
+    return made
 
 
 def _extra(build: Build, place: Match) -> dict[str, Match]:
@@ -212,34 +220,107 @@ def remove(model: ir.Model, nodes: NodeLike | Iterable[NodeLike], *, prune: bool
         if wrong:
             raise UsageError(f"remove: {listing(wrong)}. Replace it instead.")
         for node in chosen:
-            if node.graph is None:
-                continue  # pruned with an earlier one
-            used, source = inputs_within(node), node.inputs[0] if node.inputs else None
-            what = "removed"
-            if source is not None and _is_used(node.outputs[0]):
-                what += f", {source.name} used instead"
-                hand_over(edit, node.outputs[0], source)
-            changes.note(describe(node), what)
-            edit.remove(node)
-            for dead in drop_unused(edit, used, constants_only=False) if prune else ():
-                changes.note(describe(dead), "removed, nothing uses it")
+            if node.graph is not None:  # otherwise pruned with an earlier one
+                _bypass(edit, node, changes, prune=prune)
     return changes
 
 
+def _bypass(edit: Transaction, node: ir.Node, changes: Changes, *, prune: bool) -> None:
+    used, source = inputs_within(node), node.inputs[0] if node.inputs else None
+    what = "removed"
+    if source is not None and is_used(node.outputs[0]):
+        what += f", {source.name} used instead"
+        hand_over(edit, node.outputs[0], source)
+    changes.note(describe(node), what)
+    remove_nodes([node])
+    for dead in drop_unused(used) if prune else ():
+        changes.note(describe(dead), "removed, nothing uses it")
+
+
 def _obstacle(node: ir.Node) -> str | None:
-    others = [o.name or "?" for o in node.outputs[1:] if _is_used(o)]
+    """Why a node cannot be taken out, or None."""
+    others = [o.name or "?" for o in node.outputs[1:] if is_used(o)]
     if others:
         return f"makes {listing(others)} too, which is used"
-    if not node.outputs or not _is_used(node.outputs[0]):
+    if not node.outputs or not is_used(node.outputs[0]):
         return None
-    source, graph = node.inputs[0] if node.inputs else None, node.graph
+    source, output = node.inputs[0] if node.inputs else None, node.outputs[0]
     if source is None or inner_graphs(node):
         return "has no input that could stand in for what it makes"
-    is_needed = node.outputs[0].is_graph_output() and graph is not None and not can_be_output(source, graph)
-    if is_needed and (node.domain, node.op_type) == ("", "Identity"):
-        return f"is needed: the output {node.outputs[0].name} cannot be {source.name} itself"
+    is_identity = (node.domain, node.op_type) == ("", "Identity")
+    if is_identity and output.is_graph_output() and not can_be_output(source, node.graph):
+        return f"is needed: the output {output.name} cannot be {source.name} itself"
     return None
 
 
-def _is_used(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()
+def hand_over(edit: Transaction, old: ir.Value, new: ir.Value, builder: GraphBuilder | None = None) -> ir.Value:
+    """Let everything use `new` that used `old`, which goes away; outputs of a graph keep their name.
+
+    Args:
+        edit: The transaction.
+        old: The tensor that is no longer made.
+        new: The tensor to use, of the same graph or of one around it.
+        builder: The builder that made `new`, where it is new: it gets the name of `old` unless the caller chose another.
+
+    Returns:
+        The tensor that now stands where `old` stood: `new`, or an Identity of it where an output needs its own tensor.
+    """
+    if builder is not None and new.dtype in (None, old.dtype):
+        new.type, new.shape = old.type or new.type, _merged(old.shape, new.shape)
+    forget_downstream(edit, old, new, old.consumers())
+    redirect(old.uses(), new)
+    graph = old.graph
+    if graph is not None and old.is_graph_output():
+        new = new if can_be_output(new, graph) else _identity(edit, old, new, graph)
+        _give_type(new, old)
+        replace_outputs(old, new)
+        new.name = old.name
+    elif builder is not None and builder.has_chosen_name(new) and can_be_output(new, graph):
+        new.name = old.name
+    return new
+
+
+def _identity(edit: Transaction, old: ir.Value, new: ir.Value, graph: ir.Graph) -> ir.Value:
+    """An Identity of a tensor, to be the output that `old` was."""
+    builder = edit.builder(graph, f"{old.name}/")
+    made: ir.Value = builder.op("Identity", new)
+    edit.place(builder, graph, after=new.producer() if new.graph is graph else None)
+    return made
+
+
+def _merged(old: ir.Shape | None, new: ir.Shape | None) -> ir.Shape | None:
+    """What two shapes say together; where they contradict each other, the new one."""
+    if old is None or new is None or _contradict(old, new):
+        return new if old is None or new is not None else old
+    return ir.Shape([n if isinstance(n, int) else o for o, n in zip(old, new, strict=True)])
+
+
+def _contradict(one: ir.Shape, other: ir.Shape) -> bool:
+    return len(one) != len(other) or any(
+        isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(one, other, strict=True)
+    )
+
+
+def forget_downstream(edit: Transaction, old: ir.Value, new: ir.Value, users: Iterable[ir.Node]) -> None:
+    """Where a tensor of another type or shape comes in, drop the types noted further on; outputs keep what is declared."""
+    types_differ = None not in (old.dtype, new.dtype) and old.dtype != new.dtype
+    shapes_differ = old.shape is not None and new.shape is not None and _contradict(old.shape, new.shape)
+    if not types_differ and not shapes_differ:
+        return
+    for node in _downstream(edit.scopes, users):
+        for output in node.outputs:
+            if not (output.is_graph_output() and output.graph is edit.model.graph):
+                output.type = output.shape = None
+
+
+def _downstream(scopes: Scopes, users: Iterable[ir.Node]) -> set[ir.Node]:
+    """Some nodes and all that depends on them; with a node of a branch, the node that holds the branch."""
+    found: set[ir.Node] = set()
+    waiting: list[ir.Node | None] = list(users)
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            waiting.append(None if node.graph is None else scopes.owners.get(node.graph))
+            waiting += [user for output in node.outputs for user in output.consumers()]
+    return found

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -13,8 +12,10 @@ import onnx_ir as ir
 from linger.errors import GraphError, LingerError, UsageError, listing
 from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.dialects import is_newer
-from linger.graph.core.walking import all_nodes, inputs_within, nodes_within
+from linger.graph.core.replace_value import learn_type
+from linger.graph.core.walking import all_nodes, defined_in, inputs_within, nodes_within
 from linger.graph.editing.search import Scopes, TensorLike
+from linger.graph.files.model_io import copied, own_types
 from linger.graph.forms.attach_functions import attach_functions
 
 _LARGEST_KNOWN = 1024
@@ -41,9 +42,21 @@ def extract(model: ir.Model, inputs: Sequence[TensorLike], outputs: Sequence[Ten
         UsageError: Tensors that do not exist, inputs that the outputs do not need, inputs that are missing.
         GraphError: The element type of an input or output is not known and cannot be inferred.
     """
-    scopes = Scopes.of(model)
     if not outputs:
         raise UsageError("extract: there are no outputs. Name at least one tensor.")
+    starts, ends = _boundary(model, inputs, outputs)
+    seen = _needed_tensors(model, starts, ends)
+    _require_complete(model, starts, seen)
+    part = _cloned(model, starts, ends, seen - set(starts))
+    _complete_types(model, part)
+    return part
+
+
+def _boundary(
+    model: ir.Model, inputs: Sequence[TensorLike], outputs: Sequence[TensorLike]
+) -> tuple[list[ir.Value], list[ir.Value]]:
+    """The tensors where a part begins and ends, each named once and of the main graph."""
+    scopes = Scopes.of(model)
     starts, ends = scopes.tensors(inputs), scopes.tensors(outputs)
     twice = [v.name or "?" for some in (starts, ends) for v in dict.fromkeys(some) if some.count(v) > 1]
     if twice:
@@ -53,17 +66,11 @@ def extract(model: ir.Model, inputs: Sequence[TensorLike], outputs: Sequence[Ten
         raise UsageError(
             f"extract: {listing(inside)} belongs to a sub-graph. Only tensors of the main graph can be named."
         )
-    nodes, initializers = _between(model, starts, ends)
-    part = _cloned(model, (starts, ends), nodes, initializers)
-    _complete_types(model, part)
-    return part
+    return starts, ends
 
 
-def _between(
-    model: ir.Model, starts: Sequence[ir.Value], ends: Sequence[ir.Value]
-) -> tuple[list[ir.Node], list[ir.Value]]:
-    """The nodes that make the ends from the starts, in order, and the initializers they use."""
-    nodes: set[ir.Node] = set()
+def _needed_tensors(model: ir.Model, starts: Sequence[ir.Value], ends: Sequence[ir.Value]) -> set[ir.Value]:
+    """The tensors of the main graph that the ends are computed from, back to the starts, and those that nothing makes."""
     seen: set[ir.Value] = set()
     waiting = list(ends)
     while waiting:
@@ -72,35 +79,34 @@ def _between(
             continue  # a tensor inside a branch
         seen.add(value)
         node = value.producer()
-        if value not in starts and node is not None and node not in nodes:
-            nodes.add(node)
+        if value not in starts and node is not None:
             waiting += inputs_within(node)
-    spare = [v.name or "?" for v in starts if v not in seen]
-    open_ends = [v for v in model.graph.inputs if v in seen and v not in starts and not v.is_initializer()]
-    unmade = [v.name or "?" for v in seen if v.graph is None]
+    return seen
+
+
+def _require_complete(model: ir.Model, starts: Sequence[ir.Value], seen: set[ir.Value]) -> None:
+    """Refuse inputs of which there are too many or too few, and tensors that nothing makes."""
+    unmade = sorted(v.name or "?" for v in seen if v.graph is None)
     if unmade:
-        raise GraphError(f"extract: no node makes {listing(sorted(unmade))}, which is used. Repair the model first.")
+        raise GraphError(f"extract: no node makes {listing(unmade)}, which is used. Repair the model first.")
+    spare = [v.name or "?" for v in starts if v not in seen]
     wrong = [f"the outputs do not depend on {listing(spare)}, leave it out"] if spare else []
+    missing = seen - set(starts) - set(model.graph.initializers.values())
+    open_ends = [v.name or "?" for v in model.graph.inputs if v in missing]
     if open_ends:
-        wrong.append(f"the outputs also depend on {listing(v.name or '?' for v in open_ends)}, add it to the inputs")
+        wrong.append(f"the outputs also depend on {listing(open_ends)}, add it to the inputs")
     if wrong:
         raise UsageError(f"extract: {'; '.join(wrong)}.")
-    initializers = [v for v in model.graph.initializers.values() if v in seen and v not in starts]
-    return [node for node in model.graph if node in nodes], initializers
 
 
-def _cloned(
-    model: ir.Model,
-    boundary: tuple[Sequence[ir.Value], Sequence[ir.Value]],
-    nodes: Sequence[ir.Node],
-    initializers: Sequence[ir.Value],
-) -> ir.Model:
-    starts, ends = boundary
+def _cloned(model: ir.Model, starts: Sequence[ir.Value], ends: Sequence[ir.Value], made: set[ir.Value]) -> ir.Model:
+    """A model of the nodes and initializers that make some tensors, with the functions and domains that it needs."""
+    nodes = [node for node in model.graph if not made.isdisjoint(node.outputs)]
     view = ir.GraphView(
         starts,
         ends,
         nodes=nodes,
-        initializers=initializers,
+        initializers=[value for value in model.graph.initializers.values() if value in made],
         opset_imports=model.graph.opset_imports,
         name=model.graph.name,
     )
@@ -110,15 +116,16 @@ def _cloned(
         raise GraphError(
             "extract: the nodes are not in the order of computation. Call model.graph.sort() first."
         ) from error
-    for value in Scopes({graph: None}).values():
-        value.type = copy.copy(value.type)  # clones share it, and element types are set in place
     for value in graph.inputs:
         value.const_value = None
-    part = ir.Model(graph, ir_version=model.ir_version, producer_name=model.producer_name)
-    part.functions.update({key: f.clone() for key, f in model.functions.items() if key in _called(model, nodes)})
-    used = {n.domain for n in all_nodes(graph)} | {f.domain for f in part.functions.values()}
-    used |= {d for f in part.functions.values() for d in f.opset_imports} | {""}
-    for domain in [d for d in graph.opset_imports if d not in used]:
+    called = _called(model, nodes)
+    functions = [function.clone() for key, function in model.functions.items() if key in called]
+    part = ir.Model(graph, ir_version=model.ir_version, producer_name=model.producer_name, functions=functions)
+    own_types(part)
+    used = {"", *(node.domain for node in all_nodes(graph))}
+    for function in functions:
+        used |= {function.domain, *function.opset_imports}
+    for domain in graph.opset_imports.keys() - used:
         del graph.opset_imports[domain]
     return part
 
@@ -140,18 +147,13 @@ def _complete_types(model: ir.Model, part: ir.Model) -> None:
     boundary = [*part.graph.inputs, *part.graph.outputs]
     if all(v.type is not None and v.shape is not None for v in boundary):
         return
-    whole = model.clone()
-    for value in Scopes.of(whole).values():
-        value.type = copy.copy(value.type)
+    whole = copied(model)
     if any(is_dialect(node) or is_newer(node) for node in all_nodes(whole)):
         with suppress(LingerError):  # a dialect file without functions shows its types with them
             attach_functions(whole)
-    known = {v.name: v for v in Scopes({_inferred(whole): None}).values()}
+    known = {value.name: value for value in defined_in(_inferred(whole)) if value.name}
     for value in boundary:
-        found = known.get(value.name)
-        if found is not None:
-            value.type = value.type or found.type
-            value.shape = value.shape if value.shape is not None else found.shape
+        learn_type(value, known.get(value.name or "", value))
     untyped = [v.name or "?" for v in boundary if v.type is None]
     if untyped:
         raise GraphError(

@@ -31,7 +31,7 @@ from linger.graph.files.external_data import (
 from linger.graph.files.proto_soundness import UNREADABLE, proto_flaws
 from linger.graph.files.soundness import DEEPEST, flaws, node_flaws, refuse
 
-__all__ = ["ModelLike", "copied", "load", "load_own", "read_proto", "save"]
+__all__ = ["ModelLike", "copied", "load", "load_own", "own_types", "read_proto", "save"]
 
 ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
 
@@ -108,11 +108,16 @@ def copied(model: ir.Model) -> ir.Model:
         made = ir.from_proto(ir.to_proto(model))
         share_tensors(model, made)
         return made
-    for place in all_graphs(made):
+    own_types(made)
+    return made
+
+
+def own_types(model: ir.Model) -> None:
+    """Give each tensor of a clone a type of its own: clones share them, and element types are set in place."""
+    for place in all_graphs(model):
         for value in defined_in(place.graph):
             if value.type is not None:
-                value.type = copy.copy(value.type)  # clones share it, and element types are set in place
-    return made
+                value.type = copy.copy(value.type)
 
 
 def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
