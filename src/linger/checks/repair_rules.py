@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from linger.errors import UsageError, listing
 from linger.graph.core.changes import Changes
+from linger.graph.core.dialects import is_quantising_domain
 from linger.graph.core.finding import Finding
-from linger.graph.facts.stated_formats import is_quantising_domain
 from linger.graph.forms.attach_functions import attach_functions
 from linger.graph.forms.inline_functions import inline_functions
 from linger.graph.passes.declared_types import complete_types, correct_types

@@ -5,7 +5,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from linger.graph.facts.standard_ops import can_run, inputs_beside, moved_inputs
+from linger.graph.facts.standard_ops import can_run, moved_inputs
+from linger.graph.qdq.qdq_node import bounds_of
 from tests.support.onnx_text import parse
 
 TYPES = {"int8": ir.DataType.INT8, "int16": ir.DataType.INT16, "int32": ir.DataType.INT32}
@@ -63,8 +64,8 @@ def test_real_bounds_in_attributes_are_no_integer_clip():
 
 
 def test_bounds_and_borders_are_beside_the_data():
-    assert inputs_beside(first("y = Clip(x, , x)", inputs="float[n] x")) == (2,)
-    assert inputs_beside(first("y = Relu(x)")) == ()
+    assert bounds_of(first("y = Clip(x, , x)", inputs="float[n] x")) == [2]
+    assert bounds_of(first("y = Relu(x)")) == []
 
 
 def test_indices_of_a_pool_are_not_for_integers():

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from linger.checks.findings.node_places import Place, Whole
 from linger.graph.core import check_rules as rules
+from linger.graph.core.dialects import is_dequant
 from linger.graph.core.finding import Finding
-from linger.graph.facts.stated_formats import is_dequant
 
 
 def dequant_findings(whole: Whole) -> Iterator[Finding]:

@@ -12,8 +12,8 @@ from linger.checks.findings.node_places import Place, Whole
 from linger.dialect import Limit, is_known
 from linger.graph.core import check_rules as rules
 from linger.graph.core.dialect_node import is_dialect, op_of
+from linger.graph.core.dialects import is_quantising
 from linger.graph.core.finding import Finding
-from linger.graph.facts.stated_formats import is_quantising
 
 _FACTORS = ("scale_x", "scale_w", "scale_y")
 _NEWER_LIMITS: dict[str, Limit] = {

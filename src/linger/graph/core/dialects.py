@@ -15,6 +15,7 @@ from typing import Any
 import onnx_ir as ir
 
 from linger.dialect import DOMAIN, Newer, Op, ops
+from linger.graph.core.walking import inner_graphs
 
 OLDER = DOMAIN
 NEWER = "linger"
@@ -181,6 +182,27 @@ class Claims:
 def is_newer(node: ir.Node) -> bool:
     """Whether a node belongs to the newer dialect."""
     return node.domain == NEWER
+
+
+def is_quantising(node: ir.Node) -> bool:
+    """Whether a node belongs to one of the two dialects."""
+    return is_quantising_domain(node.domain)
+
+
+def is_quantising_domain(domain: str) -> bool:
+    """Whether a domain is that of a dialect, or a sub-domain of the older one."""
+    return domain in DIALECTS or domain.startswith(f"{OLDER}.")
+
+
+def is_dequant(node: ir.Node | None) -> bool:
+    """Whether a node of either dialect turns integers into real numbers, and depends on nothing else.
+
+    A Dequant without a tensor does nothing; one with more inputs, or with a graph in it, cannot be moved before its other
+    readers.
+    """
+    if node is None or node.op_type != DEQUANT or not is_quantising(node):
+        return False
+    return len(node.outputs) == 1 and len(node.inputs) == 1 and node.inputs[0] is not None and not inner_graphs(node)
 
 
 def claims(node: ir.Node) -> Claims:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of tensors: one Fact each, what does not fit, and the state of the walk that finds them."""
+"""What is known of tensors: one Fact for each, what does not fit together, and the state of the walk that finds it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import onnx_ir as ir
 
 from linger.graph.core.check_rules import CONTRADICTION, MISSING_DEQUANT, SCALE_MISMATCH, CheckRule
 from linger.graph.core.dialect_node import describe
+from linger.graph.core.dialects import is_dequant
 from linger.graph.core.finding import ERROR, Finding
 from linger.graph.core.schema import OLDEST_OPSET
 from linger.graph.core.tensor_types import INTEGERS, REALS, integer_bits
-from linger.graph.facts.flow import Demand, Flow
-from linger.graph.facts.stated_formats import is_dequant
+from linger.graph.facts.flow import Flow, RequiredIntegers
 from linger.numeric.onnx.writer import integer_type
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One tensor.
+    """What is known of one tensor.
 
     Attributes:
         element: The element type; None where it cannot be known.
         scale: int = real · scale; None for tensors that are not quantised, and where the scale cannot be known.
         bits: Width of the integers, which may be less than the type's (4 bits are stored in int8).
         is_quantised: The integers stand for real numbers. A shape or an index is not quantised.
-        was_real: As the file stands, a Dequant comes before; it is looked through, since integers are wanted further on.
+        was_real: A Dequant stands before the tensor in the file and is ignored here, because integers are needed further on.
     """
 
     element: ir.DataType | None = None
@@ -59,12 +59,12 @@ REAL = Fact(ir.DataType.FLOAT)
 
 
 def plain(element: ir.DataType | None) -> Fact:
-    """A tensor of a type, not quantised."""
+    """The fact of a tensor of an element type that is not quantised."""
     return Fact(element)
 
 
 def quantised(scale: float | None, bits: int | None, element: ir.DataType | None = None) -> Fact:
-    """Integers that stand for real numbers; the type follows from the width unless it is given.
+    """The fact of integers that stand for real numbers; the element type follows from the width unless it is given.
 
     >>> quantised(16.0, 4).element.name, quantised(16.0, 12).element.name
     ('INT8', 'INT16')
@@ -94,16 +94,16 @@ class Use:
 
 @dataclass
 class Propagation:
-    """What is known of every tensor, and what does not fit.
+    """The facts of every tensor, and what does not fit together.
 
     Attributes:
         facts: Per tensor.
-        needs: Uses that need real numbers of a tensor that holds integers; those behind a Dequant are among them.
-        kept_real: Uses that take what they get, and get real numbers through a Dequant that is looked through.
-        integer_uses: Uses that take integers, and read them through a Dequant.
+        needs: Uses that need real numbers of a tensor that holds integers; those that have a Dequant are among them.
+        kept_real: Uses that take integers and real numbers alike, and get real numbers through a Dequant that is ignored.
+        integer_uses: Uses that need integers and read the result of a Dequant.
         wrong_scales: Dequants with another scale than their tensor has, and that scale.
         of_reals: Dequants of tensors that hold real numbers already.
-        findings: What contradicts itself or cannot be known.
+        findings: Contradictions, and what cannot be known.
     """
 
     facts: dict[ir.Value, Fact] = field(default_factory=dict)
@@ -115,11 +115,11 @@ class Propagation:
     findings: list[Finding] = field(default_factory=list)
 
     def fact(self, value: ir.Value | None) -> Fact:
-        """What is known of a tensor."""
+        """Type, scale and width of a tensor, as the walk found them; `UNKNOWN` for a tensor that it did not meet."""
         return UNKNOWN if value is None else self.facts.get(value, UNKNOWN)
 
     def element(self, value: ir.Value) -> ir.DataType | None:
-        """The type that a tensor has as the model stands: a Dequant that is looked through still gives floats."""
+        """The element type that a tensor has in the file as it is: the result of a Dequant is float even where it is ignored."""
         return ir.DataType.FLOAT if is_dequant(value.producer()) else self.fact(value).element
 
     @property
@@ -140,20 +140,22 @@ class Propagation:
 
 @dataclass
 class FactBook:
-    """What the rules of the ops read and write.
+    """The state of the walk, which the rules for nodes read and write.
 
     Attributes:
-        flow: Which node holds which graph, who calls what.
-        demand: What must be integers.
-        real_formals: Inputs of loop bodies that were found to carry real numbers.
+        flow: Which node holds which graph, and which nodes call which function.
+        required: The tensors that must hold integers.
+        result: The facts of this round.
+        real_formals: Inputs of loop bodies that turned out to carry real numbers.
         is_settled: Whether this round found no more of them.
-        function_facts: What the first call gave a function whose body has to change.
-        trials: What functions give for which inputs; None where their body has to change for that.
+        function_facts: By function whose body has to change, what its first call gave it.
+        trials: By function and inputs, the facts of its outputs; None where the body has to change for such inputs.
         calling: The functions that are being followed.
+        reported: Tensors of which a finding says that their scale is not known.
     """
 
     flow: Flow
-    demand: Demand
+    required: RequiredIntegers
     result: Propagation = field(default_factory=Propagation)
     real_formals: set[ir.Value] = field(default_factory=set)
     is_settled: bool = True
@@ -163,7 +165,7 @@ class FactBook:
     reported: set[ir.Value] = field(default_factory=set)
 
     def begin(self) -> None:
-        """Another round: forget everything but which loops carry real numbers."""
+        """Start another round: forget everything but which loops carry real numbers."""
         self.is_settled = True
         self.result = Propagation()
         self.function_facts.clear()
@@ -176,26 +178,26 @@ class FactBook:
         return self.flow.model.graph.opset_imports.get("", OLDEST_OPSET)
 
     def fact(self, value: ir.Value | None) -> Fact:
-        """What is known of a tensor."""
+        """The fact of a tensor; for an input or an initializer it is derived here, from its type and its readers."""
         if value is not None and value not in self.result.facts and value.producer() is None:
-            self.result.facts[value] = self._origin(value)
+            self.result.facts[value] = self._fact_of_source(value)
         return self.result.fact(value)
 
     def find(self, severity: str, where: str, reason: str, remedy: str, *, rule: CheckRule = CONTRADICTION) -> None:
-        """Note a contradiction."""
+        """Add a finding."""
         self.result.findings.append(Finding(severity, where, reason, remedy, rule.id))
 
-    def need(self, use: Use) -> None:
-        """This use needs real numbers."""
+    def need_reals(self, use: Use) -> None:
+        """Note that a use needs real numbers: it gets a Dequant, or a finding where the scale is not known."""
         value = use.value
         fact = self.fact(value)
         if fact.is_quantised and (fact.scale is not None or is_dequant(value.producer())):
             self.result.needs.append(use)
         elif fact.is_quantised or fact.element in INTEGERS:
-            self.need_unscaled(use)
+            self.report_unknown_scale(use)
 
-    def need_unscaled(self, use: Use) -> None:
-        """This use needs real numbers, and there is no way to have them."""
+    def report_unknown_scale(self, use: Use) -> None:
+        """Add a finding, once per tensor: a use needs real numbers, and no Dequant can make them without a scale."""
         value = use.value
         if value not in self.reported:
             self.reported.add(value)
@@ -207,18 +209,18 @@ class FactBook:
                 rule=MISSING_DEQUANT,
             )
 
-    def take(self, use: Use) -> None:
-        """This use takes integers."""
-        if is_dequant(use.value.producer()) and use.value in self.demand.wanted:
+    def take_integers(self, use: Use) -> None:
+        """Note that a use takes integers; if it reads the result of a Dequant, it has to be moved before that."""
+        if is_dequant(use.value.producer()) and use.value in self.required:
             self.result.integer_uses.append(use)
 
-    def _origin(self, value: ir.Value) -> Fact:
-        """An input, an initializer or a constant: its type, and the scale at which its readers take it."""
+    def _fact_of_source(self, value: ir.Value) -> Fact:
+        """The fact of an input, an initializer or a constant: its type, and the scale at which its readers take it."""
         element = value.dtype or (None if value.const_value is None else value.const_value.dtype)
-        if element not in INTEGERS or value not in self.demand.quantised:
+        if element not in INTEGERS or value not in self.required.quantised:
             return plain(element)
         is_constant = value.const_value is not None and not value.is_graph_input()
-        different = self.demand.contradiction(value)
+        different = self.required.different_scales(value)
         if different and is_constant:
             return plain(element)  # numbers of a file may stand for several things
         if different:
@@ -229,4 +231,4 @@ class FactBook:
                 "Give all of them the scale that the input has.",
                 rule=SCALE_MISMATCH,
             )
-        return quantised(self.demand.scale_of(value), integer_bits(element), element)
+        return quantised(self.required.scale_of(value), integer_bits(element), element)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the numbers of a tensor come from unchanged, and which tensors must therefore hold integers."""
+"""Where the numbers of a tensor come from unchanged, and which tensors must hold integers because of who reads them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ from enum import Enum
 
 import onnx_ir as ir
 
+from linger.graph.core.dialects import is_dequant, is_quantising, is_quantising_domain
 from linger.graph.core.schema import OLDEST_OPSET
-from linger.graph.core.walking import inner_graphs
-from linger.graph.facts.standard_ops import integer_inputs, moved_inputs, moved_outputs
-from linger.graph.facts.stated_formats import (
-    Claims,
-    claims_of,
-    is_dequant,
-    is_quantising,
-    is_quantising_domain,
-    read_scale,
-)
+from linger.graph.core.walking import all_nodes, inner_graphs
+from linger.graph.facts.standard_ops import integer_inputs, sources_of_output
+from linger.graph.facts.stated_formats import StatedFormats, read_scale, stated_formats
 
 LOOP_FORMALS = 2
 """A Loop's body begins with the iteration and the condition, and gives back the condition first."""
+
+_ENOUGH = 2
+"""Two scales for one tensor are a contradiction; a third one would not tell more."""
 
 
 def is_default_domain(node: ir.Node) -> bool:
@@ -36,20 +33,8 @@ def home_of(value: ir.Value) -> ir.Graph | None:
     return value.graph if producer is None else producer.graph
 
 
-def place_early(node: ir.Node, graph: ir.Graph) -> None:
-    """Put a node of one input into a graph, as early as that input can be read."""
-    value = node.inputs[0]
-    producer = None if value is None else value.producer()
-    if producer is not None and producer.graph is graph:
-        graph.insert_after(producer, node)
-    elif len(graph):
-        graph.insert_before(graph[0], node)
-    else:
-        graph.append(node)
-
-
 def scan_states(node: ir.Node) -> int | None:
-    """How many states a Scan carries; None where it does not say it in a way that can be followed."""
+    """How many states a Scan carries; None where its attribute is missing or does not fit its inputs."""
     count = node.attributes.get("num_scan_inputs")
     if count is None or count.type != ir.AttributeType.INT or count.is_ref():
         return None
@@ -59,49 +44,39 @@ def scan_states(node: ir.Node) -> int | None:
 
 @dataclass
 class Flow:
-    """Which node holds which graph, and who calls which function."""
+    """How numbers move through a model: which node holds which graph, and which nodes call which function."""
 
     model: ir.Model
     owners: dict[ir.Graph, ir.Node] = field(default_factory=dict)
     functions: dict[ir.Graph, ir.Function] = field(default_factory=dict)
     calls: dict[ir.OperatorIdentifier, list[ir.Node]] = field(default_factory=dict)
     _listed: list[ir.Node] = field(default_factory=list)
-    _claims: dict[ir.Node, Claims] = field(default_factory=dict)
+    _formats: dict[ir.Node, StatedFormats] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: ir.Model) -> Flow:
         """The flow of a model as it is now."""
         flow = cls(model)
-        for function in flow.own_functions():
-            flow.functions[function.graph] = function
+        # functions of a dialect's domain are bodies of its ops, whose nodes state all that matters
+        own = [f for f in model.functions.values() if not is_quantising_domain(f.domain)]
+        flow.functions.update((function.graph, function) for function in own)
         for graph in (model.graph, *flow.functions):
-            flow._list(graph)
+            for node in all_nodes(graph):
+                flow._listed.append(node)
+                flow.owners.update(dict.fromkeys(inner_graphs(node), node))
+                if flow.function_of(node) is not None:
+                    flow.calls.setdefault(node.op_identifier(), []).append(node)
         return flow
 
-    def _list(self, graph: ir.Graph) -> None:
-        for node in graph:
-            self._listed.append(node)
-            for body in inner_graphs(node):
-                self.owners[body] = node
-                self._list(body)
-            if self.function_of(node) is not None:
-                self.calls.setdefault(node.op_identifier(), []).append(node)
-
-    def claims(self, node: ir.Node) -> Claims:
-        """What a dialect node states, read once."""
-        if node not in self._claims:
-            self._claims[node] = claims_of(node)
-        return self._claims[node]
-
-    def own_functions(self) -> list[ir.Function]:
-        """The model's functions but for bodies of dialect ops, which are what their nodes say."""
-        return [f for f in self.model.functions.values() if not is_quantising_domain(f.domain)]
+    def formats(self, node: ir.Node) -> StatedFormats:
+        """What a dialect node states about its tensors, read once."""
+        if node not in self._formats:
+            self._formats[node] = stated_formats(node)
+        return self._formats[node]
 
     def function_of(self, node: ir.Node) -> ir.Function | None:
         """The user's function that a node calls."""
-        if is_quantising(node):
-            return None
-        return self.model.functions.get(node.op_identifier())
+        return None if is_quantising(node) else self.model.functions.get(node.op_identifier())
 
     def nodes(self) -> Iterator[ir.Node]:
         """Every node of the main graph, of the graphs inside it and of users' functions; not what was added since."""
@@ -115,44 +90,30 @@ class Flow:
 
     def sort(self) -> None:
         """Bring the nodes of every graph into an order in which they can run; what can stay, stays."""
-        self.model.graph.sort()
-        for graph in self.functions:
+        for graph in (self.model.graph, *self.functions):
             graph.sort()
 
     def sources(self, value: ir.Value) -> list[ir.Value]:
         """The tensors whose numbers come out as `value`; a Dequant counts as if it were not there."""
         node = value.producer()
-        found = self._of_formal(value) if node is None else self._of_output(node, value.index() or 0)
+        found = self._sources_of_formal(value) if node is None else self._sources_of_result(node, value.index() or 0)
         return [v for v in found if v is not None]
 
-    def _of_output(self, node: ir.Node, index: int) -> list[ir.Value | None]:
+    def _sources_of_result(self, node: ir.Node, index: int) -> list[ir.Value | None]:
+        function = self.function_of(node)
         if is_dequant(node):
             return list(node.inputs[:1])
         if is_quantising(node):
-            kept = self.claims(node).kept
+            kept = self.formats(node).kept
             return [] if kept is None or index else list(node.inputs[kept : kept + 1])
-        function = self.function_of(node)
         if function is not None:
             return list(function.outputs[index : index + 1])
         if not is_default_domain(node):
             return []
-        if node.op_type in ("If", "Loop", "Scan"):
-            return self._of_container(node, index)
-        return (
-            [node.inputs[i] for i in moved_inputs(node) if i < len(node.inputs)] if index < moved_outputs(node) else []
-        )
+        return _of_container(node, index) if node.op_type in _CONTAINERS else sources_of_output(node, index)
 
-    def _of_container(self, node: ir.Node, index: int) -> list[ir.Value | None]:
-        bodies = inner_graphs(node)
-        offset = 1 if node.op_type == "Loop" else 0
-        found: list[ir.Value | None] = [v for body in bodies for v in body.outputs[index + offset : index + offset + 1]]
-        if node.op_type == "Loop" and index + LOOP_FORMALS < len(node.inputs):
-            found.append(node.inputs[index + LOOP_FORMALS])
-        if node.op_type == "Scan" and index < min(scan_states(node) or 0, len(node.inputs)):
-            found.append(node.inputs[index])
-        return found
-
-    def _of_formal(self, value: ir.Value) -> list[ir.Value | None]:
+    def _sources_of_formal(self, value: ir.Value) -> list[ir.Value | None]:
+        """Of an input of a body or a function: what its node or its callers give, and what a loop hands back."""
         graph = value.graph
         if graph is None or not value.is_graph_input():
             return []
@@ -161,28 +122,36 @@ class Flow:
             calls = self.calls.get(self.functions[graph].identifier(), [])
             return [call.inputs[position] for call in calls if position < len(call.inputs)]
         owner = self.owners.get(graph)
-        if owner is None:
-            return []
-        return self._of_body_formal(owner, graph, position)
+        return [] if owner is None else _of_body_formal(owner, graph, position)
 
-    @staticmethod
-    def _of_body_formal(owner: ir.Node, graph: ir.Graph, position: int) -> list[ir.Value | None]:
-        if position >= len(owner.inputs):
-            return []
-        if owner.op_type == "Loop" and position >= LOOP_FORMALS:
-            return [owner.inputs[position], *graph.outputs[position - 1 : position]]
-        if owner.op_type == "Scan":
-            back = graph.outputs[position : position + 1] if position < (scan_states(owner) or 0) else []
-            return [owner.inputs[position], *back]
+
+_CONTAINERS = ("If", "Loop", "Scan")
+
+
+def _of_container(node: ir.Node, index: int) -> list[ir.Value | None]:
+    offset = 1 if node.op_type == "Loop" else 0
+    ends = slice(index + offset, index + offset + 1)
+    found: list[ir.Value | None] = [v for body in inner_graphs(node) for v in body.outputs[ends]]
+    if node.op_type == "Loop" and index + LOOP_FORMALS < len(node.inputs):
+        found.append(node.inputs[index + LOOP_FORMALS])
+    if node.op_type == "Scan" and index < min(scan_states(node) or 0, len(node.inputs)):
+        found.append(node.inputs[index])
+    return found
+
+
+def _of_body_formal(owner: ir.Node, graph: ir.Graph, position: int) -> list[ir.Value | None]:
+    if position >= len(owner.inputs):
         return []
-
-
-_ENOUGH = 2
-"""Two scales for one tensor are a contradiction; a third one would not tell more."""
+    if owner.op_type == "Loop" and position >= LOOP_FORMALS:
+        return [owner.inputs[position], *graph.outputs[position - 1 : position]]
+    if owner.op_type == "Scan":
+        back = graph.outputs[position : position + 1] if position < (scan_states(owner) or 0) else []
+        return [owner.inputs[position], *back]
+    return []
 
 
 class Reader(Enum):
-    """Who reads integers: a dialect op, a Dequant, or an op that is about integers as such."""
+    """What reads integers: a dialect op, a Dequant, or a standard op that only takes integers."""
 
     DIALECT = "dialect"
     DEQUANT = "dequant"
@@ -190,8 +159,8 @@ class Reader(Enum):
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A tensor that must hold integers, who says so, and the scale at which it is read."""
+class IntegerReading:
+    """A tensor that must hold integers, what reads it, and the scale at which that reads it."""
 
     value: ir.Value
     reader: Reader
@@ -199,35 +168,55 @@ class Reading:
 
 
 @dataclass
-class Demand:
-    """What the readers of tensors say.
+class RequiredIntegers:
+    """The tensors that must hold integers because of what reads them further on.
 
     Attributes:
-        wanted: Tensors that reach an input which must hold integers, directly or through data movement.
+        tensors: Tensors that reach an input which must hold integers, directly or through data movement.
         quantised: Those of them that a dialect op or a Dequant reads.
         scales: The scales at which dialect ops read them, in the order found; at most two.
-        dequantised: The scales of Dequants that read them, which are the word of nobody else's.
+        dequant_scales: The scales at which Dequants read them; they count only where no dialect op states a scale.
     """
 
-    wanted: set[ir.Value] = field(default_factory=set)
+    tensors: set[ir.Value] = field(default_factory=set)
     quantised: set[ir.Value] = field(default_factory=set)
     scales: dict[ir.Value, list[float]] = field(default_factory=dict)
-    dequantised: dict[ir.Value, list[float]] = field(default_factory=dict)
+    dequant_scales: dict[ir.Value, list[float]] = field(default_factory=dict)
+
+    def __contains__(self, value: ir.Value) -> bool:
+        return value in self.tensors
 
     def scale_of(self, value: ir.Value) -> float | None:
         """The one scale at which a tensor is read; None where there is none, or more than one."""
-        found = self.scales.get(value) or self.dequantised.get(value, [])
+        found = self._scales_of(value)
         return found[0] if len(found) == 1 else None
 
-    def contradiction(self, value: ir.Value) -> list[float]:
-        """The scales at which a tensor is read, where they differ."""
-        found = self.scales.get(value) or self.dequantised.get(value, [])
+    def different_scales(self, value: ir.Value) -> list[float]:
+        """The scales at which a tensor is read, where they contradict each other; otherwise empty."""
+        found = self._scales_of(value)
         return found if len(found) > 1 else []
 
+    def _scales_of(self, value: ir.Value) -> list[float]:
+        return self.scales.get(value) or self.dequant_scales.get(value, [])
 
-def find_demand(flow: Flow) -> Demand:
-    """Walk back from every input that must hold integers."""
-    demand = Demand()
+    def add(self, reading: IntegerReading) -> bool:
+        """Keep a reading; returns whether its scale was new."""
+        self.tensors.add(reading.value)
+        if reading.reader is not Reader.PLAIN:
+            self.quantised.add(reading.value)
+        if reading.scale is None:
+            return False
+        scales = self.dequant_scales if reading.reader is Reader.DEQUANT else self.scales
+        known = scales.setdefault(reading.value, [])
+        if reading.scale in known or len(known) >= _ENOUGH:
+            return False
+        known.append(reading.scale)
+        return True
+
+
+def required_integers(flow: Flow) -> RequiredIntegers:
+    """Walk back from every input that must hold integers, through all that only moves numbers."""
+    required = RequiredIntegers()
     opset = flow.model.graph.opset_imports.get("", OLDEST_OPSET)
     waiting = [reading for node in flow.nodes() for reading in _readings(flow, node, opset)]
     seen: set[tuple[ir.Value, Reader]] = set()
@@ -236,36 +225,22 @@ def find_demand(flow: Flow) -> Demand:
         value, reader = reading.value, reading.reader
         if reader is Reader.DEQUANT and is_dequant(value.producer()):
             continue  # a Dequant of a Dequant's result is one too many; it says nothing of the integers
-        if _note(demand, reading) or (value, reader) not in seen:
+        if required.add(reading) or (value, reader) not in seen:
             seen.add((value, reader))
-            waiting += [Reading(source, reader, reading.scale) for source in flow.sources(value)]
-    return demand
+            waiting += [IntegerReading(source, reader, reading.scale) for source in flow.sources(value)]
+    return required
 
 
-def _readings(flow: Flow, node: ir.Node, opset: int) -> list[Reading]:
+def _readings(flow: Flow, node: ir.Node, opset: int) -> list[IntegerReading]:
     """The inputs of a node that must hold integers."""
+    found: list[tuple[int, float | None]]
     if is_dequant(node):
         found, reader = [(0, read_scale(node, "scale_o"))], Reader.DEQUANT
     elif is_quantising(node):
-        found, reader = [(i, claim.scale) for i, claim in flow.claims(node).integers.items()], Reader.DIALECT
+        found, reader = [(i, stated.scale) for i, stated in flow.formats(node).integers.items()], Reader.DIALECT
     elif is_default_domain(node):
         found, reader = [(i, None) for i in integer_inputs(node, opset)], Reader.PLAIN
     else:
         return []
-    inputs = node.inputs
-    return [Reading(v, reader, scale) for i, scale in found if i < len(inputs) and (v := inputs[i]) is not None]
-
-
-def _note(demand: Demand, reading: Reading) -> bool:
-    """Keep what a reader says; whether its scale was new."""
-    demand.wanted.add(reading.value)
-    if reading.reader is not Reader.PLAIN:
-        demand.quantised.add(reading.value)
-    if reading.scale is None:
-        return False
-    is_soft = reading.reader is Reader.DEQUANT
-    known = (demand.dequantised if is_soft else demand.scales).setdefault(reading.value, [])
-    if reading.scale in known or len(known) >= _ENOUGH:
-        return False
-    known.append(reading.scale)
-    return True
+    given = ((node.inputs[i], scale) for i, scale in found if i < len(node.inputs))
+    return [IntegerReading(value, reader, scale) for value, scale in given if value is not None]

@@ -1,68 +1,161 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node does with quantised tensors: dialect nodes, standard nodes, and nodes that nobody knows."""
+"""What a node does with quantised tensors: dialect nodes, standard nodes, and nodes that nobody knows.
+
+Each rule gives the facts of the node's outputs, and notes in the book which inputs take integers and which need real numbers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import onnx_ir as ir
 
 from linger.graph.core.check_rules import MISSING_ATTRIBUTE, MISSING_DEQUANT, OPERAND_TYPE, SCALE_MISMATCH
 from linger.graph.core.dialect_node import describe
+from linger.graph.core.dialects import is_dequant
 from linger.graph.core.finding import ERROR, WARNING
 from linger.graph.core.schema import type_variable
 from linger.graph.core.tensor_types import INTEGERS, cast_type, integer_bits, output_types
 from linger.graph.facts.fact import REAL, Fact, FactBook, Use, plain, quantised
 from linger.graph.facts.standard_ops import (
-    LOOKING,
-    RAW,
-    WHOLE,
+    INTEGER_OPS,
+    SHAPE_OPS,
+    WHOLE_NUMBERS,
     can_run,
     can_take,
-    compared_inputs,
-    inputs_beside,
+    data_of,
     integer_inputs,
     moved_inputs,
     moved_outputs,
     takes_reals,
 )
-from linger.graph.facts.stated_formats import Claim, is_dequant, read_scale
+from linger.graph.facts.stated_formats import StatedFormat, read_scale
+from linger.graph.qdq.qdq_node import bounds_of
 from linger.numeric.onnx.writer import integer_type
 
 
+def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
+    """A Dequant: its tensor must hold integers at its scale. It is ignored where its result must be integers."""
+    fact = book.fact(node.inputs[0])
+    if fact.is_real:
+        book.result.of_reals.append(node)
+        return [fact]
+    own = read_scale(node, "scale_o")
+    if fact.scale is not None and own != fact.scale:
+        book.result.wrong_scales.append((node, fact.scale))
+    elif own is None:
+        reason = "it has no scale_o, and its tensor's scale is not known"
+        book.find(ERROR, describe(node), reason, "Set scale_o.", rule=MISSING_ATTRIBUTE)
+    book.take_integers(Use(node, 0))
+    is_ignored = fact.is_quantised and node.outputs[0] in book.required
+    return [replace(fact, was_real=True) if is_ignored else REAL]
+
+
+def facts_of_dialect(book: FactBook, node: ir.Node) -> list[Fact]:
+    """Any other dialect node: what it states about its inputs is compared with their facts."""
+    stated = book.flow.formats(node)
+    for index in _present(node, stated.integers):
+        _expect_integers(book, node, index, stated.integers[index])
+    for index in _present(node, stated.reals):
+        book.need_reals(Use(node, index))
+    if stated.kept is None:
+        return [REAL if s is None else quantised(s.scale, s.bits) for s in stated.outputs]
+    kept = node.inputs[stated.kept] if stated.kept < len(node.inputs) else None
+    if book.fact(kept).is_quantised:
+        book.take_integers(Use(node, stated.kept))
+    return [book.fact(kept)]
+
+
+def _present(node: ir.Node, indices: Iterable[int]) -> list[int]:
+    """Those of some inputs that a node has."""
+    return [index for index in indices if index < len(node.inputs) and node.inputs[index] is not None]
+
+
+def _expect_integers(book: FactBook, node: ir.Node, index: int, stated: StatedFormat) -> None:
+    """An input must hold integers of the scale and width that the node states."""
+    use = Use(node, index)
+    fact, name = book.fact(use.value), use.value.name
+    if fact.is_real:
+        if index == 0 or _constant_size(use.value) != 1:  # a second operand may be one real number
+            book.find(
+                ERROR,
+                describe(node),
+                f"it takes integers, and {name!r} holds real numbers",
+                "Put a Quant with the scale that this node states before it.",
+                rule=OPERAND_TYPE,
+            )
+        return
+    book.take_integers(use)
+    if stated.scale is not None and fact.scale is not None and stated.scale != fact.scale:
+        book.find(
+            ERROR,
+            describe(node),
+            f"{stated.attribute} is {stated.scale:g}, and {name!r} has the scale {fact.scale:g}",
+            "Give this node the scale of its tensor, or requantise the tensor.",
+            rule=SCALE_MISMATCH,
+        )
+    if stated.bits is not None and fact.bits is not None and not _fits(stated.bits, fact, use.value):
+        book.find(
+            ERROR,
+            describe(node),
+            f"it reads {name!r} as {stated.bits} bits, and that has {fact.bits} ({fact})",
+            "State the width that the tensor has, or requantise it.",
+            rule=OPERAND_TYPE,
+        )
+
+
+def _constant_size(value: ir.Value) -> int | None:
+    """How many numbers a constant tensor holds; None for a tensor that is computed."""
+    if value.const_value is not None:
+        return value.const_value.size
+    producer = value.producer()
+    if producer is None or producer.op_type != "Constant":
+        return None
+    if "value_float" in producer.attributes:
+        return 1
+    held = producer.attributes.get("value")
+    is_tensor = held is not None and held.type == ir.AttributeType.TENSOR and not held.is_ref()
+    return held.as_tensor().size if held is not None and is_tensor else None
+
+
+def _fits(bits: int, fact: Fact, value: ir.Value) -> bool:
+    """Whether a tensor can be read with a width: in the same storage, and not with fewer bits than it has."""
+    producer = value.producer()
+    if producer is None or producer.op_type == "Constant":
+        return integer_type(bits) == fact.element  # nothing but its storage says how wide a given tensor is
+    storage = integer_bits(fact.element)
+    return fact.bits is not None and bits >= fact.bits and (storage is None or bits <= storage)
+
+
 def facts_of_standard(book: FactBook, node: ir.Node) -> list[Fact]:
-    """A standard node: integers stay integers where they are moved, selected or compared and a runtime can do so."""
+    """A standard node: integers stay integers where they are moved, selected or compared, and a runtime can do so."""
     facts = [book.fact(v) for v in node.inputs]
-    if not any(f.is_quantised for f in facts):
+    if not any(fact.is_quantised for fact in facts):
         return _plain_outputs(book, node, _without_misfits(book, node, facts))
-    if node.op_type in LOOKING:
+    if node.op_type in SHAPE_OPS:
         _take_all(book, node, facts)
         return [plain(ir.DataType.INT64)]
-    if node.op_type in RAW:
+    if node.op_type in INTEGER_OPS:
         _take_all(book, node, facts)
-        return _raw(book, node, facts)
-    data = moved_inputs(node) or compared_inputs(node)
-    if any(facts[i].element is None for i in data if i < len(facts) and node.inputs[i] is not None):
-        return facts_of_unknown(book, node)  # what it meets may be integers or not
-    common = _common(node, facts, data)
-    if common is not None and _can_stay(book, node, common):
-        _take_all(book, node, facts)
-        if not moved_inputs(node):
-            return _plain_outputs(book, node, facts)
-        return [common] * moved_outputs(node) + [plain(ir.DataType.INT64)] * len(node.outputs)
-    return _on_reals(book, node, facts)
+        return _facts_of_integer_op(book, node, facts)
+    data = _present(node, data_of(node))
+    if any(facts[i].element is None for i in data):
+        return facts_of_unknown(book, node)  # the quantised tensor may meet integers or real numbers
+    common = _common_fact(node, facts, data)
+    return _on_reals(book, node, facts) if common is None else _on_integers(book, node, facts, common)
 
 
 def _without_misfits(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
-    """Integers that nobody gave a scale, where the op takes real numbers only: said so, and followed as if they were real."""
+    """Report integers without a scale where the op takes only real numbers, and go on as if they were real."""
     seen = list(facts)
     groups = [type_variable(node.op_type, index, book.opset) for index in range(len(facts))]
     of_reals = {group for group, fact in zip(groups, facts, strict=True) if fact.is_real and group is not None}
     for index, fact in enumerate(facts):
-        if fact.element not in WHOLE:
+        if fact.element not in WHOLE_NUMBERS:
             continue
         if groups[index] in of_reals or not can_take(node, index, fact.element, book.opset):
-            book.need_unscaled(Use(node, index))
+            book.report_unknown_scale(Use(node, index))
             seen[index] = REAL
     return seen
 
@@ -70,24 +163,28 @@ def _without_misfits(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[F
 def _take_all(book: FactBook, node: ir.Node, facts: list[Fact]) -> None:
     for index, fact in enumerate(facts):
         if fact.is_quantised:
-            book.take(Use(node, index))
+            book.take_integers(Use(node, index))
 
 
-def _can_stay(book: FactBook, node: ir.Node, fact: Fact) -> bool:
-    if any(output in book.demand.wanted for output in node.outputs):
-        return True  # what takes integers further on decides
-    if integer_inputs(node, book.opset):
-        return True  # so do integers beside them
-    return can_run(node, fact.element, fact.bits, book.opset)
+def _on_integers(book: FactBook, node: ir.Node, facts: list[Fact], common: Fact) -> list[Fact]:
+    """The node runs on the integers where it can; otherwise on real numbers."""
+    is_wanted = any(output in book.required for output in node.outputs) or bool(integer_inputs(node, book.opset))
+    if not is_wanted and not can_run(node, common.element, common.bits, book.opset):
+        return _on_reals(book, node, facts)
+    _take_all(book, node, facts)
+    if not moved_inputs(node):
+        return _plain_outputs(book, node, facts)
+    return [common] * moved_outputs(node) + [plain(ir.DataType.INT64)] * len(node.outputs)
 
 
 def _on_reals(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
+    """The node runs on real numbers, so every quantised input needs a Dequant."""
     seen = list(facts)
     for index, fact in enumerate(facts):
         if not fact.is_quantised:
             continue
         if takes_reals(node, index, book.opset):
-            book.need(Use(node, index))
+            book.need_reals(Use(node, index))
             seen[index] = REAL
         else:
             book.find(
@@ -100,7 +197,8 @@ def _on_reals(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
     return _plain_outputs(book, node, seen)
 
 
-def _raw(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
+def _facts_of_integer_op(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
+    """An op that reads integers as they are. A Cast to a type as wide keeps the scale; others lose it."""
     if node.op_type == "DequantizeLinear":
         return [REAL]
     if node.op_type != "Cast":
@@ -112,7 +210,7 @@ def _raw(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
     bits, width = integer_bits(target), integer_bits(fact.element)
     if bits is not None and width is not None and bits >= width:
         return [quantised(fact.scale, fact.bits, target)]
-    if target != ir.DataType.INT64 or not _stay_integers(node):
+    if target != ir.DataType.INT64 or not _is_cast_back(node):
         book.find(
             WARNING,
             describe(node),
@@ -123,23 +221,25 @@ def _raw(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
     return [plain(target)]
 
 
-def _stay_integers(node: ir.Node) -> bool:
-    """Whether what a Cast to 64 bits makes is only moved, compared, and cast back: so torch writes cat, roll and `x > 0`."""
+def _is_cast_back(node: ir.Node) -> bool:
+    """Whether the result of a Cast to 64 bits is only moved, compared and cast back, as torch writes cat, roll and `x > 0`."""
     waiting = list(node.outputs[:1])
     seen = set(waiting)
     while waiting:
         value = waiting.pop()
-        if value.is_graph_output():
+        if value.is_graph_output() or not all(_keeps_integers(user, index) for user, index in value.uses()):
             return False
-        for consumer, index in value.uses():
-            if consumer.op_type == "Cast" and consumer.domain == "" and cast_type(consumer) in WHOLE:
-                continue
-            if consumer.domain != "" or index not in (*moved_inputs(consumer), *compared_inputs(consumer)):
-                return False
-            if moved_inputs(consumer):
-                waiting += [o for o in consumer.outputs[: moved_outputs(consumer)] if o not in seen]
-                seen.update(waiting)
+        users = [user for user, _ in value.uses() if moved_inputs(user)]
+        waiting += [o for user in users for o in user.outputs[: moved_outputs(user)] if o not in seen]
+        seen.update(waiting)
     return True
+
+
+def _keeps_integers(node: ir.Node, index: int) -> bool:
+    """Whether a node moves or compares an input, or casts it to integers."""
+    if node.domain:
+        return False
+    return index in data_of(node) or (node.op_type == "Cast" and cast_type(node) in WHOLE_NUMBERS)
 
 
 def _plain_outputs(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
@@ -151,12 +251,13 @@ def _plain_outputs(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fac
 
 
 def _constant(book: FactBook, node: ir.Node, element: ir.DataType | None) -> Fact:
-    scale = book.demand.scale_of(node.outputs[0]) if node.outputs else None
+    """A constant of integers is quantised where all that read it agree on a scale."""
+    scale = book.required.scale_of(node.outputs[0]) if node.outputs else None
     return quantised(scale, integer_bits(element), element) if element in INTEGERS and scale else plain(element)
 
 
 def facts_of_unknown(book: FactBook, node: ir.Node) -> list[Fact]:
-    """A node whose op, or whose other inputs, nobody knows: left as it is, and said so."""
+    """A node whose op, or the type of whose other inputs, is not known: nothing changes, and a finding says so."""
     for index, value in enumerate(node.inputs):
         fact = book.fact(value)
         if value is not None and fact.was_real and fact.scale is not None:
@@ -173,117 +274,33 @@ def facts_of_unknown(book: FactBook, node: ir.Node) -> list[Fact]:
     return [plain(output.dtype) for output in node.outputs]
 
 
-def _common(node: ir.Node, facts: list[Fact], data: tuple[int, ...]) -> Fact | None:
-    """What the data of a node are together, where they are one kind of integers and nothing else is quantised."""
-    of_data = [facts[i] for i in data if i < len(facts) and node.inputs[i] is not None]
-    first = next((f for f in of_data if f.is_quantised), None)
-    others = [f for i, f in enumerate(facts) if f.is_quantised and i not in data and i not in inputs_beside(node)]
-    if first is None or others:
+def _common_fact(node: ir.Node, facts: list[Fact], data: list[int]) -> Fact | None:
+    """The one fact of a node's data; None where they are not one kind of integers, or other inputs are quantised, too."""
+    chosen = [facts[i] for i in data if facts[i].is_quantised]
+    if not chosen or _are_mixed(node, facts, data) or not _has_one_scale(chosen, len(data)):
         return None
-    beside = [facts[i] for i in inputs_beside(node)]
-    if any(f.element != first.element for f in (*of_data, *beside)):
-        return None
-    numbers = [f for i in data if i < len(facts) and (f := facts[i]).is_quantised]
-    is_mixed = len(of_data) > len(numbers) and not _is_constant_elsewhere(node, facts, data)
-    if is_mixed or any(f.scale != first.scale or (f.scale is None and len(of_data) > 1) for f in numbers):
-        return None
-    return replace(max(numbers, key=lambda f: f.bits or 0), was_real=any(f.was_real for f in numbers))
+    widest = max(chosen, key=lambda fact: fact.bits or 0)
+    return replace(widest, was_real=any(fact.was_real for fact in chosen))
 
 
-def _is_constant_elsewhere(node: ir.Node, facts: list[Fact], data: tuple[int, ...]) -> bool:
-    """Whether the operands that are not known to be quantised are constants, which are written for the others."""
-    rest = [v for i in data if i < len(facts) and not facts[i].is_quantised and (v := node.inputs[i]) is not None]
-    return all(v.const_value is not None or _comes_from(v, "Constant") for v in rest)
+def _are_mixed(node: ir.Node, facts: list[Fact], data: list[int]) -> bool:
+    """Whether the data have several element types, quantised and computed plain numbers, or meet other quantised inputs."""
+    together = [*data, *bounds_of(node)]
+    if len({facts[i].element for i in together}) > 1:
+        return True
+    if any(fact.is_quantised for i, fact in enumerate(facts) if i not in together):
+        return True
+    # a constant beside quantised numbers is written for their scale
+    return not all(facts[i].is_quantised or _is_constant(node.inputs[i]) for i in data)
 
 
-def _comes_from(value: ir.Value, op_type: str) -> bool:
-    producer = value.producer()
-    return producer is not None and producer.op_type == op_type
+def _has_one_scale(facts: list[Fact], count: int) -> bool:
+    """Whether quantised tensors have the same scale, which must be known where they are among several."""
+    scales = {fact.scale for fact in facts}
+    return len(scales) == 1 and (None not in scales or count == 1)
 
 
-def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
-    """A Dequant: its tensor must hold integers at its scale; looked through where its result must be integers."""
-    fact = book.fact(node.inputs[0])
-    if fact.is_real:
-        book.result.of_reals.append(node)
-        return [fact]
-    own = read_scale(node, "scale_o")
-    if fact.scale is not None and own != fact.scale:
-        book.result.wrong_scales.append((node, fact.scale))
-    elif own is None:
-        reason = "it has no scale_o, and its tensor's scale is not known"
-        book.find(ERROR, describe(node), reason, "Set scale_o.", rule=MISSING_ATTRIBUTE)
-    book.take(Use(node, 0))
-    is_looked_through = fact.is_quantised and node.outputs[0] in book.demand.wanted
-    return [replace(fact, was_real=True) if is_looked_through else REAL]
-
-
-def facts_of_dialect(book: FactBook, node: ir.Node) -> list[Fact]:
-    """Any other dialect node: what it states is compared with what comes in."""
-    claims = book.flow.claims(node)
-    for index, claim in claims.integers.items():
-        if index < len(node.inputs) and node.inputs[index] is not None:
-            _expect_integers(book, node, index, claim)
-    for index in claims.reals:
-        if index < len(node.inputs) and node.inputs[index] is not None:
-            book.need(Use(node, index))
-    if claims.kept is not None:
-        kept = node.inputs[claims.kept] if claims.kept < len(node.inputs) else None
-        if kept is not None and book.fact(kept).is_quantised:
-            book.take(Use(node, claims.kept))
-        return [book.fact(kept)]
-    return [REAL if c is None else quantised(c.scale, c.bits) for c in claims.outputs]
-
-
-def _expect_integers(book: FactBook, node: ir.Node, index: int, claim: Claim) -> None:
-    use = Use(node, index)
-    fact, name = book.fact(use.value), use.value.name
-    if fact.is_real:
-        if index == 0 or not _is_number(use.value):  # a second operand may be one real number
-            book.find(
-                ERROR,
-                describe(node),
-                f"it takes integers, and {name!r} holds real numbers",
-                "Put a Quant with the scale that this node states before it.",
-                rule=OPERAND_TYPE,
-            )
-        return
-    book.take(use)
-    if claim.scale is not None and fact.scale is not None and claim.scale != fact.scale:
-        book.find(
-            ERROR,
-            describe(node),
-            f"{claim.attribute} is {claim.scale:g}, and {name!r} has the scale {fact.scale:g}",
-            "Give this node the scale of its tensor, or requantise the tensor.",
-            rule=SCALE_MISMATCH,
-        )
-    if claim.bits is not None and fact.bits is not None and not _fits(claim.bits, fact, use.value):
-        book.find(
-            ERROR,
-            describe(node),
-            f"it reads {name!r} as {claim.bits} bits, and that has {fact.bits} ({fact})",
-            "State the width that the tensor has, or requantise it.",
-            rule=OPERAND_TYPE,
-        )
-
-
-def _is_number(value: ir.Value) -> bool:
-    """Whether a tensor is one constant number."""
-    tensor = value.const_value
-    producer = value.producer()
-    if tensor is None and producer is not None and producer.op_type == "Constant":
-        held = producer.attributes.get("value")
-        is_tensor = held is not None and held.type == ir.AttributeType.TENSOR and not held.is_ref()
-        tensor = held.as_tensor() if held is not None and is_tensor else None
-    return (tensor is not None and tensor.size == 1) or (
-        producer is not None and producer.op_type == "Constant" and "value_float" in producer.attributes
-    )
-
-
-def _fits(claimed: int, fact: Fact, value: ir.Value) -> bool:
-    """Whether integers can be read with a width: the same storage, and no wider than that."""
-    producer = value.producer()
-    if producer is None or producer.op_type == "Constant":
-        return integer_type(claimed) == fact.element  # nothing but its storage says how wide a given tensor is
-    storage = integer_bits(fact.element)
-    return fact.bits is not None and claimed >= fact.bits and (storage is None or claimed <= storage)
+def _is_constant(value: ir.Value | None) -> bool:
+    producer = None if value is None else value.producer()
+    is_made_constant = producer is not None and producer.op_type == "Constant"
+    return is_made_constant or (value is not None and value.const_value is not None)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Type, scale and width of every tensor, from the inputs to the outputs; contradictions are findings, never guesses.
 
-One pass over the nodes. Every input of every node is a use; a use takes a tensor's integers, or it needs real numbers, and
-then a Dequant must stand before it. A Dequant whose result is needed as integers somewhere is looked through there.
+One walk over the nodes. Every input of every node is a use. A use takes the integers of a tensor, or it needs real numbers;
+then a Dequant must stand before it. Where integers are needed behind a Dequant, the walk ignores that Dequant.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import onnx_ir as ir
 
 from linger.errors import GraphError, UsageError, listing
 from linger.graph.core.dialect_node import describe
+from linger.graph.core.dialects import is_dequant, is_quantising
 from linger.graph.core.finding import ERROR
 from linger.graph.core.schema import is_standard
 from linger.graph.core.tensor_types import INTEGERS
 from linger.graph.core.walking import inner_graphs
 from linger.graph.facts.fact import REAL, UNKNOWN, Fact, FactBook, Propagation, Use, plain
-from linger.graph.facts.flow import LOOP_FORMALS, Flow, find_demand, is_default_domain, scan_states
+from linger.graph.facts.flow import LOOP_FORMALS, Flow, is_default_domain, required_integers, scan_states
 from linger.graph.facts.node_rules import facts_of_dequant, facts_of_dialect, facts_of_standard, facts_of_unknown
-from linger.graph.facts.stated_formats import is_dequant, is_quantising
 
 __all__ = ["OutputPolicy", "Propagation", "Use", "propagate"]
 
@@ -43,24 +43,29 @@ def propagate(model: ir.Model, *, outputs: OutputPolicy = "declared") -> Propaga
     if outputs not in get_args(OutputPolicy):
         raise UsageError(f"outputs: {outputs!r} means nothing. Choose one of {listing(get_args(OutputPolicy))}.")
     flow = Flow.of(model)
-    book = FactBook(flow, find_demand(flow))
+    book = FactBook(flow, required_integers(flow))
     while True:  # each round makes at least one more carried tensor real, so this ends
         book.begin()
         _visit(book, model.graph)
         if book.is_settled:
             break
     for index, value in enumerate(model.graph.outputs):
-        is_integer = outputs == "integer" or (outputs == "declared" and value.dtype in INTEGERS)
-        is_declared_real = value.dtype == ir.DataType.FLOAT and book.fact(value).element in INTEGERS
-        if not is_integer and (book.fact(value).is_quantised or is_declared_real):
-            book.need(Use(model.graph, index))
+        if _shall_be_real(value, book.fact(value), outputs):
+            book.need_reals(Use(model.graph, index))
     return book.result
+
+
+def _shall_be_real(value: ir.Value, fact: Fact, outputs: OutputPolicy) -> bool:
+    """Whether an output of the model that holds integers shall hold real numbers."""
+    if outputs == "integer" or (outputs == "declared" and value.dtype in INTEGERS):
+        return False
+    return fact.is_quantised or (value.dtype == ir.DataType.FLOAT and fact.element in INTEGERS)
 
 
 def _visit(book: FactBook, graph: ir.Graph) -> None:
     for node in graph:
         _require_sorted(book, node)
-        facts = _facts(book, node)
+        facts = _facts_of(book, node)
         for index, output in enumerate(node.outputs):
             book.result.facts[output] = facts[index] if index < len(facts) else UNKNOWN
 
@@ -74,7 +79,8 @@ def _require_sorted(book: FactBook, node: ir.Node) -> None:
             )
 
 
-def _facts(book: FactBook, node: ir.Node) -> list[Fact]:
+def _facts_of(book: FactBook, node: ir.Node) -> list[Fact]:
+    """The facts of a node's outputs; what its inputs need is noted on the way."""
     if is_quantising(node):
         return facts_of_dequant(book, node) if is_dequant(node) else facts_of_dialect(book, node)
     function = book.flow.function_of(node)
@@ -87,121 +93,115 @@ def _facts(book: FactBook, node: ir.Node) -> list[Fact]:
 
 
 def _facts_of_if(book: FactBook, node: ir.Node) -> list[Fact]:
-    """An If: both branches give the same kind of integers, or real numbers."""
+    """Both branches of an If give the same kind of integers, or real numbers."""
     bodies = inner_graphs(node)
     for body in bodies:
         _visit(book, body)
-    return [_meeting(book, [Use(b, i) for b in bodies if i < len(b.outputs)]) for i in range(len(node.outputs))]
+    return [_one_of(book, [Use(b, i) for b in bodies if i < len(b.outputs)]) for i in range(len(node.outputs))]
 
 
-def _meeting(book: FactBook, uses: list[Use]) -> Fact:
-    """Tensors of which one is taken at a time: as integers only if all of them are the same kind of integers."""
+def _one_of(book: FactBook, uses: list[Use]) -> Fact:
+    """The fact of a tensor that is one of several: quantised only if all of them are the same kind of integers."""
     facts = [book.fact(use.value) for use in uses]
-    if not any(f.is_quantised for f in facts):
-        return next((f for f in facts if f.element is not None), UNKNOWN)
-    if all(_is_same(f, facts[0]) for f in facts):
-        for use in uses:
-            book.take(use)
-        return facts[0]
-    if any(f.element is None for f in facts):
+    if any(f.is_quantised for f in facts):
+        return _one_of_quantised(book, uses, facts)
+    return next((f for f in facts if f.element is not None), UNKNOWN)
+
+
+def _one_of_quantised(book: FactBook, uses: list[Use], facts: list[Fact]) -> Fact:
+    is_same = all(_is_same_kind(f, facts[0]) for f in facts)
+    if not is_same and any(f.element is None for f in facts):
         return UNKNOWN
     for use in uses:
-        book.need(use)
-    return REAL
+        (book.take_integers if is_same else book.need_reals)(use)
+    return facts[0] if is_same else REAL
 
 
 def _facts_of_loop(book: FactBook, node: ir.Node) -> list[Fact]:
-    """A Loop: carried tensors keep their kind from one iteration to the next."""
+    """Carried tensors of a Loop keep their kind from one iteration to the next."""
     bodies = inner_graphs(node)
     if not bodies:
         return []
     body = bodies[0]
     carried = max(min(len(node.inputs), len(body.inputs)) - LOOP_FORMALS, 0)
-    _enter(book, body, {i: node.inputs[i] for i in range(LOOP_FORMALS, LOOP_FORMALS + carried)})
-    _visit(book, body)
+    _enter_body(book, body, {i: node.inputs[i] for i in range(LOOP_FORMALS, LOOP_FORMALS + carried)})
     facts = [_carried(book, node, body, i + LOOP_FORMALS, i + 1) for i in range(carried)]
     return [*facts, *(_collected(book, body, i) for i in range(carried + 1, len(body.outputs)))]
 
 
 def _facts_of_scan(book: FactBook, node: ir.Node) -> list[Fact]:
-    """A Scan: states as in a Loop, the others are cut into slices."""
+    """A Scan carries its states as a Loop does; its other inputs are cut into slices."""
     bodies, states = inner_graphs(node), scan_states(node)
     if not bodies or states is None:
         return facts_of_unknown(book, node)
     body = bodies[0]
-    _enter(book, body, dict(enumerate(node.inputs[: len(body.inputs)])))
-    _visit(book, body)
+    _enter_body(book, body, dict(enumerate(node.inputs[: len(body.inputs)])))
     known = min(len(node.inputs), len(body.inputs))
-    for index in (i for i in range(states, known) if node.inputs[i] is not None):
-        _pass_in(book, Use(node, index), body.inputs[index])
+    for index in range(states, known):
+        _hand_over(book, node, index, book.result.facts[body.inputs[index]])
     facts = [_carried(book, node, body, i, i) for i in range(min(states, known, len(body.outputs)))]
     return [*facts, *(_collected(book, body, i) for i in range(states, len(body.outputs)))]
 
 
-def _enter(book: FactBook, body: ir.Graph, given: Mapping[int, ir.Value | None]) -> None:
-    """What a body's inputs hold: what is given, as real numbers where that was decided or is declared."""
+def _enter_body(book: FactBook, body: ir.Graph, given: Mapping[int, ir.Value | None]) -> None:
+    """Follow a body whose inputs hold what is given; real numbers where an earlier round or the file says so."""
     for index, formal in enumerate(body.inputs):
         fact = book.fact(given[index]) if index in given else plain(formal.dtype)
-        is_declared_real = formal.dtype == ir.DataType.FLOAT and formal not in book.demand.wanted
+        is_declared_real = formal.dtype == ir.DataType.FLOAT and formal not in book.required
         if fact.is_quantised and (formal in book.real_formals or is_declared_real):
             fact = REAL
         book.result.facts[formal] = plain(formal.dtype) if fact.element is None else fact
+    _visit(book, body)
 
 
-def _pass_in(book: FactBook, use: Use, formal: ir.Value) -> None:
-    if not book.fact(use.value).is_quantised:
-        return
-    if book.result.facts[formal].is_quantised:
-        book.take(use)
-    else:
-        book.need(use)
+def _hand_over(book: FactBook, node: ir.Node, index: int, inside: Fact) -> None:
+    """An input of a node goes into a body or a function: as integers if it is quantised there, else as real numbers."""
+    if book.fact(node.inputs[index]).is_quantised:
+        (book.take_integers if inside.is_quantised else book.need_reals)(Use(node, index))
 
 
 def _carried(book: FactBook, node: ir.Node, body: ir.Graph, given: int, returned: int) -> Fact:
-    """A tensor that a loop hands on: what comes in and what goes back must be the same kind."""
+    """The fact of a tensor that a loop carries: what goes in and what comes back must be of the same kind."""
     formal = body.inputs[given]
     fact = book.result.facts[formal]
     if returned >= len(body.outputs) or node.inputs[given] is None:
         return fact
     back = book.fact(body.outputs[returned])
-    if (fact.is_quantised or back.is_quantised) and not _is_same(fact, back):
+    if (fact.is_quantised or back.is_quantised) and not _is_same_kind(fact, back):
         if fact.is_quantised and formal not in book.real_formals:
             book.real_formals.add(formal)
             book.is_settled = False
-        book.need(Use(body, returned))
+        book.need_reals(Use(body, returned))
     elif back.is_quantised:
-        book.take(Use(body, returned))
-    _pass_in(book, Use(node, given), formal)
+        book.take_integers(Use(body, returned))
+    _hand_over(book, node, given, fact)
     return fact
 
 
 def _collected(book: FactBook, body: ir.Graph, index: int) -> Fact:
-    if book.fact(body.outputs[index]).is_quantised:
-        book.take(Use(body, index))
-    return book.fact(body.outputs[index])
+    """The fact of the tensors that iterations give, put together."""
+    fact = book.fact(body.outputs[index])
+    if fact.is_quantised:
+        book.take_integers(Use(body, index))
+    return fact
 
 
 def _facts_of_call(book: FactBook, node: ir.Node, function: ir.Function) -> list[Fact]:
-    """A user's function: integers go in where its body moves them or wants them, else real numbers."""
+    """A user's function gets integers where its body moves them or needs them, else real numbers."""
     if function.identifier() in book.calling:
         raise GraphError(f"{describe(node)}: the function calls itself. Remove the circle.")
     given = [book.fact(v) for v in node.inputs]
     if _tried(book, function, given) is None:
-        given = [
-            REAL if fact.is_quantised and formal not in book.demand.wanted else fact
-            for formal, fact in zip(function.inputs, given, strict=False)
-        ]
+        pairs = zip(function.inputs, given, strict=False)
+        given = [REAL if fact.is_quantised and formal not in book.required else fact for formal, fact in pairs]
     for index, fact in enumerate(given):
-        if fact.is_quantised:
-            book.take(Use(node, index))
-        elif book.fact(node.inputs[index]).is_quantised:
-            book.need(Use(node, index))
+        _hand_over(book, node, index, fact)
     results = _tried(book, function, given)
     return _called(book, node, function, given) if results is None or _is_bound(book, function, given) else results
 
 
 def _called(book: FactBook, node: ir.Node, function: ir.Function, given: list[Fact]) -> list[Fact]:
-    """What a function gives whose body has to change, or holds contradictions: it can do so for one kind of inputs."""
+    """The results of a function whose body has to change, or holds contradictions; it can change for one kind of inputs."""
     identifier = function.identifier()
     known = book.function_facts.get(identifier)
     if known is None:
@@ -219,7 +219,7 @@ def _called(book: FactBook, node: ir.Node, function: ir.Function, given: list[Fa
 
 
 def _tried(book: FactBook, function: ir.Function, given: list[Fact]) -> list[Fact] | None:
-    """What a function gives for these inputs if nothing in its body has to change; None otherwise."""
+    """The results of a function for these inputs if nothing in its body has to change; None otherwise."""
     key = (function.identifier(), tuple(given))
     if key not in book.trials:
         kept, known, reported = book.result, dict(book.function_facts), set(book.reported)
@@ -236,7 +236,7 @@ def _tried(book: FactBook, function: ir.Function, given: list[Fact]) -> list[Fac
 
 
 def _is_bound(book: FactBook, function: ir.Function, given: list[Fact]) -> bool:
-    """Whether a body has to change for a call before, and so cannot serve one with other inputs."""
+    """Whether the body has to change for an earlier call, and so cannot serve one with other inputs."""
     identifier = function.identifier()
     known = book.function_facts.get(identifier)
     return known is not None and known != given and book.trials.get((identifier, tuple(known))) is None
@@ -249,5 +249,5 @@ def _enter_function(book: FactBook, function: ir.Function, given: list[Fact]) ->
     book.calling.pop()
 
 
-def _is_same(one: Fact, other: Fact) -> bool:
+def _is_same_kind(one: Fact, other: Fact) -> bool:
     return one.is_quantised and other.is_quantised and (one.element, one.scale) == (other.element, other.scale)

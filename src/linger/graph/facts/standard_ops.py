@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How standard ops treat quantised integers: which move or select them, which join them, which only look."""
+"""How standard ops treat quantised integers: which move or select them, which join them, which compare them."""
 
 from __future__ import annotations
 
@@ -7,34 +7,26 @@ import onnx_ir as ir
 
 from linger.graph.core.schema import takes
 from linger.graph.core.tensor_types import INTEGERS, constant_type
+from linger.graph.qdq.qdq_node import COMPARE, MOVE, MOVE_BYTES, bounds_of
 
-WHOLE = INTEGERS | {ir.DataType.INT64}
+WHOLE_NUMBERS = INTEGERS | {ir.DataType.INT64}
 
-_MOVED = dict.fromkeys(
-    (
-        "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Pad", "Gather", "GatherElements",
-        "GatherND", "Expand", "Tile", "Split", "Compress", "DepthToSpace", "SpaceToDepth", "Resize", "ReduceMax",
-        "ReduceMin", "TopK", "Relu", "Clip", "MaxPool",
-    ),
-    (0,),
-)  # fmt: skip
+_MOVED = dict.fromkeys((*MOVE, *MOVE_BYTES, *COMPARE, "Compress", "Resize", "TopK"), (0,))
 _JOINED = {"Where": (1, 2), "ScatterElements": (0, 2), "ScatterND": (0, 2)}
 _JOINED_ALL = frozenset({"Concat", "Max", "Min"})
 _COMPARED = {
     **dict.fromkeys(("ArgMax", "ArgMin"), (0,)),
     **dict.fromkeys(("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"), (0, 1)),
 }
-_BESIDE = {"Clip": (1, 2), "Pad": (2,)}
-"""Inputs that are of the type of the data: bounds, the border."""
 
-LOOKING = frozenset({"Shape", "Size"})
-"""Ops that never touch the numbers."""
+SHAPE_OPS = frozenset({"Shape", "Size"})
+"""Ops that read the shape of a tensor and never its numbers."""
 
-RAW = frozenset(
+INTEGER_OPS = frozenset(
     {"Cast", "CastLike", "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul", "DequantizeLinear", "BitShift",
      "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"}
 )  # fmt: skip
-"""Ops that are about integers as such; what the integers stand for is stated elsewhere, or nowhere."""
+"""Ops that read integers as they are; what these stand for is stated elsewhere, or nowhere."""
 
 _CASTS = frozenset({"Cast", "CastLike"})
 _EXACT_COMPARISON_BITS = 16
@@ -65,7 +57,7 @@ _RESIZE_KERNEL_OPSET = 13
 
 
 def moved_inputs(node: ir.Node) -> tuple[int, ...]:
-    """Inputs of a standard node whose numbers come out as they are; several where they must have one scale."""
+    """Inputs of a standard node whose numbers come out unchanged; where there are several, they must have one scale."""
     if node.op_type in _JOINED_ALL:
         return tuple(range(len(node.inputs)))
     if node.op_type == "Resize" and _text(node, "mode", "nearest") != "nearest":
@@ -75,24 +67,35 @@ def moved_inputs(node: ir.Node) -> tuple[int, ...]:
     return _JOINED.get(node.op_type, _MOVED.get(node.op_type, ()))
 
 
+def moved_outputs(node: ir.Node) -> int:
+    """How many outputs carry the numbers on; the others are indices."""
+    return len(node.outputs) if node.op_type == "Split" else 1
+
+
+def sources_of_output(node: ir.Node, index: int) -> list[ir.Value | None]:
+    """The inputs of a standard node whose numbers come out, unchanged, at an output."""
+    if index >= moved_outputs(node):
+        return []
+    return [node.inputs[i] for i in moved_inputs(node) if i < len(node.inputs)]
+
+
 def compared_inputs(node: ir.Node) -> tuple[int, ...]:
-    """Inputs of a standard node that are compared, so that the answer is that for the real numbers."""
+    """Inputs of a standard node that are compared; at one scale, integers compare as the real numbers do."""
     return _COMPARED.get(node.op_type, ())
 
 
-def inputs_beside(node: ir.Node) -> tuple[int, ...]:
-    """Inputs that must be of the type of the data and are no data: bounds and borders."""
-    return tuple(i for i in _BESIDE.get(node.op_type, ()) if i < len(node.inputs) and node.inputs[i] is not None)
+def data_of(node: ir.Node) -> tuple[int, ...]:
+    """Inputs of a standard node that are moved, selected or compared, and so may stay integers."""
+    return moved_inputs(node) or compared_inputs(node)
 
 
 def integer_inputs(node: ir.Node, opset: int) -> tuple[int, ...]:
-    """Inputs of a standard node that must be integers: the op is about integers, or a constant beside them is one."""
-    if node.op_type in RAW - _CASTS:
-        return tuple(i for i in range(len(node.inputs)) if not takes(node.op_type, i, ir.DataType.FLOAT, opset))
-    data = moved_inputs(node) or compared_inputs(node)
-    together = [i for i in (*data, *inputs_beside(node)) if i < len(node.inputs)]
-    constant = {i for i in together if _is_integer_constant(node.inputs[i])}
-    return tuple(i for i in together if i not in constant) if constant else ()
+    """Inputs of a standard node that must be integers: the op takes only integers, or meets a constant of integers."""
+    if node.op_type in INTEGER_OPS - _CASTS:
+        return tuple(i for i in range(len(node.inputs)) if not takes_reals(node, i, opset))
+    together = [i for i in (*data_of(node), *bounds_of(node)) if i < len(node.inputs)]
+    others = tuple(i for i in together if not _is_integer_constant(node.inputs[i]))
+    return others if len(others) < len(together) else ()
 
 
 def _is_integer_constant(value: ir.Value | None) -> bool:
@@ -104,27 +107,21 @@ def _is_integer_constant(value: ir.Value | None) -> bool:
     return value.const_value is not None and value.const_value.dtype in INTEGERS
 
 
-def moved_outputs(node: ir.Node) -> int:
-    """How many outputs carry the numbers on; the others are indices."""
-    return len(node.outputs) if node.op_type == "Split" else 1
-
-
 def can_run(node: ir.Node, element: ir.DataType | None, bits: int | None, opset: int) -> bool:
-    """Whether ONNX and its runtime have a node of this type for integers of a type."""
+    """Whether ONNX and ONNX Runtime have a node of this type for integers of an element type."""
     if node.op_type in _COMPARED and (bits is None or bits > _EXACT_COMPARISON_BITS):
         return False
     if node.op_type in _ADOPTED:
         return len(node.outputs) == 1
-    if element not in INTEGERS or element is None or node.op_type in _WITHOUT_KERNEL[element]:
+    if element is None or element not in INTEGERS or node.op_type in _WITHOUT_KERNEL[element]:
         return False
     if node.op_type == "Resize" and opset < _RESIZE_KERNEL_OPSET:
         return False
-    data = (*moved_inputs(node), *compared_inputs(node))
-    return takes(node.op_type, data[0] if data else 0, element, opset)
+    return takes(node.op_type, min(data_of(node), default=0), element, opset)
 
 
 def can_take(node: ir.Node, index: int, element: ir.DataType | None, opset: int) -> bool:
-    """Whether an input of a standard node may have an element type; where floats may not stand either, nothing is said."""
+    """Whether an input of a standard node may have an element type; True also where floats are not allowed either."""
     if element is None or node.op_type in _ADOPTED or not takes_reals(node, index, opset):
         return True
     return takes(node.op_type, index, element, opset)

@@ -17,10 +17,11 @@ from linger.graph.core.replace_value import ValueReplacer, become_identity
 from linger.graph.core.walking import all_graphs, defined_in
 from linger.graph.facts.propagation import Propagation, propagate
 from linger.graph.qdq.byte_fusing import OTHER_NUMBERS, ByteFusing, is_between_pair
-from linger.graph.qdq.float_islands import Island, bounds_of, float_islands
+from linger.graph.qdq.float_islands import Island, float_islands
 from linger.graph.qdq.qdq_node import (
     DEQUANTIZE,
     QUANTIZE,
+    bounds_of,
     constant,
     data_inputs,
     data_outputs,

@@ -26,6 +26,7 @@ from linger.graph.qdq.qdq_node import (
     QUANTIZE,
     WIDTHS,
     Quantization,
+    bounds_of,
     constant,
     data_inputs,
     data_outputs,
@@ -212,12 +213,6 @@ def _missing_form(node: ir.Node, element: ir.DataType, opset: int) -> str:
         since = "" if first is None else f" before opset {max(first, opset + 1)}"
         return f"there is no {node.op_type} of {element.name.lower()}{since}"
     return ""
-
-
-def bounds_of(node: ir.Node) -> list[int]:
-    """The indices of the inputs that are compared with the data or stand beside it: limits of Clip, the border of Pad."""
-    wanted = {"Clip": (1, 2), "Pad": (2,)}.get(node.op_type, ())
-    return [index for index in wanted if index < len(node.inputs) and node.inputs[index] is not None]
 
 
 def _doubtful_bound(node: ir.Node, sink: ir.Node, element: ir.DataType) -> str:

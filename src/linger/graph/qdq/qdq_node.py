@@ -205,3 +205,9 @@ def data_inputs(node: ir.Node) -> list[int]:
 def data_outputs(node: ir.Node) -> list[ir.Value]:
     """The outputs that hold the numbers; the indices that MaxPool may give do not."""
     return list(node.outputs[:1] if node.op_type == "MaxPool" else node.outputs)
+
+
+def bounds_of(node: ir.Node) -> list[int]:
+    """The indices of inputs that have the type of the data but are no data: the limits of Clip, the border of Pad."""
+    wanted = {"Clip": (1, 2), "Pad": (2,)}.get(node.op_type, ())
+    return [index for index in wanted if index < len(node.inputs) and node.inputs[index] is not None]

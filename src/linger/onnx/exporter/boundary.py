@@ -8,7 +8,7 @@ import onnx_ir as ir
 from linger.errors import listing
 from linger.graph.core.dialect_node import is_dialect, opset_of
 from linger.graph.core.walking import all_nodes
-from linger.graph.facts.standard_ops import LOOKING, can_run
+from linger.graph.facts.standard_ops import SHAPE_OPS, can_run
 
 _MOVING = frozenset(
     {
@@ -61,7 +61,7 @@ def _take_integers(model: ir.Model, source: ir.Value) -> str:
             elif node.domain == "" and node.op_type in _MOVING and use.idx == 0:
                 moving.append(node)
                 waiting += node.outputs
-            elif node.op_type not in LOOKING:
+            elif node.op_type not in SHAPE_OPS:
                 return f"{node.name or 'a node'} ({node.op_type}) reads its real values"
     if any(value.is_graph_output() for node in moving for value in node.outputs):
         return "it is an output as well"

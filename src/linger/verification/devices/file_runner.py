@@ -12,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.errors import UsageError, listing
+from linger.graph.core.dialects import is_dequant
 from linger.graph.core.walking import graphs_in, required_inputs
 from linger.graph.facts.propagation import Propagation, propagate
-from linger.graph.facts.stated_formats import is_dequant
 from linger.graph.files.model_io import ModelLike, load_own
 from linger.graph.forms.normal_form import bring_to_normal_form
 from linger.runtime.reference import Reference

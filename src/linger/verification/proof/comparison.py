@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
 from linger.graph.core.dialect_node import describe
+from linger.graph.core.dialects import is_quantising
 from linger.graph.core.walking import inputs_within
-from linger.graph.facts.stated_formats import is_quantising
 from linger.runtime.reference import Reference
 from linger.runtime.session import Options, Session, make_session_options
 from linger.verification.array_files import Array

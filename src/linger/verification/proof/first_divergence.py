@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from linger.errors import LingerError
 from linger.graph.core.dialect_node import describe
+from linger.graph.core.dialects import is_quantising
 from linger.graph.core.walking import defined_in, graphs_in, inner_graphs, inputs_within
-from linger.graph.facts.stated_formats import is_quantising
 from linger.graph.files.external_data import exchanged, in_memory
 from linger.graph.files.model_io import load
 from linger.runtime.session import Session
