@@ -23,7 +23,7 @@ from linger.quantization.setup.initialize import init
 from tests.support.models import SmallNet, settle
 from tests.support.wired import Wired, picture
 
-pytestmark = pytest.mark.filterwarnings("ignore:trace_layers")  # test_fusion_report has what it says
+pytestmark = pytest.mark.filterwarnings("ignore:trace_layers")  # test_fusion has what it says
 
 
 def fused(model):

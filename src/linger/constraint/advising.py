@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""advise: what fixed point does to the weights of a checkpoint and to the outputs of a model, and what to do."""
+"""advise: what the weights of a checkpoint and the outputs of a model's layers lose in fixed point, and what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from functools import cache, reduce
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from linger.analysis.advice import Advice, Item, Subject, make_item
@@ -22,17 +24,17 @@ from linger.analysis.magnitudes import measure
 from linger.analysis.matcher import computes_like, evaluating
 from linger.analysis.values import TensorValues
 from linger.analysis.weights import in_threads, is_running_statistic
-from linger.constraint.conv_bn import ConvBN
-from linger.constraint.function_inputs import FunctionInputs
+from linger.constraint.conv_bn import ConvBN, layer_of, parts_of_pairs
 from linger.constraint.limits import Limits, clamp, limits_of
+from linger.dialect import Op, ops
 from linger.errors import UsageError
 from linger.progress import progress
 
 _SAMPLE = 1 << 18
-"""At most so many values of a layer's output are kept, spread evenly over the passes."""
+"""At most this many values of a layer's output are kept, spread evenly over the passes."""
 
 _FOLDED_MARK = "._linger_ignore_parameter"
-"""What a checkpoint has in place of a batch norm that `trace_layers` folded."""
+"""How the key ends that a checkpoint has in place of a batch norm that `trace_layers` folded."""
 
 _LIMITABLE = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d, nn.Linear, nn.BatchNorm2d, nn.GRU, nn.LSTM)
 _LIMITABLE_BY_NAME = {nn.Embedding: "torch.nn.Embedding", nn.LayerNorm: "torch.nn.LayerNorm"}
@@ -49,7 +51,7 @@ class Measured:
     channels: int | None = None
 
 
-def advise(source: Source, inputs: Any = None) -> Advice:
+def advise(source: Source, inputs: object = None) -> Advice:
     """What each tensor loses as 4, 8 and 16-bit integers, the most worrying first, with a sentence and a line to paste.
 
     Args:
@@ -66,10 +68,10 @@ def advise(source: Source, inputs: Any = None) -> Advice:
     return Advice.of([*beyond, *judged])
 
 
-def tensors_of(source: Source, inputs: Any = None, beyond: list[Item] | None = None) -> list[Measured]:
+def tensors_of(source: Source, inputs: object = None, beyond: list[Item] | None = None) -> list[Measured]:
     """The weights of a checkpoint or module, and the outputs of its layers if there are inputs.
 
-    `beyond` gets what is beyond the device's format of a function's input.
+    Functions whose input leaves the device's format are added to `beyond`.
     """
     if isinstance(source, nn.Module):
         kept = [] if beyond is None else beyond
@@ -87,33 +89,42 @@ def judge(measured: Measured) -> Item:
 
 
 def _weights_in(source: Source) -> Iterator[Measured]:
-    tensors = [t for t in stored_tensors(source) if t.dtype.is_floating_point and not is_running_statistic(t.name)]
-    names = {t.name for t in stored_tensors(source)}
+    stored = stored_tensors(source)
+    names = {tensor.name for tensor in stored}
     is_traced = any(name.endswith(_FOLDED_MARK) for name in names)  # other models may have parts called conv and bn
-    for tensor in tensors:
-        module = tensor.name.rpartition(".")[0]
-        if is_traced and module.endswith(".conv") and f"{module.removesuffix('.conv')}.bn.weight" in names:
-            module = module.removesuffix(".conv")  # a traced checkpoint: the fused layer is the parent
-        is_weight = len(tensor.shape) > 1
-        subject = Subject(tensor.name, module, "weight" if is_weight else "other")
-        yield Measured(subject, tensor.open, tensor.shape[0] if is_weight else None)
+    for tensor in stored:
+        if tensor.dtype.is_floating_point and not is_running_statistic(tensor.name):
+            module = tensor.name.rpartition(".")[0]
+            pair = module.removesuffix(".conv")
+            # in a traced checkpoint the fused layer is the parent
+            is_fused = is_traced and pair != module and f"{pair}.bn.weight" in names
+            role, channels = _role(tensor.shape)
+            yield Measured(Subject(tensor.name, pair if is_fused else module, role), tensor.open, channels)
+
+
+def _role(shape: tuple[int, ...]) -> tuple[str, int | None]:
+    """A parameter's role, and its channels if it is a weight."""
+    return ("weight", shape[0]) if len(shape) > 1 else ("other", None)
 
 
 def _weights_of(model: nn.Module) -> Iterator[Measured]:
-    inside_fused = {part for m in model.modules() if isinstance(m, ConvBN) for part in (m.conv, m.bn)}
+    inside_pairs = parts_of_pairs(model)
     for path, module in model.named_modules():
-        if module in inside_fused:
+        if module in inside_pairs:
             continue
-        tensors: Mapping[str, Tensor] = dict(module.named_parameters(recurse=False))
-        with torch.no_grad():
-            if isinstance(module, ConvBN):
-                tensors = dict(zip(("weight", "bias"), module.folded(), strict=True))
-            tensors = _within_limits(tensors, limits_of(module))
-        for name, tensor in tensors.items():
+        for name, tensor in _parameters_of(module).items():
             if tensor.is_floating_point():
-                is_weight = tensor.dim() > 1
-                subject = _subject(f"{path}.{name}".lstrip("."), path, module, "weight" if is_weight else "other")
-                yield _of_tensor(subject, tensor, tensor.shape[0] if is_weight else None)
+                role, channels = _role(tuple(tensor.shape))
+                yield _of_tensor(_subject(f"{path}.{name}".lstrip("."), path, module, role), tensor, channels)
+
+
+@torch.no_grad()
+def _parameters_of(module: nn.Module) -> Mapping[str, Tensor]:
+    """A layer's parameters as they will be quantised: folded, and within its limits."""
+    tensors: Mapping[str, Tensor] = dict(module.named_parameters(recurse=False))
+    if isinstance(module, ConvBN):
+        tensors = dict(zip(("weight", "bias"), module.folded(), strict=True))
+    return _within_limits(tensors, limits_of(module))
 
 
 def _within_limits(tensors: Mapping[str, Tensor], limits: Limits) -> Mapping[str, Tensor]:
@@ -128,43 +139,47 @@ def _of_tensor(subject: Subject, tensor: Tensor, channels: int | None = None) ->
 
 
 def _subject(name: str, path: str, module: nn.Module, role: str) -> Subject:
-    layer = module.conv if isinstance(module, ConvBN) else module
+    layer = layer_of(module)
     kinds = [kind for kind in (*_LIMITABLE, *_LIMITABLE_BY_NAME) if isinstance(layer, kind) and _is_plain(layer, kind)]
     by_name = next((text for kind, text in _LIMITABLE_BY_NAME.items() if kind in kinds), "")
     can_widen = any(kind in kinds for kind in _WIDENABLE)
     return Subject(name, path, role, bool(kinds), can_widen, by_name)
 
 
-def _is_plain(layer: Any, kind: type[nn.Module]) -> bool:
+def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
     # a normalised layer overrides forward, and is what a limit is for
     return computes_like(layer, kind) or type(layer).__module__.startswith("linger.")
 
 
-def _outputs_of(model: nn.Module, inputs: Any, beyond: list[Item]) -> list[Measured]:
+def _outputs_of(model: nn.Module, inputs: object, beyond: list[Item]) -> list[Measured]:
     """Samples of every leaf's output over all inputs; the model is as before afterwards."""
-    samples: dict[str, _Sample] = {}
+    samples = {path: _Sample(module) for path, module in _leaves(model)}
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(torch.no_grad())
-        for path, module in model.named_modules():
-            is_leaf = isinstance(module, ConvBN) or not any(module.children())
-            is_inside = any(isinstance(m, ConvBN) and module in (m.conv, m.bn) for m in model.modules())
-            if is_leaf and not is_inside:
-                sample = samples.setdefault(path, _Sample(module))
-                stack.callback(module.register_forward_hook(sample.take).remove)
+        for sample in samples.values():
+            stack.callback(sample.module.register_forward_hook(sample.take).remove)
         watch = stack.enter_context(FunctionInputs(model))
         for batch in progress(as_batches(inputs), "run"):
             model(*batch)
     beyond += watch.items()
-    found = []
-    for path, sample in samples.items():
-        if sample.kept:
-            subject = _subject(path or "model", path, sample.module, "output")
-            found.append(_of_tensor(subject, *sample.joined()))
+    found = [
+        _of_tensor(_subject(path or "model", path, sample.module, "output"), *sample.joined())
+        for path, sample in samples.items()
+        if sample.kept
+    ]
     if not found:
         raise UsageError("advise: no layer returned a tensor for these inputs. Give at least one batch.")
     return found
+
+
+def _leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    inside_pairs = parts_of_pairs(model)
+    for path, module in model.named_modules():
+        is_leaf = isinstance(module, ConvBN) or not any(module.children())
+        if is_leaf and module not in inside_pairs:
+            yield path, module
 
 
 class _Sample:
@@ -176,7 +191,7 @@ class _Sample:
         self._step = 1
         self._count = 0
 
-    def take(self, module: nn.Module, args: Any, output: Any) -> None:
+    def take(self, module: nn.Module, args: object, output: Any) -> None:
         """Forward hook."""
         del module, args
         first = output[0] if isinstance(self.module, nn.RNNBase) else output
@@ -187,8 +202,7 @@ class _Sample:
 
     @property
     def _is_over_signals(self) -> bool:
-        layer = self.module.conv if isinstance(self.module, ConvBN) else self.module
-        return isinstance(layer, _OVER_SIGNALS)
+        return isinstance(layer_of(self.module), _OVER_SIGNALS)
 
     def _add(self, rows: Tensor) -> None:
         """Rows are channels, columns positions."""
@@ -213,3 +227,74 @@ def _channels_first(x: Tensor, is_signal: bool) -> Tensor:  # noqa: FBT001 - a f
         return x.reshape(1, -1)
     axis = 1 if x.dim() > 3 or is_signal else -1
     return x.movedim(axis, 0).reshape(x.shape[axis], -1)
+
+
+@cache
+def _functions_with_short_formats() -> dict[Callable[..., Any], Op]:
+    """The torch functions whose input has a format on the device that ends early: softmax at ±64, GELU and SiLU at ±16."""
+    short = [(op, path) for op in ops().values() if op.input_end is not None for path in op.functions]
+    return {cast(Callable[..., Any], reduce(getattr, path.split(".")[1:], torch)): op for op, path in short}
+
+
+class FunctionInputs(TorchFunctionMode):
+    """While it is active, notes the range of the inputs of such functions, by the module at work."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._running: list[str] = []
+        self._seen: dict[tuple[str, str], tuple[Op, float, float]] = {}
+        self._hooks = ExitStack()
+        for path, module in model.named_modules():
+            self._hooks.callback(module.register_forward_pre_hook(lambda *_, p=path: self._running.append(p)).remove)
+            self._hooks.callback(module.register_forward_hook(lambda *_: self._leave(), always_call=True).remove)
+
+    def _leave(self) -> None:
+        self._running.pop()
+
+    def __exit__(self, *error: object) -> None:
+        """Remove the hooks."""
+        super().__exit__(*error)
+        self._hooks.close()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        """Run the function; look at its input if its format ends early."""
+        op = _functions_with_short_formats().get(func)
+        x = args[0] if args else (kwargs or {}).get("input")
+        if op is not None and isinstance(x, Tensor) and x.numel():
+            values = x.detach()
+            rows = values.amax(-1) if op.last_axis is not None and x.dim() else values  # a masked score is none
+            key = (self._running[-1] if self._running else "", func.__name__)
+            _, low, high = self._seen.get(key, (op, 0.0, 0.0))
+            self._seen[key] = (op, min(low, float(rows.min())), max(high, float(rows.max())))
+        return func(*args, **(kwargs or {}))
+
+    def items(self) -> list[Item]:
+        """One item for each function whose input left the device's format."""
+        return [_beyond_format(key, *seen) for key, seen in self._seen.items() if _leaves_format(*seen)]
+
+
+def _leaves_format(op: Op, low: float, high: float) -> bool:
+    end = op.input_end
+    return end is not None and (high > end or (op.last_axis is not None and -low > end))
+
+
+def _beyond_format(place: tuple[str, str], op: Op, low: float, high: float) -> Item:
+    path, name = place
+    end = f"±{op.input_end:g}"
+    what_to_do = (
+        "calibration then subtracts the largest number of each row first, which keeps every decision but no chip has; limit "
+        f"the layer before it to {end} and train on to do without"
+        if op.last_axis is not None
+        else f"limit the layer before it to {end} and train on, or keep the function in float"
+    )
+    sentence = f"its input reaches {max(high, -low):.3g}, and the device reads it in a format that ends at {end}: {what_to_do}."
+    largest = max(high, -low)
+    return Item(
+        f"{path}.{name}".lstrip("."), path, "input", largest, largest, 1.0, is_beyond_format=True, advice=sentence
+    )

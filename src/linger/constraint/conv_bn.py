@@ -3,22 +3,26 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 
 from linger.constraint.batch_norm import (
+    BatchNorm,
     NormalizeBatchNorm1d,
     NormalizeBatchNorm2d,
     NormalizeBatchNorm3d,
+    as_batch_norm,
+    batch_momentum,
     batch_statistics,
-    cumulative_momentum,
     freeze_statistics,
+    running_statistics,
 )
 from linger.constraint.limits import Limits, Normalized, clamp, exceeds, limits_of
-from linger.constraint.normalized import TRANSPOSED, convolve
+from linger.constraint.normalized import TRANSPOSED, Convolution, convolve
 
 _Pair = TypeVar("_Pair", bound="ConvBN")
 
@@ -58,15 +62,16 @@ def per_weight(factor: Tensor, weight: Tensor, transposed_groups: int | None = N
     return rows.repeat_interleave(weight.shape[0] // transposed_groups, dim=0).reshape(*weight.shape[:2], *trailing)
 
 
-def _affine(bn: Any, statistics: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """γ/σ, μ and β."""
-    mean, var = (bn.running_mean, bn.running_var) if statistics is None else statistics
+def _affine(module: nn.Module, statistics: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """γ/σ, μ and β of a batch norm."""
+    bn = as_batch_norm(module)
+    mean, var = running_statistics(bn) if statistics is None else statistics
     gamma = torch.ones_like(var) if bn.weight is None else bn.weight
     beta = torch.zeros_like(mean) if bn.bias is None else bn.bias
     return gamma * torch.rsqrt(var + bn.eps), mean, beta
 
 
-def learning_factor(bn: Any) -> Tensor:
+def learning_factor(bn: nn.Module) -> Tensor:
     """γ/σ of the running statistics, without gradient: batch norm makes the output independent of it.
 
     A channel with γ ≈ 0 takes the largest factor of the others (1 if there is none): folded away it could neither
@@ -74,19 +79,20 @@ def learning_factor(bn: Any) -> Tensor:
     """
     factor = _affine(bn)[0].detach()
     is_visible = factor.abs() > _NEGLIGIBLE_GAMMA
-    if factor.is_cpu and bool(is_visible.all()):  # elsewhere a look would stall the device
+    if factor.is_cpu and bool(is_visible.all()):  # on another device, reading the answer would wait for it
         return factor
     largest = torch.where(is_visible.any(), factor.abs().amax(), torch.ones_like(factor[0]))
     return torch.where(is_visible, factor, largest)
 
 
-def normalize_folded(z: Tensor, bias: Tensor | None, bn: Any, factor: Tensor, gain: float = 1.0) -> Tensor:
+def normalize_folded(z: Tensor, bias: Tensor | None, module: nn.Module, factor: Tensor, gain: float = 1.0) -> Tensor:
     """Batch norm of z = gain·conv(x, w·factor), as if it had been conv(x, w): one convolution, true batch statistics.
 
     With u = z/(factor·gain), BN(u) = γ·sign(factor)·(z − mean z)/std z + β; the running statistics learn mean u and var u.
     eps acts on the folded variance instead of u's, which matters only for channels whose variance is near eps.
     """
-    batch_mean, batch_var = torch.zeros_like(bn.running_mean), torch.zeros_like(bn.running_var)
+    bn = as_batch_norm(module)
+    batch_mean, batch_var = (torch.zeros_like(running) for running in running_statistics(bn))
     gamma = None if bn.weight is None else bn.weight * factor.sign()
     y = F.batch_norm(z, batch_mean, batch_var, gamma, bn.bias, training=True, momentum=1.0, eps=bn.eps * gain * gain)
     with torch.no_grad():
@@ -94,12 +100,14 @@ def normalize_folded(z: Tensor, bias: Tensor | None, bn: Any, factor: Tensor, ga
     return y
 
 
-def _learn_statistics(bn: Any, mean: Tensor, var: Tensor, factor: Tensor, bias: Tensor | None) -> None:
+def _learn_statistics(bn: BatchNorm, mean: Tensor, var: Tensor, factor: Tensor, bias: Tensor | None) -> None:
+    running_mean, running_var = running_statistics(bn)
+    assert bn.num_batches_tracked is not None  # torch keeps it with the statistics
     bn.num_batches_tracked += 1
-    momentum = cumulative_momentum(bn) if bn.momentum is None else bn.momentum
+    momentum = batch_momentum(bn.momentum, bn.num_batches_tracked, running_mean.dtype)
     mean_u = mean / factor if bias is None else mean / factor + bias
-    bn.running_mean.lerp_(mean_u, momentum)
-    bn.running_var.lerp_(var / (factor * factor), momentum)
+    running_mean.lerp_(mean_u, momentum)
+    running_var.lerp_(var / (factor * factor), momentum)
 
 
 class ConvBN(Normalized):
@@ -109,7 +117,7 @@ class ConvBN(Normalized):
     always the statistics of the unlimited convolution.
     """
 
-    def __init__(self, conv: Any, bn: Any, **extras: Any) -> None:
+    def __init__(self, conv: Convolution, bn: nn.Module, **extras: Any) -> None:
         super().__init__(**extras)
         self.conv = conv
         self.bn = bn
@@ -118,23 +126,23 @@ class ConvBN(Normalized):
     def join(cls: type[_Pair], conv: nn.Module, bn: nn.Module) -> _Pair:
         """The pair as one layer of this class. The parts' own limits become the pair's, see `joined_limits`."""
         pair = cls.__new__(cls)
-        ConvBN.__init__(pair, conv, bn)
+        ConvBN.__init__(pair, cast(Convolution, conv), bn)
         pair.limit_to(joined_limits(limits_of(conv), limits_of(bn)))
         for part in (conv, bn):
             if isinstance(part, Normalized):
                 part.limit_to(Limits())
         return pair
 
-    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:  # noqa: A002 - the name that conv's callers may write
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:  # noqa: A002 - the name that conv's callers may write
         """The same function as bn(conv(input)) while nothing exceeds its limit."""
-        conv, bn = self.conv, self.bn
-        if not self.training and bn.running_mean is not None:
+        has_statistics = as_batch_norm(self.bn).running_mean is not None
+        if not self.training and has_statistics:
             y = self._convolve_folded(input, *self.folded(), output_size)
             return clamp(y, self.normalize_data)
-        u = conv(input) if output_size is None else conv(input, output_size)
-        y = bn(u)
+        u = self.conv(input) if output_size is None else self.conv(input, output_size)
+        y = self.bn(u)
         if self.normalize_weight is not None or self.normalize_bias is not None:
-            is_by_batch = bn.training or bn.running_mean is None
+            is_by_batch = self.bn.training or not has_statistics
             weight, bias = self.folded(batch_statistics(u) if is_by_batch else None)
             if exceeds((weight, self.normalize_weight), (bias, self.normalize_bias)):
                 y = self._convolve_folded(input, weight, bias, output_size)
@@ -145,11 +153,11 @@ class ConvBN(Normalized):
         groups = self.conv.groups if isinstance(self.conv, TRANSPOSED) else None
         return fold(self.conv.weight, self.conv.bias, self.bn, statistics=statistics, transposed_groups=groups)
 
-    def _convolve_folded(self, x: Tensor, weight: Tensor, bias: Tensor, output_size: Any) -> Tensor:
+    def _convolve_folded(self, x: Tensor, weight: Tensor, bias: Tensor, output_size: list[int] | None) -> Tensor:
         weight, bias = clamp(weight, self.normalize_weight), clamp(bias, self.normalize_bias)
         return convolve(self.conv, x, weight, bias, output_size)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: object) -> None:
         # a checkpoint of the float model knows no .conv
         for name in ("weight", "bias"):
             if prefix + name in state_dict:
@@ -189,11 +197,11 @@ def freeze_batch_norms(model: nn.Module, *, is_frozen: bool) -> None:
 class _BuiltPair(ConvBN):
     """A pair made from numbers: the arguments of the convolution, and by keyword those of the batch norm and limits."""
 
-    _parts: ClassVar[tuple[Any, Any]]
+    _parts: ClassVar[tuple[Callable[..., Convolution], Callable[..., nn.Module]]]
 
     def __init__(
         self,
-        *arguments: Any,
+        *arguments: object,
         eps: float = 1e-5,
         momentum: float | None = 0.1,
         affine: bool = True,
@@ -234,7 +242,7 @@ class NormalizeConvTransposeBN2d(_BuiltPair):
 
 
 class EmptyBatchNorm(nn.Module):
-    """What stays where a batch norm was: passes its input on."""
+    """Takes the place of a batch norm that was fused: returns its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -245,6 +253,6 @@ class EmptyBatchNorm(nn.Module):
         """X."""
         return x
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: object) -> None:
         state_dict.setdefault(f"{prefix}_linger_ignore_parameter", self._linger_ignore_parameter.detach())
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a limit is, and the base of every layer that keeps its weights, bias and output within limits."""
+"""Limits of a layer's weight, bias and output, and the base of every layer that keeps within them."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ class Limits:
         return any(limit is not None for limit in (self.weight, self.bias, self.output))
 
 
-def checked_limits(where: str, **values: Any) -> Limits:
+def checked_limits(where: str, **values: float | None) -> Limits:
     """Limits from the arguments for weight, bias and output, in this order, whatever their names are.
 
     Raises:
@@ -49,9 +49,8 @@ def checked_limits(where: str, **values: Any) -> Limits:
     return Limits(weight, bias, output)
 
 
-def _is_limit(value: Any) -> bool:
-    is_number = isinstance(value, Real) and value is not True
-    return is_number and 0 < float(value) < math.inf
+def _is_limit(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < math.inf
 
 
 def clamp(x: _OptionalTensor, limit: float | None) -> _OptionalTensor:
@@ -60,7 +59,7 @@ def clamp(x: _OptionalTensor, limit: float | None) -> _OptionalTensor:
 
 
 def exceeds(*parts: tuple[Tensor, float | None]) -> bool:
-    """Whether the magnitude of an element of one of some tensors is above that tensor's limit: one look at a device."""
+    """Whether any element of a tensor is beyond the limit beside it. A device is asked once for all tensors."""
     found = [(x.detach().abs() > limit).any() for x, limit in parts if limit is not None]
     return bool(found) and bool(torch.stack(found).any())
 
@@ -79,13 +78,13 @@ class Normalized(nn.Module):
 
     def __init__(
         self,
-        *arguments: Any,
+        *arguments: object,
         normalize_data: float | None = None,
         normalize_weight: float | None = None,
         normalize_bias: float | None = None,
         ahead_relu: bool = False,
         ahead_sigmoid: bool = False,  # noqa: ARG002
-        **options: Any,
+        **options: object,
     ) -> None:
         chosen = checked_limits(
             type(self).__name__,

@@ -78,7 +78,7 @@ def normalize_layers(
 ) -> nn.Module:
     """Keep weights, biases and outputs of a model's layers within limits, and return the model.
 
-    A layer gets the limits that `normalize_module` or `disable_normalize` asked for, else, if its type is one of
+    A layer gets the limits that `normalize_module` or `disable_normalize` marked it with, else, if its type is one of
     `normalize_modules`, the ones given here. Parameters stay the same objects under the same names. A layer that has
     limits keeps them: a second call reaches only the layers that have none yet.
 
@@ -107,11 +107,10 @@ def normalize_layers(
         wanted = _wanted_limits(layer, types, default)
         if layer in inside_pairs or not wanted.is_any or limits_of(layer).is_any:
             continue
-        reason = _reason_to_stay(layer, model)
-        if reason:
-            logger.warning("%s (%s) stays without limits: %s", path, type(layer).__name__, reason)
-        elif isinstance(layer, Normalized):
+        if isinstance(layer, Normalized):
             layer.limit_to(wanted)
+        elif reason := _reason_to_stay(layer, model):
+            logger.warning("%s (%s) stays without limits: %s", path, type(layer).__name__, reason)
         else:
             replacements[layer] = NORMALIZED[_kind(layer)].from_layer(layer, wanted)
     root = replacements.get(model, model)
@@ -203,15 +202,14 @@ def _kind(layer: nn.Module) -> type[nn.Module]:
 
 
 def _reason_to_stay(layer: nn.Module, model: nn.Module) -> str:
-    """Why a layer cannot be kept within limits; empty if it can."""
-    if isinstance(layer, Normalized):
-        return ""
+    """Why a torch layer cannot be kept within limits; empty if it can."""
     if not computes_like(layer, _kind(layer)):
         return "it overrides forward"
     if is_parametrized(layer):
         return "its weight is computed by a parametrization"
     if any(is_lazy(parameter) for parameter in layer.parameters()):
         return "its parameters have no shape yet; run the model once first"
-    readers = [m for m in model.modules() if isinstance(m, _READING_WEIGHTS_THEMSELVES)]
-    owner = next((m for m in readers if layer in m.children()), None)
-    return "" if owner is None else f"{type(owner).__name__} reads its weights itself"
+    for reader in model.modules():
+        if isinstance(reader, _READING_WEIGHTS_THEMSELVES) and layer in reader.children():
+            return f"{type(reader).__name__} reads its weights itself"
+    return ""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers whose weight, bias and output stay within limits, in training and in evaluation; gradients end there."""
+"""Layers whose weight, bias and output stay within limits, in training and in evaluation; outside them the gradient is zero."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
 
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
@@ -15,19 +16,33 @@ TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d)
 """Layers whose weights are [in, out/groups, …]."""
 
 
-def convolve(conv: Any, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: Any = None) -> Tensor:
+Convolution = nn.Conv1d | nn.Conv2d | nn.ConvTranspose1d | nn.ConvTranspose2d
+
+
+class _Window(Protocol):
+    """The attributes of a transposed convolution that its output size depends on."""
+
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+def convolve(
+    conv: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: list[int] | None = None
+) -> Tensor:
     """A convolution's own computation, transposed or not, with other parameters."""
     if not isinstance(conv, TRANSPOSED):
         return cast(Tensor, conv._conv_forward(x, weight, bias))  # noqa: SLF001 - torch's hook for other weights
     padding = output_padding(conv, x, output_size)
-    function: Any = F.conv_transpose2d if isinstance(conv, nn.ConvTranspose2d) else F.conv_transpose1d
-    result: Tensor = function(x, weight, bias, conv.stride, conv.padding, padding, conv.groups, conv.dilation)
-    return result
+    function: Callable[..., Tensor] = F.conv_transpose2d if isinstance(conv, nn.ConvTranspose2d) else F.conv_transpose1d
+    return function(x, weight, bias, conv.stride, conv.padding, padding, conv.groups, conv.dilation)
 
 
-def output_padding(conv: Any, x: Tensor, output_size: Any = None) -> tuple[int, ...]:
+def output_padding(layer: nn.Module, x: Tensor, output_size: Sequence[int] | None = None) -> tuple[int, ...]:
     """The output padding that gives a transposed convolution this output size; its own if there is none."""
-    find: Any = nn.ConvTranspose2d._output_padding  # noqa: SLF001 - the only place where torch does it
+    find: Callable[..., list[int]] = nn.ConvTranspose2d._output_padding  # noqa: SLF001 - the only place where torch does it
+    conv = cast(_Window, layer)
     axes = len(conv.kernel_size)
     return tuple(find(conv, x, output_size, conv.stride, conv.padding, conv.kernel_size, axes, conv.dilation))
 
@@ -37,7 +52,7 @@ class NormalizeConv1d(Normalized, nn.Conv1d):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name, as a caller may write it
         """Limited output of the convolution with limited parameters."""
-        return _limited_convolution(self, input)
+        return _limited_convolution(self, self, input)
 
 
 class NormalizeConv2d(Normalized, nn.Conv2d):
@@ -45,7 +60,7 @@ class NormalizeConv2d(Normalized, nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
         """Limited output of the convolution with limited parameters."""
-        return _limited_convolution(self, input)
+        return _limited_convolution(self, self, input)
 
 
 class NormalizeConvTranspose2d(Normalized, nn.ConvTranspose2d):
@@ -53,12 +68,15 @@ class NormalizeConvTranspose2d(Normalized, nn.ConvTranspose2d):
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:  # noqa: A002
         """Limited output of the convolution with limited parameters."""
-        return _limited_convolution(self, input, output_size)
+        return _limited_convolution(self, self, input, output_size)
 
 
-def _limited_convolution(conv: Any, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-    weight, bias = clamp(conv.weight, conv.normalize_weight), clamp(conv.bias, conv.normalize_bias)
-    return clamp(convolve(conv, x, weight, bias, output_size), conv.normalize_data)
+def _limited_convolution(
+    conv: Convolution, limited: Normalized, x: Tensor, output_size: list[int] | None = None
+) -> Tensor:
+    """A convolution that is within limits; it is given twice because it is of two types."""
+    weight, bias = clamp(conv.weight, limited.normalize_weight), clamp(conv.bias, limited.normalize_bias)
+    return clamp(convolve(conv, x, weight, bias, output_size), limited.normalize_data)
 
 
 class NormalizeLinear(Normalized, nn.Linear):
@@ -84,7 +102,7 @@ class NormalizeEmbedding(Normalized, nn.Embedding):
 
     def __init__(
         self,
-        *arguments: Any,
+        *arguments: object,
         normalize_data: float | None = None,
         normalize_weight: float | None = None,
         **options: Any,

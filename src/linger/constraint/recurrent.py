@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from linger.constraint.limits import Limits, Normalized, clamp
+
+_Layer = TypeVar("_Layer", bound="_LimitedRecurrent")
+_Sequence = TypeVar("_Sequence", Tensor, PackedSequence)
 
 
 class _LimitedRecurrent(Normalized):
@@ -24,30 +27,30 @@ class _LimitedRecurrent(Normalized):
         return [self._limited(name) for name in self._flat_weights_names]
 
     @_flat_weights.setter
-    def _flat_weights(self, tensors: Any) -> None:
-        """Nothing to keep: torch assigns the parameters, which are found by their names."""
+    def _flat_weights(self, tensors: object) -> None:
+        """Ignored: torch assigns the parameters, and they are read by their names."""
 
     def _limited(self, name: str) -> Tensor | None:
         limit = self.normalize_bias if name.startswith("bias") else self.normalize_weight
         return clamp(getattr(self, name, None), limit)
 
     def _weights_have_changed(self) -> bool:
-        """Never in torch's sense: they are read anew in every pass."""
+        """No, as torch means it: they are read again in every pass."""
         return False
 
     def flatten_parameters(self) -> None:
-        """Limited parameters are new tensors in every pass, so joining them in memory would be in vain."""
+        """Limited parameters are new tensors in every pass, so there is no point in joining them in memory."""
         if self.normalize_weight is None and self.normalize_bias is None:
             super().flatten_parameters()  # type: ignore[misc]  # the torch layer's
 
     @classmethod
-    def from_layer(cls, layer: nn.Module, chosen: Limits) -> Any:
-        """As every Normalize* layer; torch's own list of parameters is not kept."""
+    def from_layer(cls: type[_Layer], layer: nn.Module, chosen: Limits) -> _Layer:
+        """As for every Normalize* layer, without torch's own list of parameters."""
         made = super().from_layer(layer, chosen)
         made.__dict__.pop("_flat_weights", None)
         return made
 
-    def _limit_sequence(self, output: Any) -> Any:
+    def _limit_sequence(self, output: _Sequence) -> _Sequence:
         if isinstance(output, PackedSequence):
             return output._replace(data=clamp(output.data, self.normalize_data))
         return clamp(output, self.normalize_data)
@@ -56,7 +59,11 @@ class _LimitedRecurrent(Normalized):
 class NormalizeFastLSTM(_LimitedRecurrent, nn.LSTM):
     """An LSTM within limits."""
 
-    def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name, as a caller may write it
+    def forward(
+        self,
+        input: _Sequence,  # noqa: A002 - torch's name, as a caller may write it
+        hx: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[_Sequence, tuple[Tensor, Tensor]]:
         """(limited output, (h, c)) of the LSTM with limited parameters."""
         output, state = nn.LSTM.forward(self, input, hx)
         return self._limit_sequence(output), state
@@ -65,7 +72,11 @@ class NormalizeFastLSTM(_LimitedRecurrent, nn.LSTM):
 class NormalizeFastGRU(_LimitedRecurrent, nn.GRU):
     """A GRU within limits."""
 
-    def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002
+    def forward(
+        self,
+        input: _Sequence,  # noqa: A002
+        hx: Tensor | None = None,
+    ) -> tuple[_Sequence, Tensor]:
         """(limited output, h) of the GRU with limited parameters."""
         output, state = nn.GRU.forward(self, input, hx)
         return self._limit_sequence(output), state

@@ -11,44 +11,22 @@ from typing import Any
 
 from torch import nn
 
-from linger.analysis.matcher import Wiring, computes_like, watch
-from linger.constraint.batch_norm import NormalizeBatchNorm1d, NormalizeBatchNorm2d
-from linger.constraint.conv_bn import (
-    ConvBN,
-    EmptyBatchNorm,
-    NormalizeConvBN1d,
-    NormalizeConvBN2d,
-    NormalizeConvTransposeBN1d,
-    NormalizeConvTransposeBN2d,
-    freeze_batch_norms,
-)
-from linger.constraint.fusion_report import FusionReport, report_fusion
+from linger.analysis.matcher import Wiring, watch
+from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm, freeze_batch_norms
+from linger.constraint.fusion import FusionReport, fusable_pairs, fused_kind, report_fusion
 from linger.constraint.limits import AHEAD_RELU
 from linger.constraint.marks import refuse_quantized
-from linger.constraint.normalized import NormalizeConv1d, NormalizeConv2d, NormalizeConvTranspose2d
 from linger.errors import UsageError
 from linger.settings import chosen_switches
 
 logger = logging.getLogger(__name__)
 
-_Kinds = tuple[type[nn.Module], ...]
-_FUSABLE: tuple[tuple[_Kinds, _Kinds, type[ConvBN]], ...] = (
-    ((nn.Conv1d, NormalizeConv1d), (nn.BatchNorm1d, NormalizeBatchNorm1d), NormalizeConvBN1d),
-    ((nn.Conv2d, NormalizeConv2d), (nn.BatchNorm2d, NormalizeBatchNorm2d), NormalizeConvBN2d),
-    (
-        (nn.ConvTranspose2d, NormalizeConvTranspose2d),
-        (nn.BatchNorm2d, NormalizeBatchNorm2d),
-        NormalizeConvTransposeBN2d,
-    ),
-    ((nn.ConvTranspose1d,), (nn.BatchNorm1d, NormalizeBatchNorm1d), NormalizeConvTransposeBN1d),
-)
-"""Kinds of convolution, kinds of batch norm that may follow, and what both become."""
 _BN_KEYS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
 def trace_layers(
     root_model: nn.Module,
-    *args: Any,
+    *args: object,
     fuse_bn: bool = True,
     ahead_conv_relu: bool = True,
     ahead_bn_relu: bool = True,
@@ -83,7 +61,7 @@ def trace_layers(
     if not args:
         raise UsageError("trace_layers: an example input is missing. Call trace_layers(root, target, example_input).")
     wiring = watch(target, args)
-    pairs = _pairs(target, wiring) if fuse_bn else []
+    pairs = fusable_pairs(target, wiring) if fuse_bn else []
     report = report_fusion(target, wiring, pairs, paths) if fuse_bn else FusionReport(0)
     _mark_relu(target, wiring, dict(pairs), conv=ahead_conv_relu, bn=ahead_bn_relu, linear=ahead_linear_relu)
     for conv, bn in pairs:
@@ -93,33 +71,6 @@ def trace_layers(
     if report.surprising:
         warnings.warn(str(report), stacklevel=2)
     return root_model
-
-
-def _pairs(target: nn.Module, wiring: Wiring) -> list[tuple[nn.Module, nn.Module]]:
-    """(conv, bn) where every result of conv goes into bn alone and every input of bn comes from conv."""
-    found = []
-    for conv in target.modules():
-        results = wiring.results.get(conv, [])
-        consumers = {wiring.feeds_only_batch_norm(r) for r in results}
-        bn = consumers.pop() if len(consumers) == 1 else None
-        if bn is None or _kind_of_pair(conv, bn) is None:
-            continue
-        has_other_source = {id(x) for x in wiring.inputs[bn]} != {id(r) for r in results}
-        if has_other_source or bn.running_mean is None or conv.padding_mode != "zeros":
-            continue
-        if any(layer._forward_hooks or layer._forward_pre_hooks for layer in (conv, bn)):  # noqa: SLF001 - no public name
-            continue  # somebody looks at, or changes, what goes between them
-        found.append((conv, bn))
-    return found
-
-
-def _kind_of_pair(conv: nn.Module, bn: nn.Module) -> type[ConvBN] | None:
-    """What a convolution and a batch norm become; None where one of them computes something else."""
-    kinds = next((k for k in _FUSABLE if isinstance(conv, k[0]) and isinstance(bn, k[1])), None)
-    if kinds is None:
-        return None
-    is_known = all(any(computes_like(layer, k) for k in of) for layer, of in zip((conv, bn), kinds[:2], strict=True))
-    return kinds[2] if is_known else None
 
 
 def _mark_relu(
@@ -138,8 +89,8 @@ def _mark_relu(
 
 
 def _fuse(root: nn.Module, conv_path: str, bn_path: str, conv: nn.Module, bn: nn.Module) -> None:
-    kind = _kind_of_pair(conv, bn)
-    assert kind is not None  # _pairs found only such
+    kind = fused_kind(conv, bn)
+    assert kind is not None  # as for every fusable pair
     fused, empty = kind.join(conv, bn), EmptyBatchNorm()
     fused.training, empty.training = conv.training, bn.training  # not train(): a frozen batch norm stays frozen
     setattr(fused, AHEAD_RELU, getattr(conv, AHEAD_RELU, False))

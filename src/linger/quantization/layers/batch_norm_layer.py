@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_exporting
 
-from linger.constraint.batch_norm import batch_statistics, cumulative_momentum
+from linger.constraint.batch_norm import batch_momentum, batch_statistics
 from linger.constraint.limits import clamp
 from linger.constraint.marks import Widths
 from linger.dialect import Op
@@ -85,7 +85,7 @@ class BatchNormLayer(QuantLayer):
             )
         with torch.no_grad():
             self.num_batches_tracked += 1
-            momentum = cumulative_momentum(self) if self.momentum is None else self.momentum
+            momentum = batch_momentum(self.momentum, self.num_batches_tracked, self.running_mean.dtype)
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
             self.running_var.lerp_((var * (count / (count - 1))).to(self.running_var.dtype), momentum)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from linger.constraint.batch_norm import freeze_statistics
+from linger.constraint.batch_norm import as_batch_norm, freeze_statistics
 from linger.constraint.conv_bn import ConvBN, counts_as, freeze_batch_norms, layer_of, parts_of_pairs
 from linger.constraint.limits import AHEAD_RELU, Normalized, limits_of
 from linger.constraint.marks import QUANTIZATION, QUANTIZED, QuantChoice, Types, Widths
@@ -293,7 +293,7 @@ def _refusal(module: nn.Module) -> Refusal | None:
             "its weight is computed from others (a parametrization, spectral_norm, pruning); make it permanent first, "
             "e.g. with torch.nn.utils.parametrize.remove_parametrizations"
         )
-    if isinstance(module, ConvBN) and module.bn.running_mean is None:
+    if isinstance(module, ConvBN) and as_batch_norm(module.bn).running_mean is None:
         return Refusal("its batch norm keeps no statistics that could be folded")
     return None
 
