@@ -118,7 +118,7 @@ class NodeFacts(Protocol):
 
 
 NodeRule = Callable[[NodeFacts], "str | None"]
-RealFunction = Callable[..., Any]
+TorchFunction = Callable[..., Any]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -228,7 +228,8 @@ class Op(_Properties):
     make_constants: Constants | None = None
     constants_need_scale: bool = True
     refusal: NodeRule | None = None
-    real_function: RealFunction | None = None
+    real_function: TorchFunction | None = None
+    exact_result: TorchFunction | None = None
     platform: str | None = None
     variants: dict[str, Op] = field(default_factory=dict)
     """Ops of the same name with the arithmetic of another chip, by the attribute `platform` of their nodes."""
@@ -315,13 +316,18 @@ class Op(_Properties):
             each.refusal = rule
         return rule
 
-    def real(self, function: RealFunction) -> RealFunction:
+    def real(self, function: TorchFunction) -> TorchFunction:
         """Declare the real function that the integers stand for: its range is observed, training sees its gradient.
 
         It gets the module torch, which an op file does not import, then the operands, then attributes by name.
         """
         for each in (self, *self.variants.values()):
             each.real_function = function
+        return function
+
+    def exact(self, function: TorchFunction) -> TorchFunction:
+        """Declare the exact real result that one rounding turns into the integers: also of torch, operands, their `bits`."""
+        self.exact_result = function
         return function
 
     def layer(self, *names: str) -> Callable[[Binding], Binding]:

@@ -50,7 +50,7 @@ def product(twin, inputs, attributes, *, is_transposed=False) -> np.ndarray:
         None if b is None else real_carrier(b, scale),
         plan,
         group=group,
-        axis=twin.CHANNEL_AXIS,
+        axis=twin.channel_axis,
         is_transposed=is_transposed,
     )
     result = fake_quantize(accumulator.double(), attributes["scale_o"], attributes["o_bits"])

@@ -12,7 +12,10 @@ from fractions import Fraction
 BIAS_BITS = 32
 """Width of every bias: int32 at scale sx·sw."""
 
-FLOAT32_EXACT = 2**24
+FLOAT32_BITS = 24
+"""Bits that float32 holds exactly, so a product of factors that have together no more is exact."""
+
+FLOAT32_EXACT = 2**FLOAT32_BITS
 """Below this magnitude float32 holds every integer, so sums of integers are exact in any order."""
 
 MOST_TRANSPOSED_TAPS = FLOAT32_EXACT // (15 * 15)

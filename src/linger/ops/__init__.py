@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ops exist: one file each = body, bindings to torch, samples. `fast/<op>.py` is its fast version in torch."""
+"""Which ops exist: one file each = body, bindings to torch, samples. `fast` computes them faster in torch."""

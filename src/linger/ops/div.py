@@ -45,6 +45,13 @@ def iq_div(
     return k.store(blocks.saturate(k, k.where_less(size, one, beyond, quotient), o_bits), o_bits)
 
 
+@iq_div.real
+def real(torch: Any, x: Any, y: Any, **_: Any) -> Any:
+    """The quotient; a divisor of zero has no part in range and gradient."""
+    is_zero = y == 0
+    return torch.where(is_zero, torch.zeros_like(x), x / torch.where(is_zero, torch.ones_like(y), y))
+
+
 @iq_div.function(
     "torch.div",
     "torch.divide",

@@ -41,6 +41,12 @@ def iq_gelu(
     return blocks.requantize(k, y, source=k.scalar(long_tables.ONE), target=k.scalar(scale_o), bits=o_bits)
 
 
+@iq_gelu.real
+def real(torch: Any, x: Any, **_: Any) -> Any:
+    """GELU, limited as the device limits its input."""
+    return torch.nn.functional.gelu(x.clamp(-_END, _END))
+
+
 @iq_gelu.function("torch.nn.functional.gelu")
 def from_gelu(x: Any, *, approximate: str = "none") -> Mapping[str, Any]:
     """Both forms have the same pieces: they differ by at most 4.8e-4."""

@@ -50,6 +50,12 @@ def groupnorm_int(
     return blocks.requantize(k, blocks.saturate(k, total, 32), source=source, target=k.scalar(scale_o), bits=o_bits)
 
 
+@groupnorm_int.real
+def real(torch: Any, x: Any, w: Any, b: Any, *, groups: int, eps: float = normalization.DEFAULT_EPS, **_: Any) -> Any:
+    """torch.group_norm, which unlike the functional form also takes groups of one number."""
+    return torch.group_norm(x, groups, w, b, eps)
+
+
 def _settings(groups: int, eps: float) -> Mapping[str, Any]:
     return {"groups": groups} | ({} if eps == normalization.DEFAULT_EPS else {"eps": float(eps)})
 

@@ -33,6 +33,12 @@ def iq_hardsigmoid(
     return k.store(blocks.saturate(k, whole, o_bits), o_bits)
 
 
+@iq_hardsigmoid.real
+def real(torch: Any, x: Any, **_: Any) -> Any:
+    """Torch's hardsigmoid."""
+    return torch.nn.functional.hardsigmoid(x)
+
+
 @iq_hardsigmoid.function("torch.nn.functional.hardsigmoid")
 def from_hardsigmoid(x: Any, inplace: bool = False) -> Mapping[str, Any] | Refusal:
     """`inplace` is honoured by the caller."""

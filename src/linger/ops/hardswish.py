@@ -33,6 +33,12 @@ def iq_hardswish(
     return k.store(blocks.saturate(k, whole, o_bits), o_bits)
 
 
+@iq_hardswish.real
+def real(torch: Any, x: Any, **_: Any) -> Any:
+    """Torch's hardswish."""
+    return torch.nn.functional.hardswish(x)
+
+
 @iq_hardswish.function("torch.nn.functional.hardswish")
 def from_hardswish(x: Any, inplace: bool = False) -> Mapping[str, Any] | Refusal:
     """`inplace` is honoured by the caller."""

@@ -72,6 +72,13 @@ def refuse_long_lines(node: NodeFacts) -> str | None:
     return f"the sums over {count} numbers of {bits} bits would not be exact. Normalise fewer numbers."
 
 
+@layernorm_int.real
+def real(torch: Any, x: Any, w: Any, b: Any, *, eps: float = normalization.DEFAULT_EPS, **_: Any) -> Any:
+    """Layer norm over as many of the last axes as the flat weight has numbers for."""
+    lines = x.reshape(-1, w.numel())
+    return torch.nn.functional.layer_norm(lines, (w.numel(),), w, b, eps).reshape(x.shape)
+
+
 def _settings(count: int, eps: float) -> Mapping[str, Any] | Refusal:
     if not normalization.is_exact(count, 8):
         return Refusal(f"the sums over {count} numbers would not be exact; normalise fewer than 2^19")

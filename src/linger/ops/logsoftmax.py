@@ -52,6 +52,12 @@ def log_softmax_int(
     return blocks.requantize(k, y, source=one, target=k.scalar(scale_o), bits=o_bits)
 
 
+@log_softmax_int.real
+def real(torch: Any, x: Any, *, dim: int, **_: Any) -> Any:
+    """torch.log_softmax."""
+    return torch.log_softmax(x, dim)
+
+
 @log_softmax_int.function("torch.log_softmax", "torch.special.log_softmax", "torch.Tensor.log_softmax")
 def from_log_softmax(x: Any, dim: Any = None, dtype: Any = None) -> Mapping[str, Any] | Refusal:
     """The axis; refuses what torch itself only guesses, and other types."""

@@ -42,6 +42,12 @@ def iq_mean(
     return k.store(blocks.saturate(k, mean, o_bits), o_bits)
 
 
+@iq_mean.real
+def real(torch: Any, x: Any, *, dims: int, **_: Any) -> Any:
+    """The mean along one axis, which stays."""
+    return torch.mean(x, dims, keepdim=True)
+
+
 @iq_mean.function("torch.mean", "torch.Tensor.mean")
 def from_mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Mapping[str, Any] | Refusal:
     """One axis that stays; the caller brings every other mean to this form."""

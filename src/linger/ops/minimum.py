@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
@@ -28,6 +28,13 @@ def iq_min(
     left = blocks.rescale(k, k.wide(x), source=k.scalar(scale_x), target=target)
     right = blocks.rescale(k, k.wide(y), source=k.scalar(scale_y), target=target)
     return k.store(blocks.saturate(k, k.where_less(left, right, left, right), o_bits), o_bits)
+
+
+@iq_min.exact
+def exact(torch: Any, x: Any, y: Any, *, bits: Sequence[int]) -> Any:
+    """Rounding keeps the order, so the smaller operand is chosen first, then rounded."""
+    del bits
+    return torch.minimum(x, y)
 
 
 @iq_min.function("torch.minimum", "torch.Tensor.minimum")

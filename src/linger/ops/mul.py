@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
 from linger.numeric import blocks
+from linger.numeric.fixed import FLOAT32_BITS
 from linger.numeric.kernel import Kernel, T
 
 
@@ -35,6 +36,13 @@ def iq_mul(
     product = k.mul(k.wide(x), k.wide(y))
     source = k.mul(k.scalar(scale_x), k.scalar(scale_y))
     return blocks.requantize(k, product, source=source, target=k.scalar(scale_o), bits=o_bits)
+
+
+@iq_mul.exact
+def exact(torch: Any, x: Any, y: Any, *, bits: Sequence[int]) -> Any:
+    """The product, in float64 where float32 could not hold it."""
+    del torch
+    return x * y if sum(bits) <= FLOAT32_BITS else x.double() * y.double()
 
 
 @iq_mul.function(

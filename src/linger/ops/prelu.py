@@ -9,12 +9,15 @@ side is shifted right only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
 from linger.numeric import blocks
+from linger.numeric.fixed import FLOAT32_BITS
 from linger.numeric.kernel import Kernel, T
+
+_SLOPE_BITS = 16
 
 
 def _finest(scales: Iterable[float]) -> float:
@@ -40,6 +43,13 @@ def iq_prelu(
     slope = k.where_less(k.scalar(0.0), wide, unit, k.wide(k.per_channel(w, x)))
     source = k.mul(k.scalar(scale_x), unit)
     return blocks.requantize(k, k.mul(wide, slope), source=source, target=k.scalar(scale_o), bits=o_bits)
+
+
+@iq_prelu.exact
+def exact(torch: Any, x: Any, w: Any, *, bits: Sequence[int]) -> Any:
+    """The product where x is negative, in float64 where float32 could not hold it."""
+    is_narrow = bits[0] + _SLOPE_BITS <= FLOAT32_BITS
+    return torch.prelu(x, w.to(x.dtype)) if is_narrow else torch.prelu(x.double(), w.double())
 
 
 @iq_prelu.function("torch.prelu", "torch.Tensor.prelu", "torch.nn.functional.prelu")

@@ -78,6 +78,12 @@ def iq_sigmoid_on_venus_a(
     return blocks.requantize(k, y, source=k.scalar(blocks.WIDE_CURVE_SCALE), target=k.scalar(scale_o), bits=o_bits)
 
 
+@iq_sigmoid.real
+def real(torch: Any, x: Any, **_: Any) -> Any:
+    """torch.sigmoid."""
+    return torch.sigmoid(x)
+
+
 @iq_sigmoid.function(
     "torch.sigmoid",
     "torch.sigmoid_",

@@ -88,6 +88,12 @@ def softmax_on_venus_a(
     return blocks.requantize(k, y, source=k.scalar(2.0**15), target=k.scalar(scale_o), bits=o_bits)
 
 
+@softmax_int.real
+def real(torch: Any, x: Any, *, dim: int, **_: Any) -> Any:
+    """torch.softmax."""
+    return torch.softmax(x, dim)
+
+
 @softmax_int.function("torch.softmax", "torch.special.softmax", "torch.Tensor.softmax")
 def from_softmax(x: Any, dim: Any = None, dtype: Any = None) -> Mapping[str, Any] | Refusal:
     """The axis; refuses what torch itself only guesses, and other types."""

@@ -35,6 +35,12 @@ def iq_sum(
     return blocks.requantize(k, total, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits)
 
 
+@iq_sum.real
+def real(torch: Any, x: Any, *, dims: int, **_: Any) -> Any:
+    """The sum along one axis, which stays."""
+    return torch.sum(x, dims, keepdim=True)
+
+
 @iq_sum.function("torch.sum", "torch.Tensor.sum")
 def from_sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Mapping[str, Any] | Refusal:
     """One axis that stays; the caller brings every other sum to this form."""

@@ -41,6 +41,12 @@ def iq_swish(
     return blocks.requantize(k, y, source=k.scalar(long_tables.ONE), target=k.scalar(scale_o), bits=o_bits)
 
 
+@iq_swish.real
+def real(torch: Any, x: Any, **_: Any) -> Any:
+    """SiLU, limited as the device limits its input."""
+    return torch.nn.functional.silu(x.clamp(-_END, _END))
+
+
 @iq_swish.function("torch.nn.functional.silu")
 def from_silu(x: Any, inplace: bool = False) -> Mapping[str, Any]:
     """`inplace` is honoured by the caller."""

@@ -79,6 +79,12 @@ def iq_tanh_on_venus_a(
     return blocks.requantize(k, y, source=k.scalar(blocks.WIDE_CURVE_SCALE), target=k.scalar(scale_o), bits=o_bits)
 
 
+@iq_tanh.real
+def real(torch: Any, x: Any, **_: Any) -> Any:
+    """torch.tanh."""
+    return torch.tanh(x)
+
+
 @iq_tanh.function(
     "torch.tanh",
     "torch.tanh_",

@@ -47,6 +47,12 @@ def iq_var(
     return k.store(blocks.saturate(k, variance, o_bits), o_bits)
 
 
+@iq_var.real
+def real(torch: Any, x: Any, *, dim: int, unbiased: int, **_: Any) -> Any:
+    """The variance along one axis, which stays."""
+    return torch.var(x, dim, correction=unbiased, keepdim=True)
+
+
 @iq_var.function("torch.var", "torch.Tensor.var")
 def from_var(
     x: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None

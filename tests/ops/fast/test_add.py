@@ -6,11 +6,13 @@ import torch
 
 from linger.numeric.fixed import limits
 from linger.ops.add import iq_add
-from linger.ops.fast import add as add_torch
+from linger.ops.fast.twin import functional_twin
 from tests.support import naive
 from tests.support.comparison import assert_same
 from tests.support.samples import run_numpy
 from tests.support.twins import SUM_SCALES, all_pairs, by_name, elementwise, real_carrier, reference
+
+add_torch = functional_twin(iq_add)
 
 WAYS = {
     "sum known": {},

@@ -3,9 +3,11 @@
 import pytest
 
 from linger.ops.batchnorm2d import batchnorm2d_int
-from linger.ops.fast import batchnorm2d as batchnorm2d_torch
+from linger.ops.fast.twin import product_twin
 from tests.support.comparison import assert_same
 from tests.support.twins import by_name, product, reference
+
+batchnorm2d_torch = product_twin(batchnorm2d_int)
 
 
 @pytest.mark.parametrize("sample", **by_name(batchnorm2d_int))

@@ -5,10 +5,12 @@ import pytest
 import torch
 
 from linger.ops.bmm import bmm_int
-from linger.ops.fast import bmm as bmm_torch
+from linger.ops.fast.twin import functional_twin
 from tests.support.comparison import assert_same
 from tests.support.samples import run_numpy
 from tests.support.twins import by_name, elementwise, reference
+
+bmm_torch = functional_twin(bmm_int)
 
 WAYS = {
     "product known": {},

@@ -5,9 +5,11 @@ import torch
 
 from linger.numeric.torch.exact import SplitPlan, run_product
 from linger.ops.conv1d import conv1d_int
-from linger.ops.fast import conv1d as conv1d_torch
+from linger.ops.fast.twin import product_twin
 from tests.support.comparison import assert_same
 from tests.support.twins import by_name, product, reference
+
+conv1d_torch = product_twin(conv1d_int)
 
 
 @pytest.mark.parametrize("sample", **by_name(conv1d_int))
@@ -33,7 +35,7 @@ def test_signal_without_a_batch_axis_is_split_along_its_channels(parts, group, d
             b,
             plan,
             group=group,
-            axis=conv1d_torch.CHANNEL_AXIS,
+            axis=conv1d_torch.channel_axis,
         )
 
     assert torch.equal(run(x[0]), run(x)[0])

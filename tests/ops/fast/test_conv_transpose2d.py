@@ -5,9 +5,11 @@ import torch
 
 from linger.numeric.torch.exact import SplitPlan, run_product
 from linger.ops.conv_transpose2d import conv_transpose2d_int
-from linger.ops.fast import conv_transpose2d as conv_transpose2d_torch
+from linger.ops.fast.twin import product_twin
 from tests.support.comparison import assert_same
 from tests.support.twins import by_name, product, reference
+
+conv_transpose2d_torch = product_twin(conv_transpose2d_int)
 
 
 @pytest.mark.parametrize("sample", **by_name(conv_transpose2d_int))
@@ -33,7 +35,7 @@ def test_picture_without_a_batch_axis_is_split_along_its_channels(parts, group, 
             b,
             plan,
             group=group,
-            axis=conv_transpose2d_torch.CHANNEL_AXIS,
+            axis=conv_transpose2d_torch.channel_axis,
             is_transposed=True,
         )
 

@@ -4,20 +4,23 @@ import torch
 import torch.nn.functional as F
 
 from linger.numeric.curves.normalization import DEFAULT_EPS
-from linger.ops.fast import groupnorm as groupnorm_torch
+from linger.ops.fast.twin import functional_twin
+from linger.ops.groupnorm import groupnorm_int
+
+groupnorm_torch = functional_twin(groupnorm_int)
 
 
 def test_real_function_is_group_norm():
     x, w, b = torch.randn(2, 6, 4, 5), torch.randn(6), torch.randn(6)
-    found = groupnorm_torch.real_function([x, w, b], {"groups": 3, "eps": 0.1})
+    found = groupnorm_torch.real_result([x, w, b], settings={"groups": 3, "eps": 0.1})
     assert torch.equal(found, F.group_norm(x, 3, w, b, 0.1))
-    found = groupnorm_torch.real_function([x, w, b], {"groups": 6})
+    found = groupnorm_torch.real_result([x, w, b], settings={"groups": 6})
     torch.testing.assert_close(found, F.instance_norm(x, weight=w, bias=b))
 
 
 def test_groups_of_one_number_leave_the_offset():
     x, w, b = torch.randn(2, 6), torch.randn(6), torch.randn(6)
-    found = groupnorm_torch.real_function([x, w, b], {"groups": 6})
+    found = groupnorm_torch.real_result([x, w, b], settings={"groups": 6})
     # the variance is 0, so x·w/√eps + (b − x·w/√eps) is left of it: two products and two sums, each within 2^-24 of its result;
     # some CPUs fuse them and lose nothing
     bound = 2.0**-22 * ((x * w).abs() / DEFAULT_EPS**0.5 + b.abs())

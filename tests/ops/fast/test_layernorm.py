@@ -4,7 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linger.ops.fast import layernorm as layernorm_torch
+from linger.ops.fast.twin import functional_twin
+from linger.ops.layernorm import layernorm_int
+
+layernorm_torch = functional_twin(layernorm_int)
 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 5), (3, 4, 5)], ids=str)
@@ -12,11 +15,11 @@ def test_real_function_is_layer_norm(shape):
     x = torch.randn(2, 3, 4, 5)
     w, b = torch.randn(2, *shape)
     expected = F.layer_norm(x, shape, w, b, 0.1)
-    found = layernorm_torch.real_function([x, w.flatten(), b.flatten()], {"eps": 0.1})
+    found = layernorm_torch.real_result([x, w.flatten(), b.flatten()], settings={"eps": 0.1})
     torch.testing.assert_close(found, expected)
 
 
 def test_eps_is_the_devices_where_none_is_given():
     x = 1e-3 * torch.randn(2, 6)
     w, b = torch.ones(6), torch.zeros(6)
-    torch.testing.assert_close(layernorm_torch.real_function([x, w, b], {}), F.layer_norm(x, (6,), eps=1e-5))
+    torch.testing.assert_close(layernorm_torch.real_result([x, w, b]), F.layer_norm(x, (6,), eps=1e-5))

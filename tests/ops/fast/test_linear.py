@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from linger.numeric.torch.exact import SplitPlan, run_product
-from linger.ops.fast import linear as linear_torch
+from linger.ops.fast.twin import product_twin
 from linger.ops.linear import linear_int
 from tests.support.comparison import assert_same
 from tests.support.twins import by_name, product, reference
+
+linear_torch = product_twin(linear_int)
 
 
 @pytest.mark.parametrize("sample", **by_name(linear_int))
@@ -27,6 +29,6 @@ def test_last_axis_is_split_whatever_stands_before_it(shape, draw):
         b,
         SplitPlan(3, is_bias_apart=True),
         group=1,
-        axis=linear_torch.CHANNEL_AXIS,
+        axis=linear_torch.channel_axis,
     )
     assert torch.equal(found.long(), x.long() @ w.long().T + b.long())

@@ -3,10 +3,15 @@
 import pytest
 import torch
 
-from linger.ops.fast.logsoftmax import real_function
+from linger.ops.fast.twin import functional_twin
+from linger.ops.logsoftmax import log_softmax_int
+
+logsoftmax_torch = functional_twin(log_softmax_int)
 
 
 @pytest.mark.parametrize("dim", [0, -1])
 def test_values_are_those_of_torch(dim, draw):
     x = torch.from_numpy(draw.normal(size=(3, 4)))
-    assert torch.equal(real_function([x], {"dim": dim, "scale_o": 128.0}), torch.log_softmax(x, dim))
+    assert torch.equal(
+        logsoftmax_torch.real_result([x], settings={"dim": dim, "scale_o": 128.0}), torch.log_softmax(x, dim)
+    )

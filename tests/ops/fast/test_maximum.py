@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from linger.ops.fast import maximum as maximum_torch
+from linger.ops.fast.twin import functional_twin
 from linger.ops.maximum import iq_max
 from tests.support.comparison import assert_same
 from tests.support.samples import run_numpy
 from tests.support.twins import by_name, elementwise, reference
+
+maximum_torch = functional_twin(iq_max)
 
 WAYS = {"known": {}, "not known": {"has_total": False}, "with gradients": {"is_training": True}}
 

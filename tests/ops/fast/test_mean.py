@@ -2,9 +2,12 @@
 
 import torch
 
-from linger.ops.fast import mean as mean_torch
+from linger.ops.fast.twin import functional_twin
+from linger.ops.mean import iq_mean
+
+mean_torch = functional_twin(iq_mean)
 
 
 def test_real_function():
     x = torch.randn(3, 4, 5)
-    assert torch.equal(mean_torch.real_function([x], {"dims": 1}), torch.mean(x, 1, keepdim=True))
+    assert torch.equal(mean_torch.real_result([x], settings={"dims": 1}), torch.mean(x, 1, keepdim=True))

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from linger.ops.fast import minimum as minimum_torch
+from linger.ops.fast.twin import functional_twin
 from linger.ops.minimum import iq_min
 from tests.support.comparison import assert_same
 from tests.support.samples import run_numpy
 from tests.support.twins import by_name, elementwise, reference
+
+minimum_torch = functional_twin(iq_min)
 
 WAYS = {"known": {}, "not known": {"has_total": False}, "with gradients": {"is_training": True}}
 

@@ -5,12 +5,14 @@ import pytest
 import torch
 
 from linger.numeric.fixed import limits
-from linger.ops.fast import mul as mul_torch
+from linger.ops.fast.twin import functional_twin
 from linger.ops.mul import iq_mul
 from tests.support import naive
 from tests.support.comparison import assert_same
 from tests.support.samples import run_numpy
 from tests.support.twins import by_name, elementwise, real_carrier, reference
+
+mul_torch = functional_twin(iq_mul)
 
 ways = pytest.mark.parametrize("is_training", [False, True], ids=["no gradients", "with gradients"])
 

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from linger.ops.fast import prelu as prelu_torch
+from linger.ops.fast.twin import functional_twin
 from linger.ops.prelu import iq_prelu
 from tests.support.comparison import assert_same
 from tests.support.twins import by_name, real_carrier, reference
+
+prelu_torch = functional_twin(iq_prelu)
 
 
 def of_twin(inputs, attributes, *, has_product):

@@ -4,16 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from linger.ops.fast.sigmoid import exact_values, real_function
+from linger.ops.fast.twin import functional_twin
 from linger.ops.sigmoid import iq_sigmoid
 from tests.support.samples import run_numpy
+
+sigmoid_torch = functional_twin(iq_sigmoid)
 
 EVERY_INT16 = np.arange(-32768, 32768).astype(np.int16)
 
 
 def test_value_and_gradient_are_those_of_torch(draw):
     x = torch.from_numpy(draw.normal(size=50)).requires_grad_()
-    y = real_function([x], {})
+    y = sigmoid_torch.real_result([x])
     assert torch.equal(y, torch.sigmoid(x))
     y.sum().backward()
     torch.testing.assert_close(x.grad, y.detach() * (1 - y.detach()))  # float64, the same formula in another order
@@ -23,7 +25,7 @@ def test_value_and_gradient_are_those_of_torch(draw):
 def test_exact_values_are_those_of_the_body_for_every_input(scale_x):
     attributes = iq_sigmoid.complete({"scale_x": scale_x, "scale_o": 128.0})
     x = torch.from_numpy(EVERY_INT16.astype(np.float32)) / scale_x
-    found = exact_values([x], attributes)
+    found = sigmoid_torch.exact_values([x], attributes)
     assert found.dtype == torch.float32
     np.testing.assert_array_equal(found.numpy() * 128, run_numpy(iq_sigmoid, [EVERY_INT16], attributes))
 
@@ -31,8 +33,8 @@ def test_exact_values_are_those_of_the_body_for_every_input(scale_x):
 def test_table_of_an_inference_pass_serves_training_too():
     attributes = iq_sigmoid.complete({"scale_x": 2048.0, "scale_o": 64.0})  # a scale that no other test has
     with torch.inference_mode():
-        exact_values([torch.zeros(3)], attributes)
-    assert not exact_values([torch.zeros(3)], attributes).is_inference()
+        sigmoid_torch.exact_values([torch.zeros(3)], attributes)
+    assert not sigmoid_torch.exact_values([torch.zeros(3)], attributes).is_inference()
 
 
 @pytest.mark.parametrize("scale_x", [2.0**n for n in (-3, 0, 4, 7, 27, 30)])
@@ -40,11 +42,11 @@ def test_exact_values_on_arcs_are_those_of_the_body_for_every_input(scale_x):
     every = np.arange(-128, 128).astype(np.int8)
     attributes = iq_sigmoid.variants["arcs"].complete({"scale_x": scale_x, "scale_o": 128.0})
     x = torch.from_numpy(every.astype(np.float32)) / scale_x
-    found = exact_values([x], attributes)
+    found = functional_twin(iq_sigmoid.variants["arcs"]).exact_values([x], attributes)
     assert found.dtype == torch.float32
     np.testing.assert_array_equal(found.numpy() * 128, run_numpy(iq_sigmoid.variants["arcs"], [every], attributes))
 
 
 def test_a_chip_that_takes_every_width_has_no_table():
     attributes = iq_sigmoid.variants["venusA"].complete({"scale_x": 16.0, "scale_o": 128.0})
-    assert exact_values([torch.zeros(3)], attributes) is None
+    assert functional_twin(iq_sigmoid.variants["venusA"]).exact_values([torch.zeros(3)], attributes) is None

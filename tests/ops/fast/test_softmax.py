@@ -3,10 +3,13 @@
 import pytest
 import torch
 
-from linger.ops.fast.softmax import real_function
+from linger.ops.fast.twin import functional_twin
+from linger.ops.softmax import softmax_int
+
+softmax_torch = functional_twin(softmax_int)
 
 
 @pytest.mark.parametrize("dim", [0, -1])
 def test_values_are_those_of_torch(dim, draw):
     x = torch.from_numpy(draw.normal(size=(3, 4)))
-    assert torch.equal(real_function([x], {"dim": dim, "scale_o": 128.0}), torch.softmax(x, dim))
+    assert torch.equal(softmax_torch.real_result([x], settings={"dim": dim, "scale_o": 128.0}), torch.softmax(x, dim))

@@ -5,12 +5,14 @@ import pytest
 import torch
 
 from linger.numeric.fixed import limits
-from linger.ops.fast import sub as sub_torch
+from linger.ops.fast.twin import functional_twin
 from linger.ops.sub import iq_sub
 from tests.support import naive
 from tests.support.comparison import assert_same
 from tests.support.samples import run_numpy
 from tests.support.twins import SUM_SCALES, all_pairs, by_name, elementwise, real_carrier, reference
+
+sub_torch = functional_twin(iq_sub)
 
 WAYS = {
     "difference known": {},

@@ -2,9 +2,12 @@
 
 import torch
 
-from linger.ops.fast import sum as sum_torch
+from linger.ops.fast.twin import functional_twin
+from linger.ops.sum import iq_sum
+
+sum_torch = functional_twin(iq_sum)
 
 
 def test_real_function():
     x = torch.randn(3, 4, 5)
-    assert torch.equal(sum_torch.real_function([x], {"dims": 1}), torch.sum(x, 1, keepdim=True))
+    assert torch.equal(sum_torch.real_result([x], settings={"dims": 1}), torch.sum(x, 1, keepdim=True))

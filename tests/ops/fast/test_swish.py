@@ -4,21 +4,23 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linger.ops.fast import swish as swish_torch
+from linger.ops.fast.twin import functional_twin
 from linger.ops.swish import iq_swish
 from tests.support.comparison import assert_same
 from tests.support.twins import by_name, real_carrier, reference
 
+swish_torch = functional_twin(iq_swish)
+
 
 def test_it_is_torchs_function_up_to_sixteen():
     x = torch.linspace(-15, 15, 41)
-    assert torch.equal(swish_torch.real_function([x], {}), F.silu(x))
-    assert swish_torch.real_function([torch.tensor([20.0])], {}).item() == pytest.approx(16.0, abs=1e-5)
+    assert torch.equal(swish_torch.real_result([x]), F.silu(x))
+    assert swish_torch.real_result([torch.tensor([20.0])]).item() == pytest.approx(16.0, abs=1e-5)
 
 
 def test_nothing_is_learnt_beyond_sixteen():
     x = torch.tensor([-20.0, 20.0, 3.0]).requires_grad_()
-    swish_torch.real_function([x], {}).sum().backward()
+    swish_torch.real_result([x]).sum().backward()
     assert x.grad[:2].tolist() == [0.0, 0.0]
     assert x.grad[2] > 1
 

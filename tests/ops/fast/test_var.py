@@ -2,11 +2,14 @@
 
 import torch
 
-from linger.ops.fast import var as var_torch
+from linger.ops.fast.twin import functional_twin
+from linger.ops.var import iq_var
+
+var_torch = functional_twin(iq_var)
 
 
 def test_real_function():
     x = torch.randn(3, 4, 5)
     assert torch.equal(
-        var_torch.real_function([x], {"dim": 1, "unbiased": 0}), torch.var(x, 1, correction=0, keepdim=True)
+        var_torch.real_result([x], settings={"dim": 1, "unbiased": 0}), torch.var(x, 1, correction=0, keepdim=True)
     )

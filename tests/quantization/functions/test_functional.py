@@ -7,12 +7,11 @@ from torch import nn
 
 import linger
 from linger.constraint.tracing import trace_layers
-from linger.dialect import ops
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.functions.dispatch import dispatch
-from linger.quantization.functions.functional import as_operand, twin
+from linger.quantization.functions.functional import as_operand
 from linger.quantization.functions.functional_layer import KEY_PREFIX
 from linger.quantization.setup.initialize import init
 from tests.support.wired import Wired, after, picture, quantise
@@ -145,12 +144,6 @@ def test_a_quantised_tensor_is_an_operand_until_floats_overwrite_it():
     assert as_operand(x, x.runtime) is x
     x.overwrite(torch.ones(2))
     assert as_operand(x, x.runtime) is None
-
-
-def test_twins_are_found_beside_their_ops():
-    found = {name for name, op in ops().items() if twin(op) is not None}
-    assert {"Conv2dInt", "LinearInt", "iqAdd", "iqMul"} <= found
-    assert "Relu" not in found
 
 
 def test_broadcast_operands():

@@ -18,6 +18,15 @@ _Q11 = 2.0**11
 _REACH = 1 << 15
 
 
+def look_up(x: Tensor, pieces: Pieces | WidePieces | LongPieces, scale_x: Scale, scale_o: Scale, bits: int) -> Tensor:
+    """What a curve's body gives for real values x at scale_x, as real values, for operands of the width its device wants."""
+    if isinstance(pieces, LongPieces):
+        return evaluate_long_pieces(x, pieces, scale_x, scale_o, bits)
+    if isinstance(pieces, WidePieces):
+        return evaluate_wide_pieces(x, pieces, scale_x, scale_o, bits)
+    return evaluate_pieces(x, pieces, scale_o, bits)
+
+
 def evaluate_pieces(x: Tensor, pieces: Pieces, scale_o: float, bits: int) -> Tensor:
     """What blocks.piecewise_linear and requantize give for real values x of at most 16 bits, divided by scale_o."""
     # 16 bits and a half are exact in float32

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One op on operands of known scale: written to the file, or simulated by its body or by the fast module beside its file."""
+"""One op on operands of known scale: written to the file, or simulated by its body."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Mapping, Sequence
-from functools import cache
-from types import ModuleType
 from typing import Any, cast
 
 import torch
@@ -54,18 +50,3 @@ def simulate(
         return cast(Tensor, op.body(kernel, *contents, **attributes))
     integers = [o.content * o.scale if isinstance(o, QTensor) else o for o in operands]
     return cast(Tensor, op.body(kernel, *integers, **attributes) / scale_o)
-
-
-@cache
-def twin(op: Op) -> ModuleType | None:
-    """The fast implementation beside an op's file, if there is one."""
-    name = op.module.replace("linger.ops.", "linger.ops.fast.")
-    return importlib.import_module(name) if importlib.util.find_spec(name) is not None else None
-
-
-@cache
-def fast_twin(op: Op) -> ModuleType:
-    """The same of an op that has weights."""
-    found = twin(op)
-    assert found is not None  # every such op has one
-    return found

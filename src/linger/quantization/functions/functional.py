@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from types import ModuleType
 from typing import Any, cast
 
 import torch
@@ -18,7 +17,8 @@ from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.quantize import fake_quantize
 from linger.numeric.torch.scale import Scale, limit_of, may_saturate
-from linger.quantization.core.compute import Operand, compute, simulate, twin
+from linger.ops.fast.twin import ExactTwin, RealTwin, functional_twin
+from linger.quantization.core.compute import Operand, compute, simulate
 from linger.quantization.core.qtensor import QTensor, to_carrier
 from linger.quantization.core.runtime import OpCall, Runtime
 from linger.quantization.core.statistics import QuantizedBase
@@ -90,7 +90,7 @@ def run_functional(
         operands = [*operands, rounded]
     # numbers unless this pass may leave them on a device
     scales = [o.scale if layer.is_observing else o.scale_on_host for o in operands]
-    fast = None if call.is_written else twin(op)
+    fast = None if call.is_written else functional_twin(op)
     real = seen = None
     if op.output_scale is not None:
         scale_o, bits = op.output_scale, _default_bits(op)
@@ -106,7 +106,7 @@ def run_functional(
     if fast is None:
         return compute(call, operands, attributes, scale_o, bits)
     call.note(reason=loss_of(layer), macs=_macs(fast, operands))
-    if hasattr(fast, "evaluate"):
+    if isinstance(fast, ExactTwin):
         can_saturate = may_saturate(seen, scale_o, bits)
         contents = [o.content for o in operands]
         values = fast.evaluate(real, contents, op.complete(attributes), can_saturate=can_saturate)
@@ -137,11 +137,11 @@ def _within_format(call: OpCall, x: QTensor, layer: QuantizedBase) -> QTensor:
     return result
 
 
-def _macs(fast: ModuleType, operands: Sequence[QTensor]) -> int:
+def _macs(fast: ExactTwin | RealTwin, operands: Sequence[QTensor]) -> int:
     """Multiply-accumulates of an op whose twin counts them; in a trace the count would fix an open batch size."""
-    if is_exporting() or not hasattr(fast, "multiplications"):
+    if is_exporting() or not isinstance(fast, ExactTwin):
         return 0
-    return int(fast.multiplications([o.content for o in operands]))
+    return fast.multiplications([o.content for o in operands])
 
 
 def _along_last_axis(
@@ -167,17 +167,15 @@ def _keep_fixed_scale(layer: QuantizedBase, scale: float, call: OpCall) -> None:
         layer.write("scale_o", scale)
 
 
-def _real_result(fast: ModuleType, operands: Sequence[QTensor], settings: Mapping[str, Any]) -> Tensor:
+def _real_result(fast: ExactTwin | RealTwin, operands: Sequence[QTensor], settings: Mapping[str, Any]) -> Tensor:
     """The op on real values: a twin knows it exactly, or at least the function that the integers stand for."""
     contents = [o.content for o in operands]
-    if hasattr(fast, "real_function"):
-        return cast(Tensor, fast.real_function(contents, settings))
-    return cast(Tensor, fast.real_result(contents, [o.scale for o in operands], [o.bits for o in operands]))
+    return fast.real_result(contents, [o.scale for o in operands], [o.bits for o in operands], settings)
 
 
 def _with_real_gradient(
     op: Op,
-    fast: ModuleType,
+    fast: RealTwin,
     operands: Sequence[QTensor],
     attributes: Mapping[str, Any],
     scale_o: Scale,
@@ -187,7 +185,7 @@ def _with_real_gradient(
     """The device's integers, also in training; their gradient is that of the real function at the same operands."""
     with torch.no_grad():
         exact: Tensor | None = None
-        if hasattr(fast, "exact_values") and not is_exporting():  # a trace would keep its table
+        if not is_exporting():  # a trace would keep its table
             exact = fast.exact_values([o.content for o in operands], attributes)
         if exact is None:
             exact = to_carrier(simulate(op, operands, attributes, scale_o, is_exact=True), bits)

@@ -19,7 +19,7 @@ from linger.numeric.curves.normalization import FRACTION, is_exact
 from linger.numeric.torch.kernel import TorchKernel
 from linger.numeric.torch.quantize import round_weight
 from linger.numeric.torch.scale import Scale
-from linger.quantization.core.compute import fast_twin
+from linger.ops.fast.twin import RealTwin
 from linger.quantization.core.frozen import Frozen, kept, make_frozen
 from linger.quantization.core.qtensor import QTensor, to_carrier
 from linger.quantization.core.runtime import RUN_FIRST, OpCall
@@ -77,7 +77,7 @@ def run_norm(
     real = None
     if call.is_learning or (has_gradient and not call.runtime.is_tracing):
         contents = [q.content.to(parameters[0].dtype), *parameters]
-        real = cast(Tensor, fast_twin(op).real_function(contents, settings))
+        real = RealTwin(op).real_result(contents, settings=settings)
     if call.is_learning and real is not None:
         layer.observe("o", real, call.name, is_relu=is_relu)
     scale_o = layer.scale_of("o", bits, call.name, at_most=cast(Any, op.limit)([scale_x, frozen.scale_w]))

@@ -24,7 +24,7 @@ from linger.errors import UsageError
 from linger.numeric.torch.exact import run_product
 from linger.numeric.torch.quantize import fake_quantize, round_weight
 from linger.numeric.torch.scale import Scale, may_saturate
-from linger.quantization.core.compute import fast_twin
+from linger.ops.fast.twin import product_twin
 from linger.quantization.core.frozen import Frozen, kept, make_frozen, make_ready, round_bias, round_output
 from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.core.runtime import RUN_FIRST, Frame, OpCall, Runtime
@@ -262,7 +262,7 @@ class _ProductCall:
             ready.bias,
             ready.plan,
             group=product.geometry.get("group", 1),
-            axis=fast_twin(product.op).CHANNEL_AXIS,
+            axis=product_twin(product.op).channel_axis,
             is_transposed=groups is not None,
         )
         call.note(macs=self._macs(y))
@@ -309,7 +309,7 @@ class _ProductCall:
 
     def _accumulate(self, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
         b = None if b is None else b.to(x.dtype)
-        result: Tensor = fast_twin(self.product.op).accumulate(x, w.to(x.dtype), b, self.product.geometry)
+        result: Tensor = product_twin(self.product.op).accumulate(x, w.to(x.dtype), b, self.product.geometry)
         return result
 
     def _macs(self, y: Tensor) -> int:

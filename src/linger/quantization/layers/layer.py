@@ -26,7 +26,7 @@ from linger.numeric.torch.exact import run_product
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.quantize import fake_quantize, round_weight
 from linger.numeric.torch.scale import Scale, may_saturate
-from linger.quantization.core.compute import fast_twin
+from linger.ops.fast.twin import product_twin
 from linger.quantization.core.frozen import (
     Frozen,
     Ready,
@@ -299,7 +299,7 @@ class QuantLayer(QuantizedBase):
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Mapping[str, Any]) -> Tensor:
         bias = None if bias is None else bias.to(x.dtype)
-        result: Tensor = fast_twin(self._op).accumulate(x, weight.to(x.dtype), bias, geometry)
+        result: Tensor = product_twin(self._op).accumulate(x, weight.to(x.dtype), bias, geometry)
         return result
 
     # -- parameters -------------------------------------------------------------------------------------
@@ -382,7 +382,10 @@ class QuantLayer(QuantizedBase):
 
     def _exact_product(self, x: Tensor, ready: Ready, geometry: Mapping[str, Any]) -> Tensor:
         product = partial(self._product, geometry=geometry)
-        settings = {"axis": fast_twin(self._op).CHANNEL_AXIS, "is_transposed": self.transposed_groups is not None}
+        settings: dict[str, Any] = {
+            "axis": product_twin(self._op).channel_axis,
+            "is_transposed": self.transposed_groups is not None,
+        }
         group = geometry.get("group", 1)
         return run_product(product, x, ready.weight, ready.bias, ready.plan, group=group, **settings)
 

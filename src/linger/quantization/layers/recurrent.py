@@ -23,7 +23,7 @@ from linger.numeric.fixed import limits
 from linger.numeric.torch.gates import Formats
 from linger.numeric.torch.quantize import fake_quantize, largest_magnitude
 from linger.numeric.torch.scale import Scale, largest_of, scale_for_range, smallest
-from linger.quantization.core.compute import fast_twin
+from linger.ops.fast.twin import recurrent_twin
 from linger.quantization.core.frozen import Watchman, integer_bound, kept
 from linger.quantization.core.packing import pack, unpack
 from linger.quantization.core.qtensor import QTensor, unwrap
@@ -221,7 +221,7 @@ class QuantRecurrent(QuantizedBase):
         x = q.content.transpose(0, 1) if sequences.is_batch_first else q.content
         weights = (rounded.w_ih, rounded.w_hh, rounded.b_ih, rounded.b_hh)
         try:
-            found = fast_twin(self._op).run(
+            found = recurrent_twin(self._op).run(
                 x, sequences.lengths, *starts, *weights, formats, wants_reach=self.is_observing
             )
         except IndexError as error:  # NaN has no place in the table of a gate

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How torch computes an op faster than by its body: on real carriers q/scale, with the same integers.
+
+Most ops need no code of their own for that. An op with weights has one accumulator (`ProductTwin`); an op file declares the
+real function behind it (`Op.real`) or an exact result that is rounded once (`Op.exact`). The rest has a module of the
+op file's name in this folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor
+
+from linger.dialect import Op
+from linger.numeric.torch.kernel import carrier, conv1d, conv2d, conv_transpose2d
+from linger.numeric.torch.pieces import look_up
+from linger.numeric.torch.quantize import fake_quantize
+from linger.numeric.torch.scale import Scale
+
+_GEOMETRY = ("strides", "pads", "dilations", "group", "output_padding")
+_PICTURE_CHANNELS = -3
+
+
+@dataclass(frozen=True)
+class ProductTwin:
+    """An op with weights: `accumulate(x, w, b, attributes)` is the sum that is then rounded.
+
+    `channel_axis` counts from the end, since data without a batch has its channels first.
+    """
+
+    accumulate: Callable[[Tensor, Tensor, Tensor | None, Mapping[str, Any]], Tensor]
+    channel_axis: int
+
+
+@cache
+def product_twin(op: Op) -> ProductTwin:
+    """The accumulator of an op with weights: a convolution, a linear layer, or one factor per channel."""
+    if op.window_axes:
+        function = conv1d if op.window_axes == 1 else conv_transpose2d if op.is_transposed else conv2d
+        return ProductTwin(_convolution(function), -1 - op.window_axes)
+    return ProductTwin(_scaled_channels, _PICTURE_CHANNELS) if op.weight_axes == 1 else ProductTwin(_linear, -1)
+
+
+def _convolution(
+    function: Callable[..., Tensor],
+) -> Callable[[Tensor, Tensor, Tensor | None, Mapping[str, Any]], Tensor]:
+    def accumulate(x: Tensor, w: Tensor, b: Tensor | None, attributes: Mapping[str, Any]) -> Tensor:
+        return function(x, w, b, **{name: attributes[name] for name in _GEOMETRY if name in attributes})
+
+    return accumulate
+
+
+def _linear(x: Tensor, w: Tensor, b: Tensor | None, attributes: Mapping[str, Any]) -> Tensor:
+    del attributes
+    return F.linear(x, w, b)
+
+
+def _scaled_channels(x: Tensor, w: Tensor, b: Tensor | None, attributes: Mapping[str, Any]) -> Tensor:
+    del attributes
+    factor = w.reshape(-1, 1, 1)
+    return x * factor if b is None else torch.addcmul(b.reshape(-1, 1, 1), x, factor)
+
+
+class RealTwin:
+    """An op that stands for a real function: integers by the body, also in training, with that function's gradient."""
+
+    def __init__(self, op: Op) -> None:
+        self._op = op
+
+    def real_result(
+        self,
+        operands: Sequence[Tensor],
+        scales: Sequence[Scale] = (),
+        bits: Sequence[int] = (),
+        settings: Mapping[str, Any] | None = None,
+    ) -> Tensor:
+        """The function of the real values, whose range is observed."""
+        del scales, bits
+        assert self._op.real_function is not None  # such ops have this twin
+        return cast(Tensor, self._op.real_function(torch, *operands, **(settings or {})))
+
+    def exact_values(self, operands: Sequence[Tensor], attributes: Mapping[str, Any]) -> Tensor | None:
+        """What the body gives, as real values, by one look into a table; None where the op has none."""
+        if self._op.pieces is None:
+            return None
+        scales = attributes["scale_x"], attributes["scale_o"]
+        return look_up(operands[0], self._op.pieces, *scales, attributes["o_bits"])
+
+
+class ExactTwin:
+    """An op whose exact real result is rounded once, to the output's scale."""
+
+    def __init__(self, op: Op) -> None:
+        self._op = op
+        self._module = _module(op)
+
+    def real_result(
+        self,
+        operands: Sequence[Tensor],
+        scales: Sequence[Scale],
+        bits: Sequence[int],
+        settings: Mapping[str, Any] | None = None,
+    ) -> Tensor:
+        """The exact result of operands of these scales and widths."""
+        del settings
+        if self._module is not None:
+            return cast(Tensor, self._module.real_result(operands, scales, bits))
+        assert self._op.exact_result is not None  # such ops have this twin
+        return cast(Tensor, self._op.exact_result(torch, *operands, bits=bits))
+
+    def evaluate(
+        self, result: Tensor | None, operands: Sequence[Tensor], attributes: Mapping[str, Any], *, can_saturate: bool
+    ) -> Tensor:
+        """The result at scale_o, limited to o_bits; `result` is the exact one, if known."""
+        if self._module is not None:
+            return cast(Tensor, self._module.evaluate(result, operands, attributes, can_saturate=can_saturate))
+        scale, bits = attributes["scale_o"], attributes["o_bits"]
+        if result is None:
+            result = self.real_result(operands, (), (bits,) * len(operands))
+        return fake_quantize(result, scale, bits, can_saturate=can_saturate, is_owned=True).to(carrier(bits))
+
+    def multiplications(self, operands: Sequence[Tensor]) -> int:
+        """Multiply-accumulates, where the op adds products."""
+        count = getattr(self._module, "multiplications", None)
+        return 0 if count is None else int(count(operands))
+
+
+@cache
+def functional_twin(op: Op) -> ExactTwin | RealTwin | None:
+    """The twin of an op that torch functions stand for; None: it only moves or compares numbers."""
+    if op.real_function is not None:
+        return RealTwin(op)
+    return ExactTwin(op) if op.exact_result is not None or _module(op) is not None else None
+
+
+@cache
+def recurrent_twin(op: Op) -> ModuleType:
+    """The module whose `run` is all steps of a recurrent op."""
+    found = _module(op)
+    assert found is not None  # every recurrent op has one
+    return found
+
+
+def _module(op: Op) -> ModuleType | None:
+    """The module in this folder that is called as the op's file, if there is one."""
+    name = op.module.replace("linger.ops.", "linger.ops.fast.")
+    return importlib.import_module(name) if importlib.util.find_spec(name) is not None else None
