@@ -191,10 +191,6 @@ class _Properties:
 
     chip_limits: tuple[str, ...] = ()
     """The limits of chips that concern it, by the names of the rules (`target-…`) in `linger.checks.limits`."""
-    packed_bits: int | None = None
-    """The width of input that packers ask for whatever the chip."""
-    only_on: str | None = None
-    """The one chip that has it."""
     if_missing: str = ""
     """What to do where a chip does not have it."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -28,9 +27,7 @@ from linger.checks.findings.settings import setting_findings
 from linger.checks.findings.structure import structure_findings
 from linger.checks.findings.tensors import tensor_findings
 from linger.checks.findings.usage import usage_findings
-from linger.checks.limits import packing as packing_limits
 from linger.checks.limits.target_findings import target_findings
-from linger.checks.limits.target_rules import TARGET_RULES
 from linger.errors import GraphError, UsageError, listing
 from linger.graph.core.check_rules import BIAS_RANGE, BROKEN_TENSOR, NOT_CHECKED, PARAMETER_RANGE, PARAMETER_TYPE
 from linger.graph.core.finding import ERROR, SEVERITIES, Finding
@@ -90,9 +87,6 @@ LISTED = REPORTABLE | {TENSOR}
 _ONLY_NUMBERS = frozenset({PARAMETER_TYPE.id, PARAMETER_RANGE.id, BIAS_RANGE.id})
 """Errors that do not keep a chip from judging the rest of the node."""
 
-OF_A_CHIP = TARGET_RULES[packing_limits.check_known].id
-"""What a finding of a chip counts as that names no rule."""
-
 RULES_SPAN = f"{min(RULES)} … {max(RULES)}"
 
 
@@ -137,7 +131,7 @@ def _collected(whole: Whole, light: onnx.ModelProto, chip: Target | None) -> Ite
     if chip is not None and broken:
         skipped.append(f"the limits of {chip.name}")
     elif chip is not None:
-        yield from _chip_findings(whole, chip, unfit)
+        yield from target_findings(whole.model, chip, skip=unfit)
     if skipped:
         yield model_finding(
             NOT_CHECKED,
@@ -154,11 +148,6 @@ def _unfit(whole: Whole, found: Iterable[Finding]) -> frozenset[str]:
         str(place) for place in whole.places if any(v is not None and v.name in tensors for v in place.node.inputs)
     }
     return frozenset(wrong | readers if tensors else wrong)
-
-
-def _chip_findings(whole: Whole, chip: Target, unfit: Collection[str]) -> Iterator[Finding]:
-    for finding in target_findings(whole.model, chip, skip=unfit):
-        yield finding if finding.rule else replace(finding, rule=OF_A_CHIP)
 
 
 def _ordered(whole: Whole, found: Iterable[Finding]) -> Collection[Finding]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
-from linger.checks.limits.target_rules import TARGET_RULES
+from linger.checks.limits.target_findings import TARGET_RULES
 from linger.graph.core.check_rules import GENERAL_RULES, CheckRule
 from linger.graph.core.finding import ERROR, NOTE, SEVERITIES, WARNING, Finding
 from linger.version import __version__
@@ -24,7 +24,7 @@ _FINGERPRINT = "lingerFinding/v1"
 """Rule, node and tensor: stays the same where numbers in the message change. A new recipe gets a new name."""
 
 RULES: dict[str, CheckRule] = {
-    rule.id: rule for rule in sorted((*GENERAL_RULES, *TARGET_RULES.values()), key=lambda rule: rule.id)
+    rule.id: rule for rule in sorted((*GENERAL_RULES, *TARGET_RULES), key=lambda rule: rule.id)
 }
 """Every rule, by its id."""
 

@@ -29,8 +29,7 @@ def _finest(scales: Iterable[float]) -> float:
     limit=_finest,
     input_end=_END,
     pieces=long_tables.GELU,
-    only_on="venusA",
-    if_missing="GELU and SiLU exist on venusA only; use ReLU, or the target venusA.",
+    if_missing="Use ReLU.",
     state_name="iqgelu",
 )
 def iq_gelu(

@@ -23,7 +23,6 @@ from linger.numeric.kernel import Kernel, T
     output_scale=128.0,
     pieces=tables.TANH,
     chip_limits=("curve",),
-    packed_bits=16,
     state_name="iqtanh",
 )
 def iq_tanh(

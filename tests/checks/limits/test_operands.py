@@ -53,7 +53,7 @@ def test_sums_repeat_one_axis_at_most():
     assert binary("iqAdd", "int8[1,4,6,6] x, int8[1,4,6,1] z") == []
     ((severity, text),) = binary("iqAdd", "int8[1,4,6,6] x, int8[4,1,1] z")
     assert severity == "error"
-    assert "one operand is repeated along 2 axes; the packer takes one. Fold the number into the bias" in text
+    assert "one operand is repeated along 2 axes; the packer takes 1. Fold the number into the bias" in text
 
 
 def test_sums_with_a_float_are_refused():
@@ -144,7 +144,7 @@ def test_tanh_of_8_bits_is_not_packed_for_certain():
     assert findings(node("iqTanh", **CURVE), inputs="int16[1,4] x") == []
     severity, text = only_finding(node("iqTanh", **ON_ARCS), target="arcs", inputs="int8[1,4] x")
     assert severity == "warning"
-    assert "8-bit input of tanh, for which the packer asks for 16 bits on every chip. Try the file" in text
+    assert "8-bit input of iqTanh, for which the packer asks for 16 bits on every chip. Try the file" in text
 
 
 def test_variance_along_one_axis():

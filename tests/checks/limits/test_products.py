@@ -131,7 +131,7 @@ def test_recurrent_layers_are_single():
     body = node("LSTMInt", num_layers=2, batch_first=0, **RECURRENT)
     severity, text = only_finding(body, inputs="int8[5,1,6] x")
     assert severity == "error"
-    assert "2 layers in one node; the chip has one. Use one recurrent module per layer" in text
+    assert "2 layers in one node; the chip has 1. Use one recurrent module per layer" in text
 
 
 def test_batch_first_is_misread():

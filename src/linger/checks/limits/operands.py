@@ -4,143 +4,178 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
-from linger.graph.core.finding import Finding, Rule, Shape, Site
-from linger.targets import Target
+from linger.checks.limits.limit import Shape, Site, limit
+from linger.dialect import ops
+from linger.graph.core.finding import Finding
+from linger.numeric.fixed import is_power_of_two
 
 _FOLD = "Fold the number into the bias of the layer before, or make it a tensor of the same shape."
-_SHIFTED = {"LinearInt": "scale_w", "BmmInt": "scale_y", "iqMul": "scale_y"} | dict.fromkeys(
-    ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt"), "scale_w"
-)
-"""Products: the attribute with the scale of the second factor."""
+_RIGHT_ONLY = "Train or calibrate the model with linger, which keeps to that."
 
 
-def check_scales(site: Site, target: Target) -> Iterator[Finding]:
-    """Powers of two from 1 on; products and sums shift right only."""
-    kinds = (ir.AttributeType.FLOAT, ir.AttributeType.INT)
-    given = {n: a for n, a in site.node.attributes.items() if n.startswith("scale_") and not a.is_ref()}
-    scales = {n: float(a.value) for n, a in given.items() if a.type in kinds}
-    wrong = [n for n, s in scales.items() if s <= 0 or math.frexp(s)[0] != 0.5]
+@dataclass(frozen=True)
+class OperandLimits:
+    """The table [operands] of a chip's file; `targets/packer.toml` explains each value."""
+
+    smallest_scale: int
+    repeated_axes: int
+    divisor_bits: int
+    multiplies_by_channel_only: bool
+    packed_curve_bits: Mapping[str, int]
+    variance_axis: int
+    curve_bits: int | None = None
+    mixed_join_bits: int | None = None
+
+
+@limit(906, "scale", "Scales are powers of two from 1 on; results are shifted right.", everywhere=True)
+def check_scales(site: Site) -> Iterator[Finding]:
+    """Powers of two that are not too small; products and sums shift right only."""
+    scales = _scales(site)
+    wrong = {n: s for n, s in scales.items() if not is_power_of_two(s)}
     if wrong:
-        listed = ", ".join(f"{n} = {scales[n]:g}" for n in wrong)
-        yield site.error(f"{listed}: no power of two; the chip only shifts", "Choose scales that are powers of two.")
-        return
-    small = [n for n, s in scales.items() if s < 1]
-    if small:
-        listed = ", ".join(f"{n} = {scales[n]:g}" for n in small)
         yield site.error(
-            f"{listed}: {target.name} has no scales below 1 (values beyond the range of the integers themselves)",
+            f"{_listed(wrong)}: no power of two; the chip only shifts", "Choose scales that are powers of two."
+        )
+        return
+    smallest = site.limits(OperandLimits).smallest_scale
+    small = {n: s for n, s in scales.items() if s < smallest}
+    if small:
+        yield site.error(
+            f"{_listed(small)}: {site.chip} has no scales below {smallest} (values beyond the range of the integers themselves)",
             "Keep the layer's range smaller, with linger.normalize_layers or a scaled input.",
         )
-    second = _SHIFTED.get(site.op_type)
-    if second is not None and {"scale_x", second, "scale_o"} <= scales.keys():
-        product = scales["scale_x"] * scales[second]
-        if scales["scale_o"] > product:
-            yield site.error(
-                f"the output's scale {scales['scale_o']:g} is above {product:g}, that of the product; the chip shifts right only",
-                "Train or calibrate the model with linger, which keeps to that.",
-            )
-    if site.op_type in ("iqAdd", "iqSub") and "scale_o" in scales:
-        finest = min(scales.get(n, math.inf) for n in ("scale_x", "scale_y"))
-        if scales["scale_o"] > finest:
-            yield site.error(
-                f"the sum's scale {scales['scale_o']:g} is above {finest:g}, that of an operand; the chip shifts right only",
-                "Train or calibrate the model with linger, which keeps to that.",
-            )
+    yield from _shift_findings(site, scales)
 
 
-def check_sum(site: Site, target: Target) -> Iterator[Finding]:
-    """Two tensors of 8 bits that differ in one axis at most."""
-    del target
+def _scales(site: Site) -> dict[str, float]:
+    kinds = (ir.AttributeType.FLOAT, ir.AttributeType.INT)
+    given = {n: a for n, a in site.node.attributes.items() if n.startswith("scale_") and not a.is_ref()}
+    return {n: float(a.value) for n, a in given.items() if a.type in kinds}
+
+
+def _listed(scales: dict[str, float]) -> str:
+    return ", ".join(f"{name} = {scale:g}" for name, scale in scales.items())
+
+
+def _shift_findings(site: Site, scales: dict[str, float]) -> Iterator[Finding]:
+    """Results of products and sums that would be shifted left; only ops that have limits on chips are known to be concerned."""
+    op = ops().get(site.op_type)
+    if op is None or not op.chip_limits or op.limit not in (math.prod, min) or "scale_o" not in scales:
+        return
+    names = [a.name for a in op.attributes if a.name in ("scale_x", "scale_w", "scale_y")]
+    given = [scales[name] for name in names if name in scales]
+    if op.limit is math.prod and len(given) == len(names) and scales["scale_o"] > math.prod(given):
+        yield site.error(
+            f"the output's scale {scales['scale_o']:g} is above {math.prod(given):g}, that of the product; the chip shifts right only",
+            _RIGHT_ONLY,
+        )
+    elif op.limit is min and given and scales["scale_o"] > min(given):
+        yield site.error(
+            f"the sum's scale {scales['scale_o']:g} is above {min(given):g}, that of an operand; the chip shifts right only",
+            _RIGHT_ONLY,
+        )
+
+
+@limit(931, "sum", "Summands are integers, repeated along one axis at most.")
+def check_sum(site: Site) -> Iterator[Finding]:
+    """Two integer tensors of which one is repeated along few axes."""
     if site.is_float(1):
         yield site.error("a float operand, which the packer refuses", _FOLD)
         return
-    axes = _broadcast_axes(site)
+    axes, most = _broadcast_axes(site), site.limits(OperandLimits).repeated_axes
     if axes is None:
         yield site.unchecked("how its operands are broadcast")
-    elif axes > 1:
-        yield site.error(f"one operand is repeated along {axes} axes; the packer takes one", _FOLD)
+    elif axes > most:
+        yield site.error(f"one operand is repeated along {axes} axes; the packer takes {most}", _FOLD)
 
 
-def check_factor(site: Site, target: Target) -> Iterator[Finding]:
+@limit(932, "factor", "Factors have equal shapes, or are a scalar Constant.")
+def check_factor(site: Site) -> Iterator[Finding]:
     """A tensor of the same shape, one number per channel, or a scalar in a Constant node."""
     if _is_scalar(site, 1):
         yield from _check_scalar(site)
         return
-    if not target.multiplies_by_channel_only:
+    if not site.limits(OperandLimits).multiplies_by_channel_only:
         return
     x, y = site.shape(0), site.shape(1)
     if x is None or y is None:
         yield site.unchecked("how its operands are broadcast")
         return
-    is_per_channel = len(x) == 4 and len(y) >= 3 and y[-2:] == (1, 1) and y[-3] == x[1] and all(n == 1 for n in y[:-3])
-    if not is_per_channel and _broadcast_axes(site) != 0:
+    if not _is_per_channel(x, y) and _broadcast_axes(site) != 0:
         yield site.error(
             f"operands of the shapes {_text(x)} and {_text(y)}; the chip multiplies equal shapes, or by one number per channel",
             "Expand the second operand to the shape of the first (x.expand_as(y)).",
         )
 
 
-def check_divisor(site: Site, target: Target) -> Iterator[Finding]:
-    """Only division by a scalar of 8 bits that is a power of two ran."""
-    del target
-    content = site.constant(1)
+def _is_per_channel(x: Shape, y: Shape) -> bool:
+    """Whether y is [C, 1, 1], leading axes of size 1 aside, for pictures x."""
+    return len(x) == 4 and len(y) >= 3 and y[-3:] == (x[1], 1, 1) and all(n == 1 for n in y[:-3])
+
+
+@limit(933, "divisor", "Divisors are 8-bit powers of two.")
+def check_divisor(site: Site) -> Iterator[Finding]:
+    """A scalar of the chip's width that is a power of two, of either sign."""
+    content, bits = site.constant(1), site.limits(OperandLimits).divisor_bits
     value = None if content is None or content.size != 1 else abs(float(content.reshape(-1)[0]))
-    is_power = value is not None and value > 0 and math.frexp(value)[0] == 0.5
-    if content is None or content.dtype != np.int8 or not is_power:
+    if content is None or content.dtype != f"int{bits}" or value is None or not is_power_of_two(value):
         yield site.error(
-            "a divisor that is no 8-bit power of two, the only one that the chip runs",
+            f"a divisor that is no {bits}-bit power of two, the only one that the chip runs",
             "Multiply by the reciprocal instead.",
         )
     else:
         yield from _check_scalar(site)
 
 
-def check_join(site: Site, target: Target) -> Iterator[Finding]:
+@limit(934, "join", "Wide tensors that are joined have one scale.")
+def check_join(site: Site) -> Iterator[Finding]:
     """Wide tensors of different scales cannot be joined."""
-    if not target.joins_wide_at_one_scale:
+    most = site.limits(OperandLimits).mixed_join_bits
+    if most is None:
         return
     count = len(site.node.inputs)
-    is_wide = any((site.bits(i) or 8) > 8 for i in range(count))
+    is_wide = any((site.bits(i) or 0) > most for i in range(count))
     scales = {site.attribute(f"scale_x_{i}") for i in range(count)} | {site.attribute("scale_o")}
     if is_wide and len(scales) > 1:
         yield site.error(
-            "joins numbers of more than 8 bits at different scales; the chip does that for 8 bits only",
-            "Leave out_bits of the layers before at 8.",
+            f"joins numbers of more than {most} bits at different scales; the chip does that for {most} bits only",
+            f"Leave out_bits of the layers before at {most}.",
         )
 
 
-def check_curve(site: Site, target: Target) -> Iterator[Finding]:
-    """The width that the chip's tables want."""
-    bits = site.bits(0)
+@limit(935, "curve", "Sigmoid and tanh have the width of the chip's tables.")
+def check_curve(site: Site) -> Iterator[Finding]:
+    """The width that the chip's tables take, or for which the packer asks whatever they take."""
+    limits, bits = site.limits(OperandLimits), site.bits(0)
     if bits is None:
         return
-    if site.op_type == "iqTanh" and target.curve_bits != _PACKED_TANH_BITS:
-        if bits != _PACKED_TANH_BITS:
+    packed = limits.packed_curve_bits.get(site.op_type)
+    if packed is not None and packed != limits.curve_bits:
+        if bits != packed:
             yield site.warning(
-                f"{bits}-bit input of tanh, for which the packer asks for {_PACKED_TANH_BITS} bits on every chip",
-                "Try the file on the chip, or keep tanh in float with linger.disable_quant.",
+                f"{bits}-bit input of {site.op_type}, for which the packer asks for {packed} bits on every chip",
+                "Try the file on the chip, or keep it in float with linger.disable_quant.",
             )
-    elif target.curve_bits not in (None, bits):
+    elif limits.curve_bits not in (None, bits):
         yield site.error(
-            f"{bits}-bit input; {target.name} takes {target.curve_bits} bits here",
-            f"Quantise the model for this chip: linger.init(model, target={target.name!r}).",
+            f"{bits}-bit input; {site.chip} takes {limits.curve_bits} bits here",
+            f"Quantise the model for this chip: linger.init(model, target={site.chip!r}).",
         )
 
 
-_PACKED_TANH_BITS = 16
-
-
-def check_variance(site: Site, target: Target) -> Iterator[Finding]:
-    """The packer always reduces the axis 2."""
-    del target
-    if site.attribute("dim", 2) != 2:
+@limit(936, "variance", "Variances run along axis 2.")
+def check_variance(site: Site) -> Iterator[Finding]:
+    """The packer reduces one axis whatever is asked for."""
+    axis = site.limits(OperandLimits).variance_axis
+    if site.attribute("dim", axis) != axis:
         yield site.error(
-            f"a variance along axis {site.attribute('dim')}; the packer takes axis 2", "Move that axis to place 2."
+            f"a variance along axis {site.attribute('dim')}; the packer takes axis {axis}",
+            f"Move that axis to place {axis}.",
         )
 
 
@@ -176,14 +211,3 @@ def _broadcast_axes(site: Site) -> int | None:
 
 def _text(shape: Shape) -> str:
     return f"[{', '.join('?' if n is None else str(n) for n in shape)}]"
-
-
-RULES: dict[str, tuple[Rule, ...]] = {
-    **dict.fromkeys(("iqAdd", "iqSub"), (check_sum,)),
-    "iqMul": (check_factor,),
-    "iqDiv": (check_divisor,),
-    "iqCat": (check_join,),
-    **dict.fromkeys(("iqSigmoid", "iqTanh"), (check_curve,)),
-    "iqVar": (check_variance,),
-}
-"""What is asked of each op type; every node is asked for its scales."""

@@ -3,35 +3,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 
 import onnx
 import onnx_ir as ir
 
 from linger.checks.findings.node_places import places_of
-from linger.checks.limits import operands as operand_limits
-from linger.checks.limits import packing as packing_limits
-from linger.checks.limits import products as product_limits
-from linger.checks.limits import windows as window_limits
-from linger.checks.limits.target_rules import TARGET_RULES
-from linger.errors import LingerError
+from linger.checks.limits import operands, packing, products, windows
+from linger.checks.limits.limit import Limit, Shape, Site
+from linger.dialect import ops
+from linger.errors import LingerError, UsageError
 from linger.graph.conversion.convert import convert_nodes, has_nodes_of
+from linger.graph.core.check_rules import CheckRule
 from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, is_newer
-from linger.graph.core.finding import ERROR, SEVERITIES, Finding, Rule, Shape, Site
+from linger.graph.core.finding import ERROR, SEVERITIES, Finding
 from linger.graph.core.walking import all_nodes
 from linger.graph.files.model_io import copied
 from linger.graph.forms.attach_functions import attach_functions
-from linger.targets import Target
+from linger.targets import Target, filled, problems_of
 
-_EVERY_NODE: tuple[Rule, ...] = (
-    packing_limits.check_known,
-    packing_limits.check_platform,
-    packing_limits.check_compared,
-    operand_limits.check_scales,
-    packing_limits.check_tensor_widths,
+TABLES: dict[str, type] = {
+    "windows": windows.WindowLimits,
+    "products": products.ProductLimits,
+    "operands": operands.OperandLimits,
+    "packing": packing.PackingLimits,
+}
+"""The tables of a chip's file, and what each becomes."""
+
+LIMITS: tuple[Limit, ...] = tuple(
+    sorted(
+        (
+            found
+            for module in (windows, products, operands, packing)
+            for found in vars(module).values()
+            if isinstance(found, Limit)
+        ),
+        key=lambda found: (found.op_types is not None, found.rule.id),
+    )
 )
-_TABLES = (window_limits.RULES, product_limits.RULES, operand_limits.RULES, packing_limits.RULES)
+"""Every limit of those modules: first those that ask every node."""
+
+TARGET_RULES: tuple[CheckRule, ...] = (packing.MODEL, *(found.rule for found in LIMITS))
+"""The rule of each limit."""
 
 
 def target_findings(model: ir.Model, target: Target, *, skip: Collection[str] = ()) -> tuple[Finding, ...]:
@@ -45,23 +59,47 @@ def target_findings(model: ir.Model, target: Target, *, skip: Collection[str] = 
         model: The model.
         target: The chip.
         skip: Nodes, as findings name them, that are not asked: their attributes or operands are not those of their op.
+
+    Raises:
+        UsageError: The chip's file has values that no limit reads, lacks some, or has some of another type.
     """
+    tables = tables_of(target)
     found: list[Finding] = []
     if has_nodes_of(model, NEWER):
         found += _unpacked_names(model, target)
         model = copied(model)
         convert_nodes(model, OLDER, partial=True)
     shapes, types = _known_tensors(model, is_sound=not skip)
-    found += [_of(packing_limits.check_model, f) for f in packing_limits.check_model(model, target)]
+    limits = tables[packing.PackingLimits]
+    assert isinstance(limits, packing.PackingLimits)
+    found += [replace(f, rule=packing.MODEL.id) for f in packing.model_findings(model, target, limits)]
+    known = ops()
     for place in places_of(model.graph):
-        node = place.node
         if str(place) in skip:
             continue
-        site = Site(node, shapes, types)
-        rules = (*_EVERY_NODE, *(rule for table in _TABLES for rule in table.get(node.op_type, ())))
-        for rule in rules:
-            found += (replace(_of(rule, f), node=str(place)) for f in rule(site, target))
+        site = Site(place.node, shapes, types, target, tables)
+        op = known.get(site.op_type)
+        named = () if op is None else op.chip_limits
+        for limit in LIMITS:
+            if limit.concerns(site.op_type, named):
+                found += (replace(f, rule=limit.rule.id, node=str(place)) for f in limit.check(site))
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
+
+
+def tables_of(target: Target) -> dict[type, object]:
+    """The tables of a chip's file, each by the type that it became.
+
+    Raises:
+        UsageError: Values that no limit reads, that are missing, or of another type; all of them are named.
+    """
+    problems = [f"there is no table [{name}]" for name in target.limits if name not in TABLES]
+    for name, kind in TABLES.items():
+        problems += [f"[{name}]: {problem}" for problem in problems_of(kind, target.limits.get(name, {}))]
+    if problems:
+        raise UsageError(
+            f"the chip file of {target.name}: {'; '.join(problems)}. Compare it with linger/targets/packer.toml."
+        )
+    return {kind: filled(kind, target.limits[name]) for name, kind in TABLES.items()}
 
 
 def _unpacked_names(model: ir.Model, target: Target) -> list[Finding]:
@@ -72,12 +110,8 @@ def _unpacked_names(model: ir.Model, target: Target) -> list[Finding]:
         if op is not None and not op.is_packed and op.older in target.ops:
             reason = f"{target.name}'s packer does not know the name {op.name}"
             remedy = f"linger.convert_dialect(model, to={OLDER!r}) writes it as {op.older}."
-            found.append(_of(packing_limits.check_known, Finding(ERROR, str(place), reason, remedy)))
+            found.append(Finding(ERROR, str(place), reason, remedy, packing.check_known.rule.id))
     return found
-
-
-def _of(rule: Callable[..., Iterable[Finding]], finding: Finding) -> Finding:
-    return replace(finding, rule=TARGET_RULES[rule].id)
 
 
 def _inferred(model: ir.Model) -> ir.Model:

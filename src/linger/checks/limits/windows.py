@@ -5,11 +5,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from linger.graph.core.finding import Finding, Rule, Site, aligned, one_of
-from linger.targets import KB, Target
+from linger.checks.limits.limit import KB, Site, aligned, limit, one_of
+from linger.graph.core.finding import Finding
 
 _REMEDY_SIZE = "Use a size that the chip has, or keep the layer in float with linger.disable_quant."
+
+
+@dataclass(frozen=True)
+class WindowLimits:
+    """The table [windows] of a chip's file; `targets/packer.toml` explains each value."""
+
+    kernel: tuple[int, int]
+    dilated_kernel: tuple[int, int]
+    signal_kernel: tuple[int, int]
+    strides: tuple[int, ...]
+    pads: tuple[int, int]
+    dilations: tuple[int, ...]
+    transposed_dilations: tuple[int, ...]
+    data_bits: int
+    weight_bits: tuple[int, ...]
+    output_bits: tuple[int, ...]
+    transposed_output_bits: tuple[int, ...]
+    weight_bytes: int
+    weight_alignment: tuple[int, int]
+    depthwise_alignment: int
+    width_alignment: int
+    divided_area: int
+    pool_sum: int
+    pool_axes: int
+    input_bytes: int | None = None
+
+
+@limit(911, "window", "Kernel, stride, padding and dilation are the chip's.")
+def check_window(site: Site) -> Iterator[Finding]:
+    """Kernel, stride, padding and dilation of a convolution."""
+    limits = site.limits(WindowLimits)
+    kernel, strides, pads, dilations = _geometry(site)
+    yield from _kernel_findings(site, limits, kernel, dilations)
+    if any(step not in limits.strides for step in strides):
+        yield site.error(f"a stride of {_times(strides)}; {site.chip} has {one_of(limits.strides)}", _REMEDY_SIZE)
+    yield from _padding_findings(site, limits, kernel, pads)
+    known = limits.transposed_dilations if site.op.is_transposed else limits.dilations
+    if any(d not in known for d in dilations):
+        yield site.error(f"a dilation of {_times(dilations)}; {site.chip} has {one_of(known)} here", _REMEDY_SIZE)
+    if any(size < step for size, step in zip(kernel, strides, strict=False)):
+        yield site.error(
+            f"a kernel of {_times(kernel)} steps by {_times(strides)}, beyond itself; the packer refuses that",
+            "Slice the input (x[:, :, ::2, ::2]) before a convolution with stride 1, or use a kernel as large as the stride.",
+        )
 
 
 def _geometry(site: Site) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -25,154 +70,159 @@ def _geometry(site: Site) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, 
     )
 
 
-def _is_depthwise(site: Site) -> bool:
-    """One input channel per group. The weight is [out, in/group, …] or, transposed, [in, out/group, …]."""
-    group = site.attribute("group", 1)
-    axis = 0 if site.op_type == "ConvTranspose2dInt" else 1
-    size = site.sizes(1, axis)
-    if group == 1 or size is None:
-        return False
-    return size[0] == (group if axis == 0 else 1)
-
-
-def check_window(site: Site, target: Target) -> Iterator[Finding]:
-    """Kernel, stride, padding and dilation of a convolution."""
-    kernel, strides, pads, dilations = _geometry(site)
-    is_dilated = any(d != 1 for d in dilations)
-    is_signal = site.op_type == "Conv1dInt"
-    low, high = target.signal_kernel if is_signal else target.dilated_kernel if is_dilated else target.kernel
+def _kernel_findings(
+    site: Site, limits: WindowLimits, kernel: tuple[int, ...], dilations: tuple[int, ...]
+) -> Iterator[Finding]:
+    low, high = limits.kernel
+    if site.op.window_axes == 1:
+        low, high = limits.signal_kernel
+    elif any(d != 1 for d in dilations):
+        low, high = limits.dilated_kernel
     if any(not low <= size <= high for size in kernel):
-        yield site.error(f"a kernel of {_times(kernel)}; {target.name} has {low} to {high}", _REMEDY_SIZE)
-    if any(step not in target.strides for step in strides):
-        yield site.error(f"a stride of {_times(strides)}; {target.name} has {one_of(target.strides)}", _REMEDY_SIZE)
-    low, high = target.pads
+        yield site.error(f"a kernel of {_times(kernel)}; {site.chip} has {low} to {high}", _REMEDY_SIZE)
+
+
+def _padding_findings(
+    site: Site, limits: WindowLimits, kernel: tuple[int, ...], pads: tuple[int, ...]
+) -> Iterator[Finding]:
+    low, high = limits.pads
     if any(not low <= pad <= high for pad in pads):
-        yield site.error(f"a padding of {max(pads)}; {target.name} has {low} to {high}", _REMEDY_SIZE)
+        yield site.error(f"a padding of {max(pads)}; {site.chip} has {low} to {high}", _REMEDY_SIZE)
     if any(pad > size for pad, size in zip(pads, kernel * 2, strict=False)):
         yield site.error(f"padding {pads} beyond the kernel {_times(kernel)}", "Pad by at most the kernel's size.")
-    known = (1,) if site.op_type == "ConvTranspose2dInt" else target.dilations
-    if any(d not in known for d in dilations):
-        yield site.error(f"a dilation of {_times(dilations)}; {target.name} has {one_of(known)} here", _REMEDY_SIZE)
-    if any(size < step for size, step in zip(kernel, strides, strict=False)):
-        yield site.error(
-            f"a kernel of {_times(kernel)} steps by {_times(strides)}, beyond itself; the packer refuses that",
-            "Slice the input (x[:, :, ::2, ::2]) before a convolution with stride 1, or use a kernel as large as the stride.",
-        )
 
 
-def check_widths(site: Site, target: Target) -> Iterator[Finding]:
+@limit(912, "window-width", "Convolutions have the chip's widths.")
+def check_widths(site: Site) -> Iterator[Finding]:
     """Bits of the input, the weights and the output."""
-    if site.attribute("data_bits", 8) > 8:
+    limits = site.limits(WindowLimits)
+    if site.attribute("data_bits", 8) > limits.data_bits:
         yield site.error(
-            f"{site.attribute('data_bits')}-bit input; convolutions take 8 bits", "Leave data_bits of this layer at 8."
+            f"{site.attribute('data_bits')}-bit input; convolutions take {limits.data_bits} bits",
+            f"Leave data_bits of this layer at {limits.data_bits}.",
         )
-    if site.attribute("parameter_bits", 8) not in target.weight_bits:
+    if site.attribute("parameter_bits", 8) not in limits.weight_bits:
         yield site.error(
-            f"{site.attribute('parameter_bits')}-bit weights; {target.name} has {one_of(target.weight_bits)}",
-            f"Choose one of these with linger.quant_module(layer, parameter_bits={target.weight_bits[-1]}).",
+            f"{site.attribute('parameter_bits')}-bit weights; {site.chip} has {one_of(limits.weight_bits)}",
+            f"Choose one of these with linger.quant_module(layer, parameter_bits={limits.weight_bits[-1]}).",
         )
-    allowed = (8,) if site.op_type == "ConvTranspose2dInt" else target.conv_output_bits
+    allowed = limits.transposed_output_bits if site.op.is_transposed else limits.output_bits
     bits = site.attribute("o_bits", 8)
     if bits not in allowed:
         yield site.error(
-            f"an output of {bits} bits, which {target.name} packs but computes as 8 bits",
-            "Leave out_bits of this layer at 8.",
+            f"an output of {bits} bits, which {site.chip} packs but computes as {allowed[0]} bits",
+            f"Leave out_bits of this layer at {allowed[0]}.",
         )
 
 
-def check_depthwise(site: Site, target: Target) -> Iterator[Finding]:
+@limit(913, "depthwise", "Depthwise convolutions are of two axes and fit.")
+def check_depthwise(site: Site) -> Iterator[Finding]:
     """A channel of its own for every filter: over two axes only, and not transposed."""
+    limits = site.limits(WindowLimits)
     if not _is_depthwise(site):
         return
-    if site.op_type != "Conv2dInt":
-        kind = "transposed convolution" if site.op_type == "ConvTranspose2dInt" else "convolution over one axis"
+    if site.op.is_transposed or site.op.window_axes == 1:
+        kind = "transposed convolution" if site.op.is_transposed else "convolution over one axis"
         yield site.error(
             f"a depthwise {kind}, which the packer refuses",
             "Use group=1 here, or write a signal as a picture of one row and take Conv2d.",
         )
         return
     kernel = site.attribute("kernel_shape", ())
-    size = aligned(site.attribute("group", 1), 16) * math.prod(kernel)
-    if size > target.conv_weight_bytes:
+    size = aligned(site.attribute("group", 1), limits.depthwise_alignment) * math.prod(kernel)
+    if size > limits.weight_bytes:
         yield site.error(
-            f"{size} bytes of depthwise weights (channels in sixteens times taps); {target.name} has room for "
-            f"{target.conv_weight_bytes // KB} KB",
+            f"{size} bytes of depthwise weights (channels in steps of {limits.depthwise_alignment} times taps); {site.chip} "
+            f"has room for {limits.weight_bytes // KB} KB",
             "Split the channels over several layers.",
         )
 
 
-def check_room(site: Site, target: Target) -> Iterator[Finding]:
+def _is_depthwise(site: Site) -> bool:
+    """One input channel per group. The weight is [out, in/group, …] or, transposed, [in, out/group, …]."""
+    group = site.attribute("group", 1)
+    size = site.sizes(1, 0 if site.op.is_transposed else 1)
+    if group == 1 or size is None:
+        return False
+    return size[0] == (group if site.op.is_transposed else 1)
+
+
+@limit(914, "room", "Input or weights of a convolution fit into the chip's memory.")
+def check_room(site: Site) -> Iterator[Finding]:
     """Input and weights in the chip's memory: one of them can be split, not both."""
-    if target.conv_input_bytes is None or _is_depthwise(site):
+    limits = site.limits(WindowLimits)
+    if limits.input_bytes is None or _is_depthwise(site):
         return
-    weight = site.shape(1)
-    if weight is None or None in weight or len(weight) < 2:
+    channels = _channels(site)
+    if channels is None:
         yield site.unchecked("the room for its weights")
         return
-    taps = math.prod(n for n in weight[2:] if n is not None)
-    group = site.attribute("group", 1)
-    outputs, inputs = (n or 0 for n in weight[:2])
-    if site.op_type == "ConvTranspose2dInt":
-        inputs, outputs = outputs // group, inputs
-    else:
-        outputs //= group
-    weight_bytes = aligned(inputs, 8) * aligned(outputs, 2) * taps
-    if weight_bytes <= target.conv_weight_bytes:
+    inputs, outputs, taps = channels
+    weight_bytes = aligned(inputs, limits.weight_alignment[0]) * aligned(outputs, limits.weight_alignment[1]) * taps
+    if weight_bytes <= limits.weight_bytes:
         return
-    sizes = site.sizes(0, 2, 3) if len(weight) == 4 else site.sizes(0, 2)
+    sizes = site.sizes(0, *range(2, 2 + site.op.window_axes))
     if sizes is None:
         yield site.unchecked(f"the room for its input beside {weight_bytes} bytes of weights")
         return
-    height, width = sizes if len(sizes) == 2 else (1, sizes[0])
+    *height, width = sizes
     stride = site.attribute("strides", (1,))[-1]
-    input_bytes = aligned(inputs, 8) * aligned(width, 8 * stride) * height
-    if input_bytes > target.conv_input_bytes:
+    row = aligned(inputs, limits.weight_alignment[0]) * aligned(width, limits.width_alignment * stride)
+    input_bytes = row * math.prod(height)
+    if input_bytes > limits.input_bytes:
         yield site.error(
-            f"{input_bytes} bytes of input and {weight_bytes} bytes of weights (in the chip's alignment); {target.name} splits "
-            f"an input beyond {target.conv_input_bytes // KB} KB or weights beyond {target.conv_weight_bytes // KB} KB, not both",
+            f"{input_bytes} bytes of input and {weight_bytes} bytes of weights (in the chip's alignment); {site.chip} splits "
+            f"an input beyond {limits.input_bytes // KB} KB or weights beyond {limits.weight_bytes // KB} KB, not both",
             "Use fewer channels or groups, or a smaller picture at this layer.",
         )
 
 
-def check_average(site: Site, target: Target) -> Iterator[Finding]:
+def _channels(site: Site) -> tuple[int, int, int] | None:
+    """Input and output channels of one group, and taps; None where the weight's shape is not known."""
+    weight = [size for size in site.shape(1) or (None,) if size is not None]
+    if len(weight) < 2 or len(weight) != len(site.shape(1) or ()):
+        return None
+    first, second, *window = weight
+    group = site.attribute("group", 1)
+    inputs, outputs = (first // group, second) if site.op.is_transposed else (second, first // group)
+    return inputs, outputs, math.prod(window)
+
+
+@limit(915, "average", "Average pools have windows that the chip divides by.")
+def check_average(site: Site) -> Iterator[Finding]:
     """Average pools: the reciprocal of a large area, and sums that do not fit."""
+    limits = site.limits(WindowLimits)
     area = math.prod(site.attribute("kernel_shape", ()))
     is_power = area & (area - 1) == 0
-    if not is_power and area > target.largest_divided_area:
+    if not is_power and area > limits.divided_area:
         yield site.error(
-            f"a window of {area} pixels, no power of two; above {target.largest_divided_area} the chip's result is wrong",
+            f"a window of {area} pixels, no power of two; above {limits.divided_area} the chip's result is wrong",
             "Pool in two steps (say 4×4, then the rest), or use a size whose area is a power of two.",
         )
-    reach = 1 << 7  # of the 8 bits that pools take
-    if is_power and area * reach > target.pool_sum:
+    reach = 1 << (limits.data_bits - 1)
+    if is_power and area * reach > limits.pool_sum:
         yield site.warning(
-            f"a window of {area} pixels may add up to {area * reach}; above {target.pool_sum} the chip's result is wrong",
+            f"a window of {area} pixels may add up to {area * reach}; above {limits.pool_sum} the chip's result is wrong",
             "Pool in two steps, so that no window has more than "
-            f"{1 << int(math.log2(target.pool_sum // reach))} pixels.",
+            f"{1 << int(math.log2(limits.pool_sum // reach))} pixels.",
         )
 
 
-def check_pool_input(site: Site, target: Target) -> Iterator[Finding]:
-    """Pools take pictures of 8 bits."""
-    del target
+@limit(916, "pool", "Pools take 8-bit pictures.")
+def check_pool_input(site: Site) -> Iterator[Finding]:
+    """Width and axes of what a pool takes."""
+    limits = site.limits(WindowLimits)
     bits, shape = site.bits(0), site.shape(0)
-    if bits is not None and bits > 8:
+    if bits is not None and bits > limits.data_bits:
         yield site.error(
-            f"a pool of {bits}-bit numbers; the chip takes 8 bits", "Leave out_bits of the layer before at 8."
+            f"a pool of {bits}-bit numbers; the chip takes {limits.data_bits} bits",
+            f"Leave out_bits of the layer before at {limits.data_bits}.",
         )
-    if shape is not None and len(shape) != 4:
-        yield site.error(f"a pool over {len(shape)} axes; the packer takes 4", "Add an axis of size 1 before it.")
+    if shape is not None and len(shape) != limits.pool_axes:
+        yield site.error(
+            f"a pool over {len(shape)} axes; the packer takes {limits.pool_axes}", "Add an axis of size 1 before it."
+        )
 
 
 def _times(sizes: tuple[int, ...]) -> str:
     return "×".join(str(n) for n in sizes)
-
-
-_CONVOLUTION: tuple[Rule, ...] = (check_window, check_widths, check_depthwise, check_room)
-
-RULES: dict[str, tuple[Rule, ...]] = {
-    **dict.fromkeys(("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt"), _CONVOLUTION),
-    "AvgPool2dInt": (check_average, check_pool_input),
-    "MaxPool": (check_pool_input,),
-}
-"""What is asked of each op type."""

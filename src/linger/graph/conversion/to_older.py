@@ -43,6 +43,7 @@ from linger.graph.core.dialects import (
     input_names,
 )
 from linger.numeric.onnx.writer import integer_type
+from linger.targets import chips_with
 
 _FLOAT_LAYER = "Keep the layer in float, or replace it."
 _COMPARE = "Compare a few outputs on the chip."
@@ -151,8 +152,9 @@ def _plan_of_one_chip(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewri
     """GELU and SiLU have the pieces of one chip wherever they run."""
     del rewriter
     platform = platform_named(node)
-    reason = f"only {op.only_on} has {op.name}; the node is for {platform}"
-    return plan_as_older(node, newer, doubts=() if platform == op.only_on else ((reason, _COMPARE),))
+    (chip,) = chips_with(op.name)
+    reason = f"only {chip} has {op.name}; the node is for {platform}"
+    return plan_as_older(node, newer, doubts=() if platform == chip else ((reason, _COMPARE),))
 
 
 def _plan_standard(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
@@ -409,7 +411,7 @@ def _planner(newer: NewerOp, op: Op) -> Planner:
         (op.window_axes > 0 and newer.declared.axes is not None, _plan_row),
         (op.window_axes > 0 and op.weight_axes is None, _plan_pool),
         (op.input_bits is not None, _plan_curve),
-        (op.only_on is not None, _plan_of_one_chip),
+        (len(chips_with(op.name)) == 1, _plan_of_one_chip),
         (op.newer[0].axes is not None, _plan_product),
     )
     return next((planner for applies, planner in cases if applies), _plan_plain)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of `linger check`: an id that never changes, a name, a severity, what the rule says and what helps.
 
-What a chip asks for has rules of its own, in `linger.checks.limits.target_rules`.
+What a chip asks for has rules of its own, in `linger.checks.limits`.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from linger.dialect import DOMAIN, Newer, Op, ops
 from linger.graph.core.walking import inner_graphs
+from linger.targets import DEFAULT_TARGET
 
 OLDER = DOMAIN
 NEWER = "linger"
@@ -26,7 +27,7 @@ QUANT_MODE = "floor_add"
 """The one rounding that both dialects have: ⌊v + ½⌋. The newer one also knows floor, round and ceil."""
 
 OTHER_QUANT_MODES = ("floor", "round", "ceil")
-DEFAULT_PLATFORM = "venus"
+DEFAULT_PLATFORM = DEFAULT_TARGET.name
 """The chip of a node that names none; nodes of the older dialect name only others."""
 
 QUANT, DEQUANT, REQUANT = "Quant", "Dequant", "Requant"

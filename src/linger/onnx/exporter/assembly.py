@@ -117,7 +117,7 @@ def _suit(model: ir.Model, target: Target, stages: Stages) -> None:
     if not target.has_clip:
         replaced = replace_idle_clips(model)
         stages.keep("without_clips", model, f"{len(replaced)} Clips that limit nothing became Relu (target)")
-    if target.is_named_in_nodes:
+    if not target.is_default:
         name_platform(model, target.name)
 
 

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a limit of a chip is: a rule, the ops that it concerns, and the check of one node against the chip's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx_ir as ir
+
+from linger.dialect import Op, find_op
+from linger.graph.core.check_rules import CheckRule
+from linger.graph.core.dialect_node import describe
+from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
+from linger.graph.core.tensor_types import INTEGERS
+from linger.targets import Target
+
+KB = 1024
+Shape = tuple[int | None, ...]
+T = TypeVar("T")
+
+_OPEN_SIZE = "Export with fixed sizes, or make sure of it by hand."
+_HELP = "The limit is the chip's or its packer's. Only with a target."
+
+
+@dataclass(frozen=True)
+class Site:
+    """A node with the shapes and types of its tensors, as far as they are known, and the chip that it is for.
+
+    Attributes:
+        node: The node.
+        shapes: Shapes of tensors, by name.
+        types: Element types of tensors, by name.
+        target: The chip.
+        tables: The tables of the chip's file, by the dataclass that each became.
+    """
+
+    node: ir.Node
+    shapes: Mapping[str, Shape]
+    types: Mapping[str, ir.DataType]
+    target: Target
+    tables: Mapping[type, object]
+
+    @property
+    def chip(self) -> str:
+        """The chip's name."""
+        return self.target.name
+
+    def limits(self, kind: type[T]) -> T:
+        """The numbers of the chip in one table of its file."""
+        table = self.tables[kind]
+        assert isinstance(table, kind)  # every table was filled under its own type
+        return table
+
+    @property
+    def op(self) -> Op:
+        """The op of the dialect, for limits that ops name in their own files."""
+        return find_op(self.op_type)
+
+    @property
+    def op_type(self) -> str:
+        """The node's type."""
+        return self.node.op_type
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """An attribute's value; lists as tuples."""
+        found = self.node.attributes.get(name)
+        if found is None or found.value is None:
+            return default
+        return tuple(found.value) if isinstance(found.value, (list, tuple)) else found.value
+
+    def input(self, index: int) -> ir.Value | None:
+        """An input, None where it is left out."""
+        return self.node.inputs[index] if index < len(self.node.inputs) else None
+
+    def shape(self, index: int) -> Shape | None:
+        """The shape of an input; None where not even the number of axes is known."""
+        value = self.input(index)
+        return None if value is None else self.shapes.get(value.name or "")
+
+    def sizes(self, index: int, *axes: int) -> tuple[int, ...] | None:
+        """The sizes of some axes of an input; None where one is open."""
+        shape = self.shape(index)
+        if shape is None or any(not -len(shape) <= axis < len(shape) for axis in axes):
+            return None
+        found = [size for axis in axes if (size := shape[axis]) is not None]
+        return tuple(found) if len(found) == len(axes) else None
+
+    def bits(self, index: int) -> int | None:
+        """Storage width of an integer input; None for other types."""
+        value = self.input(index)
+        dtype = None if value is None else self.types.get(value.name or "")
+        return int(dtype.itemsize * 8) if dtype in INTEGERS and dtype is not None else None
+
+    def is_float(self, index: int) -> bool:
+        """Whether an input is known to hold floats."""
+        value = self.input(index)
+        return value is not None and self.types.get(value.name or "") == ir.DataType.FLOAT
+
+    def constant(self, index: int) -> np.ndarray[Any, Any] | None:
+        """The content of an input that never changes: an initializer or a Constant node."""
+        value = self.input(index)
+        if value is None:
+            return None
+        producer = value.producer()
+        if producer is None:
+            return None if value.const_value is None else value.const_value.numpy()
+        if producer.op_type != "Constant" or len(producer.attributes) != 1:
+            return None
+        (content,) = producer.attributes.values()  # onnx_ir's own look would give the tensor a name
+        if content.is_ref():
+            return None  # the caller of the function gives it
+        is_tensor = content.type == ir.AttributeType.TENSOR
+        return content.as_tensor().numpy() if is_tensor else np.asarray(content.value)
+
+    def error(self, reason: str, remedy: str) -> Finding:
+        """What the chip cannot take."""
+        return Finding(ERROR, describe(self.node), reason, remedy)
+
+    def warning(self, reason: str, remedy: str) -> Finding:
+        """What may go wrong."""
+        return Finding(WARNING, describe(self.node), reason, remedy)
+
+    def unchecked(self, what: str) -> Finding:
+        """What could not be checked, because a size is open."""
+        return Finding(NOTE, describe(self.node), f"a size is open, so {what} could not be checked", _OPEN_SIZE)
+
+
+Check = Callable[[Site], Iterable[Finding]]
+"""What one limit says of a node."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One limit of chips.
+
+    Attributes:
+        rule: The rule that a finding carries.
+        check: The check of one node.
+        op_types: Ops that it concerns, beside those that name it among their `chip_limits`; None: every node.
+    """
+
+    rule: CheckRule
+    check: Check
+    op_types: frozenset[str] | None
+
+    def concerns(self, op_type: str, named: Iterable[str]) -> bool:
+        """Whether an op is asked, by its type and by the limits that its file names."""
+        return self.op_types is None or op_type in self.op_types or self.rule.name.removeprefix("target-") in named
+
+
+def limit(
+    number: int, name: str, summary: str, *op_types: str, severity: str = ERROR, everywhere: bool = False
+) -> Callable[[Check], Limit]:
+    """Turn a check into a limit.
+
+    Args:
+        number: The number of its rule, which never changes: `LGR<number>`.
+        name: The name by which ops say that it concerns them (`chip_limits`), and that of its rule, `target-<name>`.
+        summary: What it asks for, in one line.
+        op_types: Ops that it concerns beside those: standard ops, and ops that alone are concerned.
+        severity: The severity of most of its findings.
+        everywhere: Every node is asked.
+    """
+    rule = limit_rule(number, name, summary, severity)
+    return lambda check: Limit(rule, check, None if everywhere else frozenset(op_types))
+
+
+def limit_rule(number: int, name: str, summary: str, severity: str = ERROR) -> CheckRule:
+    """The rule of a limit of chips."""
+    return CheckRule(f"LGR{number}", f"target-{name}", severity, summary, _HELP)
+
+
+def aligned(size: int, step: int) -> int:
+    """The next multiple.
+
+    >>> aligned(9, 8), aligned(16, 8)
+    (16, 16)
+    """
+    return -(-size // step) * step
+
+
+def one_of(values: Iterable[int]) -> str:
+    """A choice for a message.
+
+    >>> one_of((1, 2, 4)), one_of((8,))
+    ('1, 2 or 4', '8')
+    """
+    texts = [str(v) for v in values]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chips as data: one TOML file per chip, over `packer.toml` with what they share. Without a target no limit applies.
+
+A file has the values of `Target` at its top, and one table for each group of limits, which the modules of
+`linger.checks.limits` read. A new file in this folder is a new chip; `read_target` reads one from anywhere else.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType, UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from linger.errors import UsageError
+
+if TYPE_CHECKING:
+    import os
+
+_FOLDER = Path(__file__).parent
+_SHARED = _FOLDER / "packer.toml"
+
+Values = Mapping[str, object]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One chip, as its file describes it.
+
+    Attributes:
+        name: The chip, as the attribute `platform` of a node spells it; the name of its file.
+        is_default: Whether nodes that name no chip are for this one. Its name is not written into nodes.
+        has_clip: Whether the packer takes Clip.
+        ops: Op types that the packer takes.
+        uncompared_ops: Op types whose numbers on this chip nobody has compared.
+        unpacked_ops: Op types that the chip runs and the packer does not know.
+        limits: The tables of the file, by name.
+    """
+
+    name: str
+    is_default: bool
+    has_clip: bool
+    ops: frozenset[str]
+    uncompared_ops: frozenset[str]
+    unpacked_ops: frozenset[str]
+    limits: Mapping[str, Values] = field(default_factory=dict, repr=False)
+
+
+def read_target(path: str | os.PathLike[str]) -> Target:
+    """The chip that a TOML file describes: its values over those of `packer.toml`, which it need not repeat.
+
+    Raises:
+        UsageError: There is no such file, it is no TOML, or values of the chip as a whole are unknown, missing or of
+            another type; all of them are named. Its tables are read, and refused, when a model is checked.
+    """
+    path = Path(path)
+    shared, own = _tables(_SHARED), _tables(path)
+    values = {"name": path.stem, **shared[""], **own[""]}
+    problems = list(problems_of(Target, values))
+    if problems:
+        raise UsageError(f"the chip file {path}: {'; '.join(problems)}. Compare it with {_SHARED}.")
+    names = dict.fromkeys(name for name in (*shared, *own) if name)
+    limits = {name: {**shared.get(name, {}), **own.get(name, {})} for name in names}
+    return filled(Target, values | {"limits": limits})
+
+
+def _tables(path: Path) -> dict[str, dict[str, object]]:
+    """The tables of a file by name, the values outside of all tables under the empty name."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"{path}: the chip file cannot be read ({error.strerror}). Give the path of a TOML file."
+        ) from error
+    except ValueError as error:  # no TOML, or no text
+        raise UsageError(f"{path}: the chip file is no TOML ({error}). Correct it there.") from error
+    tables = {name: value for name, value in content.items() if isinstance(value, dict)}
+    return {"": {name: value for name, value in content.items() if name not in tables}, **tables}
+
+
+def problems_of(kind: type, values: Values) -> Iterator[str]:
+    """What keeps values from becoming a dataclass: unknown names, missing ones, other types."""
+    hints = get_type_hints(kind)
+    for name in values:
+        if name not in hints:
+            near = get_close_matches(name, hints, n=1)
+            yield f"there is no value {name!r}{f' (is {near[0]!r} meant?)' if near else ''}"
+    for entry in fields(kind):
+        if entry.name in values:
+            try:
+                _converted(values[entry.name], hints[entry.name])
+            except TypeError:
+                yield f"{entry.name} = {values[entry.name]!r}, expected {entry.type}"
+        elif entry.default is MISSING and entry.default_factory is MISSING:
+            yield f"{entry.name!r} is missing"
+
+
+def filled(kind: type[T], values: Values) -> T:
+    """A dataclass of values in which `problems_of` finds no problem."""
+    hints = get_type_hints(kind)
+    return kind(**{name: _converted(value, hints[name]) for name, value in values.items()})
+
+
+def _converted(value: object, hint: Any) -> object:
+    """A value as an annotation asks for it; TOML has lists where we have tuples and sets.
+
+    Raises:
+        TypeError: It is of another type.
+    """
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind is UnionType:  # X | None: a name that is left out is None
+        return _converted(value, parts[0])
+    if kind in (tuple, frozenset):
+        if not isinstance(value, list):
+            raise TypeError
+        hints = parts if kind is tuple and Ellipsis not in parts else parts[:1] * len(value)
+        if len(hints) != len(value):
+            raise TypeError
+        return kind(map(_converted, value, hints))
+    if kind is None and type(value) is not hint:
+        raise TypeError
+    if kind is Mapping and not isinstance(value, Mapping):
+        raise TypeError
+    return value
+
+
+def _all_targets() -> dict[str, Target]:
+    """Every chip in this folder, the default one first."""
+    found = [read_target(path) for path in sorted(_FOLDER.glob("*.toml")) if path != _SHARED]
+    if sum(target.is_default for target in found) != 1:
+        raise UsageError(f"{_FOLDER}: one chip must be the default, no more and no less. Set is_default in one file.")
+    return {target.name: target for target in sorted(found, key=lambda target: not target.is_default)}
+
+
+TARGETS: Mapping[str, Target] = MappingProxyType(_all_targets())
+"""Every chip by its name, the default one first."""
+
+DEFAULT_TARGET = next(iter(TARGETS.values()))
+"""The chip of nodes that name none."""
+
+
+def find_target(name: str) -> Target:
+    """The chip of this name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if name not in TARGETS:
+        raise UsageError(
+            f"target: there is no chip {name!r}. Choose one of {', '.join(TARGETS)}, or None for no limits."
+        )
+    return TARGETS[name]
+
+
+def chips_with(op_type: str) -> tuple[str, ...]:
+    """The names of the chips that run an op, whether their packer knows it or not."""
+    return tuple(t.name for t in TARGETS.values() if op_type in t.ops | t.unpacked_ops)
