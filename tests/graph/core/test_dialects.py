@@ -5,7 +5,7 @@ import pytest
 
 from linger.dialect import ops
 from linger.graph.core.dialects import NEWER_OPS, Claim, claims, input_names, is_newer
-from linger.targets import PACKED_OPS
+from linger.targets import DEFAULT_TARGET
 
 DOCUMENTED = [
     "Quant",
@@ -64,7 +64,7 @@ def test_every_documented_op_is_there():
 def test_names_that_no_packer_knows():
     assert {name for name, op in NEWER_OPS.items() if not op.is_packed} == set(UNPACKED)
     packed = {op.older for op in NEWER_OPS.values() if op.is_packed and op.older is not None}
-    assert packed <= PACKED_OPS
+    assert packed <= DEFAULT_TARGET.ops
 
 
 @pytest.mark.parametrize("op", NEWER_OPS.values(), ids=lambda op: op.name)
