@@ -39,8 +39,8 @@ from linger.errors import VerificationError as VerificationError
 from linger.graph.conversion.convert import Conversion as Conversion
 from linger.graph.conversion.convert import convert_dialect as convert_dialect
 from linger.numeric.fixed_point import FixedPoint as FixedPoint
-from linger.onnx.exporter.redirect import redirect as redirect
-from linger.onnx.exporter.redirect import restore as restore
+from linger.onnx.exporter.export import redirect as redirect
+from linger.onnx.exporter.export import restore as restore
 from linger.pipeline import init as init
 from linger.pipeline import plot_layers as plot_layers
 from linger.pipeline import plot_tensors as plot_tensors

@@ -18,7 +18,7 @@ from linger.analysis.weights import in_threads
 from linger.constraint.advising import judge, tensors_of
 from linger.errors import UsageError, listing
 from linger.files import made_folder
-from linger.onnx.exporter.redirect import redirect
+from linger.onnx.exporter.export import redirect
 from linger.progress import progress
 from linger.quantization.setup import initialize
 from linger.quantization.setup.marking import QuantMode

@@ -24,7 +24,7 @@ from linger.simulation.preserve import preserved
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OutputComparison:
     """One output over all inputs: the largest errors, the tolerance they were judged by, and what else is wrong.
 
@@ -42,6 +42,9 @@ class OutputComparison:
     is_within: bool
     note: str = ""
 
+    def __repr__(self) -> str:
+        return f"<output {' '.join(cell for cell in self.cells() if cell)}>"
+
     def cells(self) -> tuple[str, ...]:
         """The row as text."""
         shapes = ", ".join("×".join(map(str, shape)) or "scalar" for shape in self.shapes)
@@ -52,8 +55,8 @@ class OutputComparison:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
-    """What `linger.onnx.compare` found; shown as a table."""
+class ModelComparison:
+    """A model and its file, output by output; printed as a table."""
 
     outputs: tuple[OutputComparison, ...]
     runs: int
@@ -69,10 +72,17 @@ class Comparison:
         """One row of text per output, in the order of `COLUMNS`."""
         return [output.cells() for output in self.outputs]
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
+        """The verdict in one line."""
         failing = sum(not output.is_within for output in self.outputs)
         verdict = "all within tolerance" if self.ok else f"{failing} not within tolerance"
-        lines = [f"{counted(len(self.outputs), 'output')} on {counted(self.runs, 'input')}, {verdict}"]
+        return f"{counted(len(self.outputs), 'output')} on {counted(self.runs, 'input')}, {verdict}"
+
+    def __repr__(self) -> str:
+        return f"<{self.summary()}>"
+
+    def __str__(self) -> str:
+        lines = [self.summary()]
         table = [self.COLUMNS, *self.rows()]
         widths = [max(len(row[i]) for row in table) for i in range(len(self.COLUMNS))]
         lines += [
@@ -80,17 +90,15 @@ class Comparison:
         ]
         return "\n".join(lines)
 
-    __repr__ = __str__
-
 
 def compare(
     model: nn.Module,
     path: ModelLike,
-    inputs: Any,
+    inputs: object,
     *,
     atol: float | None = None,
     rtol: float | None = None,
-) -> Comparison:
+) -> ModelComparison:
     """Run a model in torch and its file in ONNX Runtime on the same inputs.
 
     Outputs are matched in order, nested ones flattened (a dict in the order of its keys). NaN equals NaN.
@@ -121,7 +129,7 @@ def compare(
         for row in _rows(names, expected, in_file, _Limits(atol, rtol, roundings)):
             found[row.name] = _joined(found[row.name], row) if row.name in found else row
         runs += 1
-    return Comparison(tuple(found.values()), runs)
+    return ModelComparison(tuple(found.values()), runs)
 
 
 @dataclass(frozen=True)
@@ -146,8 +154,8 @@ class _Expected:
     is_exact: bool
 
 
-def _batches(inputs: Any) -> Iterable[Any]:
-    return [inputs] if isinstance(inputs, (tuple, dict, Tensor)) else inputs
+def _batches(inputs: object) -> Iterable[object]:
+    return inputs if isinstance(inputs, Iterable) and not isinstance(inputs, (tuple, dict, Tensor)) else [inputs]
 
 
 def _run_torch(model: nn.Module, call: ExampleCall) -> list[_Expected]:

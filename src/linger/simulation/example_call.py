@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten_with_path, tree_map, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten_with_path, tree_map, tree_unflatten
 
 from linger.errors import LingerError, UsageError
 from linger.quantization.core.qtensor import QTensor
+
+Exportable = nn.Module | Callable[..., Any]
+"""A module, or a function that torch.jit has scripted or traced."""
 
 WRAPPED = "model"
 """Name of the model inside the wrapper; removed again from every name of the file."""
@@ -40,7 +43,7 @@ class ExampleCall:
         return [_as_tensor(value) for _, value in self.leaves() if is_input(value)]
 
 
-def read_call(model: Any, args: Any, kwargs: Mapping[str, Any] | None) -> ExampleCall:
+def read_call(model: Exportable, args: object, kwargs: Mapping[str, Any] | None) -> ExampleCall:
     """The call a user means by `args`: a tensor, a tuple, a dict, or a tuple that ends in a dict of keywords.
 
     A dict is keyword arguments where its keys are parameters of forward, else an argument.
@@ -76,7 +79,7 @@ def repeated(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     return tensor
 
 
-def run_once(model: Any, call: ExampleCall) -> Any:
+def run_once(model: Exportable, call: ExampleCall) -> object:
     """A forward pass whose failure says what to do."""
     try:
         return model(*call.args, **call.kwargs)
@@ -93,15 +96,15 @@ def run_once(model: Any, call: ExampleCall) -> Any:
 class FlatModel(nn.Module):
     """A model that takes the leaves of a call as positional tensors."""
 
-    def __init__(self, model: nn.Module, call: ExampleCall) -> None:
+    def __init__(self, model: Exportable, call: ExampleCall) -> None:
         super().__init__()
         setattr(self, WRAPPED, model)
         leaves, self._spec = _leaves(call.args, call.kwargs)
         self._fixed = [None if is_input(value) else value for _, value in leaves]
         self._is_input = [is_input(value) for _, value in leaves]
-        self.training = model.training
+        self.training = bool(getattr(model, "training", False))
 
-    def forward(self, *tensors: Tensor) -> Any:
+    def forward(self, *tensors: Tensor) -> object:
         """Rebuild the call around the tensors."""
         given = iter(tensors)
         leaves = [
@@ -111,7 +114,7 @@ class FlatModel(nn.Module):
         return getattr(self, WRAPPED)(*args, **kwargs)
 
 
-def default_names(model: Any, call: ExampleCall) -> tuple[str, ...]:
+def default_names(model: Exportable, call: ExampleCall) -> tuple[str, ...]:
     """Names of the graph inputs from forward's parameters and the keys of dicts."""
     names = _parameter_names(model)
     result = []
@@ -125,25 +128,25 @@ def default_names(model: Any, call: ExampleCall) -> tuple[str, ...]:
     return tuple(result)
 
 
-def _leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[tuple[str, Any]], Any]:
+def _leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[tuple[str, Any]], TreeSpec]:
     found, spec = tree_flatten_with_path((tuple(args), dict(kwargs)))
     return [(".".join(_key(k) for k in path[1:]), value) for path, value in found], spec
 
 
-def _key(entry: Any) -> str:
+def _key(entry: object) -> str:
     return str(getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry))))
 
 
-def is_input(value: Any) -> bool:
+def is_input(value: object) -> bool:
     """Whether a leaf of a call becomes an input of the graph: a tensor, or a number."""
     return isinstance(value, Tensor) or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
-def _as_tensor(value: Any) -> Tensor:
+def _as_tensor(value: Tensor | float) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value)
 
 
-def _parameter_names(model: Any) -> list[str]:
+def _parameter_names(model: Exportable) -> list[str]:
     if isinstance(model, torch.jit.ScriptModule):
         schema: Any = model.forward.schema  # type: ignore[attr-defined]  # a scripted method has one
         return [argument.name for argument in schema.arguments[1:]]

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import nn
@@ -17,7 +16,7 @@ from linger.quantization.setup.initialize import runtime_of
 
 
 @contextmanager
-def preserved(model: Any) -> Iterator[Runtime | None]:
+def preserved(model: object) -> Iterator[Runtime | None]:
     """Evaluation mode without gradients; mode, buffers, random state and watchers are restored on exit."""
     if not isinstance(model, nn.Module):  # a scripted function has no mode and no state
         with torch.random.fork_rng(), torch.no_grad():
@@ -30,19 +29,26 @@ def preserved(model: Any) -> Iterator[Runtime | None]:
         if isinstance(module, QuantizedBase)
         for name, buffer in module.named_buffers(recurse=False)
     ]
-    before = None if runtime is None else (runtime.emitter, runtime.recorder, runtime.has_open_sizes, runtime.ops)
-    if runtime is not None:
-        runtime.is_thorough = True  # nothing that was edited behind torch's back may get into a file or a proof
+    with nullcontext() if runtime is None else _kept(runtime):
+        try:
+            with evaluating(model), torch.random.fork_rng(), torch.no_grad():
+                yield runtime
+        finally:
+            for module, name, content in buffers:
+                current = getattr(module, name)
+                if not torch.equal(current, content):
+                    current.copy_(content)
+
+
+@contextmanager
+def _kept(runtime: Runtime) -> Iterator[None]:
+    """What an export or a recording sets in a runtime is set back; parameters are read anew in between."""
+    before = runtime.emitter, runtime.recorder, runtime.has_open_sizes, runtime.ops
+    runtime.is_thorough = True  # nothing that was edited behind torch's back may get into a file or a proof
     try:
-        with evaluating(model), torch.random.fork_rng(), torch.no_grad():
-            yield runtime
+        yield
     finally:
-        for module, name, content in buffers:
-            current = getattr(module, name)
-            if not torch.equal(current, content):
-                current.copy_(content)
-        if runtime is not None and before is not None:
-            runtime.abandon()
-            runtime.is_thorough = False
-            runtime.emitter, runtime.recorder, runtime.has_open_sizes, runtime.ops = before
-            runtime.announcer = None
+        runtime.abandon()
+        runtime.is_thorough = False
+        runtime.emitter, runtime.recorder, runtime.has_open_sizes, runtime.ops = before
+        runtime.announcer = None

@@ -18,7 +18,7 @@ from linger.errors import LingerError, UsageError
 from linger.graph.core.walking import required_inputs
 from linger.quantization.core.qtensor import QTensor
 from linger.simulation.example_call import ExampleCall, default_names, is_input, read_call, repeated, run_once
-from linger.simulation.file_fitting import Seen, as_array, fit_to_file
+from linger.simulation.file_fitting import Seen, as_array, computed_names, fit_to_file
 from linger.simulation.preserve import preserved
 from linger.verification.other_sizes import Shapes, SizeTrials
 from linger.verification.recording import Recording
@@ -37,7 +37,7 @@ _OTHERS: tuple[Callable[[Tensor], Tensor], ...] = (torch.zeros_like, torch.neg)
 
 def record(
     model: nn.Module,
-    inputs: Any,
+    inputs: object,
     *,
     kwargs: Mapping[str, Any] | None = None,
     file: ir.Model | None = None,
@@ -93,7 +93,7 @@ def _with_tensors(call: ExampleCall, tensors: Iterable[Tensor]) -> ExampleCall:
     return ExampleCall(*tree_map(put, (call.args, dict(call.kwargs))))
 
 
-def _batches(inputs: Any) -> Iterable[Any]:
+def _batches(inputs: object) -> Iterable[Any]:
     return [(inputs,)] if isinstance(inputs, Mapping) else as_batches(inputs)
 
 
@@ -149,13 +149,11 @@ def _unneeded_results(model: nn.Module, call: ExampleCall, made: Recording, file
     that goes through numpy loses what it computes there. So the model runs again, with these results replaced: where every
     output stays the same, nobody uses them.
     """
-    present = {output.name for node in file.graph for output in node.outputs}
-    absent = [name for name in made.integers if name not in present]
-    if not absent or not made.outputs:
-        return []
-    if _is_unneeded(model, call, absent):
+    present = computed_names(file)
+    absent = [name for name in made.integers if name not in present] if made.outputs else []
+    if not absent or _is_unneeded(model, call, absent):
         return absent
-    return [name for name in absent if len(absent) > 1 and _is_unneeded(model, call, [name])]
+    return [name for name in absent if _is_unneeded(model, call, [name])] if len(absent) > 1 else []
 
 
 def _is_unneeded(model: nn.Module, call: ExampleCall, names: Collection[str]) -> bool:

@@ -20,7 +20,7 @@ from linger.onnx.exporter.options import ExportOptions, check_keywords, check_na
 def test_each_removed_argument_in_use_gives_one_warning(given, named):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warn_about_removed(given)
+        warn_about_removed(**given)
     assert [w.category for w in caught] == [DeprecationWarning] * len(named)
     assert all(repr(name) in str(w.message) for name, w in zip(named, caught, strict=True))
 

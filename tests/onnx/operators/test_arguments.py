@@ -8,7 +8,7 @@ from linger.errors import UnsupportedError, UsageError
 from linger.onnx.operators.arguments import (
     UNKNOWN,
     ArgumentMap,
-    Signature,
+    TorchSignature,
     choose,
     signature_of_function,
     signatures_of,
@@ -168,7 +168,7 @@ def test_empty_list_has_the_kind_of_its_argument(scale):
 
 
 def test_signature_is_chosen_by_the_number_of_arguments():
-    one, two = Signature("f.one", {"x": "tensor"}), Signature("f.two", {"x": "tensor", "y": "tensor"})
+    one, two = TorchSignature("f.one", {"x": "tensor"}), TorchSignature("f.two", {"x": "tensor", "y": "tensor"})
     assert choose("f", [one, two], 2) is two
     with pytest.raises(UnsupportedError, match=r"f: called with 3 arguments; .* f.one\(x\), f.two\(x, y\)"):
         choose("f", [one, two], 3)

@@ -24,10 +24,9 @@ from linger.graph.forms.to_qdq import to_qdq
 from linger.graph.passes.suit_target import name_platform, replace_idle_clips
 from linger.graph.passes.unneeded_nodes import remove_dead_code
 from linger.onnx.exporter.boundary import keep_integers_at_the_ends, remove_dequants
-from linger.onnx.exporter.fixed_shapes import fix_shapes
 from linger.onnx.exporter.naming import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names
 from linger.onnx.exporter.options import ExportOptions
-from linger.onnx.exporter.value_shapes import forget_sizes_from_values
+from linger.onnx.exporter.shapes import fix_shapes, forget_sizes_from_values
 from linger.targets import Target, find_target
 from linger.version import __version__
 

@@ -11,13 +11,13 @@ import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import onnx
 from torch import Tensor
 
 from linger.errors import LingerError, UnsupportedError, listing
 from linger.onnx.exporter.emission import NAME_ATTRIBUTE, PARAMETERS_ATTRIBUTE
+from linger.onnx.exporter.options import DynamicAxes
 from linger.simulation.example_call import ExampleCall, repeated
 from linger.verification.other_sizes import OpenAxis, other_sizes, resized_shape
 
@@ -28,10 +28,10 @@ class Example:
 
     tensors: Sequence[Tensor]
     names: Sequence[str]
-    run: Callable[[ExampleCall], Any]
+    run: Callable[[ExampleCall], None]
     trace: Callable[[ExampleCall], bytes]
 
-    def open_axes(self, declared: Mapping[str, Any]) -> list[OpenAxis]:
+    def open_axes(self, declared: DynamicAxes) -> list[OpenAxis]:
         """The axes that shall stay open, {name: [axes]} or {name: {axis: label}}, with the sizes they have here."""
         found = []
         for name, tensor in zip(self.names, self.tensors, strict=False):
@@ -59,38 +59,41 @@ class Example:
         return ExampleCall((*resized, *self.tensors[len(resized) :]), {})
 
 
-def require_open(content: bytes, example: Example, declared: Mapping[str, Any]) -> None:
+def require_open(content: bytes, example: Example, declared: DynamicAxes) -> None:
     """Refuse what a trace wrote if it holds the sizes of its example.
 
     Raises:
         UnsupportedError: It does; the message has the nodes, the axes and the remedy.
     """
     axes = example.open_axes(declared)
-    elsewhere = example.elsewhere(axes) if axes else None
+    if not axes:
+        return
+    elsewhere = example.elsewhere(axes)
     if elsewhere is None:
         _warn_that_none_fits(axes)
         return
     proto = onnx.load_from_string(content)
     fixed = _fixed(proto, axes)
     different = _differing(proto, onnx.load_from_string(example.trace(elsewhere)))
-    if not different and not fixed:
-        return
-    guilty = fixed or [axis for axis in axes if _matters(axis, proto, example)] or axes
-    raise UnsupportedError(
-        f"export: {listing(different) or 'forward'}: the file would hold, for every input, what is computed here from the "
-        f"example's size of {listing(f'{axis} ({axis.size})' for axis in guilty)}. Fix that size (leave the axis out of "
+    if different or fixed:
+        raise _size_error(different, fixed or [axis for axis in axes if _matters(axis, proto, example)] or axes)
+
+
+def _size_error(nodes: Sequence[str], axes: Sequence[OpenAxis]) -> UnsupportedError:
+    return UnsupportedError(
+        f"export: {listing(nodes) or 'forward'}: the file would hold, for every input, what is computed here from the "
+        f"example's size of {listing(f'{axis} ({axis.size})' for axis in axes)}. Fix that size (leave the axis out of "
         "dynamic_axes), or write this without it: a number that Python computes from a shape is a constant of the file."
     )
 
 
 def _warn_that_none_fits(axes: Sequence[OpenAxis]) -> None:
-    if axes:
-        warnings.warn(
-            f"export: the model runs at none of the other sizes that were tried for {listing(map(str, axes))}, so nobody "
-            "knows whether the file is right at another size than the example's. Fix the sizes, or verify with yours: "
-            "linger.verify(model, file, inputs).",
-            stacklevel=6,
-        )
+    warnings.warn(
+        f"export: the model runs at none of the other sizes that were tried for {listing(map(str, axes))}, so nobody "
+        "knows whether the file is right at another size than the example's. Fix the sizes, or verify with yours: "
+        "linger.verify(model, file, inputs).",
+        stacklevel=7,
+    )
 
 
 def _fixed(proto: onnx.ModelProto, axes: Sequence[OpenAxis]) -> list[OpenAxis]:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands between integers and floats: left out on request."""
+"""Quant and Dequant nodes at the ends of a graph, left out on request."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import onnx_ir as ir
 
@@ -11,7 +13,7 @@ from linger.graph.core.walking import all_nodes
 from linger.graph.facts.standard_ops import SHAPE_OPS, can_run
 
 _MOVING = frozenset(
-    {
+    [
         "Identity",
         "Reshape",
         "Transpose",
@@ -23,7 +25,7 @@ _MOVING = frozenset(
         "Expand",
         "Tile",
         "Split",
-    }
+    ]
 )
 """What may stand between an input and its Quant: integers pass as well as real numbers do."""
 
@@ -39,64 +41,70 @@ def keep_integers_at_the_ends(model: ir.Model) -> dict[str, str]:
     refused = {}
     for source in model.graph.inputs:
         if source.dtype == ir.DataType.FLOAT:
-            reason = _take_integers(model, source)
+            reason = _take_integers(source, opset_of(model))
             if reason:
                 refused[source.name or ""] = reason
-    for node in [n for n in model.graph if is_dialect(n) and n.op_type == "Dequant"]:
+    for node in [n for n in model.graph if _is(n, "Dequant")]:
         if node.outputs[0].is_graph_output():
-            _bypass(model, node)
+            _bypass(node)
     return refused
 
 
-def _take_integers(model: ir.Model, source: ir.Value) -> str:
-    """Make an input one of integers; returns why it cannot be, if so."""
+def remove_dequants(model: ir.Model) -> int:
+    """Take every Dequant out and connect its consumers to the integers: a file to look at, not to run."""
+    found = [n for n in all_nodes(model) if _is(n, "Dequant")]
+    for node in found:
+        _bypass(node)
+    return len(found)
+
+
+def _take_integers(source: ir.Value, opset: int) -> str:
+    """Let an input take integers; the reason where it cannot."""
     quants: list[ir.Node] = []
     moving: list[ir.Node] = []
     waiting = [source]
     while waiting:
         for use in waiting.pop().uses():
             node = use.node
-            if is_dialect(node) and node.op_type == "Quant":
+            if _is(node, "Quant"):
                 quants.append(node)
-            elif node.domain == "" and node.op_type in _MOVING and use.idx == 0:
+            elif use.idx == 0 and _only_moves(node):
                 moving.append(node)
                 waiting += node.outputs
             elif node.op_type not in SHAPE_OPS:
-                return f"{node.name or 'a node'} ({node.op_type}) reads its real values"
-    if any(value.is_graph_output() for node in moving for value in node.outputs):
+                return f"{_label(node)} reads its real values"
+    if any(value.is_graph_output() for value in _outputs(moving)):
         return "it is an output as well"
-    return _quantise_once(model, source, quants, moving) if quants else ""
+    return _quantise_outside(source, quants, moving, opset) if quants else ""
 
 
-def _quantise_once(model: ir.Model, source: ir.Value, quants: list[ir.Node], moving: list[ir.Node]) -> str:
-    formats = {(n.attributes["scale_x"].as_float(), n.outputs[0].dtype) for n in quants}
+def _quantise_outside(source: ir.Value, quants: list[ir.Node], moving: list[ir.Node], opset: int) -> str:
+    """Remove the Quants, which have one scale, and let the nodes before them move integers; the reason where they cannot."""
+    formats = sorted({(n.attributes["scale_x"].as_float(), n.outputs[0].dtype) for n in quants}, key=str)
     if len(formats) > 1:
-        return f"it is quantised with the scales {listing(f'{scale:g}' for scale, _ in sorted(formats, key=str))}"
-    ((_, kind),) = formats
+        return f"it is quantised with the scales {listing(f'{scale:g}' for scale, _ in formats)}"
+    kind = quants[0].outputs[0].dtype
     assert kind is not None  # the types were inferred
     bits = quants[0].attributes["data_bits"].as_int()
-    stuck = [n for n in moving if not can_run(n, kind, bits, opset_of(model))]
-    if stuck:
-        return f"{stuck[0].name or 'a node'} ({stuck[0].op_type}) takes no integers of {bits} bits"
-    for value in (source, *(value for node in moving for value in node.outputs)):
+    stuck = next((n for n in moving if not can_run(n, kind, bits, opset)), None)
+    if stuck is not None:
+        return f"{_label(stuck)} takes no integers of {bits} bits"
+    for value in (source, *_outputs(moving)):
         value.dtype = kind
     for node in quants:
-        name, moved = node.outputs[0].name, node.inputs[0]
-        _bypass(model, node)
-        if moved is not None and not moved.is_graph_input():
-            moved.name = name
+        _bypass_quant(node)
     return ""
 
 
-def remove_dequants(model: ir.Model) -> int:
-    """Take every Dequant out and connect its consumers to the integers: a file to look at, not to run."""
-    found = [n for n in all_nodes(model) if is_dialect(n) and n.op_type == "Dequant"]
-    for node in found:
-        _bypass(model, node)
-    return len(found)
+def _bypass_quant(node: ir.Node) -> None:
+    """Remove a Quant; a tensor that was moved before it gets the name of the integers."""
+    name, moved = node.outputs[0].name, node.inputs[0]
+    _bypass(node)
+    if moved is not None and not moved.is_graph_input():
+        moved.name = name
 
 
-def _bypass(model: ir.Model, node: ir.Node) -> None:
+def _bypass(node: ir.Node) -> None:
     """Remove a one-input node; a graph output keeps its name, as the name of the tensor that takes its place."""
     source, result = node.inputs[0], node.outputs[0]
     assert source is not None and node.graph is not None  # noqa: PT018 - both hold for any node of a sorted graph
@@ -106,4 +114,19 @@ def _bypass(model: ir.Model, node: ir.Node) -> None:
     node.graph.remove(node, safe=True)
     if is_output and not source.is_graph_input():
         source.name, source.shape = name, result.shape  # not every op's shape can be inferred
-    del model
+
+
+def _is(node: ir.Node, op_type: str) -> bool:
+    return is_dialect(node) and node.op_type == op_type
+
+
+def _only_moves(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type in _MOVING
+
+
+def _outputs(nodes: Iterable[ir.Node]) -> list[ir.Value]:
+    return [value for node in nodes for value in node.outputs]
+
+
+def _label(node: ir.Node) -> str:
+    return f"{node.name or 'a node'} ({node.op_type})"

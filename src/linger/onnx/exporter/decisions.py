@@ -35,15 +35,13 @@ class DecisionWatch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function; note it if it reads a value, and what it makes if that has values."""
         name = getattr(func, "__name__", "")
-        leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        has_values = any(self._has_values(leaf) for leaf in leaves)
-        if name in _READS and has_values:
-            place = _place()
-            if place is not None:
-                self.places[place] = None
+        has_values = any(self._has_values(tensor) for tensor in _tensors((args, kwargs)))
+        place = _place() if name in _READS and has_values else None
+        if place is not None:
+            self.places[place] = None
         result = func(*args, **(kwargs or {}))
         if has_values and name != "__get__":
-            self._from_values |= {id(r): r for r in tree_leaves(result) if isinstance(r, Tensor)}
+            self._from_values |= {id(tensor): tensor for tensor in _tensors(result)}
         return result
 
     def _has_values(self, tensor: Tensor) -> bool:
@@ -59,6 +57,10 @@ class DecisionWatch(TorchFunctionMode):
         )
 
 
+def _tensors(tree: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
 def _place() -> str | None:
     """The line of the model that reads; None where linger or the exporter does, or where the file has a node instead."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - inspect.stack would read every source file
@@ -71,7 +73,7 @@ def _place() -> str | None:
 
 def _is_replaced(frame: FrameType | None) -> bool:
     """Whether the code belongs to a torch.autograd.Function with a symbolic of its own, which the file has in its place."""
-    replaced = {code for kind in _kinds(torch.autograd.Function) if (code := _forward_code(kind)) is not None}
+    replaced = {_forward_code(kind) for kind in _kinds(torch.autograd.Function)}
     while frame is not None:
         if frame.f_code in replaced:
             return True
@@ -79,9 +81,10 @@ def _is_replaced(frame: FrameType | None) -> bool:
     return False
 
 
-def _kinds(kind: Any) -> list[Any]:
-    return [found for child in kind.__subclasses__() for found in (child, *_kinds(child))]
+def _kinds(kind: type) -> list[type]:
+    children: list[type] = kind.__subclasses__()
+    return [found for child in children for found in (child, *_kinds(child))]
 
 
-def _forward_code(kind: Any) -> Any:
-    return getattr(kind.forward, "__code__", None) if hasattr(kind, "symbolic") else None
+def _forward_code(kind: type) -> object:
+    return getattr(getattr(kind, "forward", None), "__code__", None) if hasattr(kind, "symbolic") else None

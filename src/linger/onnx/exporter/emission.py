@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dialect nodes in torch's tracing exporter: one torch op that computes the integers and becomes the node.
-
-The op is registered with torch on the first export, not on import.
-"""
+"""Dialect nodes and quantised tensors in torch's exporters."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -17,7 +15,11 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.onnx import symbolic_helper
 
 from linger.dialect import DOMAIN, DOMAIN_VERSION, Op, find_op
+from linger.errors import UnsupportedError
 from linger.numeric.torch.kernel import TorchKernel, carrier, integer_type
+from linger.onnx.operators.translation import GraphContext
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import Runtime
 
 NAME_ATTRIBUTE = "linger_name"
 """Carries the node's name through the exporter, which would make up its own."""
@@ -157,7 +159,7 @@ def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> tupl
     return (first.to(integer_type(bits)), *(t.clone() for t in others))  # results of a torch op share no memory
 
 
-def _is_stored(value: Any) -> bool:
+def _is_stored(value: object) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.dtype in _STORED_BITS
 
 
@@ -170,7 +172,7 @@ def _tuples(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in attributes.items()}
 
 
-def _write_node(g: Any, tensors: Any, description: Any) -> Any:
+def _write_node(g: GraphContext, tensors: torch._C.Value, description: torch._C.Value) -> object:
     """Symbolic function of linger::call."""
     call = json.loads(symbolic_helper._maybe_get_const(description, "s"))  # noqa: SLF001 - torch offers no public reader
     op = find_op(call["op"], call["platform"])
@@ -183,7 +185,7 @@ def _write_node(g: Any, tensors: Any, description: Any) -> Any:
     given = symbolic_helper._unpack_list(tensors)  # noqa: SLF001 - nor for lists
     made = g.op(f"{DOMAIN}::{op.name}", *given, outputs=len(op.outputs), **attributes)
     for value, original in zip(made if len(op.outputs) > 1 else [made], g.original_node.outputs(), strict=True):
-        kind = original.type()
+        kind: Any = original.type()  # of a tensor, as all that these ops return
         # a size fixed here would be baked into every Reshape that asks for it
         value.setType(kind.with_sizes([None] * len(kind.sizes())) if call["is_dynamic"] else kind)
     return tuple(made) if len(op.outputs) > 1 else made
@@ -202,3 +204,75 @@ def _fixed_attributes(op: Op) -> dict[str, Any]:
     return {
         a.name: a.default for a in op.attributes if not a.is_required and (a.kind == "str" or op.platform is not None)
     }
+
+
+_WIDEST_EXACT = 16
+"""Of more bits, real values in float32 and back are other integers."""
+
+_trace: Any = torch._C  # noqa: SLF001 - torch has no public way to name a tensor of a trace
+
+
+class WrapperTrace:
+    """The announcer of a trace."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def announce(self, wrapper: QTensor, content: Tensor, scale: float | None) -> None:
+        """The wrapper's value is a Dequant of its content."""
+        if not _is_tracing():
+            return
+        real = content
+        if scale is not None and not content.is_floating_point():
+            name = self._runtime.unique_name(self._runtime.path, "Dequant")
+            real = self._runtime.emit(find_op("Dequant"), [content], {"scale_o": scale}, name)
+        _give(wrapper, _value(real))
+
+    def real(self, wrapper: QTensor) -> Tensor:
+        """An ordinary tensor that has the wrapper's value."""
+        assert wrapper.scale is not None  # callers ask
+        with _untraced():
+            real: Tensor = wrapper.stored / wrapper.scale
+        if _is_tracing():
+            _give(real, _value(wrapper))
+        return real
+
+    def integers(self, wrapper: QTensor) -> Tensor:
+        """A Quant of the wrapper's value."""
+        if not _is_tracing():
+            return wrapper.stored
+        if wrapper.bits > _WIDEST_EXACT:
+            raise UnsupportedError(
+                f"{self._runtime.path or 'model'}: a torch.autograd.Function is exported beside a quantised tensor of "
+                f"{wrapper.bits} bits, whose integers do not survive as real values. Give the layer an output of 8 or 16 "
+                "bits (linger.quant_module), or write the function as torch functions."
+            )
+        attributes = {"data_bits": wrapper.bits, "scale_x": wrapper.scale}
+        name = self._runtime.unique_name(self._runtime.path, "FunctionQuant")
+        return self._runtime.emit(find_op("Quant"), [self.real(wrapper)], attributes, name)
+
+
+def _is_tracing() -> bool:
+    return bool(_trace._is_tracing())  # noqa: SLF001
+
+
+def _value(tensor: Tensor) -> torch._C.Value:
+    with _trace.DisableTorchFunctionSubclass():
+        value: torch._C.Value = _trace._get_value_trace(tensor)  # noqa: SLF001
+    return value
+
+
+def _give(tensor: Tensor, value: torch._C.Value) -> None:
+    with _trace.DisableTorchFunctionSubclass():
+        _trace._set_value_trace(tensor, value)  # noqa: SLF001
+
+
+@contextmanager
+def _untraced() -> Iterator[None]:
+    """Computation that the trace does not see."""
+    state = _trace._get_tracing_state()  # noqa: SLF001
+    _trace._set_tracing_state(None)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        _trace._set_tracing_state(state)  # noqa: SLF001

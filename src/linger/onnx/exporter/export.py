@@ -13,6 +13,8 @@ from typing import IO, Any
 
 import onnx
 import onnx_ir as ir
+import torch.onnx
+from onnx_ir.tensor_adapters import TorchTensor
 from torch import Tensor, nn
 from torch.onnx import TrainingMode
 from torch.utils._pytree import tree_leaves
@@ -26,10 +28,13 @@ from linger.graph.passes.qdq_pairs import cancel_dq_q
 from linger.onnx.exporter.assembly import assemble
 from linger.onnx.exporter.baked_sizes import Example, require_open
 from linger.onnx.exporter.decisions import DecisionWatch
-from linger.onnx.exporter.emission import SymbolicEmitter, TraceEmitter
-from linger.onnx.exporter.large import export_large, is_large
+from linger.onnx.exporter.emission import SymbolicEmitter, TraceEmitter, WrapperTrace
+from linger.onnx.exporter.finishing import require_suitable
+from linger.onnx.exporter.finishing import simplify as simplify_model
 from linger.onnx.exporter.naming import unwrap_names
 from linger.onnx.exporter.options import (
+    DynamicAxes,
+    DynamicShapes,
     ExportOptions,
     check_keywords,
     check_names,
@@ -40,18 +45,17 @@ from linger.onnx.exporter.options import (
     with_names,
     with_target,
 )
-from linger.onnx.exporter.simplification import simplify as simplify_model
-from linger.onnx.exporter.target_check import judge
-from linger.onnx.exporter.tracing import FunctionMetError, declared_axes, trace, trace_dynamo
-from linger.onnx.exporter.wrapper_trace import WrapperTrace
-from linger.onnx.operators.operator import translation_table, with_bodies
+from linger.onnx.exporter.tracing import FunctionMetError, declared_axes, torch_export, trace, trace_dynamo
+from linger.onnx.operators.operator import attach_bodies, translation_table, with_bodies
 from linger.proof import verify as prove
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.setup.initialize import runtime_of
 from linger.reporting.listing import print_listing
 from linger.simulation.example_call import (
+    WRAPPED,
     ExampleCall,
+    Exportable,
     FlatModel,
     as_constant_of_a_trace,
     default_names,
@@ -63,25 +67,28 @@ from linger.verification.other_sizes import OWN_TRIALS
 
 Target = str | os.PathLike[str] | IO[bytes]
 
+LIMIT = 2**31 - 2**27
+"""A protobuf ends at 2 GiB; the graph itself needs some room."""
+
 
 def export(
-    model: Any,
-    args: Any,
+    model: Exportable,
+    args: object,
     f: Target,
     export_params: bool = True,  # noqa: FBT001, FBT002
     verbose: bool = False,  # noqa: FBT001, FBT002
-    training: Any = None,
+    training: object = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     aten: bool = False,  # noqa: FBT001, FBT002
     export_raw_ir: bool = False,  # noqa: FBT001, FBT002
-    operator_export_type: Any = None,
+    operator_export_type: object = None,
     opset_version: int | None = None,
     _retain_param_name: bool = True,  # noqa: FBT001, FBT002
     do_constant_folding: bool = True,  # noqa: FBT001, FBT002
-    example_outputs: Any = None,
+    example_outputs: object = None,
     strip_doc_string: bool = True,  # noqa: FBT001, FBT002
-    dynamic_axes: Mapping[str, Any] | None = None,
+    dynamic_axes: DynamicAxes | None = None,
     keep_initializers_as_inputs: bool | None = None,  # noqa: FBT001
     custom_opsets: Mapping[str, int] | None = None,
     enable_onnx_checker: bool = True,  # noqa: FBT001, FBT002
@@ -93,7 +100,7 @@ def export(
     *,
     kwargs: Mapping[str, Any] | None = None,
     dynamo: bool = False,
-    dynamic_shapes: Any = None,
+    dynamic_shapes: DynamicShapes = None,
     external_data: bool | None = None,
     report: bool = False,
     verify: bool = False,
@@ -151,14 +158,13 @@ def export(
         UsageError: An argument is wrong, a layer has no scale, the model fails on the example input.
         UnsupportedError: The target cannot take the model; the message has every finding, and nothing is written.
     """
-    given = {
-        "aten": aten,
-        "export_raw_ir": export_raw_ir,
-        "_retain_param_name": _retain_param_name,
-        "example_outputs": example_outputs,
-    }
     check_place(f)
-    warn_about_removed(given)
+    warn_about_removed(
+        aten=aten,
+        export_raw_ir=export_raw_ir,
+        _retain_param_name=_retain_param_name,
+        example_outputs=example_outputs,
+    )
     check_keywords(torch_keywords)
     options = ExportOptions(
         export_params=export_params,
@@ -199,53 +205,70 @@ def export(
     _write(f, content, options)
 
 
-def export_debug(model: Any, args: Any, f: Target, *positional: Any, **options: Any) -> None:
+def export_debug(model: Exportable, args: object, f: Target, *positional: Any, **options: Any) -> None:
     """`export` under the name the documents use for debugging: the same arguments, the same defaults."""
     export(model, args, f, *positional, **options)
 
 
-def _convert(model: Any, call: ExampleCall, options: ExportOptions, f: Target) -> bytes | None:
+def redirect() -> None:
+    """Make `torch.onnx.export` linger's, as after `linger.init`; `restore` undoes it."""
+    setattr(torch.onnx, "export", export)  # noqa: B010 - the types differ on purpose
+
+
+def restore() -> None:
+    """Give torch its own export back; harmless when nothing was redirected."""
+    setattr(torch.onnx, "export", torch_export)  # noqa: B010
+
+
+def _convert(model: Exportable, call: ExampleCall, options: ExportOptions, f: Target) -> bytes | None:
     """The finished file's content (None: too large for memory, already written); the model is as before afterwards."""
     was_training = bool(getattr(model, "training", False))
     with preserved(model) as runtime:
         _refuse_parts(model, is_quantized=runtime is not None)
-        if runtime is not None:
-            options = with_target(options, runtime.target)
-        check_options(options, is_quantized=runtime is not None)
-        with kept_attributes(model):
-            output = run_once(model, call)
-        is_wrapped = not call.is_plain
-        tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
-        options = with_names(options, default_names(model, call), len(tensors))
-        if options.dynamic_shapes and not options.dynamo:
-            options = replace(options, dynamic_axes=declared_axes(options), dynamic_shapes=None)
-        check_names(options, [t.dim() for t in call.tensors()], [t.dim() for t in tensors])
-        subject = FlatModel(model, call) if is_wrapped else model
+        options = _completed(model, call, options, runtime)
+        subject = model if call.is_plain else FlatModel(model, call)
         if runtime is None:
-            options = replace(options, training=_training_mode(options.training, was_training=was_training))
-            if is_large(model) and options.export_params and not options.dynamo:
-                if not isinstance(f, (str, os.PathLike)):
-                    raise UsageError("export: the model is larger than 2 GB, which needs a data file. Give a path.")
-                export_large(subject, call, options, Path(f))
-                return None
-            return _float(subject, call, options, is_wrapped=is_wrapped)
-        emitter = SymbolicEmitter() if options.dynamo else TraceEmitter(is_dynamic=options.is_dynamic)
-        runtime.emitter = emitter
-        opsets = {**(options.custom_opsets or {}), DOMAIN: DOMAIN_VERSION}
-        traced = replace(options, export_params=True, training=None, custom_opsets=opsets)
-        axes = declared_axes(options) if options.is_dynamic else {}
-        runtime.has_open_sizes = any(int(axis) != 0 for places in axes.values() for axis in places)
-        with DecisionWatch() as watch:
-            content = _run_quantized(subject, call, traced, runtime)
-        if axes:
-            content = _opened(content, _example(subject, call, traced, runtime), axes, runtime)
-    proto = assemble(content, options, is_wrapped=is_wrapped)
+            training = _training_mode(options.training, was_training=was_training)
+            return _convert_float(subject, call, replace(options, training=training), f)
+        content, watch = _trace_quantized(subject, call, options, runtime)
+    proto = assemble(content, options, is_wrapped=not call.is_plain)
     _warn_about_losses(proto, call, watch)
-    return _adjust(proto, call, options, is_quantized=True)
+    return _finished(proto, call, options, is_quantized=True)
 
 
-def _opened(content: bytes, example: Example, axes: Mapping[str, Any], runtime: Runtime) -> bytes:
-    """The trace, if it holds no size of its example; else one in which pools look at the shape, though only a first axis is open."""
+def _completed(model: Exportable, call: ExampleCall, options: ExportOptions, runtime: Runtime | None) -> ExportOptions:
+    """The options with the model's chip and a name for every input and output, checked against a run of the model."""
+    if runtime is not None:
+        options = with_target(options, runtime.target)
+    check_options(options, is_quantized=runtime is not None)
+    with kept_attributes(model):
+        output = run_once(model, call)
+    tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
+    options = with_names(options, default_names(model, call), len(tensors))
+    if options.dynamic_shapes and not options.dynamo:
+        options = replace(options, dynamic_axes=declared_axes(options), dynamic_shapes=None)
+    check_names(options, [t.dim() for t in call.tensors()], [t.dim() for t in tensors])
+    return options
+
+
+def _trace_quantized(
+    subject: Exportable, call: ExampleCall, options: ExportOptions, runtime: Runtime
+) -> tuple[bytes, DecisionWatch]:
+    """What torch's exporter writes, without sizes of the example where sizes stay open; and what the trace had to decide."""
+    runtime.emitter = SymbolicEmitter() if options.dynamo else TraceEmitter(is_dynamic=options.is_dynamic)
+    opsets = {**(options.custom_opsets or {}), DOMAIN: DOMAIN_VERSION}
+    options = replace(options, export_params=True, training=None, custom_opsets=opsets)
+    axes = declared_axes(options) if options.is_dynamic else {}
+    runtime.has_open_sizes = any(int(axis) != 0 for places in axes.values() for axis in places)
+    with DecisionWatch() as watch:
+        content = _run_quantized(subject, call, options, runtime)
+    if axes:
+        content = _opened(content, _example(subject, call, options, runtime), axes, runtime)
+    return content, watch
+
+
+def _opened(content: bytes, example: Example, axes: DynamicAxes, runtime: Runtime) -> bytes:
+    """The trace, if it holds no size of its example; else a second one, in which pools read the sizes when the file runs."""
     try:
         require_open(content, example, axes)
     except UnsupportedError:
@@ -257,7 +280,7 @@ def _opened(content: bytes, example: Example, axes: Mapping[str, Any], runtime: 
     return content
 
 
-def _example(subject: Any, call: ExampleCall, options: ExportOptions, runtime: Runtime) -> Example:
+def _example(subject: Exportable, call: ExampleCall, options: ExportOptions, runtime: Runtime) -> Example:
     """What was traced, to be run and traced again at other sizes."""
     emitter = runtime.emitter
 
@@ -274,8 +297,8 @@ def _example(subject: Any, call: ExampleCall, options: ExportOptions, runtime: R
     return Example(call.tensors(), options.input_names, run, trace_again)
 
 
-def _refuse_parts(model: Any, *, is_quantized: bool) -> None:
-    """What holds quantised layers is exported by the model that `init` returned, which knows how to write them."""
+def _refuse_parts(model: object, *, is_quantized: bool) -> None:
+    """Refuse a module that only holds quantised layers: the model that `init` returned knows how to write them."""
     parts = [] if is_quantized or not isinstance(model, nn.Module) else list(model.named_modules())
     found = [path or type(module).__name__ for path, module in parts if isinstance(module, QuantizedBase)]
     if found:
@@ -286,7 +309,7 @@ def _refuse_parts(model: Any, *, is_quantized: bool) -> None:
 
 
 def _warn_about_losses(proto: onnx.ModelProto, call: ExampleCall, watch: DecisionWatch) -> None:
-    """A trace that forgot something is worth a word."""
+    """Warn about values that Python read, and about inputs that the file does not have."""
     if watch.summary():
         warnings.warn(watch.summary(), stacklevel=5)
     given, kept = len(call.tensors()), len(proto.graph.input)
@@ -298,7 +321,7 @@ def _warn_about_losses(proto: onnx.ModelProto, call: ExampleCall, watch: Decisio
         )
 
 
-def _run(subject: Any, call: ExampleCall, options: ExportOptions) -> bytes:
+def _run(subject: Exportable, call: ExampleCall, options: ExportOptions) -> bytes:
     """One trace, from the state that the model's attributes hold."""
     with kept_attributes(subject, as_constant_of_a_trace):
         if options.dynamo:
@@ -312,7 +335,7 @@ def _run(subject: Any, call: ExampleCall, options: ExportOptions) -> bytes:
     return with_bodies(content, form=options.form)
 
 
-def _run_quantized(subject: Any, call: ExampleCall, options: ExportOptions, runtime: Runtime) -> bytes:
+def _run_quantized(subject: Exportable, call: ExampleCall, options: ExportOptions, runtime: Runtime) -> bytes:
     """A trace that meets a torch.autograd.Function is made again, following quantised tensors into it."""
     if runtime.announcer is None:
         try:
@@ -325,24 +348,54 @@ def _run_quantized(subject: Any, call: ExampleCall, options: ExportOptions, runt
     return bytes(ir.to_proto(model).SerializeToString())
 
 
-def _float(subject: Any, call: ExampleCall, options: ExportOptions, *, is_wrapped: bool) -> bytes:
+def _convert_float(subject: Exportable, call: ExampleCall, options: ExportOptions, f: Target) -> bytes | None:
+    if isinstance(subject, nn.Module) and is_large(subject) and options.export_params and not options.dynamo:
+        if not isinstance(f, (str, os.PathLike)):
+            raise UsageError("export: the model is larger than 2 GB, which needs a data file. Give a path.")
+        export_large(subject, call, options, Path(f))
+        return None
     content = _run(subject, call, options)
-    if not is_wrapped and not options.simplify and not options.verbose:
+    if call.is_plain and not options.simplify and not options.verbose:
         return content
     proto = onnx.load_from_string(content)
-    if is_wrapped:
+    if not call.is_plain:
         model = ir.from_proto(proto)
         unwrap_names(model)
         proto = ir.to_proto(model)
-    return _adjust(proto, call, options, is_quantized=False)
+    return _finished(proto, call, options, is_quantized=False)
 
 
-def _adjust(proto: onnx.ModelProto, call: ExampleCall, options: ExportOptions, *, is_quantized: bool) -> bytes:
-    """Last wishes: a simpler graph, the judgement of a chip, weights as inputs, a listing."""
+def is_large(model: nn.Module) -> bool:
+    """Whether a float model's weights do not fit into one protobuf."""
+    return sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers())) > LIMIT
+
+
+def export_large(subject: nn.Module, call: ExampleCall, options: ExportOptions, target: Path) -> None:
+    """Write the file and its data file; at no time are there two copies of the weights.
+
+    Constants are not folded: a batch norm stays a node of its own.
+    """
+    buffer = io.BytesIO()
+    trace(subject, call, replace(options, export_params=False, do_constant_folding=False), buffer)
+    model = ir.from_proto(onnx.load_from_string(buffer.getvalue()))
+    weights = dict(subject.state_dict(keep_vars=True))
+    for value in list(model.graph.inputs):
+        if value.name in weights:
+            model.graph.inputs.remove(value)
+            value.const_value = TorchTensor(weights[value.name].detach(), name=value.name)
+            model.graph.register_initializer(value)
+    if any(name.startswith(f"{WRAPPED}.") for name in model.graph.initializers):
+        unwrap_names(model)
+    attach_bodies(model, form=options.form)
+    save(model, target, external_data=True)
+
+
+def _finished(proto: onnx.ModelProto, call: ExampleCall, options: ExportOptions, *, is_quantized: bool) -> bytes:
+    """The content of the file, after the steps that were asked for: simplified, checked for a chip, weights as inputs."""
     if options.simplify:
         proto = simplify_model(proto, [t.detach().cpu().numpy() for t in call.tensors()])
     if options.target is not None:
-        judge(proto, options.target)
+        require_suitable(proto, options.target)
     if is_quantized and not options.export_params:
         model = ir.from_proto(proto)
         parameters_to_inputs(model)
@@ -370,20 +423,20 @@ def _write(f: Target, content: bytes, options: ExportOptions) -> None:
         write_atomically(Path(f), content)
 
 
-def require_equal(model: Any, call: ExampleCall, content: bytes, f: Target) -> None:
+def require_equal(model: Exportable, call: ExampleCall, content: bytes, f: Target) -> None:
     """Prove what is to be written to `f`; a float model has no integers to compare.
 
     Raises:
         VerificationError: It computes something else than the model; the message says where.
     """
-    if runtime_of(model) is None:
+    if not isinstance(model, nn.Module) or runtime_of(model) is None:
         return
     result = prove(model, content, call.args, kwargs=call.kwargs, sizes=OWN_TRIALS)
     if not result.ok:
         raise VerificationError(f"{f}: nothing is written: {result.summary()}")
 
 
-def _training_mode(training: Any, *, was_training: bool) -> Any:
+def _training_mode(training: object, *, was_training: bool) -> TrainingMode:
     if training in (None, False, TrainingMode.EVAL):
         return TrainingMode.EVAL
     if training is TrainingMode.PRESERVE:
@@ -400,8 +453,4 @@ def _debug_folder(debug_dump: bool | str | os.PathLike[str], f: Target) -> Path 
         return None
     if debug_dump is not True:
         return Path(debug_dump)
-    return (
-        Path(f).with_suffix("").with_name(f"{Path(f).stem}_debug")
-        if isinstance(f, (str, os.PathLike))
-        else Path("linger_debug")
-    )
+    return Path(f).with_name(f"{Path(f).stem}_debug") if isinstance(f, (str, os.PathLike)) else Path("linger_debug")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import onnx_ir as ir
 
@@ -33,22 +34,31 @@ def name_nodes(model: ir.Model) -> None:
 
 def store_parameters(model: ir.Model) -> None:
     """Weights, biases and thresholds become initializers named by state_dict key; other constants stay nodes."""
-    for node in [n for n in all_nodes(model) if is_dialect(n)]:
+    for node in _dialect_nodes(model):
         op = find_op(node.op_type)
         scope = (node.name or "").rpartition(".")[0]
         constants = dict(zip(op.inputs[1:], op.constant_names, strict=False)) if op.constant_names else {}
         names = _PARAMETER_NAMES | constants | node.meta.get(PARAMETERS_ATTRIBUTE, {})
-        for index, role in enumerate(() if op.is_variadic else op.form(len(node.inputs))):
-            key = names.get(role)
-            value = node.inputs[index] if index < len(node.inputs) else None
-            tensor = None if value is None else _content(value)
-            if value is None or tensor is None:
+        for index, role, value in _operands(node, () if op.is_variadic else op.form(len(node.inputs))):
+            tensor = _content(value)
+            if tensor is None:
                 continue
-            if key is None:
-                node.replace_input_with(index, _constant_node(node, f"{node.name}.{role}", tensor))
+            if role in names:
+                stored = _initializer(model, f"{scope}.{names[role]}".lstrip("."), tensor)
             else:
-                node.replace_input_with(index, _initializer(model, f"{scope}.{key}".lstrip("."), tensor))
+                stored = _constant_node(node, f"{node.name}.{role}", tensor)
+            node.replace_input_with(index, stored)
             _drop_unused(model, value)
+
+
+def _dialect_nodes(model: ir.Model) -> list[ir.Node]:
+    return [node for node in all_nodes(model) if is_dialect(node)]
+
+
+def _operands(node: ir.Node, roles: Iterable[str]) -> list[tuple[int, str, ir.Value]]:
+    """(index, role, value) of the inputs that are there."""
+    pairs = enumerate(zip(roles, node.inputs, strict=False))
+    return [(index, role, value) for index, (role, value) in pairs if value is not None]
 
 
 def _constant_node(consumer: ir.Node, name: str, tensor: ir.TensorProtocol) -> ir.Value:
@@ -80,16 +90,14 @@ def _initializer(model: ir.Model, name: str, tensor: ir.TensorProtocol) -> ir.Va
 
 def keep_scalars_as_nodes(model: ir.Model) -> None:
     """Scalar operands that a tool made initializers become Constant nodes again: device packers want them so."""
-    for node in [n for n in all_nodes(model) if is_dialect(n)]:
+    for node in _dialect_nodes(model):
         op = find_op(node.op_type)
-        for index, role in enumerate(() if op.is_variadic or op.constant_names or op.forms else op.inputs):
-            value = node.inputs[index] if index < len(node.inputs) else None
-            is_scalar = value is not None and value.const_value is not None and len(value.const_value.shape) == 0
-            if role in _PARAMETER_NAMES or not is_scalar or value is None or value.producer() is not None:
-                continue
-            assert value.const_value is not None
-            node.replace_input_with(index, _constant_node(node, f"{node.name}.{role}", value.const_value))
-            _drop_unused(model, value)
+        roles = () if op.is_variadic or op.constant_names or op.forms else op.inputs
+        for index, role, value in _operands(node, roles):
+            tensor = _content(value) if value.producer() is None else None
+            if role not in _PARAMETER_NAMES and tensor is not None and len(tensor.shape) == 0:
+                node.replace_input_with(index, _constant_node(node, f"{node.name}.{role}", tensor))
+                _drop_unused(model, value)
 
 
 def _content(value: ir.Value) -> ir.TensorProtocol | None:

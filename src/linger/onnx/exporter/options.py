@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,12 @@ TORCH_KEYWORDS = frozenset(
 )
 """Arguments of today's torch.onnx.export that are handed on as they are."""
 
+DynamicAxes = Mapping[str, Sequence[int] | Mapping[int, str]]
+"""Axes whose size stays open: {name: [axes]} or {name: {axis: label}}."""
+
+DynamicShapes = Mapping[str, Any] | Sequence[Any] | None
+"""The same as torch.export wants it: for each input None, or a Dim by axis."""
+
 
 @dataclass(frozen=True)
 class ExportOptions:
@@ -49,14 +56,14 @@ class ExportOptions:
 
     export_params: bool = True
     verbose: bool = False
-    training: Any = None
+    training: object = None
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
-    operator_export_type: Any = None
+    operator_export_type: object = None
     opset: int = DEFAULT_OPSET
     do_constant_folding: bool = True
     strip_doc_string: bool = True
-    dynamic_axes: Mapping[str, Any] | None = None
+    dynamic_axes: DynamicAxes | None = None
     keep_initializers_as_inputs: bool | None = None
     custom_opsets: Mapping[str, int] | None = None
     enable_onnx_checker: bool = True
@@ -66,7 +73,7 @@ class ExportOptions:
     is_scoped_info: bool = True
     debug_folder: Path | None = None
     dynamo: bool = False
-    dynamic_shapes: Any = None
+    dynamic_shapes: DynamicShapes = None
     report: bool = False
     form: str = "dialect"
     is_qdq_symmetric: bool = False
@@ -80,10 +87,10 @@ class ExportOptions:
         return bool(self.dynamic_axes) or bool(self.dynamic_shapes)
 
 
-def warn_about_removed(given: Mapping[str, Any]) -> None:
+def warn_about_removed(**given: object) -> None:
     """One DeprecationWarning per removed argument that the caller really used."""
     for name, value in given.items():
-        if name in REMOVED and value != REMOVED[name]:
+        if value != REMOVED[name]:
             warnings.warn(
                 f"linger.onnx.export: the argument {name!r} has no meaning in today's torch and is ignored.",
                 DeprecationWarning,
@@ -100,7 +107,7 @@ def check_keywords(given: Mapping[str, Any]) -> None:
         )
 
 
-def check_place(f: Any) -> None:
+def check_place(f: object) -> None:
     """Refuse what nothing can be written to, before the work."""
     if not isinstance(f, (str, os.PathLike)) and not callable(getattr(f, "write", None)):
         raise UsageError(
@@ -108,19 +115,25 @@ def check_place(f: Any) -> None:
         )
 
 
-def check_tensors(model: Any, inputs: Sequence[Tensor], opset: int, *, is_quantized: bool) -> None:
+def check_tensors(model: object, inputs: Sequence[Tensor], opset: int, *, is_quantized: bool) -> None:
     """Refuse tensors that a file cannot hold, all at once; the weights of a quantised model become integers there."""
-    named = {f"input {i}": tensor for i, tensor in enumerate(inputs)}
-    given = list(named)
-    if isinstance(model, nn.Module):
-        named |= dict(model.named_parameters()) | dict(model.named_buffers())
-    empty = [name for name, tensor in named.items() if tensor.is_meta]
+    given = {f"input {i}": tensor for i, tensor in enumerate(inputs)}
+    stored = dict(chain(model.named_parameters(), model.named_buffers())) if isinstance(model, nn.Module) else {}
+    _refuse_empty(given | stored)
+    _refuse_bfloat16(given if is_quantized else given | stored, opset)
+
+
+def _refuse_empty(tensors: Mapping[str, Tensor]) -> None:
+    empty = [name for name, tensor in tensors.items() if tensor.is_meta]
     if empty:
         raise UsageError(
             f"export: {listing(empty)} on the device 'meta', without numbers that a file could hold. "
             "Load the weights first (model.to_empty(device='cpu'), then load_state_dict), and give an input with values."
         )
-    brief = [name for name in (given if is_quantized else named) if named[name].dtype == torch.bfloat16]
+
+
+def _refuse_bfloat16(tensors: Mapping[str, Tensor], opset: int) -> None:
+    brief = [name for name, tensor in tensors.items() if tensor.dtype == torch.bfloat16]
     if brief and opset < FIRST_BFLOAT16_OPSET:
         raise UsageError(
             f"export: {listing(brief)} of type bfloat16, which ONNX has from opset {FIRST_BFLOAT16_OPSET} on, not at {opset}. "
@@ -132,23 +145,24 @@ def check_options(options: ExportOptions, *, is_quantized: bool) -> None:
     """Refuse combinations that cannot be had, naming the one that can."""
     if options.form not in FORMS:
         raise UsageError(f"export: there is no form {options.form!r}. Choose one of {', '.join(FORMS)}.")
-    kind = "quantised" if is_quantized else "float"
-    allowed = DYNAMO_OPSETS if options.dynamo else INTEGER_OPSETS if is_quantized else FLOAT_OPSETS
-    if options.opset not in allowed:
-        how = " with dynamo=True" if options.dynamo else ""
-        hint = (
-            f" Opset {options.opset} exists with dynamo=False."
-            if options.dynamo and options.opset in FLOAT_OPSETS
-            else ""
-        )
-        raise UsageError(
-            f"export: opset {options.opset} is not available for a {kind} model{how}. "
-            f"Use {allowed.start} to {allowed.stop - 1}.{hint}"
-        )
+    _check_opset(options, is_quantized=is_quantized)
     if options.target is not None:
         _check_target(options, is_quantized=is_quantized)
     if options.dynamic_axes and options.dynamic_shapes:
         raise UsageError("export: dynamic_axes and dynamic_shapes say the same thing. Give one of them.")
+
+
+def _check_opset(options: ExportOptions, *, is_quantized: bool) -> None:
+    kind = "quantised" if is_quantized else "float"
+    allowed = DYNAMO_OPSETS if options.dynamo else INTEGER_OPSETS if is_quantized else FLOAT_OPSETS
+    if options.opset not in allowed:
+        how = " with dynamo=True" if options.dynamo else ""
+        is_older = options.dynamo and options.opset in FLOAT_OPSETS
+        hint = f" Opset {options.opset} exists with dynamo=False." if is_older else ""
+        raise UsageError(
+            f"export: opset {options.opset} is not available for a {kind} model{how}. "
+            f"Use {allowed.start} to {allowed.stop - 1}.{hint}"
+        )
 
 
 def with_names(options: ExportOptions, inputs: Sequence[str], output_count: int) -> ExportOptions:
@@ -212,16 +226,23 @@ def check_names(options: ExportOptions, ranks: Sequence[int], output_ranks: Sequ
     twice = [name for name in options.input_names if name in options.output_names]
     if twice:
         wrong.append(f"{listing(twice)} as the name of an input and of an output, which are two tensors")
-    ranks_by_name = dict(zip(options.input_names, ranks, strict=False)) | dict(
-        zip(options.output_names, output_ranks, strict=False)
-    )
-    for name, axes in (options.dynamic_axes or {}).items():
-        if name not in ranks_by_name:
+    named = {
+        **dict(zip(options.input_names, ranks, strict=False)),
+        **dict(zip(options.output_names, output_ranks, strict=False)),
+    }
+    wrong += _axis_problems(options.dynamic_axes or {}, named)
+    if wrong:
+        raise UsageError(f"export: {'; '.join(wrong)}. Match names and axes to the model's inputs and outputs.")
+
+
+def _axis_problems(dynamic_axes: DynamicAxes, ranks: Mapping[str, int]) -> list[str]:
+    wrong = []
+    for name, axes in dynamic_axes.items():
+        rank = ranks.get(name)
+        if rank is None:
             wrong.append(f"dynamic_axes for {name!r}, which is no input or output name")
             continue
-        rank = ranks_by_name[name]
         outside = [axis for axis in axes if not -rank <= int(axis) < rank]
         if outside:
             wrong.append(f"dynamic axis {listing(map(str, outside))} of {name!r}, which has {rank} axes")
-    if wrong:
-        raise UsageError(f"export: {'; '.join(wrong)}. Match names and axes to the model's inputs and outputs.")
+    return wrong

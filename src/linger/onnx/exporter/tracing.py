@@ -1,28 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's two exporters, called so that nothing of theirs but the graph is noticed."""
+"""torch's two exporters, called so that nothing of theirs but the graph reaches the user."""
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import io
 import logging
+import os
+import re
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import nn
 from torch.export import Dim
 from torch.jit._trace import TracerWarning
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from linger.errors import UsageError
-from linger.onnx.exporter.options import ExportOptions
-from linger.onnx.exporter.standard_output import without_torch_graph
-from linger.onnx.exporter.unsupported_op_location import callers_of
+from linger.errors import UsageError, listing
+from linger.onnx.exporter.options import DynamicAxes, DynamicShapes, ExportOptions
 from linger.quantization.core.qtensor import QTensor
-from linger.simulation.example_call import ExampleCall
+from linger.simulation.example_call import ExampleCall, Exportable
 
 torch_export: Any = torch.onnx.export
 """torch's own function, taken before anybody redirects it; loosely typed, as it has changed with every release."""
@@ -44,7 +47,7 @@ class FunctionMetError(UsageError):
     """A torch.autograd.Function was given a quantised tensor, which this trace does not follow."""
 
 
-def trace(model: Any, call: ExampleCall, options: ExportOptions, target: io.BytesIO | Path) -> None:
+def trace(model: Exportable, call: ExampleCall, options: ExportOptions, target: io.BytesIO | Path) -> None:
     """Run torch's tracing exporter into a buffer or a file."""
     arguments: dict[str, Any] = {
         "export_params": options.export_params,
@@ -67,7 +70,7 @@ def trace(model: Any, call: ExampleCall, options: ExportOptions, target: io.Byte
         torch_export(model, tuple(call.tensors()), target, dynamo=False, **arguments)
 
 
-def trace_dynamo(model: Any, call: ExampleCall, options: ExportOptions) -> bytes:
+def trace_dynamo(model: Exportable, call: ExampleCall, options: ExportOptions) -> bytes:
     """Run torch's torch.export-based exporter."""
     names = {"input_names": list(options.input_names) or None, "output_names": list(options.output_names) or None}
     shapes = options.dynamic_shapes
@@ -90,8 +93,8 @@ def trace_dynamo(model: Any, call: ExampleCall, options: ExportOptions) -> bytes
     return content
 
 
-@contextlib.contextmanager
-def _quietly(model: Any, call: ExampleCall) -> Iterator[None]:
+@contextmanager
+def _quietly(model: Exportable, call: ExampleCall) -> Iterator[None]:
     """No deprecation notices, no tracer warnings, no listing; errors of torch become one of ours."""
     handle = None
     if isinstance(model, nn.Module) and not isinstance(model, torch.jit.ScriptModule):
@@ -100,7 +103,7 @@ def _quietly(model: Any, call: ExampleCall) -> Iterator[None]:
     level = exporter_log.level
     try:
         exporter_log.setLevel(logging.ERROR)
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), without_torch_graph():
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), without_torch_graph():
             # the tracing exporter announces its own retirement on every call, and traces Python numbers on purpose
             warnings.simplefilter("ignore", DeprecationWarning)
             warnings.simplefilter("ignore", FutureWarning)
@@ -121,12 +124,12 @@ def _quietly(model: Any, call: ExampleCall) -> Iterator[None]:
             handle.remove()
 
 
-def _real_outputs(module: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG001 - a hook's signature
+def _real_outputs(module: nn.Module, args: object, output: object) -> object:  # noqa: ARG001 - a hook's signature
     """Outputs of a file are real values: each integer output gets its Dequant."""
     return tree_map(lambda leaf: leaf.dequantize() if isinstance(leaf, QTensor) else leaf, output)
 
 
-def _plain_axes(axes: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _plain_axes(axes: DynamicAxes | None) -> dict[str, Any] | None:
     return None if not axes else {k: dict(v) if isinstance(v, Mapping) else list(v) for k, v in axes.items()}
 
 
@@ -144,9 +147,9 @@ def _shapes_from_axes(options: ExportOptions) -> tuple[Any, ...]:
     return tuple(entries)
 
 
-def axes_from_shapes(shapes: Any, input_names: tuple[str, ...]) -> dict[str, dict[int, str]]:
+def axes_from_shapes(shapes: DynamicShapes, input_names: tuple[str, ...]) -> dict[str, dict[int, str]]:
     """dynamic_shapes as dynamic_axes, for the tracing exporter."""
-    by_name = shapes if isinstance(shapes, Mapping) else dict(zip(input_names, shapes, strict=False))
+    by_name = shapes if isinstance(shapes, Mapping) else dict(zip(input_names, shapes or (), strict=False))
     result = {}
     for name, axes in by_name.items():
         if axes:
@@ -159,6 +162,93 @@ def axes_from_shapes(shapes: Any, input_names: tuple[str, ...]) -> dict[str, dic
     return result
 
 
-def declared_axes(options: ExportOptions) -> Mapping[str, Any]:
+def declared_axes(options: ExportOptions) -> DynamicAxes:
     """The axes that shall stay open, in either spelling, as dynamic_axes."""
     return options.dynamic_axes or axes_from_shapes(options.dynamic_shapes, options.input_names)
+
+
+_GRAPH = b"Torch IR graph at exception: "
+"""Begins what torch prints. It cannot be switched off: the exporter switches it on."""
+
+_STDOUT = 1
+
+
+@contextmanager
+def without_torch_graph() -> Iterator[None]:
+    """Keep torch's graph from file descriptor 1; what others write there meanwhile comes out afterwards."""
+    try:
+        kept = os.dup(_STDOUT)
+    except OSError:  # it is closed, and nobody sees what torch prints
+        yield
+        return
+    with tempfile.TemporaryFile() as caught:
+        _flush()
+        os.dup2(caught.fileno(), _STDOUT)
+        try:
+            yield
+        finally:
+            _flush()
+            os.dup2(kept, _STDOUT)
+            os.close(kept)
+            _pass_on(caught)
+
+
+def _pass_on(caught: IO[bytes]) -> None:
+    caught.seek(0)
+    waiting = caught.read().partition(_GRAPH)[0]
+    while waiting:
+        waiting = waiting[os.write(_STDOUT, waiting) :]
+
+
+def _flush() -> None:
+    """Write out what C code has printed; where its library has no such name, it waits."""
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).fflush(None)
+
+
+_OPERATOR = re.compile(r"\b(\w+)::(\w+)")
+
+
+class _OpWatch(TorchDispatchMode):
+    """Notes which modules call each op: the label of the innermost module that runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running: list[str] = []
+        self.callers: dict[str, dict[str, None]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().partition(".")[0]
+        self.callers.setdefault(name, {}).update(dict.fromkeys(self.running[-1:]))
+        return func(*args, **(kwargs or {}))
+
+    def run(self, model: nn.Module, call: ExampleCall) -> None:
+        """One forward pass of the model."""
+        with ExitStack() as stack:
+            for path, module in model.named_modules():
+                label = f"{path or type(model).__name__} ({type(module).__name__})"
+                before = module.register_forward_pre_hook(lambda *_, label=label: self.running.append(label))
+                after = module.register_forward_hook(lambda *_: self.running.pop() and None, always_call=True)
+                stack.callback(before.remove)
+                stack.callback(after.remove)
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(self)
+            model(*call.args, **call.kwargs)
+
+
+def callers_of(model: object, call: ExampleCall, message: str) -> str:
+    """The modules that call the op an exporter's message names; the model's type where none can be told.
+
+    The tracing exporter says which op it cannot write, but not where it stands in the model.
+    """
+    fallback = type(model).__name__
+    names = ["::".join(found) for found in _OPERATOR.findall(message)]
+    if not names or not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        return fallback
+    watch = _OpWatch()
+    try:
+        watch.run(model, call)
+    except Exception:  # noqa: BLE001 - this only looks for a better message than the one that is being reported
+        return fallback
+    found = [caller for name in names for caller in watch.callers.get(name, {})]
+    return listing(dict.fromkeys(found)) or fallback

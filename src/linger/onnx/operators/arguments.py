@@ -11,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from linger.errors import UnsupportedError, UsageError, listing
 
@@ -25,7 +26,7 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
-class Signature:
+class TorchSignature:
     """One way to call a torch op: what each argument holds, in order.
 
     Kinds are "tensor", "int", "float", "bool", "str", "number", UNKNOWN, or "" for what ONNX has no attribute for
@@ -36,14 +37,14 @@ class Signature:
     kinds: Mapping[str, str]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     output_count: int = 1
-    target: Any = None
+    target: OpOverload | None = None
 
     @property
     def tensors(self) -> list[str]:
         """Names of the arguments that are tensors."""
         return [name for name, kind in self.kinds.items() if kind == "tensor"]
 
-    def resolve(self, given: Mapping[str, Any], is_value: Callable[[Any], bool]) -> Signature:
+    def resolve(self, given: Mapping[str, object], is_value: Callable[[object], bool]) -> TorchSignature:
         """The signature of one call: what was unknown is a tensor where the call has a value of the graph."""
         known = {
             n: kind if kind != UNKNOWN else "tensor" if is_value(given[n]) else "number"
@@ -67,11 +68,11 @@ class ArgumentMap:
         from_attributes = [name for source in (self.attributes or {}).values() for name in _arguments_of(source)]
         return [*(self.inputs or ()), *from_attributes]
 
-    def input_names(self, signature: Signature) -> tuple[str, ...]:
+    def input_names(self, signature: TorchSignature) -> tuple[str, ...]:
         """Arguments that become inputs."""
         return self.inputs if self.inputs is not None else tuple(signature.tensors)
 
-    def attribute_sources(self, signature: Signature) -> Mapping[str, Any]:
+    def attribute_sources(self, signature: TorchSignature) -> Mapping[str, Any]:
         """Where each attribute of the node comes from."""
         if self.attributes is not None:
             return self.attributes
@@ -79,7 +80,7 @@ class ArgumentMap:
         return {n: n for n, kind in signature.kinds.items() if kind not in ("tensor", "") and n not in inputs}
 
     def attributes_of(
-        self, signature: Signature, given: Mapping[str, Any], read: Callable[[Any], Any]
+        self, signature: TorchSignature, given: Mapping[str, object], read: Callable[[object], object]
     ) -> list[ir.Attr]:
         """The node's attributes: numbers, strings or lists of them; an argument that is None gives none.
 
@@ -99,7 +100,7 @@ class ArgumentMap:
         return found
 
 
-def signatures_of(op: str) -> list[Signature]:
+def signatures_of(op: str) -> list[TorchSignature]:
     """The overloads of a torch op (`aten::add`, or one of them: `aten::add.Tensor`) that take and return tensors.
 
     Empty if torch does not know the op (yet).
@@ -115,16 +116,16 @@ def signatures_of(op: str) -> list[Signature]:
     return [s for s in found if s is not None]
 
 
-def signature_of_function(function: type[torch.autograd.Function]) -> Signature:
+def signature_of_function(function: type[torch.autograd.Function]) -> TorchSignature:
     """The arguments of a torch.autograd.Function's forward, its context left out."""
     parameters = list(inspect.signature(function.forward).parameters.values())
     has_context = function.setup_context is torch.autograd.Function.setup_context
     parameters = parameters[1:] if has_context else parameters
     defaults = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
-    return Signature(function.__name__, {p.name: UNKNOWN for p in parameters}, defaults)
+    return TorchSignature(function.__name__, {p.name: UNKNOWN for p in parameters}, defaults)
 
 
-def choose(op: str, signatures: Sequence[Signature], count: int) -> Signature:
+def choose(op: str, signatures: Sequence[TorchSignature], count: int) -> TorchSignature:
     """The signature with this number of arguments."""
     for signature in signatures:
         if len(signature.kinds) == count:
@@ -133,7 +134,7 @@ def choose(op: str, signatures: Sequence[Signature], count: int) -> Signature:
     raise UnsupportedError(f"{op}: called with {count} arguments; the declaration knows {known}. Name the overload.")
 
 
-def _read_schema(name: str, target: Any) -> Signature | None:
+def _read_schema(name: str, target: OpOverload) -> TorchSignature | None:
     schema = target._schema  # noqa: SLF001 - torch has no public reader of schemas
     takes_tensors = any(_kind(a) == "tensor" for a in schema.arguments)
     if (
@@ -143,10 +144,10 @@ def _read_schema(name: str, target: Any) -> Signature | None:
     ):
         return None
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
-    return Signature(name, {a.name: _kind(a) for a in schema.arguments}, defaults, len(schema.returns), target)
+    return TorchSignature(name, {a.name: _kind(a) for a in schema.arguments}, defaults, len(schema.returns), target)
 
 
-def _kind(argument: Any) -> str:
+def _kind(argument: torch._C.Argument) -> str:
     text = str(argument.real_type)  # a dtype is an int in `type`
     for wrapper in ("Optional[", "List["):
         if text.startswith(wrapper):
@@ -158,7 +159,7 @@ def _full_name(kind: str, overload: str) -> str:
     return kind if overload == "default" else f"{kind}.{overload}"
 
 
-def _arguments_of(source: Any) -> list[str]:
+def _arguments_of(source: object) -> list[str]:
     """The arguments an attribute is made of; none for a constant."""
     if isinstance(source, str):
         return [source]
@@ -167,11 +168,11 @@ def _arguments_of(source: Any) -> list[str]:
     return []
 
 
-def _literal(source: Any) -> Any:
+def _literal(source: object) -> object:
     return source.decode() if isinstance(source, bytes) else source
 
 
-def _read_one(signature: Signature, argument: str, value: Any, read: Callable[[Any], Any]) -> Any:
+def _read_one(signature: TorchSignature, argument: str, value: object, read: Callable[[object], object]) -> object:
     try:
         found = read(value)
     except UnsupportedError as error:
@@ -182,7 +183,7 @@ def _read_one(signature: Signature, argument: str, value: Any, read: Callable[[A
     return found.tolist() if isinstance(found, Tensor) else found
 
 
-def _as_attribute(name: str, value: Any, *, is_float: bool, where: str) -> ir.Attr:
+def _as_attribute(name: str, value: object, *, is_float: bool, where: str) -> ir.Attr:
     """A number, a string or a list of one kind; truth values are the numbers 0 and 1."""
     elements = list(value) if isinstance(value, (list, tuple)) else [value]
     if not all(isinstance(e, (int, float, str)) for e in elements):

@@ -136,15 +136,16 @@ def _with_inlined(function: onnx.FunctionProto, helpers: Sequence[onnx.FunctionP
     """The function with the nodes of the functions it calls in place of the calls."""
     if not helpers:
         return function
-    opsets = sorted({i.version for f in (function, *helpers) for i in f.opset_import if i.domain in _STANDARD})
+    functions = [function, *helpers]
+    opsets = sorted({i.version for f in functions for i in f.opset_import if i.domain in _STANDARD})
     if len(opsets) != 1:
         raise UsageError(f"{name}: the body and the functions it calls are written for opsets {opsets}. Use one opset.")
-    model = ir.from_proto(_model_of([_at_opset(f, opsets[0]) for f in (function, *helpers)]))
+    model = ir.from_proto(_model_of([_at_opset(f, opsets[0]) for f in functions]))
     identifier = (function.domain, function.name, "")
     expand_functions(model, lambda candidate: candidate.identifier() != identifier)
     inlined: onnx.FunctionProto = ir.to_proto(model.functions[identifier])
-    used = {node.domain for node in _all_nodes(inlined.node)}
-    kept = [i for i in inlined.opset_import if i.domain in used or i.domain in _STANDARD]
+    used = {*_STANDARD, *(node.domain for node in _all_nodes(inlined.node))}
+    kept = [i for i in inlined.opset_import if i.domain in used]
     del inlined.opset_import[:]
     inlined.opset_import.extend(kept)
     return inlined

@@ -14,7 +14,7 @@ import torch
 
 from linger.dialect import DOMAIN
 from linger.errors import UnsupportedError, UsageError, listing
-from linger.onnx.operators.arguments import UNKNOWN, ArgumentMap, Signature, signature_of_function, signatures_of
+from linger.onnx.operators.arguments import UNKNOWN, ArgumentMap, TorchSignature, signature_of_function, signatures_of
 from linger.onnx.operators.bodies import Body, BodyLike, read_bodies, select
 
 FIRST_OPSET = 9
@@ -59,7 +59,7 @@ class Declaration:
         """The torch op."""
         return self.source if isinstance(self.source, str) else self.source.__name__
 
-    def signatures(self) -> list[Signature]:
+    def signatures(self) -> list[TorchSignature]:
         """How torch can call the op; looked up each time, because the op may be loaded later."""
         return signatures_of(self.source) if isinstance(self.source, str) else [signature_of_function(self.source)]
 
@@ -67,7 +67,7 @@ class Declaration:
         """What a node of this domain computes in a model of this opset; None without a body."""
         return select(self.bodies[domain], opset).at(opset) if domain in self.bodies else None
 
-    def output_count(self, signature: Signature) -> int:
+    def output_count(self, signature: TorchSignature) -> int:
         """How many outputs the node has."""
         if isinstance(self.source, str) or not self.bodies:
             return signature.output_count
@@ -75,7 +75,7 @@ class Declaration:
 
     def translate(
         self,
-        signature: Signature,
+        signature: TorchSignature,
         given: Mapping[str, Any],
         *,
         read: Callable[[Any], Any],
@@ -120,7 +120,7 @@ class Declaration:
 
 
 def declare(
-    source: Any,
+    source: object,
     to: str,
     arguments: ArgumentMap,
     *,
@@ -148,7 +148,7 @@ def variant_domain(domain: str, missing: Sequence[str]) -> str:
     return f"{domain}.without_{'_'.join(missing)}"
 
 
-def read_source(source: Any) -> Source:
+def read_source(source: object) -> Source:
     """The torch op a user means, as a name or as an autograd function."""
     if isinstance(source, type) and issubclass(source, torch.autograd.Function):
         return source
@@ -179,24 +179,30 @@ def _read_target(to: str) -> tuple[str, str]:
     return domain, name
 
 
-def _check_arguments(declared: Declaration) -> Signature | None:
+def _check_arguments(declared: Declaration) -> TorchSignature | None:
     """The signature that has every argument spoken of; None if torch does not know the op yet."""
-    signatures, named = declared.signatures(), declared.arguments.named()
+    signatures, named = declared.signatures(), set(declared.arguments.named())
     if not signatures:
         if declared.torch_name.startswith("aten::"):
             raise UsageError(f"operator: torch has no op {declared.torch_name!r} that takes and returns tensors.")
         return None
-    fitting = [s for s in signatures if all(n in s.kinds for n in named)]
-    if not fitting:
-        unknown = [n for n in named if all(n not in s.kinds for s in signatures)] or named
-        known = listing(f"{s.name}({', '.join(s.kinds)})" for s in signatures)
-        raise UsageError(f"operator {declared.to}: there is no argument {listing(unknown)}. The torch op is {known}.")
-    if not declared.domain and UNKNOWN not in fitting[0].kinds.values():
-        _check_standard(declared, fitting[0])
-    return fitting[0]
+    fitting = next((s for s in signatures if named <= set(s.kinds)), None)
+    if fitting is None:
+        raise _no_such_argument(declared, signatures)
+    if not declared.domain and UNKNOWN not in fitting.kinds.values():
+        _check_standard(declared, fitting)
+    return fitting
 
 
-def _check_standard(declared: Declaration, signature: Signature) -> None:
+def _no_such_argument(declared: Declaration, signatures: Sequence[TorchSignature]) -> UsageError:
+    named = declared.arguments.named()
+    somewhere = {name for signature in signatures for name in signature.kinds}
+    unknown = [n for n in named if n not in somewhere] or named
+    known = listing(f"{s.name}({', '.join(s.kinds)})" for s in signatures)
+    return UsageError(f"operator {declared.to}: there is no argument {listing(unknown)}. The torch op is {known}.")
+
+
+def _check_standard(declared: Declaration, signature: TorchSignature) -> None:
     """A standard op has only the attributes that ONNX gives it."""
     known = list(onnx.defs.get_schema(declared.name, "").attributes)
     strange = [n for n in declared.arguments.attribute_sources(signature) if n not in known]
@@ -207,7 +213,7 @@ def _check_standard(declared: Declaration, signature: Signature) -> None:
         )
 
 
-def _home(declared: Declaration, body: Body, signature: Signature | None) -> str:
+def _home(declared: Declaration, body: Body, signature: TorchSignature | None) -> str:
     """The domain of a body: the op's own, or that of a variant without some inputs."""
     to = declared.to
     if not declared.domain:
@@ -222,11 +228,14 @@ def _home(declared: Declaration, body: Body, signature: Signature | None) -> str
             "give it a default in the body."
         )
     names = declared.arguments.input_names(signature)
-    if len(body.inputs) == len(names):
-        return declared.domain
+    return declared.domain if len(body.inputs) == len(names) else _variant(declared, body, names)
+
+
+def _variant(declared: Declaration, body: Body, names: Sequence[str]) -> str:
+    """The domain of a body that leaves some inputs out."""
     if [n for n in names if n in body.inputs] != list(body.inputs):
         raise UsageError(
-            f"operator {to}: the body takes ({', '.join(body.inputs)}), the node has ({', '.join(names)}). "
+            f"operator {declared.to}: the body takes ({', '.join(body.inputs)}), the node has ({', '.join(names)}). "
             "A body takes all inputs in order, or leaves some out and names the others as torch does."
         )
     return variant_domain(declared.domain, [n for n in names if n not in body.inputs])

@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
+from torch._ops import OpOverload
 
 from linger.errors import UsageError
 from linger.graph.core.changes import Changes
@@ -18,16 +19,16 @@ from linger.graph.forms.attach_functions import FUNCTION_IR_VERSION
 from linger.onnx.operators.arguments import ArgumentMap
 from linger.onnx.operators.bodies import BodyLike, expand_functions
 from linger.onnx.operators.declaration import FIRST_OPSET, Declaration, declare
-from linger.onnx.operators.symbolic_registry import Claims, Place, RegistryPlace, SymbolicMethod
+from linger.onnx.operators.symbolic_registry import RegistrySlot, Slot, SlotOwners, SymbolicSlot
 from linger.onnx.operators.translation import Carrier, Symbolic, table_entries
 
 # the registry of declared operators, as global as torch's own, which it follows
-_claims = Claims()
+_owners = SlotOwners()
 _registered: list[Operator] = []
 
 
 def operator(
-    source: Any,
+    source: object,
     *,
     to: str,
     inputs: Sequence[str] | None = None,
@@ -66,9 +67,9 @@ class Operator:
     def __init__(self, declaration: Declaration) -> None:
         _refuse_second_meaning(declaration)
         self.declaration = declaration
-        self._places = _places(declaration)
-        for place, content in self._places.items():
-            _claims.take(place, self, content)
+        self._slots = _slots(declaration)
+        for slot, content in self._slots.items():
+            _owners.take(slot, self, content)
         _registered.append(self)
 
     @property
@@ -80,8 +81,8 @@ class Operator:
         """End the declaration; harmless when it has ended."""
         if self.is_registered:
             _registered.remove(self)
-            for place in self._places:
-                _claims.release(place, self)
+            for slot in self._slots:
+                _owners.release(slot, self)
 
     def __enter__(self) -> Operator:
         return self
@@ -97,7 +98,7 @@ class Operator:
         return f"<operator {declared.torch_name} → {declared.to}, {body}{'' if self.is_registered else ', ended'}>"
 
 
-def translation_table() -> dict[Any, Callable[..., Any]]:
+def translation_table() -> dict[OpOverload, Callable[..., object]]:
     """Every declaration that holds, for `custom_translation_table` of torch.onnx.export(dynamo=True)."""
     return {target: entry for held in _registered for target, entry in table_entries(held.declaration).items()}
 
@@ -119,13 +120,13 @@ def attach_bodies(model: ir.Model, *, form: str = "dialect") -> Changes:
         return changes
     if form == "dialect":
         model.ir_version = max(model.ir_version, FUNCTION_IR_VERSION)
-    elif form in ("standard", "qdq"):
+        return changes
+    if form != "bare":
         expand_functions(model, lambda function: function.identifier() in attached)
-    if form != "dialect":
-        for identifier in attached:
-            model.functions.pop(identifier, None)
-            changes.note("::".join(identifier[:2]), "function left out" if form == "bare" else "expanded in place")
-    if form in ("standard", "qdq"):
+    for identifier in attached:
+        model.functions.pop(identifier, None)
+        changes.note("::".join(identifier[:2]), "function left out" if form == "bare" else "expanded in place")
+    if form != "bare":
         _drop_unused_domains(model, {domain for domain, _, _ in attached})
     return changes
 
@@ -174,19 +175,19 @@ def _drop_unused_domains(model: ir.Model, domains: set[str]) -> None:
         model.graph.opset_imports.pop(domain, None)
 
 
-def _places(declaration: Declaration) -> dict[Place, Any]:
+def _slots(declaration: Declaration) -> dict[Slot, Any]:
     """Where torch looks: for the symbolic function, and under the ONNX op's own name for the function of the file."""
     symbolic = Symbolic(declaration)
-    places: dict[Place, Any] = {
+    slots: dict[Slot, Any] = {
         # opsets of a custom domain are small numbers; torch takes the entry with the nearest one
-        RegistryPlace(f"{domain}::{declaration.name}"): dict.fromkeys(range(1, FIRST_OPSET), Carrier(symbolic, domain))
+        RegistrySlot(f"{domain}::{declaration.name}"): dict.fromkeys(range(1, FIRST_OPSET), Carrier(symbolic, domain))
         for domain in declaration.bodies
     }
     if isinstance(declaration.source, type):
-        return {**places, SymbolicMethod(declaration.source): staticmethod(symbolic)}
-    place = RegistryPlace(declaration.source.partition(".")[0])
+        return {**slots, SymbolicSlot(declaration.source): staticmethod(symbolic)}
+    slot = RegistrySlot(declaration.source.partition(".")[0])
     opsets = range(declaration.first_opset, onnx.defs.onnx_opset_version() + 1)
-    return {**places, place: {**places.get(place, {}), **dict.fromkeys(opsets, symbolic)}}
+    return {**slots, slot: {**slots.get(slot, {}), **dict.fromkeys(opsets, symbolic)}}
 
 
 def _refuse_second_meaning(declaration: Declaration) -> None:

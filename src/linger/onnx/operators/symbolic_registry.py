@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places where torch's tracing exporter looks for translations: occupied for a while, left as they were."""
+"""The slots in which torch's tracing exporter looks for translations: taken for a while, and left as they were."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Translations = Mapping[int, Callable[..., Any]]
 """Symbolic functions by the opset they hold from."""
 
 
-class Place(Protocol):
-    """Something of torch or of the user that a declaration occupies for a while."""
+class Slot(Protocol):
+    """An entry of torch's registry, or a method of a user's class, that a declaration takes for a while."""
 
-    def read(self) -> Any:
+    def read(self) -> object:
         """What stands there now."""
 
     def write(self, content: Any) -> None:
@@ -27,7 +27,7 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True)
-class RegistryPlace:
+class RegistrySlot:
     """The entry of one operator kind (`aten::asinh`) in the exporter's registry; a built-in translation is hidden."""
 
     kind: str
@@ -60,20 +60,20 @@ class RegistryPlace:
 
 
 @dataclass(frozen=True)
-class SymbolicMethod:
+class SymbolicSlot:
     """The method `symbolic` of a torch.autograd.Function, which the tracing exporter calls."""
 
     function: type[torch.autograd.Function]
 
-    def read(self) -> Any:
+    def read(self) -> object:
         """The method of the class itself, None if it has none."""
         return vars(self.function).get("symbolic")
 
-    def write(self, content: Any) -> None:
+    def write(self, content: object) -> None:
         """Give the class a method `symbolic`."""
         setattr(self.function, "symbolic", content)  # noqa: B010 - not every Function has one
 
-    def clear(self, content: Any, before: Any) -> None:
+    def clear(self, content: staticmethod[..., object], before: object) -> None:
         """Give the class its own method back."""
         if self.read() is content:
             if before is None:
@@ -81,42 +81,42 @@ class SymbolicMethod:
             else:
                 self.write(before)
         # while it exports, torch also puts the method under this name and leaves it there
-        copied = RegistryPlace(f"::{self.function.__name__}")
+        copied = RegistrySlot(f"::{self.function.__name__}")
         ours = {opset: found for opset, found in (copied.read() or {}).items() if found is content.__func__}
         if ours:
             copied.clear(ours, None)
 
 
-class Claims:
-    """Who occupies a place: the newest claim that is still held; what stood there first comes back last."""
+class SlotOwners:
+    """The owners of every slot: the newest fills it, then the one before; after the last, the slot is as it was first."""
 
     def __init__(self) -> None:
-        self._before: dict[Place, Any] = {}
-        self._held: dict[Place, list[tuple[object, Any]]] = {}
+        self._before: dict[Slot, Any] = {}
+        self._held: dict[Slot, list[tuple[object, Any]]] = {}
 
-    def take(self, place: Place, owner: object, content: Any) -> None:
-        """Occupy a place in front of everybody who holds it."""
-        held = self._held.setdefault(place, [])
+    def take(self, slot: Slot, owner: object, content: object) -> None:
+        """Fill a slot, before its other owners."""
+        held = self._held.setdefault(slot, [])
         if held:
-            place.clear(held[-1][1], self._before[place])
+            slot.clear(held[-1][1], self._before[slot])
         else:
-            self._before[place] = place.read()
+            self._before[slot] = slot.read()
         held.append((owner, content))
-        place.write(content)
+        slot.write(content)
 
-    def release(self, place: Place, owner: object) -> None:
-        """Give a place up; the one before gets it back if the owner was in front."""
-        held = self._held.get(place, [])
+    def release(self, slot: Slot, owner: object) -> None:
+        """Give a slot up; if this owner filled it, the one before fills it again."""
+        held = self._held.get(slot, [])
         index = next((i for i, (holder, _) in enumerate(held) if holder is owner), None)
         if index is None:
             return
         _, content = held.pop(index)
         if index == len(held):
-            place.clear(content, self._before[place])
+            slot.clear(content, self._before[slot])
             if held:
-                place.write(held[-1][1])
+                slot.write(held[-1][1])
         if not held:
-            del self._held[place], self._before[place]
+            del self._held[slot], self._before[slot]
 
 
 def _registry() -> Any:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 import onnx
 import onnx_ir as ir
@@ -12,14 +12,26 @@ import onnxscript
 import torch
 from onnxscript import evaluator
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.onnx import symbolic_helper
 
 from linger.errors import UnsupportedError, UsageError
-from linger.onnx.operators.arguments import Signature, choose
+from linger.onnx.operators.arguments import TorchSignature, choose
 from linger.onnx.operators.declaration import Declaration, NodeCall
 
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _ANY_TENSOR = [f"tensor({e})" for e in ("float", "double", "float16", "bfloat16", "bool", "string", *_INTEGERS)]
+
+
+class GraphContext(Protocol):
+    """What torch hands to a symbolic function: the graph that is being written, and the call that is translated."""
+
+    opset: int
+    graph: torch._C.Graph
+    original_node: torch._C.Node
+
+    def op(self, opname: str, *inputs: object, outputs: int = 1, **attributes: object) -> Any:
+        """Write a node."""
 
 
 class Symbolic:
@@ -30,7 +42,7 @@ class Symbolic:
         self.opset: int | None = None
         """The opset of the export under way, or of the last one."""
 
-    def __call__(self, g: Any, *values: Any, **_: Any) -> Any:
+    def __call__(self, g: GraphContext, *values: object, **_: object) -> object:
         """Write the node."""
         declaration, self.opset = self.declaration, g.opset
         signature = choose(declaration.torch_name, declaration.signatures(), len(values))
@@ -46,7 +58,7 @@ class Carrier:
     def __init__(self, symbolic: Symbolic, domain: str) -> None:
         self._symbolic, self._domain = symbolic, domain
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
+    def __call__(self, *_: object, **__: object) -> object:
         """Nothing calls it: no torch op has this name."""
         raise UsageError(f"{self._symbolic.declaration.to} is an ONNX op; torch has no op of this name.")
 
@@ -59,7 +71,7 @@ class Carrier:
         return function
 
 
-def table_entries(declaration: Declaration) -> dict[Any, Callable[..., Any]]:
+def table_entries(declaration: Declaration) -> dict[OpOverload, Callable[..., object]]:
     """The declaration for `custom_translation_table` of torch.onnx.export(dynamo=True), one entry per overload.
 
     An autograd function gives none: torch.export looks inside it and sees the ops it calls.
@@ -67,8 +79,8 @@ def table_entries(declaration: Declaration) -> dict[Any, Callable[..., Any]]:
     return {s.target: _translator(declaration, s) for s in declaration.signatures() if s.target is not None}
 
 
-def _translator(declaration: Declaration, signature: Signature) -> Callable[..., Any]:
-    def translate(*args: Any, **kwargs: Any) -> Any:
+def _translator(declaration: Declaration, signature: TorchSignature) -> Callable[..., object]:
+    def translate(*args: object, **kwargs: object) -> object:
         given = {**dict.fromkeys(signature.kinds), **signature.defaults}
         given |= {**dict(zip(signature.kinds, args, strict=False)), **kwargs}
         call = declaration.translate(signature, given, read=_known, is_value=_is_recorded)
@@ -98,25 +110,25 @@ def _schema(call: NodeCall, input_count: int, output_count: int) -> onnx.defs.Op
     )
 
 
-def _known(value: Any) -> Any:
+def _known(value: object) -> object:
     if _is_recorded(value):
         raise UnsupportedError("not a constant")
     return value
 
 
-def _is_recorded(value: Any) -> bool:
+def _is_recorded(value: object) -> bool:
     return hasattr(value, "producer")
 
 
-def _is_value(value: Any) -> bool:
+def _is_value(value: object) -> TypeGuard[torch._C.Value]:
     return isinstance(value, torch._C.Value)  # noqa: SLF001 - the type of every value in a traced graph
 
 
-def _is_none(value: Any) -> bool:
+def _is_none(value: object) -> bool:
     return value is None or (_is_value(value) and value.node().mustBeNone())
 
 
-def _constant(value: Any) -> Any:
+def _constant(value: object) -> object:
     """The Python value behind a value of the traced graph."""
     if not _is_value(value):
         return value
@@ -131,7 +143,7 @@ def _constant(value: Any) -> Any:
     raise UnsupportedError(f"{node.kind()} is not a constant")
 
 
-def _write(g: Any, call: NodeCall, output_count: int) -> Any:
+def _write(g: GraphContext, call: NodeCall, output_count: int) -> object:
     inputs = [one for value in call.inputs for one in _elements(g, value)]
     # torch wants the kind in the name: alpha_f, pads_i, mode_s
     attributes = {f"{a.name}_{a.type.name[0].lower()}": _content(a) for a in call.attributes}
@@ -143,7 +155,7 @@ def _write(g: Any, call: NodeCall, output_count: int) -> Any:
     return made
 
 
-def _elements(g: Any, value: Any) -> list[Any]:
+def _elements(g: GraphContext, value: object) -> list[object]:
     """What a node takes for one argument: nothing, the tensors of a list, or the value."""
     if value is None:
         return [symbolic_helper._optional_input_placeholder_tensor(g)]  # noqa: SLF001 - the only way to leave one out
@@ -152,13 +164,13 @@ def _elements(g: Any, value: Any) -> list[Any]:
     return [value]
 
 
-def _content(attribute: ir.Attr) -> Any:
+def _content(attribute: ir.Attr) -> object:
     return list(attribute.value) if attribute.type.name.endswith("S") else attribute.value
 
 
-def _set_types(g: Any, outputs: Iterable[Any]) -> None:
+def _set_types(g: GraphContext, outputs: Iterable[Any]) -> None:
     """Types and ranks as traced; sizes too where every input of the graph has a fixed size."""
-    kinds = [v.type() for v in g.graph.inputs() if isinstance(v.type(), torch.TensorType)]
+    kinds = [kind for v in g.graph.inputs() if isinstance(kind := v.type(), torch.TensorType)]
     is_static = all(kind.sizes() is not None for kind in kinds)
     for output, original in zip(outputs, g.original_node.outputs(), strict=True):
         kind = original.type()

@@ -11,7 +11,7 @@ import torch
 
 import linger
 from linger.errors import UsageError
-from linger.onnx.exporter import large
+from linger.onnx.exporter import export as exporting
 from tests.support.models import SmallNet, settle
 
 THREE_GIGABYTES = """
@@ -34,7 +34,7 @@ print(size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 @pytest.fixture
 def small_limit(monkeypatch):
-    monkeypatch.setattr(large, "LIMIT", 1000)
+    monkeypatch.setattr(exporting, "LIMIT", 1000)
 
 
 def test_weights_are_streamed_beside_the_file(tmp_path, small_limit):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes that a file with fixed sizes computes become constants: packers want to read them, not to compute them."""
+"""Shapes in the file: those that were computed from fixed sizes become constants, those that depend on values stay open."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
 from linger.graph.core.dialect_node import opset_of
 from linger.graph.passes.unneeded_nodes import remove_dead_code
+
+Array = NDArray[Any]
 
 _ARITHMETIC = frozenset(
     {"Add", "Sub", "Mul", "Div", "Mod", "Neg", "Min", "Max", "Floor", "Ceil", "Cast", "Equal", "Less", "Greater", "Not"}
@@ -60,9 +63,9 @@ def _may_be_fixed(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type in _OF_SHAPES
 
 
-def _computed(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[ir.Value, np.ndarray[Any, Any]]:
+def _computed(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[ir.Value, Array]:
     """Results of shape arithmetic that something else reads."""
-    known: dict[ir.Value, np.ndarray[Any, Any]] = {}
+    known: dict[ir.Value, Array] = {}
     for node in model.graph:
         if node.op_type == "Constant" or not _may_be_fixed(node):
             continue
@@ -79,27 +82,29 @@ def _is_boundary(value: ir.Value, known: Mapping[ir.Value, Any]) -> bool:
 
 def _evaluated(
     node: ir.Node, known: Mapping[ir.Value, Any], shapes: Mapping[str, tuple[int, ...]], opset: int
-) -> np.ndarray[Any, Any] | None:
+) -> Array | None:
     """A node's result where its inputs are constants, or fixed sizes are all it looks at."""
-    first = node.inputs[0] if node.inputs else None
     if node.op_type in ("Shape", "Size"):
-        shape = shapes.get(first.name or "") if first is not None else None
-        return None if shape is None else _looked_up(node, shape)
-    contents = [None if value is None else _content(value, known) for value in node.inputs]
-    if not contents or any(c is None and v is not None for c, v in zip(contents, node.inputs, strict=True)):
+        return _looked_up(node, shapes)
+    given = {i: _content(value, known) for i, value in enumerate(node.inputs) if value is not None}
+    contents = {f"i{i}": content for i, content in given.items() if content is not None}
+    if not node.inputs or len(contents) < len(given):
         return None
-    result = _run(node, {f"i{i}": c for i, c in enumerate(contents) if c is not None}, opset)
+    result = _run(node, contents, opset)
     return result if result.size <= _LARGEST else None
 
 
-def _looked_up(node: ir.Node, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _looked_up(node: ir.Node, shapes: Mapping[str, tuple[int, ...]]) -> Array | None:
+    shape = next((shapes.get(value.name or "") for value in node.inputs[:1] if value is not None), None)
+    if shape is None:
+        return None
     if node.op_type == "Size":
         return np.array(math.prod(shape), dtype=np.int64)
     start, end = (node.attributes[name].as_int() if name in node.attributes else None for name in ("start", "end"))
     return np.array(shape[start:end], dtype=np.int64)
 
 
-def _content(value: ir.Value, known: Mapping[ir.Value, Any]) -> Any:
+def _content(value: ir.Value, known: Mapping[ir.Value, Array]) -> Array | None:
     producer = value.producer()
     if value in known:
         return known[value]
@@ -112,7 +117,7 @@ def _content(value: ir.Value, known: Mapping[ir.Value, Any]) -> Any:
     return tensor.numpy() if tensor.size <= _LARGEST else None
 
 
-def _run(node: ir.Node, given: Mapping[str, Any], opset: int) -> np.ndarray[Any, Any]:
+def _run(node: ir.Node, given: Mapping[str, Any], opset: int) -> Array:
     """One node, by onnx's own reference."""
     values = {name: ir.val(name, ir.DataType.from_numpy(array.dtype), array.shape) for name, array in given.items()}
     inputs = [values.get(f"i{i}") for i in range(len(node.inputs))]
@@ -123,7 +128,7 @@ def _run(node: ir.Node, given: Mapping[str, Any], opset: int) -> np.ndarray[Any,
     return np.asarray(results[0])
 
 
-def _replace(value: ir.Value, content: np.ndarray[Any, Any]) -> None:
+def _replace(value: ir.Value, content: Array) -> None:
     producer = value.producer()
     assert producer is not None  # it was computed
     made = ir.Value(name=f"{value.name}.fixed", type=ir.TensorType(ir.DataType.from_numpy(content.dtype)))
@@ -132,3 +137,47 @@ def _replace(value: ir.Value, content: np.ndarray[Any, Any]) -> None:
     assert producer.graph is not None
     producer.graph.insert_before(producer, node)
     value.replace_all_uses_with(made)
+
+
+_SIZES_FROM = {
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "OneHot": (1,),
+    "Pad": (1,),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (1, 2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Upsample": (1,),
+}
+"""Which inputs of a node have values that decide its size."""
+
+_SIZES_FROM_CONTENT = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
+_ASKS_FOR_SIZES = frozenset({"Shape", "Size"})
+
+
+def forget_sizes_from_values(model: ir.Model) -> None:
+    """Leave open the sizes of outputs that depend on values; what can be inferred is found again."""
+    by_value = set(model.graph.inputs) - set(model.graph.initializers.values())
+    sized_by_value: set[ir.Value] = set()
+    for node in model.graph:
+        is_sized = not sized_by_value.isdisjoint(node.inputs) or _is_sized_by(node, by_value)
+        has_values = node.op_type not in _ASKS_FOR_SIZES and not by_value.isdisjoint(node.inputs)
+        if is_sized:
+            sized_by_value |= set(node.outputs)
+        if has_values or is_sized:
+            by_value |= set(node.outputs)
+    for output in model.graph.outputs:
+        if output in sized_by_value and output.shape is not None:
+            output.shape = ir.Shape([None] * len(output.shape))
+
+
+def _is_sized_by(node: ir.Node, by_value: set[ir.Value]) -> bool:
+    if node.domain not in ("", "ai.onnx"):
+        return False
+    if node.op_type in _SIZES_FROM_CONTENT:
+        return not by_value.isdisjoint(node.inputs)
+    return any(node.inputs[i] in by_value for i in _SIZES_FROM.get(node.op_type, ()) if i < len(node.inputs))

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simplify a file with onnxslim or onnxsim (extra `simplify`), and make sure that it still computes the same."""
+"""What is done to the finished graph on request: a tool simplifies it, a chip's limits are checked."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +15,13 @@ import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from linger.errors import GraphError, UsageError
+from linger.checks.limits.target_findings import target_findings
+from linger.errors import GraphError, UnsupportedError, UsageError
 from linger.graph.core.dialect_node import is_dialect
+from linger.graph.core.finding import ERROR, NOTE
 from linger.graph.core.walking import all_nodes
 from linger.onnx.exporter.naming import keep_scalars_as_nodes
+from linger.targets import find_target
 
 RELATIVE_TOLERANCE = 1e-4
 """Float graphs may be folded in another order: a few hundred roundings of 2^-24 each stay far below this."""
@@ -78,3 +82,25 @@ def _run(proto: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> list[NDArray
     names = [i.name for i in session.get_inputs()]
     result: list[NDArray[Any]] = session.run(None, dict(zip(names, inputs, strict=False)))
     return result
+
+
+logger = logging.getLogger(__name__)
+
+
+def require_suitable(proto: onnx.ModelProto, target: str) -> None:
+    """Refuse a model that the chip cannot take; log what may go wrong and what could not be checked.
+
+    Raises:
+        UnsupportedError: There are errors among the findings; all findings are in the message.
+    """
+    found = target_findings(ir.from_proto(proto), find_target(target))
+    errors = sum(f.severity == ERROR for f in found)
+    if errors:
+        listed = "\n".join(f"  {f.severity}: {f}" for f in found)
+        raise UnsupportedError(
+            f"export: {target} cannot take this model: {errors} of {len(found)} findings are errors. Nothing was written.\n"
+            f"{listed}"
+        )
+    for finding in found:
+        level = logging.INFO if finding.severity == NOTE else logging.WARNING
+        logger.log(level, "export for %s: %s", target, finding)

@@ -6,7 +6,7 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.onnx.exporter.unsupported_op_location import callers_of
+from linger.onnx.exporter.tracing import callers_of
 from linger.simulation.example_call import ExampleCall
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.onnx.exporter.fixed_shapes import fix_shapes
+from linger.onnx.exporter.shapes import fix_shapes
 from tests.support.models import quantised
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.onnx.exporter.standard_output import without_torch_graph
+from linger.onnx.exporter.tracing import without_torch_graph
 
 
 class Airy(nn.Module):

@@ -36,9 +36,9 @@ def digits():
 @pytest.mark.parametrize("form", ["dialect", "bare"])
 def test_the_digits_network_is_taken_without_a_word(digits, tmp_path, caplog, form):
     model, x = digits
-    with caplog.at_level(logging.INFO, logger="linger.onnx.exporter.target_check"):
+    with caplog.at_level(logging.INFO, logger="linger.onnx.exporter.finishing"):
         export(model, x[:1], tmp_path / "net.onnx", target="venus", form=form, verify=True)
-    assert [r.getMessage() for r in caplog.records if r.name == "linger.onnx.exporter.target_check"] == []
+    assert [r.getMessage() for r in caplog.records if r.name == "linger.onnx.exporter.finishing"] == []
 
 
 def test_every_error_is_in_one_message_and_nothing_is_written(tmp_path):
