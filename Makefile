@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEPLOY_VENV := .venv-deploy
 DEPLOY_STAMP := $(DEPLOY_VENV)/.installed
-DEPLOY_TESTS := tests/graph tests/checks tests/runtime tests/verification tests/reporting tests/cli tests/numeric tests/test_hostile.py \
+DEPLOY_TESTS := tests/graph tests/checks tests/runtime tests/verification tests/reporting tests/cli tests/numeric tests/test_hostile.py tests/test_old_files.py \
   tests/test_fuzz_corpus.py tests/test_deployment.py tests/test_house_rules.py tests/test_docs.py tests/test_files.py tests/test_writers.py \
   tests/test_dialect.py tests/test_errors.py tests/test_progress.py tests/test_targets.py
 LOWEST_VENV := .venv-lowest
@@ -23,11 +23,12 @@ EMULATED_TESTS := tests/runtime/test_saturation.py tests/verification/proof/test
   tests/onnx/test_exported_kernels.py tests/quantization/diagnosis/test_layer_comparison.py tests/models/test_voice.py tests/analysis/test_fixed_point_loss.py
 EMULATED_CPU := max,-avx512f,-avx512vnni,-avx-vnni
 
-.PHONY: help setup demo test test-slow test-deploy test-lowest test-cpus fuzz check bench clean
+.PHONY: help setup demo test test-fast test-slow test-deploy test-lowest test-cpus fuzz check bench clean
 
 help:
 	@echo "make demo       train, quantise, export and verify a CNN on real data (prints the verdict)"
 	@echo "make test       lint, types, import contracts, tests"
+	@echo "make test-fast  the inner loop: two cases of every cheap test, in about a minute"
 	@echo "make test-slow  the slow suites, in any order, and a random search by the property tests"
 	@echo "make test-deploy  the deployment side in an environment of its own, without torch"
 	@echo "make test-cpus  the tests that run models, on older instruction sets and on an emulated CPU without VNNI"
@@ -58,6 +59,10 @@ check: $(STAMP)
 
 test: check
 	$(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow"
+
+# the inner loop: two cases of every test, without the costly ones
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow" --fast
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest --hypothesis-profile=search -m "slow or hypothesis"

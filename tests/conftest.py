@@ -24,6 +24,10 @@ NEEDS_TORCH = re.compile(r"^pytestmark = pytest\.mark\.needs_torch\b", re.MULTIL
 left_out = pytest.StashKey[list[str]]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="two cases of every test, without those of tests/costly.txt")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """One thread per process, children included: tests run side by side, and threads that wait burn a core each."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -81,10 +85,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[left_out] += [item.nodeid for item in needing]
         config.hook.pytest_deselected(items=needing)
         items[:] = [item for item in items if item not in needing]
+    if config.getoption("--fast"):
+        kept = _few(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
     for item in items:
         name = item.nodeid
         if "tests/quantization/" in name and ("newer" in name or "dynamo" in name or "program_of_torch_export" in name):
             item.add_marker(pytest.mark.slow)
+
+
+def _few(items: list[pytest.Item]) -> set[pytest.Item]:
+    """The first and the last case of every test function that is not listed as costly (tools/costly_tests.py)."""
+    costly = set((REPOSITORY / "tests" / "costly.txt").read_text(encoding="utf-8").split())
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return {item for name, found in cases.items() if name not in costly for item in (found[0], found[-1])}
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,12 @@ def test_the_picture_of_the_packages_is_up_to_date():
     assert tool.picture() == tool.PICTURE.read_text(encoding="utf-8"), "run python tools/packages_picture.py"
 
 
+def test_the_costly_tests_exist():
+    for entry in (TESTS / "costly.txt").read_text(encoding="utf-8").split():
+        path, _, function = entry.partition("::")
+        assert re.search(rf"^def {function}\b", (REPOSITORY / path).read_text(encoding="utf-8"), re.MULTILINE), entry
+
+
 def test_no_file_is_named_for_nothing():
     names = {p.stem for p in REPOSITORY.rglob("*.py") if not any(part.startswith(".venv") for part in p.parts)}
     assert not names & {"utils", "util", "helpers", "common", "misc"}
