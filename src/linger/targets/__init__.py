@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chips as data: one TOML file per chip, over `packer.toml` with what they share. Without a target no limit applies.
+"""Chips as data: one file per chip, over one with what they share. Without a target no limit applies.
 
 A file has the values of `Target` at its top, and one table for each group of limits, which the modules of
 `linger.checks.limits` read. A new file in this folder is a new chip; `read_target` reads one from anywhere else.
