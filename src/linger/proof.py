@@ -69,14 +69,12 @@ def verify(
         UsageError: The arguments do not fit together, or the inputs do not fit the file.
         GraphError: The file is damaged, or the numpy reference cannot run it.
     """
-    make_session_options("all", session_options)  # complains before the work
-    way = Way(checked_levels(levels), dict(session_options or {}), "torch" if _is_torch_model(model) else "recording")
+    way = _way(model, levels, session_options)
     if certificate is not None and not isinstance(path, (str, os.PathLike)):
         raise UsageError("verify: a certificate is about a file. Save the model, and give its path.")
     trials, file = SizeTrials(sizes), load_own(path)
-    are_made_up = model is None and inputs is None
-    seeds = tuple(range(seed, seed + _positive(batches))) if are_made_up else ()
-    if are_made_up:
+    seeds = _seeds(model, inputs, seed, batches)
+    if seeds:
         recordings = _made_up(file, seeds, trials)
     elif _is_torch_model(model):
         recordings = _recorded(model, inputs, kwargs, file, trials)
@@ -96,10 +94,25 @@ def verify(
     return result
 
 
+def _way(model: object, levels: str | Iterable[str], session_options: Options | None) -> Way:
+    make_session_options("all", session_options)  # complains before the work
+    recorded_by = "torch" if _is_torch_model(model) else "recording"
+    return Way(checked_levels(levels), dict(session_options or {}), recorded_by)
+
+
 def _is_torch_model(source: object) -> bool:
     """Whether something is a torch module; torch is not imported for the question."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(source, torch.nn.Module)
+
+
+def _seeds(model: object, inputs: object, seed: int, batches: int) -> range:
+    """The seeds of the inputs that are made up; none where a model or inputs are given."""
+    if model is not None or inputs is not None:
+        return range(0)
+    if batches < 1:
+        raise UsageError(f"verify: {batches} batches prove nothing. Ask for at least one.")
+    return range(seed, seed + batches)
 
 
 def _recorded(
@@ -132,9 +145,3 @@ def _made_up(file: ir.Model, seeds: Sequence[int], trials: SizeTrials) -> Iterat
     if trials.wanted:
         examples = [generated_shapes(session, open_size) for open_size in _EXAMPLE_SIZES]
         yield from trials.results(run_at, file, *examples)
-
-
-def _positive(batches: int) -> int:
-    if batches < 1:
-        raise UsageError(f"verify: {batches} batches prove nothing. Ask for at least one.")
-    return batches

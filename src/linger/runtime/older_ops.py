@@ -152,7 +152,7 @@ class Resize(AnyResize):
         if opset_of(self) <= 10:
             return (_resized(x, inputs[0], {"mode": settings["mode"]} | _OLD_RULES),)
         roi, scales, sizes = (*inputs, None, None, None)[:3]
-        scales = None if scales is None or scales.size == 0 else scales
+        scales = scales if scales is not None and scales.size else None
         way = settings["coordinate_transformation_mode"] if _is_plain(settings) else None
         if way in _PLAIN_POSITIONS and settings["mode"] == "nearest":
             factors = np.asarray(sizes) / np.asarray(x.shape) if scales is None else scales

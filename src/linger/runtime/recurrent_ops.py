@@ -73,11 +73,7 @@ class _Recurrent(OpRun):
             results.append(
                 _over_time(self._step(weights, functions, settings), x, start, lengths, is_reverse=is_reverse)
             )
-        sequence = np.stack([part[0] for part in results], axis=1)
-        ends = [np.stack([part[1][i] for part in results]) for i in range(self.states)]
-        if is_batch_first:
-            sequence, ends = sequence.transpose(2, 0, 1, 3), [np.swapaxes(e, 0, 1) for e in ends]
-        return (sequence, *ends)[: len(self.onnx_node.output)]
+        return _joined(results, is_batch_first=is_batch_first)[: len(self.onnx_node.output)]
 
     def _functions(self, settings: dict[str, Any], directions: int) -> list[Functions]:
         """The activations of each direction; each one clips its argument to the limit `clip` first."""
@@ -92,6 +88,15 @@ class _Recurrent(OpRun):
     @staticmethod
     def _step(weights: Weights, functions: Functions, settings: dict[str, Any]) -> Step:
         raise NotImplementedError
+
+
+def _joined(results: list[tuple[Array, list[Array]]], *, is_batch_first: bool) -> tuple[Array, ...]:
+    """The sequences and the last states of all directions."""
+    sequence = np.stack([part for part, _ in results], axis=1)
+    ends = [np.stack(states) for states in zip(*(states for _, states in results), strict=True)]
+    if is_batch_first:
+        sequence, ends = sequence.transpose(2, 0, 1, 3), [np.swapaxes(e, 0, 1) for e in ends]
+    return (sequence, *ends)
 
 
 def _swapped(state: Array | None) -> Array | None:

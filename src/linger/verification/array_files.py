@@ -80,10 +80,7 @@ def load_arrays(path: Path, purpose: str, *, with_texts: bool = False) -> dict[s
     try:
         with path.open("rb") as file:
             content = np.load(file, allow_pickle=False)
-            if isinstance(content, np.lib.npyio.NpzFile):
-                found = {name: content[name] for name in content.files}
-            else:
-                found = {path.stem: content}
+            found = dict(content) if isinstance(content, np.lib.npyio.NpzFile) else {path.stem: content}
     except UNREADABLE as error:
         # numpy takes every file that it does not know for a pickle, and recommends to trust it
         reason = "it holds no arrays of numbers" if "pickle" in str(error) else _first_line(error)

@@ -62,7 +62,8 @@ def given_feeds(inputs: Inputs, model: ir.Model) -> list[Feed]:
     batches = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
     if not batches:
         raise UsageError("inputs: the list is empty. Give at least one feed, or leave inputs out.")
-    feeds = [_feed(batch, model, f"inputs[{i}]" if len(batches) > 1 else "inputs") for i, batch in enumerate(batches)]
+    labels = [f"inputs[{number}]" for number in range(len(batches))] if len(batches) > 1 else ["inputs"]
+    feeds = [_feed(batch, model, label) for batch, label in zip(batches, labels, strict=True)]
     return [part for feed in feeds for part in cut(feed, model)]
 
 
@@ -142,17 +143,15 @@ def _first_size(value: ir.Value) -> int | None:
 
 def _feed(batch: Any, model: ir.Model, where: str) -> Feed:
     names = [value.name or "" for value in required_inputs(model)]
+    where = str(batch) if isinstance(batch, (str, os.PathLike)) else where
     found = _named(batch, names, where)
-    if isinstance(batch, (str, os.PathLike)):
-        where = str(batch)
     missing = [name for name in names if name not in found]
-    if missing and len(found) != len(names):
-        raise UsageError(
-            f"{where}: it lacks {listing(missing)} and has {listing(found) or 'nothing'}. "
-            f"The model's inputs are {listing(names)}."
-        )
-    in_order = found.values() if missing else [found[name] for name in names]  # other names, but one for each input
-    return fitted(dict(zip(names, in_order, strict=True)), model, where)
+    if not missing:
+        return fitted({name: found[name] for name in names}, model, where)
+    if len(found) == len(names):  # other names, but one for each input
+        return fitted(dict(zip(names, found.values(), strict=True)), model, where)
+    has = listing(found) or "nothing"
+    raise UsageError(f"{where}: it lacks {listing(missing)} and has {has}. The model's inputs are {listing(names)}.")
 
 
 def _named(batch: Any, names: Sequence[str], where: str) -> dict[str, Array]:
@@ -201,7 +200,7 @@ def generated_feeds(session: Session, seed: int, shapes: Mapping[str, tuple[int,
     """
     shapes = shapes or generated_shapes(session)
     kinds = {i.name: i.type for i in session.get_inputs()}
-    strange = [f"{name} ({kind})" for name, kind in kinds.items() if kind not in _FLOATS and kind not in _INTEGERS]
+    strange = [f"{name} ({kind})" for name, kind in kinds.items() if kind not in {*_FLOATS, *_INTEGERS}]
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     strange += [f"{name} ({size} elements)" for name, size in sizes.items() if size > _LARGEST_INPUT]
     if strange:

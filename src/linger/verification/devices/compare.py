@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, TypeGuard, Union
 
 import numpy as np
 
@@ -78,7 +78,6 @@ def compare(
     if is_dump(a):
         raise UsageError(f"{a!s}: these are dumps. Give the ONNX file first and the dumps second.")
     if is_dump(b):
-        assert isinstance(b, (str, os.PathLike))  # is_dump has looked
         runner = FileRunner(a, "a", engine)
         allowed = FAR if float_tolerance is None else float_tolerance
         return compare_with_dumps(runner, Path(b), inputs, float_tolerance=allowed, allow_unknown=allow_unknown)
@@ -90,8 +89,8 @@ def compare(
     return pair.result()
 
 
-def is_dump(source: Any) -> bool:
-    """Whether a source is a folder or file of tensors, and no model."""
+def is_dump(source: object) -> TypeGuard[DumpLike]:
+    """Whether a source is the path of a folder or file of tensors, and of no model."""
     if not isinstance(source, (str, os.PathLike)):
         return False
     path = Path(source)

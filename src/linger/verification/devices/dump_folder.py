@@ -82,11 +82,11 @@ def read_dumps(path: Path) -> Dumps:
         _read_file(path, 0, found)
         return found
     folder = path if path.is_dir() else path.parent
-    manifests = [folder / name for name in NAMES if (folder / name).is_file()]
+    manifests = [name for name in NAMES if (folder / name).is_file()]
     if len(manifests) > 1:
-        raise UsageError(f"{folder}: there are two manifests, {listing(m.name for m in manifests)}. Remove one.")
+        raise UsageError(f"{folder}: there are two manifests, {listing(manifests)}. Remove one.")
     if manifests:
-        _read_listed(manifests[0], found)
+        _read_listed(folder / manifests[0], found)
     else:
         _read_folder(folder, 0, found, is_top=True)
     if not found.tensors and not found.problems:
@@ -119,11 +119,7 @@ def _listed_tensor(folder: Path, entry: ManifestEntry, archives: dict[Path, dict
     if path.suffix == ".npz":
         if path not in archives:
             archives[path] = load_arrays(path, "with the tensors")
-        arrays = archives[path]
-        key = entry.key or entry.name
-        if key not in arrays:
-            raise UsageError(f"{path}: it does not hold {key}, but {listing(arrays, limit=5) or 'nothing'}.")
-        return DumpTensor(entry.name, arrays[key], str(path), entry.scale)
+        return _listed_array(path, entry, archives[path])
     if path.suffix == ".npy":
         return DumpTensor(entry.name, load_arrays(path, "")[path.stem], str(path), entry.scale)
     if path.suffix in TEXT_SUFFIXES:
@@ -135,6 +131,13 @@ def _listed_tensor(folder: Path, entry: ManifestEntry, archives: dict[Path, dict
     except (UsageError, OSError) as error:
         raise UsageError(f"{path} ({entry.name}): {error}") from error
     return DumpTensor(entry.name, array, str(path), entry.scale, has_shape=entry.layout.shape is not None)
+
+
+def _listed_array(path: Path, entry: ManifestEntry, arrays: dict[str, Array]) -> DumpTensor:
+    key = entry.key or entry.name
+    if key not in arrays:
+        raise UsageError(f"{path}: it does not hold {key}, but {listing(arrays, limit=5) or 'nothing'}.")
+    return DumpTensor(entry.name, arrays[key], str(path), entry.scale)
 
 
 def _listed_text(path: Path, entry: ManifestEntry) -> DumpTensor:
@@ -184,10 +187,10 @@ def _read_file(path: Path, batch: int, found: Dumps) -> None:
 def _from_arrays(path: Path) -> Iterator[DumpTensor]:
     arrays = load_arrays(path, "with tensors", with_texts=True)
     if "q_outputs" in arrays:  # one op, by linger.Dumper.enable_dump_quanted
-        scale = arrays.get("scale_o")
-        known = None if scale is None or scale.size != 1 else float(scale.reshape(())[()])
+        scale = arrays.get("scale_o", np.zeros(0))
+        known = float(scale.reshape(())[()]) if scale.size == 1 else None
         yield DumpTensor(path.stem, arrays["q_outputs"], str(path), known, op_input=arrays.get("input"))
-    elif path.stem.startswith("root") and arrays and all(_LAYER_KEYS.match(key) for key in arrays):
+    elif path.stem.startswith("root") and arrays and all(map(_LAYER_KEYS.match, arrays)):
         if "output" in arrays:  # one layer, by linger.Dumper.enable_dump_model
             yield DumpTensor(path.stem, arrays["output"], str(path))
     elif len(arrays) == 1 and "arr_0" in arrays:

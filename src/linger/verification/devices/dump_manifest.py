@@ -21,6 +21,9 @@ from linger.verification.array_files import Array
 NAMES = ("manifest.json", "manifest.csv")
 _NUMBERS = {"channel_align": int, "batch": int, "scale": float}
 _KNOWN = ("dtype", "shape", "byte_order", "layout", "channel_align", "nibbles", "scale", "batch", "key")
+_DEFAULTS = ("byte_order", "layout", "channel_align", "nibbles")
+"""What a manifest may say once for all its tensors."""
+
 _NIBBLES = {"low": True, "high": False}
 
 _INTEGERS = tuple(f"{sign}int{bits}" for bits in (4, 8, 16, 32, 64) for sign in ("", "u"))
@@ -72,11 +75,10 @@ class RawLayout:
             yield f"layout {self.layout!r} is neither NCHW, NHWC nor blocks such as NC8HW8."
         if self.channel_align < 1:
             yield f"channel_align {self.channel_align} is less than 1."
-        if self.shape is not None and any(n < 0 for n in self.shape):
-            yield f"shape {list(self.shape)} has a negative size."
-        if (self.layout != "NCHW" or self.channel_align > 1) and (
-            self.shape is None or len(self.shape) < 2
-        ):  # batch and channels
+        if min(self.shape or (0,)) < 0:
+            yield f"shape {list(self.shape or ())} has a negative size."
+        needs_channels = self.layout != "NCHW" or self.channel_align > 1
+        if needs_channels and len(self.shape or ()) < 2:  # batch and channels
             yield f"layout {self.layout} with channel_align {self.channel_align} needs a shape with channels."
 
     @property
@@ -224,13 +226,18 @@ def _json_drafts(path: Path) -> list[_Draft]:
         raise UsageError(f"{path}: this is no JSON ({error}).") from error
     if not isinstance(content, dict):
         raise UsageError(f"{path}: a manifest is an object with a list 'tensors', or one that maps names to files.")
-    defaults = {key: content[key] for key in ("byte_order", "layout", "channel_align", "nibbles") if key in content}
+    defaults = {key: content[key] for key in _DEFAULTS if key in content}
     tensors = content.get("tensors", {k: v for k, v in content.items() if k not in defaults})
     if isinstance(tensors, dict):
-        tensors = [{"name": name, **(v if isinstance(v, dict) else {"file": v})} for name, v in tensors.items()]
+        tensors = [_named_tensor(name, said) for name, said in tensors.items()]
     if not isinstance(tensors, list) or not all(isinstance(t, dict) for t in tensors):
         raise UsageError(f"{path}: 'tensors' must be a list of objects with name and file.")
     return [_Draft(tensor, defaults) for tensor in tensors]
+
+
+def _named_tensor(name: str, said: object) -> dict[str, Any]:
+    """A tensor from an object that maps names to files, or to objects with a file."""
+    return {"name": name, **(said if isinstance(said, dict) else {"file": said})}
 
 
 def _csv_drafts(path: Path) -> list[_Draft]:
@@ -240,9 +247,7 @@ def _csv_drafts(path: Path) -> list[_Draft]:
         raise UsageError(
             f"{path}: the first line must name the columns, with name and file among them; others are {', '.join(_KNOWN)}."
         )
-    return [
-        _Draft({(k or "").strip(): (v or "").strip() for k, v in row.items() if isinstance(v, str)}) for row in rows
-    ]
+    return [_Draft({str(k).strip(): v.strip() for k, v in row.items() if isinstance(v, str)}) for row in rows]
 
 
 def _entry(draft: _Draft) -> ManifestEntry:
@@ -251,21 +256,22 @@ def _entry(draft: _Draft) -> ManifestEntry:
         raise UsageError("it has no name.")
     numbers = {key: _number(draft, key) for key in _NUMBERS}
     shape = parse_shape(draft.get("shape"))
-    dtype = draft.get("dtype")
-    layout = None
-    if dtype:
-        nibbles = draft.get("nibbles") or "low"
-        if nibbles not in _NIBBLES:
-            raise UsageError(f"nibbles {nibbles!r}: the first of two is the 'low' or the 'high' one.")
-        layout = RawLayout(
-            dtype=str(dtype),
-            shape=shape,
-            byte_order=str(draft.get("byte_order") or "little"),
-            layout=str(draft.get("layout") or "NCHW").upper(),
-            channel_align=1 if numbers["channel_align"] is None else numbers["channel_align"],
-            low_nibble_first=_NIBBLES[nibbles],
-        )
+    layout = _layout(draft, shape, numbers["channel_align"]) if draft.get("dtype") else None
     return ManifestEntry(name, files, layout, shape, numbers["scale"], numbers["batch"] or 0, draft.get("key"))
+
+
+def _layout(draft: _Draft, shape: tuple[int, ...] | None, channel_align: int | None) -> RawLayout:
+    nibbles = draft.get("nibbles") or "low"
+    if nibbles not in _NIBBLES:
+        raise UsageError(f"nibbles {nibbles!r}: the first of two is the 'low' or the 'high' one.")
+    return RawLayout(
+        dtype=str(draft.get("dtype")),
+        shape=shape,
+        byte_order=str(draft.get("byte_order") or "little"),
+        layout=str(draft.get("layout") or "NCHW").upper(),
+        channel_align=1 if channel_align is None else channel_align,
+        low_nibble_first=_NIBBLES[nibbles],
+    )
 
 
 def _files(draft: _Draft) -> tuple[str, ...]:

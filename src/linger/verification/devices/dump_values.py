@@ -191,19 +191,18 @@ def _distribute(given: list[Feed], matched: dict[int, Matched], found: FoundInpu
 
 
 def _dumped(value: ir.Value, tensors: Matched, found: FoundInputs) -> Array | None:
+    """The numbers of an input: dumped as they are, or from the integers of the Quant behind it; None: not dumped."""
     name = value.name or ""
     quants = [node for node in value.consumers() if node.op_type == "Quant"]
     if name in tensors:
         found.used.add(name)
         return _shaped(_real(tensors[name][0], value, quants, found), value)
-    for node in quants:
+    for node in (n for n in quants if n.outputs[0].name in tensors):
         output = node.outputs[0].name or ""
-        if output not in tensors:
-            continue
         dump = tensors[output][0]
-        if dump.op_input is not None:  # linger.Dumper keeps what went into the Quant
+        if dump.op_input is not None:  # linger.Dumper keeps the real numbers that a Quant reads
             return dump.op_input
-        if len(quants) == len(value.uses()) == 1 and dump.array.dtype.kind == "i":
+        if len(value.uses()) == 1 and dump.array.dtype.kind == "i":
             found.used.add(output)
             found.notes[f"The input {name} is made from the dumped integers {output}."] = None
             return _shaped(dump.array / _scale(node), value)
@@ -227,14 +226,17 @@ def _scale(node: ir.Node) -> float:
 
 
 def _shaped(array: Array, value: ir.Value) -> Array:
-    """Flat numbers in the sizes of an input; several batches behind each other where there are more."""
+    """Flat numbers in the sizes of an input; the first axis holds several batches where there are more numbers."""
     if value.shape is None or array.ndim == len(value.shape):
         return array
-    open_sizes = [i for i, d in enumerate(value.shape) if not isinstance(d, int)]
+    if len(value.shape) == 0:
+        return array.reshape(()) if array.size == 1 else array
     sizes = [d if isinstance(d, int) else -1 for d in value.shape]
-    if len(open_sizes) > 1 or not sizes:
-        return array.reshape(()) if not sizes and array.size == 1 else array
-    if not open_sizes:
+    if -1 not in sizes:
         sizes[0] = -1
-    rest = math.prod(n for n in sizes if n != -1)
-    return array.reshape(sizes) if rest and array.size % rest == 0 else array
+    rest = -math.prod(sizes)  # of the sizes that are known, if all but one are
+    return array.reshape(sizes) if sizes.count(-1) == 1 and _divides(rest, array.size) else array
+
+
+def _divides(part: int, whole: int) -> bool:
+    return part != 0 and whole % part == 0

@@ -39,7 +39,7 @@ class FileRunner:
     def __init__(self, model: ModelLike, label: str, engine: str = "onnxruntime") -> None:
         if engine not in ENGINES:
             raise UsageError(f"engine {engine!r} is none of {listing(ENGINES)}.")
-        self.label = str(Path(model)) if isinstance(model, (str, os.PathLike)) else label
+        self.label = label_of(model) or label
         self._computed: Callable[[Feeds], dict[str, Array]]
         if engine == "onnxruntime":
             session = Session(model)
@@ -51,7 +51,7 @@ class FileRunner:
         self.facts = tensor_facts(self.model)
         self.inputs = [value.name or "" for value in required_inputs(self.model)]
         self.outputs = [value.name or "" for value in self.model.graph.outputs]
-        self.constants = {o.name for node in self.model.graph if node.op_type == "Constant" for o in node.outputs}
+        self.constants = constants_of(self.model)
 
     def run(self, feed: dict[str, Array]) -> dict[str, Array]:
         """Every array that a node of the main graph computes, by name, in the order of execution."""
@@ -70,6 +70,16 @@ class FileRunner:
         if not inner:
             return []
         return [f"{self.label}: {inner} tensors inside branches and loops are not compared, only what these return."]
+
+
+def label_of(model: ModelLike) -> str:
+    """The path of a file; empty for a model in memory."""
+    return str(Path(model)) if isinstance(model, (str, os.PathLike)) else ""
+
+
+def constants_of(model: ir.Model) -> set[str]:
+    """The tensors of the main graph that Constant nodes hold."""
+    return {output.name or "" for node in model.graph if node.op_type == "Constant" for output in node.outputs}
 
 
 @dataclass(frozen=True)
@@ -121,10 +131,13 @@ def _scale(node: ir.Node, output: ir.Value, known: Propagation, found: dict[str,
         return _attribute(node, "scale_o") or known.fact(node.inputs[0]).scale
     if node.op_type == "DequantizeLinear" and not node.domain:
         return _linear_scale(node)
-    fact = known.fact(output)
-    if fact.scale is not None or node.op_type not in _MOVING or node.domain:
-        return fact.scale
-    first = node.inputs[0] if node.inputs else None
+    stated = known.fact(output).scale
+    return stated if stated is not None else _moved_scale(node, found)
+
+
+def _moved_scale(node: ir.Node, found: dict[str, TensorFact]) -> float | None:
+    """The scale of the first input, where the node only moves its numbers."""
+    first = node.inputs[0] if node.op_type in _MOVING and not node.domain and node.inputs else None
     moved = None if first is None else found.get(first.name or "")
     return None if moved is None else moved.scale
 

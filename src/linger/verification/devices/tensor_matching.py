@@ -119,12 +119,10 @@ def _marks(model: ir.Model, anchors: Mapping[str, str], numbers: dict[Hashable, 
             name = output.name or ""
             if name in anchors:
                 marks[name] = number(("pair", anchors[name]))
-            elif node.op_type == "Constant":
-                marks[name] = number("constant")
             elif node.op_type == "Identity" and not node.domain and isinstance(inputs[0], int):
                 marks[name] = inputs[0]
             else:
-                marks[name] = number((node.op_type, inputs, index))
+                marks[name] = number("constant" if node.op_type == "Constant" else (node.op_type, inputs, index))
     return marks
 
 

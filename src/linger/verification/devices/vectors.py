@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from linger.errors import UsageError, VerificationError, listing
 from linger.files import require_free_folder, write_folder
@@ -21,7 +20,7 @@ from linger.progress import progress
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from linger.verification.array_files import Array
-from linger.verification.devices.file_runner import TensorFact, tensor_facts
+from linger.verification.devices.file_runner import TensorFact, constants_of, label_of, tensor_facts
 from linger.verification.devices.vector_files import FORMATS, Vector, is_vector_folder, write_vector_files
 from linger.verification.feeds import Feed, given_feeds, spread_feeds
 from linger.verification.proof.verify import verify_file
@@ -86,26 +85,19 @@ def write_vectors(
         VerificationError: ONNX Runtime computes something else.
     """
     chosen = (formats,) if isinstance(formats, str) else tuple(formats)
-    unknown = [form for form in chosen if form not in FORMATS]
-    if unknown or not chosen:
-        raise UsageError(f"formats {listing(map(repr, unknown)) or 'are empty'}: choose among {listing(FORMATS)}.")
-    if batches < 1:
-        raise UsageError(f"batches {batches}: at least one is needed.")
-    if header_limit is not None and header_limit < 1:
-        raise UsageError(f"header_limit {header_limit}: at least 1, or None for no header.")
+    _require_sensible(chosen, batches, header_limit)
     target = Path(folder)
     _refuse_early(target, force=force)
     run = _Run(model)
-    feeds = given_feeds(inputs, run.model) if inputs is not None else None
-    if feeds is None:
-        feeds = spread_feeds(run.model, seed=seed, batches=batches)
+    is_random = inputs is None
+    feeds = spread_feeds(run.model, seed=seed, batches=batches) if is_random else given_feeds(inputs, run.model)
     run.verify(feeds)
 
     def about() -> dict[str, Any]:
         return {
             "model": Path(model).name if isinstance(model, (str, os.PathLike)) else "a model in memory",
             "linger": __version__,
-            "seed": seed if inputs is None else None,
+            "seed": seed if is_random else None,
             "left_out": list(run.left_out),
         }
 
@@ -116,8 +108,18 @@ def write_vectors(
     return WrittenVectors(target, len(feeds), run.tensors, tuple(run.left_out))
 
 
+def _require_sensible(formats: Sequence[str], batches: int, header_limit: int | None) -> None:
+    unknown = [form for form in formats if form not in FORMATS]
+    if unknown or not formats:
+        raise UsageError(f"formats {listing(map(repr, unknown)) or 'are empty'}: choose among {listing(FORMATS)}.")
+    if batches < 1:
+        raise UsageError(f"batches {batches}: at least one is needed.")
+    if header_limit is not None and header_limit < 1:
+        raise UsageError(f"header_limit {header_limit}: at least 1, or None for no header.")
+
+
 def _refuse_early(target: Path, *, force: bool) -> None:
-    """Before the work: what is in the way."""
+    """Refuse a folder that may not be replaced, before the work."""
     require_free_folder(target, lambda _: True)
     if not target.is_dir() or not any(target.iterdir()):
         return
@@ -130,10 +132,10 @@ def _refuse_early(target: Path, *, force: bool) -> None:
 class _Run:
     def __init__(self, model: ModelLike) -> None:
         session = Session(model)
-        self._source, self.model = model, session.model
+        self._label, self.model = label_of(model) or "the given model", session.model
         self._compute = Reference(self.model, is_checked=True).intermediates
         self._facts = tensor_facts(self.model)
-        self._constants = _constants(self.model)
+        self._constants = constants_of(self.model)
         self._outputs = {value.name for value in self.model.graph.outputs}
         self.left_out: dict[str, None] = {}
         self.tensors = 0
@@ -165,9 +167,9 @@ class _Run:
         recordings = (Recording(inputs=[feed[n] for n in names]) for feed in feeds)
         result = verify_file(self.model, recordings, loaded=self.model)
         if not result.integers:
-            raise UsageError(f"{_label(self._source)}: there is no quantised tensor in it. Give a quantised file.")
+            raise UsageError(f"{self._label}: there is no quantised tensor in it. Give a quantised file.")
         if not result.ok:
-            raise VerificationError(f"{_label(self._source)}: {result.summary()} No vectors are written.")
+            raise VerificationError(f"{self._label}: {result.summary()} No vectors are written.")
 
     def _kind(self, fact: TensorFact, computed: dict[str, Array]) -> str | None:
         if fact.name not in computed:
@@ -178,11 +180,3 @@ class _Run:
             return "output"
         is_integer = computed[fact.name].dtype in _INTEGERS and fact.name not in self._constants
         return "intermediate" if is_integer else None
-
-
-def _constants(model: ir.Model) -> set[str]:
-    return {output.name or "" for node in model.graph if node.op_type == "Constant" for output in node.outputs}
-
-
-def _label(model: ModelLike) -> str:
-    return str(Path(model)) if isinstance(model, (str, os.PathLike)) else "the given model"

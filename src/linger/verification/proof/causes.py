@@ -93,8 +93,7 @@ def _may_saturate(node: ir.Node) -> bool:
         data, weight = (_quantized(v) for v in node.inputs[:2])
         return _type(data) in (_SIGNED, _UNSIGNED) and _type(weight) == _SIGNED and not _is_safe(weight)
     operands = [node.inputs[i] for i in _INTEGER_OPERANDS.get(node.op_type, ()) if i < len(node.inputs)]
-    types = {_type(v) for v in operands if v is not None}
-    return types == {_SIGNED, _UNSIGNED} and not any(_is_safe(v) for v in operands)
+    return {_SIGNED, _UNSIGNED} == {*map(_type, operands)} - {None} and not any(map(_is_safe, operands))
 
 
 def _quantized(value: ir.Value | None) -> ir.Value | None:
@@ -136,12 +135,17 @@ def _flips(comparison: RecordingComparison, batch: Batch, quants: list[ir.Node],
     made = again.add(
         Recording(list(feeds.values()), given.outputs, integers, tuple(feeds), given.output_names, is_complete=False)
     )
-    if _differs_elsewhere(again) or any(name not in comparison.missing for name in again.missing):
+    if _differs_elsewhere(again) or not again.missing.keys() <= comparison.missing.keys():
         return []
     exact = Reference(model, is_precise=True, is_checked=True).intermediates(feeds)
-    flipping = [node for node in quants if again.rows[_OWN + _name(node)].differing]
-    flips = [_flip(node, made, forced[_name(node)], exact, given.floats) for node in flipping]
-    return [] if None in flips else [flip for flip in flips if flip is not None]
+    flips = []
+    for node in quants:
+        if again.rows[_OWN + _name(node)].differing:
+            flip = _flip(node, made, forced[_name(node)], exact, given.floats)
+            if flip is None:
+                return []
+            flips.append(flip)
+    return flips
 
 
 def _differs_elsewhere(again: RecordingComparison) -> bool:
@@ -161,9 +165,8 @@ def _flip(node: ir.Node, made: Batch, expected: Array, exact: Arrays, recorded: 
         if found.shape != expected.shape or found.dtype != expected.dtype:
             return None
         bound = _bound(tensors[source.name or ""], truth, np.iinfo(found.dtype), scale)
-        if floats is not None and not (np.abs(floats - truth) <= bound)[np.isfinite(truth)].all():
-            return None
-        if not _are_neighbours(node, expected, found, truth, bound):
+        is_near = floats is None or (np.abs(floats - truth) <= bound)[np.isfinite(truth)].all()
+        if not is_near or not _are_neighbours(node, expected, found, truth, bound):
             return None
         count = max(count, int(np.count_nonzero(unequal(expected, found))))
     return Flip(_name(node), describe(node), tuple(describe(n) for n in float_ops_before(node)), count)

@@ -245,15 +245,14 @@ def _model_problems(model: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _input_problems(inputs: Mapping[str, Any]) -> Iterator[str]:
-    batches = inputs.get("batches")
-    if not isinstance(batches, list) or not all(
-        isinstance(b, dict) and all(_is_sha256(digest) for digest in b.values()) for b in batches
-    ):
+    batches, kind = inputs.get("batches"), inputs.get("kind")
+    are_digests = isinstance(batches, list) and all(
+        isinstance(b, dict) and all(map(_is_sha256, b.values())) for b in batches
+    )
+    if not are_digests:
         yield "inputs.batches is no list of SHA-256 by name"
-        batches = None
-    kind = inputs.get("kind")
     if kind == GENERATED:
-        yield from _seed_problems(inputs, None if batches is None else len(batches))
+        yield from _seed_problems(inputs, len(inputs["batches"]) if are_digests else None)
     elif kind not in (EMBEDDED, STORED):
         yield f"inputs.kind is {kind!r}, not {GENERATED}, {EMBEDDED} or {STORED}"
     elif not _is_sha256(inputs.get("sha256")) or not _has_place(inputs):
@@ -290,12 +289,15 @@ def _count_problems(counts: Mapping[str, Any]) -> Iterator[str]:
 
 def _row_problems(key: str, rows: list[Any], form: Mapping[str, type]) -> Iterator[str]:
     for number, row in enumerate(rows):
-        fields = row if isinstance(row, dict) else {}
-        wrong = [name for name, kind in form.items() if not _is(fields.get(name), kind)]
-        has_no_digest = key == "outputs" and fields.get("sha256", "") is None  # floats that may differ
-        if not has_no_digest and not _is_sha256(fields.get("sha256")):
-            wrong.append("sha256")
+        wrong = _row_gaps(key, row if isinstance(row, dict) else {}, form)
         if wrong:
             yield f"{key}[{number}] lacks {', '.join(wrong)}"
     names = Counter(str(row.get("name")) for row in rows if isinstance(row, dict))
     yield from (f"{key} names {name} twice" for name, count in names.items() if count > 1)
+
+
+def _row_gaps(key: str, row: Mapping[str, Any], form: Mapping[str, type]) -> list[str]:
+    """The fields that a row lacks; outputs that may differ in their last bits have no fingerprint."""
+    wrong = [name for name, kind in form.items() if not _is(row.get(name), kind)]
+    has_digest = _is_sha256(row.get("sha256")) or (key == "outputs" and row.get("sha256", "") is None)
+    return wrong if has_digest else [*wrong, "sha256"]

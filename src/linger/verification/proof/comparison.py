@@ -98,6 +98,11 @@ class RecordingComparison:
         rows: list[TensorRow | FloatRow] = [*self.rows.values(), *self.output_rows.values()]
         return sum(row.differing for row in rows)
 
+    @property
+    def float_error(self) -> float:
+        """The largest difference of outputs that need not be equal."""
+        return max((row.error for row in self.output_rows.values() if not row.is_exact), default=0.0)
+
     def add(self, recording: Recording) -> Batch:
         """Run one batch and compare everything.
 

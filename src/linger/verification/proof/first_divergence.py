@@ -86,12 +86,9 @@ class _CutFile:
     def _run_up_to(self, name: str) -> tuple[NDArray[np.bool_], Array]:
         """Where a tensor differs when the file ends with it, and its values."""
         want, have = self.batch.reference[name], self.session.run_up_to(name, self.batch.feeds)
-        producer = self._producer(name)
+        producer = _producer(self.session.model.graph, name)
         is_exact = want.dtype.kind != "f" or producer.op_type == "DequantizeLinear" or is_quantising(producer)
         return (unequal if is_exact else far_apart)(want, have), have
-
-    def _producer(self, name: str) -> ir.Node:
-        return next(node for node in self.session.model.graph if any(o.name == name for o in node.outputs))
 
     def divergence(self, name: str, first: Divergence) -> Divergence:
         """The difference in a tensor, which is that of `first` or comes before it."""
@@ -100,10 +97,14 @@ class _CutFile:
             differs, have = self._run_up_to(name)
             index, expected, found = first_index(differs, self.batch.reference[name], have)
             made = replace(first, tensor=name, index=index, expected_by="numpy", expected=expected, found=found)
-        node = _layer(self._producer(name))
+        node = _layer(_producer(self.session.model.graph, name))
         varying = [v.name for v in node.inputs if v is not None and v.name and _varies(v)]
         inputs = {name: not self.differs(name) for name in varying}
         return replace(made, node=describe(node), op_type=node.op_type, inputs=inputs)
+
+
+def _producer(graph: ir.Graph, name: str) -> ir.Node:
+    return next(node for node in graph if any(o.name == name for o in node.outputs))
 
 
 def _layer(node: ir.Node) -> ir.Node:
@@ -153,7 +154,7 @@ def look_inside(comparison: RecordingComparison) -> Divergence | None:
     levels = {comparison.way.label(level): level for level in comparison.way.levels}
     if first is None or batch is None or first.found_by not in levels or first.inputs_agree is False:
         return first
-    node = next(n for n in comparison.model.graph if any(o.name == first.tensor for o in n.outputs))
+    node = _producer(comparison.model.graph, first.tensor)
     if not inner_graphs(node):
         return first
     way = replace(comparison.way, levels=(levels[first.found_by],))
@@ -194,19 +195,24 @@ class _Runs:
 def _runs(node: ir.Node, values: Arrays) -> _Runs | None:
     """How a node runs its body; None where that cannot be repeated outside the node."""
     inputs = [None if v is None else values.get(v.name or "") for v in node.inputs]
-    if node.op_type == "If" and inputs[0] is not None:
-        branch = node.attributes["then_branch" if _is_true(inputs[0]) else "else_branch"]
-        return _Runs(branch.as_graph(), lambda _: iter([{}]))
-    are_known = all(v is None or a is not None for v, a in zip(node.inputs, inputs, strict=True))
-    if "body" not in node.attributes or not are_known:
+    if node.op_type == "If":
+        return None if inputs[0] is None else _branch(node, inputs[0])
+    if "body" not in node.attributes or any(
+        a is None and v is not None for v, a in zip(node.inputs, inputs, strict=True)
+    ):
         return None
     body = node.attributes["body"].as_graph()
     if node.op_type == "Loop":
         return _Runs(body, lambda last: _loop(body, inputs, last))
-    if node.op_type == "Scan" and not {"scan_input_axes", "scan_input_directions"} & set(node.attributes):
-        count = node.attributes["num_scan_inputs"].as_int()
-        return _Runs(body, lambda last: _scan(body, inputs, count, last))
-    return None
+    if node.op_type != "Scan" or {"scan_input_axes", "scan_input_directions"} & set(node.attributes):
+        return None
+    count = node.attributes["num_scan_inputs"].as_int()
+    return _Runs(body, lambda last: _scan(body, inputs, count, last))
+
+
+def _branch(node: ir.Node, condition: Array) -> _Runs:
+    branch = node.attributes["then_branch" if _is_true(condition) else "else_branch"]
+    return _Runs(branch.as_graph(), lambda _: iter([{}]))
 
 
 def _loop(body: ir.Graph, inputs: list[Any], last: Arrays) -> Iterator[dict[str, Array]]:

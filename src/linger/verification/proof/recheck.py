@@ -189,11 +189,13 @@ def _arrays(content: bytes) -> Feeds:
 def _row_problems(kind: str, said: Rows, found: Rows) -> Iterator[str]:
     """Where the certificate's rows and the rows of the new result differ, tensor by tensor."""
     before, now = ({row["name"]: row for row in rows} for rows in (said, found))
-    gone, extra = [n for n in before if n not in now], [n for n in now if n not in before]
-    if gone:
-        yield f"the file has no {kind} {listing(gone, limit=_MOST_NAMED)}"
-    if extra:
-        yield f"the certificate lacks {kind} {listing(extra, limit=_MOST_NAMED)}"
+    for names, text in (
+        (before.keys() - now.keys(), "the file has no"),
+        (now.keys() - before.keys(), "the certificate lacks"),
+    ):
+        if names:
+            in_order = [name for name in (*before, *now) if name in names]
+            yield f"{text} {kind} {listing(in_order, limit=_MOST_NAMED)}"
     changes = {name: _changes(row, now[name]) for name, row in before.items() if name in now}
     changed = [f"{name} ({', '.join(texts)})" for name, texts in changes.items() if texts]
     if changed:

@@ -60,16 +60,15 @@ def verify_file(
         flips.add(comparison, batch)
         kept.add(batch.feeds)
     cause = _explain(loaded, comparison)
-    outputs = list(comparison.output_rows.values())
     return Verification(
         rows=list(comparison.rows.values()),
         batches=comparison.batches,
         first=comparison.first,
         missing=tuple(comparison.missing),
-        output_differences=sum(row.differing for row in outputs),
-        float_error=max((row.error for row in outputs if not row.is_exact), default=0.0),
+        output_differences=sum(row.differing for row in comparison.output_rows.values()),
+        float_error=comparison.float_error,
         levels=way.levels,
-        outputs=outputs,
+        outputs=list(comparison.output_rows.values()),
         cause=cause,
         expected_by=way.recorded_by if comparison.has_recorded else "numpy",
         flips=() if comparison.missing else flips.found,
