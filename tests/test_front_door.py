@@ -10,12 +10,13 @@ import sys
 import pytest
 
 import linger
+import linger.checks
 import linger.graph
 import linger.onnx
 from linger.front_door import front_door
 from tests.conftest import REPOSITORY
 
-PACKAGES = (linger, linger.onnx, linger.graph)
+PACKAGES = (linger, linger.onnx, linger.graph, linger.checks)
 PIPELINE = (
     *("wb_analyse", "trace_layers", "init", "compare_layers", "onnx", "convert_dialect", "check"),
     *("record", "verify", "Session", "compare", "write_vectors", "LingerError"),
@@ -106,3 +107,43 @@ print(linger.__file__, linger.LingerError.__name__, len(dir(linger)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert done == [str(tmp_path / "linger.zip/linger/__init__.py"), "LingerError", str(len(dir(linger)))]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What public functions return, by name."""
+    import torch
+
+    from tests.support.models import small_net
+
+    folder = tmp_path_factory.mktemp("results")
+    model, x = small_net()
+    net = folder / "net.onnx"
+    linger.onnx.export(model, (x,), net)
+    compared = linger.onnx.compare(model, net, (x,))
+    with linger.onnx.operator("aten::asinh", to="Asinh") as operator:
+        pass
+    torch.save(torch.nn.Conv2d(3, 4, 3).state_dict(), folder / "weights.pt")
+    return {
+        "check": linger.check(net, "venus"),
+        "repair": linger.repair(net),
+        "record": next(iter(linger.record(model, (x,)))),
+        "verify": linger.verify(model, net, (x,)),
+        "compare": linger.compare(net, net),
+        "write_vectors": linger.write_vectors(net, folder / "vectors"),
+        "onnx.compare": compared,
+        "an output of onnx.compare": compared.outputs[0],
+        "onnx.operator": operator,
+        "onnx.attach_bodies": linger.onnx.attach_bodies(linger.graph.load(net)),
+        "Session": linger.Session(net),
+        "Switches": linger.Switches(add=False),
+        "FixedPoint": linger.FixedPoint(8, 7),
+    }
+
+
+@pytest.mark.needs_torch
+def test_a_result_is_shown_in_one_short_line(results):
+    for name, result in results.items():
+        assert re.fullmatch(r".{1,199}", repr(result)), name
+    assert repr(results["Switches"]) == "Switches(add=False)"
+    assert repr(results["onnx.compare"]) == "ModelComparison(1 output on 1 input, all within tolerance)"

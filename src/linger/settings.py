@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class Settings:
         return cls(shared=Path(folder) if folder else None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Switches:
     """Which functions of one model become integer ops, and whether its batch norms learn their statistics.
 
@@ -75,6 +75,10 @@ class Switches:
     bmm: bool = True
     channel_shuffle: bool = True
     freezes_batch_norm: bool = False
+
+    def __repr__(self) -> str:
+        changed = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != f.default]
+        return f"Switches({', '.join(changed)})"
 
     def __post_init__(self) -> None:
         wrong = [f"{name}={value!r}" for name, value in asdict(self).items() if not isinstance(value, bool)]

@@ -258,7 +258,7 @@ def test_nothing_compared_is_not_ok(tmp_path):
 def test_the_table_is_its_text_and_the_interpreter_shows_one_line(tmp_path, capsys):
     found = linger.onnx.compare(Twice(), text_model(tmp_path, TWICE), whole(3))
     assert capsys.readouterr() == ("", "")
-    assert repr(found) == f"<{str(found).splitlines()[0]}>"
+    assert repr(found) == f"ModelComparison({str(found).splitlines()[0]})"
     heading, columns, row = str(found).splitlines()
     assert heading == "1 output on 1 input, all within tolerance"
     assert columns.split() == ["output", "type", "shape", "max", "abs", "max", "rel", "tolerance"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from linger.errors import LingerError, UsageError, listing
@@ -58,14 +59,14 @@ def _module(place: str) -> ModuleType:
         raise UsageError(f"{place}: it cannot be imported ({type(error).__name__}: {error}).") from error
 
 
-def _attribute(module: ModuleType, place: str, name: str) -> Any:
+def _attribute(module: ModuleType, place: str, name: str) -> object:
     if not hasattr(module, name):
         known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise UsageError(f"{place}: there is no {name!r} in it. It has {listing(known, limit=8) or 'nothing to call'}.")
     return getattr(module, name)
 
 
-def _made(found: Any, text: str) -> nn.Module:
+def _made(found: object, text: str) -> nn.Module:
     if not isinstance(found, nn.Module) and callable(found):
         try:
             found = found()
@@ -98,18 +99,22 @@ def load_inputs(path: Path) -> tuple[torch.Tensor, ...]:
     """
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file. Give an .npz or .npy file with a typical input.")
-    try:
-        with path.open("rb") as file:
-            found = np.load(file, allow_pickle=False)
-            arrays = [found[name] for name in found.files] if isinstance(found, np.lib.npyio.NpzFile) else [found]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{path}: this is not a readable .npz or .npy file ({error}).") from error
+    arrays = _read_arrays(path)
     if not arrays:
         raise UsageError(f"{path}: there is no array in it.")
     wrong = [str(array.dtype) for array in arrays if array.dtype.kind not in "biufc"]
     if wrong:
         raise UsageError(f"{path}: a model takes numbers, and this holds {listing(wrong)}. Give arrays of numbers.")
     return tuple(torch.from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array) for array in arrays)
+
+
+def _read_arrays(path: Path) -> list[NDArray[Any]]:
+    try:
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            return [found[name] for name in found.files] if isinstance(found, np.lib.npyio.NpzFile) else [found]
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(f"{path}: this is not a readable .npz or .npy file ({error}).") from error
 
 
 def random_input(text: str) -> tuple[torch.Tensor]:

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from linger.cli.shapes import HELP, read_shapes
 from linger.cli.terminal import console
 from linger.errors import UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 from linger.files import write_atomically
 
 
@@ -39,14 +42,10 @@ def run(
     results = session.intermediates(feeds) if every else dict(zip(names, session.run(None, feeds), strict=True))
     if output is not None:
         write_atomically(output, npz_content(results))
-    rows = [
-        (
-            name,
-            str(a.dtype),
-            "×".join(map(str, a.shape)),
-            f"{a.min():g}" if a.size else "",
-            f"{a.max():g}" if a.size else "",
-        )
-        for name, a in results.items()
-    ]
+    rows = [(name, *_cells(array)) for name, array in results.items()]
     console().print(table(str(model), ("tensor", "type", "shape", "min", "max"), rows))
+
+
+def _cells(array: NDArray[Any]) -> tuple[str, ...]:
+    limits = (f"{array.min():g}", f"{array.max():g}") if array.size else ("", "")
+    return str(array.dtype), "×".join(map(str, array.shape)), *limits

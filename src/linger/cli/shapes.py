@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from linger.errors import UsageError, listing
@@ -25,24 +25,31 @@ def read_shapes(texts: Sequence[str], session: Session) -> dict[str, tuple[int, 
     """
     from linger.verification.feeds import generated_shapes
 
-    shapes = generated_shapes(session)
     declared = {i.name: i.shape for i in session.get_inputs()}
-    wrong = []
+    shapes, wrong = generated_shapes(session), []
     for text in texts:
-        name, _, sizes = text.rpartition("=")
-        name = name or (next(iter(declared)) if len(declared) == 1 else "")
-        if _SIZES.fullmatch(sizes) is None:
-            wrong.append(f"{text} (no sizes: they look like 1x3x48x64)")
-        elif name not in declared:
-            wrong.append(f"{text} (no such input: there are {listing(declared)})")
+        name, sizes, problem = _read(text, declared)
+        if problem:
+            wrong.append(f"{text} ({problem})")
         else:
-            given = tuple(int(part) for part in re.split("[x×]", sizes))
-            if not _fits(given, declared[name]):
-                wrong.append(f"{text} ({name} is {'x'.join(str(d) for d in declared[name])} in the file)")
-            shapes[name] = given
+            shapes[name] = sizes
     if wrong:
         raise UsageError(f"--shape does not fit the file: {listing(wrong)}. Give name=sizes for its inputs.")
     return shapes
+
+
+def _read(text: str, declared: Mapping[str, Sequence[int | str | None]]) -> tuple[str, tuple[int, ...], str]:
+    """The name and the sizes of one text, or what is wrong with it."""
+    name, _, sizes = text.rpartition("=")
+    if not name and len(declared) == 1:
+        (name,) = declared
+    if _SIZES.fullmatch(sizes) is None:
+        return name, (), "no sizes: they look like 1x3x48x64"
+    if name not in declared:
+        return name, (), f"no such input: there are {listing(declared)}"
+    given = tuple(int(part) for part in re.split("[x×]", sizes))
+    fits = _fits(given, declared[name])
+    return name, given, "" if fits else f"{name} is {'x'.join(map(str, declared[name]))} in the file"
 
 
 def _fits(given: Sequence[int], declared: Sequence[int | str | None]) -> bool:

@@ -53,7 +53,7 @@ def verify(
         raise UsageError(
             "verify: Missing argument: the ONNX file, or --certificate with a certificate that lies beside its file."
         )
-    has_given = recordings is not None or inputs is not None or write_certificate is not None or bool(shape)
+    given = (recordings, inputs, write_certificate, shape or None)
     result = prove(
         recordings,
         model,
@@ -62,7 +62,7 @@ def verify(
         batches=batches,
         seed=seed,
         certificate=write_certificate,
-        sizes=0 if has_given else OWN_TRIALS,
+        sizes=OWN_TRIALS if all(value is None for value in given) else 0,
     )
     _show(result, f"{model}: {result.summary()}", every=every, as_json=as_json)
     if not result.ok:

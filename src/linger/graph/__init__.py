@@ -4,5 +4,9 @@
 from linger.front_door import front_door
 
 __getattr__, __dir__, __all__ = front_door(
-    __name__, ("load", "find", "insert", "replace", "remove", "extract", "new_model", "save")
+    __name__,
+    (
+        *("load", "find", "insert", "replace", "remove", "extract", "new_model", "save"),
+        *("island_findings", "fill_float_islands"),
+    ),
 )

@@ -43,7 +43,7 @@ class OutputComparison:
     note: str = ""
 
     def __repr__(self) -> str:
-        return f"<output {' '.join(cell for cell in self.cells() if cell)}>"
+        return f"OutputComparison({' '.join(cell for cell in self.cells() if cell)})"
 
     def cells(self) -> tuple[str, ...]:
         """The row as text."""
@@ -79,7 +79,7 @@ class ModelComparison:
         return f"{counted(len(self.outputs), 'output')} on {counted(self.runs, 'input')}, {verdict}"
 
     def __repr__(self) -> str:
-        return f"<{self.summary()}>"
+        return f"ModelComparison({self.summary()})"
 
     def __str__(self) -> str:
         lines = [self.summary()]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -13,8 +14,10 @@ from linger.reporting.plots import draw_differences
 from linger.verification.devices.comparison_result import FileComparison, TensorDifference
 
 SHOWN_ROWS = 20
-_COLUMNS = ("tensor", "op", "type", "values", "differ", "largest", "mean", "first at", "a", "b", "real", "scale")
-_MORE = ("saturated", "matched by", "notes")
+_COLUMNS = (
+    *("tensor", "op", "type", "values", "differ", "largest", "mean", "first at", "a", "b", "real", "scale"),
+    *("saturated", "matched by", "notes"),
+)
 _TEXTS = frozenset({"tensor", "op", "type", "matched by", "notes"})
 
 
@@ -27,15 +30,19 @@ def comparison_table(result: FileComparison, *, is_whole: bool = False) -> Table
     rows = list(result.rows) if is_whole else _most_important(result)
     made = Table(title=Text(f"a: {result.a}\nb: {result.b}"), title_justify="left")
     cells = [_cells(row) for row in rows]
-    used = [i for i, column in enumerate((*_COLUMNS, *_MORE)) if column == "tensor" or any(c[i] for c in cells)]
-    for i in used:
-        column = (*_COLUMNS, *_MORE)[i]
+    used = _used_columns(cells)
+    for column in (_COLUMNS[i] for i in used):
         made.add_column(column, justify="left" if column in _TEXTS else "right")
     for row, texts in zip(rows, cells, strict=True):
         made.add_row(*(Text(texts[i]) for i in used), style="" if row.ok else "red")
     if len(rows) < len(result.rows):
         made.caption = Text(f"… {len(result.rows) - len(rows)} more tensors; --all shows them")
     return made
+
+
+def _used_columns(cells: Sequence[Sequence[str]]) -> list[int]:
+    """The names of the tensors, and every other column with some content."""
+    return [0, *(i for i in range(1, len(_COLUMNS)) if any(texts[i] for texts in cells))]
 
 
 def unmatched_table(result: FileComparison, *, is_whole: bool = False) -> Table | None:

@@ -8,9 +8,10 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linger.analysis.blocks import Histogram
 from linger.errors import UsageError, listing
@@ -110,22 +111,27 @@ def draw_differences(
         raise UsageError(f"{path}: there is no tensor to draw.")
     figure = _figure(path, min(max(6.0, 0.16 * len(names) + 2), _WIDEST), 4.5)
     axes = figure.add_subplot()
-    top = max((n for n in largest if math.isfinite(n)), default=0.0) or 1.0
-    heights = [n if math.isfinite(n) else 2 * top for n in largest]
-    axes.bar(range(len(names)), heights, color=[_GREY if real else _BLUE for real in are_real])
-    first = next((i for i, n in enumerate(largest) if n), None)
-    if first is not None:
-        axes.axvline(first, color=_RED, linewidth=1, linestyle="--", label=f"first: {names[first]}")
-        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False)
-    if top > _LINEAR_TO:
-        axes.set_yscale("symlog", linthresh=_LINEAR_TO)
-        axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_ylim(bottom=0)
+    colours = [_GREY if real else _BLUE for real in are_real]
+    _draw_bars(axes, names, np.asarray(largest, dtype=float), colours)
     axes.set_ylabel("largest difference, LSB (grey: real numbers)" if any(are_real) else "largest difference, LSB")
     step = -(-len(names) // _MOST_LABELS)
     axes.set_xticks(range(0, len(names), step), [names[i] for i in range(0, len(names), step)], rotation=90, fontsize=6)
     axes.set_title(title, loc="left", fontsize=10)
     _save(figure, path)
+
+
+def _draw_bars(axes: Axes, names: Sequence[str], largest: NDArray[np.float64], colours: Sequence[str]) -> None:
+    """Bars, the infinite ones twice as high as the highest other; a line at the first that is not zero."""
+    top = float(largest[np.isfinite(largest)].max(initial=0.0)) or 1.0
+    axes.bar(range(len(names)), np.where(np.isfinite(largest), largest, 2 * top), color=colours)
+    differing = np.flatnonzero(largest)
+    if differing.size:
+        axes.axvline(differing[0], color=_RED, linewidth=1, linestyle="--", label=f"first: {names[differing[0]]}")
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False)
+    if top > _LINEAR_TO:
+        axes.set_yscale("symlog", linthresh=_LINEAR_TO)
+        axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(bottom=0)
 
 
 def require_picture(path: Path) -> None:
@@ -149,7 +155,7 @@ def _figure(path: Path, width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _save(figure: Any, path: Path) -> None:
+def _save(figure: Figure, path: Path) -> None:
     content = io.BytesIO()
     # no date and fixed ids: the same data gives the same file
     from matplotlib import rc_context
