@@ -116,7 +116,7 @@ def _unpacked_names(model: ir.Model, target: Target) -> list[Finding]:
 
 def _inferred(model: ir.Model) -> ir.Model:
     """A copy with the types and shapes that follow from each other, as far as that goes."""
-    copy = ir.from_proto(ir.to_proto(model))
+    copy = copied(model)
     try:
         attach_functions(copy)
         proto = ir.to_proto(copy)

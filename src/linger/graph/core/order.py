@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import TypeVar
 
 import onnx_ir as ir
@@ -30,29 +30,31 @@ def in_order(place: GraphPlace) -> list[ir.Node]:
     nodes = list(place.graph)
     position = {node: index for index, node in enumerate(nodes)}
     needs = [_needed_positions(node, position) for node in nodes]
-    if all(all(n < index for n in needed) for index, needed in enumerate(needs)):
-        return nodes
-    users: list[list[int]] = [[] for _ in nodes]
-    for index, needed in enumerate(needs):
-        for maker in needed:
-            users[maker].append(index)
-    open_needs = [len(needed) for needed in needs]
-    ready = [index for index, count in enumerate(open_needs) if not count]
-    heapify(ready)
-    found = []
-    while ready:
-        index = heappop(ready)
-        found.append(nodes[index])
-        for user in users[index]:
-            open_needs[user] -= 1
-            if not open_needs[user]:
-                heappush(ready, user)
+    found = _positions_in_order(needs)
     if len(found) < len(nodes):
         circle = [describe(nodes[index]) for index in find_circle(dict(enumerate(needs)))]
         raise GraphError(
             f"{place.name}: nodes depend on each other in a circle: "
             f"{listing([*circle, circle[0]], limit=_SHOWN)}. No order can run them; break the circle or export again."
         )
+    return [nodes[index] for index in found]
+
+
+def _positions_in_order(needs: Sequence[Collection[int]]) -> list[int]:
+    """Positions, each after those that it needs, otherwise rising; without those that wait for a circle."""
+    users: list[list[int]] = [[] for _ in needs]
+    for index, needed in enumerate(needs):
+        for maker in needed:
+            users[maker].append(index)
+    open_needs = [len(needed) for needed in needs]
+    ready = [index for index, count in enumerate(open_needs) if not count]  # rising, so it is a heap
+    found = []
+    while ready:
+        found.append(heappop(ready))
+        for user in users[found[-1]]:
+            open_needs[user] -= 1
+            if not open_needs[user]:
+                heappush(ready, user)
     return found
 
 

@@ -179,21 +179,20 @@ def check_node(node: ir.Node, schema: OpSchema) -> None:
     missing = [n for n, a in schema.attributes.items() if a.required and n not in node.attributes]
     if missing:
         wrong.append(f"it needs the attributes {listing(missing)}")
-    for used in _types_by_parameter(node, schema).values():
-        if len(set(used.values())) > 1:
-            wrong += [f"its inputs must have one type, but {listing(f'{n} is {t}' for n, t in used.items())}"]
+    wrong += _mixed_types(node, schema)
     if wrong:
         raise UsageError(f"{node.op_type}: {'; '.join(wrong)}.")
 
 
-def _types_by_parameter(node: ir.Node, schema: OpSchema) -> dict[str, dict[str, str]]:
-    """For every type parameter of the op, the element types of the inputs it stands for."""
+def _mixed_types(node: ir.Node, schema: OpSchema) -> list[str]:
+    """What is wrong with inputs of different types where the op has one type parameter for them."""
     types: dict[str, dict[str, str]] = {}
     for index, value in enumerate(node.inputs):
         formal = formal_input(schema, index)
         if value is not None and value.dtype is not None and formal is not None and formal.is_homogeneous:
             types.setdefault(str(formal.type_str), {})[value.name or "?"] = value.dtype.name.lower()
-    return types
+    mixed = [used for used in types.values() if len(set(used.values())) > 1]
+    return [f"its inputs must have one type, but {listing(map(' is '.join, used.items()))}" for used in mixed]
 
 
 def _range(low: int, high: int) -> str:

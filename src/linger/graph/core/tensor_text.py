@@ -67,15 +67,19 @@ def _parse(text: str) -> tuple[ir.TensorType, ir.Shape | None] | str:
     element = ELEMENT_TYPES.get(found["element"])
     if element is None:
         return f"{text!r}: there is no element type {found['element']!r}. Known are {listing(ELEMENT_TYPES, limit=99)}."
-    if found["dims"] is None:
-        return ir.TensorType(element), ir.Shape([])
-    if not found["dims"].strip():
+    if found["dims"] is not None and not found["dims"].strip():
         return ir.TensorType(element), None
-    sizes = [d.strip() for d in found["dims"].split(",")]
-    wrong = [repr(d) for d in sizes if not _SIZE.fullmatch(d)]
+    sizes = [] if found["dims"] is None else [size.strip() for size in found["dims"].split(",")]
+    wrong = [repr(size) for size in sizes if not _SIZE.fullmatch(size)]
     if wrong:
         return f"{text!r}: {listing(wrong)} is no size. Write a number, a name, or '?' for any size."
-    return ir.TensorType(element), ir.Shape([None if d == _OPEN else int(d) if d.isdecimal() else d for d in sizes])
+    return ir.TensorType(element), ir.Shape(map(_size, sizes))
+
+
+def _size(text: str) -> int | str | None:
+    if text == _OPEN:
+        return None
+    return int(text) if text.isdecimal() else text
 
 
 def type_of(value: ir.Value) -> str:

@@ -116,21 +116,28 @@ def drop_unused(
         The removed nodes.
     """
     removed: dict[ir.Node, None] = {}
-    waiting = [value for value in values if value is not None]
+    waiting = list(values)
     while waiting:
         value = waiting.pop()
-        node, graph = value.producer(), value.graph
-        if is_used(value) or value.is_graph_input() or graph is None:
+        if value is None or is_used(value) or value.is_graph_input():
             continue
+        node = value.producer()
         if node is None:
-            graph.initializers.pop(value.name or "", None)
-        elif not any(map(is_used, node.outputs)) and (_is_constant(node) or not constants_only) and node not in removed:
-            waiting += inputs_within(node) if upstream else []
+            _drop_initializer(value)
+        elif node not in removed and _may_go(node, constants_only=constants_only):
+            if upstream:
+                waiting += inputs_within(node)
             release_inputs(node)
             removed[node] = None
     remove_nodes(removed)
     return list(removed)
 
 
-def _is_constant(node: ir.Node) -> bool:
-    return node.op_type == "Constant" and not node.domain
+def _drop_initializer(value: ir.Value) -> None:
+    if value.graph is not None:
+        value.graph.initializers.pop(value.name or "", None)
+
+
+def _may_go(node: ir.Node, *, constants_only: bool) -> bool:
+    is_constant = node.op_type == "Constant" and not node.domain
+    return node.graph is not None and (is_constant or not constants_only) and not any(map(is_used, node.outputs))

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from linger.graph.core.tensor_types import infer_outputs
 Build = Callable[..., Any]
 """`build(g, *tensors)`: makes nodes with the builder `g` and returns the resulting tensor, or a tuple of them."""
 
+TensorKind = tuple[ir.TensorType, ir.Shape | None]
 _FIRST_OPSETS = {9: 19, 10: 21, 11: 23, 12: 24, 13: 25, 14: 28}
 """The IR version that came with an opset; runtimes of that time know no newer one."""
 
@@ -76,18 +78,31 @@ class GraphBuilder:
         attrs = make_attributes(op_type, attributes, schema)
         named = [self._named(x) if isinstance(x, str) else x for x in inputs]
         values = [self._input(op_type, i, named, schema) for i in range(len(named))]
-        names = [None] * _outputs if isinstance(_outputs, int) else list(_outputs)
-        self._refuse_taken([n for n in names if n is not None], _name)
-        title = self._node_names.choose(_name or f"{self._prefix}{op_type}")
-        node = ir.Node(domain, op_type, values, attributes=attrs, num_outputs=len(names), name=title)
-        self.made.append(node)
-        for index, (output, name) in enumerate(zip(node.outputs, names, strict=True)):
-            self._give_name(output, name, title if len(names) == 1 else f"{title}.{index}")
+        names: list[str | None] = [None] * _outputs if isinstance(_outputs, int) else list(_outputs)
+        node = self._node(domain, op_type, values, attrs, names, _name)
         if schema is not None:
             check_node(node, schema)
             infer_outputs(node, schema, self.opsets)
         self.nodes.append(node)
         return node.outputs[0] if len(names) == 1 else node.outputs
+
+    def _node(
+        self,
+        domain: str,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Sequence[ir.Attr],
+        names: Sequence[str | None],
+        name: str | None,
+    ) -> ir.Node:
+        """A node whose name and whose outputs' names are those asked for, or chosen."""
+        self._refuse_taken([n for n in names if n is not None], name)
+        title = self._node_names.choose(name or f"{self._prefix}{op_type}")
+        node = ir.Node(domain, op_type, inputs, attributes=attributes, num_outputs=len(names), name=title)
+        self.made.append(node)
+        for index, (output, wanted) in enumerate(zip(node.outputs, names, strict=True)):
+            self._give_name(output, wanted, title if len(names) == 1 else f"{title}.{index}")
+        return node
 
     def constant(self, content: Any, name: str | None = None) -> ir.Value:
         """An initializer with the content of an array."""
@@ -201,9 +216,7 @@ def new_model(
     """
     opsets = {"": opset} if isinstance(opset, int) else dict(opset)
     declared = parse_types(outputs) if isinstance(outputs, Mapping) else {}
-    twice = sorted(set(inputs) & set(outputs)) + [n for n in dict.fromkeys(outputs) if list(outputs).count(n) > 1]
-    if twice:
-        raise UsageError(f"{listing(twice)}: two inputs or outputs have the same name. Rename one.")
+    _refuse_repeated(inputs, outputs)
     arguments = [ir.Value(name=n, type=t, shape=s) for n, (t, s) in parse_types(inputs).items()]
     g = GraphBuilder(opsets, tensors=Names(inputs), reserved=list(outputs))
     results = results_of(build(g, *arguments), name)
@@ -216,6 +229,13 @@ def new_model(
     return ir.Model(graph, ir_version=ir_version, producer_name="linger")
 
 
+def _refuse_repeated(inputs: Iterable[str], outputs: Iterable[str]) -> None:
+    counts = Counter(list(outputs))
+    twice = sorted(counts.keys() & set(inputs)) + [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise UsageError(f"{listing(twice)}: two inputs or outputs have the same name. Rename one.")
+
+
 def _output(g: GraphBuilder, value: ir.Value, before: Sequence[ir.Value]) -> ir.Value:
     """An output of its own: an input, an initializer or a tensor that is an output already needs an Identity."""
     is_own = value.producer() in g.nodes and not any(value is other for other in before)
@@ -223,20 +243,27 @@ def _output(g: GraphBuilder, value: ir.Value, before: Sequence[ir.Value]) -> ir.
     return made
 
 
-def _name_outputs(g: GraphBuilder, outputs: Mapping[str, ir.Value], declared: Mapping[str, Any]) -> None:
-    wrong = []
+def _name_outputs(g: GraphBuilder, outputs: Mapping[str, ir.Value], declared: Mapping[str, TensorKind]) -> None:
     made = {v.name: v for v in (*g.initializers, *(o for node in g.made for o in node.outputs))}
+    wrong = []
     for name, value in outputs.items():
         if made.get(name, value) is not value:
             wrong.append(f"{name}: another tensor has this name")
-        if name in declared:
-            kind, shape = declared[name]
-            if value.dtype not in (None, kind.dtype):
-                wrong.append(f"{name}: it is declared as {kind.dtype.name.lower()}, but has type {type_of(value)}")
-            value.type, value.shape = kind, shape
-        if value.dtype is None:
-            wrong.append(f"{name}: its type does not follow from the inputs; give outputs={{{name!r}: 'float[…]'}}")
+        wrong += _declare(name, value, declared.get(name))
     if wrong:
         raise UsageError(f"{'; '.join(wrong)}.")
     for name, value in outputs.items():
         value.name = name
+
+
+def _declare(name: str, value: ir.Value, declared: TensorKind | None) -> list[str]:
+    """Give an output its declared type; what is wrong with it is returned."""
+    wrong = []
+    if declared is not None:
+        kind, shape = declared
+        if value.dtype not in (None, kind.dtype):
+            wrong.append(f"{name}: it is declared as {kind.dtype.name.lower()}, but has type {type_of(value)}")
+        value.type, value.shape = kind, shape
+    if value.dtype is None:
+        wrong.append(f"{name}: its type does not follow from the inputs; give outputs={{{name!r}: 'float[…]'}}")
+    return wrong

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 import onnx_ir as ir
@@ -54,7 +55,8 @@ def insert(
         if len(made) != 1 or made[0].producer() not in g.nodes:
             raise UsageError(f"{where}: the build function must return one tensor that its nodes make.")
         edit.place(g, graph, after=value.producer())
-        forget_downstream(edit, value, made[0], [node for node, _ in uses])
+        users = dict.fromkeys(node for node, _ in uses)
+        forget_downstream(edit, value, made[0], users)
         redirect(uses, made[0])
         if is_output:
             _give_type(made[0], value)
@@ -62,8 +64,8 @@ def insert(
             edit.set_aside_name(value)
             made[0].name = where
     changes = Changes()
-    users = [*dict.fromkeys(describe(node) for node, _ in uses), *(["the output"] if is_output else [])]
-    changes.note(where, f"{listing(n.op_type for n in g.nodes)} inserted, used by {listing(users)}")
+    names = [*map(describe, users), *(["the output"] if is_output else [])]
+    changes.note(where, f"{listing(n.op_type for n in g.nodes)} inserted, used by {listing(dict.fromkeys(names))}")
     return changes
 
 
@@ -150,20 +152,23 @@ def replace(
 
 def _group(nodes: list[ir.Node]) -> Match:
     """Nodes that go together: what they take from outside and what is used of them outside."""
-    graphs = {node.graph for node in nodes}
-    if len(graphs) != 1:
+    if len({node.graph for node in nodes}) != 1:
         raise UsageError(f"replace: {listing(map(describe, nodes)) or 'nothing'} must be nodes of one graph.")
-    around = {inner for node in nodes for inner in nodes_within(node)}
-    outputs = [o for node in nodes for o in node.outputs if o.is_graph_output() or not around.issuperset(o.consumers())]
+    made = [output for node in nodes for output in node.outputs]
+    outputs = _used_outside(nodes, made)
     if not outputs:
         raise UsageError(f"replace: nothing uses {listing(map(describe, nodes))}. Remove it instead.")
-    inputs = nodes[0].inputs if len(nodes) == 1 else _inputs_from_outside(nodes)
+    inputs = nodes[0].inputs if len(nodes) == 1 else _inputs_from_outside(nodes, made)
     return Match(tuple(inputs), tuple(nodes), tuple(outputs))
 
 
-def _inputs_from_outside(nodes: list[ir.Node]) -> list[ir.Value]:
-    own = {output for node in nodes for output in node.outputs}
-    return list(dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v not in own))
+def _used_outside(nodes: list[ir.Node], made: list[ir.Value]) -> list[ir.Value]:
+    around = {inner for node in nodes for inner in nodes_within(node)}
+    return [output for output in made if output.is_graph_output() or not around.issuperset(output.consumers())]
+
+
+def _inputs_from_outside(nodes: list[ir.Node], made: list[ir.Value]) -> list[ir.Value]:
+    return list(dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v not in made))
 
 
 def _substitute(edit: Transaction, place: Match, build: Build, now: dict[ir.Value, ir.Value]) -> list[str]:
@@ -172,12 +177,12 @@ def _substitute(edit: Transaction, place: Match, build: Build, now: dict[ir.Valu
     assert graph is not None  # it is a node of the model
     last = next(node for node in reversed(graph) if node in place.nodes)
     g = edit.builder(graph, f"{last.name or last.outputs[0].name}/")
-    current = dataclasses.replace(place, inputs=tuple(None if v is None else now.get(v, v) for v in place.inputs))
-    made = _built(g, current, build)
+    inputs = tuple(None if v is None else now.get(v, v) for v in place.inputs)
+    made = _built(g, dataclasses.replace(place, inputs=inputs), build)
     edit.place(g, graph, after=last)
     for old, new in zip(place.outputs, made, strict=True):
         now[old] = hand_over(edit, old, now.get(new, new), g if new.producer() in g.nodes else None)
-    used = [v for node in place.nodes for v in inputs_within(node)]
+    used = list(chain.from_iterable(map(inputs_within, place.nodes)))
     remove_nodes(place.nodes)
     drop_unused(used, constants_only=True)
     return [node.op_type for node in g.nodes]
@@ -239,16 +244,20 @@ def _bypass(edit: Transaction, node: ir.Node, changes: Changes, *, prune: bool) 
 
 def _obstacle(node: ir.Node) -> str | None:
     """Why a node cannot be taken out, or None."""
-    others = [o.name or "?" for o in node.outputs[1:] if is_used(o)]
-    if others:
+    used = list(filter(is_used, node.outputs))
+    if used and used != [node.outputs[0]]:
+        others = [str(o.name) for o in used if o is not node.outputs[0]]
         return f"makes {listing(others)} too, which is used"
-    if not node.outputs or not is_used(node.outputs[0]):
-        return None
-    source, output = node.inputs[0] if node.inputs else None, node.outputs[0]
+    return _bypass_obstacle(node) if used else None
+
+
+def _bypass_obstacle(node: ir.Node) -> str | None:
+    """Why the first input of a node cannot stand in for its first output, or None."""
+    source, output = next(iter(node.inputs), None), node.outputs[0]
     if source is None or inner_graphs(node):
         return "has no input that could stand in for what it makes"
     is_identity = (node.domain, node.op_type) == ("", "Identity")
-    if is_identity and output.is_graph_output() and not can_be_output(source, node.graph):
+    if is_identity and output.is_graph_output() and not can_be_output(source, output.graph):
         return f"is needed: the output {output.name} cannot be {source.name} itself"
     return None
 

@@ -70,7 +70,7 @@ def _boundary(
 
 
 def _needed_tensors(model: ir.Model, starts: Sequence[ir.Value], ends: Sequence[ir.Value]) -> set[ir.Value]:
-    """The tensors of the main graph that the ends are computed from, back to the starts, and those that nothing makes."""
+    """The tensors of the main graph that the ends are computed from, back to the starts."""
     seen: set[ir.Value] = set()
     waiting = list(ends)
     while waiting:
@@ -81,22 +81,22 @@ def _needed_tensors(model: ir.Model, starts: Sequence[ir.Value], ends: Sequence[
         node = value.producer()
         if value not in starts and node is not None:
             waiting += inputs_within(node)
+    unmade = sorted(v.name or "?" for v in seen if v.graph is None)
+    if unmade:
+        raise GraphError(f"extract: no node makes {listing(unmade)}, which is used. Repair the model first.")
     return seen
 
 
 def _require_complete(model: ir.Model, starts: Sequence[ir.Value], seen: set[ir.Value]) -> None:
-    """Refuse inputs of which there are too many or too few, and tensors that nothing makes."""
-    unmade = sorted(v.name or "?" for v in seen if v.graph is None)
-    if unmade:
-        raise GraphError(f"extract: no node makes {listing(unmade)}, which is used. Repair the model first.")
-    spare = [v.name or "?" for v in starts if v not in seen]
-    wrong = [f"the outputs do not depend on {listing(spare)}, leave it out"] if spare else []
-    missing = seen - set(starts) - set(model.graph.initializers.values())
-    open_ends = [v.name or "?" for v in model.graph.inputs if v in missing]
-    if open_ends:
-        wrong.append(f"the outputs also depend on {listing(open_ends)}, add it to the inputs")
-    if wrong:
-        raise UsageError(f"extract: {'; '.join(wrong)}.")
+    """Refuse inputs that the outputs do not need, and those that are missing."""
+    missing = seen.difference(starts, model.graph.initializers.values())
+    wrong = {
+        "the outputs do not depend on {}, leave it out": [v.name for v in starts if v not in seen],
+        "the outputs also depend on {}, add it to the inputs": [v.name for v in model.graph.inputs if v in missing],
+    }
+    sentences = [text.format(listing(map(str, names))) for text, names in wrong.items() if names]
+    if sentences:
+        raise UsageError(f"extract: {'; '.join(sentences)}.")
 
 
 def _cloned(model: ir.Model, starts: Sequence[ir.Value], ends: Sequence[ir.Value], made: set[ir.Value]) -> ir.Model:
@@ -122,12 +122,16 @@ def _cloned(model: ir.Model, starts: Sequence[ir.Value], ends: Sequence[ir.Value
     functions = [function.clone() for key, function in model.functions.items() if key in called]
     part = ir.Model(graph, ir_version=model.ir_version, producer_name=model.producer_name, functions=functions)
     own_types(part)
-    used = {"", *(node.domain for node in all_nodes(graph))}
-    for function in functions:
-        used |= {function.domain, *function.opset_imports}
-    for domain in graph.opset_imports.keys() - used:
-        del graph.opset_imports[domain]
+    _drop_unused_domains(part)
     return part
+
+
+def _drop_unused_domains(model: ir.Model) -> None:
+    used = {"", *(node.domain for node in all_nodes(model))}
+    for function in model.functions.values():
+        used |= {function.domain, *function.opset_imports}
+    for domain in model.graph.opset_imports.keys() - used:
+        del model.graph.opset_imports[domain]
 
 
 def _called(model: ir.Model, nodes: Sequence[ir.Node]) -> set[tuple[str, str, str]]:
@@ -147,13 +151,9 @@ def _complete_types(model: ir.Model, part: ir.Model) -> None:
     boundary = [*part.graph.inputs, *part.graph.outputs]
     if all(v.type is not None and v.shape is not None for v in boundary):
         return
-    whole = copied(model)
-    if any(is_dialect(node) or is_newer(node) for node in all_nodes(whole)):
-        with suppress(LingerError):  # a dialect file without functions shows its types with them
-            attach_functions(whole)
-    known = {value.name: value for value in defined_in(_inferred(whole)) if value.name}
+    known = {value.name: value for value in defined_in(_inferred(copied(model)))}
     for value in boundary:
-        learn_type(value, known.get(value.name or "", value))
+        learn_type(value, known.get(value.name, value))
     untyped = [v.name or "?" for v in boundary if v.type is None]
     if untyped:
         raise GraphError(
@@ -164,6 +164,9 @@ def _complete_types(model: ir.Model, part: ir.Model) -> None:
 
 def _inferred(model: ir.Model) -> ir.Graph:
     """The graph after onnx's shape inference, large weights left out of it; the graph itself where that fails."""
+    if any(is_dialect(node) or is_newer(node) for node in all_nodes(model)):
+        with suppress(LingerError):  # a dialect file without functions shows its types with them
+            attach_functions(model)
     for name, value in list(model.graph.initializers.items()):
         if value.const_value is not None and value.const_value.size > _LARGEST_KNOWN:
             model.graph.initializers.pop(name)

@@ -78,10 +78,10 @@ class Pattern:
         parameters = tuple(Wanted() for _ in list(inspect.signature(function).parameters)[1:])
         results = function(g, *parameters)
         outputs = tuple(results) if isinstance(results, (list, tuple)) else (results,)
-        if not outputs or not all(isinstance(o, Wanted) and o.node is not None for o in outputs):
+        if not outputs or any(getattr(output, "node", None) is None for output in outputs):
             raise UsageError(f"{name}: the pattern must return the tensors that its nodes make.")
-        needed = {id(n) for n in _upstream(outputs[0].node)}
-        spare = [n.op_type for n in g.nodes if id(n) not in needed]
+        needed = set(_upstream(outputs[0].node))
+        spare = [node.op_type for node in g.nodes if node not in needed]
         if spare:
             raise UsageError(
                 f"{name}: the first result of the pattern does not depend on {', '.join(spare)}. Return the last tensor first."
@@ -146,11 +146,14 @@ def _bind_node(wanted: WantedNode | None, node: ir.Node | None, binding: Binding
         return
     if (node.op_type, node.domain) != (wanted.op_type, wanted.domain) or not _fits(wanted.attributes, node, model):
         return
-    orders = [wanted.inputs]
-    if not wanted.domain and wanted.op_type in _COMMUTATIVE and len(wanted.inputs) == _PAIR:
-        orders.append(wanted.inputs[::-1])
-    for order in orders:
+    for order in _input_orders(wanted):
         yield from _bind_inputs(order, _trimmed(node.inputs), {**binding, wanted: node}, model)
+
+
+def _input_orders(wanted: WantedNode) -> list[Sequence[Any]]:
+    """The inputs of a node of a pattern, in both orders where the op does not mind."""
+    is_symmetric = not wanted.domain and wanted.op_type in _COMMUTATIVE and len(wanted.inputs) == _PAIR
+    return [wanted.inputs, wanted.inputs[::-1]] if is_symmetric else [wanted.inputs]
 
 
 def _trimmed(values: Sequence[ir.Value | None]) -> list[ir.Value | None]:
@@ -178,11 +181,8 @@ def _may_be_missing(wanted: Any) -> bool:
 
 
 def _bind_value(wanted: Any, value: ir.Value | None, binding: Binding, model: ir.Model) -> Iterator[Binding]:
-    if wanted is None:
-        if value is None:
-            yield binding
-    elif not isinstance(wanted, Wanted):
-        if value is not None and _is_constant(value, wanted):
+    if not isinstance(wanted, Wanted):
+        if _is_constant(value, wanted):
             yield binding
     elif wanted.node is None:
         if wanted not in binding or binding[wanted] is value:
@@ -191,8 +191,10 @@ def _bind_value(wanted: Any, value: ir.Value | None, binding: Binding, model: ir
         yield from _bind_node(wanted.node, value.producer(), binding, model)
 
 
-def _is_constant(value: ir.Value, number: Any) -> bool:
-    """Whether a tensor is known to be a number (a scalar or one element) or a list of numbers."""
+def _is_constant(value: ir.Value | None, number: Any) -> bool:
+    """Whether a tensor is known to be a number (a scalar or one element) or a list of numbers; None: whether it is left out."""
+    if value is None or number is None:
+        return value is number
     wanted = np.asarray(number)
     known = _constant_of(value)
     if known is None or known.size != wanted.size or known.dtype.kind not in "biuf":

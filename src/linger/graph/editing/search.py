@@ -46,14 +46,13 @@ def find(
     """
     types = None if op_type is None else {op_type} if isinstance(op_type, str) else set(op_type)
     domain = "" if domain == "ai.onnx" else domain
-    return [
-        node
-        for node in (all_nodes(model) if subgraphs else model.graph)
-        if (types is None or node.op_type in types)
-        and (domain is None or node.domain == domain)
-        and (name is None or _has_name(node, name))
-        and (where is None or where(node))
-    ]
+
+    def fits(node: ir.Node) -> bool:
+        has_type = types is None or node.op_type in types
+        has_domain = domain is None or node.domain == domain
+        return has_type and has_domain and (name is None or _has_name(node, name)) and (where is None or where(node))
+
+    return [node for node in (all_nodes(model) if subgraphs else model.graph) if fits(node)]
 
 
 def _has_name(node: ir.Node, name: str) -> bool:
@@ -113,8 +112,8 @@ class Scopes:
             by_name.setdefault(value.name or "", []).append(value)
         found, wrong = [], []
         for tensor in wanted:
-            name = (tensor.name or "") if isinstance(tensor, ir.Value) else tensor
-            same = [v for v in by_name.get(name, []) if not isinstance(tensor, ir.Value) or v is tensor]
+            name = tensor if isinstance(tensor, str) else tensor.name or ""
+            same = [v for v in by_name.get(name, []) if tensor in (name, v)]
             found += same[:1]
             if len(same) != 1:
                 wrong.append(_not_one(name, len(same), "tensor", by_name))

@@ -42,8 +42,7 @@ class _Snapshot:
         model.graph.opset_imports.update(self.opsets)
         for node, inputs in self.inputs.items():
             for index, value in enumerate(inputs):
-                if node.inputs[index] is not value:
-                    node.replace_input_with(index, value)
+                node.replace_input_with(index, value)
         for graph, (nodes, outputs, _) in self.graphs.items():
             graph.outputs[:] = outputs
             graph.remove([node for node in graph if node not in self.inputs])
@@ -129,13 +128,14 @@ class Transaction:
 
     def _refuse_strangers(self, builder: GraphBuilder, graph: ir.Graph) -> None:
         """Refuse nodes that read what they could not see in a graph."""
-        own = {*builder.initializers, *(o for node in builder.made for o in node.outputs)}
-        inner = {g for node in builder.made for g in inner_graphs(node)}
-        used = dict.fromkeys(v for node in builder.made for v in node.inputs if v is not None and v not in own)
-        foreign = [v.name or "?" for v in used if v.graph not in inner and not self.scopes.sees(graph, v)]
+        own, read = set(builder.initializers), []
+        for node in builder.made:  # those of inner graphs included
+            own.update(node.outputs, *(defined_in(inner) for inner in inner_graphs(node)))
+            read += [value for value in node.inputs if value is not None]
+        foreign = [v.name for v in dict.fromkeys(read) if v not in own and not self.scopes.sees(graph, v)]
         if foreign:
             raise GraphError(
-                f"{self._what}: {listing(foreign)} cannot be used here: removed, of another model or of "
+                f"{self._what}: {listing(map(str, foreign))} cannot be used here: removed, of another model or of "
                 "another sub-graph. Use tensors of this graph or of the graphs around it."
             )
 

@@ -112,39 +112,40 @@ class _Visit:
         """Everything that is wrong in this graph; what lies deeper is left in `inner`."""
         graph, found = self._graph, []
         if isinstance(graph, onnx.FunctionProto):
-            inputs, outputs, weights = list(graph.input), list(graph.output), []
+            defined, outputs = list(graph.input), list(graph.output)
         else:
-            inputs, outputs = [i.name for i in graph.input], [o.name for o in graph.output]
-            weights = [t.name for t in graph.initializer]
+            defined, outputs = [v.name for v in (*graph.input, *graph.initializer)], [o.name for o in graph.output]
             found += [*_value_flaws(graph), *_initializer_flaws(graph)]
-        if not _is_text((*inputs, *outputs, *weights, graph.name)):
+        if not _is_text((*defined, *outputs, graph.name)):
             return [*found, Flaw(NAME, f"names in the graph {graph.name!r} are no UTF-8 text")]
-        self.scopes[-1].update(inputs, weights)
-        used: dict[str, onnx.NodeProto] = {}
+        self.scopes[-1].update(defined)
         for node in graph.node:
-            wanted, made = list(node.input), list(node.output)
-            found += self._node_flaws(node, wanted, made)
+            found += self._node_flaws(node)
             if len(found) >= _MOST_FLAWS:
                 return found
-            self.scopes[-1].update(made)
-            for name in wanted:
-                used[name] = node
-        found += [Flaw(UNDEFINED, f"no node makes {n!r}, which {_describe(used[n])} uses") for n in self._missing(used)]
-        return found + [
-            Flaw(UNDEFINED, f"no node makes the output {n!r}") for n in outputs if not n or self._missing([n])
-        ]
+            self.scopes[-1].update(node.output)
+        return [*found, *self._undefined(outputs)]
+
+    def _undefined(self, outputs: Iterable[str]) -> Iterator[Flaw]:
+        """Tensors that nodes use or that are outputs, and that nothing makes."""
+        used = {name: node for node in self._graph.node for name in node.input}
+        for name in self._missing(used):
+            yield Flaw(UNDEFINED, f"no node makes {name!r}, which {_describe(used[name])} uses")
+        for name in outputs:
+            if not name or self._missing([name]):
+                yield Flaw(UNDEFINED, f"no node makes the output {name!r}")
 
     def _missing(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if not any(name in defined for defined in self.scopes)]
 
-    def _node_flaws(self, node: onnx.NodeProto, inputs: Sequence[str], outputs: Sequence[str]) -> list[Flaw]:
+    def _node_flaws(self, node: onnx.NodeProto) -> list[Flaw]:
         found = []
         attributes = list(node.attribute)
         names = [a.name for a in attributes]
         if not node.op_type:
             found.append(Flaw(NAME, "there are nodes without an op type"))
         if not _is_text(
-            (node.op_type, node.name, node.domain, node.overload, node.doc_string, *inputs, *outputs, *names)
+            (node.op_type, node.name, node.domain, node.overload, node.doc_string, *node.input, *node.output, *names)
         ):
             found.append(Flaw(NAME, f"the names of the node {_describe(node)} are no UTF-8 text"))
         if len(set(names)) < len(names):  # one of them would be lost, and what it holds would go on using tensors
@@ -240,23 +241,23 @@ def shape_problem(dims: Sequence[int]) -> str | None:
 def tensor_problem(tensor: onnx.TensorProto) -> str | None:
     """Why a tensor's content is not what its type and shape say, or None; data in other files is not looked at."""
     problem = shape_problem(tensor.dims)
-    if problem is not None:
-        return problem
-    if tensor.data_type not in _ELEMENTS:
-        return f"there is no element type {tensor.data_type}"
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return None
+    if problem is None and tensor.data_type not in _ELEMENTS:
+        problem = f"there is no element type {tensor.data_type}"
+    is_elsewhere = tensor.data_location == onnx.TensorProto.EXTERNAL
+    return problem if problem is not None or is_elsewhere else _content_problem(tensor)
+
+
+def _content_problem(tensor: onnx.TensorProto) -> str | None:
+    """Why a tensor holds more or less than its type and shape say, or None."""
     count, bits = prod(tensor.dims), _bits(tensor.data_type)
-    needed = -(-count * bits // _BYTE)
     if tensor.HasField("raw_data") and tensor.data_type != _TYPE.STRING:  # texts are never raw
-        present = len(tensor.raw_data)
+        present, needed, unit = len(tensor.raw_data), -(-count * bits // _BYTE), "bytes"
         is_right = present == needed or (bits == 6 and present == count)  # six bits are packed, or a byte each
-        return None if is_right else f"its shape {list(tensor.dims)} needs {needed} bytes, {present} are there"
-    items = _items(tensor.data_type, count, bits)
-    found = len(getattr(tensor, _LISTS.get(tensor.data_type, "int32_data")))
-    if found == items or (bits < _BYTE and found == count):
-        return None
-    return f"its shape {list(tensor.dims)} needs {items} items, {found} are there"
+    else:
+        present = len(getattr(tensor, _LISTS.get(tensor.data_type, "int32_data")))
+        needed, unit = _items(tensor.data_type, count, bits), "items"
+        is_right = present == needed or (bits < _BYTE and present == count)
+    return None if is_right else f"its shape {list(tensor.dims)} needs {needed} {unit}, {present} are there"
 
 
 def _bits(data_type: int) -> int:

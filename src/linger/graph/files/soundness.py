@@ -23,6 +23,7 @@ from onnx.defs import OpSchema
 from linger.errors import GraphError, listing
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.order import find_circle
+from linger.graph.core.unused import makers
 from linger.graph.core.walking import all_graphs, inner_graphs
 
 DEEPEST = 32
@@ -50,6 +51,8 @@ _OLDEST_OPSET = 7
 _SINGLE = OpSchema.FormalParameterOption.Single
 _LONGEST_SHAPE = 64
 _SHOWN_NODES = 8
+_Calls = dict[ir.OperatorIdentifier | None, Counter[ir.OperatorIdentifier]]
+"""How often the main graph (None) and each function call each function."""
 
 
 @dataclass(frozen=True)
@@ -161,10 +164,9 @@ def _cycle(owners: Mapping[ir.Graph, ir.Node | None]) -> list[Flaw]:
     """The nodes of one cycle, if there is any; a node waits for what the nodes inside it read."""
     waits: dict[ir.Node, list[ir.Node]] = {node: [] for graph in owners for node in graph}
     for node in waits:
-        for value in node.inputs:
-            producer = None if value is None else value.producer()
-            follower = None if producer is None else _at_level_of(node, producer, owners)
-            if producer is not None and follower is not None:
+        for producer in makers(node.inputs):
+            follower = _at_level_of(node, producer, owners)
+            if follower is not None:
                 waits[follower].append(producer)
     circle = [describe(node) for node in find_circle(waits)]
     if not circle:
@@ -184,26 +186,30 @@ def _at_level_of(node: ir.Node, producer: ir.Node, owners: Mapping[ir.Graph, ir.
 
 def _call_flaws(bodies: Mapping[ir.OperatorIdentifier | None, _Body]) -> list[Flaw]:
     """Functions that never end, that call too deep, or that unfold into too many."""
-    calls = {key: body.calls for key, body in bodies.items()}
+    calls: _Calls = {key: body.calls for key, body in bodies.items()}
     if endless := find_circle(calls):
         first, *others = endless
         names = listing((f"{key[0]}::{key[1]}" for key in (first, *others[::-1]) if key), limit=_SHOWN_NODES)
         reason = "functions call each other" if others else "function calls itself"
         return [Flaw(RECURSION, f"the {reason}: {names}")]
+    found, (deepest, nested) = [], _depth_and_nested_calls(calls)
+    if deepest > DEEPEST_CALL:
+        reason = f"its functions call each other {deepest} levels deep; at most {DEEPEST_CALL} are supported"
+        found.append(Flaw(DEPTH, reason))
+    allowed = MOST_NESTED_CALLS + sum(body.nodes for body in bodies.values())
+    if nested > allowed:
+        found.append(Flaw(UNFOLDING, f"its functions unfold into {nested} calls; at most {allowed} are supported"))
+    return found
+
+
+def _depth_and_nested_calls(calls: _Calls) -> tuple[int, int]:
+    """How deep functions call each other, and how many calls they make inside calls once all are unfolded."""
     depth: dict[ir.OperatorIdentifier | None, int] = {}
     unfolded: dict[ir.OperatorIdentifier | None, int] = {}  # the calls made inside one call
     for key in TopologicalSorter(calls).static_order():
         depth[key] = 1 + max((depth[callee] for callee in calls[key]), default=0)
         unfolded[key] = sum(number * (1 + unfolded[callee]) for callee, number in calls[key].items())
-    found, deepest = [], max(depth.values())
-    if deepest > DEEPEST_CALL:
-        reason = f"its functions call each other {deepest} levels deep; at most {DEEPEST_CALL} are supported"
-        found.append(Flaw(DEPTH, reason))
-    allowed = MOST_NESTED_CALLS + sum(body.nodes for body in bodies.values())
-    nested = max(unfolded[key] - made.total() for key, made in calls.items())
-    if nested > allowed:
-        found.append(Flaw(UNFOLDING, f"its functions unfold into {nested} calls; at most {allowed} are supported"))
-    return found
+    return max(depth.values()), max(unfolded[key] - made.total() for key, made in calls.items())
 
 
 @dataclass(frozen=True)
@@ -246,18 +252,23 @@ def _expected(op_type: str) -> _Expected | None:
     versions = _versions(op_type)
     if not versions:
         return None
+    required = [{name for name, a in schema.attributes.items() if a.required} for schema in versions]
+    return _Expected(
+        attributes=_agreed_kinds(versions),
+        required=frozenset(set.intersection(*required)),
+        inputs=min(_leading(schema.inputs) for schema in versions),
+        outputs=min(_leading(schema.outputs) for schema in versions),
+    )
+
+
+def _agreed_kinds(versions: Iterable[OpSchema]) -> dict[str, ir.AttributeType]:
+    """The kinds of the attributes that have the same one in all versions that have them."""
     kinds: dict[str, set[ir.AttributeType]] = {}
     for schema in versions:
         for name, attribute in schema.attributes.items():
             # onnx's stubs do not say that the kinds are an enumeration
             kinds.setdefault(name, set()).add(ir.AttributeType[attribute.type.name])  # type: ignore[attr-defined]
-    required = [{name for name, a in schema.attributes.items() if a.required} for schema in versions]
-    return _Expected(
-        attributes={name: next(iter(found)) for name, found in kinds.items() if len(found) == 1},
-        required=frozenset(set.intersection(*required)),
-        inputs=min(_leading(schema.inputs) for schema in versions),
-        outputs=min(_leading(schema.outputs) for schema in versions),
-    )
+    return {name: found.pop() for name, found in kinds.items() if len(found) == 1}
 
 
 def _leading(operands: Sequence[OpSchema.FormalParameter]) -> int:

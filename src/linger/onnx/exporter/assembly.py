@@ -18,6 +18,7 @@ from linger.errors import GraphError
 from linger.files import made_folder, write_atomically
 from linger.graph.core.tensor_types import infer_element_types
 from linger.graph.core.walking import all_nodes
+from linger.graph.files.model_io import copied
 from linger.graph.forms.attach_functions import attach_functions
 from linger.graph.forms.expand_dialect import expand_dialect
 from linger.graph.forms.to_qdq import to_qdq
@@ -88,7 +89,7 @@ def assemble(content: bytes, options: ExportOptions, *, is_wrapped: bool = False
 
 def _fixed_sizes(model: ir.Model) -> dict[str, tuple[int, ...]]:
     """The sizes of every tensor that has fixed ones, inferred through the bodies of dialect nodes."""
-    shaped = ir.from_proto(ir.to_proto(model))
+    shaped = copied(model)
     attach_functions(shaped)
     proto = ir.to_proto(shaped)
     del proto.graph.value_info[:]
