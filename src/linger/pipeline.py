@@ -47,11 +47,13 @@ def init(
     As documented, `torch.onnx.export` is `linger.onnx.export` from then on; `linger.restore()` undoes that.
 
     Args:
-        model: The float model, or one that `trace_layers` has fused. Changed in place.
+        model: The float model, as it is or after `trace_layers` and `normalize_layers`, whose limits the integers
+            keep. Changed in place.
         config_file: Reserved for settings files; must be None.
         disable_module: Layer types that stay float.
         disable_submodel: Dotted names of parts that stay float, with everything inside; `*` at the end matches any.
-        quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for.
+        quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for, but
+            embeddings, which must be named, here or to `quant_module`. A fused pair counts as its convolution too.
         parameter_bits: Width of the weights.
         mode: `QuantMode.QValue`: scales are powers of two.
         target: The chip whose arithmetic is simulated ("venus", "arcs", "venusA"), and whose limits an export keeps.

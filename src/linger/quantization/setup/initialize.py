@@ -6,10 +6,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import is_parametrized
 
 from linger.constraint.batch_norm import as_batch_norm, freeze_statistics
@@ -17,7 +19,7 @@ from linger.constraint.conv_bn import ConvBN, counts_as, freeze_batch_norms, lay
 from linger.constraint.limits import AHEAD_RELU, Normalized, limits_of
 from linger.constraint.marks import QUANTIZATION, QUANTIZED, QuantChoice, Types, Widths
 from linger.constraint.tracing import replace_everywhere
-from linger.dialect import Refusal
+from linger.dialect import Binding, Op, Refusal
 from linger.errors import UsageError, listing
 from linger.quantization.core.frozen import limits_of_rows
 from linger.quantization.core.packing import Unpacked
@@ -41,10 +43,9 @@ from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layer import NormLayer
 from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
 from linger.quantization.layers.signal_layer import TransposedSignalLayer
-from linger.quantization.setup.float_inputs import EdgeMode, InputQuantizer
+from linger.quantization.setup.float_tensors import EdgeMode, FloatWatch, InputQuantizer
 from linger.quantization.setup.marking import BY_NAME, QuantMode, checked_types, checked_widths
 from linger.quantization.setup.tensor_quantizer import quant_tensor
-from linger.quantization.setup.watch import FloatWatch
 from linger.quantization.setup.weight_norm import fold_weight_norm, load_folded
 from linger.settings import Switches, chosen_switches
 from linger.targets import find_target
@@ -61,17 +62,10 @@ _HOOKS = (
 )
 """Where torch keeps the hooks of a module."""
 
-_LAYERS: dict[str, type[QuantLayer]] = {
-    "BatchNorm2dInt": BatchNormLayer,
-    "LayerNormInt": NormLayer,
-    "GroupNormInt": NormLayer,
-}
-"""Ops whose layers are more than weights times input."""
-
 
 def init(
     model: nn.Module,
-    config_file: Any = None,
+    config_file: object = None,
     disable_module: Iterable[type[nn.Module]] | None = None,
     disable_submodel: Iterable[str] | None = None,
     *,
@@ -83,23 +77,7 @@ def init(
 ) -> nn.Module:
     """Replace every supported layer by its quantised form, keeping the weights, and return the model.
 
-    Args:
-        model: The float model, as it is or after `trace_layers` and `normalize_layers`, whose limits the integers
-            keep. Changed in place.
-        config_file: Reserved for settings files; must be None.
-        disable_module: Layer types that stay float.
-        disable_submodel: Dotted names of parts that stay float, with everything inside; `*` at the end matches any.
-        quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for, but
-            embeddings, which must be named, here or to `quant_module`. A fused pair counts as its convolution too.
-        parameter_bits: Width of the weights.
-        mode: `QuantMode.QValue`: scales are powers of two.
-        target: The chip whose arithmetic is simulated ("venus", "arcs", "venusA"), and whose limits an export keeps.
-            None: that of venus, without limits.
-        switches: Which functions stay float, for this model alone; None: as the setters (`SetIQTensorAdd`, …) say now.
-
-    Raises:
-        UsageError: An unsupported type, a width that does not exist, a name that matches nothing, an unknown chip, a
-            second init, a module of torch.jit.
+    The arguments are those of `linger.init`, which also redirects `torch.onnx.export`.
     """
     if config_file is not None:
         raise UsageError(
@@ -112,30 +90,17 @@ def init(
     _refuse(model)
     if switches is not None and not isinstance(switches, Switches):
         raise UsageError(f"init: switches={switches!r}. Use linger.Switches(add=False, …).")
-    chosen = chosen_switches() if switches is None else switches
-    types = checked_types(quant_modules)
-    widths = checked_widths(8, parameter_bits, 8)
-    excluded = tuple(disable_module or ())
-    float_paths = _float_paths(model, disable_submodel)
+    order = _Order(
+        checked_types(quant_modules),
+        checked_widths(8, parameter_bits, 8),
+        tuple(disable_module or ()),
+        _float_paths(model, disable_submodel),
+    )
     name = None if target is None else find_target(target).name
-    runtime = Runtime(dispatch, make_watch=FloatWatch, target=name, switches=chosen)
-    freeze_batch_norms(model, is_frozen=chosen.freezes_batch_norm)
-    replacements: dict[nn.Module, nn.Module] = {}
-    kept_float: dict[str, nn.Module] = {}
-    inside_pairs = parts_of_pairs(model)
-    for path, module in model.named_modules():
-        is_wanted = not counts_as(module, excluded) and not _is_inside(path, float_paths)
-        if module in inside_pairs:
-            kept_float[path] = module
-            continue
-        made = _quantized(module, path, types, widths, runtime) if is_wanted else None
-        if made is not None:
-            replacements[module] = made
-            _carry_hooks(module, made)
-        elif not is_wanted or _stays_float(module, types):
-            kept_float[path] = module
-            _keep_reason(module, path, runtime, is_wanted=is_wanted)
-    _allow_products(model, runtime, types, kept_float, widths)
+    runtime = Runtime(dispatch, make_watch=FloatWatch, target=name, switches=switches or chosen_switches())
+    freeze_batch_norms(model, is_frozen=runtime.switches.freezes_batch_norm)
+    replacements, kept_float = _replacements(model, order, runtime)
+    _allow_products(model, runtime, order, kept_float)
     root = replacements.get(model, model)
     replace_everywhere(root, replacements)
     _attach(root, runtime)
@@ -143,8 +108,44 @@ def init(
     return root
 
 
+@dataclass(frozen=True)
+class _Order:
+    """What `init` was asked for: layer types, widths, and types and paths that stay float."""
+
+    types: Types
+    widths: Widths
+    excluded: Types
+    float_paths: Sequence[str]
+
+    def wants(self, path: str, module: nn.Module) -> bool:
+        """Whether a module may be quantised at all."""
+        return not counts_as(module, self.excluded) and not _is_inside(path, self.float_paths)
+
+
+def _replacements(
+    model: nn.Module, order: _Order, runtime: Runtime
+) -> tuple[dict[nn.Module, nn.Module], dict[str, nn.Module]]:
+    """The quantised layers by the modules that they replace, and the modules that stay float by their paths."""
+    replacements: dict[nn.Module, nn.Module] = {}
+    kept_float: dict[str, nn.Module] = {}
+    inside_pairs = parts_of_pairs(model)
+    for path, module in model.named_modules():
+        if module in inside_pairs:
+            kept_float[path] = module
+            continue
+        is_wanted = order.wants(path, module)
+        made = _quantized(module, path, order, runtime) if is_wanted else None
+        if made is not None:
+            replacements[module] = made
+            _carry_hooks(module, made)
+        elif not is_wanted or _stays_float(module, order.types):
+            kept_float[path] = module
+            _keep_reason(module, path, runtime, is_wanted=is_wanted)
+    return replacements, kept_float
+
+
 def _refuse(model: nn.Module) -> None:
-    """Complain about a model that cannot be quantised: it is already, or its code is no longer there."""
+    """Refuse a model that is quantised already, or whose Python code torch.jit has removed."""
     if runtime_of(model) is not None:
         raise UsageError("init: this model is quantised already. Call init once, on the float model.")
     scripts = [
@@ -162,16 +163,27 @@ def why_nothing(model: nn.Module) -> str | None:
     """Why `init` has replaced nothing in a model; None where it has, or where its functions may become integers."""
     runtime = runtime_of(model)
     assert runtime is not None  # init made it
-    is_any = any(isinstance(m, QuantizedBase) or _quantized_inputs(m, p, runtime) for p, m in model.named_modules())
-    if is_any or runtime.make_edge is not None or any(_calls_quant_tensor(m) for m in model.modules()):
+    if runtime.make_edge is not None or any(_may_compute(m, path, runtime) for path, m in model.named_modules()):
         return None
     reasons = listing((f"{path or 'model'} ({reason})" for path, reason in runtime.reasons.items()), limit=5)
-    leaves = dict.fromkeys(type(m).__name__ for m in model.modules() if not any(m.children()))
     return (
-        f"init: no layer of {type(model).__name__} was replaced, so nothing will run as integers; it holds {listing(leaves)}. "
+        f"init: no layer of {type(model).__name__} was replaced, so nothing will run as integers; it holds {listing(_leaf_types(model))}. "
         f"{f'Refused: {reasons}. ' if reasons else ''}"
         "Look at quant_modules, disable_module, disable_submodel and linger.disable_quant, or at the types that linger "
         f"quantises: {listing(kind.__name__ for kind in supported_types())}."
+    )
+
+
+def _leaf_types(model: nn.Module) -> list[str]:
+    return list(dict.fromkeys(type(m).__name__ for m in model.modules() if not any(m.children())))
+
+
+def _may_compute(module: nn.Module, path: str, runtime: Runtime) -> bool:
+    """Whether a module may compute integers, by itself or in its forward."""
+    return (
+        isinstance(module, QuantizedBase)
+        or bool(_quantized_inputs(module, path, runtime))
+        or _calls_quant_tensor(module)
     )
 
 
@@ -201,30 +213,19 @@ def _float_paths(model: nn.Module, patterns: Iterable[str] | None) -> list[str]:
 
 
 def _is_inside(path: str, parents: Iterable[str]) -> bool:
-    """Whether a path is one of the parents or inside it; a trailing * stands for any rest of the name."""
+    """Whether a path is one of the parents or inside one; a * at the end of a parent stands for any rest of a path."""
     return any(
         path == p or path.startswith(f"{p}.") or (p.endswith("*") and path.startswith(p.removesuffix("*")))
         for p in parents
     )
 
 
-def _quantized(
-    module: nn.Module, path: str, types: Types, widths: Widths, runtime: Runtime
-) -> QuantLayer | QuantRecurrent | None:
+def _quantized(module: nn.Module, path: str, order: _Order, runtime: Runtime) -> QuantLayer | QuantRecurrent | None:
     """The quantised form of a module; None if it stays what it is."""
-    layer = layer_of(module)
-    choice = _choice_for(module)
-    if choice.is_disabled:
+    found = _op_to_use(module, path, order.types)
+    if found is None:
         return None
-    found = op_for(layer)
-    if found is None and limits_of(module).is_any:
-        logger.warning("%s (%s) stays float, within its limits: it has no integer form", path, type(module).__name__)
-    is_named = choice.widths is not None and isinstance(layer, BY_NAME)
-    if found is None or not (is_named or counts_as(module, types)):
-        return None
-    if _is_functional(module):
-        return None
-    op, binding = found
+    (op, binding), layer = found, layer_of(module)
     folded = fold_weight_norm(layer)
     geometry = _refusal(module) or binding(layer)
     if isinstance(geometry, Refusal):
@@ -232,18 +233,45 @@ def _quantized(
         runtime.reasons[path] = geometry.reason
         load_folded(layer, folded)
         return None
-    chosen = choice.widths or widths
-    if op.forms:
-        kind = QuantCell if isinstance(layer, nn.RNNCellBase) else QuantRecurrent
-        recurrent = kind(op, layer, chosen, runtime)
-        recurrent.path, recurrent.limited_to = path, limits_of(module)
-        load_folded(recurrent, folded)
-        return recurrent
-    is_signal = isinstance(layer, nn.ConvTranspose1d)
-    form = TransposedSignalLayer if is_signal else _LAYERS.get(op.name, QuantLayer)
-    made = form(op, layer, geometry, chosen, runtime)
+    widths = _choice_for(module).widths or order.widths
+    made: QuantLayer | QuantRecurrent
+    if op.is_recurrent:
+        made = (QuantCell if isinstance(layer, nn.RNNCellBase) else QuantRecurrent)(op, layer, widths, runtime)
+        made.limited_to = limits_of(module)
+    else:
+        made = _layer_class(op, layer)(op, layer, geometry, widths, runtime)
+        _carry_over(module, made, runtime)
     made.path = path
     load_folded(made, folded)
+    return made
+
+
+def _op_to_use(module: nn.Module, path: str, types: Types) -> tuple[Op, Binding] | None:
+    """The op that replaces a module and the binding of its settings; None if none is wanted or known."""
+    layer, choice = layer_of(module), _choice_for(module)
+    if choice.is_disabled:
+        return None
+    found = op_for(layer)
+    if found is None:
+        if limits_of(module).is_any:
+            name = type(module).__name__
+            logger.warning("%s (%s) stays float, within its limits: it has no integer form", path, name)
+        return None
+    is_named = choice.widths is not None and isinstance(layer, BY_NAME)
+    return found if (is_named or counts_as(module, types)) and not _is_functional(module) else None
+
+
+def _layer_class(op: Op, layer: nn.Module) -> type[QuantLayer]:
+    """The class of a layer's quantised form: the general one, unless it is more than weights times input."""
+    if isinstance(layer, nn.ConvTranspose1d):
+        return TransposedSignalLayer
+    if isinstance(layer, _BatchNorm):
+        return BatchNormLayer
+    return NormLayer if op.normalises else QuantLayer
+
+
+def _carry_over(module: nn.Module, made: QuantLayer, runtime: Runtime) -> None:
+    """Give a quantised layer what the stages before `init` made of its module: limits, a fused batch norm, a ReLU ahead."""
     if isinstance(made, BatchNormLayer):
         freeze_statistics(made, is_frozen=runtime.switches.freezes_batch_norm)
     made.is_ahead_of_relu = bool(getattr(module, AHEAD_RELU, False))
@@ -251,7 +279,6 @@ def _quantized(
     if isinstance(module, ConvBN):
         made.take_batch_norm(module.bn)
         made.training = module.training  # not train(): a frozen batch norm stays frozen
-    return made
 
 
 def _choice_for(module: nn.Module) -> QuantChoice:
@@ -260,10 +287,10 @@ def _choice_for(module: nn.Module) -> QuantChoice:
 
 
 def _carry_hooks(source: nn.Module, made: nn.Module) -> None:
-    """A user's hooks see, and may change, what the layer takes and gives, as before; their handles still remove them."""
+    """Give the quantised layer the hooks of the module: they are called as before, and their handles still remove them."""
     for name in _HOOKS:
         setattr(made, name, getattr(source, name))
-    if source._backward_hooks or source._backward_pre_hooks:  # noqa: SLF001 - torch has no question for it
+    if source._backward_hooks or source._backward_pre_hooks:  # noqa: SLF001 - torch has no public name
         logger.warning("%s: backward hooks of a quantised layer are never called", made.path)
 
 
@@ -299,7 +326,7 @@ def _refusal(module: nn.Module) -> Refusal | None:
 
 
 def _is_functional(module: nn.Module) -> bool:
-    """A layer with a forward of its own whose products are noticed one by one."""
+    """Whether a module is a layer with a forward of its own, whose products become integers one by one."""
     found = op_for(module)
     is_product = found is not None and "w" in found[0].inputs and found[0].state_name is not None
     return is_product and has_own_forward(module) and not isinstance(module, Normalized)
@@ -316,16 +343,10 @@ def _stays_float(module: nn.Module, types: Types) -> bool:
     return not (_is_functional(module) and counts_as(module, types))
 
 
-def _allow_products(
-    model: nn.Module,
-    runtime: Runtime,
-    types: Types,
-    kept_float: dict[str, nn.Module],
-    widths: Widths,
-) -> None:
+def _allow_products(model: nn.Module, runtime: Runtime, order: _Order, kept_float: dict[str, nn.Module]) -> None:
     """Let calls like F.linear become layers: of the kinds that are quantised, where nothing is to stay float."""
-    wanted = {op.name for kind, (op, _) in supported_types().items() if any(issubclass(kind, t) for t in types)}
-    runtime.products = ProductPolicy(frozenset(wanted), frozenset(kept_float), widths)
+    wanted = {op.name for kind, (op, _) in supported_types().items() if issubclass(kind, order.types)}
+    runtime.products = ProductPolicy(frozenset(wanted), frozenset(kept_float), order.widths)
     own = set(model.modules()) - set(kept_float.values())
     runtime.make_edge = EdgeMode if holds_matrices(own) else None
 
@@ -333,19 +354,18 @@ def _allow_products(
 def _attach(root: nn.Module, runtime: Runtime) -> None:
     """Hooks that name the module at work, and that make functional layers when a checkpoint has them."""
     root.__dict__[_RUNTIME] = runtime
-    modules, home = list(root.modules()), device_of(root)
-    has_float = any(isinstance(m, nn.RNNBase) for m in modules)
-    is_unpacking = any(isinstance(m, QuantRecurrent) for m in modules) and not has_float
+    kinds = {type(module) for module in root.modules()}
+    is_unpacking = _has(kinds, QuantRecurrent) and not _has(kinds, nn.RNNBase)
     runtime.make_unpacking = Unpacked if is_unpacking else None
     runtime.recomputation = Recomputation()
+    home = device_of(root)
     for path, module in root.named_modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # torch's way around padding, which also goes around every layer
         QUANTIZED.put(module, said=True)
         if isinstance(module, QuantizedBase) and module.is_layer:
             runtime.layers.append(module)
-            own = [p.device for p in module.parameters()]
-            module.to(own[0] if own else home)  # ranges live where the numbers are
+            module.to(next((p.device for p in module.parameters()), home))  # ranges live where the numbers are
         scope = attach_scope(runtime, path, module)
         module.register_forward_pre_hook(scope.enter)
         names = _quantized_inputs(module, path, runtime)
@@ -355,17 +375,23 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
         module.register_load_state_dict_pre_hook(_make_functional_layers)
 
 
+def _has(kinds: Iterable[type[nn.Module]], wanted: type[nn.Module]) -> bool:
+    return any(issubclass(kind, wanted) for kind in kinds)
+
+
 def _quantized_inputs(module: nn.Module, path: str, runtime: Runtime) -> tuple[str, ...]:
-    """The arguments that a module of the user's gets as quantised tensors, also where they are float."""
+    """The arguments that are quantised on their way into a module that is no layer of linger's, if they are float."""
     if runtime.products is None or path in runtime.products.float_paths or isinstance(module, QuantLayer):
         return ()
     if isinstance(module, nn.MultiheadAttention):
         is_off = why_off(nn.functional.multi_head_attention_forward, runtime.switches) is not None
-        return ("query", "key", "value") if "LinearInt" in runtime.products.ops and not is_off else ()
+        projection, _ = supported_types()[nn.Linear]
+        return ("query", "key", "value") if projection.name in runtime.products.ops and not is_off else ()
     return ("input",) if _is_functional(module) else ()
 
 
-def _make_functional_layers(module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+def _make_functional_layers(module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: object) -> None:
+    """Make the functional layers that a checkpoint has and the module does not have yet."""
     del rest
     pattern = re.compile(re.escape(prefix + KEY_PREFIX) + r"([^.]+)\.")
     names = dict.fromkeys(match.group(1) for key in state_dict if (match := pattern.match(key)))  # in their order

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Any
 
 from torch import nn
 
@@ -77,7 +76,7 @@ def quant_module(
     data_bits: int = 8,
     parameter_bits: int = 8,
     out_bits: int | None = None,
-    **newer: Any,
+    **newer: int,
 ) -> nn.Module:
     """Choose the widths of a module and of what is inside it, for a later `init` (or at once, after it).
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""quant_tensor: a tensor of a user's own forward as integers, where the user says so and not where a layer needs it."""
+"""quant_tensor: quantise a tensor inside a user's own forward."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from linger.constraint.marks import QUANTIZATION
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import Frame, scope_of
+from linger.quantization.core.runtime import Frame, Scope, scope_of
 from linger.quantization.functions.functional_layer import INPUT_KEY, FunctionalLayer, functional_layer
 from linger.quantization.setup.marking import QuantMode
 
@@ -27,7 +27,7 @@ def quant_tensor(
     """Quantise a tensor inside a forward: one `Quant` node, and a range that `module` keeps.
 
     In the float model, before `init`, this is x itself; so it is where `disable_quant` or `disable_submodel` keeps the
-    module in float, which `coverage` then tells. A tensor that is quantised already stays as it is, or gets a `Requant`
+    module in float, which `coverage` then reports. A tensor that is quantised already stays as it is, or gets a `Requant`
     if its width is another one. A module that runs twice in a pass has one range for both runs.
 
     Args:
@@ -67,14 +67,18 @@ def quant_tensor(
             f"{where}: quant_tensor met the name {name!r} twice in one run of the module, and two tensors would share "
             "one scale. Give each tensor a name of its own."
         )
-    key, owner = INPUT_KEY + name, Frame(path, module)
-    with torch._C.DisableTorchFunction():  # noqa: SLF001 - whoever watches the model's functions sees none here
-        if not isinstance(x, QTensor) or x.scale is None:
-            real = x.dequantize() if isinstance(x, QTensor) else x
-            return functional_layer(owner, key, where, x.device).quantize(real, bits, runtime, path)
-        # only what becomes narrower needs a range
-        layer = functional_layer(owner, key, where, x.device) if bits < x.bits else FunctionalLayer(key)
-        return layer.requantize(x, bits, runtime, path)
+    with torch._C.DisableTorchFunction():  # noqa: SLF001 - interceptors of the model's functions see none here
+        return _quantized(x, bits, INPUT_KEY + name, where, module, scope)
+
+
+def _quantized(x: Tensor, bits: int, key: str, where: str, module: nn.Module, scope: Scope) -> QTensor:
+    owner = Frame(scope.path, module)
+    if not isinstance(x, QTensor) or x.scale is None:
+        real = x.dequantize() if isinstance(x, QTensor) else x
+        return functional_layer(owner, key, where, x.device).quantize(real, bits, scope.runtime, scope.path)
+    # only what becomes narrower needs a range
+    layer = functional_layer(owner, key, where, x.device) if bits < x.bits else FunctionalLayer(key)
+    return layer.requantize(x, bits, scope.runtime, scope.path)
 
 
 def _check(module: nn.Module, x: Tensor, name: str, mode: QuantMode, bits: int, zero_point: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""weight_norm, which torch has twice: w = g·v/‖v‖ becomes the weight itself, in a layer and in checkpoints of it."""
+"""Folds weight_norm, which torch has in two forms: w = g·v/‖v‖ becomes the weight, in a layer and in its checkpoints."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def load_folded(layer: nn.Module, folded: Folded) -> None:
         layer.register_load_state_dict_pre_hook(partial(_fold_keys, folded))
 
 
-def _fold_keys(folded: Folded, module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+def _fold_keys(folded: Folded, module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: object) -> None:
     """A module-level function, so that a model can be pickled; `conv.` is where a fused pair keeps its weight."""
     del module, rest
     for inner in ("", "conv."):

@@ -10,7 +10,7 @@ from torch import nn
 
 import linger
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.setup.float_inputs import EdgeMode, InputQuantizer
+from linger.quantization.setup.float_tensors import EdgeMode, InputQuantizer
 from linger.quantization.setup.initialize import init, runtime_of
 from tests.support.wired import quantise
 

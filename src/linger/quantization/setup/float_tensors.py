@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Float tensors inside a quantised model, whose functions no quantised tensor sees.
+
+`EdgeMode` computes products of a float tensor with a parameter as integers; a model has it only where modules of its own
+hold such parameters. `InputQuantizer` quantises the inputs of a layer with a forward of its own, and of an attention
+layer. `FloatWatch` notes what stays float while a model is calibrated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from linger.dialect import Refusal
+from linger.quantization.core import packing
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import Runtime
+from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.supported import NO_INTEGER_FORM
+from linger.quantization.core.switched import why_off
+from linger.quantization.functions import passthrough
+from linger.quantization.functions.constants import is_state, note_derived
+from linger.quantization.functions.dispatch import COMPOSITIONS, bindings
+from linger.quantization.functions.functional_layer import INPUT_KEY, functional_layer
+from linger.quantization.functions.masks import masks_scores
+from linger.quantization.functions.multiplications import multiplications
+from linger.quantization.functions.products import (
+    MATRIX_PRODUCTS,
+    PRODUCTS,
+    Product,
+    as_linear,
+    compute_product,
+    read_product,
+)
+from linger.quantization.functions.resizing import ADAPTIVE
+from linger.quantization.functions.rewrites import REWRITES
+
+_Function = Callable[..., Any]
+
+_MASK_MAKERS = frozenset(
+    getattr(place, name)
+    for name in (
+        "zeros_like",
+        "full_like",
+        "new_zeros",
+        "new_full",
+        "masked_fill",
+        "masked_fill_",
+        "where",
+        "triu",
+        "tril",
+    )
+    for place in (torch, Tensor)
+    if hasattr(place, name)
+)
+
+_COMPUTES_NOTHING = passthrough.MOVES | {*packing.FUNCTIONS, F.pad}
+"""Functions that only move real numbers, or put others beside them."""
+
+_QUANTIZES_INPUTS = frozenset({F.linear, F.multi_head_attention_forward})
+
+_BY_OTHERS = (REWRITES, COMPOSITIONS, ADAPTIVE)
+"""Functions that become integer ops by way of other functions."""
+
+
+class _ModelMode(TorchFunctionMode):
+    """Sees the torch functions of one model."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__()
+        self._runtime = runtime
+
+    @property
+    def _is_in_users_code(self) -> bool:
+        """Whether a module that is no quantised layer is at work; the arithmetic inside a layer is its own."""
+        frame = self._runtime.frame
+        return frame is not None and not isinstance(frame.module, QuantizedBase)
+
+
+class EdgeMode(_ModelMode):
+    """Computes a float tensor times a parameter as integers; the tensor is quantised first."""
+
+    def __torch_function__(
+        self, func: _Function, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        """Compute products of float tensors here, run everything else as it is."""
+        kwargs = kwargs or {}
+        if self._is_in_users_code and (func in PRODUCTS or func in MATRIX_PRODUCTS):
+            product = self._product(func, args, kwargs)
+            if product is not None:
+                return compute_product(product, self._runtime)
+        return func(*args, **kwargs)
+
+    def _product(self, func: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Product | None:
+        x, weight = (args[i] if len(args) > i else kwargs.get(name) for i, name in enumerate(("input", "weight")))
+        is_float = isinstance(x, Tensor) and x.is_floating_point()
+        # a quantised tensor sees its own functions
+        has_quantized = any(isinstance(value, QTensor) for value in (*args, *kwargs.values()))
+        if not is_float or has_quantized:
+            return None
+        found: object = None
+        if func in MATRIX_PRODUCTS:
+            found = as_linear(func, args, kwargs, self._runtime)
+        elif is_state(weight, self._runtime) and not is_state(x, self._runtime):  # of two parameters it is a constant
+            found = read_product(func, args, kwargs, self._runtime)
+        return found if isinstance(found, Product) else None
+
+
+class InputQuantizer:
+    """A forward pre-hook that quantises the arguments of a module that have these names."""
+
+    def __init__(self, runtime: Runtime, names: tuple[str, ...]) -> None:
+        self.runtime, self.names = runtime, names
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Quantise what is float; one tensor that is given twice stays one tensor."""
+        made: dict[int, QTensor] = {}
+        count = len(self.names)
+        positional = [self._quantized(v, n, module, made) for v, n in zip(args, self.names, strict=False)]
+        named = {k: self._quantized(v, k, module, made) if k in self.names else v for k, v in kwargs.items()}
+        return (*positional, *args[count:]), named
+
+    def _quantized(self, value: object, name: str, module: nn.Module, made: dict[int, QTensor]) -> object:
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        if isinstance(value, QTensor) and value.scale is not None:
+            return value
+        if id(value) not in made:
+            runtime, policy = self.runtime, self.runtime.products
+            frame = runtime.frame
+            assert frame is not None  # the scope's hook came first
+            assert policy is not None  # init made both
+            where = f"{frame.path}.{name}".lstrip(".")
+            layer = functional_layer(frame, f"{INPUT_KEY}{name}", where, value.device)
+            real = value.dequantize() if isinstance(value, QTensor) else value
+            with torch._C.DisableTorchFunction():  # noqa: SLF001 - other interceptors of the model's functions see none here
+                made[id(value)] = layer.quantize(real, policy.widths_in(module).data, runtime, frame.path)
+        return made[id(value)]
+
+
+class FloatWatch(_ModelMode):
+    """Notes every computation on ordinary float tensors inside a quantised model."""
+
+    def __torch_function__(
+        self, func: _Function, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        """Run the function; note it if it computed floats from floats."""
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if self._is_in_users_code:
+            operands, results = _tensors_in((args, kwargs)), _tensors_in(result)
+            name = getattr(func, "__name__", str(func))
+            is_look = name.startswith("__get")
+            if (
+                not is_look
+                and _computes_floats(operands, results)
+                and not note_derived(operands, results, self._runtime)
+            ):
+                self._note(func, name, args, kwargs, result, results)
+        return result
+
+    def _note(
+        self,
+        func: _Function,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: object,
+        results: list[Tensor],
+    ) -> None:
+        if func not in _COMPUTES_NOTHING and not _makes_mask(func, results):
+            macs = multiplications(name, args, kwargs, result)
+            self._runtime.note_float(name, self._reason(func, args, kwargs), macs)
+
+    def _reason(self, func: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Why the function stayed float: the inputs of a product with a parameter would have been quantised."""
+        off = why_off(func, self._runtime.switches) if func in _QUANTIZES_INPUTS else None
+        if func in MATRIX_PRODUCTS:
+            found = as_linear(func, args, kwargs, self._runtime)
+            off = found.reason if isinstance(found, Refusal) else None
+        has_form = any(func in table for table in (bindings(), PRODUCTS, MATRIX_PRODUCTS, *_BY_OTHERS))
+        return off or ("its inputs are float tensors" if has_form else NO_INTEGER_FORM)
+
+
+def _tensors_in(tree: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _computes_floats(operands: list[Tensor], results: list[Tensor]) -> bool:
+    """Whether ordinary tensors became float tensors; what a quantised tensor takes part in is noted by that tensor."""
+    has_quantized = any(isinstance(tensor, QTensor) for tensor in (*operands, *results))
+    return bool(operands) and not has_quantized and any(tensor.is_floating_point() for tensor in results)
+
+
+def _makes_mask(func: _Function, results: list[Tensor]) -> bool:
+    """Whether a function only writes a mask: zeros, and the numbers that are added to scores that do not count."""
+    return func in _MASK_MAKERS and all(masks_scores(r, is_surely=True) for r in results)
