@@ -70,8 +70,7 @@ def verify(
         GraphError: The file is damaged, or the numpy reference cannot run it.
     """
     way = _way(model, levels, session_options)
-    if certificate is not None and not isinstance(path, (str, os.PathLike)):
-        raise UsageError("verify: a certificate is about a file. Save the model, and give its path.")
+    _require_path(path, certificate)
     trials, file = SizeTrials(sizes), load_own(path)
     seeds = _seeds(model, inputs, seed, batches)
     if seeds:
@@ -92,6 +91,11 @@ def verify(
     if certificate is not None:
         result.save_certificate(Path(certificate))
     return result
+
+
+def _require_path(path: ModelLike, certificate: str | os.PathLike[str] | None) -> None:
+    if certificate is not None and not isinstance(path, (str, os.PathLike)):
+        raise UsageError("verify: a certificate is about a file. Save the model, and give its path.")
 
 
 def _way(model: object, levels: str | Iterable[str], session_options: Options | None) -> Way:

@@ -153,7 +153,7 @@ class Resize(AnyResize):
             return (_resized(x, inputs[0], {"mode": settings["mode"]} | _OLD_RULES),)
         roi, scales, sizes = (*inputs, None, None, None)[:3]
         scales = scales if scales is not None and scales.size else None
-        way = settings["coordinate_transformation_mode"] if _is_plain(settings) else None
+        way = _plain_positions(settings)
         if way in _PLAIN_POSITIONS and settings["mode"] == "nearest":
             factors = np.asarray(sizes) / np.asarray(x.shape) if scales is None else scales
             return (_resized(x, factors, settings, sizes if scales is None else None),)
@@ -181,10 +181,11 @@ class Scatter(ScatterElements):
 _OLD_RULES = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 
 
-def _is_plain(settings: dict[str, Any]) -> bool:
-    """Whether every axis is resized to the size asked for, without antialiasing."""
+def _plain_positions(settings: dict[str, Any]) -> str | None:
+    """How positions are computed; None where a policy, chosen axes or antialiasing change the sizes or the weights."""
     has_policy = settings.get("keep_aspect_ratio_policy") not in (None, "stretch")
-    return not (settings.get("antialias") or settings.get("axes") or has_policy)
+    is_plain = not (settings.get("antialias") or settings.get("axes") or has_policy)
+    return settings["coordinate_transformation_mode"] if is_plain else None
 
 
 def _lengths(shape: tuple[int, ...], scales: Array) -> NDArray[np.int64]:

@@ -82,11 +82,9 @@ def read_dumps(path: Path) -> Dumps:
         _read_file(path, 0, found)
         return found
     folder = path if path.is_dir() else path.parent
-    manifests = [name for name in NAMES if (folder / name).is_file()]
-    if len(manifests) > 1:
-        raise UsageError(f"{folder}: there are two manifests, {listing(manifests)}. Remove one.")
-    if manifests:
-        _read_listed(folder / manifests[0], found)
+    manifest = _manifest_in(folder)
+    if manifest is not None:
+        _read_listed(manifest, found)
     else:
         _read_folder(folder, 0, found, is_top=True)
     if not found.tensors and not found.problems:
@@ -94,6 +92,13 @@ def read_dumps(path: Path) -> Dumps:
             f"{folder}: there is no dump in it. Expected are {listing(DUMP_SUFFIXES)} files or a manifest."
         )
     return found
+
+
+def _manifest_in(folder: Path) -> Path | None:
+    manifests = [name for name in NAMES if (folder / name).is_file()]
+    if len(manifests) > 1:
+        raise UsageError(f"{folder}: there are two manifests, {listing(manifests)}. Remove one.")
+    return folder / manifests[0] if manifests else None
 
 
 def _read_listed(manifest: Path, found: Dumps) -> None:
@@ -193,7 +198,7 @@ def _from_arrays(path: Path) -> Iterator[DumpTensor]:
     elif path.stem.startswith("root") and arrays and all(map(_LAYER_KEYS.match, arrays)):
         if "output" in arrays:  # one layer, by linger.Dumper.enable_dump_model
             yield DumpTensor(path.stem, arrays["output"], str(path))
-    elif len(arrays) == 1 and "arr_0" in arrays:
+    elif [*arrays] == ["arr_0"]:  # an array without a name
         yield DumpTensor(path.stem, arrays["arr_0"], str(path))
     else:
         for name, array in load_arrays(path, "with tensors").items():

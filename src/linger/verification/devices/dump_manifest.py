@@ -8,7 +8,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,24 +62,21 @@ class RawLayout:
     low_nibble_first: bool = True
 
     def __post_init__(self) -> None:
-        wrong = list(self._complaints())
+        needs_channels = self.layout != "NCHW" or self.channel_align > 1
+        is_layout = self.layout in ("NCHW", "NHWC") or self._block is not None
+        complaints = {
+            f"dtype {self.dtype!r} is not known; known are {', '.join(TYPES)}.": self.element not in TYPES,
+            f"byte_order {self.byte_order!r} is neither 'little' nor 'big'.": self.byte_order not in ("little", "big"),
+            f"layout {self.layout!r} is neither NCHW, NHWC nor blocks such as NC8HW8.": not is_layout,
+            f"channel_align {self.channel_align} is less than 1.": self.channel_align < 1,
+            f"shape {list(self.shape or ())} has a negative size.": min(self.shape or (0,)) < 0,
+            f"layout {self.layout} with channel_align {self.channel_align} needs a shape with channels.": (
+                needs_channels and len(self.shape or ()) < 2  # batch and channels
+            ),
+        }
+        wrong = [text for text, is_wrong in complaints.items() if is_wrong]
         if wrong:
             raise UsageError(" ".join(wrong))
-
-    def _complaints(self) -> Iterator[str]:
-        if self.element not in TYPES:
-            yield f"dtype {self.dtype!r} is not known; known are {', '.join(TYPES)}."
-        if self.byte_order not in ("little", "big"):
-            yield f"byte_order {self.byte_order!r} is neither 'little' nor 'big'."
-        if self.layout not in ("NCHW", "NHWC") and self._block is None:
-            yield f"layout {self.layout!r} is neither NCHW, NHWC nor blocks such as NC8HW8."
-        if self.channel_align < 1:
-            yield f"channel_align {self.channel_align} is less than 1."
-        if min(self.shape or (0,)) < 0:
-            yield f"shape {list(self.shape or ())} has a negative size."
-        needs_channels = self.layout != "NCHW" or self.channel_align > 1
-        if needs_channels and len(self.shape or ()) < 2:  # batch and channels
-            yield f"layout {self.layout} with channel_align {self.channel_align} needs a shape with channels."
 
     @property
     def element(self) -> str:
@@ -219,15 +216,20 @@ def _text(path: Path) -> str:
         raise UsageError(f"{path}: the manifest cannot be read ({error}).") from error
 
 
-def _json_drafts(path: Path) -> list[_Draft]:
+def _json_object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(_text(path))
     except (json.JSONDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: this is no JSON ({error}).") from error
     if not isinstance(content, dict):
         raise UsageError(f"{path}: a manifest is an object with a list 'tensors', or one that maps names to files.")
-    defaults = {key: content[key] for key in _DEFAULTS if key in content}
-    tensors = content.get("tensors", {k: v for k, v in content.items() if k not in defaults})
+    return content
+
+
+def _json_drafts(path: Path) -> list[_Draft]:
+    content = _json_object(path)
+    defaults = {key: content.pop(key) for key in _DEFAULTS if key in content}
+    tensors = content.get("tensors", content)
     if isinstance(tensors, dict):
         tensors = [_named_tensor(name, said) for name, said in tensors.items()]
     if not isinstance(tensors, list) or not all(isinstance(t, dict) for t in tensors):

@@ -193,19 +193,18 @@ def _distribute(given: list[Feed], matched: dict[int, Matched], found: FoundInpu
 def _dumped(value: ir.Value, tensors: Matched, found: FoundInputs) -> Array | None:
     """The numbers of an input: dumped as they are, or from the integers of the Quant behind it; None: not dumped."""
     name = value.name or ""
-    quants = [node for node in value.consumers() if node.op_type == "Quant"]
+    quants = {node.outputs[0].name or "": node for node in value.consumers() if node.op_type == "Quant"}
     if name in tensors:
         found.used.add(name)
-        return _shaped(_real(tensors[name][0], value, quants, found), value)
-    for node in (n for n in quants if n.outputs[0].name in tensors):
-        output = node.outputs[0].name or ""
+        return _shaped(_real(tensors[name][0], value, [*quants.values()], found), value)
+    for output in filter(tensors.__contains__, quants):
         dump = tensors[output][0]
         if dump.op_input is not None:  # linger.Dumper keeps the real numbers that a Quant reads
             return dump.op_input
         if len(value.uses()) == 1 and dump.array.dtype.kind == "i":
             found.used.add(output)
             found.notes[f"The input {name} is made from the dumped integers {output}."] = None
-            return _shaped(dump.array / _scale(node), value)
+            return _shaped(dump.array / _scale(quants[output]), value)
     return None
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -108,10 +109,7 @@ def _pair_by_structure(found: Matches) -> None:
 
 def _marks(model: ir.Model, anchors: Mapping[str, str], numbers: dict[Hashable, int]) -> dict[str, int]:
     """A number per tensor, equal for tensors of equal structure in both files."""
-
-    def number(key: Hashable) -> int:
-        return numbers.setdefault(key, len(numbers))
-
+    number = partial(_number, numbers)
     marks = {value.name or "": number(("input", i)) for i, value in enumerate(required_inputs(model))}
     for node in model.graph:
         inputs = tuple(_operand(value, marks, number) for value in node.inputs)
@@ -119,11 +117,24 @@ def _marks(model: ir.Model, anchors: Mapping[str, str], numbers: dict[Hashable, 
             name = output.name or ""
             if name in anchors:
                 marks[name] = number(("pair", anchors[name]))
-            elif node.op_type == "Identity" and not node.domain and isinstance(inputs[0], int):
+            elif _is_identity(node) and inputs[0] is not None:
                 marks[name] = inputs[0]
             else:
-                marks[name] = number("constant" if node.op_type == "Constant" else (node.op_type, inputs, index))
+                marks[name] = number(_structure(node, inputs, index))
     return marks
+
+
+def _number(numbers: dict[Hashable, int], key: Hashable) -> int:
+    """The number of a key, a new one for a new key."""
+    return numbers.setdefault(key, len(numbers))
+
+
+def _structure(node: ir.Node, inputs: tuple[int | None, ...], index: int) -> Hashable:
+    return "constant" if node.op_type == "Constant" else (node.op_type, inputs, index)
+
+
+def _is_identity(node: ir.Node) -> bool:
+    return node.op_type == "Identity" and not node.domain
 
 
 def _operand(value: ir.Value | None, marks: Mapping[str, int], number: Callable[[Hashable], int]) -> int | None:

@@ -162,7 +162,7 @@ def _flip(node: ir.Node, made: Batch, expected: Array, exact: Arrays, recorded: 
     scale, count = attributes_of(node, op_of(node))["scale_x"], 0
     for tensors in (made.reference, *made.watched.values()):
         found = tensors[_OWN + _name(node)]
-        if found.shape != expected.shape or found.dtype != expected.dtype:
+        if (found.shape, found.dtype) != (expected.shape, expected.dtype):
             return None
         bound = _bound(tensors[source.name or ""], truth, np.iinfo(found.dtype), scale)
         is_near = floats is None or (np.abs(floats - truth) <= bound)[np.isfinite(truth)].all()

@@ -194,23 +194,31 @@ class _Runs:
 
 def _runs(node: ir.Node, values: Arrays) -> _Runs | None:
     """How a node runs its body; None where that cannot be repeated outside the node."""
-    inputs = [None if v is None else values.get(v.name or "") for v in node.inputs]
     if node.op_type == "If":
-        return None if inputs[0] is None else _branch(node, inputs[0])
-    if "body" not in node.attributes or any(
-        a is None and v is not None for v, a in zip(node.inputs, inputs, strict=True)
-    ):
+        return _branch(node, values)
+    inputs = _known_inputs(node, values)
+    if inputs is None or "body" not in node.attributes:
         return None
     body = node.attributes["body"].as_graph()
     if node.op_type == "Loop":
         return _Runs(body, lambda last: _loop(body, inputs, last))
-    if node.op_type != "Scan" or {"scan_input_axes", "scan_input_directions"} & set(node.attributes):
+    if node.op_type == "Scan" and not {"scan_input_axes", "scan_input_directions"} & set(node.attributes):
+        count = node.attributes["num_scan_inputs"].as_int()
+        return _Runs(body, lambda last: _scan(body, inputs, count, last))
+    return None
+
+
+def _known_inputs(node: ir.Node, values: Arrays) -> list[Any] | None:
+    """The inputs of a node, None for one that is left out; None where one is not known."""
+    if any(v is not None and v.name not in values for v in node.inputs):
         return None
-    count = node.attributes["num_scan_inputs"].as_int()
-    return _Runs(body, lambda last: _scan(body, inputs, count, last))
+    return [None if v is None else values[v.name or ""] for v in node.inputs]
 
 
-def _branch(node: ir.Node, condition: Array) -> _Runs:
+def _branch(node: ir.Node, values: Arrays) -> _Runs | None:
+    condition = None if node.inputs[0] is None else values.get(node.inputs[0].name or "")
+    if condition is None:
+        return None
     branch = node.attributes["then_branch" if _is_true(condition) else "else_branch"]
     return _Runs(branch.as_graph(), lambda _: iter([{}]))
 

@@ -188,21 +188,19 @@ def _arrays(content: bytes) -> Feeds:
 
 def _row_problems(kind: str, said: Rows, found: Rows) -> Iterator[str]:
     """Where the certificate's rows and the rows of the new result differ, tensor by tensor."""
-    before, now = ({row["name"]: row for row in rows} for rows in (said, found))
-    for names, text in (
-        (before.keys() - now.keys(), "the file has no"),
-        (now.keys() - before.keys(), "the certificate lacks"),
-    ):
-        if names:
-            in_order = [name for name in (*before, *now) if name in names]
-            yield f"{text} {kind} {listing(in_order, limit=_MOST_NAMED)}"
-    changes = {name: _changes(row, now[name]) for name, row in before.items() if name in now}
-    changed = [f"{name} ({', '.join(texts)})" for name, texts in changes.items() if texts]
-    if changed:
-        yield f"{kind}s are not as it says: {listing(changed, limit=_MOST_NAMED)}"
+    before, now = {row["name"]: row for row in said}, {row["name"]: row for row in found}
+    changes = map(_changes, said, (now.get(row["name"], row) for row in said))
+    problems = {
+        f"the file has no {kind}": [name for name in before if name not in now],
+        f"the certificate lacks {kind}": [name for name in now if name not in before],
+        f"{kind}s are not as it says:": list(filter(None, changes)),
+    }
+    yield from (f"{text} {listing(names, limit=_MOST_NAMED)}" for text, names in problems.items() if names)
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What changed in a row; empty where nothing did."""
     keys = [key for key, value in now.items() if before.get(key) != value]
     shown = [f"{key} {before.get(key)} instead of {now[key]}" for key in keys if key != "sha256"]
-    return [*shown, "other values"] if "sha256" in keys else shown
+    shown += ["other values"] if "sha256" in keys else []
+    return f"{now['name']} ({', '.join(shown)})" if shown else ""
