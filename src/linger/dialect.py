@@ -12,6 +12,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from itertools import filterfalse
 from typing import Any, Literal, Protocol
 
 from linger.errors import UnsupportedError, UsageError, listing
@@ -236,8 +237,8 @@ class Op(_Properties):
         return len(self.outputs) > 1
 
     def has_attribute(self, name: str) -> bool:
-        """Whether its nodes have an attribute of this name."""
-        return any(attribute.name == name for attribute in self.attributes)
+        """Whether its nodes may have an attribute of this name."""
+        return any(attribute.name == name for attribute in self.attributes) or self.is_variadic_attribute(name)
 
     def output_channels(self, weight: Sequence[int], group: int) -> int:
         """The channels of the output, by the shape of the weight."""
@@ -353,18 +354,14 @@ class Op(_Properties):
 
     def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Attributes in schema order with defaults filled in; complains about all that is missing or unknown."""
-        known = {a.name: a for a in self.attributes}
+        known = {a.name: a.default for a in self.attributes}
         missing = [a.name for a in self.attributes if a.is_required and a.name not in attributes]
-        unknown = [n for n in attributes if n not in known and not self.is_variadic_attribute(n)]
-        if missing or unknown:
-            parts = []
-            if missing:
-                parts.append(f"lacks {listing(missing)}")
-            if unknown:
-                parts.append(f"does not know {listing(unknown)}")
-            raise UsageError(f"{self.name}: the node {' and '.join(parts)}. Expected: {listing(known)}.")
-        extra = {n: attributes[n] for n in attributes if n not in known}
-        return {a.name: attributes.get(a.name, a.default) for a in self.attributes} | extra
+        unknown = [*filterfalse(self.is_variadic_attribute, (name for name in attributes if name not in known))]
+        problems = (("lacks", missing), ("does not know", unknown))
+        complaints = [f"{problem} {listing(names)}" for problem, names in problems if names]
+        if complaints:
+            raise UsageError(f"{self.name}: the node {' and '.join(complaints)}. Expected: {listing(known)}.")
+        return {**known, **attributes}
 
     def __reduce__(self) -> tuple[Callable[..., Op], tuple[str, str | None]]:
         """An op is itself wherever it is copied or unpickled."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linger.numeric.long_tables import GELU, LONG_BUCKET, ONE, SILU
+from linger.numeric.tables import GELU, LONG_BUCKET, ONE, SILU
 from tests.support.paper_bodies import long_curve
 
 pytestmark = pytest.mark.needs_torch

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linger.numeric.long_tables import GELU
+from linger.numeric.tables import GELU
 from linger.ops.gelu import from_gelu, iq_gelu
 from tests.support.hand_worked import assert_gives, int8, int16, int32
 from tests.support.paper_bodies import long_curve_at

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from linger.numeric.kernel import Kernel, T
-from linger.numeric.long_tables import LONG_BUCKET, ONE, LongPieces
-from linger.numeric.tables import BUCKET, WIDE_BUCKET, Pieces, WidePieces
+from linger.numeric.tables import BUCKET, LONG_BUCKET, ONE, WIDE_BUCKET, LongPieces, Pieces, WidePieces
 
 
 def round_half_up(k: Kernel[T], x: T) -> T:

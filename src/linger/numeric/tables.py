@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that the device keeps in its memory: the straight pieces of sigmoid and tanh, the polynomial of 2^x.
+"""Numbers that the device keeps in its memory: the straight pieces of four curves, the polynomial of 2^x.
 
-The base tables are those of the engine (input Q27, output Q31). Every other table is derived from them here, in
-Python's integers.
+The base tables of sigmoid and tanh are those of the engine (input Q27, output Q31); every other table of them is derived
+here, in Python's integers. The tables of GELU and SiLU (from Q27 to Q27) are those of one chip, venusA.
 """
 
 from __future__ import annotations
@@ -76,21 +76,28 @@ class Pieces:
     edges: tuple[int, ...]
 
 
+def _buckets(bands: tuple[int, ...], width: int, largest: int) -> dict[str, tuple[int, ...]]:
+    """`before` and `edges` of a table, for buckets of a width up to the largest |x|."""
+    starts = range(0, largest + 1, width)
+    return {
+        "before": tuple(sum(band < start for band in bands) for start in starts),
+        "edges": tuple(next((b for b in bands if start <= b < start + width), 2 * largest) for start in starts),
+    }
+
+
 def _shorten(
     table: tuple[tuple[int, int, int], ...], shifts: tuple[int, ...], *, band_rounding: int, mirror: int
 ) -> Pieces:
     """The table for Q11 and Q15."""
     each = tuple(shift for shift, count in zip(shifts, _PIECES_PER_SHIFT, strict=True) for _ in range(count))
     bands = tuple((band + band_rounding) >> _SHORTER for band, _, _ in table)
-    buckets = range(0, _LARGEST + 1, BUCKET)
     return Pieces(
         bands=bands,
         slopes=tuple(slope >> (_FRACTION - shift) for (_, slope, _), shift in zip(table, each, strict=True)),
         shifts=each,
         offsets=tuple(offset >> _SHORTER for _, _, offset in table),
         mirror=mirror,
-        before=tuple(sum(band < start for band in bands) for start in buckets),
-        edges=tuple(next((b for b in bands if start <= b < start + BUCKET), 2 * _LARGEST) for start in buckets),
+        **_buckets(bands, BUCKET, _LARGEST),
     )
 
 
@@ -127,8 +134,6 @@ def _wide(table: tuple[tuple[int, int, int], ...], *, mirror: int, offset_bits: 
     """The base table itself; offsets with fewer bits are cut, on either side."""
     cut = 31 - offset_bits
     bands = tuple(band for band, _, _ in table)
-    buckets = range(0, _WIDE_LARGEST + 1, WIDE_BUCKET)
-    far = 2 * _WIDE_LARGEST
     return WidePieces(
         bands=bands,
         slopes=tuple(slope for _, slope, _ in table),
@@ -136,8 +141,7 @@ def _wide(table: tuple[tuple[int, int, int], ...], *, mirror: int, offset_bits: 
         # cut before the sign is turned where the curve is odd
         negative_offsets=tuple((mirror - offset) >> cut if mirror else -(offset >> cut) for _, _, offset in table),
         offset_bits=offset_bits,
-        before=tuple(sum(band < start for band in bands) for start in buckets),
-        edges=tuple(next((b for b in bands if start <= b < start + WIDE_BUCKET), far) for start in buckets),
+        **_buckets(bands, WIDE_BUCKET, _WIDE_LARGEST),
     )
 
 
@@ -152,6 +156,62 @@ VENUS_A_SIGMOID = _wide(BASE_SIGMOID, mirror=1 << 31, offset_bits=28)
 
 VENUS_A_TANH = _wide(BASE_TANH, mirror=0, offset_bits=28)
 """venusA: the same for tanh."""
+
+ONE = 1 << 27
+"""1 in the format of inputs, outputs and slopes."""
+
+_BIAS_TO_OUTPUT = 8  # a bias is Q24: bias·2^30, added to a product in Q54, is 8·bias after the shift by 27
+
+LONG_BUCKET = 1 << 23
+"""Width of the buckets in which a piece is looked for; no two bands are that close."""
+
+
+@dataclass(frozen=True)
+class LongPieces:
+    """y = ⌊(x·slope + bias·2^30)/2^27 + ½⌋ = ⌊x·slope/2^27 + ½⌋ + offset, offset = 8·bias.
+
+    Negative x have the slope 2^27 − slope and the same offset: f(−x) = f(x) − x. `bands` are the largest |x| of each
+    piece, the first one that holds |x| counts. The piece of x is found by the bucket ⌊|x|/2^23⌋: `before` counts the bands
+    below the bucket, `edges` holds the one band inside it (beyond every x where there is none).
+    """
+
+    bands: tuple[int, ...]
+    slopes: tuple[int, ...]
+    offsets: tuple[int, ...]
+    before: tuple[int, ...]
+    edges: tuple[int, ...]
+
+
+def _long(bands: tuple[int, ...], slopes: tuple[int, ...], biases: tuple[int, ...]) -> LongPieces:
+    return LongPieces(
+        bands=bands,
+        slopes=slopes,
+        offsets=tuple(_BIAS_TO_OUTPUT * bias for bias in biases),
+        **_buckets(bands, LONG_BUCKET, _WIDE_LARGEST),
+    )
+
+
+# fmt: off
+GELU = _long(
+    bands=(14115017, 28375324, 42953268, 58054959, 73951497, 91038024, 109967415, 132036451, 160959227, 226844274,
+           267242587, 306191336, 350131144, 407973369, 516356188, _WIDE_LARGEST),
+    slopes=(72728288, 83897176, 94867369, 105507160, 115674329, 125208681, 133918928, 141554901, 147729276, 151456513,
+            147845039, 143733750, 139917095, 136824421, 134818073, 134217887),
+    biases=(-10758, -157495, -447240, -872623, -1421992, -2078164, -2815981, -3596982, -4354386, -4913744,
+            -4157062, -3134007, -2046605, -1040047, -281784, -3183),
+)
+"""Within 1.10e-3 of GELU and within 1.24e-3 of its tanh form."""
+
+SILU = _long(
+    bands=(24654376, 49696796, 75597255, 102943334, 132562612, 165787474, 205189411, 257698662, 386828914, 411601113,
+           503293022, 600623812, 719278864, 886211418, 1200463913, _WIDE_LARGEST),
+    slopes=(73253038, 85425077, 97268252, 108569000, 119102644, 128623281, 136842248, 143368061, 147330902, 146163034,
+            144088169, 140854555, 138082720, 135988566, 134689659, 134226579),
+    biases=(-18406, -297641, -845322, -1640240, -2649106, -3823039, -5089876, -6333243, -7277526, -6866303,
+            -6053889, -4539545, -2991709, -1593178, -528753, -24754),
+)
+"""Within 1.16e-3 of SiLU."""
+# fmt: on
 
 LOG2_E = 774541002
 """log2(e) in Q29."""

@@ -55,13 +55,17 @@ def from_hardtanh(
     return {"low": float(min_val), "high": float(max_val)}
 
 
+def _is_end(end: Any) -> bool:
+    """Whether a bound is a number, or open."""
+    return isinstance(end, (int, float, type(None))) and not isinstance(end, bool)
+
+
 @clip.function(
     *(f"{place}.{name}" for place in ("torch", "torch.Tensor") for name in ("clamp", "clamp_", "clip", "clip_"))
 )
 def from_clamp(x: Any, min: Any = None, max: Any = None) -> Mapping[str, Any] | Refusal:  # noqa: A002 - torch's names
     """Numbers on either side; they are rounded to the tensor's steps."""
-    ends = [min, max]
-    if any(isinstance(end, bool) or not isinstance(end, (int, float, type(None))) for end in ends):
+    if not (_is_end(min) and _is_end(max)):
         return Refusal("bounds that are tensors have no integer form; use numbers")
     low, high = -math.inf if min is None else float(min), math.inf if max is None else float(max)
     if math.isnan(low) or math.isnan(high) or (min is None and max is None):

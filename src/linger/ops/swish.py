@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
-from linger.numeric import blocks, long_tables
+from linger.numeric import blocks, tables
 from linger.numeric.kernel import Kernel, T
 
 _END = 16.0  # of Q27 in 32 bits
@@ -28,16 +28,16 @@ def _finest(scales: Iterable[float]) -> float:
     newer=(Newer("QSwish", is_packed=False),),
     limit=_finest,
     input_end=_END,
-    pieces=long_tables.SILU,
+    pieces=tables.SILU,
     if_missing="Use ReLU.",
     state_name="iqswish",
 )
 def iq_swish(
     k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, platform_quant: str = PLATFORM_QUANT
 ) -> T:
-    """O = sat(⌊silu(sat(⌊x·2^27/scale_x + ½⌋))·scale_o/2^27 + ½⌋), silu: Q27 → Q27 by `long_tables.SILU`."""
-    y = blocks.long_piecewise_linear(k, k.wide(x), source=k.scalar(scale_x), pieces=long_tables.SILU)
-    return blocks.requantize(k, y, source=k.scalar(long_tables.ONE), target=k.scalar(scale_o), bits=o_bits)
+    """O = sat(⌊silu(sat(⌊x·2^27/scale_x + ½⌋))·scale_o/2^27 + ½⌋), silu: Q27 → Q27 by `tables.SILU`."""
+    y = blocks.long_piecewise_linear(k, k.wide(x), source=k.scalar(scale_x), pieces=tables.SILU)
+    return blocks.requantize(k, y, source=k.scalar(tables.ONE), target=k.scalar(scale_o), bits=o_bits)
 
 
 @iq_swish.real

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from linger.numeric import blocks
-from linger.numeric.long_tables import GELU, ONE, SILU
 from linger.numeric.numpy_kernel import NumpyKernel
-from linger.numeric.tables import ARCS_SIGMOID, SIGMOID, TANH, VENUS_A_TANH
+from linger.numeric.tables import ARCS_SIGMOID, GELU, ONE, SIGMOID, SILU, TANH, VENUS_A_TANH
 from linger.numeric.torch.pieces import evaluate_long_pieces, evaluate_pieces, evaluate_wide_pieces
 
 pytestmark = pytest.mark.needs_torch

@@ -93,7 +93,7 @@ def older_attributes(
         NoEquivalent: Attributes are missing.
     """
     given = {newer.renamed.get(n, n): a for n, a in [*node.attributes.items()][::-1] if n not in _EVERYWHERE}
-    written = {name: renamed(attribute, name) for name, attribute in given.items() if _has(op, name)}
+    written = {name: renamed(attribute, name) for name, attribute in given.items() if op.has_attribute(name)}
     written |= made_attributes(more or {})
     _require(op, written, newer.older_names)
     written = made_attributes(_customary(op)) | written
@@ -109,10 +109,6 @@ def _require(op: Op, given: Mapping[str, ir.Attr], names: Mapping[str, str]) -> 
     missing = [names.get(a.name, a.name) for a in op.attributes if a.is_required and a.name not in given]
     if missing:
         raise NoEquivalent(f"it lacks {listing(missing)}", EXPORT_AGAIN)
-
-
-def _has(op: Op, name: str) -> bool:
-    return op.has_attribute(name) or op.is_variadic_attribute(name)
 
 
 def _customary(op: Op) -> dict[str, Any]:
@@ -133,7 +129,7 @@ def plan_as_older(node: ir.Node, newer: NewerOp, more: Mapping[str, Any] | None 
 def _unknown_attributes(node: ir.Node, newer: NewerOp, op: Op) -> list[str]:
     """Attributes that neither dialect knows; they are left out."""
     names = [n for n in node.attributes if n not in newer.own | _EVERYWHERE and not _is_width_of_part(n)]
-    return [n for n in names if not _has(op, newer.renamed.get(n, n))]
+    return [n for n in names if not op.has_attribute(newer.renamed.get(n, n))]
 
 
 def _is_usual_width(attribute: ir.Attr | None) -> bool:

@@ -39,8 +39,10 @@ def inline_functions(model: ir.Model, *, dialect: bool = False) -> Changes:
     found = [place for place in all_graphs(model) if place.function is None]
     calls = [node for place in found for node in place.graph if node.op_identifier() in wanted]
     require_bounded(model.functions, (node.op_identifier() for node in calls))
+    for call in calls:
+        changes.note(describe(call), f"written out: it called {call.domain}::{call.op_type}")
     if calls:
-        _inline(model, found, calls, wanted, changes)
+        _inline(model, found, calls, wanted)
     return changes
 
 
@@ -69,27 +71,22 @@ def _since(node: ir.Node, version: int) -> int | None:
         return None
 
 
-def _inline(
-    model: ir.Model, found: list[GraphPlace], calls: list[ir.Node], wanted: Functions, changes: Changes
-) -> None:
-    tensors = Names(value.name for place in found for value in defined_in(place.graph) if value.name)
-    nodes = Names(node.name for place in found for node in place.graph if node.name)
+def _inline(model: ir.Model, places: list[GraphPlace], calls: list[ir.Node], wanted: Functions) -> None:
+    graphs = [place.graph for place in places]
+    tensors = Names(value.name or "" for graph in graphs for value in defined_in(graph))
+    nodes = Names(node.name or "" for graph in graphs for node in graph)
     replacer = ValueReplacer(model)
     used = set()
-    for call in calls:
-        changes.note(describe(call), f"written out: it called {call.domain}::{call.op_type}")
     waiting = calls[::-1]
     while waiting:
         call = waiting.pop()
         used.add(call.op_identifier())
         copy = Copy(wanted[call.op_identifier()], call, tensors, nodes)
         _put(copy, replacer)
-        inner = (node for made in copy.made for node in nodes_within(made))
-        waiting += [node for node in inner if node.op_identifier() in wanted]
+        waiting += copy.calls(wanted)
     replacer.finish()
     for identifier in used:
-        for domain, version in model.functions[identifier].opset_imports.items():
-            model.graph.opset_imports.setdefault(domain, version)
+        model.graph.opset_imports.update(model.functions[identifier].opset_imports | model.graph.opset_imports)
     _drop(model, used)
 
 
@@ -165,6 +162,11 @@ class Copy:
                 value = self._identity(value)
             outputs.append(value)
         return outputs
+
+    def calls(self, functions: Functions) -> list[ir.Node]:
+        """The nodes that were made and call functions in their turn."""
+        nodes = (node for each in self.made for node in nodes_within(each))
+        return [node for node in nodes if node.op_identifier() in functions]
 
     def _identity(self, value: ir.Value | None) -> ir.Value:
         name = self.tensors.choose(f"{self._prefix}/passed")

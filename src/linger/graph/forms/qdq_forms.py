@@ -26,6 +26,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.numeric.fixed import FLOAT32_EXACT, limits, window_reciprocal
+from linger.numeric.onnx.products import by_output
 from linger.numeric.onnx.writer import make_attribute
 
 _LARGEST_ERROR = 255  # LSB: the whole range of int8
@@ -270,7 +271,7 @@ def _plan_product(w: QdqWriter, *, is_transposed: bool = False) -> _Product | st
     a, weight, bias = w.attributes, w.known(1), w.known(2)
     if weight is None or bias is None:
         return "its weights are not constant, so the sum has no known bound"
-    rows = _rows(weight, a["group"] if is_transposed else None)
+    rows = by_output(np.abs(weight.astype(np.int16)), a["group"] if is_transposed else None)
     shift = math.frexp(a["scale_x"] * a["scale_w"] / a["scale_o"])[1] - 1
     chosen, zero_point = _rounding_bias(bias, shift, is_symmetric=w.is_symmetric)
     has_half, reasons = shift > 0 and not zero_point, []
@@ -286,16 +287,6 @@ def _plan_product(w: QdqWriter, *, is_transposed: bool = False) -> _Product | st
         reasons.append(f"its sum may reach {total:.3g}, beyond what float32 adds exactly")
     saturated = _in_lsb(_saturation(rows), shift) if rows.max(initial=0) > _SAFE_WEIGHT else 0
     return _Product(weight, chosen, zero_point, (error, _TIE if has_half else 0, saturated), "; ".join(reasons))
-
-
-def _rows(weight: NDArray[Any], transposed_groups: int | None) -> NDArray[Any]:
-    """The magnitudes that are added for each output."""
-    magnitudes = np.abs(weight.astype(np.int16))
-    if transposed_groups is None:
-        return magnitudes.reshape(len(weight), -1)
-    # [in, out/group, …]: an output's products are those of its group's inputs
-    split = magnitudes.reshape(transposed_groups, len(weight) // transposed_groups, weight.shape[1], -1)
-    return split.swapaxes(1, 2).reshape(transposed_groups * weight.shape[1], -1)
 
 
 def _rounding_bias(bias: NDArray[Any], shift: int, *, is_symmetric: bool) -> tuple[NDArray[Any], int]:

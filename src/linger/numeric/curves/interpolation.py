@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
+from typing import cast
 
 import numpy as np
 
@@ -30,16 +31,14 @@ def output_sizes(
     """
     if (size is None) == (scale_factor is None):
         return None
-    count = len(old)
-    if size is not None:
-        sizes = tuple(size) if isinstance(size, Sequence) else (size,) * count
-        return (tuple(int(n) for n in sizes), (None,) * count) if len(sizes) == count else None
-    assert scale_factor is not None  # one of the two is given
-    factors = tuple(scale_factor) if isinstance(scale_factor, Sequence) else (scale_factor,) * count
-    if len(factors) != count:
+    given = scale_factor if size is None else size
+    per_axis = tuple(given) if isinstance(given, Sequence) else (given,) * len(old)
+    if len(per_axis) != len(old):
         return None
-    floats = tuple(float(f) for f in factors)
-    return tuple(math.floor(int(n) * f) for n, f in zip(old, floats, strict=True)), floats
+    if size is not None:
+        return tuple(int(cast(int, n)) for n in per_axis), (None,) * len(old)
+    factors = tuple(float(cast(float, f)) for f in per_axis)
+    return tuple(math.floor(int(n) * f) for n, f in zip(old, factors, strict=True)), factors
 
 
 @cache

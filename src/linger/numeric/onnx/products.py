@@ -7,9 +7,22 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from linger.numeric.fixed import FLOAT32_EXACT
 from linger.numeric.onnx.writer import BOOL, DOUBLE, FLOAT, INT32, UINT8, AttributeRef, OnnxValue, OnnxWriter
+
+
+def by_output(weight: NDArray[Any], transposed_groups: int | None) -> NDArray[Any]:
+    """Weights with one row for each output, of what is added for it: all inputs and taps of its group.
+
+    Weights are [out, in/group, …]; those of a transposed convolution, which has `transposed_groups`, [in, out/group, …].
+    """
+    if transposed_groups is None:
+        return weight.reshape(weight.shape[0], -1)
+    inside, outside = weight.shape[0] // transposed_groups, weight.shape[1]
+    split = weight.reshape(transposed_groups, inside, outside, -1).swapaxes(1, 2)
+    return split.reshape(transposed_groups * outside, -1)
 
 
 class OnnxProducts(OnnxWriter):
@@ -23,26 +36,22 @@ class OnnxProducts(OnnxWriter):
         transposed_group: int | AttributeRef | None = None,
     ) -> OnnxValue:
         """Whether 2^(bits−1)·max Σ|w| + max|b| < 2^24, so that float32 sums are exact in any order."""
-        if w.known is not None and (b is None or b.known is not None) and not isinstance(x_bits, AttributeRef):
+        offset = np.zeros(1) if b is None else b.known
+        if w.known is not None and offset is not None and not isinstance(x_bits, AttributeRef):
             assert not isinstance(transposed_group, AttributeRef)  # attributes are all numbers, or none is
-            magnitudes = np.abs(w.known.astype(np.float64))
-            if transposed_group is not None:  # [in, out/group, …]: the sum runs over the group's inputs and the taps
-                inside, outside = w.known.shape[0] // transposed_group, w.known.shape[1]
-                magnitudes = magnitudes.reshape(transposed_group, inside, outside, -1).swapaxes(1, 2)
-                magnitudes = magnitudes.reshape(transposed_group * outside, -1)
-            rows = magnitudes.reshape(magnitudes.shape[0], -1).sum(axis=1)
-            offset = 0.0 if b is None or b.known is None else np.abs(b.known.astype(np.float64)).max(initial=0.0)
-            return self.constant(rows.max(initial=0.0) * 2.0 ** (x_bits - 1) + offset < FLOAT32_EXACT, BOOL)
+            sums = by_output(np.abs(w.known.astype(np.float64)), transposed_group).sum(axis=1)
+            bound = sums.max(initial=0.0) * 2.0 ** (x_bits - 1) + np.abs(offset.astype(np.float64)).max(initial=0.0)
+            return self.constant(bound < FLOAT32_EXACT, BOOL)
         if transposed_group is None:
-            sums = self._reduce("ReduceSum", self._reshape(self.emit("Abs", [self.wide(w)], DOUBLE), [0, -1]), [1])
+            totals = self._reduce("ReduceSum", self._reshape(self.emit("Abs", [self.wide(w)], DOUBLE), [0, -1]), [1])
         else:
-            sums = self._sums_of_transposed(w, transposed_group)
-        total = self._reduce("ReduceMax", sums, None)
+            totals = self._sums_of_transposed(w, transposed_group)
+        total = self._reduce("ReduceMax", totals, None)
         reach = self.pow2(self.sub(self.scalar(x_bits), self.scalar(1.0)))
-        bound = self.mul(total, reach)
+        largest = self.mul(total, reach)
         if b is not None:
-            bound = self.add(bound, self._reduce("ReduceMax", self.emit("Abs", [self.wide(b)], DOUBLE), None))
-        return self.emit("Less", [bound, self.scalar(FLOAT32_EXACT)], BOOL)
+            largest = self.add(largest, self._reduce("ReduceMax", self.emit("Abs", [self.wide(b)], DOUBLE), None))
+        return self.emit("Less", [largest, self.scalar(FLOAT32_EXACT)], BOOL)
 
     def linear(self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int) -> OnnxValue:
         def product(dtype: ir.DataType) -> OnnxValue:

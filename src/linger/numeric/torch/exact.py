@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -59,13 +60,16 @@ def plan_product(
     total = float(per_channel.sum(-1).max())
     if total + offset < FLOAT32_EXACT:
         return SplitPlan(1)
-    if total < FLOAT32_EXACT:
-        return SplitPlan(1, is_bias_apart=True)
-    for parts in range(2, min(MAX_PARTS, wide.shape[1]) + 1):
-        worst = max(float(c.sum(-1).max()) for c in per_channel.chunk(parts, dim=-1))
-        if worst < FLOAT32_EXACT:
-            return SplitPlan(parts, is_bias_apart=True)
-    return SplitPlan(0)
+    parts = _parts_needed(per_channel, min(MAX_PARTS, wide.shape[1]))
+    return SplitPlan(parts, is_bias_apart=parts > 0)
+
+
+def _parts_needed(per_channel: Tensor, most: int) -> int:
+    """Into how many parts the input channels are split, so that float32 holds the sum of each; 0: more than `most`."""
+    for parts in range(1, most + 1):
+        if max(float(part.sum(-1).max()) for part in per_channel.chunk(parts, dim=-1)) < FLOAT32_EXACT:
+            return parts
+    return 0
 
 
 def _by_output(weight: Tensor, transposed_groups: int | None) -> Tensor:
@@ -101,33 +105,32 @@ def run_product(
 ) -> Tensor:
     """Run `product(x, weight, bias)` as the plan says; `axis` is the channel axis of x.
 
-    Returns float32 for the plain plan, float64 otherwise. A weight of one axis is a factor for each channel. The bias is 1-D over the output channels. `is_transposed`: the
-    weights are [in, out/group, …], so their input channels are picked as those of x are.
+    Returns float32 for the plain plan, float64 otherwise. A weight of one axis is a factor for each channel. The bias has
+    one number per output channel. `is_transposed`: the weights are [in, out/group, …].
     """
-    if plan.parts == 1 and not plan.is_bias_apart:
-        return product(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
-    if plan.parts == 0:
-        return product(x.double(), weight.double(), None if bias is None else bias.double())
-    total: Tensor | None = None
+    if plan.parts == 0 or plan == SplitPlan(1):
+        dtype = x.dtype if plan.parts else torch.float64
+        return product(x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
     if weight.dim() == 1:  # one factor per channel: there is nothing to split
         total = product(x, weight.to(x.dtype), None).double()
-        return total if bias is None else total + _along(bias.double(), axis, total.dim())
-    channels = weight.shape[0] // group if is_transposed else weight.shape[1]
-    for chosen in torch.arange(channels, device=weight.device).chunk(plan.parts):
-        first, last = int(chosen[0]), int(chosen[-1]) + 1
-        if group == 1:
-            piece = x.narrow(axis, first, last - first)
-            taps = weight[first:last] if is_transposed else weight[:, first:last]
-        else:
-            picked = torch.cat([chosen + g * channels for g in range(group)])
-            piece = x.index_select(axis, picked)
-            taps = weight.index_select(0, picked) if is_transposed else weight[:, first:last]
-        part = product(piece, taps, None).double()
-        total = part if total is None else total + part
-    assert total is not None  # a plan has at least one part
-    if bias is None:
-        return total
-    return total + _along(bias.double(), axis, total.dim())
+    else:
+        channels = weight.shape[0] // group if is_transposed else weight.shape[1]
+        chunks = torch.arange(channels, device=weight.device).chunk(plan.parts)
+        parts = (_part(x, weight, chosen, channels, group, axis, is_transposed=is_transposed) for chosen in chunks)
+        total = reduce(torch.add, (product(*part, None).double() for part in parts))
+    return total if bias is None else total + _along(bias.double(), axis, total.dim())
+
+
+def _part(
+    x: Tensor, weight: Tensor, chosen: Tensor, channels: int, group: int, axis: int, *, is_transposed: bool
+) -> tuple[Tensor, Tensor]:
+    """Some input channels, the same of every group, in x and in the weights."""
+    first, count = int(chosen[0]), len(chosen)
+    if group == 1:
+        return x.narrow(axis, first, count), weight.narrow(0 if is_transposed else 1, first, count)
+    picked = torch.cat([chosen + g * channels for g in range(group)])
+    taps = weight.index_select(0, picked) if is_transposed else weight.narrow(1, first, count)
+    return x.index_select(axis, picked), taps
 
 
 def _along(bias: Tensor, axis: int, rank: int) -> Tensor:

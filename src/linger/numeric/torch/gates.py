@@ -21,7 +21,7 @@ from linger.numeric.tables import SIGMOID, TANH
 from linger.numeric.torch.pieces import evaluate_pieces
 from linger.numeric.torch.quantize import max_abs
 from linger.numeric.torch.scale import Scale
-from linger.numeric.torch.timeline import Timeline
+from linger.numeric.torch.timeline import Timeline, over_time
 
 Q7 = 2.0**7
 Q11 = 2.0**11
@@ -143,29 +143,41 @@ def plan_projection(
         carried_scale: x is carried times this: 1 for real values, `scale` for whole numbers.
     """
     steps = [scale * scale_w for scale_w in scales_w]
-    halves = [0.5 if step > Q11 else 0.0 for step in steps]
-
-    def needed(bounds: Sequence[float]) -> float:
-        return max((bound + half / Q11) * step for bound, half, step in zip(bounds, halves, steps, strict=True))
-
+    halves = [0.5 * (step > Q11) for step in steps]
     top = 2.0 ** (bits - 1) / scale
     biases = [0.0] * len(w) if b is None else [max_abs(one) for one in b]
     bounds = [w.shape[2] * max_abs(one) * top + bias for one, bias in zip(w, biases, strict=True)]
-    if needed(bounds) >= FLOAT32_EXACT or max(bounds) * Q11 >= LARGEST_FACTOR:  # the quick estimate is too large
+    needed = _largest_sum(bounds, halves, steps)
+    if needed >= FLOAT32_EXACT or max(bounds) * Q11 >= LARGEST_FACTOR:  # the quick estimate is too large
         bounds = _bounds(w, b, top=top)
-    assert needed(bounds) < _FLOAT64_EXACT, "sums of products of 16 bits do not come near 2^53"
-    dtype = torch.float32 if needed(bounds) < FLOAT32_EXACT else torch.float64
-    w = w.detach().to(dtype)
-    addend = torch.tensor(halves, dtype=dtype, device=w.device).reshape(-1, 1, 1).expand(-1, 1, w.shape[1])
-    if b is not None:
-        addend = addend + b.detach().to(dtype).unsqueeze(1) * Q11
+        needed = _largest_sum(bounds, halves, steps)
+    assert needed < _FLOAT64_EXACT, "sums of products of 16 bits do not come near 2^53"
+    dtype = torch.float32 if needed < FLOAT32_EXACT else torch.float64
+    half = torch.tensor(halves, dtype=dtype, device=w.device)
     return Projection(
-        weight=(w * (Q11 / carried_scale)).transpose(1, 2),
-        addend=addend,
+        weight=_weight_to_q11(w.detach().to(dtype), carried_scale),
+        addend=_addend(half, b, w.shape[1]),
         largest=max(bounds) * Q11 + 1.0,
         largest_addend=max(biases) * Q11 + 0.5,
         finest=max(*steps, Q11) / Q11,
     )
+
+
+def _largest_sum(bounds: Sequence[float], halves: Sequence[float], steps: Sequence[float]) -> float:
+    """The largest sum in steps, with the half that rounding adds, over all directions."""
+    return max((bound + half / Q11) * step for bound, half, step in zip(bounds, halves, steps, strict=True))
+
+
+def _weight_to_q11(w: Tensor, carried_scale: Scale) -> Tensor:
+    """Weights [D, rows, K] as [D, K, rows], for items that are carried times a scale."""
+    scaled: Tensor = w * (Q11 / carried_scale)
+    return scaled.transpose(1, 2)
+
+
+def _addend(half: Tensor, b: Tensor | None, rows: int) -> Tensor:
+    """[D, 1, rows] in Q11: the half of each direction, and the bias [D, rows]."""
+    addend = half.reshape(-1, 1, 1).expand(-1, 1, rows)
+    return addend if b is None else addend + b.detach().to(half.dtype).unsqueeze(1) * Q11
 
 
 def _bounds(w: Tensor, b: Tensor | None, *, top: float) -> list[float]:
@@ -258,15 +270,19 @@ def prepare_gates(
         is_one_floor = is_one_floor and (inputs.largest + SIGMOID_START) * Q7 < FLOAT32_EXACT
     dtype = torch.float32 if is_float32 else torch.float64
     rows = gate_rows(kinds, w_hh.shape[2], dtype, x.device)
-    items = timeline.by_direction(x, len(w_ih)).flatten(1, 2).to(inputs.weight.dtype)
-    parts = torch.baddbmm(inputs.addend, items, inputs.weight).floor_().to(dtype).add_(rows.offset)
+    total = torch.baddbmm(inputs.addend, _items(x, timeline, inputs.weight), inputs.weight)
     return Gates(
-        parts=parts.view(len(w_ih), timeline.steps, timeline.batch, w_ih.shape[1]),
+        parts=over_time(total.floor_().to(dtype).add_(rows.offset), timeline),
         weight=states.weight.to(dtype).contiguous(),
         addend=states.addend.to(dtype),
         rows=rows,
         is_one_floor=is_one_floor,
     )
+
+
+def _items(x: Tensor, timeline: Timeline, weight: Tensor) -> Tensor:
+    """What each direction sees, [D, T·B, I], in the type of its weights."""
+    return timeline.by_direction(x, len(weight)).flatten(1, 2).to(weight.dtype)
 
 
 def _prepare_there(
@@ -282,11 +298,10 @@ def _prepare_there(
     """`prepare_gates` where the scales are on a device: one floor for each part, in float64."""
     rows = gate_rows(kinds, w_hh.shape[2], torch.float64, x.device)
     weight, addend = _project_there(w_ih, b_ih, formats.scale_i, formats.scale_iw, 1.0, formats.data_bits, formats)
-    items = timeline.by_direction(x, len(w_ih)).flatten(1, 2).to(weight.dtype)
-    parts = torch.bmm(items, weight).double().add_(addend).floor_().add_(rows.offset)
+    total = torch.bmm(_items(x, timeline, weight), weight).double().add_(addend)
+    parts = over_time(total.floor_().add_(rows.offset), timeline)
     scale_h = formats.scale_h
     weight, addend = _project_there(w_hh, b_hh, scale_h, formats.scale_hw, scale_h, formats.o_bits, formats)
-    parts = parts.view(len(w_ih), timeline.steps, timeline.batch, w_ih.shape[1])
     return Gates(parts, weight.contiguous(), addend, rows, is_one_floor=False, is_there=True)
 
 
@@ -307,10 +322,7 @@ def _project_there(
     largest = w.shape[2] * 2.0 ** (bits + formats.parameter_bits - 2)
     dtype = torch.float32 if largest < FLOAT32_EXACT else torch.float64
     steps = torch.stack([torch.as_tensor(scale * one, dtype=torch.float64, device=w.device) for one in scales_w])
-    addend = (steps > Q11).double().mul_(0.5).reshape(-1, 1, 1).expand(-1, 1, w.shape[1])
-    if b is not None:
-        addend = addend + b.detach().double().unsqueeze(1) * Q11
-    return (w.detach().to(dtype) * (Q11 / carried_scale)).transpose(1, 2), addend
+    return _weight_to_q11(w.detach().to(dtype), carried_scale), _addend((steps > Q11).double().mul_(0.5), b, w.shape[1])
 
 
 def add_scaled(half: Tensor, x: Tensor, factor: Scale, out: Tensor) -> Tensor:

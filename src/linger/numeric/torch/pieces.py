@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from linger.numeric import blocks
-from linger.numeric.long_tables import ONE, LongPieces
-from linger.numeric.tables import Pieces, WidePieces
+from linger.numeric.tables import ONE, LongPieces, Pieces, WidePieces
 from linger.numeric.torch.kernel import TorchKernel, carrier
 from linger.numeric.torch.scale import Scale
 

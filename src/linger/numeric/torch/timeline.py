@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -92,6 +93,27 @@ class Timeline:
     def max_abs(self, x: Tensor) -> Scale:
         """Largest |x| over the valid steps of [T, D, B, F], left where x is."""
         return largest_magnitude(self.mask(x))
+
+
+def input_gradients(
+    d_rows: Tensor, x: Tensor, w_ih: Tensor, timeline: Timeline, *, wants: Sequence[bool]
+) -> list[Tensor | None]:
+    """Gradients of x, the input's weights and biases, where they are wanted, from those of the gates [D, T·B, rows]."""
+    d_x = timeline.sum_directions(over_time(torch.bmm(d_rows, w_ih), timeline)) if wants[0] else None
+    items = timeline.by_direction(x, len(w_ih)).flatten(1, 2) if wants[1] else None
+    d_w = None if items is None else torch.bmm(d_rows.transpose(1, 2), items)
+    return [d_x, d_w, d_rows.sum(1) if wants[2] else None]
+
+
+def state_gradients(d_rows: Tensor, h: Tensor, scale_h: Scale, *, wants: Sequence[bool]) -> list[Tensor | None]:
+    """Gradients of the state's weights and biases, from those of the gates, by the states [T + 1, D, B, H] at scale_h."""
+    d_w = torch.bmm(d_rows.transpose(1, 2), by_items(h[:-1])).mul_(1.0 / scale_h) if wants[0] else None
+    return [d_w, d_rows.sum(1) if wants[1] else None]
+
+
+def over_time(x: Tensor, timeline: Timeline) -> Tensor:
+    """[D, T·B, F] to [D, T, B, F]."""
+    return x.reshape(len(x), timeline.steps, timeline.batch, x.shape[-1])
 
 
 def by_items(x: Tensor) -> Tensor:

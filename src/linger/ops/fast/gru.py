@@ -32,7 +32,7 @@ from linger.numeric.torch.gates import (
     start_state,
 )
 from linger.numeric.torch.scale import Scale
-from linger.numeric.torch.timeline import Timeline, by_items
+from linger.numeric.torch.timeline import Timeline, by_items, input_gradients, state_gradients
 
 _GATES = "sst"  # r, z, n
 _LARGEST_NEW = 127 / 128  # of n
@@ -261,25 +261,14 @@ class _GRU(torch.autograd.Function):
         values = _Values(*(value.to(dtype) for value in looked_up))
         d_gates, slope = _slopes(_Trace(h, hidden_n.to(dtype), places, new_places), values, scale_h)
         d_h = timeline.output_gradients(gradients[0], gradients[1], h[1:])
-        result: list[Tensor | None] = [None] * 9
-        result[1] = _walk_back(d_gates, d_h, values.z, w_hh, wants_start=wants[1])
+        d_h0 = _walk_back(d_gates, d_h, values.z, w_hh, wants_start=wants[1])
         d_hidden = by_items(d_gates.flatten(3))
-        if wants[3]:
-            result[3] = torch.bmm(d_hidden.transpose(1, 2), by_items(h[:-1])).mul_(1.0 / scale_h)
-        if wants[5]:
-            result[5] = d_hidden.sum(1)
+        d_w_hh, d_b_hh = state_gradients(d_hidden, h, scale_h, wants=(wants[3], wants[5]))
         # the input's part of n is not multiplied by r; all else is the same for both
         torch.mul(slope, d_h, out=d_gates[:, :, :, 2])
         d_input = by_items(d_gates.flatten(3))
-        if wants[0]:
-            d_x = torch.bmm(d_input, w_ih).unflatten(1, (timeline.steps, timeline.batch))
-            result[0] = timeline.sum_directions(d_x)
-        if wants[2]:
-            items = timeline.by_direction(x, len(w_ih)).flatten(1, 2)
-            result[2] = torch.bmm(d_input.transpose(1, 2), items)
-        if wants[4]:
-            result[4] = d_input.sum(1)
-        return tuple(result)
+        d_x, d_w_ih, d_b_ih = input_gradients(d_input, x, w_ih, timeline, wants=(wants[0], wants[2], wants[4]))
+        return d_x, d_h0, d_w_ih, d_w_hh, d_b_ih, d_b_hh, None, None, None
 
 
 def _slopes(trace: _Trace, values: _Values, scale_h: Scale) -> tuple[Tensor, Tensor]:

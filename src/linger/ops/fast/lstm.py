@@ -29,7 +29,7 @@ from linger.numeric.torch.gates import (
     start_state,
 )
 from linger.numeric.torch.scale import Scale
-from linger.numeric.torch.timeline import Timeline, by_items
+from linger.numeric.torch.timeline import Timeline, by_items, input_gradients, state_gradients
 
 _GATES = "ssts"  # i, f, g, o
 _LARGEST_PRODUCT = 127 * 128 / 2.0**14  # of o and tanh(c)
@@ -238,33 +238,22 @@ class _LSTM(torch.autograd.Function):
         w_ih, w_hh, h = w_ih.to(dtype), w_hh.to(dtype), h.to(dtype)
         trace = _Trace(h, c.to(dtype), places)
         values = _Values(gates.to(dtype), inner_places, inner.to(dtype))
-        directions, steps = len(w_hh), timeline.steps
         d_gates, slope = _slopes(trace, values)
         f = values.gates[:, :, :, 1]
         final_c = gradients[2]
         if final_c is not None and timeline.valid is not None:
             # the gradient of the final cell goes back through the padding unchanged
-            padding = ~timeline.valid.view(steps, 1, -1, 1)
+            padding = ~timeline.valid.view(timeline.steps, 1, -1, 1)
             d_gates.masked_fill_(padding.unsqueeze(3), 0.0)
             f = f.masked_fill(padding, 1.0)
         d_h = timeline.output_gradients(gradients[0], gradients[1], h[1:])
         d_c = torch.zeros_like(h[0]) if final_c is None else final_c.to(dtype) * (1.0 / Q7)
-        result: list[Tensor | None] = [None] * 10
-        result[1] = _walk_back(d_gates, d_h, d_c, slope, f, w_hh, wants_start=wants[1])
-        result[2] = d_c.mul_(Q7) if wants[2] else None
+        d_h0 = _walk_back(d_gates, d_h, d_c, slope, f, w_hh, wants_start=wants[1])
+        d_c0 = d_c.mul_(Q7) if wants[2] else None
         d_rows = by_items(d_gates.flatten(3))
-        if wants[0]:
-            d_x = torch.bmm(d_rows, w_ih).unflatten(1, (timeline.steps, timeline.batch))
-            result[0] = timeline.sum_directions(d_x)
-        transposed = d_rows.transpose(1, 2)
-        if wants[3]:
-            result[3] = torch.bmm(transposed, timeline.by_direction(x, directions).flatten(1, 2))
-        if wants[4]:
-            result[4] = torch.bmm(transposed, by_items(h[:-1])).mul_(1.0 / ctx.formats.scale_h)
-        if wants[5] or wants[6]:
-            bias = d_rows.sum(1)
-            result[5:7] = [bias if wants[5] else None, bias.clone() if wants[6] else None]
-        return tuple(result)
+        d_x, d_w_ih, d_b_ih = input_gradients(d_rows, x, w_ih, timeline, wants=(wants[0], wants[3], wants[5]))
+        d_w_hh, d_b_hh = state_gradients(d_rows, h, ctx.formats.scale_h, wants=(wants[4], wants[6]))
+        return d_x, d_h0, d_c0, d_w_ih, d_w_hh, d_b_ih, d_b_hh, None, None, None
 
 
 def _slopes(trace: _Trace, values: _Values) -> tuple[Tensor, Tensor]:
