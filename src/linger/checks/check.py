@@ -11,22 +11,16 @@ import onnx
 import onnx_ir as ir
 
 from linger.checks.check_result import RULES, CheckResult
-from linger.checks.findings.dequants import dequant_findings
-from linger.checks.findings.input_ranges import input_range_findings
-from linger.checks.findings.naming import name_findings, size_findings
-from linger.checks.findings.node_places import Whole, model_finding
-from linger.checks.findings.numbers import number_findings
-from linger.checks.findings.onnx_verdict import onnx_verdict, without_weights
-from linger.checks.findings.open_sizes import open_size_findings
-from linger.checks.findings.propagated import propagation_findings
-from linger.checks.findings.qdq import qdq_findings
-from linger.checks.findings.saturation import saturation_findings
-from linger.checks.findings.scales import scale_findings
+from linger.checks.findings.names import name_findings
+from linger.checks.findings.node_places import CheckedModel, model_finding
+from linger.checks.findings.open_sizes import open_size_findings, size_findings
+from linger.checks.findings.parameters import number_findings
+from linger.checks.findings.propagated import dequant_findings, propagation_findings
+from linger.checks.findings.qdq import qdq_findings, saturation_findings
+from linger.checks.findings.scales import input_range_findings, scale_findings
 from linger.checks.findings.schemas import schema_findings
-from linger.checks.findings.settings import setting_findings
-from linger.checks.findings.structure import structure_findings
-from linger.checks.findings.tensors import tensor_findings
-from linger.checks.findings.usage import usage_findings
+from linger.checks.findings.structure import structure_findings, tensor_findings, usage_findings
+from linger.checks.findings.verdicts import onnx_verdict, setting_findings, without_weights
 from linger.checks.limits.target_findings import target_findings
 from linger.errors import GraphError, UsageError, listing
 from linger.graph.core.check_rules import BIAS_RANGE, BROKEN_TENSOR, NOT_CHECKED, PARAMETER_RANGE, PARAMETER_TYPE
@@ -58,9 +52,9 @@ def check(path: ModelLike, target: str | Target | None = None, *, ignore: Iterab
     left_out = rule_ids(ignore)
     where = Path(path) if isinstance(path, (str, os.PathLike)) else None
     model = load(path, allowed=LISTED)
-    whole = Whole.of(model)
+    checked = CheckedModel.of(model)
     light = without_weights(_proto(path, model))
-    found = _ordered(whole, _collected(whole, light, chip))
+    found = _ordered(checked, _collected(checked, light, chip))
     kept = tuple(f for f in found if f.rule not in left_out)
     return CheckResult(kept, where, None if chip is None else chip.name)
 
@@ -106,32 +100,32 @@ def _proto(source: ModelLike, model: ir.Model) -> onnx.ModelProto:
         raise GraphError(f"check: the given model cannot be written as a file ({error}). Repair it first.") from error
 
 
-def _collected(whole: Whole, light: onnx.ModelProto, chip: Target | None) -> Iterator[Finding]:
-    broken = list(tensor_findings(whole))
-    found = [*schema_findings(whole), *structure_findings(whole), *broken]
-    found += number_findings(whole, skip=_unfit(whole, found))
+def _collected(checked: CheckedModel, light: onnx.ModelProto, chip: Target | None) -> Iterator[Finding]:
+    broken = list(tensor_findings(checked))
+    found = [*schema_findings(checked), *structure_findings(checked), *broken]
+    found += number_findings(checked, skip=_unfit(checked, found))
     yield from found
-    unfit = _unfit(whole, found)
-    yield from onnx_verdict(light, whole, {f.node for f in found if f.severity == ERROR})
-    yield from usage_findings(whole)
-    yield from open_size_findings(whole)
-    yield from name_findings(whole)
-    yield from size_findings(whole)
-    yield from input_range_findings(whole, skip=unfit)
-    yield from scale_findings(whole, for_target=chip is not None and not broken)
-    yield from propagation_findings(whole, light)
-    yield from dequant_findings(whole)
-    yield from qdq_findings(whole, skip=unfit)
-    yield from saturation_findings(whole)
+    unfit = _unfit(checked, found)
+    yield from onnx_verdict(light, checked, {f.node for f in found if f.severity == ERROR})
+    yield from usage_findings(checked)
+    yield from open_size_findings(checked)
+    yield from name_findings(checked)
+    yield from size_findings(checked)
+    yield from input_range_findings(checked, skip=unfit)
+    yield from scale_findings(checked, for_target=chip is not None and not broken)
+    yield from propagation_findings(checked, light)
+    yield from dequant_findings(checked)
+    yield from qdq_findings(checked, skip=unfit)
+    yield from saturation_findings(checked)
     skipped = []
     if any(f.severity == ERROR for f in found):
         skipped.append("whether linger could run every node")
     else:
-        yield from setting_findings(light, whole)
+        yield from setting_findings(light, checked)
     if chip is not None and broken:
         skipped.append(f"the limits of {chip.name}")
     elif chip is not None:
-        yield from target_findings(whole.model, chip, skip=unfit)
+        yield from target_findings(checked.model, chip, skip=unfit)
     if skipped:
         yield model_finding(
             NOT_CHECKED,
@@ -140,22 +134,22 @@ def _collected(whole: Whole, light: onnx.ModelProto, chip: Target | None) -> Ite
         )
 
 
-def _unfit(whole: Whole, found: Iterable[Finding]) -> frozenset[str]:
+def _unfit(checked: CheckedModel, found: Iterable[Finding]) -> frozenset[str]:
     """Nodes, as findings name them, whose attributes, operands or constants cannot be read as those of their op."""
     wrong = {f.node for f in found if f.severity == ERROR and f.rule not in _ONLY_NUMBERS}
     tensors = {f.tensor for f in found if f.rule == BROKEN_TENSOR.id and f.tensor}
     readers = {
-        str(place) for place in whole.places if any(v is not None and v.name in tensors for v in place.node.inputs)
+        str(place) for place in checked.places if any(v is not None and v.name in tensors for v in place.node.inputs)
     }
     return frozenset(wrong | readers if tensors else wrong)
 
 
-def _ordered(whole: Whole, found: Iterable[Finding]) -> Collection[Finding]:
+def _ordered(checked: CheckedModel, found: Iterable[Finding]) -> Collection[Finding]:
     """Without repetitions: the worst first, the model as a whole before its nodes, and these in their order."""
     position: dict[str, int] = {"": -1}
-    for index, place in enumerate(whole.places):
+    for index, place in enumerate(checked.places):
         position.setdefault(str(place), index)
-    last = len(whole.places)
+    last = len(checked.places)
     return sorted(
         dict.fromkeys(found), key=lambda f: (SEVERITIES.index(f.severity), position.get(f.node, last), f.rule)
     )

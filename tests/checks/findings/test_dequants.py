@@ -2,8 +2,8 @@
 
 import onnx_ir as ir
 
-from linger.checks.findings.dequants import dequant_findings
-from linger.checks.findings.node_places import Whole
+from linger.checks.findings.node_places import CheckedModel
+from linger.checks.findings.propagated import dequant_findings
 from tests.support.check_cases import QUANT, text_model
 
 BRANCHES = """{before} [c] c = Constant<value = bool {{1}}>()
@@ -12,7 +12,7 @@ BRANCHES = """{before} [c] c = Constant<value = bool {{1}}>()
 
 
 def found(body, **settings):
-    return [str(f) for f in dequant_findings(Whole.of(ir.from_proto(text_model(body, **settings))))]
+    return [str(f) for f in dequant_findings(CheckedModel.of(ir.from_proto(text_model(body, **settings))))]
 
 
 def test_every_one_after_the_first_is_named():

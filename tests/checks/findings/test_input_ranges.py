@@ -3,13 +3,13 @@
 import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.input_ranges import input_range_findings
-from linger.checks.findings.node_places import Whole
+from linger.checks.findings.node_places import CheckedModel
+from linger.checks.findings.scales import input_range_findings
 from tests.support.check_cases import softmax, text_model
 
 
 def found(body, **settings):
-    whole = Whole.of(ir.from_proto(text_model(body, **settings)))
+    whole = CheckedModel.of(ir.from_proto(text_model(body, **settings)))
     return [(f.severity, f.node, f.reason) for f in input_range_findings(whole)]
 
 
@@ -85,6 +85,6 @@ def test_a_circle_and_a_move_of_nothing_end():
     proto = text_model(softmax(1.0, "[i] q = Identity(p) [j] p = Identity(x)"))
     proto.graph.node[1].input[0] = "q"
     model = ir.from_proto(proto)
-    assert len(list(input_range_findings(Whole.of(model)))) == 1
+    assert len(list(input_range_findings(CheckedModel.of(model)))) == 1
     proto.graph.node[0].ClearField("input")
-    assert len(list(input_range_findings(Whole.of(ir.from_proto(proto))))) == 1
+    assert len(list(input_range_findings(CheckedModel.of(ir.from_proto(proto))))) == 1

@@ -1,6 +1,6 @@
 """Where nodes stand."""
 
-from linger.checks.findings.node_places import Whole, function_places, model_finding, places_of
+from linger.checks.findings.node_places import CheckedModel, function_places, model_finding, places_of
 from linger.graph.core.check_rules import DEAD_NODE
 from linger.graph.core.finding import Finding
 from linger.graph.files.model_io import load
@@ -20,7 +20,7 @@ NESTED = """
 
 
 def test_paths_lead_through_branches_in_the_order_of_the_graph():
-    whole = Whole.of(parse(NESTED))
+    whole = CheckedModel.of(parse(NESTED))
     assert [str(place) for place in whole.places] == [
         "c (Constant)",
         "outer (If)",
@@ -40,7 +40,7 @@ def test_paths_lead_through_branches_in_the_order_of_the_graph():
 
 
 def test_a_place_knows_which_node_of_an_outer_graph_holds_it():
-    whole = Whole.of(parse(NESTED))
+    whole = CheckedModel.of(parse(NESTED))
     deep, main = whole.places[4], whole.model.graph
     assert deep.within(main) is whole.places[1]
     assert deep.within(deep.node.graph) is deep
@@ -53,9 +53,9 @@ def test_nodes_of_functions_but_those_of_the_dialect_have_paths():
 
 
 def test_either_dialect_counts():
-    assert not Whole.of(parse("y = Abs(x)")).has_dialect
-    assert Whole.of(parse("y = thinker.Relu(x)", domains=', "thinker": 1')).has_dialect
-    assert Whole.of(parse("y = linger.QAdd(x, x)", domains=', "linger": 1')).has_dialect
+    assert not CheckedModel.of(parse("y = Abs(x)")).has_dialect
+    assert CheckedModel.of(parse("y = thinker.Relu(x)", domains=', "thinker": 1')).has_dialect
+    assert CheckedModel.of(parse("y = linger.QAdd(x, x)", domains=', "linger": 1')).has_dialect
 
 
 def test_findings_take_the_severity_of_the_rule_unless_told():

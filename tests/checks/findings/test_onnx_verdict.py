@@ -4,15 +4,15 @@ import numpy as np
 import onnx
 import pytest
 
-from linger.checks.findings.node_places import Whole
-from linger.checks.findings.onnx_verdict import onnx_verdict, without_weights
+from linger.checks.findings.node_places import CheckedModel
+from linger.checks.findings.verdicts import onnx_verdict, without_weights
 from linger.graph.files.model_io import load, read_proto, save
 from tests.graph.files.test_external_data import with_weights
 from tests.support.check_cases import text_model
 
 
 def verdict(proto, explained=()):
-    return [(f.rule, f.node, f.reason) for f in onnx_verdict(proto, Whole.of(load(proto)), explained)]
+    return [(f.rule, f.node, f.reason) for f in onnx_verdict(proto, CheckedModel.of(load(proto)), explained)]
 
 
 @pytest.fixture

@@ -2,15 +2,15 @@
 
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import Whole
-from linger.checks.findings.onnx_verdict import without_weights
+from linger.checks.findings.node_places import CheckedModel
 from linger.checks.findings.propagated import propagation_findings
+from linger.checks.findings.verdicts import without_weights
 from tests.support.check_cases import DEQUANT, FUNCTION, PARAMETERS, QUANT, linear, text_model
 
 
 def found(body, **settings):
     proto = text_model(body, **settings)
-    findings = propagation_findings(Whole.of(ir.from_proto(proto)), without_weights(proto))
+    findings = propagation_findings(CheckedModel.of(ir.from_proto(proto)), without_weights(proto))
     return [(f.rule, f.severity, f.node, f.tensor, f.reason) for f in findings]
 
 

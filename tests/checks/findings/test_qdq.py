@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.node_places import Whole
+from linger.checks.findings.node_places import CheckedModel
 from linger.checks.findings.qdq import qdq_findings
 from tests.support.check_cases import text_model
 
@@ -12,7 +12,9 @@ PAIR = "[q] q = QuantizeLinear(x, s, z) [d] y = DequantizeLinear(q, s, z)"
 
 def found(body=PAIR, extra="<float s = {0.5}, int8 z = {0}>", *, skip=(), **settings):
     model = text_model(body, opset=13, extra=extra, **({"domains": ""} | settings))
-    return [(f.rule, f.severity, f.node, f.reason) for f in qdq_findings(Whole.of(ir.from_proto(model)), skip=skip)]
+    return [
+        (f.rule, f.severity, f.node, f.reason) for f in qdq_findings(CheckedModel.of(ir.from_proto(model)), skip=skip)
+    ]
 
 
 def test_each_side_is_named():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from linger.checks.findings.node_places import Whole
-from linger.checks.findings.saturation import saturation_findings
+from linger.checks.findings.node_places import CheckedModel
+from linger.checks.findings.qdq import saturation_findings
 from tests.support.kernels import mixed_products
 from tests.support.onnx_text import parse
 
@@ -34,13 +34,13 @@ def layer(body=f"{LAYER}  {BEHIND}", kind="int8", weights="int8", largest=127):
 )
 def test_findings_are_the_kernels_that_onnx_runtime_chooses(model, is_found):
     assert bool(mixed_products(model, "ENABLE_ALL")) == is_found
-    found = list(saturation_findings(Whole.of(model)))
+    found = list(saturation_findings(CheckedModel.of(model)))
     assert [(f.rule, f.node) for f in found] == ([("LGR703", "p (MatMul)")] if is_found else [])
 
 
 @pytest.mark.parametrize(("kind", "count"), [("uint8", 1), ("int8", 0)])
 def test_integer_products_of_the_file_itself(kind, count):
     model = parse("y = MatMulInteger(x, w)", inputs=f"{kind}[2,2] x, int8[2,2] w", outputs="int32[2,2] y")
-    found = list(saturation_findings(Whole.of(model)))
+    found = list(saturation_findings(CheckedModel.of(model)))
     assert len(found) == count
     assert all("VNNI" in f.reason and "reduce_range" in f.remedy for f in found)

@@ -5,14 +5,15 @@ import math
 import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.node_places import Whole
-from linger.checks.findings.scales import is_power_of_two, scale_findings
+from linger.checks.findings.node_places import CheckedModel
+from linger.checks.findings.scales import scale_findings
+from linger.numeric.fixed import is_power_of_two
 from tests.support.check_cases import node, text_model
 
 
 def found(op, *, for_target=False, domain="thinker", **attributes):
     body = node(op, **attributes).replace("thinker.", f"{domain}.")
-    whole = Whole.of(ir.from_proto(text_model(body, domains=f', "{domain}": 1')))
+    whole = CheckedModel.of(ir.from_proto(text_model(body, domains=f', "{domain}": 1')))
     return [(f.rule, f.reason) for f in scale_findings(whole, for_target=for_target)]
 
 
@@ -24,7 +25,7 @@ def test_scales_are_positive_numbers(scale):
 def test_nan_is_no_scale():
     proto = text_model(node("Quant", data_bits=8, scale_x=1.0))
     proto.graph.node[0].attribute[1].f = math.nan
-    assert [f.rule for f in scale_findings(Whole.of(ir.from_proto(proto)))] == ["LGR401"]
+    assert [f.rule for f in scale_findings(CheckedModel.of(ir.from_proto(proto)))] == ["LGR401"]
 
 
 def test_powers_of_two():

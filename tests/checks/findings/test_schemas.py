@@ -3,13 +3,13 @@
 import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.node_places import Whole
+from linger.checks.findings.node_places import CheckedModel
 from linger.checks.findings.schemas import schema_findings
 from tests.support.check_cases import FUNCTION, LINEAR, PARAMETERS, QUANT, text_model
 
 
 def found(body, **settings):
-    whole = Whole.of(ir.from_proto(text_model(body, **settings)))
+    whole = CheckedModel.of(ir.from_proto(text_model(body, **settings)))
     return [(f.rule, f.severity, f.node, f.reason) for f in schema_findings(whole)]
 
 

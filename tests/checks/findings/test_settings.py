@@ -2,9 +2,8 @@
 
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import Whole
-from linger.checks.findings.onnx_verdict import without_weights
-from linger.checks.findings.settings import setting_findings
+from linger.checks.findings.node_places import CheckedModel
+from linger.checks.findings.verdicts import setting_findings, without_weights
 from tests.support.check_cases import text_model
 
 POOL = "strides=[2, 2], pads=[0, 0, 0, 0], data_bits=8, o_bits=8, scale_x=16.0, scale_o=16.0"
@@ -13,7 +12,8 @@ POOL = "strides=[2, 2], pads=[0, 0, 0, 0], data_bits=8, o_bits=8, scale_x=16.0, 
 def found(body, **settings):
     proto = text_model(body, **({"inputs": "int8[1,1,4,4] x", "outputs": "int8[1,1,1,1] y"} | settings))
     return [
-        (f.rule, f.node, f.reason) for f in setting_findings(without_weights(proto), Whole.of(ir.from_proto(proto)))
+        (f.rule, f.node, f.reason)
+        for f in setting_findings(without_weights(proto), CheckedModel.of(ir.from_proto(proto)))
     ]
 
 

@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import Whole
+from linger.checks.findings.node_places import CheckedModel
 from linger.checks.findings.structure import structure_findings
 from tests.support.check_cases import text_model
 
@@ -10,7 +10,7 @@ IF = "[c] c = Constant<value = bool {{1}}>() [i] y = If(c)<then_branch = t () =>
 
 
 def found(body, **settings):
-    whole = Whole.of(ir.from_proto(text_model(body, domains="", **settings)))
+    whole = CheckedModel.of(ir.from_proto(text_model(body, domains="", **settings)))
     return [(f.rule, f.node, f.tensor) for f in structure_findings(whole)]
 
 
@@ -27,7 +27,7 @@ def test_branches_see_what_is_around_them_and_not_each_other():
 
 def test_outputs_of_branches_need_a_maker_too():
     (only,) = structure_findings(
-        Whole.of(ir.from_proto(text_model(branches("[k] k = Neg(x)", "[r] r = Neg(x)"), domains="")))
+        CheckedModel.of(ir.from_proto(text_model(branches("[k] k = Neg(x)", "[r] r = Neg(x)"), domains="")))
     )
     assert (only.rule, only.node, only.tensor) == ("LGR201", "", "p")
     assert "the output 'p' of i/then_branch is made by no node" in only.reason
@@ -78,7 +78,7 @@ def test_a_node_that_reads_itself_is_a_circle():
 
 
 def test_every_node_that_is_too_early_is_named():
-    whole = Whole.of(ir.from_proto(text_model("[n] y = Neg(b) [m] b = Neg(a) [k] a = Abs(x)", domains="")))
+    whole = CheckedModel.of(ir.from_proto(text_model("[n] y = Neg(b) [m] b = Neg(a) [k] a = Abs(x)", domains="")))
     assert [str(f) for f in structure_findings(whole)] == [
         "n (Neg): it stands before the nodes whose results it uses (b). Sort the nodes.",
         "m (Neg): it stands before the nodes whose results it uses (a). Sort the nodes.",

@@ -3,14 +3,14 @@
 import onnx
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import Whole
-from linger.checks.findings.usage import usage_findings
+from linger.checks.findings.node_places import CheckedModel
+from linger.checks.findings.structure import usage_findings
 from tests.support.check_cases import text_model
 
 
 def found(body, **settings):
     proto = body if isinstance(body, onnx.ModelProto) else text_model(body, domains="", **settings)
-    return [(f.rule, f.node or f.tensor) for f in usage_findings(Whole.of(ir.from_proto(proto)))]
+    return [(f.rule, f.node or f.tensor) for f in usage_findings(CheckedModel.of(ir.from_proto(proto)))]
 
 
 def test_what_only_dead_nodes_use_is_dead_too():
@@ -43,14 +43,14 @@ def test_initializers_may_be_outputs_and_old_files_list_them_as_inputs():
 
 
 def test_the_size_of_what_could_be_removed_is_told():
-    whole = Whole.of(ir.from_proto(text_model("[n] y = Neg(x)", domains="", extra="<float[2] w = {1, 2}>")))
+    whole = CheckedModel.of(ir.from_proto(text_model("[n] y = Neg(x)", domains="", extra="<float[2] w = {1, 2}>")))
     assert [f.reason for f in usage_findings(whole)] == ["the initializer 'w' (8 bytes) is used by nothing"]
 
 
 def test_words_have_no_size():
     proto = text_model("[n] y = Neg(x)", domains="")
     proto.graph.initializer.add().CopyFrom(onnx.helper.make_tensor("s", onnx.TensorProto.STRING, [1], [b"word"]))
-    assert [f.reason for f in usage_findings(Whole.of(ir.from_proto(proto)))] == [
+    assert [f.reason for f in usage_findings(CheckedModel.of(ir.from_proto(proto)))] == [
         "the initializer 's' is used by nothing"
     ]
 

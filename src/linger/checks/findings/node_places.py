@@ -15,7 +15,7 @@ from linger.graph.core.walking import all_nodes, named_graphs
 
 
 @dataclass(frozen=True)
-class Place:
+class NodePlace:
     """A node and the way to it.
 
     Attributes:
@@ -26,7 +26,7 @@ class Place:
 
     node: ir.Node
     way: str = ""
-    outer: Place | None = None
+    outer: NodePlace | None = None
 
     @property
     def path(self) -> str:
@@ -43,24 +43,24 @@ class Place:
         """What a rule has against the node."""
         return Finding(severity or rule.severity, str(self), reason, remedy, rule.id, tensor)
 
-    def within(self, graph: ir.Graph) -> Place | None:
+    def within(self, graph: ir.Graph) -> NodePlace | None:
         """The node of a graph around this one that holds this one, or this one itself; None where there is none."""
-        place: Place | None = self
+        place: NodePlace | None = self
         while place is not None and place.node.graph is not graph:
             place = place.outer
         return place
 
 
-def places_of(graph: ir.Graph | ir.Function, way: str = "") -> Iterator[Place]:
+def places_of(graph: ir.Graph | ir.Function, way: str = "") -> Iterator[NodePlace]:
     """Every node of a graph and of the graphs inside it: outer ones first, each branch after the node that holds it."""
-    inside: dict[object, tuple[str, Place]] = {}  # the way to a branch or body, and the node that holds it
+    inside: dict[object, tuple[str, NodePlace]] = {}  # the way to a branch or body, and the node that holds it
     for node in all_nodes(graph):
-        place = Place(node, *inside.get(node.graph, (way, None)))
+        place = NodePlace(node, *inside.get(node.graph, (way, None)))
         inside.update({inner: (f"{place.path}/{name}/", place) for name, inner in named_graphs(node)})
         yield place
 
 
-def function_places(model: ir.Model) -> Iterator[Place]:
+def function_places(model: ir.Model) -> Iterator[NodePlace]:
     """Every node of the functions that a file brings along, those of the dialect's own ops left out."""
     for (domain, name, _), function in model.functions.items():
         if not is_quantising_domain(domain):
@@ -68,7 +68,7 @@ def function_places(model: ir.Model) -> Iterator[Place]:
 
 
 @dataclass(frozen=True)
-class Whole:
+class CheckedModel:
     """A model to be checked, its nodes in order.
 
     Attributes:
@@ -79,12 +79,12 @@ class Whole:
     """
 
     model: ir.Model
-    places: tuple[Place, ...]
+    places: tuple[NodePlace, ...]
     has_dialect: bool
     inner: tuple[tuple[str, ir.Graph], ...] = ()
 
     @classmethod
-    def of(cls, model: ir.Model) -> Whole:
+    def of(cls, model: ir.Model) -> CheckedModel:
         """The model as it is now."""
         places = tuple(places_of(model.graph))
         inner = [(f"{place.path}/{name}/", graph) for place in places for name, graph in named_graphs(place.node)]

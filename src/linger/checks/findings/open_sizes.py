@@ -1,28 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that are right at one size only, in a file that leaves the sizes of its pictures open."""
+"""Sizes that a file leaves open: those of its inputs, and nodes behind them that are right at one size only."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import Whole
+from linger.checks.findings.node_places import CheckedModel, model_finding
+from linger.dialect import ops
+from linger.errors import listing
 from linger.graph.core import check_rules as rules
 from linger.graph.core.dialect_node import is_dialect
-from linger.graph.core.finding import Finding
+from linger.graph.core.finding import NOTE, Finding
 
-_POOLS = frozenset({"AvgPool2dInt", "MaxPool"})
-_RESIZING = frozenset(
-    {"iqAdaptiveAvgPool", "iqLargest", "iqInterpolate", "LinearInt", "BmmInt", "Gather", "LSTMInt", "GRUInt"}
-)
 _REMEDY = "Export the model again, which computes this from the shape, or fix the size of the input."
 
 
-def open_size_findings(whole: Whole) -> Iterator[Finding]:
+def size_findings(checked: CheckedModel) -> Iterator[Finding]:
+    """Inputs whose sizes are open."""
+    for value in checked.model.graph.inputs:
+        if value.is_initializer():
+            continue
+        name, sizes = value.name or "", value.shape
+        if sizes is None:
+            yield _unnamed(checked, name, "no shape")
+            continue
+        open_sizes = {axis: size for axis, size in enumerate(sizes) if not isinstance(size, int)}
+        unnamed = [str(axis) for axis, size in open_sizes.items() if not size.value]
+        named = [str(size.value) for size in open_sizes.values() if size.value]
+        if unnamed:
+            yield _unnamed(checked, name, f"no size and no name at axis {listing(unnamed)}")
+        if named:
+            yield model_finding(
+                rules.DYNAMIC_SIZE,
+                f"the input {name!r} has open sizes ({listing(named)})",
+                "Fix them before the file goes to a device.",
+                tensor=name,
+            )
+
+
+def _unnamed(checked: CheckedModel, name: str, which: str) -> Finding:
+    return model_finding(
+        rules.UNNAMED_SIZE,
+        f"the input {name!r} has {which}",
+        "Export with fixed sizes, or name the open ones.",
+        tensor=name,
+        severity=None if checked.has_dialect else NOTE,  # only packers stop at it
+    )
+
+
+def open_size_findings(checked: CheckedModel) -> Iterator[Finding]:
     """Windows and weights of one size behind an input whose height or width is open."""
-    pictures = _open_pictures(place.node for place in whole.places)
-    for place in whole.places:
+    pictures = _open_pictures(place.node for place in checked.places)
+    for place in checked.places:
         source = pictures.get(place.node.inputs[0]) if place.node.inputs else None
         reason = None if source is None else _reason(place.node)
         if source is not None and reason is not None:
@@ -32,12 +64,16 @@ def open_size_findings(whole: Whole) -> Iterator[Finding]:
 
 def _reason(node: ir.Node) -> str | None:
     """Why a node that gets a picture of open size is right at one size only; None: it is right at every size."""
-    if node.op_type in _POOLS:
+    op = ops().get(node.op_type)
+    if op is None:
+        return None
+    if op.window_axes and op.weight_axes is None:
         is_flattened = any(_is_flattened_for_product(use.node) for value in node.outputs for use in value.uses())
         reason = "its window has a fixed size, and a layer behind it takes the result of one size of the picture only"
         return reason if is_flattened else None
-    has_weights = any(value is not None and value.is_initializer() for value in node.inputs[1:])
-    return "its weights are those of one size" if node.op_type == "iqInterpolate" and has_weights else None
+    given = dict(zip(op.inputs, node.inputs, strict=False))
+    sized = [value for name in op.sized_inputs if (value := given.get(name)) is not None]
+    return "its weights are those of one size" if any(value.is_initializer() for value in sized) else None
 
 
 def _open_pictures(nodes: Iterable[ir.Node]) -> dict[ir.Value | None, ir.Value]:
@@ -51,9 +87,15 @@ def _open_pictures(nodes: Iterable[ir.Node]) -> dict[ir.Value | None, ir.Value]:
         value, source = waiting.pop()
         if value not in found:
             found[value] = source
-            kept = (use.node for use in value.uses() if use.idx == 0 and _keeps_sizes(use.node))
-            waiting += [(output, source) for node in kept for output in node.outputs]
+            waiting += [(output, source) for output in _open_results(value)]
     return found
+
+
+def _open_results(value: ir.Value) -> Iterator[ir.Value]:
+    """The tensors that are open because this one is."""
+    for use in value.uses():
+        if use.idx == 0 and _keeps_sizes(use.node):
+            yield from use.node.outputs
 
 
 def _is_open(value: ir.Value) -> bool:
@@ -64,7 +106,10 @@ def _is_open(value: ir.Value) -> bool:
 
 def _keeps_sizes(node: ir.Node) -> bool:
     """Whether an open size of a node's first input leaves its outputs open."""
-    return node.op_type not in _RESIZING if is_dialect(node) else node.op_type in ("Relu", "Clip", "MaxPool")
+    op = ops().get(node.op_type)
+    if is_dialect(node):
+        return op is None or op.keeps_open_sizes
+    return op is not None and op.standard_name is not None
 
 
 def _is_flattened_for_product(node: ir.Node) -> bool:
@@ -72,11 +117,12 @@ def _is_flattened_for_product(node: ir.Node) -> bool:
     axis = node.attributes.get("axis")
     is_first = axis is None or (axis.type is ir.AttributeType.INT and not axis.is_ref() and axis.value == 1)
     uses = [use.node for value in node.outputs for use in value.uses()]
-    return (
-        node.op_type == "Flatten" and is_first and any(use.op_type == "LinearInt" and _is_constant(use) for use in uses)
-    )
+    return node.op_type == "Flatten" and is_first and any(_has_fixed_weights(use) for use in uses)
 
 
-def _is_constant(node: ir.Node) -> bool:
+def _has_fixed_weights(node: ir.Node) -> bool:
+    """Whether a node is a matrix product with constant weights."""
+    op = ops().get(node.op_type)
     weight = node.inputs[1] if len(node.inputs) > 1 else None
-    return weight is not None and weight.is_initializer()
+    is_product = op is not None and op.limit is math.prod and op.weight_axes == 2
+    return is_product and weight is not None and weight.is_initializer()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does not fit between nodes: types, scales, widths and Dequants, as propagation sees them."""
+"""What does not fit between nodes: types, scales, widths and Dequants, as propagation sees them; and Dequants too many."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import replace
 import onnx
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import Place, Whole, model_finding
+from linger.checks.findings.node_places import CheckedModel, NodePlace, model_finding
 from linger.errors import GraphError
 from linger.graph.core import check_rules as rules
 from linger.graph.core.dialect_node import describe
+from linger.graph.core.dialects import is_dequant
 from linger.graph.core.finding import Finding
 from linger.graph.facts.propagation import Propagation, Use, propagate
 from linger.graph.facts.stated_formats import read_scale
@@ -20,17 +21,17 @@ from linger.graph.facts.stated_formats import read_scale
 _REPAIR = "linger.repair does so."
 
 
-def propagation_findings(whole: Whole, light: onnx.ModelProto) -> Iterator[Finding]:
+def propagation_findings(checked: CheckedModel, light: onnx.ModelProto) -> Iterator[Finding]:
     """Contradictions between producers and consumers, and Dequants that are missing, wrong or in the wrong place.
 
     Args:
-        whole: The model.
-        light: The same, which may lack its weights (`linger.checks.findings.onnx_verdict.without_weights`), to be sorted if need be.
+        checked: The model.
+        light: The same, which may lack its weights (`linger.checks.findings.verdicts.without_weights`), to be sorted if need be.
     """
     try:
-        found, places = propagate(whole.model), _Places(whole)
+        found, places = propagate(checked.model), _Places(checked)
     except GraphError:
-        copy = Whole.of(ir.from_proto(light))
+        copy = CheckedModel.of(ir.from_proto(light))
         try:
             copy.model.graph.sort()
             found, places = propagate(copy.model), _Places(copy)
@@ -49,16 +50,16 @@ def propagation_findings(whole: Whole, light: onnx.ModelProto) -> Iterator[Findi
 class _Places:
     """Finds the place of what propagation names."""
 
-    def __init__(self, whole: Whole) -> None:
-        self.whole = whole
-        self._by_node = {place.node: place for place in whole.places}
-        self._by_text: dict[str, Place | None] = {}
-        for place in whole.places:
+    def __init__(self, checked: CheckedModel) -> None:
+        self.checked = checked
+        self._by_node = {place.node: place for place in checked.places}
+        self._by_text: dict[str, NodePlace | None] = {}
+        for place in checked.places:
             text = describe(place.node)
             self._by_text[text] = None if text in self._by_text else place
 
-    def of(self, node: ir.Node) -> Place:
-        return self._by_node.get(node) or Place(node)  # nodes of functions have no place in the graph
+    def of(self, node: ir.Node) -> NodePlace:
+        return self._by_node.get(node) or NodePlace(node)  # nodes of functions have no place in the graph
 
     def named(self, text: str) -> str:
         """The node that a text names, with its path where that is not in doubt."""
@@ -125,7 +126,7 @@ def _at(places: _Places, use: Use, rule: rules.CheckRule, reason: str, remedy: s
 def _declarations(found: Propagation, places: _Places) -> Iterator[Finding]:
     """Tensors that are declared as something else; outputs that only lack a Dequant were named already."""
     told = {use.value for use in found.missing if not isinstance(use.owner, ir.Node)}
-    for place in places.whole.places:
+    for place in places.checked.places:
         for value in place.node.outputs:
             element = found.element(value)
             if element is None or value.dtype is None or value.dtype == element or value in told:
@@ -135,4 +136,23 @@ def _declarations(found: Propagation, places: _Places) -> Iterator[Finding]:
                 f"{value.name!r} is declared as {value.dtype.name.lower()}, and it computes {element.name.lower()}",
                 f"Correct or remove the declaration; {_REPAIR}",
                 tensor=value.name or "",
+            )
+
+
+def dequant_findings(checked: CheckedModel) -> Iterator[Finding]:
+    """Every Dequant after the first one of a tensor that sees that one."""
+    first: dict[ir.Value, NodePlace] = {}
+    for place in checked.places:
+        node = place.node
+        tensor = node.inputs[0] if is_dequant(node) and node.inputs else None
+        if tensor is None:
+            continue
+        earlier = first.setdefault(tensor, place)
+        graph = earlier.node.graph
+        if earlier is not place and isinstance(graph, ir.Graph) and place.within(graph) is not None:
+            yield place.finding(
+                rules.DUPLICATE_DEQUANT,
+                f"{tensor.name!r} is dequantised by {earlier} already",
+                "Let all consumers share one Dequant; linger.repair does.",
+                tensor=tensor.name or "",
             )

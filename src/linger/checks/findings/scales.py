@@ -1,39 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scales of dialect nodes, each by itself: numbers, powers of two, shifts to the right. Who feeds whom is propagation's."""
+"""Scales of dialect nodes, each by itself: numbers, powers of two, shifts to the right, and inputs beyond the device's format."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import Place, Whole
-from linger.dialect import Limit, is_known
+from linger.checks.findings.node_places import CheckedModel, NodePlace
+from linger.dialect import Op, find_op, is_known
 from linger.graph.core import check_rules as rules
 from linger.graph.core.dialect_node import is_dialect, op_of
-from linger.graph.core.dialects import is_quantising
-from linger.graph.core.finding import Finding
+from linger.graph.core.dialects import NEWER_OPS, is_newer, is_quantising
+from linger.graph.core.finding import NOTE, Finding
+from linger.graph.core.tensor_types import INTEGERS
+from linger.numeric.fixed import is_power_of_two
 
 _FACTORS = ("scale_x", "scale_w", "scale_y")
-_NEWER_LIMITS: dict[str, Limit] = {
-    **dict.fromkeys(("QConv1d", "QConv2d", "QConvBN2d", "QConvTranspose1d", "QConvTranspose2d", "QLinear"), math.prod),
-    **dict.fromkeys(("QBatchNorm1d", "QBatchNorm2d", "QMul", "QBmm", "QMatmul"), math.prod),
-    "QAdd": min,
-}
-"""What bounds the output scale of ops of the newer dialect."""
+_MOVES = frozenset({"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+_CHOICE, _BELOW_MAX = "iqWhere", "iqSubMax"
+_WIDEST = 32
+_NARROW = 8
+"""Up to this width the scale of a tensor is that of its range; a wider one may be coarser than its range asks for."""
 
 _CALIBRATE = "Calibrate or train the model with linger and export it again."
 
 
-def scale_findings(whole: Whole, *, for_target: bool = False) -> Iterator[Finding]:
+def scale_findings(checked: CheckedModel, *, for_target: bool = False) -> Iterator[Finding]:
     """What the scales of each node say by themselves.
 
     Args:
-        whole: The model.
+        checked: The model.
         for_target: A chip is asked too; it judges shifts and scales below 1 by its own rules.
     """
-    for place in whole.places:
+    for place in checked.places:
         if not is_quantising(place.node):
             continue
         scales = scales_of(place.node)
@@ -51,30 +52,24 @@ def scales_of(node: ir.Node) -> dict[str, float]:
     }
 
 
-def is_power_of_two(number: float) -> bool:
-    """Whether a number is 2 to a whole power.
-
-    >>> [is_power_of_two(x) for x in (0.5, 1.0, 3.0, 0.0, -2.0)]
-    [True, True, False, False, False]
-    """
-    return number > 0 and math.frexp(number)[0] == 0.5
-
-
 def _is_positive(scale: float) -> bool:
     return math.isfinite(scale) and scale > 0
 
 
-def _value_findings(place: Place, scales: dict[str, float], *, for_target: bool) -> Iterator[Finding]:
-    invalid = {n: s for n, s in scales.items() if not _is_positive(s)}
-    odd = {n: s for n, s in scales.items() if n not in invalid and not is_power_of_two(s)}
-    small = {n: s for n, s in scales.items() if n not in invalid and s < 1}
-    if invalid:
+def _value_findings(place: NodePlace, scales: dict[str, float], *, for_target: bool) -> Iterator[Finding]:
+    valid = {name: scale for name, scale in scales.items() if _is_positive(scale)}
+    if len(valid) < len(scales):
+        invalid = {name: scale for name, scale in scales.items() if name not in valid}
         yield place.finding(rules.INVALID_SCALE, f"{_listed(invalid)}: no scale", _CALIBRATE)
-    if odd and not for_target:
+    if for_target:
+        return
+    odd = {name: scale for name, scale in valid.items() if not is_power_of_two(scale)}
+    small = {name: scale for name, scale in valid.items() if scale < 1}
+    if odd:
         yield place.finding(
             rules.ODD_SCALE, f"{_listed(odd)}: no power of two", "Choose scales that are powers of two."
         )
-    if small and not for_target:
+    if small:
         yield place.finding(
             rules.SMALL_SCALE,
             f"{_listed(small)}: below 1, which no device has",
@@ -86,25 +81,129 @@ def _listed(scales: dict[str, float]) -> str:
     return ", ".join(f"{name} = {scale:g}" for name, scale in scales.items())
 
 
-def _relation_findings(place: Place, scales: dict[str, float], *, for_target: bool) -> Iterator[Finding]:
-    output, node = scales.get("scale_o"), place.node
-    if output is None:
+def _relation_findings(place: NodePlace, scales: dict[str, float], *, for_target: bool) -> Iterator[Finding]:
+    output, op = scales.get("scale_o"), _op(place.node)
+    if output is None or op is None:
         return
-    op = op_of(node) if is_dialect(node) and is_known(node.op_type) else None
-    limit = _NEWER_LIMITS.get(node.op_type) if op is None else op.limit
     operands = [scales[name] for name in _FACTORS if name in scales]
-    if operands and not for_target and limit in (math.prod, min):
-        bound = limit(operands)
-        if output > bound:
-            whose = "that of the product" if limit is math.prod else "that of an operand"
-            yield place.finding(
-                rules.LEFT_SHIFT,
-                f"scale_o = {output:g} is above {bound:g}, {whose}, so the result would be shifted left",
-                _CALIBRATE,
-            )
-    if op is not None and op.output_scale is not None and output != op.output_scale:
+    if operands and not for_target and op.limit in (math.prod, min):
+        yield from _shift_findings(place, output, op.limit(operands), is_product=op.limit is math.prod)
+    if is_dialect(place.node) and op.output_scale not in (None, output):
         yield place.finding(
             rules.FIXED_SCALE,
             f"scale_o = {output:g}; the device's {op.name} gives {op.output_scale:g}",
             f"Export with linger, which writes {op.output_scale:g}.",
         )
+
+
+def _shift_findings(place: NodePlace, output: float, bound: float, *, is_product: bool) -> Iterator[Finding]:
+    if output > bound:
+        whose = "that of the product" if is_product else "that of an operand"
+        yield place.finding(
+            rules.LEFT_SHIFT,
+            f"scale_o = {output:g} is above {bound:g}, {whose}, so the result would be shifted left",
+            _CALIBRATE,
+        )
+
+
+def _op(node: ir.Node) -> Op | None:
+    """The op of the dialect that a node of either dialect computes; None for any other node."""
+    if is_dialect(node):
+        return op_of(node) if is_known(node.op_type) else None
+    newer = NEWER_OPS.get(node.op_type) if is_newer(node) else None
+    return None if newer is None or newer.older is None or not is_known(newer.older) else find_op(newer.older)
+
+
+def input_range_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterator[Finding]:
+    """Nodes whose input, by its scale and width, goes beyond what the device's format of it holds.
+
+    Args:
+        checked: The model.
+        skip: Nodes, as findings name them, that cannot be read as those of their op.
+    """
+    for place in checked.places:
+        op = None if str(place) in skip else _op(place.node)
+        if op is None or op.input_end is None or not place.node.inputs:
+            continue
+        scale, source = _scale(place.node, "scale_x"), _source(place.node.inputs[0])
+        if scale is None or (source is not None and _is(source, _BELOW_MAX)):
+            continue
+        bits, reach = _reach(place.node, source, scale)
+        if reach > op.input_end:
+            yield _finding(place, op, scale, bits, reach)
+
+
+def _finding(place: NodePlace, op: Op, scale: float, bits: int, reach: float) -> Finding:
+    is_softmax = op.last_axis is not None
+    lost = "numbers beyond become equal" if is_softmax else f"numbers beyond count as ±{op.input_end:g}"
+    remedy = (
+        "Calibrate again with linger, which subtracts the largest number of each row first; or limit the layer before it."
+        if is_softmax
+        else "Limit the layer before it with linger.normalize_module and fine-tune, or keep this function in float."
+    )
+    return place.finding(
+        rules.INPUT_RANGE,
+        f"{bits} bits at scale_x = {scale:g} reach ±{reach:g}, the device's format of it ends at ±{op.input_end:g}: {lost}",
+        remedy,
+        severity=None if bits <= _NARROW else NOTE,
+    )
+
+
+def _is(node: ir.Node, op_type: str) -> bool:
+    return is_dialect(node) and node.op_type == op_type
+
+
+def _source(value: ir.Value | None) -> ir.Node | None:
+    """The node that computed a tensor, seen through what only moves it."""
+    node, seen = None if value is None else value.producer(), set()
+    while (
+        node is not None and not node.domain and node.op_type in _MOVES and node.inputs and node.inputs[0] is not None
+    ):
+        if node in seen:
+            return None  # a file that is checked may go in a circle
+        seen.add(node)
+        node = node.inputs[0].producer()
+    return node
+
+
+def _reach(node: ir.Node, source: ir.Node | None, scale: float) -> tuple[int, float]:
+    """Width and largest magnitude of a node's input; behind a mask, of the numbers that it leaves."""
+    if source is None or not _is(source, _CHOICE):
+        bits = _bits(node.inputs[0], node)
+        return bits, 2.0 ** (bits - 1) / scale
+    given = zip(source.inputs[:2], (_scale(source, "scale_x"), _scale(source, "scale_y")), strict=False)
+    chosen = [(_bits(v), s) for v, s in given if v is not None and s is not None and not _is_constant(v)]
+    ranges = [(bits, 2.0 ** (bits - 1) / s) for bits, s in chosen]
+    return max(ranges, key=lambda pair: pair[1], default=(_NARROW, 0.0))
+
+
+def _is_constant(value: ir.Value) -> bool:
+    producer = value.producer()
+    return value.const_value is not None if producer is None else producer.op_type == "Constant"
+
+
+def _bits(value: ir.Value | None, reader: ir.Node | None = None) -> int:
+    """The width of a tensor: as its reader or its maker states it, else as it is stored."""
+    maker = None if value is None else value.producer()
+    stated = [*_widths(reader, "data_bits", "x_bits"), *_widths(maker, "o_bits", "data_bits")]
+    if stated:
+        return stated[0]
+    dtype = None if value is None else value.dtype
+    return int(dtype.itemsize * 8) if dtype is not None and dtype in INTEGERS else _NARROW
+
+
+def _widths(node: ir.Node | None, *names: str) -> Iterator[int]:
+    """The widths that a node states under some names, as far as they are possible ones."""
+    given = [] if node is None else [node.attributes[name] for name in names if name in node.attributes]
+    for attribute in given:
+        if attribute.type == ir.AttributeType.INT and not attribute.is_ref() and 1 < attribute.as_int() <= _WIDEST:
+            yield attribute.as_int()
+
+
+def _scale(node: ir.Node, name: str) -> float | None:
+    """A scale that is a positive number; None where there is no such scale."""
+    found = node.attributes.get(name)
+    if found is None or found.type != ir.AttributeType.FLOAT or found.is_ref():
+        return None
+    scale = found.as_float()
+    return scale if math.isfinite(scale) and scale > 0 else None

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
-from linger.checks.findings.node_places import Place, Whole, function_places, model_finding
+from linger.checks.findings.node_places import CheckedModel, NodePlace, function_places, model_finding
 from linger.dialect import Op, is_known, ops
 from linger.errors import UsageError, listing
 from linger.graph.core import check_rules as rules
@@ -41,28 +41,28 @@ _MANY = 2**31 - 1
 """What ONNX writes for any number of inputs."""
 
 
-def schema_findings(whole: Whole) -> Iterator[Finding]:
+def schema_findings(checked: CheckedModel) -> Iterator[Finding]:
     """Everything about ops, attributes and the number of operands, in the order of the nodes."""
-    yield from _opset_findings(whole)
-    imports = whole.model.graph.opset_imports
-    for place in whole.places:
-        yield from _node_findings(place, imports, whole)
+    yield from _opset_findings(checked)
+    imports = checked.model.graph.opset_imports
+    for place in checked.places:
+        yield from _node_findings(place, imports, checked)
         yield from _open_attributes(place)
-        if whole.has_dialect:
+        if checked.has_dialect:
             yield from _empty_lists(place)
-    for place in function_places(whole.model):
-        function = whole.model.functions.get(_function_of(place))
-        yield from _node_findings(place, imports if function is None else function.opset_imports, whole)
+    for place in function_places(checked.model):
+        function = checked.model.functions.get(_function_of(place))
+        yield from _node_findings(place, imports if function is None else function.opset_imports, checked)
 
 
-def _function_of(place: Place) -> tuple[str, str, str]:
+def _function_of(place: NodePlace) -> tuple[str, str, str]:
     domain, _, name = place.way.partition("/")[0].partition("::")
     return domain, name, ""
 
 
-def _opset_findings(whole: Whole) -> Iterator[Finding]:
-    imported = whole.model.graph.opset_imports
-    used = dict.fromkeys(place.node.domain for place in whole.places)
+def _opset_findings(checked: CheckedModel) -> Iterator[Finding]:
+    imported = checked.model.graph.opset_imports
+    used = dict.fromkeys(place.node.domain for place in checked.places)
     for domain in used:
         if domain not in imported:
             yield model_finding(
@@ -80,12 +80,12 @@ def _opset_findings(whole: Whole) -> Iterator[Finding]:
         )
 
 
-def _node_findings(place: Place, imports: Mapping[str, int], whole: Whole) -> Iterator[Finding]:
+def _node_findings(place: NodePlace, imports: Mapping[str, int], checked: CheckedModel) -> Iterator[Finding]:
     node = place.node
     identifier = node.op_identifier()
     if is_dialect(node):
         if is_known(node.op_type):
-            yield from _dialect_findings(place, op_of(node), whole)
+            yield from _dialect_findings(place, op_of(node), checked)
         else:
             yield place.finding(
                 rules.UNKNOWN_OP,
@@ -99,8 +99,8 @@ def _node_findings(place: Place, imports: Mapping[str, int], whole: Whole) -> It
                 f"the newer dialect has no op {node.op_type}{_meant(node.op_type, NEWER_OPS)}",
                 "Correct the name, or keep this layer in float.",
             )
-    elif identifier in whole.model.functions:
-        yield from _call_findings(place, whole.model.functions[identifier])
+    elif identifier in checked.model.functions:
+        yield from _call_findings(place, checked.model.functions[identifier])
     elif node.domain in _ONNX_DOMAINS:
         yield from _standard_findings(place, imports.get(node.domain))
     else:
@@ -111,7 +111,7 @@ def _node_findings(place: Place, imports: Mapping[str, int], whole: Whole) -> It
         )
 
 
-def _call_findings(place: Place, function: ir.Function) -> Iterator[Finding]:
+def _call_findings(place: NodePlace, function: ir.Function) -> Iterator[Finding]:
     given, takes = len(place.node.inputs), len(function.inputs)
     if given > takes:
         yield place.finding(
@@ -137,7 +137,7 @@ def _meant(name: str, known: Iterable[str]) -> str:
     return f" (is {' or '.join(near)} meant?)" if near else ""
 
 
-def _standard_findings(place: Place, opset: int | None) -> Iterator[Finding]:
+def _standard_findings(place: NodePlace, opset: int | None) -> Iterator[Finding]:
     node = place.node
     if opset is None or (not node.domain and opset > onnx.defs.onnx_opset_version()):
         return  # the import is a finding of its own
@@ -178,7 +178,7 @@ def _standard_expectation(schema: OpSchema) -> _Expectation:
     )
 
 
-def _dialect_findings(place: Place, op: Op, whole: Whole) -> Iterator[Finding]:
+def _dialect_findings(place: NodePlace, op: Op, checked: CheckedModel) -> Iterator[Finding]:
     node = place.node
     count = len(node.inputs)
     try:
@@ -190,7 +190,7 @@ def _dialect_findings(place: Place, op: Op, whole: Whole) -> Iterator[Finding]:
     needed = tuple("" if name in optional else name for name in (form if op.forms else op.inputs))
     least = max((i + 1 for i, name in enumerate(needed) if name), default=0)
     scales = [f"scale_x_{i}" for i in range(count)] if op.is_variadic else []
-    function = whole.model.functions.get(node.op_identifier())
+    function = checked.model.functions.get(node.op_identifier())
     declared = frozenset() if function is None else frozenset(function.attributes)
     expectation = _Expectation(
         attributes={a.name: ATTRIBUTE_TYPES[a.kind].name for a in op.attributes} | dict.fromkeys(scales, "FLOAT"),
@@ -204,7 +204,7 @@ def _dialect_findings(place: Place, op: Op, whole: Whole) -> Iterator[Finding]:
     yield from _findings(place, expectation)
 
 
-def _findings(place: Place, expected: _Expectation) -> Iterator[Finding]:
+def _findings(place: NodePlace, expected: _Expectation) -> Iterator[Finding]:
     yield from _attribute_findings(place, expected)
     node = place.node
     for what, count, (low, high) in (
@@ -222,7 +222,7 @@ def _findings(place: Place, expected: _Expectation) -> Iterator[Finding]:
         yield place.finding(rules.OPERAND_COUNT, f"its input {listing(lacking)} is left out", "Connect it.")
 
 
-def _attribute_findings(place: Place, expected: _Expectation) -> Iterator[Finding]:
+def _attribute_findings(place: NodePlace, expected: _Expectation) -> Iterator[Finding]:
     node = place.node
     for name, attribute in node.attributes.items():
         kind = expected.attributes.get(name)
@@ -244,7 +244,7 @@ def _attribute_findings(place: Place, expected: _Expectation) -> Iterator[Findin
         yield place.finding(rules.MISSING_ATTRIBUTE, f"it lacks {listing(missing)}", "Add what is missing.")
 
 
-def _open_attributes(place: Place) -> Iterator[Finding]:
+def _open_attributes(place: NodePlace) -> Iterator[Finding]:
     """Attributes that take their value from the caller of a function, where there is no function."""
     for name, attribute in place.node.attributes.items():
         if attribute.is_ref():
@@ -261,7 +261,7 @@ def _range(low: int, high: int) -> str:
     return f"{low} or more" if high >= _MANY else f"{low} to {high}"
 
 
-def _empty_lists(place: Place) -> Iterator[Finding]:
+def _empty_lists(place: NodePlace) -> Iterator[Finding]:
     for name, attribute in place.node.attributes.items():
         if attribute.type in _LISTS and not attribute.is_ref() and not attribute.value:
             yield place.finding(rules.EMPTY_LIST, f"the attribute {name!r} is an empty list", "Remove the attribute.")

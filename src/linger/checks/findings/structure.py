@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graph as a graph: who makes what, and in which order."""
+"""The graph as a graph: who makes what, in which order, what is used by nothing, and constants that do not fit their shape."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator
 
+import onnx
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import Place, Whole, model_finding
+from linger.checks.findings.node_places import CheckedModel, NodePlace, model_finding
 from linger.errors import listing
 from linger.graph.core import check_rules as rules
 from linger.graph.core.finding import Finding
@@ -16,15 +19,15 @@ from linger.graph.core.walking import inner_graphs
 Needs = dict[ir.Node, set[ir.Node]]
 
 
-def structure_findings(whole: Whole) -> Iterator[Finding]:
+def structure_findings(checked: CheckedModel) -> Iterator[Finding]:
     """Tensors without a maker or with the name of another, nodes that come too early, circles."""
-    yield from _undefined(whole)
-    yield from _shadowed(whole)
-    yield from _order(whole)
+    yield from _undefined(checked)
+    yield from _shadowed(checked)
+    yield from _order(checked)
 
 
-def _undefined(whole: Whole) -> Iterator[Finding]:
-    for place in whole.places:
+def _undefined(checked: CheckedModel) -> Iterator[Finding]:
+    for place in checked.places:
         for value in dict.fromkeys(v for v in place.node.inputs if v is not None):
             if not _is_visible(place, value):
                 yield place.finding(
@@ -33,7 +36,7 @@ def _undefined(whole: Whole) -> Iterator[Finding]:
                     "Connect it to a tensor that exists.",
                     tensor=value.name or "",
                 )
-    for way, graph in whole.graphs():
+    for way, graph in checked.graphs():
         for value in graph.outputs:
             if not _is_defined(value):
                 yield model_finding(
@@ -48,7 +51,7 @@ def _graph_name(way: str) -> str:
     return way.rstrip("/") or "the graph"
 
 
-def _is_visible(place: Place, value: ir.Value) -> bool:
+def _is_visible(place: NodePlace, value: ir.Value) -> bool:
     return value.graph is not None and _is_defined(value) and place.within(value.graph) is not None
 
 
@@ -63,17 +66,17 @@ def _defined_in(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def _shadowed(whole: Whole) -> Iterator[Finding]:
+def _shadowed(checked: CheckedModel) -> Iterator[Finding]:
     """Names of a branch that a graph around it has too."""
     own: dict[ir.Graph, set[str]] = {}
-    for _, graph in whole.graphs():
+    for _, graph in checked.graphs():
         own[graph] = {value.name for value in _defined_in(graph) if value.name}
-    for place in whole.places:
+    for place in checked.places:
         outer = place.outer
         if outer is None:
             continue
         for value in place.node.outputs:
-            around: Place | None = outer
+            around: NodePlace | None = outer
             while around is not None and value.name and value.name not in own[_graph_of(around)]:
                 around = around.outer
             if around is not None and value.name:
@@ -85,17 +88,17 @@ def _shadowed(whole: Whole) -> Iterator[Finding]:
                 )
 
 
-def _graph_of(place: Place) -> ir.Graph:
+def _graph_of(place: NodePlace) -> ir.Graph:
     graph = place.node.graph
     assert isinstance(graph, ir.Graph)  # places are found in graphs
     return graph
 
 
-def _order(whole: Whole) -> Iterator[Finding]:
-    needs = _needs(whole)
+def _order(checked: CheckedModel) -> Iterator[Finding]:
+    needs = _needs(checked)
     circular = _circular(needs)
-    position = {place.node: index for index, place in enumerate(whole.places)}
-    for place in whole.places:
+    position = {place.node: index for index, place in enumerate(checked.places)}
+    for place in checked.places:
         late = [n for n in needs[place.node] if position.get(n, -1) >= position[place.node]]
         if late and place.node in circular:
             yield place.finding(
@@ -108,10 +111,10 @@ def _order(whole: Whole) -> Iterator[Finding]:
             )
 
 
-def _needs(whole: Whole) -> Needs:
+def _needs(checked: CheckedModel) -> Needs:
     """For every node, the nodes of its own graph whose results it needs, those that its branches read included."""
-    needs: Needs = {place.node: set() for place in whole.places}
-    for place in whole.places:
+    needs: Needs = {place.node: set() for place in checked.places}
+    for place in checked.places:
         read = [*place.node.inputs, *(output for graph in inner_graphs(place.node) for output in graph.outputs)]
         for maker in {value.producer() for value in read if value is not None} - {None}:
             assert maker is not None  # removed above
@@ -144,3 +147,121 @@ def _peeled(nodes: set[ir.Node], before: Needs, after: Needs) -> set[ir.Node]:
                 if not waits[user]:
                     ready.append(user)
     return left
+
+
+def usage_findings(checked: CheckedModel) -> Iterator[Finding]:
+    """Dead nodes in the order of the graph, then initializers and inputs that nobody uses."""
+    alive = _alive(checked)
+    for place in checked.places:
+        if place.node not in alive and (place.outer is None or place.outer.node in alive):
+            yield place.finding(rules.DEAD_NODE, "no output of the graph depends on it", "Remove it.")
+    for way, graph in checked.graphs():
+        for value in graph.initializers.values():
+            if not _is_used(value):
+                yield model_finding(
+                    rules.UNUSED_INITIALIZER,
+                    f"the initializer {way + (value.name or '')!r}{_weight(value)} is used by nothing",
+                    "Remove it.",
+                    tensor=value.name or "",
+                )
+        yield from _repeated_outputs(way, graph)
+    for value in checked.model.graph.inputs:
+        if not _is_used(value) and not value.is_initializer():
+            yield model_finding(
+                rules.UNUSED_INPUT,
+                f"the input {value.name!r} is used by nothing",
+                "Remove it, or connect it.",
+                tensor=value.name or "",
+            )
+
+
+def _weight(value: ir.Value) -> str:
+    tensor = value.const_value
+    if tensor is None or tensor.dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
+        return ""
+    return f" ({tensor.nbytes} bytes)"
+
+
+def _is_used(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def _alive(checked: CheckedModel) -> set[ir.Node]:
+    """The nodes that some output depends on; a branch's outputs count where the node that holds it does."""
+    known = {place.node for place in checked.places}
+    alive: set[ir.Node] = set()
+    waiting = [value.producer() for value in checked.model.graph.outputs]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in alive or node not in known:
+            continue
+        alive.add(node)
+        waiting += [value.producer() for value in node.inputs if value is not None]
+        waiting += [value.producer() for graph in inner_graphs(node) for value in graph.outputs]
+    return alive
+
+
+def _repeated_outputs(way: str, graph: ir.Graph) -> Iterator[Finding]:
+    for name, count in Counter(value.name or "" for value in graph.outputs).items():
+        if count > 1:
+            yield model_finding(
+                rules.REPEATED_OUTPUT,
+                f"{way + name!r} is listed as an output {count} times",
+                "List it once.",
+                tensor=name,
+            )
+
+
+_FIELDS = {
+    **dict.fromkeys((ir.DataType.FLOAT, ir.DataType.COMPLEX64), "float_data"),
+    **dict.fromkeys((ir.DataType.DOUBLE, ir.DataType.COMPLEX128), "double_data"),
+    **dict.fromkeys((ir.DataType.UINT32, ir.DataType.UINT64), "uint64_data"),
+    ir.DataType.INT64: "int64_data",
+    ir.DataType.STRING: "string_data",
+}
+"""Where numbers stand that are not raw bytes; in int32_data for all other types."""
+
+_COMPLEX = frozenset({ir.DataType.COMPLEX64, ir.DataType.COMPLEX128})
+_REMEDY = "Export the model again, or copy it again whole."
+
+
+def tensor_findings(checked: CheckedModel) -> Iterator[Finding]:
+    """Initializers and constants with too much or too little in them; a finding at a node for the nodes that read them."""
+    for way, graph in checked.graphs():
+        for value in graph.initializers.values():
+            problem = None if value.const_value is None else problem_of(value.const_value)
+            if problem is not None:
+                name = value.name or ""
+                reason = f"the initializer {way + name!r} {problem}"
+                yield model_finding(rules.BROKEN_TENSOR, reason, _REMEDY, tensor=name)
+    for place in checked.places:
+        for attribute in place.node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                problem = problem_of(attribute.as_tensor())
+                if problem is not None:
+                    reason = f"the tensor in its attribute {attribute.name!r} {problem}"
+                    made = place.node.outputs[0].name if place.node.outputs else None  # whose readers cannot be judged
+                    yield place.finding(rules.BROKEN_TENSOR, reason, _REMEDY, tensor=made or "")
+
+
+def problem_of(tensor: ir.TensorProtocol) -> str | None:
+    """What is wrong with a tensor as it was read from a file; None for others, and where nothing is."""
+    if not isinstance(tensor, ir.serde.TensorProtoTensor):
+        return None
+    sizes = tuple(tensor.shape.numpy())
+    if tensor.dtype == ir.DataType.UNDEFINED:
+        return "has no element type"
+    if any(size < 0 for size in sizes):
+        return f"has the shape {list(sizes)}"
+    held, unit, expected = _content(tensor.raw, tensor.dtype, math.prod(sizes))
+    return None if held == expected else f"holds {held} {unit}; {expected} make its shape {list(sizes)}"
+
+
+def _content(proto: onnx.TensorProto, dtype: ir.DataType, count: int) -> tuple[int, str, int]:
+    """How much there is, in which unit, and how much there should be."""
+    if proto.HasField("raw_data") and dtype != ir.DataType.STRING:
+        return len(proto.raw_data), "bytes", -(-count * dtype.bitwidth // 8)
+    field = getattr(proto, _FIELDS.get(dtype, "int32_data"))
+    if dtype != ir.DataType.STRING and dtype.bitwidth < 8:
+        count = -(-count * dtype.bitwidth // 8)
+    return len(field), "numbers", 2 * count if dtype in _COMPLEX else count

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers in a file: types, shapes and ranges of weights and biases, and what they can add up to."""
+"""Weights and biases in a file: their types, shapes and ranges, and what they can add up to."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.checks.findings.accumulators import Accumulator, accumulator_findings
-from linger.checks.findings.node_places import Place, Whole
-from linger.checks.findings.weight_sums import WeightSums, row_sums, transposed_sums
+from linger.checks.findings.accumulators import Accumulator, WeightSums, accumulator_findings, row_sums, transposed_sums
+from linger.checks.findings.node_places import CheckedModel, NodePlace
 from linger.dialect import Op, is_known
 from linger.graph.core import check_rules as rules
 from linger.graph.core.dialect_node import is_dialect, op_of
@@ -27,11 +25,9 @@ _WEIGHTS = ("w", "w_ih", "w_hh")
 _BIAS_OF = {"w": "b", "w_ih": "b_ih", "w_hh": "b_hh"}
 _WIDTHS = ("data_bits", "parameter_bits", "o_bits")
 _NARROWEST, _WIDEST = 2, 32
-_WINDOW = {"Conv1dInt": 1, "Conv2dInt": 2, "ConvTranspose2dInt": 2}
-"""Ops with a window, and its axes."""
 
-_SUMS = frozenset({*_WINDOW, "LinearInt", "BatchNorm2dInt", "LSTMInt", "GRUInt"})
-"""Ops that add products of data and weights in an accumulator of 32 bits."""
+Seen = dict[tuple[object, ...], WeightSums]
+"""Sums of weights that several nodes may share, by the tensor and what else they depend on."""
 
 
 @dataclass(frozen=True)
@@ -48,54 +44,49 @@ class _Parameter:
         return tuple(int(n) for n in self.tensor.shape.numpy())
 
 
-def number_findings(whole: Whole, *, skip: Collection[str] = ()) -> Iterator[Finding]:
-    """What the constants of each dialect node say.
+def number_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterator[Finding]:
+    """What is wrong with the constants of each dialect node.
 
     Args:
-        whole: The model.
+        checked: The model.
         skip: Nodes, as findings name them, whose attributes or operands are wrong: nothing more can be said of them.
     """
-    seen: dict[tuple[Any, ...], WeightSums] = {}
-    for place in whole.places:
+    seen: Seen = {}
+    for place in checked.places:
         node = place.node
         if not is_dialect(node) or not is_known(node.op_type) or str(place) in skip:
             continue
         op = op_of(node)
-        widths = {a.name: _int(node, a.name, a.default) for a in op.attributes if a.name in _WIDTHS}
-        wrong = {n: bits for n, bits in widths.items() if bits is None or not _NARROWEST <= bits <= _WIDEST}
-        if wrong:
-            listed = ", ".join(f"{n} = {bits}" for n, bits in wrong.items())
+        stated = {a.name: _int(node, a.name, a.default) for a in op.attributes if a.name in _WIDTHS}
+        widths = {n: bits for n, bits in stated.items() if bits is not None and _NARROWEST <= bits <= _WIDEST}
+        if len(widths) < len(stated):
+            listed = ", ".join(f"{n} = {bits}" for n, bits in stated.items() if n not in widths)
             yield place.finding(rules.BIT_WIDTH, f"{listed}: no width", "Use 4, 8, 16 or 32 bits.")
-            continue
-        yield from _node_findings(place, op, {n: bits for n, bits in widths.items() if bits is not None}, seen)
+        else:
+            yield from _node_findings(place, op, widths, seen)
 
 
-def _int(node: ir.Node, name: str, default: Any) -> int | None:
+def _int(node: ir.Node, name: str, default: object) -> int | None:
     found = node.attributes.get(name)
     if found is None:
         return default if isinstance(default, int) else None
     return found.as_int() if found.type == ir.AttributeType.INT and not found.is_ref() else None
 
 
-def _node_findings(
-    place: Place, op: Op, widths: dict[str, int], seen: dict[tuple[Any, ...], WeightSums]
-) -> Iterator[Finding]:
+def _node_findings(place: NodePlace, op: Op, widths: dict[str, int], seen: Seen) -> Iterator[Finding]:
     given = dict(zip(op.form(len(place.node.inputs)), place.node.inputs, strict=False))
     parameters = {name: found for name, value in given.items() if (found := _constant(value)) is not None}
     for name in _WEIGHTS:
         weight, bias = parameters.get(name), parameters.get(_BIAS_OF[name])
-        if weight is None and bias is None:
-            continue
         problems = [*_weight_problems(place, op, name, weight, widths), *_bias_problems(place, bias)]
         if weight is not None and not problems:
             problems = list(_shape_problems(place, op, weight, bias))
         yield from problems
-        if weight is None or problems or "parameter_bits" not in widths:
-            continue
-        sums = _sums(place.node, op, weight, seen)
-        yield from _range_problems(place, weight, sums, widths["parameter_bits"])
-        if op.name in _SUMS:
-            yield from accumulator_findings(place, _accumulator(place.node, op, name, sums, bias, widths))
+        if weight is not None and not problems and "parameter_bits" in widths:
+            sums = _sums(place.node, op, weight, seen)
+            yield from _range_problems(place, weight, sums, widths["parameter_bits"])
+            if op.weight_axes is not None:
+                yield from accumulator_findings(place, _accumulator(place.node, op, name, sums, bias, widths))
 
 
 def _constant(value: ir.Value | None) -> _Parameter | None:
@@ -111,7 +102,7 @@ def _constant(value: ir.Value | None) -> _Parameter | None:
 
 
 def _weight_problems(
-    place: Place, op: Op, name: str, weight: _Parameter | None, widths: dict[str, int]
+    place: NodePlace, op: Op, name: str, weight: _Parameter | None, widths: dict[str, int]
 ) -> Iterator[Finding]:
     bits = widths.get("parameter_bits")
     if weight is None or name not in op.inputs:
@@ -124,7 +115,7 @@ def _weight_problems(
         yield _type_finding(place, weight, f"{integer_type(bits).name} for {bits} bits")
 
 
-def _type_finding(place: Place, parameter: _Parameter, expected: str) -> Finding:
+def _type_finding(place: NodePlace, parameter: _Parameter, expected: str) -> Finding:
     return place.finding(
         rules.PARAMETER_TYPE,
         f"{parameter.name!r} is stored as {parameter.tensor.dtype.name}; expected {expected}",
@@ -133,7 +124,7 @@ def _type_finding(place: Place, parameter: _Parameter, expected: str) -> Finding
     )
 
 
-def _bias_problems(place: Place, bias: _Parameter | None) -> Iterator[Finding]:
+def _bias_problems(place: NodePlace, bias: _Parameter | None) -> Iterator[Finding]:
     if bias is None or bias.tensor.dtype == ir.DataType.INT32:
         return
     yield _type_finding(place, bias, "INT32 for a bias")
@@ -151,32 +142,34 @@ def _bias_problems(place: Place, bias: _Parameter | None) -> Iterator[Finding]:
             )
 
 
-def _shape_problems(place: Place, op: Op, weight: _Parameter, bias: _Parameter | None) -> Iterator[Finding]:
-    node, shape = place.node, weight.shape
-    axes = 1 if op.name in ("BatchNorm2dInt", "LayerNormInt", "GroupNormInt") else 2 + _WINDOW.get(op.name, 0)
-    if op.name in _SUMS and len(shape) != axes:
-        yield _shape_finding(place, weight, f"{axes} axes")
+def _shape_problems(place: NodePlace, op: Op, weight: _Parameter, bias: _Parameter | None) -> Iterator[Finding]:
+    if op.weight_axes is not None and len(weight.shape) != op.weight_axes:
+        yield _shape_finding(place, weight, f"{op.weight_axes} axes")
         return
-    group = _int(node, "group", 1) or 1
-    if op.name in _WINDOW:
-        window = node.attributes["kernel_shape"].as_ints()
-        short = [n for n in ("strides", "dilations") if len(node.attributes[n].as_ints()) != len(window)]
-        if short:
-            reason = f"{' and '.join(short)} and kernel_shape have different lengths"
-            yield place.finding(rules.PARAMETER_SHAPE, reason, "Give one number per axis of the window.")
-            return
-        if list(window) != list(shape[2:]):
-            yield _shape_finding(place, weight, f"the window {list(window)} of kernel_shape")
-            return
-        if shape[0] % group:
-            yield _shape_finding(place, weight, f"a first axis that its {group} groups divide")
-            return
-    channels = _channels(op, shape, group)
-    if bias is not None and op.name in _SUMS and bias.shape != (channels,):
+    group = _int(place.node, "group", 1) or 1
+    problem = _window_problem(place, weight, group) if op.window_axes else None
+    if problem is not None:
+        yield problem
+        return
+    channels = _channels(op, weight.shape, group)
+    if bias is not None and op.weight_axes is not None and bias.shape != (channels,):
         yield _shape_finding(place, bias, f"[{channels}], one number per channel of the weight")
 
 
-def _shape_finding(place: Place, parameter: _Parameter, expected: str) -> Finding:
+def _window_problem(place: NodePlace, weight: _Parameter, group: int) -> Finding | None:
+    """Why the attributes of a convolution and the shape of its weight do not fit."""
+    attributes, shape = place.node.attributes, weight.shape
+    window = list(attributes["kernel_shape"].as_ints())
+    short = [n for n in ("strides", "dilations") if len(attributes[n].as_ints()) != len(window)]
+    if short:
+        reason = f"{' and '.join(short)} and kernel_shape have different lengths"
+        return place.finding(rules.PARAMETER_SHAPE, reason, "Give one number per axis of the window.")
+    if window != list(shape[2:]):
+        return _shape_finding(place, weight, f"the window {window} of kernel_shape")
+    return _shape_finding(place, weight, f"a first axis that its {group} groups divide") if shape[0] % group else None
+
+
+def _shape_finding(place: NodePlace, parameter: _Parameter, expected: str) -> Finding:
     return place.finding(
         rules.PARAMETER_SHAPE,
         f"{parameter.name!r} has the shape {list(parameter.shape)}; expected {expected}",
@@ -186,28 +179,27 @@ def _shape_finding(place: Place, parameter: _Parameter, expected: str) -> Findin
 
 
 def _channels(op: Op, shape: tuple[int, ...], group: int) -> int:
-    return shape[1] * group if op.name == "ConvTranspose2dInt" else shape[0] if shape else 1
+    return op.output_channels(shape, group) if shape else 1
 
 
-def _sums(node: ir.Node, op: Op, weight: _Parameter, seen: dict[tuple[Any, ...], WeightSums]) -> WeightSums:
+def _sums(node: ir.Node, op: Op, weight: _Parameter, seen: Seen) -> WeightSums:
     """The sums of a weight; one that several nodes share is read once."""
-    if op.name != "ConvTranspose2dInt":
-        key: tuple[Any, ...] = (id(weight.tensor), _channels(op, weight.shape, 1))
+    key: tuple[object, ...]
+    if op.is_transposed:
+        group = node.attributes["group"].as_int()
+        strides, dilations = (tuple(node.attributes[name].as_ints()) for name in ("strides", "dilations"))
+        key = (id(weight.tensor), group, strides, dilations)
         if key not in seen:
-            seen[key] = row_sums(weight.tensor, key[1])
+            seen[key] = transposed_sums(weight.tensor, group=group, strides=strides, dilations=dilations)
         return seen[key]
-    group, strides, dilations = (
-        node.attributes["group"].as_int(),
-        tuple(node.attributes["strides"].as_ints()),
-        tuple(node.attributes["dilations"].as_ints()),
-    )
-    key = (id(weight.tensor), group, strides, dilations)
+    channels = _channels(op, weight.shape, 1)
+    key = (id(weight.tensor), channels)
     if key not in seen:
-        seen[key] = transposed_sums(weight.tensor, group=group, strides=strides, dilations=dilations)
+        seen[key] = row_sums(weight.tensor, channels)
     return seen[key]
 
 
-def _range_problems(place: Place, weight: _Parameter, sums: WeightSums, bits: int) -> Iterator[Finding]:
+def _range_problems(place: NodePlace, weight: _Parameter, sums: WeightSums, bits: int) -> Iterator[Finding]:
     low, high = limits(bits)
     outside = sums.low if sums.low < low else sums.high
     if sums.low < low or sums.high > high:
@@ -237,5 +229,5 @@ def _accumulator(
         data_bits=widths["o_bits"] if name == "w_hh" else widths["data_bits"],
         output_bits=widths["o_bits"],
         ratio=ratio,
-        is_gate=op.name in ("LSTMInt", "GRUInt"),
+        is_gate=op.is_recurrent,
     )
