@@ -114,7 +114,7 @@ def _output_findings(place: NodePlace, layer: Accumulator, ratio: float) -> Iter
             f"channel {channel} is {end} for every input: it could only reach {smallest[channel]} to {largest[channel]}{count}",
             "Lower scale_o, or look at the bias of this channel.",
         )
-    reached = max(max(abs(a), abs(z)) for a, z in zip(smallest, largest, strict=True))
+    reached = max(map(abs, smallest + largest))
     if layer.output_bits <= _NARROW and ratio < 1 and reached < (high + 1) // 2:
         yield place.finding(
             rules.UNUSED_RANGE,

@@ -11,30 +11,30 @@ from linger.graph.core import check_rules as rules
 from linger.graph.core.finding import NOTE, Finding
 
 _REWRITTEN = "Scale"
-"""Tensor names that begin so lose their capital in the packer."""
+"""The packer writes this beginning of a tensor's name in small letters."""
 
 
 def name_findings(checked: CheckedModel) -> Iterator[Finding]:
     """Names of nodes and, of a file in the dialect, of tensors."""
-
-    def key(place: NodePlace) -> str:
-        """Packers know names, people know paths."""
-        return place.node.name or "" if checked.has_dialect else place.path
-
-    counts = Counter(key(place) for place in checked.places if place.node.name)
+    counts = Counter(_key(checked, place) for place in checked.places if place.node.name)
     for place in checked.places:
-        name = place.node.name or ""
+        name, count = place.node.name, counts[_key(checked, place)]
         if not name and checked.has_dialect:
             yield place.finding(rules.EMPTY_NAME, "it has no name", "Name it; linger.repair does.")
-        elif name and counts[key(place)] > 1:
+        elif name and count > 1:
             yield place.finding(
                 rules.DUPLICATE_NAME,
-                f"{counts[key(place)]} nodes are called {name!r}",
+                f"{count} nodes are called {name!r}",
                 "Give each a name of its own; linger.repair does.",
                 severity=None if checked.has_dialect else NOTE,  # only packers take a name for the node
             )
     if checked.has_dialect:
         yield from _rewritten(checked)
+
+
+def _key(checked: CheckedModel, place: NodePlace) -> str:
+    """What must be unique: in a file for packers the node's name, in any other its path."""
+    return place.node.name or "" if checked.has_dialect else place.path
 
 
 def _rewritten(checked: CheckedModel) -> Iterator[Finding]:

@@ -43,12 +43,16 @@ class NodePlace:
         """What a rule has against the node."""
         return Finding(severity or rule.severity, str(self), reason, remedy, rule.id, tensor)
 
+    def around(self) -> Iterator[NodePlace]:
+        """The places of the nodes whose branches this node is in, the nearest first."""
+        place = self.outer
+        while place is not None:
+            yield place
+            place = place.outer
+
     def within(self, graph: ir.Graph) -> NodePlace | None:
         """The node of a graph around this one that holds this one, or this one itself; None where there is none."""
-        place: NodePlace | None = self
-        while place is not None and place.node.graph is not graph:
-            place = place.outer
-        return place
+        return next((place for place in (self, *self.around()) if place.node.graph is graph), None)
 
 
 def places_of(graph: ir.Graph | ir.Function, way: str = "") -> Iterator[NodePlace]:

@@ -90,15 +90,21 @@ def _node_findings(place: NodePlace, op: Op, widths: dict[str, int], seen: Seen)
 
 
 def _constant(value: ir.Value | None) -> _Parameter | None:
+    tensor = constant_tensor(value)
+    return None if value is None or tensor is None else _Parameter(value, tensor)
+
+
+def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The content of a tensor that never changes: an initializer, or the result of a Constant node."""
     if value is None:
         return None
     producer = value.producer()
     if producer is None:
-        return None if value.const_value is None else _Parameter(value, value.const_value)
+        return value.const_value
     content = producer.attributes.get("value") if producer.op_type == "Constant" and not producer.domain else None
     if content is None or content.type != ir.AttributeType.TENSOR or content.is_ref():
         return None
-    return _Parameter(value, content.as_tensor())
+    return content.as_tensor()
 
 
 def _weight_problems(

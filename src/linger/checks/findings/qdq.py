@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from linger.checks.findings.node_places import CheckedModel
+from linger.checks.findings.parameters import constant_tensor
 from linger.graph.core import check_rules as rules
 from linger.graph.core.finding import WARNING, Finding
 from linger.graph.qdq.byte_fusing import is_between_pair
@@ -19,6 +18,14 @@ from linger.numeric.fixed import is_power_of_two
 
 _PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _SCALE, _ZERO_POINT = 1, 2
+_QUANTISE = "Quantise the float model with linger for a fixed-point device."
+_SAFE_WEIGHT = 64  # two products of a byte and such a weight fit in 16 bits: 2·255·64 = 32640
+_OPERANDS = {"MatMulInteger": (0, 1), "QLinearMatMul": (0, 3), "QLinearConv": (0, 3)}
+_FLOAT = frozenset({"Conv", "Gemm", "MatMul"})
+_REMEDY = (
+    "Quantise with unsigned weights or with weights of 7 bits (reduce_range), or set session.disable_quant_qdq (Q/DQ files)"
+    " or session.x64quantprecision to 1 in ONNX Runtime."
+)
 
 
 def qdq_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterator[Finding]:
@@ -27,49 +34,19 @@ def qdq_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterat
     for place in checked.places:
         if place.node.op_type not in _PAIR or place.node.domain or str(place) in skip:
             continue
-        scales, zeros = _content(place.node, _SCALE), _content(place.node, _ZERO_POINT)
-        odd = None if scales is None else next((s for s in scales if not is_power_of_two(s)), None)
-        if odd is not None:
-            yield place.finding(
-                rules.ODD_QDQ_SCALE,
-                f"its scale {odd:.9g} is no power of two",
-                "Quantise the float model with linger for a fixed-point device.",
-                severity=severity,
-            )
-        shifted = None if zeros is None else next((z for z in zeros if z), None)
-        if shifted is not None:
-            yield place.finding(
-                rules.ZERO_POINT,
-                f"its zero point is {shifted:g}",
-                "Quantise the float model with linger for a fixed-point device.",
-                severity=severity,
-            )
+        odd = [scale for scale in _content(place.node, _SCALE) if not is_power_of_two(scale)]
+        shifted = [zero for zero in _content(place.node, _ZERO_POINT) if zero]
+        if odd:
+            reason = f"its scale {odd[0]:.9g} is no power of two"
+            yield place.finding(rules.ODD_QDQ_SCALE, reason, _QUANTISE, severity=severity)
+        if shifted:
+            yield place.finding(rules.ZERO_POINT, f"its zero point is {shifted[0]:g}", _QUANTISE, severity=severity)
 
 
-def _content(node: ir.Node, index: int) -> list[float] | None:
+def _content(node: ir.Node, index: int) -> list[float]:
     """The different numbers of a constant input, in order."""
-    value = node.inputs[index] if index < len(node.inputs) else None
-    if value is None:
-        return None
-    producer = value.producer()
-    tensor = value.const_value
-    if producer is not None:
-        held = producer.attributes.get("value") if producer.op_type == "Constant" else None
-        is_tensor = held is not None and held.type == ir.AttributeType.TENSOR and not held.is_ref()
-        tensor = held.as_tensor() if held is not None and is_tensor else None
-    if tensor is None:
-        return None
-    content: NDArray[Any] = np.unique(tensor.numpy().astype(np.float64))
-    return [float(number) for number in content]
-
-
-_SAFE_WEIGHT = 64  # two products of a byte and such a weight fit in 16 bits: 2·255·64 = 32640
-_OPERANDS = {"MatMulInteger": (0, 1), "QLinearMatMul": (0, 3), "QLinearConv": (0, 3)}
-_FLOAT = frozenset({"Conv", "Gemm", "MatMul"})
-_REMEDY = (
-    "Quantise with unsigned weights or with weights of 7 bits (reduce_range), or set session.disable_quant_qdq (Q/DQ files)"
-    " or session.x64quantprecision to 1 in ONNX Runtime."
-)
+    tensor = constant_tensor(node.inputs[index] if index < len(node.inputs) else None)
+    return [] if tensor is None else [float(number) for number in np.unique(tensor.numpy().astype(np.float64))]
 
 
 def saturation_findings(checked: CheckedModel) -> Iterator[Finding]:
@@ -88,12 +65,10 @@ def saturation_findings(checked: CheckedModel) -> Iterator[Finding]:
 
 def _bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
     """The type of the data as ONNX Runtime multiplies it, and the integer weights; None where it does not."""
-    if node.domain:
-        return None, None
-    if node.op_type in _OPERANDS:
-        first, second = (node.inputs[i] if i < len(node.inputs) else None for i in _OPERANDS[node.op_type])
-        return None if first is None else first.dtype, second
-    if node.op_type not in _FLOAT or len(node.inputs) <= 1:
+    if not node.domain and node.op_type in _OPERANDS:
+        data, weight = (node.inputs[i] if i < len(node.inputs) else None for i in _OPERANDS[node.op_type])
+        return None if data is None else data.dtype, weight
+    if node.domain or node.op_type not in _FLOAT or len(node.inputs) <= 1:
         return None, None
     before, weights = (_dequantiser(value) for value in node.inputs[:2])
     if before is None or weights is None or before.inputs[0] is None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -163,7 +163,7 @@ class _Expectation:
     inputs: tuple[int, int]
     needed: tuple[str, ...]
     outputs: tuple[int, int]
-    is_free: Callable[[str], bool] = lambda _: False
+    free: frozenset[str] = frozenset()
     is_strict: bool = True
 
 
@@ -179,29 +179,36 @@ def _standard_expectation(schema: OpSchema) -> _Expectation:
 
 
 def _dialect_findings(place: NodePlace, op: Op, checked: CheckedModel) -> Iterator[Finding]:
-    node = place.node
-    count = len(node.inputs)
     try:
-        form = op.form(count)
+        form = op.form(len(place.node.inputs))
     except UsageError as error:
         yield place.finding(rules.OPERAND_COUNT, str(error).rstrip("."), "Add or remove inputs.")
         return
+    function = checked.model.functions.get(place.node.op_identifier())
+    free = _EVERYWHERE | frozenset(() if function is None else function.attributes)
+    yield from _findings(place, _dialect_expectation(op, form, len(place.node.inputs), free))
+
+
+def _dialect_expectation(op: Op, form: tuple[str, ...], count: int, free: frozenset[str]) -> _Expectation:
+    """What an op asks of a node with so many inputs.
+
+    Args:
+        op: The op.
+        form: The names of the node's inputs.
+        count: How many inputs the node has.
+        free: Attributes that the node may have beside those of the op.
+    """
+    attributes = {a.name: ATTRIBUTE_TYPES[a.kind].name for a in op.attributes}
+    required = tuple(a.name for a in op.attributes if a.is_required)
+    outputs = (1, len(op.outputs))
+    if op.is_variadic:
+        scales = tuple(f"scale_x_{i}" for i in range(count))
+        attributes |= dict.fromkeys(scales, "FLOAT")
+        return _Expectation(attributes, (*required, *scales), (1, _MANY), (), outputs, free, is_strict=False)
     optional = op.optional_inputs | _COMPLETED.get(op.name, frozenset())
     needed = tuple("" if name in optional else name for name in (form if op.forms else op.inputs))
     least = max((i + 1 for i, name in enumerate(needed) if name), default=0)
-    scales = [f"scale_x_{i}" for i in range(count)] if op.is_variadic else []
-    function = checked.model.functions.get(node.op_identifier())
-    declared = frozenset() if function is None else frozenset(function.attributes)
-    expectation = _Expectation(
-        attributes={a.name: ATTRIBUTE_TYPES[a.kind].name for a in op.attributes} | dict.fromkeys(scales, "FLOAT"),
-        required=(*(a.name for a in op.attributes if a.is_required), *scales),
-        inputs=(1, _MANY) if op.is_variadic else (least, len(needed)),
-        needed=() if op.is_variadic else needed,
-        outputs=(1, len(op.outputs)),
-        is_free=lambda name: name in _EVERYWHERE or name in declared,
-        is_strict=False,
-    )
-    yield from _findings(place, expectation)
+    return _Expectation(attributes, required, (least, len(needed)), needed, outputs, free, is_strict=False)
 
 
 def _findings(place: NodePlace, expected: _Expectation) -> Iterator[Finding]:
@@ -226,7 +233,7 @@ def _attribute_findings(place: NodePlace, expected: _Expectation) -> Iterator[Fi
     node = place.node
     for name, attribute in node.attributes.items():
         kind = expected.attributes.get(name)
-        if kind is None and not expected.is_free(name):
+        if kind is None and name not in expected.free:
             yield place.finding(
                 rules.UNKNOWN_ATTRIBUTE,
                 f"{node.op_type} has no attribute {name!r}{_meant(name, expected.attributes)}",

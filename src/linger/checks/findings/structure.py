@@ -14,7 +14,7 @@ from linger.checks.findings.node_places import CheckedModel, NodePlace, model_fi
 from linger.errors import listing
 from linger.graph.core import check_rules as rules
 from linger.graph.core.finding import Finding
-from linger.graph.core.walking import inner_graphs
+from linger.graph.core.walking import defined_in, inner_graphs
 
 Needs = dict[ir.Node, set[ir.Node]]
 
@@ -28,8 +28,8 @@ def structure_findings(checked: CheckedModel) -> Iterator[Finding]:
 
 def _undefined(checked: CheckedModel) -> Iterator[Finding]:
     for place in checked.places:
-        for value in dict.fromkeys(v for v in place.node.inputs if v is not None):
-            if not _is_visible(place, value):
+        for value in dict.fromkeys(place.node.inputs):
+            if value is not None and not _is_visible(place, value):
                 yield place.finding(
                     rules.UNDEFINED_TENSOR,
                     f"it reads {value.name!r}, which nothing that it can see makes",
@@ -37,14 +37,16 @@ def _undefined(checked: CheckedModel) -> Iterator[Finding]:
                     tensor=value.name or "",
                 )
     for way, graph in checked.graphs():
-        for value in graph.outputs:
-            if not _is_defined(value):
-                yield model_finding(
-                    rules.UNDEFINED_TENSOR,
-                    f"the output {value.name!r} of {_graph_name(way)} is made by no node",
-                    "Connect it, or remove the output.",
-                    tensor=value.name or "",
-                )
+        yield from (_undefined_output(way, value) for value in graph.outputs if not _is_defined(value))
+
+
+def _undefined_output(way: str, value: ir.Value) -> Finding:
+    return model_finding(
+        rules.UNDEFINED_TENSOR,
+        f"the output {value.name!r} of {_graph_name(way)} is made by no node",
+        "Connect it, or remove the output.",
+        tensor=value.name or "",
+    )
 
 
 def _graph_name(way: str) -> str:
@@ -59,27 +61,13 @@ def _is_defined(value: ir.Value) -> bool:
     return value.producer() is not None or value.is_graph_input() or value.is_initializer()
 
 
-def _defined_in(graph: ir.Graph) -> Iterator[ir.Value]:
-    yield from graph.inputs
-    yield from graph.initializers.values()
-    for node in graph:
-        yield from node.outputs
-
-
 def _shadowed(checked: CheckedModel) -> Iterator[Finding]:
     """Names of a branch that a graph around it has too."""
-    own: dict[ir.Graph, set[str]] = {}
-    for _, graph in checked.graphs():
-        own[graph] = {value.name for value in _defined_in(graph) if value.name}
+    own = {graph: {value.name for value in defined_in(graph) if value.name} for _, graph in checked.graphs()}
     for place in checked.places:
-        outer = place.outer
-        if outer is None:
-            continue
+        around = [own[_graph_of(outer)] for outer in place.around()]
         for value in place.node.outputs:
-            around: NodePlace | None = outer
-            while around is not None and value.name and value.name not in own[_graph_of(around)]:
-                around = around.outer
-            if around is not None and value.name:
+            if value.name and any(value.name in names for names in around):
                 yield place.finding(
                     rules.SHADOWED_TENSOR,
                     f"its output {value.name!r} is called like a tensor around the branch",
@@ -100,32 +88,37 @@ def _order(checked: CheckedModel) -> Iterator[Finding]:
     position = {place.node: index for index, place in enumerate(checked.places)}
     for place in checked.places:
         late = [n for n in needs[place.node] if position.get(n, -1) >= position[place.node]]
-        if late and place.node in circular:
+        if not late:
+            continue
+        if place.node in circular:
             yield place.finding(
                 rules.CYCLE, "it needs a tensor that is computed from its own result", "Break the circle."
             )
-        elif late:
-            names = listing(sorted(o.name for n in late for o in n.outputs[:1] if o.name))
-            yield place.finding(
-                rules.UNSORTED, f"it stands before the nodes whose results it uses ({names})", "Sort the nodes."
-            )
+        else:
+            names = sorted(node.outputs[0].name or "" for node in late if node.outputs)
+            reason = f"it stands before the nodes whose results it uses ({listing(filter(None, names))})"
+            yield place.finding(rules.UNSORTED, reason, "Sort the nodes.")
 
 
 def _needs(checked: CheckedModel) -> Needs:
     """For every node, the nodes of its own graph whose results it needs, those that its branches read included."""
     needs: Needs = {place.node: set() for place in checked.places}
     for place in checked.places:
-        read = [*place.node.inputs, *(output for graph in inner_graphs(place.node) for output in graph.outputs)]
-        for maker in {value.producer() for value in read if value is not None} - {None}:
-            assert maker is not None  # removed above
+        for maker in _makers(place.node):
             user = place.within(maker.graph) if isinstance(maker.graph, ir.Graph) else None
             if user is not None:
                 needs[user.node].add(maker)
     return needs
 
 
+def _makers(node: ir.Node) -> set[ir.Node]:
+    """The nodes whose results a node reads, or a branch of it hands on."""
+    read = [*node.inputs, *(output for graph in inner_graphs(node) for output in graph.outputs)]
+    return {maker for value in read if value is not None and (maker := value.producer()) is not None}
+
+
 def _circular(needs: Needs) -> set[ir.Node]:
-    """Nodes in a circle: what is left when all that only leads to circles, or only comes out of them, is taken away."""
+    """Nodes in a circle: the ones left when those that only lead to a circle, or only come out of one, are taken away."""
     users: Needs = {}
     for node, makers in needs.items():
         for maker in makers:
@@ -134,7 +127,7 @@ def _circular(needs: Needs) -> set[ir.Node]:
 
 
 def _peeled(nodes: set[ir.Node], before: Needs, after: Needs) -> set[ir.Node]:
-    """Without the nodes that nothing stands before, again and again."""
+    """The nodes that are left when those without any node before them are taken away, again and again."""
     waits = {node: len(before.get(node, set()) & nodes) for node in nodes}
     ready = [node for node, count in waits.items() if not count]
     left = set(nodes)
@@ -156,14 +149,7 @@ def usage_findings(checked: CheckedModel) -> Iterator[Finding]:
         if place.node not in alive and (place.outer is None or place.outer.node in alive):
             yield place.finding(rules.DEAD_NODE, "no output of the graph depends on it", "Remove it.")
     for way, graph in checked.graphs():
-        for value in graph.initializers.values():
-            if not _is_used(value):
-                yield model_finding(
-                    rules.UNUSED_INITIALIZER,
-                    f"the initializer {way + (value.name or '')!r}{_weight(value)} is used by nothing",
-                    "Remove it.",
-                    tensor=value.name or "",
-                )
+        yield from _unused_initializers(way, graph)
         yield from _repeated_outputs(way, graph)
     for value in checked.model.graph.inputs:
         if not _is_used(value) and not value.is_initializer():
@@ -171,6 +157,17 @@ def usage_findings(checked: CheckedModel) -> Iterator[Finding]:
                 rules.UNUSED_INPUT,
                 f"the input {value.name!r} is used by nothing",
                 "Remove it, or connect it.",
+                tensor=value.name or "",
+            )
+
+
+def _unused_initializers(way: str, graph: ir.Graph) -> Iterator[Finding]:
+    for value in graph.initializers.values():
+        if not _is_used(value):
+            yield model_finding(
+                rules.UNUSED_INITIALIZER,
+                f"the initializer {way + (value.name or '')!r}{_weight(value)} is used by nothing",
+                "Remove it.",
                 tensor=value.name or "",
             )
 
@@ -190,14 +187,12 @@ def _alive(checked: CheckedModel) -> set[ir.Node]:
     """The nodes that some output depends on; a branch's outputs count where the node that holds it does."""
     known = {place.node for place in checked.places}
     alive: set[ir.Node] = set()
-    waiting = [value.producer() for value in checked.model.graph.outputs]
+    waiting = [maker for value in checked.model.graph.outputs if (maker := value.producer()) is not None]
     while waiting:
         node = waiting.pop()
-        if node is None or node in alive or node not in known:
-            continue
-        alive.add(node)
-        waiting += [value.producer() for value in node.inputs if value is not None]
-        waiting += [value.producer() for graph in inner_graphs(node) for value in graph.outputs]
+        if node not in alive and node in known:
+            alive.add(node)
+            waiting += _makers(node)
     return alive
 
 
@@ -235,13 +230,17 @@ def tensor_findings(checked: CheckedModel) -> Iterator[Finding]:
                 reason = f"the initializer {way + name!r} {problem}"
                 yield model_finding(rules.BROKEN_TENSOR, reason, _REMEDY, tensor=name)
     for place in checked.places:
-        for attribute in place.node.attributes.values():
-            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                problem = problem_of(attribute.as_tensor())
-                if problem is not None:
-                    reason = f"the tensor in its attribute {attribute.name!r} {problem}"
-                    made = place.node.outputs[0].name if place.node.outputs else None  # whose readers cannot be judged
-                    yield place.finding(rules.BROKEN_TENSOR, reason, _REMEDY, tensor=made or "")
+        yield from _attribute_findings(place)
+
+
+def _attribute_findings(place: NodePlace) -> Iterator[Finding]:
+    for attribute in place.node.attributes.values():
+        is_tensor = attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref()
+        problem = problem_of(attribute.as_tensor()) if is_tensor else None
+        if problem is not None:
+            reason = f"the tensor in its attribute {attribute.name!r} {problem}"
+            result = place.node.outputs[0].name if place.node.outputs else None  # whose readers cannot be judged
+            yield place.finding(rules.BROKEN_TENSOR, reason, _REMEDY, tensor=result or "")
 
 
 def problem_of(tensor: ir.TensorProtocol) -> str | None:
