@@ -26,12 +26,26 @@ from linger.graph.passes.suit_target import name_platform, replace_idle_clips
 from linger.graph.passes.unneeded_nodes import remove_dead_code
 from linger.onnx.exporter.boundary import keep_integers_at_the_ends, remove_dequants
 from linger.onnx.exporter.naming import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names
-from linger.onnx.exporter.options import ExportOptions
 from linger.onnx.exporter.shapes import fix_shapes, forget_sizes_from_values
+from linger.onnx.exporter.tracing import TraceOptions
 from linger.targets import Target, find_target
 from linger.version import __version__
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FormOptions(TraceOptions):
+    """What the graph becomes, under the names of the export's arguments; and what was traced."""
+
+    form: str = "dialect"
+    is_update_dequant: bool = True
+    is_input_quant: bool = False
+    is_scoped_info: bool = True
+    enable_onnx_checker: bool = True
+    is_qdq_symmetric: bool = False
+    target: str | None = None
+    debug_folder: Path | None = None
 
 
 @dataclass
@@ -53,7 +67,7 @@ class Stages:
         write_atomically(self.folder / "stages.txt", ("\n".join(self.notes) + "\n").encode())
 
 
-def assemble(content: bytes, options: ExportOptions, *, is_wrapped: bool = False) -> onnx.ModelProto:
+def assemble(content: bytes, options: FormOptions, *, is_wrapped: bool = False) -> onnx.ModelProto:
     """The finished model of a form, checked by onnx."""
     stages = Stages(options.debug_folder)
     model = ir.from_proto(onnx.load_from_string(content))
@@ -121,7 +135,7 @@ def _suit(model: ir.Model, target: Target, stages: Stages) -> None:
         name_platform(model, target.name)
 
 
-def _in_form(model: ir.Model, options: ExportOptions) -> onnx.ModelProto:
+def _in_form(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
     if options.form == "qdq":
         model = _with_qdq(model, options)
     if options.form in ("standard", "qdq"):
@@ -139,7 +153,7 @@ def _in_form(model: ir.Model, options: ExportOptions) -> onnx.ModelProto:
     return finished if bare is None else _bare(ir.from_proto(bare), finished, options)
 
 
-def _with_qdq(model: ir.Model, options: ExportOptions) -> ir.Model:
+def _with_qdq(model: ir.Model, options: FormOptions) -> ir.Model:
     """Quantise/dequantise pairs where they are possible; what is not exact everywhere is said once."""
     attach_functions(model)  # shapes are inferred through the bodies, and a Gemm needs to know its rank
     shaped = ir.from_proto(_finished(model, options))
@@ -149,7 +163,7 @@ def _with_qdq(model: ir.Model, options: ExportOptions) -> ir.Model:
     return shaped
 
 
-def _name(model: ir.Model, options: ExportOptions) -> None:
+def _name(model: ir.Model, options: FormOptions) -> None:
     if options.is_scoped_info:
         follow_modules(model)
     else:
@@ -166,7 +180,7 @@ def _forget_shapes(model: ir.Model) -> None:
                 value.type = None
 
 
-def _finished(model: ir.Model, options: ExportOptions) -> onnx.ModelProto:
+def _finished(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
     """Shapes inferred, checked."""
     proto = ir.to_proto(model)
     if options.dynamic_axes:
@@ -201,7 +215,7 @@ def _drop_untyped(proto: onnx.ModelProto) -> None:
     proto.graph.value_info.extend(kept)
 
 
-def _bare(model: ir.Model, finished: onnx.ModelProto | None, options: ExportOptions) -> onnx.ModelProto:
+def _bare(model: ir.Model, finished: onnx.ModelProto | None, options: FormOptions) -> onnx.ModelProto:
     """The nodes without functions, integer Relu and the like in the standard domain, shapes from the full form."""
     for node in all_nodes(model):
         if node.domain == DOMAIN:

@@ -33,8 +33,6 @@ from linger.onnx.exporter.finishing import require_suitable
 from linger.onnx.exporter.finishing import simplify as simplify_model
 from linger.onnx.exporter.naming import unwrap_names
 from linger.onnx.exporter.options import (
-    DynamicAxes,
-    DynamicShapes,
     ExportOptions,
     check_keywords,
     check_names,
@@ -45,7 +43,15 @@ from linger.onnx.exporter.options import (
     with_names,
     with_target,
 )
-from linger.onnx.exporter.tracing import FunctionMetError, declared_axes, torch_export, trace, trace_dynamo
+from linger.onnx.exporter.tracing import (
+    DynamicAxes,
+    DynamicShapes,
+    FunctionMetError,
+    declared_axes,
+    torch_export,
+    trace,
+    trace_dynamo,
+)
 from linger.onnx.operators.operator import attach_bodies, translation_table, with_bodies
 from linger.proof import verify as prove
 from linger.quantization.core.runtime import Runtime

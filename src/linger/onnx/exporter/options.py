@@ -6,20 +6,20 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from linger.errors import UsageError, listing
+from linger.onnx.exporter.assembly import FormOptions
+from linger.onnx.exporter.tracing import TORCH_KEYWORDS, DynamicAxes
 from linger.targets import find_target
 
 FORMS = ("dialect", "bare", "standard", "qdq")
 PACKED_FORMS = ("dialect", "bare")
-DEFAULT_OPSET = 12
 FLOAT_OPSETS = range(9, 21)
 INTEGER_OPSETS = range(11, 21)
 DYNAMO_OPSETS = range(18, 21)
@@ -29,62 +29,14 @@ FIRST_BFLOAT16_OPSET = 13
 REMOVED = {"aten": False, "export_raw_ir": False, "_retain_param_name": True, "example_outputs": None}
 """Arguments that torch removed and that have no meaning left, with the defaults they had."""
 
-TORCH_KEYWORDS = frozenset(
-    [
-        "autograd_inlining",
-        "custom_translation_table",
-        "optimize",
-        "fallback",
-        "profile",
-        "dump_exported_program",
-        "artifacts_dir",
-        "export_modules_as_functions",
-    ]
-)
-"""Arguments of today's torch.onnx.export that are handed on as they are."""
-
-DynamicAxes = Mapping[str, Sequence[int] | Mapping[int, str]]
-"""Axes whose size stays open: {name: [axes]} or {name: {axis: label}}."""
-
-DynamicShapes = Mapping[str, Any] | Sequence[Any] | None
-"""The same as torch.export wants it: for each input None, or a Dim by axis."""
-
 
 @dataclass(frozen=True)
-class ExportOptions:
-    """What was asked for."""
+class ExportOptions(FormOptions):
+    """What was asked for: what torch's exporter is told, what the graph becomes, and what happens to it at the end."""
 
-    export_params: bool = True
     verbose: bool = False
-    training: object = None
-    input_names: tuple[str, ...] = ()
-    output_names: tuple[str, ...] = ()
-    operator_export_type: object = None
-    opset: int = DEFAULT_OPSET
-    do_constant_folding: bool = True
-    strip_doc_string: bool = True
-    dynamic_axes: DynamicAxes | None = None
-    keep_initializers_as_inputs: bool | None = None
-    custom_opsets: Mapping[str, int] | None = None
-    enable_onnx_checker: bool = True
     external_data: bool | None = None
-    is_update_dequant: bool = True
-    is_input_quant: bool = False
-    is_scoped_info: bool = True
-    debug_folder: Path | None = None
-    dynamo: bool = False
-    dynamic_shapes: DynamicShapes = None
-    report: bool = False
-    form: str = "dialect"
-    is_qdq_symmetric: bool = False
     simplify: bool = False
-    target: str | None = None
-    torch_keywords: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def is_dynamic(self) -> bool:
-        """Whether some size stays open."""
-        return bool(self.dynamic_axes) or bool(self.dynamic_shapes)
 
 
 def warn_about_removed(**given: object) -> None:

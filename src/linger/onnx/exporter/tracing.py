@@ -10,8 +10,9 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,7 +24,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from linger.errors import UsageError, listing
-from linger.onnx.exporter.options import DynamicAxes, DynamicShapes, ExportOptions
 from linger.quantization.core.qtensor import QTensor
 from linger.simulation.example_call import ExampleCall, Exportable
 
@@ -43,11 +43,58 @@ _UNKNOWN_WRAPPER = "Cannot insert a Tensor that requires grad as a constant"
 """What torch says to a quantised tensor that is given to a torch.autograd.Function."""
 
 
+TORCH_KEYWORDS = frozenset(
+    [
+        "autograd_inlining",
+        "custom_translation_table",
+        "optimize",
+        "fallback",
+        "profile",
+        "dump_exported_program",
+        "artifacts_dir",
+        "export_modules_as_functions",
+    ]
+)
+"""Arguments of today's torch.onnx.export that are handed on as they are."""
+
+DynamicAxes = Mapping[str, Sequence[int] | Mapping[int, str]]
+"""Axes whose size stays open: {name: [axes]} or {name: {axis: label}}."""
+
+DynamicShapes = Mapping[str, Any] | Sequence[Any] | None
+"""The same as torch.export wants it: for each input None, or a Dim by axis."""
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """What torch's exporters are told, under the names of their arguments."""
+
+    export_params: bool = True
+    training: object = None
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    operator_export_type: object = None
+    opset: int = 12
+    do_constant_folding: bool = True
+    strip_doc_string: bool = True
+    dynamic_axes: DynamicAxes | None = None
+    keep_initializers_as_inputs: bool | None = None
+    custom_opsets: Mapping[str, int] | None = None
+    dynamo: bool = False
+    dynamic_shapes: DynamicShapes = None
+    report: bool = False
+    torch_keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether some size stays open."""
+        return bool(self.dynamic_axes) or bool(self.dynamic_shapes)
+
+
 class FunctionMetError(UsageError):
     """A torch.autograd.Function was given a quantised tensor, which this trace does not follow."""
 
 
-def trace(model: Exportable, call: ExampleCall, options: ExportOptions, target: io.BytesIO | Path) -> None:
+def trace(model: Exportable, call: ExampleCall, options: TraceOptions, target: io.BytesIO | Path) -> None:
     """Run torch's tracing exporter into a buffer or a file."""
     arguments: dict[str, Any] = {
         "export_params": options.export_params,
@@ -70,7 +117,7 @@ def trace(model: Exportable, call: ExampleCall, options: ExportOptions, target: 
         torch_export(model, tuple(call.tensors()), target, dynamo=False, **arguments)
 
 
-def trace_dynamo(model: Exportable, call: ExampleCall, options: ExportOptions) -> bytes:
+def trace_dynamo(model: Exportable, call: ExampleCall, options: TraceOptions) -> bytes:
     """Run torch's torch.export-based exporter."""
     names = {"input_names": list(options.input_names) or None, "output_names": list(options.output_names) or None}
     shapes = options.dynamic_shapes
@@ -133,7 +180,7 @@ def _plain_axes(axes: DynamicAxes | None) -> dict[str, Any] | None:
     return None if not axes else {k: dict(v) if isinstance(v, Mapping) else list(v) for k, v in axes.items()}
 
 
-def _shapes_from_axes(options: ExportOptions) -> tuple[Any, ...]:
+def _shapes_from_axes(options: TraceOptions) -> tuple[Any, ...]:
     """dynamic_axes as dynamic_shapes, one entry per graph input."""
     dims: dict[str, Any] = {}
     entries: list[dict[int, Any] | None] = []
@@ -162,7 +209,7 @@ def axes_from_shapes(shapes: DynamicShapes, input_names: tuple[str, ...]) -> dic
     return result
 
 
-def declared_axes(options: ExportOptions) -> DynamicAxes:
+def declared_axes(options: TraceOptions) -> DynamicAxes:
     """The axes that shall stay open, in either spelling, as dynamic_axes."""
     return options.dynamic_axes or axes_from_shapes(options.dynamic_shapes, options.input_names)
 
