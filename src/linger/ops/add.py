@@ -55,7 +55,7 @@ def refuse_two_roundings(node: NodeFacts) -> str | None:
 
 
 @iq_add.function("torch.add", "torch.Tensor.add", "torch.Tensor.__add__", "torch.Tensor.__radd__")
-def from_add(x: Any, other: Any, *, alpha: float = 1) -> Mapping[str, Any] | Refusal:
+def from_add(x: object, other: object, *, alpha: float = 1) -> Mapping[str, Any] | Refusal:
     """Plain addition; alpha would need a product first."""
     return {} if alpha == 1 else Refusal("alpha ≠ 1 in torch.add has no integer form; multiply first")
 

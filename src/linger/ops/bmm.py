@@ -41,19 +41,19 @@ def bmm_int(
 
 
 @bmm_int.function("torch.bmm", "torch.Tensor.bmm", "torch.mm", "torch.Tensor.mm")
-def from_bmm(x: Any, mat2: Any) -> Mapping[str, Any]:
+def from_bmm(x: object, mat2: object) -> Mapping[str, Any]:
     """torch.bmm and torch.mm have no settings."""
     return {}
 
 
 @bmm_int.function("torch.matmul", "torch.Tensor.matmul", "torch.Tensor.__matmul__", "torch.linalg.matmul")
-def from_matmul(x: Any, other: Any) -> Mapping[str, Any]:
+def from_matmul(x: object, other: object) -> Mapping[str, Any]:
     """torch.matmul has no settings."""
     return {}
 
 
 @bmm_int.function("torch.Tensor.__rmatmul__", order=("y", "x"))
-def from_reversed(y: Any, other: Any) -> Mapping[str, Any]:
+def from_reversed(y: object, other: object) -> Mapping[str, Any]:
     """The second argument times the first."""
     return {}
 

@@ -31,7 +31,7 @@ def iq_cat(
 
 
 @iq_cat.function("torch.cat", "torch.concat", "torch.concatenate")
-def from_cat(tensors: Any, dim: int = 0) -> Mapping[str, Any]:
+def from_cat(tensors: object, dim: int = 0) -> Mapping[str, Any]:
     """torch.cat along `dim`."""
     return {"dim": dim}
 

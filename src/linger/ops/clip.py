@@ -42,14 +42,14 @@ def thresholds(*, low: float, high: float, scale: float, bits: int) -> tuple[int
 
 
 @clip.function("torch.nn.functional.relu6")
-def from_relu6(x: Any, inplace: bool = False) -> Mapping[str, Any]:
+def from_relu6(x: object, inplace: bool = False) -> Mapping[str, Any]:
     """ReLU6 limits to 0 … 6."""
     return {"low": 0.0, "high": 6.0}
 
 
 @clip.function("torch.nn.functional.hardtanh")
 def from_hardtanh(
-    x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+    x: object, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Mapping[str, Any] | Refusal:
     """torch's ReLU6 layer calls hardtanh."""
     return {"low": float(min_val), "high": float(max_val)}
@@ -63,7 +63,7 @@ def _is_end(end: Any) -> bool:
 @clip.function(
     *(f"{place}.{name}" for place in ("torch", "torch.Tensor") for name in ("clamp", "clamp_", "clip", "clip_"))
 )
-def from_clamp(x: Any, min: Any = None, max: Any = None) -> Mapping[str, Any] | Refusal:  # noqa: A002 - torch's names
+def from_clamp(x: object, min: Any = None, max: Any = None) -> Mapping[str, Any] | Refusal:  # noqa: A002 - torch's names
     """Numbers on either side; they are rounded to the tensor's steps."""
     if not (_is_end(min) and _is_end(max)):
         return Refusal("bounds that are tensors have no integer form; use numbers")
@@ -74,7 +74,7 @@ def from_clamp(x: Any, min: Any = None, max: Any = None) -> Mapping[str, Any] | 
 
 
 @clip.layer("torch.nn.ReLU6")
-def from_relu6_layer(layer: Any) -> Mapping[str, Any]:
+def from_relu6_layer(layer: object) -> Mapping[str, Any]:
     """The layer is a call of hardtanh with 0 … 6."""
     return {"call": "torch.nn.functional.hardtanh", "arguments": (0.0, 6.0)}
 

@@ -66,7 +66,7 @@ def real(torch: Any, x: Any, y: Any, **_: Any) -> Any:
     "torch.Tensor.true_divide_",
     "torch.Tensor.__itruediv__",
 )
-def from_div(x: Any, other: Any, *, rounding_mode: str | None = None) -> Mapping[str, Any] | Refusal:
+def from_div(x: object, other: Any, *, rounding_mode: str | None = None) -> Mapping[str, Any] | Refusal:
     """Plain division."""
     if rounding_mode is not None:
         return Refusal(f"rounding_mode={rounding_mode!r} has no integer form; divide without it")
@@ -76,7 +76,7 @@ def from_div(x: Any, other: Any, *, rounding_mode: str | None = None) -> Mapping
 
 
 @iq_div.function("torch.Tensor.__rtruediv__", order=("y", "x"))
-def from_reversed(y: Any, other: Any) -> Mapping[str, Any] | Refusal:
+def from_reversed(y: object, other: object) -> Mapping[str, Any] | Refusal:
     """The second argument divided by the first."""
     return {}
 

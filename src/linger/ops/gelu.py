@@ -47,7 +47,7 @@ def real(torch: Any, x: Any, **_: Any) -> Any:
 
 
 @iq_gelu.function("torch.nn.functional.gelu")
-def from_gelu(x: Any, *, approximate: str = "none") -> Mapping[str, Any]:
+def from_gelu(x: object, *, approximate: str = "none") -> Mapping[str, Any]:
     """Both forms have the same pieces: they differ by at most 4.8e-4."""
     return {}
 

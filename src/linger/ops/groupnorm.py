@@ -76,7 +76,7 @@ def from_instance_norm(layer: Any) -> Mapping[str, Any] | Refusal:
 
 @groupnorm_int.function("torch.nn.functional.group_norm")
 def from_functional_group_norm(
-    x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = normalization.DEFAULT_EPS
+    x: object, num_groups: int, weight: object = None, bias: object = None, eps: float = normalization.DEFAULT_EPS
 ) -> Mapping[str, Any] | Refusal:
     """The groups and eps."""
     return _settings(num_groups, eps)
@@ -86,9 +86,9 @@ def from_functional_group_norm(
 def from_functional_instance_norm(
     x: Any,
     running_mean: Any = None,
-    running_var: Any = None,
-    weight: Any = None,
-    bias: Any = None,
+    running_var: object = None,
+    weight: object = None,
+    bias: object = None,
     use_input_stats: bool = True,
     momentum: float = 0.1,
     eps: float = normalization.DEFAULT_EPS,

@@ -96,7 +96,7 @@ def from_gru(layer: Any) -> Mapping[str, Any] | Refusal:
 
 
 @gru_int.layer("torch.nn.GRUCell")
-def from_gru_cell(layer: Any) -> Mapping[str, Any]:
+def from_gru_cell(layer: object) -> Mapping[str, Any]:
     """One step of it."""
     return {}
 

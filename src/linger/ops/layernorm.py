@@ -93,7 +93,7 @@ def from_layer_norm(layer: Any) -> Mapping[str, Any] | Refusal:
 
 @layernorm_int.function("torch.nn.functional.layer_norm")
 def from_functional_layer_norm(
-    x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = normalization.DEFAULT_EPS
+    x: object, normalized_shape: Any, weight: object = None, bias: object = None, eps: float = normalization.DEFAULT_EPS
 ) -> Mapping[str, Any] | Refusal:
     """The same."""
     return _settings(math.prod(normalized_shape), eps)

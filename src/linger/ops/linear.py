@@ -44,7 +44,7 @@ def linear_int(
 
 
 @linear_int.layer("torch.nn.Linear")
-def from_linear(layer: Any) -> Mapping[str, Any]:
+def from_linear(layer: object) -> Mapping[str, Any]:
     """A Linear layer has no geometry."""
     return {}
 

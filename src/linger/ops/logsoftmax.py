@@ -59,7 +59,7 @@ def real(torch: Any, x: Any, *, dim: int, **_: Any) -> Any:
 
 
 @log_softmax_int.function("torch.log_softmax", "torch.special.log_softmax", "torch.Tensor.log_softmax")
-def from_log_softmax(x: Any, dim: Any = None, dtype: Any = None) -> Mapping[str, Any] | Refusal:
+def from_log_softmax(x: Any, dim: Any = None, dtype: object = None) -> Mapping[str, Any] | Refusal:
     """The axis; refuses what torch itself only guesses, and other types."""
     if not isinstance(dim, int):
         return Refusal("the axis is not given as a number; write dim=-1")
@@ -72,7 +72,7 @@ def from_log_softmax(x: Any, dim: Any = None, dtype: Any = None) -> Mapping[str,
 
 @log_softmax_int.function("torch.nn.functional.log_softmax")
 def from_functional_log_softmax(
-    x: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None
+    x: Any, dim: Any = None, _stacklevel: int = 3, dtype: object = None
 ) -> Mapping[str, Any] | Refusal:
     """The same; `_stacklevel` is for torch's own warning."""
     return from_log_softmax(x, dim, dtype)

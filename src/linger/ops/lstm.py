@@ -97,7 +97,7 @@ def from_lstm(layer: Any) -> Mapping[str, Any] | Refusal:
 
 
 @lstm_int.layer("torch.nn.LSTMCell")
-def from_lstm_cell(layer: Any) -> Mapping[str, Any]:
+def from_lstm_cell(layer: object) -> Mapping[str, Any]:
     """One step of it."""
     return {}
 

@@ -38,13 +38,13 @@ def exact(torch: Any, x: Any, y: Any, *, bits: Sequence[int]) -> Any:
 
 
 @iq_max.function("torch.maximum", "torch.Tensor.maximum")
-def from_maximum(x: Any, other: Any) -> Mapping[str, Any]:
+def from_maximum(x: object, other: object) -> Mapping[str, Any]:
     """torch.maximum has no settings."""
     return {}
 
 
 @iq_max.function("torch.max", "torch.Tensor.max")
-def from_max(x: Any, other: Any = None, *rest: Any, **more: Any) -> Mapping[str, Any] | Refusal:
+def from_max(x: object, other: Any = None, *rest: Any, **more: Any) -> Mapping[str, Any] | Refusal:
     """The largest element of a tensor, or along an axis, is another function of the same name."""
     if hasattr(other, "shape") and not rest and not more:
         return {}

@@ -42,7 +42,7 @@ def _pair(value: Any) -> tuple[int, int]:
 
 @maxpool.function("torch.nn.functional.max_pool2d", "torch.max_pool2d")
 def from_max_pool2d(
-    x: Any,
+    x: object,
     kernel_size: Any,
     stride: Any = None,
     padding: Any = 0,

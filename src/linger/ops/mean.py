@@ -49,7 +49,7 @@ def real(torch: Any, x: Any, *, dims: int, **_: Any) -> Any:
 
 
 @iq_mean.function("torch.mean", "torch.Tensor.mean")
-def from_mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Mapping[str, Any] | Refusal:
+def from_mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: object = None) -> Mapping[str, Any] | Refusal:
     """One axis that stays; the caller brings every other mean to this form."""
     if str(dtype) not in ("None", "torch.float32"):
         return Refusal(f"the result is asked for as {dtype}")

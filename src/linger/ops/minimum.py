@@ -38,13 +38,13 @@ def exact(torch: Any, x: Any, y: Any, *, bits: Sequence[int]) -> Any:
 
 
 @iq_min.function("torch.minimum", "torch.Tensor.minimum")
-def from_minimum(x: Any, other: Any) -> Mapping[str, Any]:
+def from_minimum(x: object, other: object) -> Mapping[str, Any]:
     """torch.minimum has no settings."""
     return {}
 
 
 @iq_min.function("torch.min", "torch.Tensor.min")
-def from_min(x: Any, other: Any = None, *rest: Any, **more: Any) -> Mapping[str, Any] | Refusal:
+def from_min(x: object, other: Any = None, *rest: Any, **more: Any) -> Mapping[str, Any] | Refusal:
     """The smallest element of a tensor, or along an axis, is another function of the same name."""
     if hasattr(other, "shape") and not rest and not more:
         return {}

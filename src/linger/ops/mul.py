@@ -54,7 +54,7 @@ def exact(torch: Any, x: Any, y: Any, *, bits: Sequence[int]) -> Any:
     "torch.Tensor.__rmul__",
     "torch.Tensor.__imul__",
 )
-def from_mul(x: Any, other: Any) -> Mapping[str, Any]:
+def from_mul(x: object, other: object) -> Mapping[str, Any]:
     """torch.mul has no settings."""
     return {}
 

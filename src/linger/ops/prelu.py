@@ -53,7 +53,7 @@ def exact(torch: Any, x: Any, w: Any, *, bits: Sequence[int]) -> Any:
 
 
 @iq_prelu.function("torch.prelu", "torch.Tensor.prelu", "torch.nn.functional.prelu")
-def from_prelu(x: Any, weight: Any) -> Mapping[str, Any]:
+def from_prelu(x: object, weight: object) -> Mapping[str, Any]:
     """torch.prelu has no settings."""
     return {}
 

@@ -17,13 +17,13 @@ def relu(k: Kernel[T], x: T) -> T:
 
 
 @relu.function("torch.relu", "torch.relu_", "torch.Tensor.relu", "torch.Tensor.relu_")
-def from_relu(x: Any) -> Mapping[str, Any]:
+def from_relu(x: object) -> Mapping[str, Any]:
     """torch.relu has no settings."""
     return {}
 
 
 @relu.function("torch.nn.functional.relu")
-def from_functional_relu(x: Any, inplace: bool = False) -> Mapping[str, Any]:
+def from_functional_relu(x: object, inplace: bool = False) -> Mapping[str, Any]:
     """`inplace` is honoured by the caller."""
     return {}
 

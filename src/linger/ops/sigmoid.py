@@ -91,7 +91,7 @@ def real(torch: Any, x: Any, **_: Any) -> Any:
     "torch.Tensor.sigmoid",
     "torch.Tensor.sigmoid_",
 )
-def from_sigmoid(x: Any) -> Mapping[str, Any]:
+def from_sigmoid(x: object) -> Mapping[str, Any]:
     """torch.sigmoid has no settings."""
     return {}
 

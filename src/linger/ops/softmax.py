@@ -95,7 +95,7 @@ def real(torch: Any, x: Any, *, dim: int, **_: Any) -> Any:
 
 
 @softmax_int.function("torch.softmax", "torch.special.softmax", "torch.Tensor.softmax")
-def from_softmax(x: Any, dim: Any = None, dtype: Any = None) -> Mapping[str, Any] | Refusal:
+def from_softmax(x: Any, dim: Any = None, dtype: object = None) -> Mapping[str, Any] | Refusal:
     """The axis; refuses what torch itself only guesses, and other types."""
     if not isinstance(dim, int):
         return Refusal("the axis is not given as a number; write dim=-1")
@@ -108,7 +108,7 @@ def from_softmax(x: Any, dim: Any = None, dtype: Any = None) -> Mapping[str, Any
 
 @softmax_int.function("torch.nn.functional.softmax")
 def from_functional_softmax(
-    x: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None
+    x: Any, dim: Any = None, _stacklevel: int = 3, dtype: object = None
 ) -> Mapping[str, Any] | Refusal:
     """The same; `_stacklevel` is for torch's own warning."""
     return from_softmax(x, dim, dtype)

@@ -43,7 +43,7 @@ def iq_sub(
     "torch.Tensor.subtract_",
     "torch.Tensor.__isub__",
 )
-def from_sub(x: Any, other: Any, *, alpha: float = 1) -> Mapping[str, Any] | Refusal:
+def from_sub(x: object, other: object, *, alpha: float = 1) -> Mapping[str, Any] | Refusal:
     """Plain subtraction; alpha would need a product first."""
     return {} if alpha == 1 else Refusal("alpha ≠ 1 in torch.sub has no integer form; multiply first")
 

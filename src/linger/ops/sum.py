@@ -42,7 +42,7 @@ def real(torch: Any, x: Any, *, dims: int, **_: Any) -> Any:
 
 
 @iq_sum.function("torch.sum", "torch.Tensor.sum")
-def from_sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Mapping[str, Any] | Refusal:
+def from_sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: object = None) -> Mapping[str, Any] | Refusal:
     """One axis that stays; the caller brings every other sum to this form."""
     if str(dtype) not in ("None", "torch.float32"):
         return Refusal(f"the result is asked for as {dtype}")

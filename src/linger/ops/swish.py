@@ -47,7 +47,7 @@ def real(torch: Any, x: Any, **_: Any) -> Any:
 
 
 @iq_swish.function("torch.nn.functional.silu")
-def from_silu(x: Any, inplace: bool = False) -> Mapping[str, Any]:
+def from_silu(x: object, inplace: bool = False) -> Mapping[str, Any]:
     """`inplace` is honoured by the caller."""
     return {}
 

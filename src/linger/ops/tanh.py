@@ -90,7 +90,7 @@ def real(torch: Any, x: Any, **_: Any) -> Any:
     "torch.Tensor.tanh",
     "torch.Tensor.tanh_",
 )
-def from_tanh(x: Any) -> Mapping[str, Any]:
+def from_tanh(x: object) -> Mapping[str, Any]:
     """torch.tanh has no settings."""
     return {}
 

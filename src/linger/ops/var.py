@@ -71,7 +71,7 @@ def from_var(
 
 
 @iq_var.function("torch.std", "torch.Tensor.std")
-def from_std(x: Any, *settings: Any, **more: Any) -> Refusal:
+def from_std(x: object, *settings: Any, **more: Any) -> Refusal:
     """The device has no square root."""
     return Refusal("there is no square root of integers; use var")
 
