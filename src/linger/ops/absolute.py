@@ -41,7 +41,7 @@ def iq_abs(
     "torch.Tensor.absolute_",
     "torch.Tensor.__abs__",
 )
-def from_abs(x: object) -> Mapping[str, Any]:
+def from_abs(x: Any) -> Mapping[str, Any]:
     """torch.abs has no settings."""
     return {}
 
