@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import onnx_ir as ir
 
 from linger.dialect import DOMAIN, Op, find_op, is_known, ops
 from linger.errors import GraphError, UnsupportedError, UsageError, listing, printable
+from linger.graph.core.walking import all_nodes
 from linger.numeric.onnx.writer import ATTRIBUTE_TYPES
 
 _WIDEST = 32
-
-_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
 def is_dialect(node: ir.Node) -> bool:
@@ -28,24 +27,8 @@ def is_dialect_domain(domain: str) -> bool:
     return domain == DOMAIN or domain.startswith(f"{DOMAIN}.")
 
 
-def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Every node of the main graph and of the graphs inside it (not of functions), outer ones first."""
-    return _nodes_of(model.graph)
-
-
-def _nodes_of(graph: ir.Graph) -> Iterator[ir.Node]:
-    for node in graph:
-        yield node
-        for attribute in node.attributes.values():  # onnx_ir's own traversal takes four times as long
-            kind = attribute.type
-            if (kind is not _GRAPH and kind is not _GRAPHS) or attribute.is_ref():
-                continue
-            for inner in [attribute.as_graph()] if kind is _GRAPH else attribute.as_graphs():
-                yield from _nodes_of(inner)
-
-
 def describe(node: ir.Node) -> str:
-    """A node for an error message: its name and type."""
+    """The name and the type of a node, for a message."""
     return printable(f"{node.name or (node.outputs[0].name if node.outputs else '?')} ({node.op_type})")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class Names:
-    """Names in use, and new ones derived from a wish."""
+    """The names in use, and new ones made from a name that is wished for."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = set(taken)

@@ -16,7 +16,7 @@ from onnx.defs import OpSchema
 from linger.errors import UsageError, listing
 
 OLDEST_OPSET = 7
-"""Of a model that does not say which one it is for."""
+"""The opset that is assumed for a model that names none."""
 
 _STANDARD_DOMAINS = frozenset({"", "ai.onnx.ml"})
 

@@ -21,7 +21,7 @@ Build = Callable[..., Any]
 
 TensorKind = tuple[ir.TensorType, ir.Shape | None]
 _FIRST_OPSETS = {9: 19, 10: 21, 11: 23, 12: 24, 13: 25, 14: 28}
-"""The IR version that came with an opset; runtimes of that time know no newer one."""
+"""The first opset of each version of the format: runtimes of that time know no newer version."""
 
 
 class GraphBuilder:
@@ -48,7 +48,7 @@ class GraphBuilder:
         self.made: list[ir.Node] = []  # those of inner graphs included
         self._prefix = prefix
         self._tensors = tensors or Names()
-        self._reserved = set(reserved)  # for those who ask for them
+        self._reserved = set(reserved)  # only an explicit request may take these names
         self._node_names = nodes or Names()
         self._lookup = lookup
         self._automatic: set[ir.Value] = set()
@@ -127,11 +127,11 @@ class GraphBuilder:
         return ir.Graph([], outputs, nodes=inner.nodes, initializers=inner.initializers, name=name)
 
     def has_chosen_name(self, value: ir.Value) -> bool:
-        """Whether the builder made a tensor's name up, so that nobody can depend on it."""
+        """Whether the builder chose the name of a tensor, so that nobody can depend on it."""
         return value in self._automatic
 
     def discard(self) -> None:
-        """Let go of the tensors that the nodes use: the nodes are not wanted after all."""
+        """Take away the inputs of the nodes: they are not wanted after all, and must not count as users of tensors."""
         for node in self.made:
             for index in range(len(node.inputs)):
                 node.replace_input_with(index, None)

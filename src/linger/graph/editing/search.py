@@ -56,7 +56,7 @@ def find(
 
 
 def _has_name(node: ir.Node, name: str) -> bool:
-    """Equal or matching: a name such as `layers[0]` is not only a pattern."""
+    """Whether a node's name equals a name or matches it as a glob; `layers[0]` may be meant either way."""
     own = node.name or ""
     return own == name or fnmatchcase(own, name)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that live in a file beside the model: where they may be, how they are laid out, what a file would weigh."""
+"""Weights in a file beside the model: where they may be, how they are laid out, and how large a file would be."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def exchange(model: ir.Model, tensors: Exchange) -> None:
 
 
 def share_tensors(model: ir.Model, copy: ir.Model) -> None:
-    """Give a copy that went through a file's form the tensors of the model, which alone know the folder of their data."""
+    """Give a copy made by way of protobuf the tensors of the model: only these know the folder of their data."""
     for own, other in zip(all_graphs(model), all_graphs(copy), strict=True):
         for name, value in other.graph.initializers.items():
             value.const_value = own.graph.initializers[name].const_value
@@ -208,7 +208,7 @@ def share_tensors(model: ir.Model, copy: ir.Model) -> None:
 
 @contextmanager
 def exchanged(model: ir.Model, tensors: Exchange) -> Iterator[None]:
-    """Other tensors for a while; afterwards the model has its own again."""
+    """Exchange tensors of a model while the context lasts."""
     if not tensors:
         yield
         return

@@ -16,14 +16,14 @@ UNREADABLE = frozenset({NAME, SHAPE, DEPTH})
 """Flaws with which a file cannot even be shown."""
 
 MOST_AXES = 64
-"""As many as numpy can have."""
+"""How many axes a tensor may have: as many as numpy supports."""
 
 _KIND = onnx.AttributeProto
 _HIGHEST_OPSET = 2**31 - 1
 _STANDARD = ("", "ai.onnx")
 _SHOWN_LETTERS = 80
 _MOST_FLAWS = 1000
-"""A file of nothing but flaws is not read to its end."""
+"""How many flaws are looked for: a file of nothing but flaws is not read to its end."""
 _Names = set[str]
 _ELEMENTS: dict[int, ir.DataType] = {t.value: t for t in ir.DataType if t is not ir.DataType.UNDEFINED}
 _TYPE = onnx.TensorProto
@@ -60,7 +60,7 @@ def proto_flaws(proto: onnx.ModelProto) -> list[Flaw]:
 
 
 def _text_flaws(proto: onnx.ModelProto) -> Iterator[Flaw]:
-    """What the model says of itself."""
+    """Texts in which the model describes itself and that are no text."""
     pairs = [text for entry in proto.metadata_props for text in (entry.key, entry.value)]
     own = (proto.producer_name, proto.producer_version, proto.domain, proto.doc_string, proto.graph.doc_string)
     if not _is_text((*own, *pairs, *(entry.domain for entry in proto.opset_import))):
@@ -159,7 +159,7 @@ class _Visit:
         return found
 
     def _reference_flaws(self, node: onnx.NodeProto, attribute: onnx.AttributeProto) -> list[Flaw]:
-        """Of an attribute whose content the caller of a function gives."""
+        """What is wrong with an attribute whose content the caller of a function gives."""
         where = f"attribute {_cut(attribute.name)!r} of {_describe(node)}"
         if not self._is_called:
             return [Flaw(NODE, f"{where} is to be given by the caller of a function, but stands in none")]
@@ -168,7 +168,7 @@ class _Visit:
         return []
 
     def _attribute_flaws(self, node: onnx.NodeProto, attribute: onnx.AttributeProto) -> list[Flaw]:
-        """Of an attribute that holds more than numbers and texts."""
+        """What is wrong with an attribute that holds more than numbers and texts."""
         kind = attribute.type
         where = f"attribute {_cut(attribute.name)!r} of {_describe(node)}"
         if kind == _KIND.UNDEFINED:

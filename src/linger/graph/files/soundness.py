@@ -27,16 +27,16 @@ from linger.graph.core.unused import makers
 from linger.graph.core.walking import all_graphs, inner_graphs
 
 DEEPEST = 32
-"""Graphs inside each other. A file with more cannot be read: protobuf stops at 100 messages, and a level takes three."""
+"""How many graphs may lie inside each other. Protobuf reads no file with more: it stops at 100 messages, and a level takes three."""
 
 DEEPEST_CALL = 100
-"""Functions that call each other, one inside the other; some computations recurse once per call."""
+"""How deep functions may call each other; some computations recurse once per call."""
 
 MOST_NESTED_CALLS = 20_000
-"""Calls from inside functions once all are unfolded, beyond one per node of the file: runtimes unfold them all."""
+"""How many calls functions may make once all are unfolded, beyond one per node of the file: runtimes unfold them all."""
 
 MOST_ELEMENTS = 2**29
-"""2 GB of float32, in one tensor: far beyond what a chip of this kind, or a test on one, has any use for."""
+"""How large a tensor may be: 2 GB of float32, far beyond what a chip of this kind, or a test on one, has any use for."""
 
 CYCLE, RECURSION, UNFOLDING, DEPTH, UNDEFINED = "cycle", "recursion", "unfolding", "depth", "undefined"
 NAME, NODE, TENSOR, SHAPE, OPSET, SPARSE = "name", "node", "tensor", "shape", "opset", "sparse"
@@ -70,7 +70,7 @@ class Flaw:
 
 
 def refuse(found: Iterable[Flaw], where: str, *, allowed: Collection[str] = ()) -> None:
-    """Raise what was found, if anything was.
+    """Raise an error that names all flaws, unless there are none.
 
     Args:
         found: The flaws.
@@ -78,7 +78,7 @@ def refuse(found: Iterable[Flaw], where: str, *, allowed: Collection[str] = ()) 
         allowed: Categories of flaws that are no reason to refuse.
 
     Raises:
-        GraphError: All flaws at once.
+        GraphError: There are flaws that are not allowed.
     """
     reasons = list(dict.fromkeys(flaw.reason for flaw in found if flaw.category not in allowed))
     if reasons:
@@ -176,7 +176,7 @@ def _cycle(owners: Mapping[ir.Graph, ir.Node | None]) -> list[Flaw]:
 
 
 def _at_level_of(node: ir.Node, producer: ir.Node, owners: Mapping[ir.Graph, ir.Node | None]) -> ir.Node | None:
-    """The node, or the one around it that stands in the producer's graph; None where there is no such."""
+    """The node itself or the node around it that stands in the producer's graph; None where there is none."""
     around: ir.Node | None = node
     while around is not None and around.graph is not producer.graph:
         assert isinstance(around.graph, ir.Graph)  # it was reached through its graph
@@ -223,7 +223,7 @@ class _Expected:
 
 
 def node_flaws(model: ir.Model) -> Iterator[Flaw]:
-    """Attributes of a wrong kind, and required attributes, inputs and outputs that are missing, of standard nodes.
+    """Attributes of standard nodes that are of a wrong kind, and required attributes, inputs and outputs that are missing.
 
     Only what all versions of an op agree on is asked for, so that a file with a wrong opset can still be read and repaired.
     """
@@ -234,7 +234,7 @@ def node_flaws(model: ir.Model) -> Iterator[Flaw]:
 
 
 def _lacks(node: ir.Node, expected: _Expected) -> Iterator[tuple[str, str]]:
-    """The category and the reason of each flaw of a node."""
+    """Category and reason of each flaw of a node."""
     for name, attribute in node.attributes.items():
         kind = expected.attributes.get(name)
         if kind is not None and attribute.type != kind:
@@ -291,12 +291,12 @@ def _versions(op_type: str) -> list[OpSchema]:
 
 
 def require_bounded(model: ir.Model) -> None:
-    """Refuse to run a model in which constants ask for tensors that no machine should be asked for.
+    """Refuse to run a model in which a constant asks for a tensor of more than `MOST_ELEMENTS` elements.
 
     What a model makes of its inputs, step by step, is not followed: running a model is running a program.
 
     Raises:
-        GraphError: The nodes, all of them, with the number of elements.
+        GraphError: Some nodes make more; all of them are named, with the number of elements.
     """
     found = [f"{describe(node)} makes {size} elements" for node, size in _sizes(model) if size > MOST_ELEMENTS]
     if found:
