@@ -5,6 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import onnx_ir as ir
+
+from linger.graph.core.walking import all_graphs, defined_in
+
 
 class Names:
     """The names in use, and new ones made from a name that is wished for."""
@@ -34,3 +38,8 @@ class Names:
         self._counts[wish] = count  # numbers below are taken for good: a name is never given back
         self._taken.add(name)
         return name
+
+
+def tensor_names(model: ir.Model) -> Names:
+    """The names of all tensors of a model, in every graph and function."""
+    return Names(value.name for place in all_graphs(model) for value in defined_in(place.graph) if value.name)

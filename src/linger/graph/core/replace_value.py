@@ -135,6 +135,20 @@ class ValueReplacer:
         """Let a tensor that was just made for it stand wherever `old` stood, under the name of `old`."""
         _stand_in(old, new, with_name=bool(old.name))  # an output that is left out has no name
 
+    def bypass(self, node: ir.Node, value: ir.Value, *, with_name: bool = False) -> None:
+        """Let a value stand wherever the output of a node stood; the node goes, or becomes an Identity where it must stay.
+
+        Args:
+            node: A node of one output.
+            value: The tensor that takes the place of that output.
+            with_name: As for `replace`.
+        """
+        if self.replace(node.outputs[0], value, with_name=with_name):
+            self.discard(node)
+        else:
+            self.release(node)
+            become_identity(node, value)
+
     def share(self, old: ir.Value, new: ir.Value) -> bool:
         """Let nodes that read `old` read `new`; where `old` is an output, it stays one. Returns whether any node read it."""
         uses = old.uses()

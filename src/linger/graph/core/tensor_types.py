@@ -134,28 +134,39 @@ def infer_element_types(graph: ir.Graph, *, guess: bool = True, opset: int | Non
     """
     opset = graph.opset_imports.get("", OLDEST_OPSET) if opset is None else opset
     for node in graph:
-        inner = inner_graphs(node)
-        for subgraph in inner:
+        for subgraph in inner_graphs(node):
             infer_element_types(subgraph, guess=guess, opset=opset)
         if guess or is_dialect(node) or _makes_tensors(node):
-            for output, found in zip(node.outputs, _walked_types(node, inner, opset), strict=False):
-                if found is not None and (output.dtype is None or is_dialect(node)):
-                    output.dtype = found
+            _type_outputs(node, opset)
 
 
-def _walked_types(node: ir.Node, inner: list[ir.Graph], opset: int) -> list[ir.DataType | None]:
-    if is_dialect(node):
-        return output_types(node, _declared(node.inputs), opset)
+def _type_outputs(node: ir.Node, opset: int) -> None:
+    """Write the types of a node's outputs; a declared type stays, except of a dialect node, which states its types."""
+    is_binding = is_dialect(node)
+    types = output_types(node, _declared(node.inputs), opset) if is_binding else _standard_types(node, opset)
+    for output, found in zip(node.outputs, types, strict=False):
+        if found is not None and (output.dtype is None or is_binding):
+            output.dtype = found
+
+
+def _standard_types(node: ir.Node, opset: int) -> list[ir.DataType | None]:
+    """The types of a standard node's outputs; an op that leaves its type open is taken to give the type that it gets."""
+    inner = inner_graphs(node)
     if inner and node.domain in _STANDARD and node.op_type in ("If", "Loop", "Scan"):
         ends = _declared(inner[0].outputs)
         return ends[1:] if node.op_type == "Loop" else ends  # the first result of a Loop's body is its condition
     given = _declared(node.inputs)
-    first, *others = output_types(node, given, opset) or [None]
+    found = output_types(node, given, opset)
+    first = found[0] if found else None
     if first is None and node.op_type in _USUAL:
         first = _USUAL[node.op_type]
-    elif node.op_type not in _TYPED_BY_ATTRIBUTE and type_source(node.op_type, 0, opset) is None:
-        first = given[0] if given else None
-    return [first, *others] if node.op_type in _ALL_TYPED else [first]
+    elif _is_open(node.op_type, opset):
+        first = next(iter(given), None)
+    return [first, *found[1:]] if node.op_type in _ALL_TYPED else [first]
+
+
+def _is_open(op_type: str, opset: int) -> bool:
+    return op_type not in _TYPED_BY_ATTRIBUTE and type_source(op_type, 0, opset) is None
 
 
 def _declared(values: Sequence[ir.Value | None]) -> list[ir.DataType | None]:
@@ -184,23 +195,30 @@ def infer_outputs(node: ir.Node, schema: OpSchema, opsets: Mapping[str, int]) ->
     inputs = [v for v in node.inputs if v is not None]
     if any(v.type is None for v in inputs):
         return
-    types = {v.name or "": ir.serde.serialize_value(v).type for v in inputs_within(node) if v.type is not None}
-    known = {v.name or "": ir.serde.serialize_tensor(t) for v in inputs if (t := _small_constant(v)) is not None}
     imports = [onnx.OperatorSetIdProto(domain=domain, version=version) for domain, version in opsets.items()]
     try:
         inferred = onnx.shape_inference.infer_node_outputs(
-            schema, ir.serde.serialize_node(node), types, known, opset_imports=imports
+            schema, ir.serde.serialize_node(node), _known_types(node), _known_contents(inputs), opset_imports=imports
         )
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
         described = listing(f"{v.name} {type_of(v)}" for v in inputs)
         raise UsageError(f"{node.op_type}: it does not take the inputs {described}: {error}") from error
     for output in node.outputs:
-        found = inferred.get(output.name or "")
-        if found is not None and found.WhichOneof("value") is not None:
-            output.type = ir.serde.deserialize_type_proto_for_type(found)
-            output.shape = ir.serde.deserialize_type_proto_for_shape(found)
+        _write_type(output, inferred.get(output.name or ""))
 
 
-def _small_constant(value: ir.Value) -> ir.TensorProtocol | None:
-    tensor = value.const_value
-    return tensor if tensor is not None and tensor.size <= _LARGEST_KNOWN else None
+def _write_type(value: ir.Value, found: onnx.TypeProto | None) -> None:
+    if found is not None and found.WhichOneof("value") is not None:
+        value.type = ir.serde.deserialize_type_proto_for_type(found)
+        value.shape = ir.serde.deserialize_type_proto_for_shape(found)
+
+
+def _known_types(node: ir.Node) -> dict[str, onnx.TypeProto]:
+    """By name, the types of the tensors that a node reads, in its branches and bodies too."""
+    return {v.name or "": ir.serde.serialize_value(v).type for v in inputs_within(node) if v.type is not None}
+
+
+def _known_contents(inputs: Sequence[ir.Value]) -> dict[str, onnx.TensorProto]:
+    """By name, the contents of small constants."""
+    constants = {v.name or "": v.const_value for v in inputs if v.const_value is not None}
+    return {n: ir.serde.serialize_tensor(tensor) for n, tensor in constants.items() if tensor.size <= _LARGEST_KNOWN}

@@ -6,19 +6,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 
 import onnx
 import onnx_ir as ir
 
 from linger.errors import GraphError, LingerError
 from linger.graph.core.changes import Changes
-from linger.graph.core.dialect_node import is_dialect, is_dialect_domain
-from linger.graph.core.dialects import is_newer
+from linger.graph.core.dialect_node import is_dialect_domain
+from linger.graph.core.dialects import is_quantising
 from linger.graph.core.order import in_order
 from linger.graph.core.schema import OLDEST_OPSET, takes
 from linger.graph.core.tensor_text import type_of
 from linger.graph.core.tensor_types import INTEGERS, infer_element_types
-from linger.graph.core.walking import all_graphs, graphs_in, named_graphs
+from linger.graph.core.walking import all_graphs, all_nodes, graphs_in, named_graphs
 from linger.graph.facts.flow import Flow
 from linger.graph.facts.propagation import Propagation, propagate
 from linger.graph.files.external_data import INLINE_BYTES, exchanged
@@ -26,7 +27,7 @@ from linger.graph.files.soundness import is_bounded
 from linger.graph.forms.attach_functions import attach_functions
 
 _MOST_ROUNDS = 4
-"""What was found in a branch or a body may tell more outside it, which a second run of the inference sees."""
+"""Types that are declared in a branch or a body may let another run of the inference find more outside it."""
 
 
 def complete_types(model: ir.Model) -> Changes:
@@ -53,44 +54,56 @@ def complete_types(model: ir.Model) -> Changes:
 
 
 def _complete_once(model: ir.Model, changes: Changes) -> None:
-    """What one run of the inference tells."""
-    inferred, facts = inferred_types(model), None
-    interface, opset = set(model.graph.outputs), model.graph.opset_imports.get("", OLDEST_OPSET)
+    """Declare what one run of the inference finds."""
+    inferred, declarer = inferred_types(model), _Declarer(model, changes)
     for key, graph in keyed_graphs(model.graph):
         added = 0
         for value in (output for node in graph for output in node.outputs if output.name):
             found = inferred.get((key, value.name or ""))
-            if found is not None and (not found.is_sure or _contradicts(value, found)):
-                facts = propagate(model) if facts is None else facts
-                found = _as_followed(value, found, facts)
-            if found is None or not _is_welcome(value, found, opset, is_interface=value in interface):
-                continue
-            before, is_wrong = type_of(value), _is_wrong(value, found)
-            if not _declare(value, found, is_interface=value in interface):
-                continue
-            if is_wrong:
-                changes.note(value.name or "", f"declared as {before}, corrected to {type_of(value)}")
-            else:
-                added += 1
+            added += found is not None and declarer.declare(value, found)
         if added:
             changes.note(graph.name or "graph", f"types or shapes added: {added}")
+
+
+class _Declarer:
+    """Writes inferred types and shapes into a model, where they agree with the facts of quantised tensors."""
+
+    def __init__(self, model: ir.Model, changes: Changes) -> None:
+        self._changes = changes
+        self._facts = cache(lambda: propagate(model))
+        self._outputs, self._opset = set(model.graph.outputs), model.graph.opset_imports.get("", OLDEST_OPSET)
+
+    def declare(self, value: ir.Value, inferred: Inferred) -> bool:
+        """Declare type and shape of a tensor; returns whether something was added, rather than corrected."""
+        found: Inferred | None = inferred
+        is_output = value in self._outputs
+        if not inferred.is_sure or _contradicts(value, inferred):
+            found = _as_followed(value, inferred, self._facts())
+        if found is None or not _may_replace(value, found, self._opset, is_output=is_output):
+            return False
+        before, is_wrong = type_of(value), _is_wrong(value, found)
+        if not _write(value, found, is_output=is_output):
+            return False
+        if is_wrong:
+            self._changes.note(value.name or "", f"declared as {before}, corrected to {type_of(value)}")
+        return not is_wrong
 
 
 def _contradicts(value: ir.Value, found: Inferred) -> bool:
     return value.type is not None and found.type is not None and value.type != found.type
 
 
-def _is_welcome(value: ir.Value, found: Inferred, opset: int, *, is_interface: bool) -> bool:
-    """Whether what was found may replace what is declared."""
+def _may_replace(value: ir.Value, found: Inferred, opset: int, *, is_output: bool) -> bool:
+    """Whether an inferred type may replace the declared one."""
     if value.type is not None and not found.is_sure:
         return False
     if value.type not in (None, found.type) and _is_fed_wrongly(value, opset):
-        return False  # what comes out of a node that cannot take its inputs, nobody knows
-    return not (is_interface and _lacks_dequant(value, found))
+        return False  # nobody knows the result of a node that cannot take its inputs
+    return not (is_output and _lacks_dequant(value, found))
 
 
 def _as_followed(value: ir.Value, found: Inferred, facts: Propagation) -> Inferred | None:
-    """What inference says, where the rules that follow quantised numbers do not say otherwise.
+    """The inferred type, unless the facts of quantised tensors contradict it.
 
     Both decide types; if one took back what the other wrote, a repair would never settle.
     """
@@ -101,13 +114,13 @@ def _as_followed(value: ir.Value, found: Inferred, facts: Propagation) -> Inferr
 
 
 def _lacks_dequant(value: ir.Value, found: Inferred) -> bool:
-    """Whether real numbers are declared and integers come, as of quantised tensors: that takes a Dequant, not a declaration."""
+    """Whether real numbers are declared and the tensor holds integers: then a Dequant is missing, and the declaration is right."""
     is_integer = found.type is not None and found.type.dtype in INTEGERS
     return is_integer and value.dtype == ir.DataType.FLOAT
 
 
 def _is_fed_wrongly(value: ir.Value, opset: int) -> bool:
-    """Whether standard ONNX does not let the node that makes a tensor have an input of the type it has."""
+    """Whether the node that makes a tensor has an input of a type that standard ONNX does not allow there."""
     node = value.producer()
     if node is None or node.domain:
         return False
@@ -116,8 +129,8 @@ def _is_fed_wrongly(value: ir.Value, opset: int) -> bool:
 
 
 def _is_wrong(value: ir.Value, found: Inferred) -> bool:
-    """Whether what is declared contradicts what was found."""
-    if value.type is not None and found.type is not None and value.type != found.type:
+    """Whether the declared type or shape contradicts the inferred one."""
+    if _contradicts(value, found):
         return True
     if value.shape is None or found.shape is None:
         return False
@@ -128,9 +141,9 @@ def _is_wrong(value: ir.Value, found: Inferred) -> bool:
     )
 
 
-def _declare(value: ir.Value, found: Inferred, *, is_interface: bool) -> bool:
-    """Write down what was found; returns whether that changed anything."""
-    kind, shape = found.type or value.type, _merged(value.shape, found.shape, is_interface=is_interface)
+def _write(value: ir.Value, found: Inferred, *, is_output: bool) -> bool:
+    """Declare the inferred type and shape; returns whether that changed anything."""
+    kind, shape = found.type or value.type, _merged(value.shape, found.shape, is_output=is_output)
     if kind is None or (kind == value.type and _same(shape, value.shape)):
         return False  # without a type, a file keeps no shape
     value.type, value.shape = kind, shape
@@ -141,26 +154,26 @@ def _same(one: ir.Shape | None, other: ir.Shape | None) -> bool:
     return one == other if one is None or other is None else list(one) == list(other)
 
 
-def _merged(declared: ir.Shape | None, found: ir.Shape | None, *, is_interface: bool) -> ir.Shape | None:
+def _merged(declared: ir.Shape | None, found: ir.Shape | None, *, is_output: bool) -> ir.Shape | None:
     if declared is None or found is None:
         return declared if found is None else found
     if len(declared) != len(found):
         return found
-    return ir.Shape([_size(a, b, is_interface=is_interface) for a, b in zip(declared, found, strict=True)])
+    return ir.Shape([_size(a, b, is_output=is_output) for a, b in zip(declared, found, strict=True)])
 
 
-def _size(declared: int | ir.SymbolicDim, found: int | ir.SymbolicDim, *, is_interface: bool) -> int | ir.SymbolicDim:
+def _size(declared: int | ir.SymbolicDim, found: int | ir.SymbolicDim, *, is_output: bool) -> int | ir.SymbolicDim:
     if isinstance(found, int):
-        return declared if is_interface and not isinstance(declared, int) else found
+        return declared if is_output and not isinstance(declared, int) else found
     if isinstance(declared, int) or declared.value is not None:
         return declared
     return found
 
 
 def correct_types(model: ir.Model, found: Propagation | None = None) -> Changes:
-    """Correct declared element types that contradict what is computed; of the others, only outputs get one.
+    """Correct declared element types that contradict the nodes; of tensors without one, only outputs get a type.
 
-    Inputs of the model and initializers say themselves what they are. Requires: sorted nodes.
+    Inputs of the model and initializers are left as they are declared. Requires: sorted nodes.
 
     Args:
         model: The model.
@@ -169,11 +182,11 @@ def correct_types(model: ir.Model, found: Propagation | None = None) -> Changes:
     changes = Changes()
     found = propagate(model) if found is None else found
     flow = Flow.of(model)
-    open_ends = {v for function in flow.functions.values() for v in function.outputs}  # a function has no types
+    open_ends = _outputs_of_functions(flow)
     for value in _computed(flow):
         element = found.element(value)
         is_open = value.dtype is None and (value in open_ends or not value.is_graph_output())
-        if element is None or value.dtype == element or is_open or _is_unscaled_output(value, found):
+        if element is None or element == value.dtype or is_open or _is_unscaled_output(value, found):
             continue
         was = "it was not declared" if value.dtype is None else f"not {value.dtype.name.lower()}"
         changes.note(f"tensor {value.name!r}", f"is {element.name.lower()}, {was}")
@@ -182,20 +195,28 @@ def correct_types(model: ir.Model, found: Propagation | None = None) -> Changes:
 
 
 def _is_unscaled_output(value: ir.Value, found: Propagation) -> bool:
-    """Whether an output is declared to be real, and integers come whose scale nobody knows: a finding says so."""
+    """Whether an output is declared as real and holds integers of an unknown scale: a finding says so, the type stays."""
     is_real_end = value.is_graph_output() and value.dtype == ir.DataType.FLOAT
     return is_real_end and found.element(value) in INTEGERS and not found.fact(value).is_quantised
 
 
+def _outputs_of_functions(flow: Flow) -> set[ir.Value]:
+    """Outputs without a declared type: a function has none."""
+    return {value for function in flow.functions.values() for value in function.outputs}
+
+
 def _computed(flow: Flow) -> list[ir.Value]:
+    """The tensors that nodes make, and those that a node hands to its bodies."""
     formals = [v for graph in flow.owners for v in graph.inputs]
     return [*formals, *(o for node in flow.nodes() for o in node.outputs)]
 
 
 _MADE_UP = "unk__"
-"""How inference calls sizes that it knows nothing of."""
+"""How the names begin that inference gives to unknown sizes."""
 
 _LARGEST_SIZE = 2**22
+"""Up to this size of all tensors, inference may follow their contents."""
+
 _STANDARD = frozenset({"", "ai.onnx.ml"})
 
 GraphKey = tuple[tuple[str, str], ...]
@@ -209,7 +230,7 @@ class Inferred:
     Attributes:
         type: The type.
         shape: The shape.
-        is_sure: Whether inference says so; otherwise it could not follow the model, and this is what the ops suggest.
+        is_sure: Whether onnx's inference found it; otherwise it could not follow the model, and the types of the ops suggest it.
     """
 
     type: ir.TypeProtocol | None
@@ -228,10 +249,10 @@ def keyed_graphs(graph: ir.Graph) -> Iterator[tuple[GraphKey, ir.Graph]]:
 
 
 def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
-    """Type and shape of every tensor that a node makes, by graph and name; the model, whose nodes are in order, stays as it is.
+    """Type and shape of every tensor that a node makes, by graph and name. The nodes must be in order; the model is not changed.
 
-    Dialect nodes are looked through by their function bodies. What inference does not know has the element type that
-    `element_types` finds, and no shape; sizes with made-up names are open.
+    Dialect nodes are followed by their function bodies. Where onnx's inference finds nothing, a tensor has the element type
+    that `infer_element_types` finds, and no shape. Sizes to which inference gives a made-up name are open.
     """
     source = _with_bodies(model) or model
     with exchanged(source, _stubs(source)):
@@ -255,12 +276,12 @@ def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
 
 
 def _known(kind: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
-    """A type; None where inference found a shape only, and writes the elements as undefined."""
+    """A type; None for one of undefined elements, which inference writes where it found a shape only."""
     return None if kind is not None and kind.dtype == ir.DataType.UNDEFINED else kind
 
 
 def _has_small_sizes(proto: onnx.ModelProto) -> bool:
-    """Whether all known sizes are such that a vector of them can be written out."""
+    """Whether every known size is so small that a vector of that length can be written out."""
     for _, graph in _keyed_protos(proto.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             if any(size.dim_value > _LARGEST_SIZE for size in value.type.tensor_type.shape.dim):
@@ -270,14 +291,13 @@ def _has_small_sizes(proto: onnx.ModelProto) -> bool:
 
 def _with_bodies(model: ir.Model) -> ir.Model | None:
     """A copy whose dialect nodes have function bodies; None without such nodes, or where linger does not know one."""
-    if not any(is_dialect(node) or is_newer(node) for _, graph in keyed_graphs(model.graph) for node in graph):
+    if not any(is_quantising(node) for node in all_nodes(model)):
         return None
     copy = model.clone()
-    for _, graph in keyed_graphs(copy.graph):
-        for node in graph:
-            if _is_known(node.domain, node.op_type) or node.op_identifier() in copy.functions:
-                for output in node.outputs:
-                    output.type = output.shape = None
+    for node in all_nodes(copy):
+        if _is_known(node.domain, node.op_type) or node.op_identifier() in copy.functions:
+            for output in node.outputs:
+                output.type = output.shape = None
     try:
         attach_functions(copy)
     except LingerError:
@@ -290,7 +310,7 @@ def _is_known(domain: str, op_type: str) -> bool:
 
 
 def _stubs(model: ir.Model) -> dict[int, ir.TensorProtocol]:
-    """Large weights decide no shape; without them a model of any size can be given to inference."""
+    """Stand-ins without content for large weights, which decide no shape: so a model of any size can be given to inference."""
     stubs: dict[int, ir.TensorProtocol] = {}
     for _, graph in keyed_graphs(model.graph):
         for value in graph.initializers.values():
@@ -304,21 +324,22 @@ def _stubs(model: ir.Model) -> dict[int, ir.TensorProtocol]:
 
 
 def _forget(proto: onnx.ModelProto) -> None:
-    """Drop what is declared of tensors of which inference knows better."""
+    """Drop the declared types of tensors that inference can follow by itself."""
     functions = {(function.domain, function.name) for function in proto.functions}
     for _, graph in _keyed_protos(proto.graph):
-        known = {
-            name
-            for node in graph.node
-            if _is_known(node.domain, node.op_type) or (node.domain, node.op_type) in functions
-            for name in node.output
-        }
-        kept = [info for info in graph.value_info if info.name not in known]
+        names = _followed_names(graph, functions)
+        kept = [info for info in graph.value_info if info.name not in names]
         del graph.value_info[:]
         graph.value_info.extend(kept)
         for output in graph.output:
-            if output.name in known:
+            if output.name in names:
                 output.ClearField("type")
+
+
+def _followed_names(graph: onnx.GraphProto, functions: set[tuple[str, str]]) -> set[str]:
+    """The names of the tensors that nodes of known ops, or calls of functions, make."""
+    ops = ((node, (node.domain, node.op_type)) for node in graph.node)
+    return {name for node, op in ops if op in functions or _is_known(*op) for name in node.output}
 
 
 def _is_incomplete(model: ir.Model, found: Mapping[tuple[GraphKey, str], Inferred]) -> bool:
@@ -332,7 +353,7 @@ def _is_incomplete(model: ir.Model, found: Mapping[tuple[GraphKey, str], Inferre
 
 
 def _walk(proto: onnx.ModelProto, found: dict[tuple[GraphKey, str], Inferred]) -> None:
-    """Add the element types that follow from the ops where no shape does."""
+    """Add the element types of tensors of which inference found nothing, where they follow from the ops."""
     copy = ir.from_proto(proto)
     with suppress(LingerError, KeyError):  # as far as it comes
         infer_element_types(copy.graph, guess=False)

@@ -10,7 +10,7 @@ from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.dialects import DEQUANT, NEWER, is_dequant, is_quantising
 from linger.graph.core.names import Names
-from linger.graph.core.replace_value import ValueReplacer, become_identity
+from linger.graph.core.replace_value import ValueReplacer
 from linger.graph.core.unused import is_used
 from linger.graph.core.walking import defined_in
 from linger.graph.facts.fact import Propagation, Use
@@ -65,13 +65,10 @@ def _remove_from_reals(model: ir.Model, nodes: list[ir.Node], changes: Changes) 
     """Remove Dequants of tensors that hold real numbers already."""
     replacer = ValueReplacer(model)
     for node in nodes:
-        (x, *_), (y,) = node.inputs, node.outputs
+        x = node.inputs[0]
         assert x is not None  # else it would be no Dequant
         changes.note(describe(node), f"taken away: {_name(x)} holds real numbers already")
-        if replacer.replace(y, x):
-            replacer.discard(node)
-        else:
-            become_identity(node, x)
+        replacer.bypass(node, x)
     replacer.finish()
 
 

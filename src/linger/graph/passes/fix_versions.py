@@ -14,7 +14,7 @@ from linger.errors import GraphError, listing
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.schema import formal_input
-from linger.graph.core.walking import GraphPlace, all_graphs
+from linger.graph.core.walking import GraphPlace, all_graphs, defined_in
 
 _ALIAS = "ai.onnx"
 _STANDARD = frozenset({"", "ai.onnx.ml"})
@@ -47,8 +47,7 @@ def fix_versions(model: ir.Model) -> Changes:
     """Name every domain that is used, once and with a version, and raise the format's version where it is too low.
 
     A missing standard opset becomes the lowest one that has all ops as they are used; other domains begin at 1. `ai.onnx` is
-    another word for the standard domain. Leaves: versions that are named and above 0 as they were, imports that nothing
-    uses too: they harm nobody.
+    another name of the standard domain. Leaves: all versions that are named and above 0, also of domains that nothing uses.
 
     Raises:
         GraphError: The standard opset is missing, and no version fits all ops.
@@ -57,8 +56,7 @@ def fix_versions(model: ir.Model) -> Changes:
     found = all_graphs(model)
     main = [place for place in found if place.function is None]
     called = {function.domain for function in model.functions.values()}
-    inside = {node.domain for place in found for node in place.graph}
-    _fix_imports(model.graph.opset_imports, "", main, {*called, *inside}, model, changes)
+    _fix_imports(model.graph.opset_imports, "", main, called | _domains(found), model, changes)
     for function in model.functions.values():
         own = [place for place in found if place.function is function]
         _fix_imports(function.opset_imports, f"{function.domain}::{function.name}", own, set(), model, changes)
@@ -82,14 +80,18 @@ def _fix_imports(
         version = imports.pop(_ALIAS)
         kept = imports.setdefault("", version)
         changes.note(said, f"'ai.onnx' is the standard domain; its version is {kept}")
-    used = {node.domain for place in own for node in place.graph} | extra
-    for domain in sorted({"", *used}):
+    for domain in sorted({"", *_domains(own), *extra}):
         if imports.get(domain, 0) > 0:
             continue
         before = imports.get(domain)
         imports[domain] = _version(domain, own, where, model)
         was = "missing" if before is None else f"{before}"
         changes.note(said, f"version of {domain or 'the standard domain'} was {was} and is {imports[domain]} now")
+
+
+def _domains(places: Iterable[GraphPlace]) -> set[str]:
+    """The domains of the nodes of some graphs."""
+    return {node.domain for place in places for node in place.graph}
 
 
 def _version(domain: str, own: list[GraphPlace], where: str, model: ir.Model) -> int:
@@ -113,11 +115,8 @@ def _needed_ir_version(model: ir.Model, main: list[GraphPlace]) -> int:
 
 
 def _types(main: Iterable[GraphPlace]) -> set[ir.DataType]:
-    found: set[ir.DataType] = set()
-    for place in main:
-        values = [*place.graph.inputs, *place.graph.initializers.values(), *(o for n in place.graph for o in n.outputs)]
-        found.update(value.dtype for value in values if value.dtype is not None)
-    return found
+    """The element types of the tensors of some graphs."""
+    return {value.dtype for place in main for value in defined_in(place.graph) if value.dtype is not None}
 
 
 _LOWEST = {"": 7}

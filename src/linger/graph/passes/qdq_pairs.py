@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,11 @@ import onnx_ir as ir
 from linger.errors import LingerError
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
+from linger.graph.core.dialects import DEQUANT, QUANT
 from linger.graph.core.finding import NOTE, Finding
-from linger.graph.core.names import Names
-from linger.graph.core.replace_value import ValueReplacer, become_identity
-from linger.graph.core.walking import all_graphs, defined_in
+from linger.graph.core.names import Names, tensor_names
+from linger.graph.core.replace_value import ValueReplacer
+from linger.graph.core.walking import all_graphs
 from linger.graph.facts.propagation import Propagation, propagate
 from linger.graph.qdq.byte_fusing import OTHER_NUMBERS, ByteFusing, is_between_pair
 from linger.graph.qdq.float_islands import Island, float_islands
@@ -34,7 +37,11 @@ from linger.graph.qdq.qdq_node import (
 from linger.numeric.fixed import storage_bits
 
 _WIDEST_EXACT = 16
-"""Dequant and Quant round three times in float32, by 2^-24 each: of 2^15, less than 0.01. Of 32 bits, up to 2^8."""
+"""The widest integers that come back from Dequant and Quant as they were.
+
+Both together round three times in float32, by 2^-24 of the number each: of 2^15 that is less than 0.01, but of 2^31 it is up to
+2^8.
+"""
 
 _BY_HAND = "Quantise as uint8 to have it removed, or remove it by hand and compare the numbers."
 
@@ -53,20 +60,16 @@ def cancel_dq_q(model: ir.Model) -> Changes:
     changes = Changes()
     fusing = ByteFusing(model)
     replacer = ValueReplacer(model)
-    found: Propagation | None = None
-    for place in all_graphs(model):
-        for node in tuple(place.graph):
-            first = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-            if first is not None and _may_be_dialect_pair(first, node):
-                found = found or propagate(model)  # declared types may be missing
-            if first is None or not (_is_qdq_pair(first, node) or _is_dialect_pair(first, node, found)):
-                continue
-            if not _is_tensor(first.inputs[0]) or _decides(first, node, fusing):
-                continue  # what comes out of a pair is a tensor
-            where = describe(node)
-            _cancel(first, node, replacer)
-            changes.note(where, f"removed: it undoes {describe(first)} exactly")
-            replacer.discard_if_unused(first)
+    facts = cache(lambda: propagate(model))  # of dialect pairs only; declared types may be missing
+    for node in _nodes(model):
+        first = _undone_by(node, facts)
+        if first is None or not _is_tensor(first.inputs[0]) or _decides(first, node, fusing):
+            continue  # what comes out of a pair is a tensor
+        where, integers = describe(node), first.inputs[0]
+        assert integers is not None  # it is a tensor
+        replacer.bypass(node, integers)
+        changes.note(where, f"removed: it undoes {describe(first)} exactly")
+        replacer.discard_if_unused(first)
     replacer.finish()
     return changes
 
@@ -74,13 +77,26 @@ def cancel_dq_q(model: ir.Model) -> Changes:
 def pair_findings(model: ir.Model) -> tuple[Finding, ...]:
     """Pairs that undo each other and stay all the same, as notes."""
     fusing = ByteFusing(model)
-    seconds = [node for place in all_graphs(model) for node in place.graph if is_qdq(node, QUANTIZE)]
-    pairs = [(n.inputs[0].producer(), n) for n in seconds if n.inputs and n.inputs[0] is not None]
+    facts = cache(lambda: propagate(model))
+    pairs = [(_undone_by(node, facts), node) for node in _nodes(model) if is_qdq(node, QUANTIZE)]
     return tuple(
         Finding(NOTE, describe(second), f"it undoes {describe(first)} and stays: {OTHER_NUMBERS}", _BY_HAND)
         for first, second in pairs
-        if first is not None and _is_qdq_pair(first, second) and _decides(first, second, fusing)
+        if first is not None and _decides(first, second, fusing)
     )
+
+
+def _nodes(model: ir.Model) -> list[ir.Node]:
+    return [node for place in all_graphs(model) for node in place.graph]
+
+
+def _undone_by(node: ir.Node, facts: Callable[[], Propagation]) -> ir.Node | None:
+    """The dequantisation before a node that the node undoes exactly; None for any other node."""
+    x = node.inputs[0] if node.inputs else None
+    first = None if x is None else x.producer()
+    if first is None:
+        return None
+    return first if _is_qdq_pair(first, node) or _is_dialect_pair(first, node, facts) else None
 
 
 def _decides(first: ir.Node, second: ir.Node, fusing: ByteFusing) -> bool:
@@ -100,20 +116,19 @@ def _is_qdq_pair(first: ir.Node, second: ir.Node) -> bool:
     return before is not None and before == after and returns_every_integer(first, before)
 
 
-def _may_be_dialect_pair(first: ir.Node, second: ir.Node) -> bool:
-    return is_dialect(first) and is_dialect(second) and (first.op_type, second.op_type) == ("Dequant", "Quant")
-
-
-def _is_dialect_pair(first: ir.Node, second: ir.Node, found: Propagation | None) -> bool:
-    q = first.inputs[0] if _may_be_dialect_pair(first, second) and first.inputs else None
-    if q is None or found is None:
+def _is_dialect_pair(first: ir.Node, second: ir.Node, facts: Callable[[], Propagation]) -> bool:
+    if not is_dialect(first) or not is_dialect(second) or (first.op_type, second.op_type) != (DEQUANT, QUANT):
         return False
+    known, q = facts(), first.inputs[0] if first.inputs else None
     dequant, quant = _settings(first), _settings(second)
-    if dequant is None or quant is None or dequant["scale_o"] != quant["scale_x"]:
+    if q is None or dequant is None or quant is None or dequant["scale_o"] != quant["scale_x"]:
         return False
-    bits = quant["data_bits"]
-    held = _bits_of(q, found)
-    if held is None or bits > _WIDEST_EXACT or not _SMALLEST_SCALE <= quant["scale_x"] <= _LARGEST_SCALE:
+    return _comes_back(_bits_of(q, known), quant["data_bits"], quant["scale_x"])
+
+
+def _comes_back(held: int | None, bits: int, scale: float) -> bool:
+    """Whether every integer of a width comes back from Dequant and Quant, in the same storage."""
+    if held is None or bits > _WIDEST_EXACT or not _SMALLEST_SCALE <= scale <= _LARGEST_SCALE:
         return False
     return storage_bits(held) == storage_bits(bits) and held <= bits
 
@@ -133,21 +148,11 @@ def _settings(node: ir.Node) -> dict[str, Any] | None:
 
 
 def _bits_of(q: ir.Value, found: Propagation) -> int | None:
-    """How wide the integers of a tensor are: as their maker says, else as their type has room for."""
+    """The width of a tensor's integers, as the node that makes them states it, else that of their type."""
     fact = found.fact(q)
     if q.dtype is not None and q.dtype != fact.element:
         return None  # the file contradicts itself
     return fact.bits
-
-
-def _cancel(first: ir.Node, second: ir.Node, replacer: ValueReplacer) -> None:
-    q = first.inputs[0]
-    assert q is not None  # both were looked at
-    if replacer.replace(second.outputs[0], q):
-        replacer.discard(second)
-    else:
-        replacer.release(second)
-        become_identity(second, q)
 
 
 def fill_float_islands(model: ir.Model) -> Changes:
@@ -162,8 +167,7 @@ def fill_float_islands(model: ir.Model) -> Changes:
     islands = [(i, i.quantization.element) for i in float_islands(model) if i.quantization and not i.obstacle]
     if not islands:
         return changes
-    names = Names(v.name for place in all_graphs(model) for v in defined_in(place.graph) if v.name)
-    replacer = ValueReplacer(model)
+    names, replacer = tensor_names(model), ValueReplacer(model)
     for island, element in islands:
         if not _can_be_written(island, replacer):
             continue
@@ -177,7 +181,7 @@ def fill_float_islands(model: ir.Model) -> Changes:
 
 
 def _can_be_written(island: Island, replacer: ValueReplacer) -> bool:
-    """Whether the integers can be named where the floats are used now."""
+    """Whether the names of the integers mean the same tensors where the floats are used now."""
     graph = island.nodes[0].graph
     integers = [source.inputs[0] for source in island.sources]
     return graph is not None and all(q is not None and replacer.is_visible(q, graph) for q in integers)
@@ -195,13 +199,15 @@ def _fill(island: Island, element: ir.DataType, names: Names, replacer: ValueRep
         for output in data_outputs(node):
             output.type = ir.TensorType(element)
     for sink in island.sinks:
-        _drop_sink(sink, replacer)
+        integers = sink.inputs[0]
+        assert integers is not None  # it belongs to an island
+        replacer.bypass(sink, integers, with_name=True)
     for source in island.sources:
         replacer.discard_if_unused(source)
 
 
 def _bring_bounds(node: ir.Node, sink: ir.Node, element: ir.DataType, names: Names, replacer: ValueReplacer) -> None:
-    """Integers for the numbers that the data is compared with; Relu compares with 0."""
+    """Turn the numbers that the data is compared with into integers; Relu, which compares with 0, becomes a Clip."""
     numbers = {}
     for index in bounds_of(node):
         tensor = constant(node.inputs[index])
@@ -228,17 +234,6 @@ def _integer(number: int | None, node: ir.Node, element: ir.DataType, names: Nam
     return value
 
 
-def _drop_sink(sink: ir.Node, replacer: ValueReplacer) -> None:
-    """Whoever used the integers of a Q takes those that come to it now."""
-    integers = sink.inputs[0]
-    assert integers is not None  # it belongs to an island
-    if replacer.replace(sink.outputs[0], integers, with_name=True):
-        replacer.discard(sink)
-    else:
-        replacer.release(sink)
-        become_identity(sink, integers)
-
-
 _PARAMETERS = (1, 2)
 
 
@@ -246,51 +241,52 @@ def split_shared_zero_points(model: ir.Model) -> Changes:
     """Copy scale and zero-point initializers that Q and DQ nodes of several tensors, or other nodes, share.
 
     The Q that makes an integer tensor and the DQs that read it go on sharing, as every tool writes them, and so do Qs that
-    quantise one tensor alike. ONNX Runtime 1.31.1
-    computes the same with and without sharing, at every optimisation level; but it does not turn 4-bit DequantizeLinear →
-    MatMul into MatMulNBits where a scale is shared, and versions without that precaution fail to load such a file
-    (microsoft/onnxruntime issue 28306). Tools that set a scale in place change all who share it.
+    quantise one tensor alike. ONNX Runtime 1.31.1 computes the same with and without sharing, at every optimisation level;
+    but it does not turn 4-bit DequantizeLinear → MatMul into MatMulNBits where a scale is shared, and versions without that
+    precaution fail to load such a file (microsoft/onnxruntime issue 28306). Tools that set a scale in place would change it
+    for all nodes that share it.
 
     Leaves: numbers and other initializers as they were; Constant nodes, inputs with a default and tensors in other files.
     """
     changes = Changes()
-    found = all_graphs(model)
-    names: Names | None = None
-    for place in found:
-        for value in tuple(place.graph.initializers.values()):
-            groups = _groups_to_split(value)
-            if not groups or value.is_graph_input() or isinstance(value.const_value, ir.ExternalTensor):
-                continue
-            names = names or Names(v.name for p in found for v in defined_in(p.graph) if v.name)
-            for owner, uses in groups.items():
-                _copy(value, owner, uses, names, changes)
+    names = cache(lambda: tensor_names(model))
+    for value in [value for place in all_graphs(model) for value in place.graph.initializers.values()]:
+        if value.is_graph_input() or isinstance(value.const_value, ir.ExternalTensor):
+            continue
+        for owner, uses in _groups_to_split(value).items():
+            _copy(value, owner, uses, names(), changes)
     return changes
 
 
 def _groups_to_split(value: ir.Value) -> dict[ir.Value, list[tuple[ir.Node, int]]]:
-    """Who shall not use a parameter any more, by the integer tensor it is used for: all but the first tensor.
+    """The uses of a scale or zero point that get a copy of it, by the integer tensor that they make or read.
 
-    Where the parameter is used otherwise too, or is an output, no tensor keeps it.
+    The first integer tensor keeps the original, unless something else uses that, too, or it is an output.
     """
     groups: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
     is_used_otherwise = value.is_graph_output()
     for node, index in value.uses():
-        if index in _PARAMETERS and is_qdq(node, QUANTIZE):
-            groups.setdefault(_first_alike(node), []).append((node, index))
-        elif index in _PARAMETERS and is_qdq(node, DEQUANTIZE) and node.inputs[0] is not None:
-            maker = node.inputs[0].producer()
-            is_made_here = maker is not None and is_qdq(maker, QUANTIZE)
-            owner = _first_alike(maker) if maker is not None and is_made_here else node.inputs[0]
-            groups.setdefault(owner, []).append((node, index))
-        else:
+        owner = _integers_of(node) if index in _PARAMETERS else None
+        if owner is None:
             is_used_otherwise = True
+        else:
+            groups.setdefault(owner, []).append((node, index))
     if groups and not is_used_otherwise:
         del groups[next(iter(groups))]
     return groups
 
 
+def _integers_of(node: ir.Node) -> ir.Value | None:
+    """The integer tensor that a Q makes or a DQ reads; None for any other node."""
+    if is_qdq(node, QUANTIZE):
+        return _first_alike(node)
+    x = node.inputs[0] if is_qdq(node, DEQUANTIZE) else None
+    maker = None if x is None else x.producer()
+    return _first_alike(maker) if maker is not None and is_qdq(maker, QUANTIZE) else x
+
+
 def _first_alike(node: ir.Node) -> ir.Value:
-    """The result of the first Q that quantises a tensor as this one does: ONNX Runtime computes them only once."""
+    """The result of the first Q that quantises the same tensor in the same way: ONNX Runtime computes equal ones only once."""
     source = node.inputs[0]
     readers = [node] if source is None else [use.node for use in source.uses()]
     alike = (reader for reader in readers if is_qdq(reader, QUANTIZE) and reader.inputs == node.inputs)

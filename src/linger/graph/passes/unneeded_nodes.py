@@ -11,7 +11,7 @@ from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.finding import NOTE, Finding
 from linger.graph.core.replace_value import ValueReplacer
-from linger.graph.core.unused import is_used, makers, needed_nodes, release_inputs, with_makers
+from linger.graph.core.unused import is_used, makers, needed_nodes, remove_nodes, with_makers
 from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes
 from linger.graph.qdq.byte_fusing import OTHER_NUMBERS, ByteFusing
 
@@ -21,25 +21,21 @@ _BY_HAND = "Remove it by hand and compare the numbers, or leave it."
 def remove_dead_code(model: ir.Model) -> Changes:
     """Remove nodes whose results nobody needs, then initializers that no node uses and functions that no node calls.
 
-    A node with several outputs is needed as soon as one of them is. Nodes of unknown domains stay: nobody can tell what
-    they do besides; so do nodes that decide which kernels ONNX Runtime chooses for those whose results they read
-    (`dead_code_findings` lists them). Leaves: inputs and outputs of every graph as they were, initializers that are inputs included.
+    A node with several outputs is needed as soon as one of them is. Nodes of unknown domains stay, since they may do more than
+    compute; so do nodes that decide which kernels ONNX Runtime chooses for those whose results they read
+    (`dead_code_findings` lists them). Leaves: inputs and outputs of every graph, also initializers that are inputs.
     """
     changes = Changes()
     found = all_graphs(model)
     needed = needed_nodes(model)
     needed = with_makers(needed, _deciding(model, found, needed))
-    for place in found:
+    alive = [place for place in found if place.owner is None or place.owner in needed]
+    for place in alive:
         dead = [node for node in place.graph if node not in needed]
         for node in dead:
-            release_inputs(node)
-        is_inside_dead_node = place.owner is not None and place.owner not in needed
-        if is_inside_dead_node:
-            continue
-        for node in dead:
             changes.note(describe(node), "removed: nobody uses its results")
-        place.graph.remove(dead)
-    _drop_initializers([place for place in found if place.owner is None or place.owner in needed], changes)
+        remove_nodes(dead)
+    _drop_initializers(alive, changes)
     _drop_functions(model, changes)
     return changes
 
@@ -53,11 +49,12 @@ def _deciding(model: ir.Model, found: list[GraphPlace], needed: set[ir.Node]) ->
         going = dead.keys() - with_makers(needed, deciding)
         if going == gone:
             return deciding
-        gone = going  # what goes decides nothing, and gives nobody anything to decide
+        gone = going  # without these nodes, fewer others may decide anything
     return []
 
 
 def _held(dead: Iterable[ir.Node], needed: set[ir.Node], fusing: ByteFusing) -> list[ir.Node]:
+    """Dead nodes that read a needed result whose readers must stay, and all nodes behind them."""
     first = [node for node in dead if fusing.holds(node.inputs) and not needed.isdisjoint(makers(node.inputs))]
     deciding = dict.fromkeys(first)
     for node in first:  # the list grows while it is walked
@@ -105,16 +102,19 @@ def remove_identity(model: ir.Model) -> Changes:
     """
     changes = Changes()
     replacer = ValueReplacer(model)
-    for place in all_graphs(model):
-        for node in tuple(place.graph):
-            if node.op_type != "Identity" or node.domain or len(node.inputs) != 1 or len(node.outputs) != 1:
-                continue
-            (x,), (y,) = node.inputs, node.outputs
-            where, before, after = describe(node), x and x.name, y.name
-            if x is None or not replacer.replace(y, x):
-                continue
+    for node in [node for place in all_graphs(model) for node in place.graph if _is_identity(node)]:
+        (x,), (y,) = node.inputs, node.outputs
+        assert x is not None  # it is an Identity of something
+        where, before, after = describe(node), x.name, y.name
+        if replacer.replace(y, x):
             replacer.discard(node)
             said = f"{before} is called {after} now" if x.name != before else f"{before} takes its place"
             changes.note(where, f"removed: {said}")
     replacer.finish()
     return changes
+
+
+def _is_identity(node: ir.Node) -> bool:
+    if node.op_type != "Identity" or node.domain:
+        return False
+    return len(node.inputs) == 1 and len(node.outputs) == 1 and node.inputs[0] is not None

@@ -31,29 +31,40 @@ class ByteFusing:
     """The tensors of a model whose readers must stay, so that ONNX Runtime joins what it joined before.
 
     Attributes:
-        results: Float tensors beside an op that computes with dequantised numbers: from the DQ's on, where ops have moved
-            them, and its own up to the Q behind it.
+        results: Float tensors beside an op that computes with dequantised numbers: what ops have moved between the DQ and
+            it, and what leads from it to the Q behind it.
         signed: Where there is such an op, the signed bytes that Qs make and what DQs and moving ops make of them: ONNX
             Runtime merges pairs and drops moving ops first, so each of them may come to stand beside the op.
     """
 
     def __init__(self, model: ir.Model, gone: Collection[ir.Node] = ()) -> None:
-        """Look at a model, as it will be without nodes that go."""
+        """Look at a model as it will be once some nodes are gone."""
         nodes = [node for place in all_graphs(model) for node in place.graph if node not in gone]
-        real = _spread((node.outputs[0] for node in nodes if is_qdq(node, DEQUANTIZE)), _moved_to)
+        real = _spread(_first_results(nodes, _is_dq), _moved_to)
         joined = [node for node in nodes if _computes(node) and not real.isdisjoint(node.inputs)]
-        moved = {value for value in real if joined and not is_made_by(value, DEQUANTIZE)}
-        self.results = moved | _spread((output for node in joined for output in node.outputs), _moved_to)
-        makers = [node for node in nodes if joined and _makes_signed_bytes(node)]
-        self.signed = _spread((maker.outputs[0] for maker in makers), _moved_or_dequantised)
+        self.results = _results(joined, real) if joined else set()
+        self.signed = _spread(_first_results(nodes, _makes_signed_bytes), _moved_or_dequantised) if joined else set()
 
     def holds(self, values: Iterable[ir.Value | None]) -> bool:
         """Whether ONNX Runtime might join other ops if one of these tensors had other readers."""
         return any(value in self.results or value in self.signed for value in values)
 
 
+def _results(joined: list[ir.Node], real: set[ir.Value]) -> set[ir.Value]:
+    moved = {value for value in real if not is_made_by(value, DEQUANTIZE)}
+    return moved | _spread((output for node in joined for output in node.outputs), _moved_to)
+
+
+def _first_results(nodes: list[ir.Node], is_maker: Callable[[ir.Node], bool]) -> list[ir.Value]:
+    return [node.outputs[0] for node in nodes if is_maker(node)]
+
+
+def _is_dq(node: ir.Node) -> bool:
+    return is_qdq(node, DEQUANTIZE)
+
+
 def is_made_by(value: ir.Value, op_type: str) -> bool:
-    """Whether a Q or a DQ, as asked for, makes a tensor."""
+    """Whether a node of an op type, Q or DQ, makes a tensor."""
     maker = value.producer()
     return maker is not None and is_qdq(maker, op_type)
 
@@ -72,6 +83,7 @@ def _computes(node: ir.Node) -> bool:
 
 
 def _spread(values: Iterable[ir.Value], onward: Callable[[ir.Value], list[ir.Value]]) -> set[ir.Value]:
+    """Some tensors and all that can be reached from them, step by step."""
     found: set[ir.Value] = set()
     waiting = list(values)
     while waiting:

@@ -41,7 +41,7 @@ _BYTE = 8
 _FIRST_OPSET = {_BYTE: dict.fromkeys((*MOVE, *MOVE_BYTES, "Concat", "Where"), 11) | dict.fromkeys(COMPARE, 12)}
 _FIRST_OPSET[4] = {}
 _FIRST_OPSET[16] = dict.fromkeys((*MOVE, "Concat"), 11)
-"""By width, the opset from which ONNX Runtime 1.31 has the integer kernels on a CPU, as measured (Relu as Clip).
+"""By the width of the integers, the opset from which ONNX Runtime 1.31 has an op's CPU kernel, as measured (Relu as Clip).
 
 Left out: `Max` and `Min` of bytes, which ONNX Runtime 1.16 to 1.22 do not have, and Resize.
 """
@@ -62,12 +62,12 @@ _REMEDIES = {
     _DEAD: "It stays as it is. Remove by hand what leads nowhere to have it in integers, and compare the numbers.",
     _OWN_KERNEL: "It stays as it is. Nothing needs to be done.",
 }
-"""What to do about an obstacle; of all others, `_LEFT`."""
+"""What to do about an obstacle; `_LEFT` for all others."""
 
 
 @dataclass(frozen=True)
 class Island:
-    """Float nodes that hang together, with nothing but DQ before and Q behind them.
+    """Connected float nodes, with nothing but DQ before and Q behind them.
 
     Attributes:
         nodes: The float nodes, in the order of the graph.
@@ -120,7 +120,7 @@ def _listed(nodes: Iterable[ir.Node]) -> str:
 
 
 def _groups(graph: ir.Graph) -> list[list[ir.Node]]:
-    """Nodes of the known ops, grouped by the data that goes from one to the other within the graph."""
+    """Moving nodes, grouped so that nodes that pass data to each other within the graph are in one group."""
     members = {node: index for index, node in enumerate(graph) if is_moving(node)}
     leader = dict(zip(members, members, strict=True))
 
@@ -148,18 +148,9 @@ def _maker(node: ir.Node, index: int) -> ir.Node | None:
 
 def _island(nodes: list[ir.Node], opset: int, fusing: ByteFusing) -> Island | None:
     """The island that nodes form; None where other floats come in or go out."""
-    inside = set(nodes)
-    makers = [_maker(node, index) for node in nodes for index in data_inputs(node)]
-    sources = dict.fromkeys(maker for maker in makers if maker not in inside)
-    if any(maker is None or not is_qdq(maker, DEQUANTIZE) for maker in sources):
+    before, behind = _sources(nodes), _sinks(nodes)
+    if before is None or behind is None:
         return None
-    users = dict.fromkeys(use for node in nodes for use in _float_uses(node) if use[0] not in inside)
-    is_sunk = all(is_qdq(user, QUANTIZE) and index == 0 for user, index in users)
-    is_output = any(output.is_graph_output() for node in nodes for output in data_outputs(node))
-    if not users or not is_sunk or is_output:
-        return None
-    before = tuple(maker for maker in sources if maker is not None)
-    behind = tuple(dict.fromkeys(user for user, _ in users))
     kinds = {quantization_of(end) for end in (*before, *behind)}
     common = next(iter(kinds)) if len(kinds) == 1 else None
     if common is None:
@@ -168,8 +159,31 @@ def _island(nodes: list[ir.Node], opset: int, fusing: ByteFusing) -> Island | No
     return Island(tuple(nodes), before, behind, common, obstacle)
 
 
-def _float_uses(node: ir.Node) -> list[tuple[ir.Node, int]]:
-    return [(use.node, use.idx) for output in data_outputs(node) for use in output.uses()]
+def _sources(nodes: list[ir.Node]) -> tuple[ir.Node, ...] | None:
+    """The DQ nodes that feed some nodes; None where other floats come in."""
+    makers = dict.fromkeys(_maker(node, index) for node in nodes for index in data_inputs(node))
+    inside = set(nodes)
+    outside = [maker for maker in makers if maker not in inside]
+    found = tuple(maker for maker in outside if maker is not None and is_qdq(maker, DEQUANTIZE))
+    return found if len(found) == len(outside) else None
+
+
+def _sinks(nodes: list[ir.Node]) -> tuple[ir.Node, ...] | None:
+    """The Q nodes that read the floats of some nodes; None where there are none, or the floats go elsewhere, too."""
+    results, inside = _results(nodes), set(nodes)
+    users = [use for use in _uses(results) if use[0] not in inside]
+    if not users or any(result.is_graph_output() for result in results):
+        return None
+    is_sunk = all(is_qdq(user, QUANTIZE) and index == 0 for user, index in users)
+    return tuple(dict.fromkeys(user for user, _ in users)) if is_sunk else None
+
+
+def _results(nodes: Iterable[ir.Node]) -> list[ir.Value]:
+    return [output for node in nodes for output in data_outputs(node)]
+
+
+def _uses(values: Iterable[ir.Value]) -> list[tuple[ir.Node, int]]:
+    return [(use.node, use.idx) for value in values for use in value.uses()]
 
 
 def _difference(kinds: set[Quantization | None]) -> str:
@@ -191,7 +205,7 @@ def _obstacle(nodes: list[ir.Node], sink: ir.Node, found: Quantization, opset: i
 
 
 def _fused(before: Iterable[ir.Node], behind: Iterable[ir.Node], fusing: ByteFusing) -> str:
-    """ONNX Runtime makes unsigned bytes of int8 between Q and DQ, which it cannot do where an op reads the integers."""
+    """The obstacle that ONNX Runtime makes unsigned bytes of int8 between Q and DQ only, not where an op reads the integers."""
     if not fusing.holds([*(node.inputs[0] for node in before), *(node.outputs[0] for node in behind)]):
         return ""
     return (
@@ -201,9 +215,9 @@ def _fused(before: Iterable[ir.Node], behind: Iterable[ir.Node], fusing: ByteFus
 
 
 def _dead_part(island: Island, needed: set[ir.Node], fusing: ByteFusing) -> str:
-    """Nodes that lead nowhere stay while they read a float result that others need (`remove_dead_code`)."""
-    inside = [node for node in island.nodes if node in needed]
-    readers = [user for node in inside for user, _ in _float_uses(node) if user not in needed]
+    """The obstacle that `remove_dead_code` keeps nodes that lead nowhere while they read a float result that others need."""
+    results = _results(node for node in island.nodes if node in needed)
+    readers = [user for user, _ in _uses(results) if user not in needed]
     return _DEAD if any(fusing.holds(reader.inputs) for reader in readers) else ""
 
 

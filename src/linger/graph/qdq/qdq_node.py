@@ -36,16 +36,22 @@ _SAFE_SCALES = {
     ir.DataType.FLOAT: (2.0**-100, 2.0**100),
     ir.DataType.FLOAT16: (2.0**-14, 2.0**7),
 }
-"""Where d·s is neither subnormal nor infinite: from the smallest normal number to the largest by 2^8 or, generously, 2^16."""
+"""By the type of the scale, the scales at which d·s is neither subnormal nor infinite for any d of these widths."""
 
 _DOUBTFUL = 0.02
+"""How near to a tie a quotient may be rounded either way: it is off by at most 3·2^-24 of 2^16."""
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """What a Q or DQ node makes of numbers: q = round(x / scale) + zero_point, saturated.
+    """How a Q or DQ node quantises: q = round(x / scale) + zero_point, saturated. Equal objects quantise alike.
 
-    `parameters` is a key: equal keys, equal scale and zero point, constant or the same tensors.
+    Attributes:
+        element: The type of the integers.
+        scale_type: The type of the scale, in which the node computes.
+        parameters: A key of the contents of scale and zero point.
+        axis: The axis along which there is a scale for each channel; None for one scale.
+        block: How many numbers along the axis share a scale; 0 for one number.
     """
 
     element: ir.DataType
@@ -71,7 +77,7 @@ def is_qdq_parameter(value: ir.Value) -> bool:
 
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The tensor of a value that never changes, an initializer or a Constant node; None for others and for other files."""
+    """The content of an initializer or a Constant node; None for any other tensor, and where the content is in another file."""
     if value is None or value.is_graph_input():
         return None
     tensor = value.const_value
@@ -83,26 +89,26 @@ def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 
 def quantization_of(node: ir.Node) -> Quantization | None:
-    """How a Q or DQ node quantises; None where its integers are of no type known here or its scale is not constant."""
-    scale = _input(node, 1)
-    zero = _input(node, 2)
-    tensor = constant(scale)
-    element = _element(node, zero)
-    if tensor is None or element is None or element not in WIDTHS or not _computes_in(node, tensor.dtype):
+    """How a Q or DQ node quantises; None where its integers are of no type known here, or a parameter is not constant."""
+    scale, zero = constant(_input(node, 1)), constant(_input(node, 2))
+    element = _element(node)
+    if scale is None or element is None or element not in WIDTHS or not _computes_in(node, scale.dtype):
         return None
-    zero_key: Hashable = 0
-    if zero is not None:
-        held = constant(zero)
-        if held is None:
-            return None
-        zero_key = tensor_key(held) if np.any(held.numpy().astype(np.int64)) else 0
-    is_per_tensor = tensor.size == 1 and len(tensor.shape) <= 1
-    axis = None if is_per_tensor else _attribute(node, "axis", _DEFAULT_AXIS)
-    block = 0 if is_per_tensor else _attribute(node, "block_size", 0)
-    scale_key = (tensor.dtype, tensor.tobytes()) if is_per_tensor else tensor_key(tensor)
-    if is_per_tensor and zero_key:
-        zero_key = zero_of(node)
-    return Quantization(element, tensor.dtype, (scale_key, zero_key), axis, block)
+    if zero is None and _input(node, 2) is not None:
+        return None
+    if scale.size == 1 and len(scale.shape) <= 1:
+        parameters = ((scale.dtype, scale.tobytes()), _zero_key(zero, is_number=True))
+        return Quantization(element, scale.dtype, parameters, None, 0)
+    keys = (tensor_key(scale), _zero_key(zero, is_number=False))
+    axis, block = _attribute(node, "axis", _DEFAULT_AXIS), _attribute(node, "block_size", 0)
+    return Quantization(element, scale.dtype, keys, axis, block)
+
+
+def _zero_key(zero: ir.TensorProtocol | None, *, is_number: bool) -> Hashable:
+    """A key of a zero point, 0 where it is left out or 0 everywhere."""
+    if zero is None or not np.any(zero.numpy().astype(np.int64)):
+        return 0
+    return _first_number(zero) if is_number else tensor_key(zero)
 
 
 def scale_of(node: ir.Node) -> NDArray[Any]:
@@ -115,14 +121,15 @@ def scale_of(node: ir.Node) -> NDArray[Any]:
 def zero_of(node: ir.Node) -> int:
     """The constant zero point of a per-tensor node that has a `quantization_of`."""
     tensor = constant(_input(node, 2))
-    return 0 if tensor is None else int(tensor.numpy().astype(np.int64).reshape(-1)[0])
+    return 0 if tensor is None else _first_number(tensor)
+
+
+def _first_number(tensor: ir.TensorProtocol) -> int:
+    return int(tensor.numpy().astype(np.int64).reshape(-1)[0])
 
 
 def quantized(number: float, node: ir.Node, element: ir.DataType) -> int | None:
-    """The integer that a per-tensor node makes of a number; None for a number that kernels may round either way.
-
-    A quotient within 2^16 is off by at most 3·2^-24 of it, so only those nearer than 0.02 to a tie are in doubt.
-    """
+    """The integer that a per-tensor node makes of a number; None for a number that kernels may round either way."""
     if np.isnan(number):
         return None
     low, high = _range(element)
@@ -148,19 +155,19 @@ def returns_every_integer(node: ir.Node, quantization: Quantization) -> bool:
     return bool(np.all((scale >= low) & (scale <= high)))
 
 
-def _element(node: ir.Node, zero: ir.Value | None) -> ir.DataType | None:
-    """The type of a node's integers: of the zero point, else what the node says, else the data's or the default."""
-    held = constant(zero)
-    if held is not None:
-        return held.dtype
-    if node.op_type == DEQUANTIZE:
-        x = _input(node, 0)
-        maker = None if x is None else x.producer()
-        if x is not None and x.dtype is None and maker is not None and is_qdq(maker, QUANTIZE):
-            return _element(maker, _input(maker, 2))
+def _element(node: ir.Node) -> ir.DataType | None:
+    """The type of a node's integers: that of the zero point, else as the node says, else that of the data, or the default."""
+    zero = constant(_input(node, 2))
+    if zero is not None:
+        return zero.dtype
+    if node.op_type == QUANTIZE:
+        declared = _attribute(node, "output_dtype", 0)
+        return ir.DataType(declared) if declared else ir.DataType.UINT8
+    x = _input(node, 0)
+    if x is None or x.dtype is not None:
         return None if x is None else x.dtype
-    declared = _attribute(node, "output_dtype", 0)
-    return ir.DataType(declared) if declared else ir.DataType.UINT8
+    maker = x.producer()
+    return _element(maker) if maker is not None and is_qdq(maker, QUANTIZE) else None
 
 
 def _computes_in(node: ir.Node, scale_type: ir.DataType) -> bool:
@@ -190,7 +197,7 @@ DATA_INPUTS = {**dict.fromkeys((*MOVE, *MOVE_BYTES, *COMPARE), 1), "Concat": Non
 
 
 def is_moving(node: ir.Node) -> bool:
-    """Whether a node is of one of these ops."""
+    """Whether a node moves, repeats, chooses or limits numbers, so that it does to integers what it does to floats."""
     return node.op_type in DATA_INPUTS and not node.domain
 
 
