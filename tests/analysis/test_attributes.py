@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from linger.analysis.attributes import kept_attributes
-from linger.analysis.matcher import evaluating
+from linger.analysis.attributes import evaluating, kept_attributes
 
 Pair = namedtuple("Pair", "h c")
 

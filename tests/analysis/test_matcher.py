@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from linger.analysis.matcher import computes_like, evaluating, watch
+from linger.analysis.attributes import evaluating
+from linger.analysis.matcher import computes_like, watch
 from linger.errors import UsageError
 from tests.support.wired import Wired
 

@@ -40,6 +40,19 @@ def kept_attributes(model: object, change: Callable[[Tensor], Tensor] | None = N
         memory.restore()
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; afterwards each module's own mode and attributes are restored."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with kept_attributes(model):
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
 class _Memory:
     """What was there, and how to bring it back."""
 

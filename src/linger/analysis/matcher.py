@@ -9,8 +9,8 @@ ran.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from linger.analysis.attributes import kept_attributes
+from linger.analysis.attributes import evaluating
 from linger.errors import LingerError, UsageError
 
 _RELU = frozenset(
@@ -144,16 +144,3 @@ def computes_like(layer: nn.Module, kind: type[nn.Module]) -> bool:
     methods = ("forward", "_conv_forward")
     is_overridden = any(getattr(type(layer), name, None) is not getattr(kind, name, None) for name in methods)
     return not is_overridden and "forward" not in layer.__dict__
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; afterwards each module's own mode and attributes are restored."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with kept_attributes(model):
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

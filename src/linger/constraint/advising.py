@@ -16,12 +16,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from linger.analysis.advice import Advice, Item, Subject, make_item
+from linger.analysis.attributes import evaluating
 from linger.analysis.batches import as_batches
 from linger.analysis.blocks import Values
 from linger.analysis.checkpoint import Source, stored_tensors
 from linger.analysis.fixed_point_loss import measure_loss
 from linger.analysis.magnitudes import measure
-from linger.analysis.matcher import computes_like, evaluating
+from linger.analysis.matcher import computes_like
 from linger.analysis.values import TensorValues
 from linger.analysis.weights import in_threads, is_running_statistic
 from linger.constraint.conv_bn import ConvBN, layer_of, parts_of_pairs

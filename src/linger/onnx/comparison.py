@@ -18,8 +18,7 @@ from linger.graph.files.model_io import ModelLike
 from linger.onnx.tolerance import count_roundings, rounding_tolerance
 from linger.quantization.core.qtensor import QTensor
 from linger.runtime.session import Session
-from linger.simulation.example_call import ExampleCall, default_names, read_call, run_once
-from linger.simulation.preserve import preserved
+from linger.simulation.example_call import ExampleCall, default_names, preserved, read_call, run_once
 
 Array = NDArray[Any]
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An example call of a model: tensors, scalars, dicts and keyword arguments, flattened to graph inputs."""
+"""An example call of a model: its arguments, flattened to graph inputs, and a run that leaves the model as it was."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten_with_path, tree_map, tree_unflatten
 
+from linger.analysis.attributes import evaluating
 from linger.errors import LingerError, UsageError
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import Runtime
+from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.setup.initialize import runtime_of
 
 Exportable = nn.Module | Callable[..., Any]
 """A module, or a function that torch.jit has scripted or traced."""
@@ -156,3 +161,42 @@ def _parameter_names(model: Exportable) -> list[str]:
     forward = getattr(model, "forward", model)
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_ONLY)
     return [name for name, p in inspect.signature(forward).parameters.items() if p.kind in kinds]
+
+
+@contextmanager
+def preserved(model: object) -> Iterator[Runtime | None]:
+    """Evaluation mode without gradients; mode, buffers, random state and watchers are restored on exit."""
+    if not isinstance(model, nn.Module):  # a scripted function has no mode and no state
+        with torch.random.fork_rng(), torch.no_grad():
+            yield None
+        return
+    runtime = runtime_of(model)
+    buffers = [
+        (module, name, buffer.clone())
+        for module in model.modules()
+        if isinstance(module, QuantizedBase)
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+    with nullcontext() if runtime is None else _kept(runtime):
+        try:
+            with evaluating(model), torch.random.fork_rng(), torch.no_grad():
+                yield runtime
+        finally:
+            for module, name, content in buffers:
+                current = getattr(module, name)
+                if not torch.equal(current, content):
+                    current.copy_(content)
+
+
+@contextmanager
+def _kept(runtime: Runtime) -> Iterator[None]:
+    """What an export or a recording sets in a runtime is set back; parameters are read anew in between."""
+    before = runtime.emitter, runtime.recorder, runtime.has_open_sizes, runtime.ops
+    runtime.is_thorough = True  # nothing that was edited behind torch's back may get into a file or a proof
+    try:
+        yield
+    finally:
+        runtime.abandon()
+        runtime.is_thorough = False
+        runtime.emitter, runtime.recorder, runtime.has_open_sizes, runtime.ops = before
+        runtime.announcer = None

@@ -65,10 +65,10 @@ from linger.simulation.example_call import (
     FlatModel,
     as_constant_of_a_trace,
     default_names,
+    preserved,
     read_call,
     run_once,
 )
-from linger.simulation.preserve import preserved
 from linger.verification.other_sizes import OWN_TRIALS
 
 Target = str | os.PathLike[str] | IO[bytes]
