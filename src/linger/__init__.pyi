@@ -47,12 +47,12 @@ from linger.pipeline import plot_tensors as plot_tensors
 from linger.proof import verify as verify
 from linger.quantization.core.calibrate import calibration as calibration
 from linger.quantization.core.qtensor import QTensor as QTensor
-from linger.quantization.diagnosis.comparison_result import LayerComparison as LayerComparison
 from linger.quantization.diagnosis.coverage import coverage as coverage
 from linger.quantization.diagnosis.dumper import Dumper as Dumper
+from linger.quantization.diagnosis.layer_comparison import LayerComparison as LayerComparison
 from linger.quantization.diagnosis.layer_comparison import compare_layers as compare_layers
-from linger.quantization.diagnosis.sensitivity_ranking import sensitivity as sensitivity
-from linger.quantization.diagnosis.sensitivity_result import Sensitivity as Sensitivity
+from linger.quantization.diagnosis.sensitivity import Sensitivity as Sensitivity
+from linger.quantization.diagnosis.sensitivity import sensitivity as sensitivity
 from linger.quantization.layers.channels import channel_shuffle as channel_shuffle
 from linger.quantization.setup.marking import QuantMode as QuantMode
 from linger.quantization.setup.marking import disable_quant as disable_quant

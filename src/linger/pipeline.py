@@ -26,8 +26,8 @@ from linger.reporting import plots
 from linger.settings import Switches
 
 if TYPE_CHECKING:
-    from linger.quantization.diagnosis.comparison_result import LayerComparison
-    from linger.quantization.diagnosis.sensitivity_result import Sensitivity
+    from linger.quantization.diagnosis.layer_comparison import LayerComparison
+    from linger.quantization.diagnosis.sensitivity import Sensitivity
 
 
 def init(

@@ -149,3 +149,10 @@ def test_advice_does_not_depend_on_the_unit(factor):
     found = item(with_outlier() * factor)
     assert "limit it to" in found.advice or found.sqnr_8 is not None
     assert found.limit == 2.0 ** math.ceil(math.log2(found.dynamic * 1.5))
+
+
+def test_repr_is_one_short_line():
+    wide = bell(6400).reshape(64, 100) * 0.01
+    wide[:16] *= 100
+    found = Advice.of([item(bell()), item(with_outlier()), item(wide, channels=64)])
+    assert repr(found) == "Advice(3 tensors, 1 to limit, 1 need 16 bits)"

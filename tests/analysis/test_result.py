@@ -214,3 +214,7 @@ def test_rows_are_frozen_and_carry_no_table_between_analyses():
     assert first.to_log() == Analysis((row("a"),)).to_log()
     with pytest.raises(AttributeError):
         first.rows[0].mean = 1
+
+
+def test_repr_is_one_short_line():
+    assert repr(sample()) == "Analysis(6 tensors, 2 abnormal)"

@@ -275,6 +275,10 @@ class Advice:
         """Items as CSV text, also written to `path` if one is given."""
         return result_table.to_csv(Item, self.items, path)
 
+    def __repr__(self) -> str:
+        limited, wide = sum(item.limit is not None for item in self.items), sum(i.needs_width for i in self.items)
+        return f"Advice({len(self.items)} tensors, {limited} to limit, {wide} need 16 bits)"
+
     def __str__(self) -> str:
         return "\n".join([result_table.to_text(_COLUMNS, self.items), *self.lines])
 

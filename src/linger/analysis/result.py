@@ -144,6 +144,9 @@ class Analysis:
         """The rows as CSV text, also written to `path` if one is given. What is not finite is left empty."""
         return dicts_to_csv(list(Row.__dataclass_fields__), self.to_dicts(), path)
 
+    def __repr__(self) -> str:
+        return f"Analysis({len(self.rows)} tensors, {len(self.abnormal)} abnormal)"
+
     def __str__(self) -> str:
         return self.to_log()
 

@@ -8,18 +8,23 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import Field, asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from linger.files import write_atomically
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
     from rich.table import Table
 
 NOTHING = "-"
 """Shown where a row has no value."""
+
+
+class Row(Protocol):
+    """Any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Column:
         return self.form == "{}"
 
 
-def to_json(facts: Mapping[str, Any], rows: Iterable[DataclassInstance], path: str | Path | None) -> str:
+def to_json(facts: Mapping[str, Any], rows: Iterable[Row], path: str | Path | None) -> str:
     """Facts and rows (dataclasses) as JSON text, also written to `path` if one is given.
 
     JSON has no infinity: it is the text "inf" or "-inf", which Python's float() reads.
@@ -50,7 +55,7 @@ def to_json(facts: Mapping[str, Any], rows: Iterable[DataclassInstance], path: s
     return written(json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n", path)
 
 
-def to_csv(row_type: type[DataclassInstance], rows: Iterable[DataclassInstance], path: str | Path | None) -> str:
+def to_csv(row_type: type[Row], rows: Iterable[Row], path: str | Path | None) -> str:
     """Rows as CSV text with every field, also written to `path` if one is given. What is None is left empty."""
     return dicts_to_csv(list(row_type.__dataclass_fields__), (asdict(row) for row in rows), path)
 

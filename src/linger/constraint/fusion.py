@@ -110,9 +110,16 @@ class FusionReport:
     left: dict[str, str] = field(default_factory=dict)
     surprising: set[str] = field(default_factory=set)
 
+    @property
+    def total(self) -> int:
+        """How many batch norms there were."""
+        return self.folded + len(self.left)
+
+    def __repr__(self) -> str:
+        return f"FusionReport({self.folded} of {self.total} batch norms folded)"
+
     def __str__(self) -> str:
-        total = self.folded + len(self.left)
-        done = f"trace_layers: {self.folded} of {total} batch norms were folded into their convolutions"
+        done = f"trace_layers: {self.folded} of {self.total} batch norms were folded into their convolutions"
         by_reason: dict[str, list[str]] = defaultdict(list)
         for path, reason in self.left.items():
             by_reason[reason].append(path)

@@ -9,7 +9,7 @@ import math
 import pytest
 from rich.console import Console
 
-from linger.quantization.diagnosis.comparison_result import LayerComparison, LayerRow
+from linger.quantization.diagnosis.layer_comparison import LayerComparison, LayerRow
 
 
 def row(name, sqnr, born, verdict, **rest):
@@ -73,3 +73,7 @@ def test_a_table_can_be_printed():
 def test_results_do_not_change():
     with pytest.raises(dataclasses.FrozenInstanceError):
         RESULT.output_db = 0.0
+
+
+def test_repr_is_one_short_line():
+    assert repr(RESULT) == "LayerComparison(3 calls of layers, 22.2 dB at the output)"

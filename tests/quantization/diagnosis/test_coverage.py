@@ -176,3 +176,8 @@ def test_reasons_are_the_true_ones():
     with linger.calibration():
         chosen(torch.randn(2, 2))
     assert [op.reason for op in linger.coverage(chosen).float_ops] == ["quant_modules does not name its type"]
+
+
+def test_repr_is_one_short_line():
+    found = Coverage((OpRecord("a", "Quant", is_integer=True), OpRecord("", "sin", is_integer=False, reason="why")))
+    assert repr(found) == "Coverage(1 ops as integers, 1 in float)"

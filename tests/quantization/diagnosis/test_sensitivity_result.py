@@ -9,7 +9,7 @@ import math
 import pytest
 from rich.console import Console
 
-from linger.quantization.diagnosis.sensitivity_result import Sensitivity, SensitivityRow
+from linger.quantization.diagnosis.sensitivity import Sensitivity, SensitivityRow
 
 ROWS = (
     SensitivityRow("block.conv", "Conv2dInt", "8/8/8", 21.04, 0.75, 1234, 5_000_000),
@@ -86,3 +86,8 @@ def test_a_table_can_be_printed():
 def test_results_do_not_change():
     with pytest.raises(dataclasses.FrozenInstanceError):
         WIDE.bits = 4
+
+
+def test_repr_is_one_short_line():
+    assert repr(PLAIN) == "Sensitivity(2 layers, 20.5 dB)"
+    assert repr(WIDE) == "Sensitivity(2 layers, 1 need 16 bits)"

@@ -9,7 +9,7 @@ from linger.errors import UsageError
 from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
-from linger.quantization.diagnosis.tensor_files import (
+from linger.quantization.diagnosis.dumper import (
     as_array,
     op_settings,
     op_tensors,

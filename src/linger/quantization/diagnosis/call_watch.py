@@ -30,8 +30,8 @@ class Call:
         module: The module.
         args: Positional arguments as real values, copied before the module could change them.
         kwargs: Keyword arguments, likewise.
-        source: The call whose result is the first argument, the very same object.
-        has_inner: Whether another module was called meanwhile.
+        source: The call that returned the first argument (the same object).
+        has_inner: Whether the module called another one.
     """
 
     key: Key
@@ -43,9 +43,9 @@ class Call:
 
 
 class CallWatch:
-    """Hooks on a model that tell `finished(call, output)` of every call as it ends."""
+    """Hooks on a model that call `finished(call, output)` at the end of every module's call."""
 
-    def __init__(self, model: nn.Module, finished: Callable[[Call, Any], None]) -> None:
+    def __init__(self, model: nn.Module, finished: Callable[[Call, object], None]) -> None:
         self.modules = dict(_watched(model))
         self._paths = {module: path for path, module in self.modules.items()}
         self._finished = finished
@@ -81,16 +81,16 @@ class CallWatch:
             outer.has_inner = True
         self._running.append(Call(key, module, copied_args, copied_kwargs, self._origin(args[0] if args else None)))
 
-    def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:  # noqa: ARG002 - a hook's signature
+    def _leave(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:  # noqa: ARG002 - a hook's signature
         if self._is_paused:
             return
         call = self._running.pop()
         if isinstance(output, Tensor) and self._origin(output) is None:  # else it was only handed on
-            # an id may be used again once its tensor is gone, so the tensor itself is kept in sight
+            # the id of a tensor that is gone may be used again, so a weak reference says whether it is the same one
             self._returned[id(output)] = (weakref.ref(output), call.key)
         self._finished(call, output)
 
-    def _origin(self, tensor: Any) -> Key | None:
+    def _origin(self, tensor: object) -> Key | None:
         known = self._returned.get(id(tensor))
         return known[1] if known is not None and known[0]() is tensor else None
 

@@ -105,6 +105,9 @@ class Coverage:
         """The rows as CSV text, also written to `path` if one is given."""
         return to_csv(CoverageRow, self.table(), path)
 
+    def __repr__(self) -> str:
+        return f"Coverage({self.summary()})"
+
     def __str__(self) -> str:
         lines = [self.summary()]
         for row in self.table():
@@ -120,7 +123,7 @@ class Coverage:
 
 
 def _percent(share: float) -> str:
-    """One decimal, rounded down: 100 % is said of everything only, and what is there is never 0."""
+    """One decimal, rounded down: only the whole is 100 %, and only nothing is 0 %."""
     if 0 < share < 0.001:
         return "less than 0.1 %"
     return "100 %" if share == 1.0 else f"{math.floor(share * 1000) / 10:.1f} %"
@@ -129,8 +132,8 @@ def _percent(share: float) -> str:
 def coverage(model: nn.Module) -> Coverage:
     """What a quantised model computes as integers, and what it does not, with the reasons and the share of the work.
 
-    Tells of the last calibration pass, which sees every op; of the last forward pass, if the model was never
-    calibrated (then float ops that no quantised tensor reaches are not seen).
+    Describes the last calibration pass, which sees every op; if the model was never calibrated, the last forward pass,
+    which does not see float ops that no quantised tensor reaches.
 
     Raises:
         UsageError: The model is not quantised, or has not run yet.

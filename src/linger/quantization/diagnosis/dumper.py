@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dumper: look at what a model computes, as statistics of every layer's output or as files of its tensors."""
+"""Dumper: statistics of every layer's output, or files of the tensors that a model computes with."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -33,22 +35,23 @@ from linger.analysis.result import Analysis
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
 from linger.dialect import Op, ops
 from linger.errors import UsageError, listing
-from linger.files import file_stem, made_folder, write_atomically
+from linger.files import Writer, file_stem, made_folder, write_atomically, write_together
 from linger.quantization.core.calibrate import is_calibrating
 from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.diagnosis.tensor_files import (
-    Array,
-    as_array,
-    op_settings,
-    op_tensors,
-    write_tensors,
-)
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.setup.initialize import quantized_layers, runtime_of
 
 logger = logging.getLogger(__name__)
+
+Array = NDArray[Any]
+
+_LINES = 1 << 14
+_NUMPY_KNOWS = frozenset(
+    {torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool}
+    | {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64}
+)
 
 
 class Dumper:
@@ -126,7 +129,7 @@ class Dumper:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the numbers do not say: of the rows, and of layers that have none."""
+        """The notes of the rows, and the layers that have no row."""
         return (*self.result.notes, *self._missing_rows())
 
     def save_out_analyse_log(
@@ -148,8 +151,8 @@ class Dumper:
 
     def _missing_rows(self) -> list[str]:
         silent, unused = self._outputs.silent, self._outputs.never_called
-        told = [f"{listing(silent)}: returned no tensor, so there is no row"] if silent else []
-        return told + ([f"{listing(unused)}: never called"] if unused else [])
+        notes = [f"{listing(silent)}: returned no tensor, so there is no row"] if silent else []
+        return notes + ([f"{listing(unused)}: never called"] if unused else [])
 
     # -- files --------------------------------------------------------------------------------------
     def enable_dump_quanted(
@@ -195,7 +198,7 @@ class Dumper:
         model: nn.Module,
         path: str | os.PathLike[str] = "./dump",
         match_pattern: str | re.Pattern[str] = ".*",
-        hook_forward: Any = None,
+        hook_forward: object = None,
     ) -> None:
         """Write inputs and outputs of layers in the evaluation passes that follow; a training pass writes nothing.
 
@@ -255,7 +258,7 @@ def _layers_of(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _real_values(module: nn.Module, tensor: Tensor) -> Tensor:
-    """The values of a layer's output. Of a layer that only ReLU sees, those that pass it: it may be part of the layer."""
+    """The values of a layer's output. Where only ReLU reads it, those after ReLU, which may be part of the layer."""
     if not isinstance(tensor, QTensor):
         return tensor
     real = tensor.dequantize()
@@ -288,7 +291,7 @@ def _require_op(method: str, model: nn.Module, pattern: re.Pattern[str]) -> None
 
 
 class _Gate:
-    """Decides whether a pass is written, and says once why one is not."""
+    """Decides whether a pass is written, and warns once if one is not."""
 
     def __init__(self, method: str, model: nn.Module) -> None:
         self._method, self._model = method, model
@@ -350,13 +353,13 @@ class _LayerDump:
             handles.append(layer.register_forward_hook(after))
         return handles
 
-    def _before(self, layer: nn.Module, args: Any, kwargs: Any) -> None:
+    def _before(self, layer: nn.Module, args: object, kwargs: object) -> None:
         """Inputs are copied now: the layer may write over them."""
         self._inputs.pop(layer, None)
         if self._gate.is_open:
             self._inputs[layer] = _arrays((args, kwargs))
 
-    def _after(self, name: str, calls: Calls, layer: nn.Module, args: Any, output: Any) -> None:
+    def _after(self, name: str, calls: Calls, layer: nn.Module, args: object, output: object) -> None:
         del args
         inputs = self._inputs.pop(layer, None)
         if inputs is None:
@@ -370,9 +373,109 @@ class _LayerDump:
             write_tensors(self._folder, stem, {suffix: a for suffix, a in texts.items() if a}, content)
 
 
-def _arrays(tree: Any) -> list[Array]:
+def _arrays(tree: object) -> list[Array]:
     return [as_array(t.dequantize() if isinstance(t, QTensor) else t) for t in tensors_of(tree)]
 
 
 def _numbered(name: str, arrays: Sequence[Array]) -> dict[str, Array]:
     return {name: arrays[0]} if len(arrays) == 1 else {f"{name}_{i}": array for i, array in enumerate(arrays)}
+
+
+# -- tensors as files: the documented names and texts, and an .npz with shapes and types beside them --------------------
+
+
+def as_array(tensor: Tensor) -> Array:
+    """A copy of a tensor in its own type; types that numpy does not have become float32, which holds them exactly."""
+    plain = tensor.detach()
+    if plain.layout is not torch.strided:
+        plain = plain.to_dense()
+    if plain.is_quantized:
+        plain = plain.dequantize()
+    plain = plain.cpu().resolve_conj().resolve_neg()
+    known = plain if plain.dtype in _NUMPY_KNOWS else plain.float()
+    return np.array(known.numpy())
+
+
+def op_tensors(op: Op, operands: Sequence[Tensor | Frozen], result: QTensor) -> dict[str, Array]:
+    """The tensors of one op by their documented names, as real numbers and as integers (`q_…`).
+
+    `input` (or `input1`, `input2` …), `weights`, `bias`, `outputs`. The input of Quant has no integers.
+    """
+    data, _ = _without_constants(op, operands)
+    inputs = [operand for operand in data if isinstance(operand, Tensor)]
+    pairs: dict[str, tuple[Tensor, Tensor | None]] = {}
+    for number, operand in enumerate(inputs, start=1):
+        pairs["input" if len(inputs) == 1 else f"input{number}"] = _real_and_integers(operand)
+    for frozen in data:
+        if isinstance(frozen, Frozen):
+            pairs |= _parameters(frozen)
+    pairs["outputs"] = _real_and_integers(result)
+    integers = {f"q_{key}": as_array(whole) for key, (_, whole) in pairs.items() if whole is not None}
+    return {key: as_array(real) for key, (real, _) in pairs.items()} | integers
+
+
+def _parameters(frozen: Frozen) -> dict[str, tuple[Tensor, Tensor | None]]:
+    found: dict[str, tuple[Tensor, Tensor | None]] = {"weights": (frozen.weight, frozen.weight_integers)}
+    if frozen.bias is not None and frozen.bias_integers is not None:
+        found["bias"] = frozen.bias, frozen.bias_integers
+    return found
+
+
+def _real_and_integers(operand: Tensor) -> tuple[Tensor, Tensor | None]:
+    return (operand.content, operand.integers()) if isinstance(operand, QTensor) else (operand, None)
+
+
+def op_settings(
+    op: Op, operands: Sequence[Tensor | Frozen], attributes: Mapping[str, Any], result: QTensor
+) -> dict[str, Any]:
+    """The attributes of one op's node, its integer constants (`q_low`), and scale and bits where the node has none.
+
+    `data_bits` of an op with several operands is a list.
+    """
+    data, constants = _without_constants(op, operands)
+    quantised = [operand for operand in data if isinstance(operand, QTensor)]
+    found = {key: value for key, value in op.complete(attributes).items() if value is not None}
+    found |= {f"q_{name}": as_array(c.integers()) for name, c in constants.items() if isinstance(c, QTensor)}
+    if len(quantised) == 1:
+        found = {"scale_x": quantised[0].scale, "data_bits": quantised[0].bits} | found
+    elif quantised:
+        found = {"data_bits": [operand.bits for operand in quantised]} | found
+    return {"scale_o": result.scale, "o_bits": result.bits} | found
+
+
+def _without_constants(
+    op: Op, operands: Sequence[Tensor | Frozen]
+) -> tuple[Sequence[Tensor | Frozen], dict[str, Tensor | Frozen]]:
+    """The operands that hold data, and those that hold settings of the op, by their names."""
+    count = len(operands) - len(op.constant_names)
+    names = op.inputs[len(op.inputs) - len(op.constant_names) :]
+    return operands[:count], dict(zip(names, operands[count:], strict=True))
+
+
+def write_tensors(folder: Path, stem: str, texts: Mapping[str, Sequence[Array]], arrays: Mapping[str, Any]) -> None:
+    """Write `<stem><suffix>` for every suffix of `texts`, and `<stem>.npz`; all of them or none.
+
+    A text is every number of its arrays as `%.6f`, one per line; a complex number is two.
+
+    Raises:
+        UsageError: A file cannot be written.
+    """
+    writers: dict[Path, Writer] = {
+        folder / f"{stem}{suffix}": partial(_write_lines, parts) for suffix, parts in texts.items()
+    }
+    writers[folder / f"{stem}.npz"] = partial(_write_npz, arrays)
+    write_together(writers)
+
+
+def _write_lines(arrays: Sequence[Array], file: IO[bytes]) -> None:
+    for array in arrays:
+        flat = array.reshape(-1)
+        if np.iscomplexobj(flat):
+            flat = flat.view(flat.real.dtype)
+        for start in range(0, flat.size, _LINES):
+            numbers = flat[start : start + _LINES].tolist()
+            file.write(("%.6f\n" * len(numbers) % tuple(numbers)).encode())
+
+
+def _write_npz(arrays: Mapping[str, Any], file: IO[bytes]) -> None:
+    np.savez(file, **arrays)

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""compare_layers: where in a quantised model the error is born, and where it is only passed on."""
+"""compare_layers: where in a quantised model an error arises ("born"), and where it is only passed on."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from linger.analysis.batches import Batch, as_batches, float_tensors, fresh, run_batch
+from linger.analysis.result_table import Column, to_csv, to_json, to_rich, to_text
 from linger.constraint.conv_bn import EmptyBatchNorm
 from linger.errors import UsageError, listing
 from linger.progress import progress
@@ -19,7 +21,7 @@ from linger.quantization.core.calibrate import is_calibrating
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.diagnosis.call_watch import Call, CallWatch, Key
-from linger.quantization.diagnosis.comparison_result import LayerComparison, LayerRow
+from linger.quantization.diagnosis.noise_bench import working_copy
 from linger.quantization.diagnosis.signal_noise import (
     SignalNoise,
     as_real,
@@ -29,9 +31,11 @@ from linger.quantization.diagnosis.signal_noise import (
     power,
     squared_error,
 )
-from linger.quantization.diagnosis.working_copy import working_copy
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.setup.initialize import runtime_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _FACTOR = 2.0
 """One error counts alone where its power exceeds the other's by more than this."""
@@ -40,8 +44,102 @@ _ROUNDING = 2.0**-40
 """Noise power that is no error, in units of the signal's: errors 16 times as large as the rounding of float32, whose half
 unit in the last place is 2^−24 of a value. Rounding to 16 bits, the finest there is, makes about 2^−33."""
 
+_COLUMNS = (
+    Column("name", "layer"),
+    Column("call", "call", "{:d}"),
+    Column("op", "op"),
+    Column("input_db", "input dB", "{:.1f}"),
+    Column("sqnr_db", "SQNR dB", "{:.1f}"),
+    Column("born_db", "born dB", "{:.1f}"),
+    Column("passed_db", "passed dB", "{:.1f}"),
+    Column("verdict", "error"),
+    Column("cosine", "cosine", "{:.6f}"),
+    Column("max_lsb", "max LSB", "{:.1f}"),
+)
 
-def compare_layers(float_model: nn.Module, quantised_model: nn.Module, inputs: Any) -> LayerComparison:
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One call of one layer. Every number of decibels is a signal-to-noise ratio: small is bad, ∞ is no error.
+
+    Attributes:
+        name: The layer's path.
+        call: Which of its calls in a forward pass, from 0.
+        op: The op it runs as, or the type of a layer that stayed float.
+        input_db: What arrives against what arrives in the float model.
+        sqnr_db: Its output against the float model's.
+        born_db: The error that it makes itself: its output against the float layer on the same, quantised, input.
+        passed_db: The error that it hands on: the float layer on the quantised input against that on the float input.
+        verdict: "born" or "passed" if that error's power is more than twice the other's, "both" if neither is,
+            "none" if both are below float32 rounding.
+        cosine: Of the angle between both outputs.
+        max_lsb: Largest |f − q|·scale, in units of the last bit; None where the output is float.
+    """
+
+    name: str
+    call: int
+    op: str
+    input_db: float
+    sqnr_db: float
+    born_db: float
+    passed_db: float
+    verdict: str
+    cosine: float
+    max_lsb: float | None
+
+
+@dataclass(frozen=True)
+class LayerComparison:
+    """A quantised model against its float model, layer by layer in the order of the calls.
+
+    Attributes:
+        rows: The layers.
+        unmatched: Paths (with their call, from the second on) that ran in one of the models only.
+        output_db: SQNR at the output of the model.
+    """
+
+    rows: tuple[LayerRow, ...]
+    unmatched: tuple[str, ...]
+    output_db: float
+
+    def worst(self, n: int = 5) -> tuple[LayerRow, ...]:
+        """The rows that are furthest from the float model."""
+        return tuple(sorted(self.rows, key=lambda row: row.sqnr_db)[:n])
+
+    def born(self) -> tuple[LayerRow, ...]:
+        """The rows where an error is born, alone or besides one that was passed on, largest first."""
+        return tuple(sorted((r for r in self.rows if r.verdict in ("born", "both")), key=lambda row: row.born_db))
+
+    def summary(self) -> str:
+        """The result in one line."""
+        text = f"{self.output_db:.1f} dB at the output, {len(self.rows)} calls of layers"
+        born = self.born()
+        if born:
+            text += f"; most error is born in {born[0].name or 'the model'} ({born[0].born_db:.1f} dB)"
+        if self.unmatched:
+            text += f"; {len(self.unmatched)} without a counterpart"
+        return text
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Everything as JSON text, also written to `path` if one is given; infinity is "inf"."""
+        return to_json({"output_db": self.output_db, "unmatched": self.unmatched}, self.rows, path)
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """The rows as CSV text, also written to `path` if one is given."""
+        return to_csv(LayerRow, self.rows, path)
+
+    def __repr__(self) -> str:
+        return f"LayerComparison({len(self.rows)} calls of layers, {self.output_db:.1f} dB at the output)"
+
+    def __str__(self) -> str:
+        lines = [self.summary(), to_text(_COLUMNS, self.rows)]
+        return "\n".join(lines + [f"without a counterpart: {name}" for name in self.unmatched])
+
+    def __rich__(self) -> Table:
+        return to_rich(self.summary(), _COLUMNS, self.rows)
+
+
+def compare_layers(float_model: nn.Module, quantised_model: nn.Module, inputs: object) -> LayerComparison:
     """Compare a quantised model with its float model, layer by layer, on the same inputs in evaluation mode.
 
     Every layer gets a row, each of its calls in a pass one of its own. The float layer is also run on what the
@@ -75,8 +173,9 @@ def compare_layers(float_model: nn.Module, quantised_model: nn.Module, inputs: A
     return comparison.result()
 
 
-def _check(float_model: Any, quantised_model: Any) -> None:
-    wrong = [type(m).__name__ for m in (float_model, quantised_model) if not isinstance(m, nn.Module)]
+def _check(float_model: nn.Module, quantised_model: nn.Module) -> None:
+    models: tuple[object, ...] = (float_model, quantised_model)
+    wrong = [type(m).__name__ for m in models if not isinstance(m, nn.Module)]
     if wrong:
         raise UsageError(f"compare_layers: two torch modules are expected, not {listing(wrong)}.")
     if any(isinstance(module, QuantizedBase) for module in float_model.modules()):
@@ -131,7 +230,7 @@ class _Sums:
 
 
 def _is_ahead_of_relu(layer: nn.Module) -> bool:
-    """Whether a quantised layer does the work of the ReLU after it, the only one that sees its output."""
+    """Whether only ReLU reads the output of a quantised layer, which then does the work of that ReLU."""
     return isinstance(layer, QuantLayer) and layer.is_ahead_of_relu
 
 
@@ -144,7 +243,7 @@ def _verdict(signal: float, born: float, passed: float) -> str:
 
 
 def _cosine(product: float, first: float, second: float) -> float:
-    """Two zero tensors point the same way; a zero and another one do not."""
+    """The cosine of the angle between two tensors; 1 between two zero tensors, 0 between a zero one and another."""
     if first == 0 or second == 0:
         return 1.0 if first == second else 0.0
     return max(-1.0, min(1.0, product / math.sqrt(first) / math.sqrt(second)))
@@ -216,7 +315,7 @@ class _Comparison:
         with torch.random.fork_rng():  # both models see the same random state
             return float_tensors(run_batch(model, fresh(batch)))
 
-    def _keep(self, call: Call, output: Any) -> None:
+    def _keep(self, call: Call, output: object) -> None:
         """A call of the quantised model has ended."""
         leaves = float_tensors(output)
         if leaves and not call.has_inner:
@@ -227,22 +326,25 @@ class _Comparison:
         waiting: dict[Key, _Expected] = {}
         for key, kept in self._kept.items():
             counterpart = self._float.modules.get(key[0])
-            is_fused = [isinstance(module, EmptyBatchNorm) for module in (kept.call.module, counterpart)]
-            source = None if kept.call.source is None else self._kept.get(kept.call.source)
-            if counterpart is None:
+            is_fused, is_fused_there = (isinstance(m, EmptyBatchNorm) for m in (kept.call.module, counterpart))
+            source = self._source_of(kept.call)
+            if counterpart is not None and is_fused == is_fused_there:
+                if not is_fused:
+                    waiting[key] = kept
+            elif counterpart is None or source is None:
                 self._unmatched[key] = None
-            elif not any(is_fused):
-                waiting[key] = kept
-            elif not all(is_fused) and source is not None:
+            else:
                 # the convolution's own result means something else in the other model, and so does what handed it on
                 conv = source.call.key
                 waiting = {k: e for k, e in waiting.items() if conv not in (k, e.call.source)}
                 waiting[key] = _Expected(kept.call, kept.output, through=source.call)
-            elif not all(is_fused):
-                self._unmatched[key] = None
         return waiting
 
-    def _compare(self, call: Call, output: Any) -> None:
+    def _source_of(self, call: Call) -> _Expected | None:
+        """The quantised call that returned the first argument of another one."""
+        return None if call.source is None else self._kept.get(call.source)
+
+    def _compare(self, call: Call, output: object) -> None:
         """A call of the float model has ended."""
         if call.key in self._begun:
             self._begun[call.key] = call

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bench for one model and its inputs: quantise one layer or all of them, and measure the noise at the output."""
+"""Quantises one layer of a model or all of them, on copies of the model, and measures the noise at its output."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +20,11 @@ from linger.quantization.core.calibrate import collecting
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.runtime import OpRecord, Runtime
 from linger.quantization.diagnosis.signal_noise import SignalNoise
-from linger.quantization.diagnosis.working_copy import sharing_copy, working_copy
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.setup.initialize import init, quantized_layers, runtime_of
+
+_Module = TypeVar("_Module", bound=nn.Module)
 
 WIDE_BITS = 16
 
@@ -35,7 +37,7 @@ class LayerFacts:
         path: Its first name in the model.
         op: The op it becomes.
         widths: Bits of input, parameters and output: those that `quant_module` marked, else those asked for.
-        by_itself: The widths that `init` gives it if nobody says anything more.
+        by_itself: The widths that `init` gives it without further marks.
         parameters: Numbers in its weights and bias, a batch norm folded in.
     """
 
@@ -107,7 +109,7 @@ class NoiseBench:
     def _reference(self) -> list[list[Tensor]]:
         outputs: list[list[Tensor]] = []
         model = sharing_copy(self._model)
-        self._run(model, lambda *_: None)  # a model that remembers has seen as much as one that was calibrated
+        self._run(model, lambda *_: None)  # a model with state has then seen as much as a calibrated one
         self._run(model, lambda _, leaves: outputs.append(fresh(leaves)))
         if not any(leaf.numel() for leaves in outputs for leaf in leaves):
             raise UsageError(
@@ -125,7 +127,7 @@ class NoiseBench:
 
     def _calibrate(self, model: nn.Module) -> Sequence[OpRecord]:
         """Set the scales; returns the ops of the first batch."""
-        self._reference  # noqa: B018 - a model that fails in float says so, and not as a quantised one
+        self._reference  # noqa: B018 - a model that fails in float is refused as such, before it fails as a quantised one
         runtime = runtime_of(model)
         first: Sequence[OpRecord] = ()
         with torch.random.fork_rng(), collecting():
@@ -148,6 +150,44 @@ class NoiseBench:
         return macs
 
 
-def _give_real_values(module: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG001 - a hook's signature
-    """So that what follows a single quantised layer is computed in float."""
+def _give_real_values(module: nn.Module, args: object, output: object) -> object:  # noqa: ARG001 - a hook's signature
+    """Makes everything after a single quantised layer compute in float."""
     return unwrap(output)
+
+
+def working_copy(model: nn.Module, who: str) -> nn.Module:
+    """A copy in evaluation mode, with weights of its own.
+
+    Every module gets a hook that does nothing: torch's fused transformer layers skip the layers inside them
+    unless one of these has a hook, and a quantised model has.
+
+    Raises:
+        UsageError: The model holds something that cannot be copied.
+    """
+    try:
+        made = copy.deepcopy(model)
+    except Exception as error:
+        raise UsageError(
+            f"{who}: a copy of {type(model).__name__} cannot be made ({type(error).__name__}: {error}). Remove what "
+            "copy.deepcopy does not copy: open files, generators, tensors that carry a gradient graph."
+        ) from error
+    made.eval()
+    for module in made.modules():
+        module.register_forward_pre_hook(_do_nothing)
+    return made
+
+
+def sharing_copy(module: _Module, *, instead: Sequence[tuple[object, object]] = ()) -> _Module:
+    """A copy whose parameters are the same objects; everything else, buffers too, is its own.
+
+    Args:
+        module: What to copy.
+        instead: Pairs of an object inside it and its replacement in the copy.
+    """
+    memo: dict[int, object] = {id(parameter): parameter for parameter in module.parameters()}
+    memo |= {id(old): new for old, new in instead}
+    return copy.deepcopy(module, memo)
+
+
+def _do_nothing(module: nn.Module, args: object) -> None:
+    """A forward pre-hook."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finished measurements of a sensitivity run in a JSON file, so that a later run goes on where this one stopped."""
+"""Keeps the finished measurements of a sensitivity run in a JSON file, so that a later run continues where this one stopped."""
 
 from __future__ import annotations
 
@@ -34,6 +34,12 @@ class Measurements:
     alone: dict[str, SignalNoise] = field(default_factory=dict)
     together: dict[tuple[str, ...], Trial] = field(default_factory=dict)
 
+    @property
+    def layers(self) -> set[str]:
+        """The names of all layers that a measurement mentions."""
+        measured = [name for wide, trial in self.together.items() for name in (*wide, *trial.macs)]
+        return {*self.alone, *measured}
+
     def add_alone(self, name: str, powers: SignalNoise) -> None:
         """Remember one layer."""
         self.alone[name] = powers
@@ -61,7 +67,7 @@ class Measurements:
 
 
 def open_measurements(path: str | Path | None, fingerprint: str, names: Iterable[str]) -> Measurements:
-    """What a file of an earlier run holds; nothing if there is no file yet.
+    """The measurements in the file of an earlier run; none if there is no file yet.
 
     Raises:
         UsageError: The file is damaged, or belongs to another model, other inputs or other widths. It stays untouched.
@@ -88,7 +94,7 @@ def open_measurements(path: str | Path | None, fingerprint: str, names: Iterable
         ) from error
 
 
-def _parsed(content: Any, place: Path, fingerprint: str, names: frozenset[str]) -> Measurements:
+def _parsed(content: dict[str, Any], place: Path, fingerprint: str, names: frozenset[str]) -> Measurements:
     if content["kind"] != _KIND:
         raise ValueError(f"kind {content['kind']!r}")
     if content["fingerprint"] != fingerprint:
@@ -101,11 +107,11 @@ def _parsed(content: Any, place: Path, fingerprint: str, names: frozenset[str]) 
         tuple(trial["wide"]): Trial(_powers(trial["powers"]), {name: int(n) for name, n in trial["macs"].items()})
         for trial in content["together"]
     }
-    strange = {name for wide in together for name in wide} | alone.keys()
-    strange |= {name for trial in together.values() for name in trial.macs}
-    if not strange <= names:
-        raise ValueError(f"unknown layers {sorted(strange - names)}")
-    return Measurements(fingerprint, place, alone, together)
+    measurements = Measurements(fingerprint, place, alone, together)
+    strange = measurements.layers - names
+    if strange:
+        raise ValueError(f"unknown layers {sorted(strange)}")
+    return measurements
 
 
 def _pair(powers: SignalNoise) -> list[str]:
@@ -144,7 +150,7 @@ def _version() -> str:
         return "unknown"
 
 
-def _take(digest: Any, value: Any) -> None:
+def _take(digest: hashlib._Hash, value: object) -> None:
     """Count a tensor's type, shape and bits, a plain value, or the type of anything else."""
     if not isinstance(value, Tensor):
         is_plain = value is None or isinstance(value, (bool, int, float, complex, str, bytes))
@@ -153,4 +159,4 @@ def _take(digest: Any, value: Any) -> None:
     plain = value.detach().cpu()
     plain = plain if plain.layout is torch.strided else plain.to_dense()
     digest.update(f"{plain.dtype} {tuple(plain.shape)} ".encode())
-    digest.update(plain.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy())
+    digest.update(plain.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -9,7 +9,7 @@ layer. `FloatWatch` notes what stays float while a model is calibrated.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
@@ -99,12 +99,10 @@ class EdgeMode(_ModelMode):
 
     def _product(self, func: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Product | None:
         x, weight = (args[i] if len(args) > i else kwargs.get(name) for i, name in enumerate(("input", "weight")))
-        is_float = isinstance(x, Tensor) and x.is_floating_point()
-        # a quantised tensor sees its own functions
-        has_quantized = any(isinstance(value, QTensor) for value in (*args, *kwargs.values()))
-        if not is_float or has_quantized:
-            return None
         found: object = None
+        # a quantised tensor sees its own functions
+        if not _is_float(x) or any(isinstance(value, QTensor) for value in (*args, *kwargs.values())):
+            return None
         if func in MATRIX_PRODUCTS:
             found = as_linear(func, args, kwargs, self._runtime)
         elif is_state(weight, self._runtime) and not is_state(x, self._runtime):  # of two parameters it is a constant
@@ -129,7 +127,7 @@ class InputQuantizer:
         return (*positional, *args[count:]), named
 
     def _quantized(self, value: object, name: str, module: nn.Module, made: dict[int, QTensor]) -> object:
-        if not isinstance(value, Tensor) or not value.is_floating_point():
+        if not _is_float(value):
             return value
         if isinstance(value, QTensor) and value.scale is not None:
             return value
@@ -190,6 +188,10 @@ class FloatWatch(_ModelMode):
         return off or ("its inputs are float tensors" if has_form else NO_INTEGER_FORM)
 
 
+def _is_float(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
 def _tensors_in(tree: object) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
@@ -197,7 +199,7 @@ def _tensors_in(tree: object) -> list[Tensor]:
 def _computes_floats(operands: list[Tensor], results: list[Tensor]) -> bool:
     """Whether ordinary tensors became float tensors; what a quantised tensor takes part in is noted by that tensor."""
     has_quantized = any(isinstance(tensor, QTensor) for tensor in (*operands, *results))
-    return bool(operands) and not has_quantized and any(tensor.is_floating_point() for tensor in results)
+    return bool(operands) and not has_quantized and any(map(_is_float, results))
 
 
 def _makes_mask(func: _Function, results: list[Tensor]) -> bool:
