@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
+from typing import Protocol
 
 from linger.errors import UsageError
 
@@ -116,59 +117,33 @@ def SetPlatFormQuant(platform_quant: PlatFormQuant | str = PlatFormQuant.luna_qu
         raise UsageError(f"SetPlatFormQuant: unknown platform {platform_quant!r}. Use PlatFormQuant.luna_quant.")
 
 
-def SetIQTensorAdd(enable: bool) -> None:
-    """Let `+` of quantised tensors be an integer op, or keep it float."""
-    choose(add=enable)
+class Setter(Protocol):
+    """A documented setter: turns a switch on or off."""
+
+    def __call__(self, enable: bool) -> None:
+        """Choose for the models that are initialised next."""
 
 
-def SetIQTensorMul(enable: bool) -> None:
-    """Let `*` of quantised tensors be an integer op, or keep it float."""
-    choose(mul=enable)
+def _setter(name: str, switch: str, what: str) -> Setter:
+    def setter(enable: bool) -> None:
+        choose(**{switch: enable})
+
+    setter.__name__ = setter.__qualname__ = name
+    setter.__doc__ = f"Let {what} of quantised tensors be integer ops, or keep them float."
+    return setter
 
 
-def SetIQTensorDiv(enable: bool) -> None:
-    """Let `/` of quantised tensors be an integer op, or keep it float."""
-    choose(div=enable)
-
-
-def SetIQTensorSum(enable: bool) -> None:
-    """Let sums of quantised tensors be integer ops, or keep them float."""
-    choose(sum=enable)
-
-
-def SetIQTensorCat(enable: bool) -> None:
-    """Let `torch.cat` of quantised tensors be an integer op, or keep it float."""
-    choose(cat=enable)
-
-
-def SetIQTensorClamp(enable: bool) -> None:
-    """Let `torch.clamp` of quantised tensors be an integer op, or keep it float."""
-    choose(clamp=enable)
-
-
-def SetIQTensorSigmoid(enable: bool) -> None:
-    """Let `torch.sigmoid` of quantised tensors be an integer op, or keep it float."""
-    choose(sigmoid=enable)
-
-
-def SetIQTensorTanh(enable: bool) -> None:
-    """Let `torch.tanh` of quantised tensors be an integer op, or keep it float."""
-    choose(tanh=enable)
-
-
-def SetIQTensorSoftmax(enable: bool) -> None:
-    """Let `torch.softmax` of quantised tensors, also in attention, be an integer op, or keep it float."""
-    choose(softmax=enable)
-
-
-def SetIQTensorLogSoftmax(enable: bool) -> None:
-    """Let `torch.log_softmax` of quantised tensors be an integer op, or keep it float."""
-    choose(log_softmax=enable)
-
-
-def SetIQTensorVar(enable: bool) -> None:
-    """Let `torch.var` and `torch.std` of quantised tensors be integer ops, or keep them float."""
-    choose(var=enable)
+SetIQTensorAdd = _setter("SetIQTensorAdd", "add", "`+`")
+SetIQTensorMul = _setter("SetIQTensorMul", "mul", "`*`")
+SetIQTensorDiv = _setter("SetIQTensorDiv", "div", "`/`")
+SetIQTensorSum = _setter("SetIQTensorSum", "sum", "sums")
+SetIQTensorCat = _setter("SetIQTensorCat", "cat", "`torch.cat`")
+SetIQTensorClamp = _setter("SetIQTensorClamp", "clamp", "`torch.clamp`")
+SetIQTensorSigmoid = _setter("SetIQTensorSigmoid", "sigmoid", "`torch.sigmoid`")
+SetIQTensorTanh = _setter("SetIQTensorTanh", "tanh", "`torch.tanh`")
+SetIQTensorSoftmax = _setter("SetIQTensorSoftmax", "softmax", "`torch.softmax`, also in attention,")
+SetIQTensorLogSoftmax = _setter("SetIQTensorLogSoftmax", "log_softmax", "`torch.log_softmax`")
+SetIQTensorVar = _setter("SetIQTensorVar", "var", "`torch.var` and `torch.std`")
 
 
 def SetFunctionLinearQuant(enable: bool) -> None:

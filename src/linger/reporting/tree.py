@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model as a tree on a terminal."""
+"""A model on a terminal: as a tree, or as a listing of its graph."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import onnx
+from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
@@ -144,3 +146,22 @@ def _line(*parts: str | tuple[str, str]) -> Text:
         text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… {len(text) - _LONGEST} more letters"
         made.append("".join(c if c.isprintable() else repr(c)[1:-1] for c in text), style)
     return made
+
+
+def listing(proto: onnx.ModelProto) -> str:
+    """The model in ONNX's text form, with large tensors replaced by their size."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    lines = []
+    for tensor in copy.graph.initializer:
+        kind = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
+        lines.append(f"#   {tensor.name}: {kind}{list(tensor.dims)}")
+    del copy.graph.initializer[:]
+    del copy.functions[:]
+    header = [f"# {len(lines)} initializers"] if lines else []
+    return "\n".join([onnx.printer.to_text(copy), *header, *lines])
+
+
+def print_listing(proto: onnx.ModelProto) -> None:
+    """What `verbose=True` asks for."""
+    Console(soft_wrap=True).print(listing(proto), markup=False, highlight=False)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from linger.analysis.batches import as_batches as as_batches  # known under this home, too
+from linger.analysis.batches import as_batches
 from linger.dialect import Op
 from linger.errors import LingerError, UsageError, listing
 from linger.graph.core.dialect_node import is_dialect

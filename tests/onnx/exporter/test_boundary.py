@@ -23,17 +23,9 @@ def test_integer_inputs_and_outputs(tmp_path, form):
     assert "Quant" not in kinds
     ends = [v.type.tensor_type.elem_type for v in (*proto.graph.input, *proto.graph.output)]
     assert ends == [onnx.TensorProto.INT8] * 2
-    (recorded,) = (
-        linger.simulation.recorder.record(model, (x,)) if hasattr(linger.onnx, "recorder") else record(model, x)
-    )
+    (recorded,) = linger.record(model, (x,))
     y = Session(tmp_path / "net.onnx").run(None, {"x": recorded.integers["stem.Quant"]})[0]
     np.testing.assert_array_equal(y, recorded.integers["fc.LinearInt"])
-
-
-def record(model, x):
-    from linger.simulation.recorder import record as run
-
-    return list(run(model, (x,)))
 
 
 def test_float_islands_keep_their_dequants(tmp_path):

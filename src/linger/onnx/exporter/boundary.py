@@ -13,7 +13,7 @@ from linger.graph.core.walking import all_nodes
 from linger.graph.facts.standard_ops import SHAPE_OPS, can_run
 
 _MOVING = frozenset(
-    [
+    {
         "Identity",
         "Reshape",
         "Transpose",
@@ -25,7 +25,7 @@ _MOVING = frozenset(
         "Expand",
         "Tile",
         "Split",
-    ]
+    }
 )
 """What may stand between an input and its Quant: integers pass as well as real numbers do."""
 

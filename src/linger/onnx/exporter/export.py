@@ -57,7 +57,7 @@ from linger.proof import verify as prove
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.setup.initialize import runtime_of
-from linger.reporting.listing import print_listing
+from linger.reporting.tree import print_listing
 from linger.simulation.example_call import (
     WRAPPED,
     ExampleCall,

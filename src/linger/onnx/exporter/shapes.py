@@ -140,18 +140,11 @@ def _replace(value: ir.Value, content: Array) -> None:
 
 
 _SIZES_FROM = {
+    **dict.fromkeys(("Expand", "OneHot", "Pad", "Reshape", "Split", "Tile", "TopK", "Upsample"), (1,)),
     "ConstantOfShape": (0,),
-    "Expand": (1,),
-    "OneHot": (1,),
-    "Pad": (1,),
     "Range": (0, 1, 2),
-    "Reshape": (1,),
     "Resize": (1, 2, 3),
     "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Upsample": (1,),
 }
 """Which inputs of a node have values that decide its size."""
 

@@ -42,19 +42,10 @@ _LOST_VALUE_REMEDY = (
 _UNKNOWN_WRAPPER = "Cannot insert a Tensor that requires grad as a constant"
 """What torch says to a quantised tensor that is given to a torch.autograd.Function."""
 
-
 TORCH_KEYWORDS = frozenset(
-    [
-        "autograd_inlining",
-        "custom_translation_table",
-        "optimize",
-        "fallback",
-        "profile",
-        "dump_exported_program",
-        "artifacts_dir",
-        "export_modules_as_functions",
-    ]
-)
+    {"autograd_inlining", "custom_translation_table", "optimize", "fallback", "profile", "dump_exported_program",
+     "artifacts_dir", "export_modules_as_functions"}
+)  # fmt: skip
 """Arguments of today's torch.onnx.export that are handed on as they are."""
 
 DynamicAxes = Mapping[str, Sequence[int] | Mapping[int, str]]

@@ -1,20 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of inputs, named on the command line: `image=1x3x48x64`."""
+"""Inputs of a file on the command line: arrays from an .npz file, and sizes like `image=1x3x48x64`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from linger.errors import UsageError, listing
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from linger.runtime.session import Session
 
 HELP = "Sizes of a random input, name=1x3x48x64 (the name may be left out where there is one input). May be repeated."
 
 _SIZES = re.compile(r"\d+(?:[x×]\d+)*")
+
+
+def read_feeds(path: Path, session: Session) -> dict[str, NDArray[Any]]:
+    """The model's inputs from an .npz file, by name (or in order, where the names differ)."""
+    from linger.verification.array_files import read_arrays
+
+    found = read_arrays(path)
+    names = [i.name for i in session.get_inputs()]
+    if all(name in found for name in names):
+        return {name: found[name] for name in names}
+    if len(found) == len(names):
+        return dict(zip(names, found.values(), strict=True))
+    raise UsageError(f"{path}: it holds {', '.join(found) or 'nothing'}; the model's inputs are {', '.join(names)}.")
 
 
 def read_shapes(texts: Sequence[str], session: Session) -> dict[str, tuple[int, ...]]:

@@ -2,7 +2,7 @@
 
 import onnx
 
-from linger.reporting.listing import listing
+from linger.reporting.tree import listing
 
 
 def test_weights_are_named_not_printed():
