@@ -13,7 +13,7 @@ from linger.graph.core.schema import (
     number_type,
     takes,
 )
-from linger.graph.core.tensor_text import parse_type
+from linger.graph.core.tensor_types import parse_type
 
 
 def value(name, text):

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import UsageError
-from linger.graph.core.tensor_text import format_type, parse_type, parse_types, type_of
+from linger.graph.core.tensor_types import format_type, parse_type, parse_types, type_of
 from tests.support.onnx_text import parse
 
 CASES = ["float[n,3]", "int8", "bool[]", "double[?,7]", "float16[batch_size,1,28,28]", "int64[0]"]

@@ -7,8 +7,14 @@ import pytest
 
 from linger.errors import UsageError
 from linger.graph.core.schema import find_schema, make_attributes
-from linger.graph.core.tensor_text import parse_type, type_of
-from linger.graph.core.tensor_types import infer_element_types, infer_outputs, output_types, type_source
+from linger.graph.core.tensor_types import (
+    infer_element_types,
+    infer_outputs,
+    output_types,
+    parse_type,
+    type_of,
+    type_source,
+)
 from tests.support.onnx_text import parse
 
 T = ir.DataType

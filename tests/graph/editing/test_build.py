@@ -7,7 +7,7 @@ import pytest
 
 from linger.errors import UsageError
 from linger.graph import new_model
-from linger.graph.core.tensor_text import type_of
+from linger.graph.core.tensor_types import type_of
 from linger.graph.editing.build import GraphBuilder
 from linger.runtime.session import Session
 from tests.support.onnx_text import checked, printed, run

@@ -5,7 +5,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from linger.graph.facts.standard_ops import can_run, moved_inputs
+from linger.graph.facts.flow import can_run, moved_inputs
 from linger.graph.qdq.qdq_node import bounds_of
 from tests.support.onnx_text import parse
 

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from linger.graph.core.tensor_text import type_of
+from linger.graph.core.tensor_types import type_of
 from linger.graph.passes.declared_types import complete_types
 from tests.support.onnx_text import checked, content, parse
 from tests.support.passes import applied, parsed

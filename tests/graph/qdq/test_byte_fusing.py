@@ -6,7 +6,7 @@ import pytest
 
 from linger.checks.repair_rules import RULES
 from linger.graph.passes.order_and_names import sort_nodes
-from linger.graph.qdq.byte_fusing import ByteFusing, is_between_pair
+from linger.graph.qdq.qdq_node import ByteFusing, is_between_pair
 from tests.support.kernels import LEVELS, kernels
 from tests.support.onnx_text import parse
 from tests.support.other_tools import RandomLayers, between

@@ -13,10 +13,9 @@ from linger.checks.findings.node_places import CheckedModel, NodePlace, model_fi
 from linger.errors import GraphError
 from linger.graph.core import check_rules as rules
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.dialects import is_dequant
+from linger.graph.core.dialects import is_dequant, read_scale
 from linger.graph.core.finding import Finding
 from linger.graph.facts.propagation import Propagation, Use, propagate
-from linger.graph.facts.stated_formats import read_scale
 
 _REPAIR = "linger.repair does so."
 

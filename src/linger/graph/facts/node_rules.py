@@ -13,12 +13,12 @@ import onnx_ir as ir
 
 from linger.graph.core.check_rules import MISSING_ATTRIBUTE, MISSING_DEQUANT, OPERAND_TYPE, SCALE_MISMATCH
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.dialects import is_dequant
+from linger.graph.core.dialects import StatedFormat, is_dequant, read_scale
 from linger.graph.core.finding import ERROR, WARNING
 from linger.graph.core.schema import type_variable
 from linger.graph.core.tensor_types import INTEGERS, cast_type, integer_bits, output_types
 from linger.graph.facts.fact import REAL, Fact, FactBook, Use, plain, quantised
-from linger.graph.facts.standard_ops import (
+from linger.graph.facts.flow import (
     INTEGER_OPS,
     SHAPE_OPS,
     WHOLE_NUMBERS,
@@ -30,7 +30,6 @@ from linger.graph.facts.standard_ops import (
     moved_outputs,
     takes_reals,
 )
-from linger.graph.facts.stated_formats import StatedFormat, read_scale
 from linger.graph.qdq.qdq_node import bounds_of
 from linger.numeric.onnx.writer import integer_type
 

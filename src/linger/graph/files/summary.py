@@ -19,7 +19,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from linger.graph.core.tensor_text import format_type
+from linger.graph.core.tensor_types import format_type
 from linger.graph.files.model_io import read_proto
 
 _SHOWN_ITEMS = 8

@@ -17,8 +17,7 @@ from linger.graph.core.dialect_node import is_dialect_domain
 from linger.graph.core.dialects import is_quantising
 from linger.graph.core.order import in_order
 from linger.graph.core.schema import OLDEST_OPSET, takes
-from linger.graph.core.tensor_text import type_of
-from linger.graph.core.tensor_types import INTEGERS, infer_element_types
+from linger.graph.core.tensor_types import INTEGERS, infer_element_types, type_of
 from linger.graph.core.walking import all_graphs, all_nodes, graphs_in, named_graphs
 from linger.graph.facts.flow import Flow
 from linger.graph.facts.propagation import Propagation, propagate

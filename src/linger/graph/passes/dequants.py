@@ -8,7 +8,7 @@ import onnx_ir as ir
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.dialects import DEQUANT, NEWER, is_dequant, is_quantising
+from linger.graph.core.dialects import DEQUANT, NEWER, is_dequant, is_quantising, read_scale
 from linger.graph.core.names import Names
 from linger.graph.core.replace_value import ValueReplacer
 from linger.graph.core.unused import is_used
@@ -16,7 +16,6 @@ from linger.graph.core.walking import defined_in
 from linger.graph.facts.fact import Propagation, Use
 from linger.graph.facts.flow import Flow, home_of
 from linger.graph.facts.propagation import OutputPolicy, propagate
-from linger.graph.facts.stated_formats import read_scale
 
 
 def rescale_dequant(model: ir.Model) -> Changes:

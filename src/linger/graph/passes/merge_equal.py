@@ -14,16 +14,15 @@ from linger.graph.core.replace_value import ValueReplacer
 from linger.graph.core.tensor_content import attributes_key, tensor_key
 from linger.graph.core.unused import Effects
 from linger.graph.core.walking import all_graphs
-from linger.graph.qdq.byte_fusing import ByteFusing
-from linger.graph.qdq.qdq_node import is_qdq_parameter
+from linger.graph.qdq.qdq_node import ByteFusing, is_qdq_parameter
 
 
 def merge_duplicates(model: ir.Model) -> Changes:
     """Merge nodes of one graph that have the same op, inputs and attributes; the first one in order stays.
 
     Not merged: nodes with branches or bodies, nodes that draw random numbers, ops of unknown domains, nodes that decide
-    which kernels ONNX Runtime chooses for Q/DQ files (`byte_fusing`). Of two equal nodes
-    whose results are both outputs, both stay, and the second one serves its output alone.
+    which kernels ONNX Runtime chooses for Q/DQ files (`ByteFusing`). Of two equal nodes whose results are both outputs,
+    both stay, and the second one serves its output alone.
 
     Raises:
         GraphError: Nodes depend on each other in a circle.

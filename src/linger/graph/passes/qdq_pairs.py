@@ -19,15 +19,17 @@ from linger.graph.core.names import Names, tensor_names
 from linger.graph.core.replace_value import ValueReplacer
 from linger.graph.core.walking import all_graphs
 from linger.graph.facts.propagation import Propagation, propagate
-from linger.graph.qdq.byte_fusing import OTHER_NUMBERS, ByteFusing, is_between_pair
 from linger.graph.qdq.float_islands import Island, float_islands
 from linger.graph.qdq.qdq_node import (
     DEQUANTIZE,
+    OTHER_NUMBERS,
     QUANTIZE,
+    ByteFusing,
     bounds_of,
     constant,
     data_inputs,
     data_outputs,
+    is_between_pair,
     is_qdq,
     quantization_of,
     quantized,

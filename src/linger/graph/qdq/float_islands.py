@@ -17,7 +17,6 @@ from linger.graph.core.finding import NOTE, Finding
 from linger.graph.core.schema import takes
 from linger.graph.core.unused import needed_nodes
 from linger.graph.core.walking import all_graphs
-from linger.graph.qdq.byte_fusing import ByteFusing
 from linger.graph.qdq.qdq_node import (
     COMPARE,
     DEQUANTIZE,
@@ -25,6 +24,7 @@ from linger.graph.qdq.qdq_node import (
     MOVE_BYTES,
     QUANTIZE,
     WIDTHS,
+    ByteFusing,
     Quantization,
     bounds_of,
     constant,

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from linger.errors import listing
 from linger.graph.core.dialect_node import is_dialect, opset_of
 from linger.graph.core.walking import all_nodes
-from linger.graph.facts.standard_ops import SHAPE_OPS, can_run
+from linger.graph.facts.flow import SHAPE_OPS, can_run
 
 _MOVING = frozenset(
     {

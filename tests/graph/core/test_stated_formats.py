@@ -3,8 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from linger.graph.core.dialects import is_dequant
-from linger.graph.facts.stated_formats import StatedFormat, stated_formats
+from linger.graph.core.dialects import StatedFormat, is_dequant, stated_formats
 from tests.support.dialect_text import quantising
 
 BOTH = ', "thinker": 1, "linger": 1'
