@@ -13,10 +13,25 @@ carrier that holds whole numbers back into an integer tensor. Reals (float32) ex
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
 T = TypeVar("T")
 Ints = tuple[int, ...]
+
+
+class Steps(TypedDict):
+    """How the window of a convolution goes over its input."""
+
+    strides: Ints
+    pads: Ints
+    dilations: Ints
+    group: int
+
+
+class TransposedSteps(Steps):
+    """The same of a transposed convolution."""
+
+    output_padding: Ints
 
 
 class Kernel(Protocol[T]):
@@ -109,49 +124,14 @@ class Kernel(Protocol[T]):
     def matmul(self, x: T, y: T) -> T:
         """x·y of integer tensors over the last two axes, leading axes broadcast."""
 
-    def conv1d(
-        self,
-        x: T,
-        w: T,
-        b: T | None,
-        *,
-        x_bits: int,
-        w_bits: int,
-        strides: Ints,
-        pads: Ints,
-        dilations: Ints,
-        group: int,
-    ) -> T:
+    def conv1d(self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> T:
         """Convolution of integer tensors over one axis; pads are (left, right)."""
 
-    def conv2d(
-        self,
-        x: T,
-        w: T,
-        b: T | None,
-        *,
-        x_bits: int,
-        w_bits: int,
-        strides: Ints,
-        pads: Ints,
-        dilations: Ints,
-        group: int,
-    ) -> T:
+    def conv2d(self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> T:
         """Convolution of integer tensors; pads are (top, left, bottom, right)."""
 
     def conv_transpose2d(
-        self,
-        x: T,
-        w: T,
-        b: T | None,
-        *,
-        x_bits: int,
-        w_bits: int,
-        strides: Ints,
-        pads: Ints,
-        output_padding: Ints,
-        dilations: Ints,
-        group: int,
+        self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int, **steps: Unpack[TransposedSteps]
     ) -> T:
         """Transposed convolution of integer tensors, w of shape [in, out/group, kh, kw]."""
 

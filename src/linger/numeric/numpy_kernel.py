@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from linger.numeric.fixed import ceil_pads, storage_bits
-from linger.numeric.kernel import Ints
+from linger.numeric.kernel import Ints, Steps, TransposedSteps
 
 Array = NDArray[Any]
 
@@ -109,47 +109,17 @@ class NumpyKernel:
         product: Array = np.matmul(x.astype(np.float64), y.astype(np.float64))
         return product
 
-    def conv1d(
-        self,
-        x: Array,
-        w: Array,
-        b: Array | None,
-        *,
-        x_bits: int,
-        w_bits: int,
-        strides: Ints,
-        pads: Ints,
-        dilations: Ints,
-        group: int,
-    ) -> Array:
+    def conv1d(self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> Array:
         # a signal is a picture of one row
-        flat = self.conv2d(
-            x[:, :, None],
-            w[:, :, None],
-            b,
-            x_bits=x_bits,
-            w_bits=w_bits,
-            strides=(1, *strides),
-            pads=(0, pads[0], 0, pads[1]),
-            dilations=(1, *dilations),
-            group=group,
-        )
-        return flat[:, :, 0]
+        left, right = steps["pads"]
+        strides, dilations = ((1, *steps[name]) for name in ("strides", "dilations"))
+        row = Steps(strides=strides, pads=(0, left, 0, right), dilations=dilations, group=steps["group"])
+        return self.conv2d(x[:, :, None], w[:, :, None], b, x_bits=x_bits, w_bits=w_bits, **row)[:, :, 0]
 
-    def conv2d(
-        self,
-        x: Array,
-        w: Array,
-        b: Array | None,
-        *,
-        x_bits: int,
-        w_bits: int,
-        strides: Ints,
-        pads: Ints,
-        dilations: Ints,
-        group: int,
-    ) -> Array:
-        windows = _windows(_pad(x, pads).astype(np.float64), w.shape[2:], strides, dilations)
+    def conv2d(self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> Array:
+        group = steps["group"]
+        padded = _pad(x, steps["pads"]).astype(np.float64)
+        windows = _windows(padded, w.shape[2:], steps["strides"], steps["dilations"])
         batch, _, height, width = windows.shape[:4]
         inside, outside = w.shape[1], w.shape[0] // group
         parts = []
@@ -162,19 +132,10 @@ class NumpyKernel:
         return result if b is None else result + b.reshape(1, -1, 1, 1)
 
     def conv_transpose2d(
-        self,
-        x: Array,
-        w: Array,
-        b: Array | None,
-        *,
-        x_bits: int,
-        w_bits: int,
-        strides: Ints,
-        pads: Ints,
-        output_padding: Ints,
-        dilations: Ints,
-        group: int,
+        self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int, **steps: Unpack[TransposedSteps]
     ) -> Array:
+        strides, pads, dilations, group = steps["strides"], steps["pads"], steps["dilations"], steps["group"]
+        output_padding = steps["output_padding"]
         batch, _, height, width = x.shape
         inside, outside = w.shape[0] // group, w.shape[1]
         spread = [

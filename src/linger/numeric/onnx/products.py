@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.numeric.fixed import FLOAT32_EXACT
+from linger.numeric.kernel import Steps, TransposedSteps
 from linger.numeric.onnx.writer import BOOL, DOUBLE, FLOAT, INT32, UINT8, AttributeRef, OnnxValue, OnnxWriter
 
 
@@ -73,31 +74,31 @@ class OnnxProducts(OnnxWriter):
         return self.cast(self.cast(x, INT32), dtype)
 
     def conv1d(
-        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **geometry: Any
+        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]
     ) -> OnnxValue:
-        return self._convolution(x, w, b, x_bits, geometry, axes=1)
+        return self._convolution(x, w, b, x_bits, steps, axes=1)
 
     def conv2d(
-        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **geometry: Any
+        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]
     ) -> OnnxValue:
-        return self._convolution(x, w, b, x_bits, geometry, axes=2)
+        return self._convolution(x, w, b, x_bits, steps, axes=2)
 
     def _convolution(
-        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, x_bits: int, geometry: dict[str, Any], *, axes: int
+        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, x_bits: int, steps: Steps, *, axes: int
     ) -> OnnxValue:
-        """A convolution of any number of axes; `geometry` is strides, pads, dilations and group."""
+        """A convolution of any number of axes."""
 
         def in_float() -> OnnxValue:
             inputs = [self.cast(x, FLOAT), self.cast(w, FLOAT)] + ([] if b is None else [self.cast(b, FLOAT)])
-            return self.wide(self.emit("Conv", inputs, FLOAT, **geometry))
+            return self.wide(self.emit("Conv", inputs, FLOAT, **steps))
 
         def in_integers() -> OnnxValue:
-            total = self._byte_products(x, w, geometry)
+            total = self._byte_products(x, w, steps)
             return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, *[1] * axes]))
 
         return self._choose(self._float32_holds(w, b, x_bits), in_float, in_integers)
 
-    def _byte_products(self, x: OnnxValue, w: OnnxValue, geometry: dict[str, Any]) -> OnnxValue:
+    def _byte_products(self, x: OnnxValue, w: OnnxValue, steps: Steps) -> OnnxValue:
         """ConvInteger on unsigned bytes: the one integer product that is exact and fast in every ONNX Runtime.
 
         u8×s8 saturates on CPUs without VNNI, s8×s8 is slow or missing, so signed bytes are moved by 128 and the
@@ -107,7 +108,7 @@ class OnnxProducts(OnnxWriter):
         for x_byte, x_zero, x_weight in self._bytes(x):
             for w_byte, w_zero, w_weight in self._bytes(w):
                 zeros = [self.constant(x_zero, UINT8), self.constant(w_zero, UINT8)]
-                part = self.wide(self.emit("ConvInteger", [x_byte, w_byte, *zeros], INT32, **geometry))
+                part = self.wide(self.emit("ConvInteger", [x_byte, w_byte, *zeros], INT32, **steps))
                 part = part if x_weight * w_weight == 1 else self.mul(part, self.scalar(x_weight * w_weight))
                 total = part if total is None else self.add(total, part)
         assert total is not None  # there is at least one byte
@@ -137,7 +138,14 @@ class OnnxProducts(OnnxWriter):
         return self._reduce("ReduceSum", self.wide(taps), [0, 2, 3])
 
     def conv_transpose2d(
-        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **geometry: Any
+        self,
+        x: OnnxValue,
+        w: OnnxValue,
+        b: OnnxValue | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        **steps: Unpack[TransposedSteps],
     ) -> OnnxValue:
         """In float32 where the bound holds, else as products of 4-bit digits: exact for up to MOST_TRANSPOSED_TAPS.
 
@@ -146,21 +154,21 @@ class OnnxProducts(OnnxWriter):
 
         def in_float() -> OnnxValue:
             inputs = [self.cast(x, FLOAT), self.cast(w, FLOAT)] + ([] if b is None else [self.cast(b, FLOAT)])
-            return self.wide(self.emit("ConvTranspose", inputs, FLOAT, **geometry))
+            return self.wide(self.emit("ConvTranspose", inputs, FLOAT, **steps))
 
         def in_digits() -> OnnxValue:
             total: OnnxValue | None = None
             for signal, signal_weight in self._digits(x, 4):
                 for taps, tap_weight in self._digits(w, 4):
                     factors = [self.cast(signal, FLOAT), self.cast(taps, FLOAT)]
-                    part = self.wide(self.emit("ConvTranspose", factors, FLOAT, **geometry))
+                    part = self.wide(self.emit("ConvTranspose", factors, FLOAT, **steps))
                     weight = signal_weight * tap_weight
                     part = part if weight == 1 else self.mul(part, self.scalar(weight))
                     total = part if total is None else self.add(total, part)
             assert total is not None  # there is at least one digit
             return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, 1, 1]))
 
-        return self._choose(self._float32_holds(w, b, x_bits, geometry["group"]), in_float, in_digits)
+        return self._choose(self._float32_holds(w, b, x_bits, steps["group"]), in_float, in_digits)
 
     def _digits(self, x: OnnxValue, width: int) -> list[tuple[OnnxValue, int]]:
         """(digit, weight) in base 2^width, lowest first; all but the highest are unsigned."""

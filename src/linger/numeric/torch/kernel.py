@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
@@ -17,8 +18,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
 
 from linger.numeric.fixed import ceil_pads, storage_bits
-from linger.numeric.kernel import Ints
-from linger.numeric.torch.exact import plan_product, run_product
+from linger.numeric.kernel import Ints, Steps, TransposedSteps
+from linger.numeric.torch.exact import Product, plan_product, run_product
 
 INTEGER_TYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32}
 
@@ -140,70 +141,36 @@ class TorchKernel:
         return torch.matmul(x.double(), y.double())
 
     def conv1d(
-        self,
-        x: Tensor,
-        w: Tensor,
-        b: Tensor | None,
-        *,
-        x_bits: int,
-        w_bits: int,
-        strides: Ints,
-        pads: Ints,
-        dilations: Ints,
-        group: int,
+        self, x: Tensor, w: Tensor, b: Tensor | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]
     ) -> Tensor:
-        def product(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-            return conv1d(x, w, b, strides=strides, pads=pads, dilations=dilations, group=group)
-
-        if not self.is_exact:
-            return product(x, w, b)
-        return run_product(product, x, w, b, plan_product(w, b, x_bits), group=group, axis=1).double()
+        return self._convolution(partial(conv1d, **steps), x, w, b, x_bits, steps["group"])
 
     def conv2d(
-        self,
-        x: Tensor,
-        w: Tensor,
-        b: Tensor | None,
-        *,
-        x_bits: int,
-        w_bits: int,
-        strides: Ints,
-        pads: Ints,
-        dilations: Ints,
-        group: int,
+        self, x: Tensor, w: Tensor, b: Tensor | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]
     ) -> Tensor:
-        def product(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-            return conv2d(x, w, b, strides=strides, pads=pads, dilations=dilations, group=group)
-
-        if not self.is_exact:
-            return product(x, w, b)
-        return run_product(product, x, w, b, plan_product(w, b, x_bits), group=group, axis=1).double()
+        return self._convolution(partial(conv2d, **steps), x, w, b, x_bits, steps["group"])
 
     def conv_transpose2d(
+        self, x: Tensor, w: Tensor, b: Tensor | None, *, x_bits: int, w_bits: int, **steps: Unpack[TransposedSteps]
+    ) -> Tensor:
+        product = partial(conv_transpose2d, **steps)
+        return self._convolution(product, x, w, b, x_bits, steps["group"], is_transposed=True)
+
+    def _convolution(
         self,
+        product: Product,
         x: Tensor,
         w: Tensor,
         b: Tensor | None,
-        *,
         x_bits: int,
-        w_bits: int,
-        strides: Ints,
-        pads: Ints,
-        output_padding: Ints,
-        dilations: Ints,
         group: int,
+        *,
+        is_transposed: bool = False,
     ) -> Tensor:
-        geometry: dict[str, Any] = {
-            "strides": strides, "pads": pads, "output_padding": output_padding, "dilations": dilations, "group": group
-        }  # fmt: skip
-
-        def product(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-            return conv_transpose2d(x, w, b, **geometry)
-
         if not self.is_exact:
             return product(x, w, b)
-        plan = plan_product(w, b, x_bits, transposed_groups=group)
-        return run_product(product, x, w, b, plan, group=group, axis=1, is_transposed=True).double()
+        plan = plan_product(w, b, x_bits, transposed_groups=group if is_transposed else None)
+        return run_product(product, x, w, b, plan, group=group, axis=1, is_transposed=is_transposed).double()
 
     def window_sum(self, x: Tensor, *, kernel_shape: Ints, strides: Ints, pads: Ints) -> Tensor:
         padded = _pad(self.wide(x), pads)
@@ -337,21 +304,12 @@ def conv2d(x: Tensor, w: Tensor, b: Tensor | None, *, strides: Ints, pads: Ints,
     return F.conv2d(_pad(x, pads), w, b, strides, 0, dilations, group)
 
 
-def conv_transpose2d(
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None,
-    *,
-    strides: Ints,
-    pads: Ints,
-    output_padding: Ints,
-    dilations: Ints,
-    group: int,
-) -> Tensor:
+def conv_transpose2d(x: Tensor, w: Tensor, b: Tensor | None, **steps: Unpack[TransposedSteps]) -> Tensor:
     """torch's transposed convolution with separate padding at each edge; w is [in, out/group, kh, kw]."""
+    pads, more = steps["pads"], (steps["output_padding"], steps["group"], steps["dilations"])
     if pads[:2] == pads[2:]:
-        return F.conv_transpose2d(x, w, b, strides, pads[:2], output_padding, group, dilations)
-    full = F.conv_transpose2d(x, w, b, strides, 0, output_padding, group, dilations)
+        return F.conv_transpose2d(x, w, b, steps["strides"], pads[:2], *more)
+    full = F.conv_transpose2d(x, w, b, steps["strides"], 0, *more)
     return full[..., pads[0] : full.shape[-2] - pads[2], pads[1] : full.shape[-1] - pads[3]]
 
 
