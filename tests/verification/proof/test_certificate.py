@@ -12,9 +12,9 @@ import pytest
 import linger
 from linger.errors import UsageError
 from linger.graph.files.model_io import save
-from linger.verification.fingerprints import file_sha256, fingerprint
-from linger.verification.proof.certificate import sealed
+from linger.verification.proof.certificate import file_sha256, sealed
 from linger.verification.proof.comparison import Way
+from linger.verification.proof.result import fingerprint
 from linger.verification.proof.verify import verify_file
 from linger.verification.recording import Recording
 from tests.support.recorded import TEXT, X

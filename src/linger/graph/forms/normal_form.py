@@ -99,7 +99,7 @@ def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
 
     A file without any dialect node, now or before it was converted, is somebody else's business and stays as it is.
     """
-    if not changes and not any(is_dialect(node) for node in all_nodes(model)):
+    if not any(is_dialect(node) for node in all_nodes(model)) and not changes:
         return
     standard = {op.standard_name: op for op in ops().values()}
     for node in all_nodes(model):

@@ -32,7 +32,6 @@ from linger.files import places_beside, write_atomically, write_together
 from linger.runtime.saturation import has_saturating_products
 from linger.runtime.session import LEVELS
 from linger.verification.array_files import npz_content
-from linger.verification.fingerprints import FileStamp, are_unchanged, file_sha256
 from linger.version import __version__
 
 SCHEMA, SCHEMA_VERSION = "linger-certificate", 1
@@ -43,6 +42,7 @@ EQUAL, DIFFERENT = "equal", "different"
 GENERATED, EMBEDDED, STORED = "generated", "embedded", "stored"
 
 _EMBEDDED_BYTES = 1 << 14
+_CHUNK = 1 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _COUNTS = ("batches", "tensors", "integers", "differing", "output_differences")
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
@@ -77,7 +77,7 @@ class Evidence:
         seeds: The seeds that generated them; empty where they were given.
         fingerprints: The SHA-256 of every input of every batch.
         options: Session options that were given.
-        stamps: The model file and its data files when they were loaded.
+        files: The model file and its data files, each with its size and times when it was loaded.
     """
 
     model: Path | None
@@ -85,7 +85,7 @@ class Evidence:
     seeds: tuple[int, ...]
     fingerprints: Sequence[Mapping[str, str]]
     options: Mapping[str, Any]
-    stamps: tuple[FileStamp, ...] = ()
+    files: Mapping[Path, os.stat_result] = field(default_factory=dict, repr=False)
 
 
 def write_certificate(path: Path, evidence: Evidence | None, findings: Mapping[str, Any]) -> None:
@@ -101,14 +101,13 @@ def write_certificate(path: Path, evidence: Evidence | None, findings: Mapping[s
     """
     if evidence is None or evidence.model is None:
         raise UsageError(f"{path}: a certificate is about a file. Save the model, and verify its path.")
-    if not are_unchanged(evidence.stamps):
+    if not all(_is_unchanged(file, before) for file, before in evidence.files.items()):
         raise UsageError(f"{path}: {evidence.model} has changed since it was verified. Verify it again.")
     if evidence.inputs is None and not evidence.seeds:
         raise UsageError(f"{path}: the inputs were too many to be kept for a certificate. Verify fewer batches.")
     beside = f"{Path(os.path.realpath(path)).stem}.inputs.npz"
     inputs, stored = _inputs_entry(evidence, beside)
-    data_files = [Path(name) for name, _, _ in evidence.stamps[1:]]
-    model = describe_model(evidence.model, data_files)
+    model = describe_model(evidence.model, [file for file in evidence.files if file != evidence.model])
     content = sealed(
         {**_header(with_torch=findings["expected_by"] == "torch"), "model": model, "inputs": inputs, **findings}
     )
@@ -120,10 +119,34 @@ def write_certificate(path: Path, evidence: Evidence | None, findings: Mapping[s
     write_together({inputs_file: lambda file: file.write(stored), place: lambda file: file.write(text.encode())})
 
 
+def _is_unchanged(file: Path, before: os.stat_result) -> bool:
+    try:
+        now = file.stat()
+    except OSError:
+        return False
+    return (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
 def describe_model(path: Path, data_files: Sequence[Path]) -> dict[str, Any]:
     """The names and the fingerprints of a model's files."""
     external = [{"name": f.relative_to(path.parent).as_posix(), "sha256": file_sha256(f)} for f in data_files]
     return {"name": path.name, "sha256": file_sha256(path), "external": external}
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, read piece by piece.
+
+    Raises:
+        UsageError: The file cannot be read.
+    """
+    made = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                made.update(chunk)
+    except OSError as error:
+        raise UsageError(f"{path}: the file cannot be read ({error.strerror or error}).") from error
+    return made.hexdigest()
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,17 +20,17 @@ from linger.progress import progress
 from linger.runtime.session import Session, checked_levels
 from linger.verification.array_files import UNREADABLE, Array, arrays_in
 from linger.verification.feeds import generated_feeds
-from linger.verification.fingerprints import file_sha256, fingerprint
 from linger.verification.proof.certificate import (
     EMBEDDED,
     EQUAL,
     GENERATED,
     describe_model,
+    file_sha256,
     is_untouched,
     read_certificate,
 )
 from linger.verification.proof.comparison import Way
-from linger.verification.proof.result import Verification
+from linger.verification.proof.result import Verification, fingerprint
 from linger.verification.proof.verify import data_files, verify_file
 from linger.verification.recording import Recording
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,11 +14,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linger.errors import counted
-from linger.verification.fingerprints import Fingerprint
 from linger.verification.proof.certificate import DIFFERENT, EQUAL, Evidence, write_certificate
 
 NARROW = 16
 """A tensor with fewer distinct values than this proves little, and is listed."""
+
+
+class Fingerprint:
+    """The SHA-256 over a series of arrays: element type, shape and little-endian content of each."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, array: NDArray[Any]) -> None:
+        """Append an array."""
+        array = np.asarray(array)
+        self._hash.update(f"{array.dtype.name}{list(array.shape)};".encode())
+        if array.dtype.hasobject or array.dtype.kind in "SU":
+            self._hash.update("\0".join(map(str, array.reshape(-1).tolist())).encode())
+        else:
+            little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+            self._hash.update(little.reshape(-1).view(np.uint8).data if little.size else b"")
+
+    def hexdigest(self) -> str:
+        """64 hexadecimal digits."""
+        return self._hash.hexdigest()
+
+
+def fingerprint(array: NDArray[Any]) -> str:
+    """The SHA-256 of one array.
+
+    >>> import numpy as np
+    >>> fingerprint(np.array([1, 2], np.int8)) == fingerprint(np.array([1, 2], np.int16))
+    False
+    """
+    made = Fingerprint()
+    made.add(array)
+    return made.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,11 @@ import onnx_ir as ir
 
 from linger.graph.files.external_data import external_tensors
 from linger.graph.files.model_io import ModelLike, load_own
-from linger.verification.fingerprints import file_stamps, fingerprint
 from linger.verification.proof.causes import find_cause, find_flips
 from linger.verification.proof.certificate import Evidence
 from linger.verification.proof.comparison import Arrays, Batch, RecordingComparison, Way
 from linger.verification.proof.first_divergence import look_inside, narrow_down
-from linger.verification.proof.result import Cause, Flip, Verification
+from linger.verification.proof.result import Cause, Flip, Verification, fingerprint
 from linger.verification.recording import Recording
 
 KEPT_BYTES = 1 << 28
@@ -51,7 +50,7 @@ def verify_file(
     way = way or Way()
     path = Path(model) if isinstance(model, (str, os.PathLike)) else None
     loaded = loaded or load_own(model)
-    stamps = () if path is None else file_stamps([path, *data_files(loaded)])
+    files = {} if path is None else {file: file.stat() for file in (path, *data_files(loaded))}
     comparison = RecordingComparison(loaded, way)
     kept = _KeptInputs(0 if seeds else kept_bytes)  # a seed is enough
     flips = _Flips()
@@ -72,7 +71,7 @@ def verify_file(
         cause=cause,
         expected_by=way.recorded_by if comparison.has_recorded else "numpy",
         flips=() if comparison.missing else flips.found,
-        evidence=Evidence(path, kept.inputs, tuple(seeds), kept.fingerprints, dict(way.options), stamps),
+        evidence=Evidence(path, kept.inputs, tuple(seeds), kept.fingerprints, dict(way.options), files),
     )
 
 

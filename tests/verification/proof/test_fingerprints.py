@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from linger.errors import UsageError
-from linger.verification.fingerprints import Fingerprint, file_sha256, fingerprint
+from linger.verification.proof.certificate import file_sha256
+from linger.verification.proof.result import Fingerprint, fingerprint
 
 
 def test_a_fingerprint_is_of_type_shape_and_little_endian_content():
