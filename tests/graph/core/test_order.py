@@ -3,7 +3,7 @@
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.core.order import callees, callees_first, in_order
+from linger.graph.core.order import called_functions, callees, callees_first, in_order
 from linger.graph.core.walking import all_graphs
 from tests.support.onnx_text import parse
 from tests.support.passes import parsed
@@ -47,3 +47,10 @@ def test_a_circle_is_named_from_where_it_begins():
     )
     with pytest.raises(GraphError, match="f::mid calls itself: f::mid → f::low → f::mid"):
         callees_first(parsed(text).functions)
+
+
+def test_called_functions_are_those_of_callees_too():
+    model = parsed(TEXT)
+    assert {name for _, name, _ in called_functions(model.graph, model.functions)} == {"top", "mid", "low"}
+    low = model.functions["f", "low", ""]
+    assert called_functions(low, model.functions) == set()

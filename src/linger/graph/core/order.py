@@ -97,3 +97,14 @@ def callees_first(functions: Functions) -> list[ir.OperatorIdentifier]:
 def callees(function: ir.Function, functions: Functions) -> list[ir.OperatorIdentifier]:
     """The functions that a function calls, once for every call."""
     return [identifier for node in all_nodes(function) if (identifier := node.op_identifier()) in functions]
+
+
+def called_functions(nodes: Iterable[ir.Node], functions: Functions) -> set[ir.OperatorIdentifier]:
+    """The functions that nodes call, and those that these call in turn."""
+    found: set[ir.OperatorIdentifier] = set()
+    waiting = [nodes]
+    while waiting:
+        called = {node.op_identifier() for node in waiting.pop()} & functions.keys() - found
+        found |= called
+        waiting += [all_nodes(functions[identifier]) for identifier in called]
+    return found

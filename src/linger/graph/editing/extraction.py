@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 
 import onnx
 import onnx_ir as ir
@@ -12,6 +13,7 @@ import onnx_ir as ir
 from linger.errors import GraphError, LingerError, UsageError, listing
 from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.dialects import is_newer
+from linger.graph.core.order import called_functions
 from linger.graph.core.replace_value import learn_type
 from linger.graph.core.walking import all_nodes, defined_in, inputs_within, nodes_within
 from linger.graph.editing.search import Scopes, TensorLike
@@ -118,7 +120,7 @@ def _cloned(model: ir.Model, starts: Sequence[ir.Value], ends: Sequence[ir.Value
         ) from error
     for value in graph.inputs:
         value.const_value = None
-    called = _called(model, nodes)
+    called = called_functions(chain.from_iterable(map(nodes_within, nodes)), model.functions)
     functions = [function.clone() for key, function in model.functions.items() if key in called]
     part = ir.Model(graph, ir_version=model.ir_version, producer_name=model.producer_name, functions=functions)
     own_types(part)
@@ -132,18 +134,6 @@ def _drop_unused_domains(model: ir.Model) -> None:
         used |= {function.domain, *function.opset_imports}
     for domain in model.graph.opset_imports.keys() - used:
         del model.graph.opset_imports[domain]
-
-
-def _called(model: ir.Model, nodes: Sequence[ir.Node]) -> set[tuple[str, str, str]]:
-    """The functions that nodes call, those that functions call included."""
-    found: set[tuple[str, str, str]] = set()
-    waiting = [inner for node in nodes for inner in nodes_within(node)]
-    while waiting:
-        key = waiting.pop().op_identifier()
-        if key in model.functions and key not in found:
-            found.add(key)
-            waiting += all_nodes(model.functions[key])
-    return found
 
 
 def _complete_types(model: ir.Model, part: ir.Model) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from graphlib import TopologicalSorter
+from itertools import chain
 from math import ceil, isfinite, prod
 from typing import Any
 
@@ -22,9 +23,9 @@ from onnx.defs import OpSchema
 
 from linger.errors import GraphError, listing
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.order import find_circle
+from linger.graph.core.order import Functions, find_circle
 from linger.graph.core.unused import makers
-from linger.graph.core.walking import all_graphs, inner_graphs
+from linger.graph.core.walking import all_graphs, graphs_in
 
 DEEPEST = 32
 """How many graphs may lie inside each other. Protobuf reads no file with more: it stops at 100 messages, and a level takes three."""
@@ -51,6 +52,9 @@ _OLDEST_OPSET = 7
 _SINGLE = OpSchema.FormalParameterOption.Single
 _LONGEST_SHAPE = 64
 _SHOWN_NODES = 8
+_Owners = Mapping[ir.Graph, ir.Node | None]
+"""Every graph of a body, outer ones first, with the node that holds it."""
+
 _Calls = dict[ir.OperatorIdentifier | None, Counter[ir.OperatorIdentifier]]
 """How often the main graph (None) and each function call each function."""
 
@@ -92,76 +96,64 @@ def flaws(model: ir.Model) -> list[Flaw]:
     >>> [(flaw.category, flaw.reason) for flaw in flaws(ir.from_onnx_text(text))]
     [('cycle', 'p (Add), q (Neg) wait for each other')]
     """
-    bodies = _bodies(model)
+    bodies: dict[ir.OperatorIdentifier | None, _Body] = {None: _Body.of(model.graph, model.functions)}
+    bodies |= {key: _Body.of(function, model.functions) for key, function in model.functions.items()}
     found = [flaw for body in bodies.values() for flaw in body.flaws]
     return found + (_call_flaws(bodies) if model.functions else [])
 
 
-def _bodies(model: ir.Model) -> dict[ir.OperatorIdentifier | None, _Body]:
-    """The main graph (None) and the functions."""
-    bodies: dict[ir.OperatorIdentifier | None, _Body] = {None: _Body.of(model.graph, model.functions)}
-    return bodies | {key: _Body.of(function.graph, model.functions) for key, function in model.functions.items()}
-
-
-@dataclass
+@dataclass(frozen=True)
 class _Body:
-    """A main graph or the body of a function, with the graphs inside it."""
+    """The main graph or a function: its flaws, how often it calls which function, and the number of its nodes."""
 
-    flaws: list[Flaw] = field(default_factory=list)
-    owners: dict[ir.Graph, ir.Node | None] = field(default_factory=dict)
-    calls: Counter[ir.OperatorIdentifier] = field(default_factory=Counter)
-    nodes: int = 0
-    is_in_order: bool = True
+    flaws: list[Flaw]
+    calls: Counter[ir.OperatorIdentifier]
+    nodes: int
 
     @classmethod
-    def of(cls, graph: ir.Graph, functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> _Body:
-        body = cls(owners={graph: None})
-        waiting, depth = [graph], 0
-        while waiting:
-            depth += 1
-            inner = [node for graph in waiting for node in body._visit(graph, functions)]
-            if depth == DEEPEST and inner:
-                body.flaws.append(Flaw(DEPTH, f"{describe(inner[0])} holds graphs more than {DEEPEST} levels deep"))
-                return body
-            owners = {graph: node for node in inner for graph in inner_graphs(node)}
-            body.owners.update(owners)
-            waiting = list(owners)
-        if not body.is_in_order:
-            body.flaws += _cycle(body.owners)
-        return body
+    def of(cls, where: ir.Graph | ir.Function, functions: Functions) -> _Body:
+        owners = {place.graph: place.owner for place in graphs_in(where)}
+        found = [flaw for graph in owners for flaw in _undefined(graph)]
+        found += _too_deep(owners) or _cycle(owners)
+        nodes = list(chain.from_iterable(owners))
+        called = (node.op_identifier() for node in nodes) if functions else ()
+        return cls(found, Counter(key for key in called if key in functions), len(nodes))
 
-    def _visit(self, graph: ir.Graph, functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> list[ir.Node]:
-        """Look at the nodes of one graph; those that hold graphs are returned."""
-        seen: set[ir.Node] = set()
-        holding = []
-        for node in graph:
-            self._look_at_inputs(node, seen)
-            seen.add(node)
-            if functions and (key := node.op_identifier()) in functions:
-                self.calls[key] += 1
-            if inner_graphs(node):
-                holding.append(node)
-        self.nodes += len(seen)
-        for value in graph.outputs:
-            if value.producer() is None and not value.is_graph_input() and not value.is_initializer():
-                self._undefined(f"no node makes the output {value.name!r}")
-        return holding
 
-    def _look_at_inputs(self, node: ir.Node, seen: set[ir.Node]) -> None:
+def _undefined(graph: ir.Graph) -> Iterator[Flaw]:
+    """Inputs of nodes and outputs of the graph that nothing makes."""
+    for node in graph:
         for value in node.inputs:
-            producer = None if value is None else value.producer()
-            if producer is not None:
-                if producer not in seen:
-                    self.is_in_order = False  # or it belongs to a graph around this one
-            elif value is not None and value.graph is None:
-                self._undefined(f"no node makes {value.name!r}, which {describe(node)} uses")
-
-    def _undefined(self, reason: str) -> None:
-        self.flaws.append(Flaw(UNDEFINED, reason))
+            if value is not None and value.graph is None and value.producer() is None:
+                yield Flaw(UNDEFINED, f"no node makes {value.name!r}, which {describe(node)} uses")
+    for value in graph.outputs:
+        if value.producer() is None and not value.is_graph_input() and not value.is_initializer():
+            yield Flaw(UNDEFINED, f"no node makes the output {value.name!r}")
 
 
-def _cycle(owners: Mapping[ir.Graph, ir.Node | None]) -> list[Flaw]:
+def _too_deep(owners: _Owners) -> list[Flaw]:
+    depth: dict[ir.Graph | None, int] = {}
+    for graph, owner in owners.items():  # outer graphs first
+        depth[graph] = 1 if owner is None else depth[owner.graph] + 1
+        if owner is not None and depth[graph] > DEEPEST:
+            return [Flaw(DEPTH, f"{describe(owner)} holds graphs more than {DEEPEST} levels deep")]
+    return []
+
+
+def _is_in_order(graph: ir.Graph) -> bool:
+    """Whether every node stands behind those whose results it reads, and reads no results from graphs around it."""
+    seen: set[ir.Node] = set()
+    for node in graph:
+        if not seen.issuperset(makers(node.inputs)):
+            return False
+        seen.add(node)
+    return True
+
+
+def _cycle(owners: _Owners) -> list[Flaw]:
     """The nodes of one cycle, if there is any; a node waits for what the nodes inside it read."""
+    if all(map(_is_in_order, owners)):
+        return []
     waits: dict[ir.Node, list[ir.Node]] = {node: [] for graph in owners for node in graph}
     for node in waits:
         for producer in makers(node.inputs):
@@ -175,7 +167,7 @@ def _cycle(owners: Mapping[ir.Graph, ir.Node | None]) -> list[Flaw]:
     return [Flaw(CYCLE, f"{listing(circle, limit=_SHOWN_NODES)} {reason}")]
 
 
-def _at_level_of(node: ir.Node, producer: ir.Node, owners: Mapping[ir.Graph, ir.Node | None]) -> ir.Node | None:
+def _at_level_of(node: ir.Node, producer: ir.Node, owners: _Owners) -> ir.Node | None:
     """The node itself or the node around it that stands in the producer's graph; None where there is none."""
     around: ir.Node | None = node
     while around is not None and around.graph is not producer.graph:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 
 import onnx
 import onnx_ir as ir
@@ -13,7 +14,7 @@ from linger.errors import GraphError
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe, is_dialect_domain
 from linger.graph.core.names import Names
-from linger.graph.core.order import Functions, callees, callees_first
+from linger.graph.core.order import Functions, called_functions, callees, callees_first
 from linger.graph.core.replace_value import ValueReplacer
 from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes, defined_in, nodes_within
 
@@ -103,15 +104,8 @@ def _put(copy: Copy, replacer: ValueReplacer) -> None:
 
 def _drop(model: ir.Model, used: set[ir.OperatorIdentifier]) -> None:
     """Remove the functions that were written out and that no function that stays calls."""
-    waiting = [function for identifier, function in model.functions.items() if identifier not in used]
-    kept: set[ir.OperatorIdentifier] = set()
-    while waiting:
-        for node in all_nodes(waiting.pop()):
-            identifier = node.op_identifier()
-            if identifier in used and identifier not in kept:
-                kept.add(identifier)
-                waiting.append(model.functions[identifier])
-    for identifier in used - kept:
+    staying = (all_nodes(function) for key, function in model.functions.items() if key not in used)
+    for identifier in used - called_functions(chain.from_iterable(staying), model.functions):
         del model.functions[identifier]
 
 

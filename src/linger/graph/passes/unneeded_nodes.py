@@ -10,6 +10,7 @@ import onnx_ir as ir
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.finding import NOTE, Finding
+from linger.graph.core.order import called_functions
 from linger.graph.core.replace_value import ValueReplacer
 from linger.graph.core.unused import is_used, makers, needed_nodes, remove_nodes, with_makers
 from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes
@@ -82,13 +83,7 @@ def _drop_initializers(found: list[GraphPlace], changes: Changes) -> None:
 
 
 def _drop_functions(model: ir.Model, changes: Changes) -> None:
-    called: set[ir.OperatorIdentifier] = set()
-    waiting = list(all_nodes(model))
-    while waiting:
-        identifier = waiting.pop().op_identifier()
-        if identifier in model.functions and identifier not in called:
-            called.add(identifier)
-            waiting += all_nodes(model.functions[identifier])
+    called = called_functions(all_nodes(model), model.functions)
     for identifier in [i for i in model.functions if i not in called]:
         del model.functions[identifier]
         changes.note(f"{identifier[0]}::{identifier[1]}", "function removed: nobody calls it")
