@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.analysis.batches import as_batches
-from linger.dialect import Op
+from linger.dialect import Op, ops
 from linger.errors import LingerError, UsageError, listing
 from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.walking import required_inputs
@@ -34,9 +34,6 @@ from linger.simulation.example_call import (
 )
 from linger.verification.other_sizes import Shapes, SizeTrials
 from linger.verification.recording import Recording
-
-_OPEN_FORMS = ("iqAdaptiveAvgPool", "iqLargest")
-"""Pools of a file that leaves the sizes of their pictures open; their tensors are named after them in every form."""
 
 _INTEGERS = (ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32)
 
@@ -140,10 +137,11 @@ def _recorded(model: nn.Module, call: ExampleCall, file: ir.Model | None) -> Rec
 
 
 def _has_open_forms(model: ir.Model) -> bool:
-    """Whether a file has pools that compute their windows from the shapes of their inputs."""
+    """Whether a file has pools that compute their windows from shapes; their tensors are named after them in every form."""
+    pools = tuple(op.name for op in ops().values() if op.is_for_open_sizes)
     names = (value.name or "" for node in model.graph for value in node.outputs)
-    is_named = any(name.rpartition(".")[2].startswith(_OPEN_FORMS) for name in names)
-    return is_named or any(node.op_type in _OPEN_FORMS for node in model.graph)
+    is_named = any(name.rpartition(".")[2].startswith(pools) for name in names)
+    return is_named or any(node.op_type in pools for node in model.graph)
 
 
 def _require_bound(model: nn.Module, call: ExampleCall) -> None:

@@ -259,7 +259,6 @@ _BITS = {
     "w_ih": ("parameter_bits", "w_bits"),
     "w_hh": ("parameter_bits", "w_bits"),
 }
-_REAL_INPUTS = frozenset({"h", "c", "running_mean", "running_var"})
 _WIDEST = 32
 
 
@@ -312,8 +311,9 @@ def _of_older(node: ir.Node) -> StatedFormats:
     if op is not None and op.output_bits is None:
         return StatedFormats(kept=0, outputs=(StatedFormat(),))
     names = _input_names(node, op)
-    integers = {i: _of_input(node, name, i) for i, name in enumerate(names) if name in (*_SCALES, "xs")}
-    reals = frozenset(i for i, name in enumerate(names) if name in _REAL_INPUTS)
+    integers = {i: _of_input(node, op, name, i) for i, name in enumerate(names) if name in (*_SCALES, "xs")}
+    real = () if op is None else (*op.real_inputs, *op.unread_inputs)
+    reals = frozenset(i for i, name in enumerate(names) if name in real)
     return StatedFormats(integers=integers, reals=reals, outputs=_of_outputs(node, op))
 
 
@@ -377,13 +377,13 @@ def _input_names(node: ir.Node, op: Op | None) -> tuple[str, ...]:
     return ("x", second, "b", "b", "b")[:count]
 
 
-def _of_input(node: ir.Node, name: str, index: int) -> StatedFormat:
+def _of_input(node: ir.Node, op: Op | None, name: str, index: int) -> StatedFormat:
     if name == "xs":
         return StatedFormat(
             read_scale(node, f"scale_x_{index}"), read_bits(node, f"x_{index}_bits"), f"scale_x_{index}"
         )
     bits = read_bits(node, *_BITS[name])
-    if name == "y" and bits is None and node.op_type == "BmmInt":
+    if name == "y" and bits is None and op is not None and op.has_attribute("data_bits"):
         bits = read_bits(node, "data_bits")  # one width for both matrices
     return StatedFormat(read_scale(node, *_SCALES[name]), bits, _present(node, _SCALES[name]))
 
