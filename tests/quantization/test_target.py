@@ -13,7 +13,8 @@ from torch import nn
 import linger
 from linger.dialect import find_op
 from linger.errors import UnsupportedError, UsageError
-from linger.quantization.setup.initialize import init, runtime_of
+from linger.quantization.core.runtime import runtime_of
+from linger.quantization.setup.initialize import init
 from tests.support.samples import run_numpy
 from tests.support.wired import Wired, picture
 

@@ -16,9 +16,8 @@ from torch.utils._pytree import TreeSpec, tree_flatten_with_path, tree_map, tree
 from linger.analysis.attributes import evaluating
 from linger.errors import LingerError, UsageError
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import Runtime
+from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.core.statistics import QuantizedBase
-from linger.quantization.setup.initialize import runtime_of
 
 Exportable = nn.Module | Callable[..., Any]
 """A module, or a function that torch.jit has scripted or traced."""

@@ -9,9 +9,9 @@ from torch import nn
 
 import linger
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import Frame, OpRecord, Runtime, Scope
+from linger.quantization.core.runtime import Frame, OpRecord, Runtime, Scope, runtime_of
 from linger.quantization.functions.dispatch import dispatch
-from linger.quantization.setup.initialize import init, runtime_of
+from linger.quantization.setup.initialize import init
 from linger.simulation.recorder import record
 from tests.support.wired import Wired, after, picture, quantise
 

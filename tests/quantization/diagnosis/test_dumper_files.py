@@ -12,8 +12,8 @@ from torch import nn
 import linger
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import runtime_of
 from linger.quantization.diagnosis.dumper import Dumper
-from linger.quantization.setup.initialize import runtime_of
 from linger.runtime.reference import Reference
 from linger.simulation.recorder import record
 from tests.support.models import Block, SmallNet, quantised, settle, small_net

@@ -11,10 +11,10 @@ from torch import nn
 import linger
 from linger.dialect import Refusal
 from linger.quantization.core.qtensor import QTensor, unwrap
-from linger.quantization.core.runtime import Runtime
+from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.masks import COMPARISONS, fill, masks_scores
-from linger.quantization.setup.initialize import init, runtime_of
+from linger.quantization.setup.initialize import init
 from tests.support.wired import Wired, after, picture, quantise
 
 

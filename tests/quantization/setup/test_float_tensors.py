@@ -10,8 +10,9 @@ from torch import nn
 
 import linger
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import runtime_of
 from linger.quantization.setup.float_tensors import EdgeMode, InputQuantizer
-from linger.quantization.setup.initialize import init, runtime_of
+from linger.quantization.setup.initialize import init
 from tests.support.wired import quantise
 
 

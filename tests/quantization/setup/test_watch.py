@@ -7,7 +7,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import linger
-from linger.quantization.setup.initialize import init, runtime_of
+from linger.quantization.core.runtime import runtime_of
+from linger.quantization.setup.initialize import init
 from tests.support.wired import Wired, picture, quantise
 
 

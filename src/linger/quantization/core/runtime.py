@@ -35,6 +35,7 @@ from linger.settings import Switches
 RUN_FIRST = "torch.export needs the scales and integer weights of a pass before it. Run model.eval() once under torch.no_grad() first."
 """What to do when a trace, which sees no values, asks for one that no earlier pass has left."""
 
+_RUNTIME = "_linger_runtime"
 _SCOPE = "_linger_scope"
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
 _NOT_COMPILED = (
@@ -500,3 +501,14 @@ def scope_of(module: nn.Module) -> Scope | None:
     """The scope of a module of a quantised model; None for any other."""
     found: Scope | None = module.__dict__.get(_SCOPE)
     return found
+
+
+def runtime_of(model: nn.Module) -> Runtime | None:
+    """The runtime of a quantised model; None for a float one."""
+    found: Runtime | None = model.__dict__.get(_RUNTIME)
+    return found
+
+
+def set_runtime(model: nn.Module, runtime: Runtime) -> None:
+    """Attach a runtime to a model."""
+    model.__dict__[_RUNTIME] = runtime

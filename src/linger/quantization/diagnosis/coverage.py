@@ -12,8 +12,7 @@ from torch import nn
 
 from linger.analysis.result_table import Column, to_csv, to_json, to_rich
 from linger.errors import UsageError
-from linger.quantization.core.runtime import OpRecord
-from linger.quantization.setup.initialize import runtime_of
+from linger.quantization.core.runtime import OpRecord, runtime_of
 
 if TYPE_CHECKING:
     from rich.table import Table

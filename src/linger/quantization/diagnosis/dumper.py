@@ -39,9 +39,10 @@ from linger.files import Writer, file_stem, made_folder, write_atomically, write
 from linger.quantization.core.calibrate import is_calibrating
 from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import runtime_of
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
-from linger.quantization.setup.initialize import quantized_layers, runtime_of
+from linger.quantization.setup.initialize import quantized_layers
 
 logger = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from linger.errors import UsageError, listing
 from linger.progress import progress
 from linger.quantization.core.calibrate import is_calibrating
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.diagnosis.call_watch import Call, CallWatch, Key
 from linger.quantization.diagnosis.noise_bench import working_copy
@@ -32,7 +33,6 @@ from linger.quantization.diagnosis.signal_noise import (
     squared_error,
 )
 from linger.quantization.layers.layer import QuantLayer
-from linger.quantization.setup.initialize import runtime_of
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -18,11 +18,11 @@ from linger.constraint.tracing import replace_everywhere
 from linger.errors import UsageError
 from linger.quantization.core.calibrate import collecting
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.core.runtime import OpRecord, Runtime
+from linger.quantization.core.runtime import OpRecord, Runtime, runtime_of
 from linger.quantization.diagnosis.signal_noise import SignalNoise
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.layers.layer import QuantLayer
-from linger.quantization.setup.initialize import init, quantized_layers, runtime_of
+from linger.quantization.setup.initialize import init, quantized_layers
 
 _Module = TypeVar("_Module", bound=nn.Module)
 

@@ -24,7 +24,7 @@ from linger.errors import UsageError, listing
 from linger.quantization.core.frozen import limits_of_rows
 from linger.quantization.core.packing import Unpacked
 from linger.quantization.core.recomputation import Recomputation
-from linger.quantization.core.runtime import ProductPolicy, Runtime, attach_scope
+from linger.quantization.core.runtime import ProductPolicy, Runtime, attach_scope, runtime_of, set_runtime
 from linger.quantization.core.statistics import QuantizedBase, device_of
 from linger.quantization.core.supported import (
     has_own_forward,
@@ -52,7 +52,6 @@ from linger.targets import find_target
 
 logger = logging.getLogger(__name__)
 
-_RUNTIME = "_linger_runtime"
 _HOOKS = (
     "_forward_hooks",
     "_forward_hooks_with_kwargs",
@@ -190,12 +189,6 @@ def _may_compute(module: nn.Module, path: str, runtime: Runtime) -> bool:
 def _calls_quant_tensor(module: nn.Module) -> bool:
     code = getattr(type(module).forward, "__code__", None)
     return code is not None and quant_tensor.__name__ in code.co_names
-
-
-def runtime_of(model: nn.Module) -> Runtime | None:
-    """The runtime of a quantised model; None for a float one."""
-    found: Runtime | None = model.__dict__.get(_RUNTIME)
-    return found
 
 
 def quantized_layers(model: nn.Module) -> dict[str, QuantLayer]:
@@ -353,7 +346,7 @@ def _allow_products(model: nn.Module, runtime: Runtime, order: _Order, kept_floa
 
 def _attach(root: nn.Module, runtime: Runtime) -> None:
     """Hooks that name the module at work, and that make functional layers when a checkpoint has them."""
-    root.__dict__[_RUNTIME] = runtime
+    set_runtime(root, runtime)
     kinds = {type(module) for module in root.modules()}
     is_unpacking = _has(kinds, QuantRecurrent) and not _has(kinds, nn.RNNBase)
     runtime.make_unpacking = Unpacked if is_unpacking else None
