@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from linger.graph.core.dialect_node import is_dialect
-from linger.graph.core.walking import all_graphs, all_nodes, inner_graphs, inputs_within, nodes_within
+from linger.graph.core.walking import all_graphs, all_nodes, inner_graphs, inputs_within, makers, nodes_within
 
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", "linger"})
 """Domains whose ops only compute. An op of another domain may do more: print, count, write."""
@@ -71,12 +71,6 @@ def with_makers(known: set[ir.Node], more: Iterable[ir.Node]) -> set[ir.Node]:
         waiting += makers(node.inputs)
         waiting += [maker for graph in inner_graphs(node) for maker in makers(graph.outputs)]
     return needed
-
-
-def makers(values: Iterable[ir.Value | None]) -> list[ir.Node]:
-    """The nodes that make some tensors."""
-    nodes = (value.producer() for value in values if value is not None)
-    return [maker for maker in nodes if maker is not None]
 
 
 def is_used(value: ir.Value) -> bool:

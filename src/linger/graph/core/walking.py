@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -56,6 +56,12 @@ def nodes_within(node: ir.Node) -> Iterator[ir.Node]:
 def inputs_within(node: ir.Node) -> list[ir.Value]:
     """The tensors that a node reads, in its branches and bodies too."""
     return [value for user in nodes_within(node) for value in user.inputs if value is not None]
+
+
+def makers(values: Iterable[ir.Value | None]) -> list[ir.Node]:
+    """The nodes that make some tensors."""
+    nodes = (value.producer() for value in values if value is not None)
+    return [maker for maker in nodes if maker is not None]
 
 
 @dataclass(frozen=True)
