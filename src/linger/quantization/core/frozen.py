@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -201,6 +201,10 @@ def checksum(t: Tensor, part: int) -> int:
     return hash(block.view(torch.int64 if is_aligned else torch.int32).sum(1).cpu().numpy().tobytes())
 
 
+def _checksums(tensors: Sequence[Tensor], parts: Iterable[int]) -> dict[int, tuple[int, ...]]:
+    return {part: tuple(checksum(t, part) for t in tensors) for part in parts}
+
+
 @dataclass
 class Watchman:
     """Notices when parameters change.
@@ -210,22 +214,21 @@ class Watchman:
     export or a recording and after a change of mode; else within four passes.
     """
 
-    known: tuple[Any, ...] = ()
+    known: tuple[tuple[tuple[int, int], ...], dict[int, tuple[int, ...]]] | None = None
     passes: int = 0
 
     def has_changed(self, tensors: Sequence[Tensor], *, is_thorough: bool) -> bool:
         """Whether a tensor differs from the last time; remembers the present state."""
         counted = tuple((t.data_ptr(), t._version) for t in tensors)  # noqa: SLF001 - torch has no public version counter
         self.passes += 1
-        parts = range(PARTS) if is_thorough or not self.known or self.known[0] != counted else (self.passes % PARTS,)
-        seen = {part: tuple(checksum(t, part) for t in tensors) for part in parts}
-        if self.known and self.known[0] == counted and all(self.known[1][part] == sums for part, sums in seen.items()):
+        known_count, known_sums = self.known or (None, {})
+        parts = range(PARTS) if is_thorough or known_count != counted else (self.passes % PARTS,)
+        seen = _checksums(tensors, parts)
+        if known_count == counted and all(known_sums[part] == sums for part, sums in seen.items()):
             return False
-        if len(seen) < PARTS:
-            seen = {part: tuple(checksum(t, part) for t in tensors) for part in range(PARTS)}
-        self.known = (counted, seen)
+        self.known = (counted, seen if len(seen) == PARTS else _checksums(tensors, range(PARTS)))
         return True
 
     def forget(self) -> None:
         """Take the next look for a change."""
-        self.known = ()
+        self.known = None

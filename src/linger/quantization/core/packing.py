@@ -7,6 +7,7 @@ PackedSequence holds the padded steps themselves: a file has lengths beside a se
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from linger.numeric.torch.kernel import beside
 from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.runtime import TorchFunction
 
 _PACK = torch._VF._pack_padded_sequence  # noqa: SLF001 - what torch's own functions call
 _UNPACK = torch._VF._pad_packed_sequence  # noqa: SLF001
@@ -43,10 +45,10 @@ def pack(out: QTensor, lengths: Tensor, like: PackedSequence) -> PackedSequence:
     return like._replace(data=out.like(data))
 
 
-def move_packed(func: Any, x: Any, *args: Any) -> tuple[Any, Tensor]:
+def move_packed(func: TorchFunction, x: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
     """Packing or padding of quantised steps: numbers move, and zeros are the same in every format."""
     if not isinstance(x, QTensor) or x.scale is None or (func is _UNPACK and args[2] != 0):
-        result: tuple[Any, Tensor] = func(unwrap(x), *args)
+        result: tuple[Tensor, Tensor] = func(unwrap(x), *args)
         return result
     content, other = func(x.content, *args)
     return x.like(content), other
@@ -55,7 +57,13 @@ def move_packed(func: Any, x: Any, *args: Any) -> tuple[Any, Tensor]:
 class Unpacked(TorchFunctionMode):
     """While a model is exported, packing keeps the padded steps and remembers the lengths."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: TorchFunction,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         """Take over the two functions, leave all others alone."""
         if func is _PACK:
             return _keep_padded(*args)
@@ -64,7 +72,7 @@ class Unpacked(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _keep_padded(x: Any, lengths: Tensor, batch_first: bool) -> tuple[Any, Tensor]:  # noqa: FBT001 - torch's signature
+def _keep_padded(x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:  # noqa: FBT001 - torch's signature
     """The steps up to the longest length, as torch would pack them."""
     steps = x.transpose(0, 1) if batch_first else x
     longest: Any = lengths.max()
@@ -81,12 +89,12 @@ def _keep_padded(x: Any, lengths: Tensor, batch_first: bool) -> tuple[Any, Tenso
 
 
 def _padded_again(
-    steps: Any,
+    steps: Tensor,
     sizes: Tensor,
     batch_first: bool,  # noqa: FBT001
     padding_value: float = 0.0,
     total_length: int = -1,
-) -> tuple[Any, Tensor]:
+) -> tuple[Tensor, Tensor]:
     lengths = getattr(sizes, _LENGTHS)
     if padding_value != 0 and isinstance(steps, QTensor):
         steps = steps.dequantize()
@@ -97,14 +105,14 @@ def _padded_again(
     return steps.transpose(0, 1) if batch_first else steps, lengths
 
 
-def _is_inside(steps: Any, lengths: Tensor) -> Tensor:
+def _is_inside(steps: Tensor, lengths: Tensor) -> Tensor:
     """Whether a step is before the end of its sequence: [time, batch, 1 …]."""
     lengths = beside(lengths, steps)
     inside = torch.arange(steps.shape[0], device=lengths.device)[:, None] < lengths[None]
     return inside.reshape(*inside.shape, *[1] * (steps.dim() - 2))
 
 
-def _longer(steps: Any, missing: int, padding_value: float) -> Any:
+def _longer(steps: Tensor, missing: int, padding_value: float) -> Tensor:
     content = steps.content if isinstance(steps, QTensor) else steps
     end = torch.full((missing, *content.shape[1:]), padding_value, dtype=content.dtype, device=content.device)
     longer = torch.cat([content, end])

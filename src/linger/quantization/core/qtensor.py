@@ -11,18 +11,19 @@ its own place on to its content.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, SupportsIndex, TypeGuard
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.dialect import find_op
 from linger.errors import UnsupportedError
 from linger.numeric.torch.kernel import carrier, integer_type
 from linger.numeric.torch.scale import Scale
-from linger.quantization.core.runtime import Runtime
+from linger.quantization.core.runtime import Runtime, TorchFunction
 
 
 # -- the place in the gradient graph ------------------------------------------------------------------------
@@ -30,14 +31,14 @@ class Wrapped(torch.autograd.Function):
     """A wrapper, made by `make`, whose gradient is its content's."""
 
     @staticmethod
-    def forward(ctx: Any, content: Tensor, make: Any) -> Tensor:
+    def forward(ctx: Any, content: Tensor, make: Callable[[], Tensor]) -> Tensor:
         """The wrapper."""
         ctx.kind = content.dtype
         made: Tensor = make()
         return made
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """The wrapper's gradient, in the type of the content."""
         return gradients[0].to(ctx.kind), None
 
@@ -53,7 +54,7 @@ class _Rewrapped(torch.autograd.Function):
         return wrapper
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """The wrapper's gradient, in the type of the content."""
         return None, gradients[0].to(ctx.kind)
 
@@ -67,7 +68,7 @@ class _Unwrapped(torch.autograd.Function):
         return content.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:  # noqa: ARG004
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ARG004
         """The content's gradient, in the wrapper's type."""
         return gradients[0].float(), None
 
@@ -125,7 +126,7 @@ class QTensor(Tensor):
     _writes_known: int
 
     @staticmethod
-    def __new__(cls, content: Tensor, *_: Any, **__: Any) -> QTensor:
+    def __new__(cls, content: Tensor, *_: object, **__: object) -> QTensor:
         """A wrapper without storage of its own, in the gradient graph where its content is."""
         # a trace that meets the wrapper itself, whose values it does not know, then says so instead of keeping them
         is_traced = torch._C._is_tracing() and not content.is_floating_point()  # noqa: SLF001 - torch.jit hides it from mypy
@@ -219,7 +220,7 @@ class QTensor(Tensor):
         return self._content
 
     @property
-    def scale_on_host(self) -> Any:
+    def scale_on_host(self) -> Scale:
         """The scale as a number, also where reading it from a device stalls; None where there is none."""
         if isinstance(self.scale, Tensor):
             self.scale = float(self.scale)
@@ -300,11 +301,11 @@ class QTensor(Tensor):
         """The memory was written on purpose, every value still a multiple of 1/scale: whoever shares it may read it."""
         self._writes[1] = _version(self._content)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # torch leaves it open
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]  # torch leaves it open
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
             return f"QTensor(scale={self.scale}, bits={self.bits}, {self._content!r})"
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Saved as an ordinary tensor: a file outlives the model that made it."""
         return self.dequantize().detach().__reduce_ex__(protocol)
 
@@ -313,7 +314,11 @@ class QTensor(Tensor):
 
     @classmethod
     def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        cls,
+        func: TorchFunction,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Every torch function that receives a QTensor comes here; the model of the first one runs it."""
         given = dict(kwargs or {})
@@ -323,8 +328,12 @@ class QTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch's stub has no func
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+        cls,
+        func: OpOverload[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
         """Calls that bypass torch functions see the real values, and may not write them."""
         if func._schema.is_mutable and any(isinstance(a, QTensor) for a in args[:1]):  # noqa: SLF001 - no public name
             raise UnsupportedError(
@@ -333,7 +342,12 @@ class QTensor(Tensor):
         return func(*unwrap(args), **unwrap(dict(kwargs or {})))
 
 
-def runtime_among(tree: Any) -> Any:
+def is_quantized(value: object) -> TypeGuard[QTensor]:
+    """Whether it is a QTensor that no float op has written over."""
+    return isinstance(value, QTensor) and value.scale is not None
+
+
+def runtime_among(tree: object) -> Runtime:
     """The runtime of the first QTensor among arguments: nearly always the very first, so the others are not looked at."""
     first = tree
     while isinstance(first, tuple) and first:

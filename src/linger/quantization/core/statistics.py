@@ -1,26 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges and scales as buffers of a layer, and the one rule that turns a range into a scale."""
+"""Ranges and scales as buffers of a layer, the one rule that turns a range into a scale, and what is rounded by them."""
 
 from __future__ import annotations
 
 import math
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_exporting
 
-from linger.dialect import find_op
+from linger.constraint.marks import Widths
+from linger.dialect import Op, find_op
 from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, as_float32, limits
+from linger.numeric.torch.exact import run_product
 from linger.numeric.torch.kernel import TorchKernel, carrier
-from linger.numeric.torch.quantize import fake_quantize, largest_magnitude, max_abs
+from linger.numeric.torch.quantize import fake_quantize, largest_magnitude, max_abs, round_weight
 from linger.numeric.torch.scale import Scale, may_saturate, scale_for_range, smallest
+from linger.ops.fast.twin import product_twin
 from linger.quantization.core.calibrate import CALIBRATION
 from linger.quantization.core.compute import compute
-from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import RUN_FIRST, Runtime
+from linger.quantization.core.frozen import Frozen, Ready, round_output
+from linger.quantization.core.qtensor import QTensor, to_carrier
+from linger.quantization.core.runtime import RUN_FIRST, OpCall, Runtime
 
 _ZEROS = 2.0**-126
 """Range of a tensor that held nothing but zeros: seen, but negligible."""
@@ -250,6 +255,74 @@ class QuantizedBase(nn.Module):
         self.write(f"running_{key}", limits(q.bits)[1] / q.scale)
         self.write(f"scale_{key}", q.scale)
 
+    # -- products -----------------------------------------------------------------------------------------
+    def round_weight(
+        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale, bits: int, where: str
+    ) -> tuple[Tensor, Scale]:
+        """Integer weights and their scale, lowered where the int32 bias at scale_x·scale_w would not fit."""
+
+        def choose_scale(largest: Scale) -> Scale:
+            scale = weight_scale(largest, bits, bias, scale_x, where)
+            self.write("running_w", largest)
+            self.write("scale_w", scale)
+            return scale
+
+        return round_weight(weight, factor, choose_scale, stays_there=self.is_observing)
+
+    def learn_output(
+        self, call: OpCall, q: QTensor, y: Tensor, scale_w: Scale, bits: int, *, taps: int, is_relu: bool = False
+    ) -> QTensor:
+        """A product of rounded operands, rounded to the observed range. `taps`: products in each sum."""
+        seen = self.observe("o", y, call.name, is_relu=is_relu)
+        scale_o = self.scale_of("o", bits, call.name, at_most=q.scale * scale_w)
+        is_fused = is_relu and self.training
+        can_saturate = may_saturate(seen, scale_o, bits) or (is_relu and not is_fused)
+        values = fake_quantize(
+            to_carrier(y, bits), scale_o, bits, is_relu=is_fused, can_saturate=can_saturate, is_owned=True
+        )
+        call.note(macs=_macs(call.op, q, y, taps))
+        return QTensor(values, scale_o, bits, call.runtime, is_nonnegative=is_fused)
+
+    def deploy_product(
+        self,
+        call: OpCall,
+        q: QTensor,
+        frozen: Frozen,
+        geometry: Mapping[str, Any],
+        widths: Widths,
+        ready_for: Callable[[Scale], Ready],
+        *,
+        is_relu: bool = False,
+    ) -> QTensor:
+        """The exact integers of a product, simulated or written to the file.
+
+        `ready_for` gives the parameters as they are multiplied for an output scale. `is_relu`: a ReLU may be fused.
+        """
+        op, bits = call.op, widths.output
+        scale_o = self.scale_of("o", bits, call.name, at_most=q.scale * frozen.scale_w)
+        attributes = dict(geometry) | {
+            "data_bits": widths.data,
+            "parameter_bits": widths.parameter,
+            "o_bits": bits,
+            "scale_x": q.scale,
+            "scale_w": frozen.scale_w,
+            "scale_o": scale_o,
+        }
+        if call.is_written:
+            call.note()
+            tensors = [q.content, frozen.weight_integers, frozen.bias_integers, *frozen.extras]
+            return QTensor(call.emit(tensors, attributes), scale_o, bits, call.runtime)
+        ready = ready_for(scale_o)
+        settings: dict[str, Any] = {"axis": product_twin(op).channel_axis, "is_transposed": op.is_transposed}
+        product, group = partial(accumulate, op, geometry), geometry.get("group", 1)
+        y = run_product(product, q.content, ready.weight, ready.bias, ready.plan, group=group, **settings)
+        call.note(macs=_macs(op, q, y, frozen.weight_integers.shape[1:].numel()))
+        is_relu = is_relu and not call.runtime.is_recorded
+        values = round_output(y, scale_o, bits, is_rounding_folded=ready.is_rounding_folded, is_relu=is_relu)
+        result = QTensor(values, scale_o, bits, call.runtime, is_nonnegative=is_relu)
+        call.record(result, (q, frozen), attributes)
+        return result
+
     # -- checkpoints ----------------------------------------------------------------------------------------
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # a checkpoint of an earlier stage has no ranges: what is here stays
@@ -258,6 +331,19 @@ class QuantizedBase(nn.Module):
                 state_dict.setdefault(prefix + name, buffer.detach().clone())
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self.forget_known()
+
+
+def accumulate(op: Op, geometry: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The product of an op, on real carriers."""
+    bias = None if bias is None else bias.to(x.dtype)
+    return product_twin(op).accumulate(x, weight.to(x.dtype), bias, geometry)
+
+
+def _macs(op: Op, q: QTensor, y: Tensor, taps: int) -> int:
+    """Multiply-accumulates: each output takes so many products; transposed, each input gives them."""
+    if is_exporting():
+        return 0  # in a trace the count would fix an open batch size
+    return int((q.content if op.is_transposed else y).numel() * taps)
 
 
 def device_of(*modules: nn.Module) -> torch.device:

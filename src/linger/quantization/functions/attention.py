@@ -11,22 +11,30 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 
 from linger.dialect import Refusal
-from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import Runtime
+from linger.quantization.core.qtensor import QTensor, is_quantized
+from linger.quantization.core.runtime import Runtime, TorchFunction
 from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.supported import supported_types
 from linger.quantization.functions.constants import Kind, kind_of
-from linger.quantization.functions.masks import MASKED, fact, fill, is_quantized, masks_scores
+from linger.quantization.functions.masks import MASKED, fact, fill, masks_scores
+from linger.quantization.functions.resizing import Size
+from linger.quantization.functions.rewrites import Handler
 
 Call = Callable[..., Any]
+"""Runs a torch function inside: on quantised tensors as in the model's own forward."""
 
 _FLOAT_OPERAND = "an operand is a float tensor; let a quantised layer produce it"
+
+
+Attended = tuple[Tensor, Tensor | None] | Refusal
+"""What nn.MultiheadAttention returns: the attended values, and the probabilities where they are wanted."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +45,13 @@ class Masking:
     """
 
     blocked: Tensor | None = None
-    summand: Any = None
+    summand: Tensor | None = None
     is_causal: bool = False
 
 
 def attend(
     q: QTensor, k: QTensor, v: QTensor, masking: Masking, scale: float, dropout_p: float, call: Call
-) -> tuple[Any, Any] | Refusal:
+) -> tuple[QTensor, QTensor] | Refusal:
     """The attended values and the probabilities, over the last two axes.
 
     Masked probabilities are exactly 0, also where a whole row is masked, as torch's attention gives them.
@@ -69,7 +77,7 @@ def attend(
     return call(torch.matmul, weights, v), weights
 
 
-def causal(length: Any, source: Any, device: Any) -> Tensor:
+def causal(length: Size, source: Size, device: torch.device) -> Tensor:
     """Positions to come, by comparing numbers: a triangle has no form in old opsets."""
     return torch.arange(source, device=device)[None, :] > torch.arange(length, device=device)[:, None]
 
@@ -96,22 +104,22 @@ def read_mask(mask: Tensor | None, runtime: Runtime, *, is_taking: bool) -> Mask
     )
 
 
-def _scaled_dot_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Any:
+def _scaled_dot_product(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> object:
     del func
     return _attention(call, *args, **kwargs)
 
 
 def _attention(
     call: Call,
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,  # noqa: FBT001, FBT002 - torch's signature
     scale: float | None = None,
     enable_gqa: bool = False,  # noqa: FBT001, FBT002
-) -> Any:
+) -> object:
     if not (is_quantized(query) and is_quantized(key) and is_quantized(value)):
         return Refusal(_FLOAT_OPERAND)
     if query.runtime.frame is None:
@@ -137,30 +145,30 @@ def refusal_of(module: nn.MultiheadAttention) -> Refusal | None:
     return None
 
 
-def _multi_head(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Any:
+def _multi_head(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> object:
     bound = inspect.signature(func).bind(*args, **kwargs)
     bound.apply_defaults()
     given = dict(bound.arguments)
-    query, key, value = given["query"], given["key"], given["value"]
-    if not (is_quantized(query) and is_quantized(key) and is_quantized(value)):
+    refusal = _refused_arguments(given)
+    if refusal is not None:
+        return refusal
+    return _without_batch(given, call) if given["query"].content.dim() == 2 else _batched(given, call)
+
+
+def _refused_arguments(given: dict[str, Any]) -> Refusal | None:
+    query = given["query"]
+    if not all(is_quantized(given[name]) for name in ("query", "key", "value")):
         return Refusal(_FLOAT_OPERAND)
-    runtime = query.runtime
-    frame, policy = runtime.frame, runtime.products
-    if frame is None or policy is None or not policy.allows("LinearInt", frame):
+    frame, policy = query.runtime.frame, query.runtime.products
+    projection = supported_types()[nn.Linear][0]
+    if frame is None or policy is None or not policy.allows(projection.name, frame):
         return Refusal("this layer stays float, as init was asked")
-    if (
-        given["bias_k"] is not None
-        or given["add_zero_attn"]
-        or given["static_k"] is not None
-        or given["static_v"] is not None
-    ):
+    if given["add_zero_attn"] or any(given[name] is not None for name in ("bias_k", "static_k", "static_v")):
         return Refusal("add_bias_kv, add_zero_attn and static keys have no integer form; leave them out")
-    if query.content.dim() == 2:
-        return _without_batch(given, call)
-    return _batched(given, call)
+    return None
 
 
-def _without_batch(given: dict[str, Any], call: Call) -> Any:
+def _without_batch(given: dict[str, Any], call: Call) -> Attended:
     """[length, width]: a batch of one."""
     names = ("query", "key", "value")
     single = {id(given[name]): call(torch.unsqueeze, given[name], 1) for name in names}
@@ -174,7 +182,7 @@ def _without_batch(given: dict[str, Any], call: Call) -> Any:
     return call(torch.squeeze, output, 1), None if weights is None else call(torch.squeeze, weights, 0)
 
 
-def _batched(given: dict[str, Any], call: Call) -> Any:
+def _batched(given: dict[str, Any], call: Call) -> Attended:
     query, key, heads = given["query"], given["key"], given["num_heads"]
     width = given["embed_dim_to_check"]
     length, batch = query.content.shape[:2]
@@ -199,7 +207,7 @@ def _batched(given: dict[str, Any], call: Call) -> Any:
     return output, _mean_over_heads(weights, heads, call) if given["average_attn_weights"] else weights
 
 
-def _project(given: dict[str, Any], call: Call) -> list[Any]:
+def _project(given: dict[str, Any], call: Call) -> list[Tensor]:
     """Query, key and value: three layers, each with scales of its own."""
     if given["use_separate_proj_weight"]:
         weights = [given[f"{name}_proj_weight"] for name in "qkv"]
@@ -211,36 +219,40 @@ def _project(given: dict[str, Any], call: Call) -> list[Any]:
     return [call(F.linear, x, w, b) for x, w, b in zip(inputs, weights, biases, strict=True)]
 
 
-def _output(x: Any, given: dict[str, Any], call: Call) -> Any:
+def _output(x: QTensor, given: dict[str, Any], call: Call) -> Tensor:
     """The output projection: the quantised layer that the attention layer holds, where the call comes from it."""
     frame = x.runtime.frame
+    assert frame is not None  # _refused_arguments asked
     layer = frame.module._modules.get("out_proj")  # noqa: SLF001 - any module may have made the call
-    if isinstance(layer, QuantizedBase) and getattr(layer, "weight", None) is given["out_proj_weight"]:
-        return layer(x)
-    return call(F.linear, x, given["out_proj_weight"], given["out_proj_bias"])
+    is_own = isinstance(layer, QuantizedBase) and getattr(layer, "weight", None) is given["out_proj_weight"]
+    if layer is not None and is_own:
+        return cast(Tensor, layer(x))
+    return cast(Tensor, call(F.linear, x, given["out_proj_weight"], given["out_proj_bias"]))
 
 
-def _head_masks(given: dict[str, Any], batch: Any, heads: int, length: Any, source: Any) -> Masking | Refusal:
+def _head_masks(given: dict[str, Any], batch: Size, heads: int, length: Size, source: Size) -> Masking | Refusal:
     """Both masks as one, of the shape of the scores [batch, heads, length, source]."""
     runtime, mask, padding = given["query"].runtime, given["attn_mask"], given["key_padding_mask"]
     if given["is_causal"] and padding is None and not given["need_weights"]:
         return Masking(causal(length, source, given["query"].content.device), is_causal=True)  # as torch reads the hint
     first = read_mask(mask, runtime, is_taking=False)
     second = read_mask(padding, runtime, is_taking=False)
-    if isinstance(first, Refusal) or isinstance(second, Refusal):
-        return first if isinstance(first, Refusal) else second
+    if isinstance(first, Refusal):
+        return first
+    if isinstance(second, Refusal):
+        return second
     if second.summand is not None or (first.summand is not None and mask.dim() == 3):
         return Refusal("such a mask with other values than 0 and −∞ has no integer form; use booleans")
-    blocked = first.blocked
-    if blocked is not None and blocked.dim() == 3:
-        blocked = blocked.reshape(batch, heads, length, source)
-    if second.blocked is not None:
-        padded = second.blocked.reshape(batch, 1, 1, source)
-        blocked = padded if blocked is None else blocked | padded
-    return Masking(blocked, first.summand)
+    scores, keys = first.blocked, second.blocked
+    if scores is not None and scores.dim() == 3:
+        scores = scores.reshape(batch, heads, length, source)
+    if keys is not None:
+        keys = keys.reshape(batch, 1, 1, source)
+        scores = keys if scores is None else scores | keys
+    return Masking(scores, first.summand)
 
 
-def _mean_over_heads(weights: Any, heads: int, call: Call) -> Any:
+def _mean_over_heads(weights: QTensor, heads: int, call: Call) -> QTensor:
     """The mean over an axis that is made a picture's width: average pooling.
 
     Most callers throw it away, and then a file has no such node: it is computed when somebody looks at it.
@@ -261,7 +273,7 @@ def _mean_over_heads(weights: Any, heads: int, call: Call) -> Any:
     return weights.like(weights.content[:, 0]).deferred(mean)
 
 
-ATTENTION: dict[Any, Callable[..., Any]] = {
+ATTENTION: dict[TorchFunction, Handler] = {
     F.scaled_dot_product_attention: _scaled_dot_product,
     F.multi_head_attention_forward: _multi_head,
 }

@@ -12,7 +12,6 @@ import math
 import weakref
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +38,7 @@ class Kind(Enum):
     LEARNT = "learnt parameter"
 
 
-def kind_of(value: Any, runtime: Runtime) -> Kind | None:
+def kind_of(value: object, runtime: Runtime) -> Kind | None:
     """What a tensor is if it belongs to the running model's state, or is a view of what does; None for any other.
 
     The parameter tells whether it learns, not its view: without gradients no view asks for one.
@@ -56,12 +55,12 @@ def kind_of(value: Any, runtime: Runtime) -> Kind | None:
     return found
 
 
-def is_state(value: Any, runtime: Runtime) -> bool:
+def is_state(value: object, runtime: Runtime) -> bool:
     """Whether a tensor is a parameter or a buffer of the running model, or a view of one."""
     return kind_of(value, runtime) is not None
 
 
-def is_fixed(value: Any, runtime: Runtime) -> bool:
+def is_fixed(value: object, runtime: Runtime) -> bool:
     """Whether a tensor is part of the model's state, or was computed from nothing else in this watched pass."""
     known = runtime.current.derived.get(id(value))
     return is_state(value, runtime) or (known is not None and known() is value)
@@ -75,21 +74,15 @@ def note_derived(arguments: Sequence[Tensor], results: Sequence[Tensor], runtime
     return True
 
 
-def as_constant(value: Any, runtime: Runtime) -> QTensor | None:
+def as_constant(value: Tensor, runtime: Runtime) -> QTensor | None:
     """A parameter or buffer as a constant operand; None for anything else, and where the module stays float."""
     policy, frame = runtime.products, runtime.frame
     if frame is None or (policy is not None and frame.path in policy.float_paths) or not is_state(value, runtime):
         return None
     name = runtime.unique_name(frame.path, "constant")
-    base = _unexpanded(value)
     if runtime.is_tracing:
-        # a trace must not see the rounding: it takes the integers of the pass before it
-        if name not in runtime.constants:
-            raise UsageError(RUN_FIRST)
-        scale, integers = runtime.constants[name]
-        if runtime.emitter is not None:
-            return QTensor(_expanded(integers, value), scale, CONSTANT_BITS, runtime)
-        return QTensor(_expanded(integers.float() * (1.0 / scale), value), scale, CONSTANT_BITS, runtime)
+        return _traced_constant(name, value, runtime)
+    base = _unexpanded(value)
     stays_there = frame.module.training or is_calibrating()
     largest = largest_magnitude(base) if stays_there else max_abs(base)
     if not isinstance(largest, Tensor) and not math.isfinite(largest):
@@ -99,6 +92,15 @@ def as_constant(value: Any, runtime: Runtime) -> QTensor | None:
     with kept():
         runtime.constants[name] = (scale, (rounded.detach() * scale).to(integer_type(CONSTANT_BITS)))
     return QTensor(_expanded(rounded, value), scale, CONSTANT_BITS, runtime)
+
+
+def _traced_constant(name: str, value: Tensor, runtime: Runtime) -> QTensor:
+    """A trace must not see the rounding: it takes the integers of the pass before it."""
+    if name not in runtime.constants:
+        raise UsageError(RUN_FIRST)
+    scale, integers = runtime.constants[name]
+    content = integers if runtime.emitter is not None else integers.float() * (1.0 / scale)
+    return QTensor(_expanded(content, value), scale, CONSTANT_BITS, runtime)
 
 
 def _memory(t: Tensor) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
 from functools import cache, reduce
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from linger.dialect import Binding, Op, Refusal, ops
 from linger.errors import UnsupportedError, UsageError
 from linger.quantization.core import packing
-from linger.quantization.core.qtensor import QTensor, follow, has_place, runtime_among, unwrap
+from linger.quantization.core.qtensor import QTensor, follow, has_place, is_quantized, runtime_among, unwrap
 from linger.quantization.core.recomputation import is_repeating
 from linger.quantization.core.runtime import OpRecord, Runtime, TorchFunction, full_precision, may_be_repeated
 from linger.quantization.core.supported import NO_INTEGER_FORM
@@ -25,9 +26,8 @@ from linger.quantization.functions.constants import is_parameter
 from linger.quantization.functions.functional import RELU, as_operand, run_functional
 from linger.quantization.functions.masks import MASKS
 from linger.quantization.functions.multiplications import multiplications
-from linger.quantization.functions.norms import NAMES as NORMS
 from linger.quantization.functions.norms import affine_of, call_norm, why_float
-from linger.quantization.functions.products import MATRIX_PRODUCTS, PRODUCTS, as_linear, compute_product, read_product
+from linger.quantization.functions.products import PRODUCTS, as_linear, compute_product, read_product
 from linger.quantization.functions.resizing import ADAPTIVE, pool_adaptively, run_openly
 from linger.quantization.functions.rewrites import NUMPY_SPELLINGS, REWRITES, Call, Handler, shuffle_channels
 
@@ -39,56 +39,26 @@ COMPOSITIONS: dict[TorchFunction, Handler] = {**rewrites.FORMS, **MASKS, **ATTEN
 
 _SHAPE_QUERIES = frozenset({"size", "dim", "numel", "nelement", "ndimension", "__len__", "is_same_size"})
 _SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "device", "is_cuda", "is_cpu", "layout", "is_meta"})
-_QUERIES = frozenset(
-    [
-        "size",
-        "dim",
-        "numel",
-        "nelement",
-        "stride",
-        "is_floating_point",
-        "is_complex",
-        "is_contiguous",
-        "element_size",
-        "ndimension",
-        "storage_offset",
-        "__len__",
-        "get_device",
-        "is_signed",
-        "requires_grad_",
-        "backward",
-        "register_hook",
-        "retain_grad",
-        "item",
-        "tolist",
-        "numpy",
-        "__array__",
-        "__repr__",
-        "__format__",
-        "__str__",
-        "__hash__",
-        "__bool__",
-        "__float__",
-        "__int__",
-        "type",
-        "is_pinned",
-        "data_ptr",
-        "is_same_size",
-        "__get__",
-        "__set__",
-        "__delete__",
-    ]
+_GRADIENT_QUERIES = frozenset({"requires_grad_", "register_hook", "retain_grad"})
+_GRADIENT_ATTRIBUTES = frozenset({"requires_grad", "grad", "grad_fn", "is_leaf"})
+_CONTENT_QUERIES = _SHAPE_QUERIES | _GRADIENT_QUERIES
+_CONTENT_ATTRIBUTES = _SHAPE_ATTRIBUTES | _GRADIENT_ATTRIBUTES
+"""A question about the shape needs no Dequant, and the gradient is that of the content itself."""
+
+_ARRAYS = frozenset({"numpy", "__array__"})
+"""Questions whose answer is the memory itself."""
+
+_OTHER_QUERIES = (
+    "stride is_floating_point is_complex is_contiguous element_size storage_offset get_device is_signed backward "
+    "item tolist __repr__ __format__ __str__ __hash__ __bool__ __float__ __int__ type is_pinned data_ptr __get__ "
+    "__set__ __delete__"
 )
+_QUERIES = _CONTENT_QUERIES | _ARRAYS | frozenset(_OTHER_QUERIES.split())
 
 _IN_PLACE_OPERATORS = frozenset(
     f"__i{name}__"
     for name in ["add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor", "lshift", "rshift"]
 ) | {"__setitem__"}
-
-_GRADIENT_QUERIES = frozenset({"requires_grad_", "register_hook", "retain_grad"})
-_GRADIENT_ATTRIBUTES = frozenset({"requires_grad", "grad", "grad_fn", "is_leaf"})
-_ARRAYS = frozenset({"numpy", "__array__"})
-"""Questions whose answer is the memory itself."""
 
 _trace: Any = torch._C  # noqa: SLF001 - nobody else knows what a trace holds, and mypy does not know all of it
 _SIZES = frozenset({"aten::size", "aten::numel", "aten::dim"})
@@ -114,26 +84,17 @@ def bindings_by_path() -> dict[str, Binding]:
 
 def dispatch(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
     """Run a torch function some of whose arguments are QTensors; `runtime` is that of the first one."""
-    if not args and "input" in kwargs and (func in bindings() or func in passthrough.ALL or func in REWRITES):
+    if not args and "input" in kwargs and any(func in table for table in (bindings(), passthrough.ALL, REWRITES)):
         kwargs = dict(kwargs)
         args = (kwargs.pop("input"),)
     if func in packing.FUNCTIONS:
         return packing.move_packed(func, *args)
     if may_be_repeated():
         _remember(runtime, func, args)
-    for rule in (_switched_off, _composed, _kept_as_it_is):
+    for rule in _RULES:
         result = rule(runtime, func, args, kwargs)
         if result is not NotImplemented:
             return result
-    if func in PRODUCTS:
-        return _as_product(runtime, func, args, kwargs)
-    linear = as_linear(func, args, kwargs, runtime) if func in MATRIX_PRODUCTS else None
-    if isinstance(linear, Refusal):
-        return _in_float(runtime, func, args, kwargs, reason=linear.reason)
-    if linear is not None:
-        return compute_product(linear, runtime)
-    if func in bindings():
-        return _as_integers(runtime, func, args, kwargs)
     return _in_float(runtime, func, args, kwargs, reason=NO_INTEGER_FORM)
 
 
@@ -161,49 +122,73 @@ def _composed(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs)
 
 
 def _kept_as_it_is(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    """What moves numbers without changing them, or is another function in disguise."""
+    """What moves numbers without changing them."""
+    del runtime
+    keep, x = _KEPT.get(func), args[0] if args else None
+    return NotImplemented if keep is None or not is_quantized(x) else keep(func, x, args[1:], kwargs)
+
+
+def _moved(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> object:
+    return passthrough.move(func, x, unwrap_indices(rest), kwargs)
+
+
+def _transposed(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> object:
+    del rest, kwargs
+    return x.like(func(x.content))
+
+
+def _dropped(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> object:
+    dropped = passthrough.drop(func, x, rest, kwargs)
+    return x.overwrite(dropped) if _is_in_place(func, (x, *rest), kwargs) else dropped
+
+
+def _view_refused(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> object:
+    del rest, kwargs
+    raise UnsupportedError(
+        f"{x.runtime.path or 'model'}: {func.__name__} changes the shape of a quantised tensor in place. "
+        f"Write x = x.{func.__name__.rstrip('_')}(…) instead."
+    )
+
+
+_KEPT: dict[TorchFunction, Callable[[TorchFunction, QTensor, Args, Kwargs], object]] = {
+    **dict.fromkeys(passthrough.IN_PLACE_VIEWS, _view_refused),
+    **dict.fromkeys(passthrough.CONVERSIONS, passthrough.convert),
+    **dict.fromkeys(passthrough.DROPOUTS, _dropped),
+    **dict.fromkeys(passthrough.TRANSPOSES, _transposed),
+    **dict.fromkeys([*passthrough.MOVES, *rewrites.MOVES], _moved),
+}
+
+
+def _already_done(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
+    """A ReLU that the layer before it has fused; a recording shows every op, so there it is computed."""
     x = args[0] if args else None
-    if not isinstance(x, QTensor) or x.scale is None:
+    if func not in _relus() or runtime.frame is None or runtime.is_recorded:
         return NotImplemented
-    if func in passthrough.MOVES or func in rewrites.MOVES:
-        return passthrough.move(func, x, unwrap_indices(args[1:]), kwargs)
-    if func in passthrough.TRANSPOSES:
-        return x.like(func(x.content))
-    if func in passthrough.DROPOUTS:
-        dropped = passthrough.drop(func, x, args[1:], kwargs)
-        return x.overwrite(dropped) if _is_in_place(func, args, kwargs) else dropped
-    if func in passthrough.CONVERSIONS:
-        return passthrough.convert(func, x, args[1:], kwargs)
-    if func in passthrough.IN_PLACE_VIEWS:
-        raise UnsupportedError(
-            f"{x.runtime.path or 'model'}: {func.__name__} changes the shape of a quantised tensor in place. "
-            f"Write x = x.{func.__name__.rstrip('_')}(…) instead."
-        )
-    if x.is_nonnegative and runtime.frame is not None and _is_fused_relu(func, x):
-        runtime.note(OpRecord(runtime.path, RELU, is_integer=True))
-        # out of place the result is a tensor of its own
-        is_same = _is_in_place(func, args, kwargs)
-        return x if is_same else QTensor(x.content, x.scale, x.bits, runtime, is_nonnegative=True)
-    result = _by_other_calls(runtime, func, args, kwargs)
-    return NotImplemented if result is None else result
+    if not is_quantized(x) or not x.is_nonnegative or x.is_integer:
+        return NotImplemented
+    runtime.note(OpRecord(runtime.path, RELU, is_integer=True))
+    # out of place the result is a tensor of its own
+    is_same = _is_in_place(func, args, kwargs)
+    return x if is_same else QTensor(x.content, x.scale, x.bits, runtime, is_nonnegative=True)
 
 
-def _is_fused_relu(func: TorchFunction, x: QTensor) -> bool:
-    """Whether a function is a ReLU that the layer before it has done already; a recording shows every op."""
-    found = bindings().get(func)
-    return found is not None and found[0].name == RELU and not x.is_integer and not x.runtime.is_recorded
+@cache
+def _relus() -> frozenset[TorchFunction]:
+    return frozenset(func for func, (op, _) in bindings().items() if op.name == RELU)
 
 
 def _by_other_calls(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    """The result of a function that stands for others; None if it stands for itself."""
-    if runtime.has_open_sizes and runtime.frame is not None:
-        result = run_openly(func, args, kwargs)
-        if result is not None:
-            return result
-    calls = rewrites.rewritten(func, args, kwargs) if func in REWRITES else None
-    if calls is not None:
-        return _run_all(calls)
-    return pool_slices(runtime, func, args, kwargs) if func in ADAPTIVE and runtime.frame is not None else None
+    """What is another function in disguise."""
+    if not args or not is_quantized(args[0]):
+        return NotImplemented
+    is_inside = runtime.frame is not None
+    result: object = run_openly(func, args, kwargs) if runtime.has_open_sizes and is_inside else None
+    if result is None and func in REWRITES:
+        calls = rewrites.rewritten(func, args, kwargs)
+        result = None if calls is None else _run_all(calls)
+    if result is None and func in ADAPTIVE and is_inside:
+        result = pool_slices(runtime, func, args, kwargs)
+    return NotImplemented if result is None else result
 
 
 def _call(func: TorchFunction, *args: Any, **kwargs: Any) -> Any:
@@ -214,7 +199,11 @@ def _call(func: TorchFunction, *args: Any, **kwargs: Any) -> Any:
 
 
 def _as_product(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    product = read_product(func, args, kwargs, runtime)
+    """A product with a weight, which is a layer without a module."""
+    read = read_product if func in PRODUCTS else as_linear
+    product = read(func, args, kwargs, runtime)
+    if product is None:
+        return NotImplemented
     if isinstance(product, Refusal):
         return _in_float(runtime, func, args, kwargs, reason=product.reason)
     return compute_product(product, runtime)
@@ -247,42 +236,55 @@ def unwrap_indices(args: Args) -> Args:
 
 
 def _as_integers(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    op, binding = bindings()[func]
+    """What an op stands for."""
+    if func not in bindings():
+        return NotImplemented
+    op, _ = bindings()[func]
     if runtime.frame is None:
         return _in_float(runtime, func, args, kwargs, reason="outside the model")
-    if op.name == "BmmInt" and not runtime.switches.bmm:  # a product with a parameter is a layer, and came before
-        return _in_float(runtime, func, args, kwargs, reason=reason_of("bmm"))
+    # a product with a parameter is a layer, and came before
+    if op.switch is not None and not getattr(runtime.switches, op.switch):
+        return _in_float(runtime, func, args, kwargs, reason=reason_of(op.switch))
     args, kwargs = with_sizes_read(args), with_sizes_read(kwargs)
+    result = _run_op(runtime, func, args, kwargs)
+    return _in_float(runtime, func, args, kwargs, reason=result.reason) if isinstance(result, Refusal) else result
+
+
+def _run_op(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> QTensor | Refusal:
+    """The op of a function on the arguments of a call, whose first one it may write over."""
+    op, binding = bindings()[func]
     spelled = {NUMPY_SPELLINGS.get(k, k): v for k, v in kwargs.items() if k != "out"}
     settings = binding(*args, **spelled)
     if isinstance(settings, Refusal):
-        return _in_float(runtime, func, args, kwargs, reason=settings.reason)
-    if op.name in NORMS:
-        affine = affine_of(binding, args, spelled)
-        reason = why_float(args[0] if args else spelled["x"], settings, affine)
-        return (
-            _in_float(runtime, func, args, kwargs, reason=reason)
-            if reason
-            else call_norm(op, args[0], settings, affine)
-        )
+        return settings
+    if op.normalises:
+        return _run_norm(op, binding, args, spelled, settings)
     given = _operands(op, binding, args, spelled)
     parameter = given.pop() if op.inputs[-1] == "w" and is_parameter(given[-1]) else None
-    operands = [as_operand(t, runtime) for t in given]
-    if "out" in kwargs or any(o is None for o in operands):
-        reason = "an operand is a float tensor; let a quantised layer produce it"
-        return _in_float(runtime, func, args, kwargs, reason=reason)
+    operands = [as_operand(value, runtime) for value in given]
+    if "out" in kwargs or not all(map(is_quantized, operands)):
+        return Refusal("an operand is a float tensor; let a quantised layer produce it")
+    known = cast("list[QTensor]", operands)
     is_in_place = bool(args) and isinstance(args[0], QTensor) and _is_in_place(func, args, kwargs)
-    known = [o for o in operands if o is not None]
     with full_precision():
         result = run_functional(op, known, settings, runtime, is_in_place=is_in_place, parameter=parameter)
-    if not is_in_place:
-        return result
-    if result.content.shape != args[0].content.shape:
+    return _written_over(args[0], result, func.__name__) if is_in_place else result
+
+
+def _run_norm(op: Op, binding: Binding, args: Args, kwargs: Kwargs, settings: Mapping[str, Any]) -> QTensor | Refusal:
+    affine, x = affine_of(binding, args, kwargs), args[0] if args else kwargs["x"]
+    reason = why_float(x, settings, affine)
+    return Refusal(reason) if reason else call_norm(op, x, settings, affine)
+
+
+def _written_over(x: QTensor, result: QTensor, name: str) -> QTensor:
+    """The tensor of a call in place, which has become the result."""
+    if result.content.shape != x.content.shape:
         raise UsageError(
-            f"{runtime.path or 'model'}: {func.__name__} in place would change the shape {tuple(args[0].content.shape)} "
+            f"{x.runtime.path or 'model'}: {name} in place would change the shape {tuple(x.content.shape)} "
             f"to {tuple(result.content.shape)}. Write x = x + y instead of x += y."
         )
-    return args[0].overwrite(result)
+    return x.overwrite(result)
 
 
 def _operands(op: Op, binding: Binding, args: Args, kwargs: Kwargs) -> list[Any]:
@@ -302,75 +304,87 @@ def _first_parameters(binding: Binding, count: int) -> list[str]:
     return list(inspect.signature(binding).parameters)[:count]
 
 
+_RULES = (_switched_off, _composed, _kept_as_it_is, _already_done, _by_other_calls, _as_product, _as_integers)
+"""What may become of a function, tried in this order; NotImplemented: ask the next. What none knows is computed in float."""
+
+
 def _in_float(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs, *, reason: str) -> object:
     """The function on real values. In place, it works on a copy and the QTensor becomes an ordinary tensor."""
     name = getattr(func, "__name__", str(func))
     if name in _QUERIES:
         return _answer(func, name, args, kwargs)
-    x = args[0] if args else None
     if runtime.frame is None and is_repeating(runtime):
         with runtime.recomputation.place_of(func, args, runtime):
             return dispatch(runtime, func, args, kwargs)
-    _refuse_hidden_writes(runtime, name, x, kwargs)
+    x, out = args[0] if args else None, kwargs.get("out")
+    _refuse_hidden_writes(runtime, name, x, out)
     if isinstance(x, QTensor) and _is_in_place(func, args, kwargs):
         copy = x.dequantize().clone()
         func(copy, *unwrap(args[1:]), **unwrap(kwargs))
         runtime.note_float(name, reason)
         return x.overwrite(copy)
-    if isinstance(kwargs.get("out"), QTensor):
-        rest = {k: v for k, v in kwargs.items() if k != "out"}
-        result = kwargs["out"].overwrite(func(*unwrap(args), **unwrap(rest)))
+    if isinstance(out, QTensor):
+        result = out.overwrite(func(*unwrap(args), **unwrap({k: v for k, v in kwargs.items() if k != "out"})))
         runtime.note_float(name, reason)
         return result
     real_args, real_kwargs = unwrap(args), unwrap(kwargs)
     result = func(*real_args, **real_kwargs)
-    # a function without result has written into a float tensor
-    if result is None or any(isinstance(r, Tensor) and r.is_floating_point() for r in tree_leaves(result)):
+    if _computes(result):
         # in a trace the count would fix an open batch size
         is_counted = result is not None and not runtime.is_tracing
         runtime.note_float(name, reason, multiplications(name, real_args, real_kwargs, result) if is_counted else 0)
     return result
 
 
+def _computes(result: object) -> bool:
+    """Whether a function has made numbers; without a result it has written them into a float tensor."""
+    return result is None or any(isinstance(r, Tensor) and r.is_floating_point() for r in tree_leaves(result))
+
+
 def _answer(func: TorchFunction, name: str, args: Args, kwargs: Kwargs) -> object:
     """A question about a tensor, answered from its real values; nobody gets hold of its memory uncounted."""
-    attribute = _attribute_name(func)
+    attribute = getattr(getattr(func, "__self__", None), "__name__", "")  # `shape` for the getter of Tensor.shape
     if attribute == "data":
         if name == "__set__":
             raise _cannot_write(runtime_among(args), "assigning to .data")
         return args[0].dequantize().detach()  # .data itself hides later writes from torch
-    is_about_shape = name in _SHAPE_QUERIES or attribute in _SHAPE_ATTRIBUTES
-    is_about_gradient = name in _GRADIENT_QUERIES or attribute in _GRADIENT_ATTRIBUTES
-    # a question about the shape needs no Dequant, and the gradient is that of the content itself
-    seen = unwrap_indices if is_about_shape or is_about_gradient else unwrap
+    seen = unwrap_indices if name in _CONTENT_QUERIES or attribute in _CONTENT_ATTRIBUTES else unwrap
     answer = func(*seen(args), **unwrap(kwargs))
-    if name == "requires_grad_" or (name == "__set__" and attribute == "requires_grad"):
-        follow(args[0], args[0].content)
-        return args[0]
-    if attribute == "requires_grad":
-        return answer or (has_place(args[0]) and not args[0].is_integer)
+    if attribute == "requires_grad" or name == "requires_grad_":
+        return _gradient_answer(args[0], answer, is_set=name in ("requires_grad_", "__set__"))
     if name in _ARRAYS:
         answer = answer.copy()
         answer.flags.writeable = runtime_among(args).frame is None  # inside a model, a write is meant for the tensor
     return answer
 
 
-def _refuse_hidden_writes(runtime: Runtime, name: str, x: Any, kwargs: Kwargs) -> None:
+def _gradient_answer(x: QTensor, answer: object, *, is_set: bool) -> object:
+    """Whether a tensor wants a gradient; where it was told, its wrapper follows its content."""
+    if is_set:
+        follow(x, x.content)
+        return x
+    return answer or (has_place(x) and not x.is_integer)
+
+
+def _refuse_hidden_writes(runtime: Runtime, name: str, x: object, out: object) -> None:
     """Writes that neither the tensor nor the file would learn of."""
-    out = kwargs.get("out")
-    if isinstance(out, (tuple, list)) and any(isinstance(o, QTensor) for o in out):
+    if _lists_quantized(out):
         raise _cannot_write(runtime_among(out), f"{name} with several results into out=")
-    if not (name.endswith("_") and not name.endswith("__")):
+    if not _is_in_place_name(name):
         return
-    if isinstance(x, (tuple, list)) and any(isinstance(leaf, QTensor) for leaf in tree_leaves(x)):
+    if _lists_quantized(x):
         raise _cannot_write(runtime_among(x), f"{name} on a list")
     is_float = isinstance(x, Tensor) and not isinstance(x, QTensor)
     # torch's exporter would forget the write
-    if runtime.emitter is not None and is_float and x._is_view():  # noqa: SLF001 - torch has no other name
+    if runtime.emitter is not None and is_float and cast(Tensor, x)._is_view():  # noqa: SLF001 - torch has no other name
         raise UnsupportedError(
             f"{runtime.path or 'model'}: {name} writes a quantised tensor into a part of a float tensor, which a file "
             f"cannot hold. Write z[:, :2] = … instead of z[:, :2].{name}(…)."
         )
+
+
+def _lists_quantized(tree: object) -> bool:
+    return isinstance(tree, (tuple, list)) and any(isinstance(leaf, QTensor) for leaf in tree_leaves(tree))
 
 
 def _cannot_write(runtime: Runtime, what: str) -> UnsupportedError:
@@ -380,14 +394,13 @@ def _cannot_write(runtime: Runtime, what: str) -> UnsupportedError:
     )
 
 
-def _attribute_name(func: TorchFunction) -> str:
-    """`shape` for the getter of Tensor.shape."""
-    return getattr(getattr(func, "__self__", None), "__name__", "")
+def _is_in_place_name(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _is_in_place(func: TorchFunction, args: Args, kwargs: Kwargs) -> bool:
     name = getattr(func, "__name__", "")
-    if name in _IN_PLACE_OPERATORS or (name.endswith("_") and not name.endswith("__")):
+    if name in _IN_PLACE_OPERATORS or _is_in_place_name(name):
         return True
     if "inplace" in kwargs:
         return bool(kwargs["inplace"])

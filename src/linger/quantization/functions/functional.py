@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, cast
 
@@ -37,7 +38,7 @@ _MATRIX_BITS = 16
 _LAST = -1
 
 
-def as_operand(value: Any, runtime: Runtime) -> QTensor | None:
+def as_operand(value: object, runtime: Runtime) -> QTensor | None:
     """A QTensor as it is; a Python number, a parameter or a buffer as a constant of 8 bits; None for anything else."""
     if isinstance(value, QTensor):
         return value if value.scale is not None else None
@@ -80,41 +81,65 @@ def run_functional(
         return _along_last_axis(op, operands[0], settings, runtime, layer)
     call, layer = begin_function(op, runtime, operands[0].content.device, layer)
     operands = _as_wanted(call, operands, layer)
-    # along an axis, nothing is left of what a mask has made room for
-    bits = max(o.bits if op.last_axis is None else o.own_bits for o in operands)
+    bits = _widest(op, operands)
     if parameter is not None:
         assert isinstance(layer, FunctionalLayer)  # no layer of its own calls a function with a parameter
         rounded, layer.parameter = quantize_parameter(
             parameter, layer.parameter, runtime, call.name, stays_there=layer.is_observing
         )
         operands = [*operands, rounded]
-    # numbers unless this pass may leave them on a device
-    scales = [o.scale if layer.is_observing else o.scale_on_host for o in operands]
     fast = None if call.is_written else functional_twin(op)
-    real = seen = None
-    if op.output_scale is not None:
-        scale_o, bits = op.output_scale, _default_bits(op)
-        _keep_fixed_scale(layer, scale_o, call)
-    else:
-        if call.is_learning:
-            # without a twin the op only moves its operands: the result's range is the widest of theirs
-            real = None if fast is None else _real_result(fast, operands, settings)
-            seen = layer.observe("o", _all_values(operands) if real is None else real, call.name)
-        assert op.limit is not None  # an op has a limit or a fixed scale, else it keeps its scale
-        scale_o = layer.scale_of("o", bits, call.name, at_most=limit_of(op.limit, scales))
-    attributes = dict(settings) | _format_attributes(op, operands, scale_o, bits)
+    output = _observe_output(call, operands, settings, layer, bits, fast)
+    attributes = dict(settings) | _format_attributes(op, operands, output.scale, output.bits)
     if fast is None:
-        return compute(call, operands, attributes, scale_o, bits)
+        return compute(call, operands, attributes, output.scale, output.bits)
     call.note(reason=loss_of(layer), macs=_macs(fast, operands))
-    if isinstance(fast, ExactTwin):
-        can_saturate = may_saturate(seen, scale_o, bits)
-        contents = [o.content for o in operands]
-        values = fast.evaluate(real, contents, op.complete(attributes), can_saturate=can_saturate)
-    else:
-        values = _with_real_gradient(op, fast, operands, op.complete(attributes), scale_o, bits, real)
-    result = QTensor(values, scale_o, bits, runtime)
+    values = _fast_values(op, fast, operands, op.complete(attributes), output)
+    result = QTensor(values, output.scale, output.bits, runtime)
     call.record(result, operands, attributes)
     return result
+
+
+def _widest(op: Op, operands: Sequence[QTensor]) -> int:
+    """The width of the result; along an axis, nothing is left of what a mask has made room for."""
+    return max(o.bits if op.last_axis is None else o.own_bits for o in operands)
+
+
+@dataclass(frozen=True)
+class _Output:
+    """The format of a result; where it was observed, also its real values and their largest magnitude."""
+
+    scale: Scale
+    bits: int
+    real: Tensor | None = None
+    seen: Scale | None = None
+
+
+def _observe_output(
+    call: OpCall,
+    operands: Sequence[QTensor],
+    settings: Mapping[str, Any],
+    layer: QuantizedBase,
+    bits: int,
+    fast: ExactTwin | RealTwin | None,
+) -> _Output:
+    """The format that the device fixes, or that follows from the observed range and the operands' scales."""
+    op = call.op
+    # numbers unless this pass may leave them on a device
+    scales = [o.scale if layer.is_observing else o.scale_on_host for o in operands]
+    if op.output_scale is not None:
+        if call.is_learning:  # a scale that was not observed stands in the checkpoint as that of the range ±1
+            layer.write("running_o", 1.0)
+            layer.write("scale_o", op.output_scale)
+        return _Output(op.output_scale, _default_bits(op))
+    real = seen = None
+    if call.is_learning:
+        # without a twin the op only moves its operands: the result's range is the widest of theirs
+        real = None if fast is None else _real_result(fast, operands, settings)
+        seen = layer.observe("o", _all_values(operands) if real is None else real, call.name)
+    assert op.limit is not None  # an op has a limit or a fixed scale, else it keeps its scale
+    scale = layer.scale_of("o", bits, call.name, at_most=limit_of(op.limit, scales))
+    return _Output(scale, bits, real, seen)
 
 
 def _as_wanted(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBase) -> Sequence[QTensor]:
@@ -128,7 +153,7 @@ def _as_wanted(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBase) 
 def _within_format(call: OpCall, x: QTensor, layer: QuantizedBase) -> QTensor:
     """The input of an op; where the device's format does not hold it, below the largest number of each row."""
     assert isinstance(layer, FunctionalLayer)  # ops with such a format are functions, not layers
-    judge_input(call.op, x, layer, call.runtime, call.name)
+    judge_input(call, x, layer)
     if not layer.subtracts_max:
         return x
     attributes = {"dim": _LAST, "data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
@@ -160,39 +185,27 @@ def _default_bits(op: Op) -> int:
     return next(int(a.default) for a in op.attributes if a.name == op.output_bits)
 
 
-def _keep_fixed_scale(layer: QuantizedBase, scale: float, call: OpCall) -> None:
-    """A scale that was not observed stands in the checkpoint as that of the range ±1."""
-    if call.is_learning:
-        layer.write("running_o", 1.0)
-        layer.write("scale_o", scale)
-
-
 def _real_result(fast: ExactTwin | RealTwin, operands: Sequence[QTensor], settings: Mapping[str, Any]) -> Tensor:
     """The op on real values: a twin knows it exactly, or at least the function that the integers stand for."""
     contents = [o.content for o in operands]
     return fast.real_result(contents, [o.scale for o in operands], [o.bits for o in operands], settings)
 
 
-def _with_real_gradient(
-    op: Op,
-    fast: RealTwin,
-    operands: Sequence[QTensor],
-    attributes: Mapping[str, Any],
-    scale_o: Scale,
-    bits: int,
-    real: Tensor | None,
+def _fast_values(
+    op: Op, fast: ExactTwin | RealTwin, operands: Sequence[QTensor], attributes: Mapping[str, Any], output: _Output
 ) -> Tensor:
     """The device's integers, also in training; their gradient is that of the real function at the same operands."""
+    contents, bits = [o.content for o in operands], output.bits
+    if isinstance(fast, ExactTwin):
+        can_saturate = may_saturate(output.seen, output.scale, bits)
+        return fast.evaluate(output.real, contents, attributes, can_saturate=can_saturate)
     with torch.no_grad():
-        exact: Tensor | None = None
-        if not is_exporting():  # a trace would keep its table
-            exact = fast.exact_values([o.content for o in operands], attributes)
+        exact = None if is_exporting() else fast.exact_values(contents, attributes)  # a trace would keep its table
         if exact is None:
-            exact = to_carrier(simulate(op, operands, attributes, scale_o, is_exact=True), bits)
-    if not (torch.is_grad_enabled() and any(o.content.requires_grad for o in operands)):
+            exact = to_carrier(simulate(op, operands, attributes, output.scale, is_exact=True), bits)
+    if not (torch.is_grad_enabled() and any(t.requires_grad for t in contents)):
         return exact
-    if real is None:
-        real = _real_result(fast, operands, attributes)
+    real = _real_result(fast, operands, attributes) if output.real is None else output.real
     return exact + to_carrier(real - real.detach(), bits)  # the difference is exactly zero
 
 
@@ -214,27 +227,30 @@ def _format_attributes(op: Op, operands: Sequence[QTensor], scale_o: Scale, bits
 
 def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime, *, is_in_place: bool) -> QTensor:
     """Ops whose output has the scale and width of the input: Relu, MaxPool, Clip, AvgPool2dInt."""
-    call = runtime.begin(op, runtime.path)
-    attributes, constants = dict(settings), list[Operand]()
-    is_nonnegative = x.is_nonnegative or op.name == RELU
-    if op.name == "Clip" and isinstance(x.scale, Tensor):
-        constants = [_end_there(settings[end], x) for end in ("low", "high")]
-        is_nonnegative = is_nonnegative and settings["high"] >= 0
-        attributes = {}
-    elif op.make_constants is not None:
-        integers = op.make_constants(scale=_constants_scale(op, x), bits=x.bits, **settings)
-        constants = [_integer_constant(i, x) for i in integers]
-        # a border, or an upper limit, of a negative number brings back the sign
-        is_nonnegative = is_nonnegative and (isinstance(integers[-1], tuple) or integers[-1] >= 0)
-        attributes = {}
+    call, is_relu = runtime.begin(op, runtime.path), op.name == RELU
+    constants, attributes, is_positive = _constants(op, x, settings)
     if not op.is_scale_free and op.attributes:
         attributes |= {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
-    if op.name == RELU and is_in_place and not x.is_integer:
+    if is_relu and is_in_place and not x.is_integer:
         result = _relu_in_place(call, x, attributes)
     else:
         result = compute(call, [x, *constants], attributes, x.scale, x.bits)
-    result.is_nonnegative = is_nonnegative
+    result.is_nonnegative = (x.is_nonnegative or is_relu) and is_positive
     return result
+
+
+def _constants(op: Op, x: QTensor, settings: Mapping[str, Any]) -> tuple[list[Operand], dict[str, Any], bool]:
+    """Operands that an op makes of its settings, the settings that stay attributes, and whether no constant is negative.
+
+    A border, or an upper limit, of a negative number brings back the sign.
+    """
+    if op.make_constants is None:
+        return [], dict(settings), True
+    if op.constants_need_scale and isinstance(x.scale, Tensor):  # thresholds, rounded where their scale is
+        return [_end_there(settings[end], x) for end in ("low", "high")], {}, settings["high"] >= 0
+    integers = op.make_constants(scale=x.scale, bits=x.bits, **settings)
+    is_positive = isinstance(integers[-1], tuple) or integers[-1] >= 0
+    return [_integer_constant(i, x) for i in integers], {}, is_positive
 
 
 def _relu_in_place(call: OpCall, x: QTensor, attributes: Mapping[str, Any]) -> QTensor:
@@ -245,11 +261,6 @@ def _relu_in_place(call: OpCall, x: QTensor, attributes: Mapping[str, Any]) -> Q
     result = x.like(x.content)
     call.record(result, before, attributes)
     return result
-
-
-def _constants_scale(op: Op, x: QTensor) -> Any:
-    """What an op's constants depend on; matrices, places and zeros do not, so a scale on a device is not read for them."""
-    return x.scale if op.name in ("iqInterpolate", "iqPad") else x.scale_on_host
 
 
 def constants_of(op: Op, settings: Mapping[str, Any], x: QTensor) -> Sequence[Any]:

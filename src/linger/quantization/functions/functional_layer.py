@@ -146,37 +146,44 @@ def functional_layer(frame: Frame, key: str, where: str, device: torch.device) -
 
 
 # -- inputs beyond the device's format -----------------------------------------------------------------------
-def judge_input(op: Op, x: QTensor, layer: FunctionalLayer, runtime: Runtime, name: str) -> None:
+def judge_input(call: OpCall, x: QTensor, layer: FunctionalLayer) -> None:
     """See whether the input of an op leaves the device's format, remember it, and say it once.
 
     Calibration and evaluation look at the numbers; training knows the range from its statistics and reads nothing of a
     tensor of 8 bits. On another device than the CPU even its scale would have to be read, so training there decides nothing.
     Calibration and training also decide whether the largest number of each row is to be subtracted first.
     """
-    if runtime.is_tracing or op.input_end is None or x.scale is None:
-        return
-    if isinstance(x.scale, Tensor) and layer.training and CALIBRATION.get() is None:
-        return  # training on a device does not look at numbers there: calibration and evaluation do
-    reach = 2.0 ** (x.own_bits - 1) / x.scale_on_host
-    is_possible = reach > op.input_end
     calibration = CALIBRATION.get()
     is_training = layer.training and calibration is None
-    found = None
-    if is_possible and is_training and x.own_bits <= _NARROW:
-        found = Beyond(-reach, reach, op.input_end, is_seen=False)
-    elif is_possible and (is_training or not layer.subtracts_max):
-        found = _look(op, x)
-    can_subtract = op.last_axis is not None and _has_subtraction(runtime)
+    if not _may_look(x, call.runtime, is_training=is_training):
+        return
+    found = _beyond(call.op, x, layer, is_training=is_training)
+    can_subtract = call.op.last_axis is not None and _has_subtraction(call.runtime)
     if is_training or (calibration is not None and found is not None):
         layer.subtract_max(is_wanted=can_subtract and found is not None)
     if found is None:
         return
     is_news, layer.beyond = layer.beyond is None, found.joined(layer.beyond)
-    sentence = f"{name}: {layer.beyond}. {_remedy(op, layer, runtime, can_subtract=can_subtract)}"
+    sentence = f"{call.name}: {layer.beyond}. {_remedy(call.op, layer, call.runtime, can_subtract=can_subtract)}"
     if calibration is not None:
-        calibration.say(name, sentence)
+        calibration.say(call.name, sentence)
     elif is_news:
         warnings.warn(sentence, stacklevel=2)
+
+
+def _may_look(x: QTensor, runtime: Runtime, *, is_training: bool) -> bool:
+    return not runtime.is_tracing and not (is_training and isinstance(x.scale, Tensor))
+
+
+def _beyond(op: Op, x: QTensor, layer: FunctionalLayer, *, is_training: bool) -> Beyond | None:
+    """What leaves the device's format: by the scale where that tells it, else by a look at the numbers."""
+    assert op.input_end is not None  # the caller asked
+    reach = 2.0 ** (x.own_bits - 1) / x.scale_on_host
+    if reach <= op.input_end:
+        return None
+    if is_training and x.own_bits <= _NARROW:
+        return Beyond(-reach, reach, op.input_end, is_seen=False)
+    return _look(op, x) if is_training or not layer.subtracts_max else None
 
 
 def loss_of(layer: QuantizedBase) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,11 +24,12 @@ from linger.numeric.fixed import limits, round_half_up
 from linger.numeric.torch.kernel import carrier, integer_type
 from linger.numeric.torch.quantize import fake_quantize
 from linger.numeric.torch.scale import Scale, smallest
-from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import RUN_FIRST, OpCall, Runtime
+from linger.quantization.core.qtensor import QTensor, is_quantized, runtime_among
+from linger.quantization.core.runtime import RUN_FIRST, OpCall, Runtime, TorchFunction
 from linger.quantization.functions.constants import Kind, kind_of
 from linger.quantization.functions.functional import as_operand
 from linger.quantization.functions.functional_layer import begin_function
+from linger.quantization.functions.rewrites import Handler
 
 MASKED = -64.0
 """What is added to a score, from here down, means that it does not count; the device's softmax saturates here."""
@@ -36,11 +37,6 @@ MASKED = -64.0
 _MASK_BITS = 16
 _MAX_SHIFT = 30
 _PARAMETERS = (Kind.LEARNT, Kind.FROZEN)
-
-
-def is_quantized(value: Any) -> bool:
-    """A QTensor that no float op has written over."""
-    return isinstance(value, QTensor) and value.scale is not None
 
 
 # -- comparisons ------------------------------------------------------------------------------------------------
@@ -55,7 +51,7 @@ _KINDS = {
 _MIRRORED = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
 
 
-def _comparisons() -> dict[Any, str]:
+def _comparisons() -> dict[TorchFunction, str]:
     places = (torch, Tensor)
     found = [(getattr(p, n, None), kind) for kind, names in _KINDS.items() for n in names for p in places]
     return {function: kind for function, kind in found if function is not None}
@@ -64,7 +60,7 @@ def _comparisons() -> dict[Any, str]:
 COMPARISONS = _comparisons()
 
 
-def _compare(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
+def _compare(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: TorchFunction) -> object:
     del call
     if len(args) + len(kwargs) != 2 or "out" in kwargs:
         return NotImplemented
@@ -84,7 +80,6 @@ def _with_number(kind: str, x: QTensor, value: float) -> Tensor:
     if not x.is_integer:
         result: Tensor = compare(x.content, value)
         return result
-    assert x.scale is not None
     # torch compares with the number in float32
     steps = Fraction(float(np.float32(value))) * Fraction(x.scale) if math.isfinite(value) else None
     beyond = 1 << x.bits
@@ -101,21 +96,18 @@ def _with_number(kind: str, x: QTensor, value: float) -> Tensor:
     return found
 
 
-def _with_tensor(kind: str, x: QTensor, y: QTensor) -> Any:
-    assert x.scale is not None
-    assert y.scale is not None
+def _with_tensor(kind: str, x: QTensor, y: QTensor) -> object:
     compare = getattr(torch, kind)
-    if not (x.is_integer and y.is_integer):
-        return compare(x.dequantize().to(y.content.dtype), y.content) if not x.is_integer else NotImplemented
+    if not x.is_integer:
+        return compare(x.dequantize().to(y.content.dtype), y.content)
+    if not y.is_integer:
+        return NotImplemented
     finer = max(x.scale, y.scale)
-    shifts = [int(math.log2(finer / q.scale)) for q in (x, y) if q.scale]
+    shifts = [int(math.log2(finer / q.scale)) for q in (x, y)]
     if max(shifts) > _MAX_SHIFT:
         return NotImplemented
-    left, right = (
-        q.content.to(torch.int64) * 2**n if n else q.content.to(torch.int64)
-        for q, n in zip((x, y), shifts, strict=True)
-    )
-    return compare(left, right)
+    wide = [q.content.to(torch.int64) for q in (x, y)]
+    return compare(*(integers * 2**n if n else integers for integers, n in zip(wide, shifts, strict=True)))
 
 
 # -- choices --------------------------------------------------------------------------------------------------------
@@ -134,9 +126,8 @@ def select(call: OpCall, x: QTensor, y: QTensor, mask: Tensor, scale: Scale, bit
     return result
 
 
-def _at(q: QTensor, scale: Any, bits: int) -> Tensor:
+def _at(q: QTensor, scale: Scale, bits: int) -> Tensor:
     """The values of a tensor at a scale and width; unchanged where both hold them."""
-    assert q.scale is not None
     values = q.content.to(carrier(bits))
     is_known = not isinstance(scale, Tensor) and not isinstance(q.scale, Tensor)
     if is_known and scale >= q.scale and limits(bits)[1] / scale >= limits(q.bits)[1] / q.scale:
@@ -149,7 +140,6 @@ def fill(x: QTensor, mask: Tensor, value: float) -> QTensor | Refusal:
 
     A value that is no integer of x is one of 16 bits; −64 and less, down to −∞, is the lowest of them if it must.
     """
-    assert x.scale is not None
     if isinstance(x.scale, Tensor) and value in (0.0, -math.inf):
         return _fill_there(x, mask, value)
     runtime, scale, bits = x.runtime, x.scale_on_host, x.bits
@@ -200,52 +190,68 @@ def _integer_of(value: float, scale: float, bits: int) -> int | None:
     return nearest if low <= nearest <= high else None
 
 
-def _number(value: Any, runtime: Runtime) -> float | None:
-    """What is a number for an op: not what learns, or is a parameter that may learn."""
+def _number(value: object, runtime: Runtime) -> float | None:
+    """What is a number for an op: not what learns, or is a parameter that may learn, nor NaN or +∞."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return None if math.isnan(value) else float(value)
-    if not isinstance(value, Tensor) or isinstance(value, QTensor) or value.dim() or is_exporting():
+        number = float(value)
+    elif (
+        not isinstance(value, Tensor)
+        or isinstance(value, QTensor)
+        or value.dim()
+        or is_exporting()
+        or value.requires_grad
+        or kind_of(value, runtime) in _PARAMETERS
+    ):
         return None
-    return None if value.requires_grad or kind_of(value, runtime) in _PARAMETERS else float(value)
+    else:
+        return float(value) if float(value) != math.inf else None
+    return None if math.isnan(number) or number == math.inf else number
 
 
-def _masked_fill(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
+def _masked_fill(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: TorchFunction) -> object:
     del call
     given = dict(zip(("input", "mask", "value"), args, strict=False)) | kwargs
-    x: Any = given.get("input")
-    mask, value = given.get("mask"), given.get("value")
+    x, mask, value = (given.get(name) for name in ("input", "mask", "value"))
     if not is_quantized(x) or not isinstance(mask, Tensor) or x.runtime.frame is None:
         return NotImplemented
-    number = _number(value, x.runtime)
-    learnt = as_operand(value, x.runtime) if kind_of(value, x.runtime) in _PARAMETERS else None
-    if (learnt is None and number in (None, math.inf)) or mask.dtype != torch.bool:
-        return Refusal("its value is no number, or its mask no tensor of booleans")
-    result = fill(x, mask, cast(float, number)) if learnt is None else _choose(learnt, x, mask, x.runtime)
+    result = _filled_with(x, mask, value)
     if isinstance(result, Refusal) or not func.__name__.endswith("_"):
         return result
     return x.overwrite(result)
 
 
-def _where(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
+def _filled_with(x: QTensor, mask: Tensor, value: object) -> QTensor | Refusal:
+    """x with a number, or with a parameter that may learn, where the mask is set."""
+    number = _number(value, x.runtime)
+    learnt = as_operand(value, x.runtime) if kind_of(value, x.runtime) in _PARAMETERS else None
+    if mask.dtype == torch.bool and learnt is not None:
+        return _choose(learnt, x, mask, x.runtime)
+    if mask.dtype != torch.bool or number is None:
+        return Refusal("its value is no number, or its mask no tensor of booleans")
+    return fill(x, mask, number)
+
+
+def _where(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: TorchFunction) -> object:
     del call
-    given = dict(zip(("condition", "input", "other"), args, strict=False)) | kwargs
-    if func is Tensor.where:
-        given = dict(zip(("input", "condition", "other"), args, strict=False)) | kwargs
-    mask = given.get("condition")
-    x, y = (given.get(name) for name in ("input", "other"))
+    names = ("input", "condition", "other") if func is Tensor.where else ("condition", "input", "other")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    mask, x, y = given.get("condition"), given.get("input"), given.get("other")
     if not isinstance(mask, Tensor) or isinstance(mask, QTensor) or mask.dtype != torch.bool or x is None:
         return NotImplemented
-    runtime = next(q.runtime for q in (x, y) if isinstance(q, QTensor))
-    if runtime.frame is None:
-        return Refusal("outside the model")
-    for tensor, other, chosen in ((x, y, None), (y, x, mask)):
+    runtime = runtime_among((x, y))
+    return Refusal("outside the model") if runtime.frame is None else _chosen(x, y, mask, runtime)
+
+
+def _chosen(x: object, y: object, mask: Tensor, runtime: Runtime) -> QTensor | Refusal:
+    """x where the mask is set, y elsewhere; where one of them is a number, the other keeps its format if it can."""
+    for tensor, other in ((x, y), (y, x)):
         number = _number(other, runtime)
-        if isinstance(tensor, QTensor) and is_quantized(tensor) and number is not None and number != math.inf:
-            return fill(tensor, ~mask if chosen is None else chosen, number)
-    operands = [as_operand(value, runtime) for value in (x, y)]
-    if operands[0] is None or operands[1] is None:
+        if is_quantized(tensor) and number is not None:
+            return fill(tensor, ~mask if tensor is x else mask, number)
+    left, right = as_operand(x, runtime), as_operand(y, runtime)
+    if left is None or right is None:
         return Refusal("an operand is a float tensor; let a quantised layer produce it")
-    return _choose(operands[0], operands[1], mask, runtime)
+    return _choose(left, right, mask, runtime)
 
 
 def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime) -> QTensor:
@@ -290,14 +296,14 @@ def _pair(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[QTensor, Tenso
     return (x, other) if is_quantized(x) and is_other and x.runtime.frame is not None else None
 
 
-def _kept_or_written(func: Any, args: tuple[Any, ...], result: QTensor | Refusal) -> Any:
+def _kept_or_written(func: TorchFunction, args: tuple[Any, ...], result: QTensor | Refusal) -> object:
     is_in_place = func.__name__ in ("__iadd__", "__imul__") or (
         func.__name__.endswith("_") and "__" not in func.__name__
     )
     return args[0].overwrite(result) if is_in_place and isinstance(result, QTensor) else result
 
 
-def _times(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
+def _times(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: TorchFunction) -> object:
     """Booleans, and a buffer of zeros and ones, are masks; a parameter is a factor, whatever it holds just now."""
     del call
     found = _pair(args, kwargs)
@@ -313,7 +319,7 @@ def _times(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) 
     return _kept_or_written(func, args, fill(x, other == 0, 0.0))
 
 
-def _plus(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Any:
+def _plus(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: TorchFunction) -> object:
     """What learns is a summand, and so is a parameter that masks nothing: it may have learnt before, or learn later."""
     del call
     found = _pair(args, kwargs)
@@ -333,11 +339,11 @@ def _plus(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -
     return _kept_or_written(func, args, fill(x, other <= MASKED, -math.inf))
 
 
-def _both(*names: str) -> list[Any]:
+def _both(*names: str) -> list[TorchFunction]:
     return [getattr(place, name) for name in names for place in (torch, Tensor) if hasattr(place, name)]
 
 
-MASKS: dict[Any, Callable[..., Any]] = {
+MASKS: dict[TorchFunction, Handler] = {
     **dict.fromkeys(COMPARISONS, _compare),
     **dict.fromkeys(_both("masked_fill", "masked_fill_"), _masked_fill),
     **dict.fromkeys(_both("where"), _where),

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
-_Count = Callable[[Sequence[Any], Mapping[str, Any], Any], int]
+_Count = Callable[[Sequence[Any], Mapping[str, Any], Tensor], int]
 
 
-def multiplications(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+def multiplications(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> int:
     """Multiply-accumulates of one call of a torch function; 0 for a function that multiplies no matrices.
 
     >>> import torch
@@ -24,7 +24,7 @@ def multiplications(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], r
     24
     """
     count = _COUNTS.get(name.strip("_"))
-    return 0 if count is None else count(args, kwargs, result)
+    return 0 if count is None else count(args, kwargs, cast(Tensor, result))
 
 
 def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], index: int, *names: str) -> Any:
@@ -37,37 +37,37 @@ def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], index: int, *names
 def _over_last_axis(index: int, *names: str) -> _Count:
     """Every output is a sum over the last axis of this argument."""
 
-    def count(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+    def count(args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> int:
         return int(result.numel() * _argument(args, kwargs, index, *names).shape[-1])
 
     return count
 
 
-def _batched_sum(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+def _batched_sum(args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> int:
     """addbmm adds up the products of a whole batch."""
     first = _argument(args, kwargs, 1, "batch1")
     return int(result.numel() * first.shape[-1] * first.shape[0])
 
 
-def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> int:
     """Each output takes in/group·taps products."""
     return int(result.numel() * math.prod(_argument(args, kwargs, 1, "weight").shape[1:]))
 
 
-def _transposed_convolution(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+def _transposed_convolution(args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> int:
     """Each input gives out/group·taps products."""
     del result
     x, weight = _argument(args, kwargs, 0, "input"), _argument(args, kwargs, 1, "weight")
     return int(x.numel() * math.prod(weight.shape[1:]))
 
 
-def _bilinear(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+def _bilinear(args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> int:
     """Both inputs over their last axes: x1·W, then ·x2."""
     weight = _argument(args, kwargs, 2, "weight")
     return int(result.numel() * (weight.shape[1] * weight.shape[2] + weight.shape[2]))
 
 
-def _recurrent(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+def _recurrent(args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> int:
     """Every weight matrix once per time step and sequence: (data, state, weights, …) or (data, sizes, state, weights, …)."""
     del kwargs, result
     data, second = args[:2]
@@ -76,7 +76,7 @@ def _recurrent(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> i
     return int(math.prod(data.shape[:-1]) * sum(w.numel() for w in args[3 if is_packed else 2] if w.dim() == 2))
 
 
-def _recurrent_cell(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+def _recurrent_cell(args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> int:
     """Both weight matrices once per row of the batch."""
     x = _argument(args, kwargs, 0, "input")
     weights = (_argument(args, kwargs, 2, "w_ih"), _argument(args, kwargs, 3, "w_hh"))
@@ -84,13 +84,13 @@ def _recurrent_cell(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any)
     return int(math.prod(x.shape[:-1]) * sum(w.numel() for w in weights))
 
 
-def _attention(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+def _attention(args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> int:
     """q·kᵀ over the width of a head, then its product with v."""
     q, k = _argument(args, kwargs, 0, "query"), _argument(args, kwargs, 1, "key")
     return int(math.prod(q.shape) * k.shape[-2] + result.numel() * k.shape[-2])
 
 
-def _attention_with_projections(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+def _attention_with_projections(args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> int:
     """Three projections in, attention over all heads, one projection out; inputs are [length, batch, width]."""
     del result
     q, k, v = (_argument(args, kwargs, i, name) for i, name in enumerate(("query", "key", "value")))
@@ -99,7 +99,7 @@ def _attention_with_projections(args: Sequence[Any], kwargs: Mapping[str, Any], 
     return int(projections + 2 * q.numel() * keys)
 
 
-def _einsum(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+def _einsum(args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> int:
     """Every output is a sum over the labels that it lacks."""
     del kwargs
     if not isinstance(args[0], str):
@@ -116,7 +116,7 @@ def _einsum(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
     return int(result.numel() * products * math.prod(n for label, n in sizes.items() if label not in kept))
 
 
-def _tensordot(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+def _tensordot(args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> int:
     """√(|a|·|b|/|result|) terms in each sum: |a| = outside·terms, |b| = terms·outside."""
     a, b = _argument(args, kwargs, 0, "a"), _argument(args, kwargs, 1, "b")
     return math.isqrt(a.numel() * b.numel() * result.numel())

@@ -29,9 +29,6 @@ from linger.quantization.functions.functional_layer import FunctionalLayer, begi
 SCALE = 2.0**FRACTION
 """Scale of the normalised numbers, which the weight multiplies."""
 
-NAMES = frozenset({"LayerNormInt", "GroupNormInt"})
-"""Ops whose calls take a weight and a bias, or neither."""
-
 PARAMETER_BITS = 16
 """Width of a norm's weight."""
 
@@ -72,12 +69,7 @@ def run_norm(
     op = call.op
     scale_x = q.scale if layer.is_observing else q.scale_on_host
     _refuse_long_lines(q, frozen, settings, call.name)
-    parameters = [frozen.weight, cast(Tensor, frozen.bias).to(frozen.weight.dtype)]
-    has_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in (q.content, *parameters))
-    real = None
-    if call.is_learning or (has_gradient and not call.runtime.is_tracing):
-        contents = [q.content.to(parameters[0].dtype), *parameters]
-        real = RealTwin(op).real_result(contents, settings=settings)
+    real = _real_result(call, q, frozen, settings)
     if call.is_learning and real is not None:
         layer.observe("o", real, call.name, is_relu=is_relu)
     scale_o = layer.scale_of("o", bits, call.name, at_most=cast(Any, op.limit)([scale_x, frozen.scale_w]))
@@ -97,11 +89,21 @@ def run_norm(
         kernel = TorchKernel(device=q.content.device)
         exact = op.body(kernel, q.content * q.scale, *integers, **op.complete(attributes)) / scale_o
     values = to_carrier(exact, bits)
-    if has_gradient and real is not None:
+    if real is not None and real.requires_grad:
         values = values + to_carrier(real - real.detach(), bits)  # the difference is exactly zero
     result = QTensor(values, scale_o, bits, call.runtime)
     call.record(result, (q, frozen), attributes)
     return result
+
+
+def _real_result(call: OpCall, q: QTensor, frozen: Frozen, settings: Mapping[str, Any]) -> Tensor | None:
+    """The real function at the same operands, where a range or a gradient needs it."""
+    parameters = [frozen.weight, cast(Tensor, frozen.bias).to(frozen.weight.dtype)]
+    has_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in (q.content, *parameters))
+    if not call.is_learning and (call.runtime.is_tracing or not has_gradient):
+        return None
+    contents = [q.content.to(parameters[0].dtype), *parameters]
+    return RealTwin(call.op).real_result(contents, settings=settings)
 
 
 def affine_of(binding: Binding, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Affine:
@@ -112,7 +114,7 @@ def affine_of(binding: Binding, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     return Affine(weight, given.get("bias"), count)
 
 
-def why_float(x: Any, settings: Mapping[str, Any], affine: Affine) -> str:
+def why_float(x: object, settings: Mapping[str, Any], affine: Affine) -> str:
     """Why a call of a norm cannot be computed as integers; empty if it can."""
     if not isinstance(x, QTensor) or x.scale is None:
         return "its input is a float tensor; let a quantised layer produce it"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from linger.numeric.torch.quantize import fake_quantize
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import TorchFunction
 
 _NAMES = [
     "reshape",
@@ -49,29 +50,38 @@ _NAMES = [
     "broadcast_to",
     "adjoint",
 ]
+_IN_PLACE_VIEWS = [
+    "squeeze_",
+    "unsqueeze_",
+    "transpose_",
+    "t_",
+    "resize_",
+    "resize_as_",
+    "swapaxes_",
+    "swapdims_",
+    "as_strided_",
+]
 
-_IN_PLACE_VIEWS = ["squeeze_", "unsqueeze_", "transpose_", "t_", "resize_", "resize_as_", "swapaxes_", "swapdims_"]
-_IN_PLACE_VIEWS += ["as_strided_"]
 
-
-def _collect(names: list[str]) -> frozenset[Any]:
+def _collect(names: list[str]) -> frozenset[TorchFunction]:
     found = [getattr(place, name) for name in names for place in (torch, Tensor) if hasattr(place, name)]
     return frozenset(found)
 
 
 # torch.export calls the op itself where an index is a size that it does not know
-MOVES = _collect(_NAMES) | {Tensor.__getitem__, torch.ops.aten.slice, torch.ops.aten.select}
+MOVES = _collect(_NAMES) | frozenset[TorchFunction]((Tensor.__getitem__, torch.ops.aten.slice, torch.ops.aten.select))
 IN_PLACE_VIEWS = _collect(_IN_PLACE_VIEWS)
-TRANSPOSES = frozenset(getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH"))
-DROPOUTS = frozenset(
-    {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout}
-    | {torch.feature_dropout, torch.alpha_dropout}
+TRANSPOSES: frozenset[TorchFunction] = frozenset(getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH"))
+DROPOUTS = _collect(["dropout", "feature_dropout", "alpha_dropout"]) | frozenset[TorchFunction](
+    (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
 )
-CONVERSIONS = frozenset({Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.float, Tensor.type_as, Tensor.pin_memory})
+CONVERSIONS: frozenset[TorchFunction] = frozenset(
+    {Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.float, Tensor.type_as, Tensor.pin_memory}
+)
 ALL = MOVES | DROPOUTS | CONVERSIONS
 
 
-def move(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def move(func: TorchFunction, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     """Apply a moving function to the content."""
     result = func(x.content, *args, **kwargs)
     if isinstance(result, Tensor):
@@ -79,7 +89,7 @@ def move(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return type(result)(x.like(part) for part in result)
 
 
-def convert(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def convert(func: TorchFunction, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     """.to(device) and .float() leave the numbers as they are; another type asks for real values."""
     result = func(x.dequantize(), *args, **kwargs)
     if x.is_integer:
@@ -87,7 +97,7 @@ def convert(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]
     return x.like(result) if result.dtype == x.content.dtype else result
 
 
-def drop(func: Any, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> QTensor:
+def drop(func: TorchFunction, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> QTensor:
     """Dropout: nothing in evaluation; in training the survivors, scaled up, are rounded to the same grid."""
     kwargs = {k: v for k, v in kwargs.items() if k != "inplace"}
     if x.is_integer:

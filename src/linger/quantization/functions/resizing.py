@@ -11,7 +11,8 @@ numbers of `linger.numeric`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from linger.numeric.curves.interpolation import WEIGHT_BITS
 from linger.numeric.fixed import WindowRun, adaptive_runs
 from linger.quantization.core.compute import compute
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import TorchFunction
 
 MOST_POOLS = 64
 """More slices than this are not worth their nodes."""
@@ -32,12 +34,51 @@ _LARGEST_RATIO = 1 << 20
 
 _ONE = 1 << WEIGHT_BITS
 
-_POOLS: dict[Any, Any] = {F.adaptive_avg_pool2d: F.avg_pool2d, F.adaptive_max_pool2d: F.max_pool2d}
+_POOLS: dict[TorchFunction, TorchFunction] = {
+    F.adaptive_avg_pool2d: F.avg_pool2d,
+    F.adaptive_max_pool2d: F.max_pool2d,
+}
+
+Size = Any
+"""The size of an axis: a number; in a trace a tensor, in torch.export a symbol, with which one computes alike."""
+
+Sizes = Size | Sequence[Size]
+"""One for both axes of a picture, or one for each; None where an axis keeps its own."""
+
+Run = Callable[[TorchFunction, tuple[Any, ...]], Tensor]
+"""Calls a torch function from within one on quantised tensors."""
 
 
-def pool_runs(x: Any, output_size: Any) -> tuple[list[WindowRun], list[WindowRun]] | None:
+def pair(sizes: Sizes) -> tuple[Size, ...]:
+    """One number for each axis of a picture, as far as they are given."""
+    return tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes, sizes)
+
+
+@dataclass(frozen=True)
+class Interpolation:
+    """The settings of a call of F.interpolate or F.upsample, in torch's order."""
+
+    size: Sizes | None = None
+    scale_factor: Sizes | None = None
+    mode: str = "nearest"
+    align_corners: bool | None = None
+    recompute_scale_factor: bool | None = None
+    antialias: bool = False
+
+    @property
+    def is_nearest(self) -> bool:
+        """Whether it takes the nearest pixel."""
+        return self.mode in ("nearest", "nearest-exact")
+
+    @property
+    def picks_pixels(self) -> bool:
+        """Whether it does so with settings that torch accepts."""
+        return self.is_nearest and self.align_corners is None and not self.antialias
+
+
+def pool_runs(x: Tensor, output_size: Sizes) -> tuple[list[WindowRun], list[WindowRun]] | None:
     """Runs of rows and of columns; None where there are too many, or where torch has something to complain about."""
-    wanted = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size, output_size)
+    wanted = pair(output_size)
     if x.dim() != 4 or len(wanted) != 2:
         return None
     sides = [int(n) for n in x.shape[-2:]]
@@ -48,7 +89,7 @@ def pool_runs(x: Any, output_size: Any) -> tuple[list[WindowRun], list[WindowRun
     return (rows, columns) if len(rows) * len(columns) <= MOST_POOLS else None
 
 
-def pool_adaptively(func: Any, x: Any, output_size: Any, run: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
+def pool_adaptively(func: TorchFunction, x: Tensor, output_size: Sizes, run: Run) -> Tensor | None:
     """The pooling as other calls, each made by `run(function, arguments)`; None if there is no such form."""
     found = pool_runs(x, output_size)
     if found is None:
@@ -58,13 +99,13 @@ def pool_adaptively(func: Any, x: Any, output_size: Any, run: Callable[[Any, tup
     return _join(bands, -2, run)
 
 
-def _pooled(pool: Any, x: Any, row: WindowRun, column: WindowRun, run: Callable[..., Any]) -> Any:
+def _pooled(pool: TorchFunction, x: Tensor, row: WindowRun, column: WindowRun, run: Run) -> Tensor:
     if (row.start, column.start) != (0, 0) or (row.end, column.end) != tuple(x.shape[-2:]):
         x = run(torch.Tensor.__getitem__, (x, (..., slice(row.start, row.end), slice(column.start, column.end))))
     return run(pool, (x, (row.size, column.size), (row.stride, column.stride)))
 
 
-def _join(parts: list[Any], axis: int, run: Callable[..., Any]) -> Any:
+def _join(parts: list[Tensor], axis: int, run: Run) -> Tensor:
     return parts[0] if len(parts) == 1 else run(torch.cat, (parts, axis))
 
 
@@ -73,25 +114,25 @@ ADAPTIVE = frozenset(_POOLS)
 
 
 # -- open sizes -----------------------------------------------------------------------------------------------
-def run_openly(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> QTensor | None:
+def run_openly(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> QTensor | None:
     """The function in a form that is right at every size; None if it has none, or needs none."""
     form = _FORMS.get(func)
     return None if form is None else form(*args, **kwargs)
 
 
-def _averaged(x: QTensor, output_size: Any) -> QTensor | None:
+def _averaged(x: QTensor, output_size: Sizes) -> QTensor | None:
     if x.dim() != 4:
         return None
-    (height, rows), (width, columns) = zip(x.content.shape[2:], _wanted(output_size), strict=True)
+    (height, rows), (width, columns) = zip(x.content.shape[2:], pair(output_size), strict=True)
     operands = [x, _membership(x, height, rows), _membership(x, width, columns)]
     attributes = {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
     return _computed("iqAdaptiveAvgPool", x, operands, attributes)
 
 
-def _largest(x: QTensor, output_size: Any, return_indices: bool = False) -> QTensor | None:  # noqa: FBT001, FBT002 - torch's signature
+def _largest(x: QTensor, output_size: Sizes, return_indices: bool = False) -> QTensor | None:  # noqa: FBT001, FBT002 - torch's signature
     if return_indices or x.dim() != 4:
         return None
-    for axis, count in zip((2, 3), _wanted(output_size), strict=True):
+    for axis, count in zip((2, 3), pair(output_size), strict=True):
         if count is not None:
             x = _largest_along(x, axis, count)
     return x
@@ -112,41 +153,29 @@ def _largest_along(x: QTensor, axis: int, count: int) -> QTensor:
     return found.like(found.content.squeeze(axis + 1))
 
 
-def _interpolated(
-    x: QTensor,
-    size: Any = None,
-    scale_factor: Any = None,
-    mode: str = "nearest",
-    align_corners: Any = None,
-    recompute_scale_factor: Any = None,
-    antialias: Any = False,  # noqa: FBT002 - torch's signature
-) -> QTensor | None:
-    is_known = mode in ("nearest", "nearest-exact") or (mode == "bilinear" and x.dim() == 4)
-    if not is_known or antialias or x.dim() < 3 or _repeats(x, mode, scale_factor):
+def _interpolated(x: QTensor, *args: Any, **kwargs: Any) -> QTensor | None:
+    wanted = Interpolation(*args, **kwargs)
+    if wanted.antialias or x.dim() < 3 or _repeats(x, wanted):
         return None
-    steps = _steps(x, size, scale_factor)
+    steps = _steps(x, wanted) if wanted.is_nearest or (wanted.mode == "bilinear" and x.dim() == 4) else None
     if steps is None:
         return None
-    forgets = bool(recompute_scale_factor)
-    if mode != "bilinear":
+    if wanted.is_nearest:
         content = x.content
         for axis, (new, factor) in enumerate(steps, start=2):
-            places = _nearest(content, axis, new, None if forgets else factor, is_exact=mode == "nearest-exact")
+            places = _nearest(content, axis, new, factor, is_exact=wanted.mode == "nearest-exact")
             content = content.index_select(axis, places)
         return x.like(content)
-    weights = [
-        _linear(x.content, axis, new, None if forgets else factor, align_corners=bool(align_corners))
-        for axis, (new, factor) in enumerate(steps, start=2)
-    ]
+    align_corners = bool(wanted.align_corners)
+    weights = [_linear(x.content, axis, *step, align_corners=align_corners) for axis, step in enumerate(steps, start=2)]
     attributes = {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
     return _computed("iqInterpolate", x, [x, *weights], attributes)
 
 
-def _repeats(x: QTensor, mode: str, scale_factor: Any) -> bool:
+def _repeats(x: QTensor, wanted: Interpolation) -> bool:
     """Whether every pixel of a picture is repeated a whole number of times, which needs no places."""
-    factors = scale_factor if isinstance(scale_factor, (tuple, list)) else [scale_factor]
-    are_whole = all(isinstance(f, (int, float)) and f >= 1 and f == int(f) for f in factors)
-    return mode != "bilinear" and x.dim() == 4 and are_whole
+    are_whole = all(isinstance(f, (int, float)) and f >= 1 and f == int(f) for f in pair(wanted.scale_factor))
+    return wanted.is_nearest and x.dim() == 4 and are_whole
 
 
 def _computed(name: str, x: QTensor, operands: list[Any], attributes: dict[str, Any]) -> QTensor:
@@ -156,16 +185,12 @@ def _computed(name: str, x: QTensor, operands: list[Any], attributes: dict[str, 
     return made
 
 
-def _wanted(output_size: Any) -> tuple[int | None, int | None]:
-    return tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size, output_size)
-
-
-def _quotient(a: Any, b: Any) -> Any:
+def _quotient(a: Size, b: Size) -> Size:
     """⌊a/b⌋ of whole numbers that are not negative."""
     return torch.div(a, b, rounding_mode="trunc") if isinstance(a, Tensor) or isinstance(b, Tensor) else a // b
 
 
-def _membership(x: QTensor, side: Any, count: Any) -> Tensor:
+def _membership(x: QTensor, side: Size, count: Size | None) -> Tensor:
     """[side, count]: 1 where ⌊i·side/count⌋ ≤ pixel < ⌈(i + 1)·side/count⌉, written without a division."""
     count = side if count is None else count
     pixel = torch.arange(side, device=x.content.device)[:, None]
@@ -174,26 +199,36 @@ def _membership(x: QTensor, side: Any, count: Any) -> Tensor:
     return is_inside.to(torch.int16)
 
 
-def _steps(x: QTensor, size: Any, scale_factor: Any) -> list[tuple[Any, float | None]] | None:
-    """The new size of each axis behind the channels, and the factor that was given; None where they are no such thing."""
-    count = x.dim() - 2
-    if (size is None) == (scale_factor is None):
+def _steps(x: QTensor, wanted: Interpolation) -> list[tuple[Size, float | None]] | None:
+    """The new size of each axis behind the channels, and the factor that decides about places; None if they are wrong."""
+    old = x.content.shape[2:]
+    if (wanted.size is None) == (wanted.scale_factor is None):
         return None
-    if size is not None:
-        sizes = list(size) if isinstance(size, (tuple, list)) else [size] * count
-        return [(new, None) for new in sizes] if len(sizes) == count else None
-    factors = list(scale_factor) if isinstance(scale_factor, (tuple, list)) else [scale_factor] * count
-    if len(factors) != count or any(isinstance(f, Tensor) or max(_ratio(f)) > _LARGEST_RATIO for f in factors):
+    if wanted.size is not None:
+        sizes = _per_axis(wanted.size, len(old))
+        return [(new, None) for new in sizes] if len(sizes) == len(old) else None
+    factors = _per_axis(wanted.scale_factor, len(old))
+    if len(factors) != len(old) or not all(map(_is_exact, factors)):
         return None
-    news = [_quotient(old * _ratio(f)[0], _ratio(f)[1]) for old, f in zip(x.content.shape[2:], factors, strict=True)]
-    return [(new, float(f)) for new, f in zip(news, factors, strict=True)]
+    news = [_quotient(side * _ratio(f)[0], _ratio(f)[1]) for side, f in zip(old, factors, strict=True)]
+    used = [None] * len(old) if wanted.recompute_scale_factor else [float(f) for f in factors]
+    return list(zip(news, used, strict=True))
+
+
+def _per_axis(sizes: Sizes, count: int) -> list[Size]:
+    return list(sizes) if isinstance(sizes, (tuple, list)) else [sizes] * count
+
+
+def _is_exact(factor: Size) -> bool:
+    """Whether a factor is a number whose products with sizes are exact."""
+    return not isinstance(factor, Tensor) and max(_ratio(factor)) <= _LARGEST_RATIO
 
 
 def _ratio(factor: float) -> tuple[int, int]:
     return float(factor).as_integer_ratio()
 
 
-def _nearest(content: Tensor, axis: int, new: Any, factor: float | None, *, is_exact: bool) -> Tensor:
+def _nearest(content: Tensor, axis: int, new: Size, factor: float | None, *, is_exact: bool) -> Tensor:
     """`interpolation.nearest_places` of a size that may be open: float32, as torch computes it."""
     old = content.shape[axis]
     step = _single(old, content) / _single(new, content)
@@ -205,7 +240,7 @@ def _nearest(content: Tensor, axis: int, new: Any, factor: float | None, *, is_e
     return torch.minimum(places.to(torch.int64), _whole(old, content) - 1)
 
 
-def _linear(content: Tensor, axis: int, new: Any, factor: float | None, *, align_corners: bool) -> Tensor:
+def _linear(content: Tensor, axis: int, new: Size, factor: float | None, *, align_corners: bool) -> Tensor:
     """`interpolation.linear_weights` of a size that may be open, turned: [old, new], in whole numbers throughout."""
     old = content.shape[axis]
     place, pixel = (torch.arange(n, device=content.device) for n in (new, old))
@@ -225,18 +260,18 @@ def _linear(content: Tensor, axis: int, new: Any, factor: float | None, *, align
     return made.to(torch.int16)
 
 
-def _whole(size: Any, like: Tensor) -> Tensor:
+def _whole(size: Size, like: Tensor) -> Tensor:
     """A size as a tensor of the trace."""
     if isinstance(size, Tensor):
         return size.reshape(1)
     return torch.full((1,), size, dtype=torch.int64, device=like.device)
 
 
-def _single(size: Any, like: Tensor) -> Tensor:
+def _single(size: Size, like: Tensor) -> Tensor:
     return _whole(size, like).to(torch.float32)
 
 
-_FORMS: dict[Any, Callable[..., QTensor | None]] = {
+_FORMS: dict[TorchFunction, Callable[..., QTensor | None]] = {
     F.adaptive_avg_pool2d: _averaged,
     F.adaptive_max_pool2d: _largest,
     F.interpolate: _interpolated,

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import is_exporting
 
 from linger.constraint.batch_norm import batch_momentum, batch_statistics
 from linger.constraint.limits import clamp
@@ -96,8 +95,9 @@ class BatchNormLayer(QuantLayer):
     def _sources(self) -> list[Tensor | None]:
         return [cast("Tensor | None", self.weight), self.bias, self.running_mean, self.running_var]
 
-    def _macs(self, q: QTensor, y: Tensor) -> int:  # noqa: ARG002 - as of other layers
-        return 0 if is_exporting() else int(y.numel())  # one product each
+    @property
+    def _taps(self) -> int:
+        return 1
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # checkpoints of torch before 0.4.1 do not count batches

@@ -22,11 +22,8 @@ from linger.constraint.marks import Widths
 from linger.constraint.normalized import output_padding
 from linger.dialect import Op, Refusal
 from linger.errors import UsageError, listing
-from linger.numeric.torch.exact import run_product
 from linger.numeric.torch.kernel import integer_type
-from linger.numeric.torch.quantize import fake_quantize, round_weight
-from linger.numeric.torch.scale import Scale, may_saturate
-from linger.ops.fast.twin import product_twin
+from linger.numeric.torch.scale import Scale
 from linger.quantization.core.frozen import (
     Frozen,
     Ready,
@@ -38,11 +35,10 @@ from linger.quantization.core.frozen import (
     make_frozen,
     make_ready,
     round_bias,
-    round_output,
 )
-from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
+from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
 from linger.quantization.core.runtime import RUN_FIRST, OpCall, OpRecord, Runtime, TorchFunction
-from linger.quantization.core.statistics import QuantizedBase, weight_scale
+from linger.quantization.core.statistics import QuantizedBase, accumulate
 from linger.quantization.functions.dispatch import bindings_by_path, pool_slices
 from linger.quantization.functions.functional import constants_of, run_functional
 from linger.quantization.functions.resizing import ADAPTIVE
@@ -68,14 +64,14 @@ class QuantLayer(QuantizedBase):
     ) -> None:
         has_weight = "w" in op.inputs
         super().__init__(
-            ("x", "w", "o") if has_weight else ("x", "o") if op.limit or op.name == "AvgPool2dInt" else ("x",)
+            ("x", "w", "o") if has_weight else ("x", "o") if op.limit or op.has_attribute("scale_o") else ("x",)
         )
         self.op_name = op.name
         self._op, self._has_weight = op, has_weight
         self.is_lookup = op.inputs[0] == "w"
         self.geometry = dict(geometry)
         # of a transposed convolution, whose weights are [in, out/groups, …]
-        self.transposed_groups: int | None = geometry["group"] if "output_padding" in geometry else None
+        self.transposed_groups: int | None = geometry["group"] if op.is_transposed else None
         self.widths = widths
         self.runtime = runtime
         self.is_ahead_of_relu = False
@@ -177,20 +173,23 @@ class QuantLayer(QuantizedBase):
 
     def _quantized(self, x: Tensor) -> QTensor:
         """The input in the layer's width. Its range is observed, or follows from the scale that it has."""
-        bits, is_observing = self.widths.data, self.is_observing
-        is_real = not isinstance(x, QTensor) or x.scale is None
-        if is_real or (isinstance(x, QTensor) and x.bits > bits):  # what is too wide gets a scale that fits its values
-            if is_observing and self.input_range == "adopted":
-                self.write("running_x", 0.0)
-            self.input_range = "own"
-        if not isinstance(x, QTensor) or is_real:
-            return self.quantize(unwrap(x), bits, self.runtime, self.path)
-        q = self.requantize(x, bits, self.runtime, self.path)
+        bits, runtime = self.widths.data, self.runtime
+        if not is_quantized(x):
+            self._own_input_range()
+            return self.quantize(unwrap(x), bits, runtime, self.path)
+        if x.bits > bits:
+            self._own_input_range()  # what is too wide gets a scale that fits its values
+        q = self.requantize(x, bits, runtime, self.path)
         # a layer that also gets float inputs (it may be called twice) keeps their range
-        if self.input_range != "own" and is_observing and self.runtime.emitter is None:
+        if self.input_range != "own" and self.is_observing and runtime.emitter is None:
             self.input_range = "adopted"
             self.adopt_range(q)
         return q
+
+    def _own_input_range(self) -> None:
+        if self.input_range == "adopted" and self.is_observing:
+            self.write("running_x", 0.0)
+        self.input_range = "own"
 
     def _pad(self, q: QTensor) -> QTensor:
         """The input of a convolution with the border that its padding_mode asks for; zeros are the convolution's own."""
@@ -256,16 +255,13 @@ class QuantLayer(QuantizedBase):
             y, scale_w = self._learn_batch_norm(q, geometry)
         else:
             y, scale_w = self._learn_product(q, geometry, *self._limited_parts())
-        is_relu, bits = self.is_ahead_of_relu, self.widths.output
-        seen = self.observe("o", y, call.name, is_relu=is_relu)
-        scale_o = self.scale_of("o", bits, call.name, at_most=q.scale * scale_w)
-        is_fused = is_relu and self.training
-        can_saturate = may_saturate(seen, scale_o, bits) or (is_relu and not is_fused)
-        values = fake_quantize(
-            to_carrier(y, bits), scale_o, bits, is_relu=is_fused, can_saturate=can_saturate, is_owned=True
-        )
-        call.note(macs=self._macs(q, y))
-        return QTensor(values, scale_o, bits, self.runtime, is_nonnegative=is_fused)
+        bits, is_relu = self.widths.output, self.is_ahead_of_relu
+        return self.learn_output(call, q, y, scale_w, bits, taps=self._taps, is_relu=is_relu)
+
+    @property
+    def _taps(self) -> int:
+        """Products in each sum."""
+        return self.weight.shape[1:].numel()
 
     def _learn_product(
         self, q: QTensor, geometry: Mapping[str, Any], weight: Tensor, factor: Tensor | None, bias: Tensor | None
@@ -273,19 +269,19 @@ class QuantLayer(QuantizedBase):
         """The product with rounded parameters, and the scale of the weights."""
         integers, scale_w = self._round_weight(weight, factor, bias, q.scale)
         bias_q = None if bias is None else round_bias(bias, q.scale * scale_w)
-        return self._product(q.content, integers * (1.0 / scale_w), bias_q, geometry), scale_w
+        return accumulate(self._op, geometry, q.content, integers * (1.0 / scale_w), bias_q), scale_w
 
     def _learn_batch_norm(self, q: QTensor, geometry: Mapping[str, Any]) -> tuple[Tensor, Scale]:
         """Batch norm of one convolution; where a folded parameter is beyond its limit, a second one with limited ones.
 
         The statistics are always those of the unlimited convolution, so they do not move with the limits.
         """
-        assert self.bn is not None
+        assert self.bn is not None  # the caller asked
         factor = learning_factor(self.bn)
         integers, scale_w = self._round_weight(self.weight, factor, None, q.scale)
         # batch norm cancels a common gain, so the integers need not be scaled back; but its eps must be a number
         weight, gain = (integers * (1.0 / scale_w), 1.0) if isinstance(scale_w, Tensor) else (integers, scale_w)
-        z = self._product(q.content, weight, None, geometry)
+        z = accumulate(self._op, geometry, q.content, weight, None)
         y = normalize_folded(z, self.bias, self.bn, factor, gain=gain)
         limits_kept, bits = self.limited_to, self.widths.parameter
         if limits_kept.weight is None and limits_kept.bias is None:
@@ -296,11 +292,6 @@ class QuantLayer(QuantizedBase):
         if exceeds((widest, bound), (weight, bound), (bias, limits_kept.bias)):
             return self._learn_product(q, geometry, *limit_parameters(limits_kept, bits, weight, None, bias))
         return y, scale_w
-
-    def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Mapping[str, Any]) -> Tensor:
-        bias = None if bias is None else bias.to(x.dtype)
-        result: Tensor = product_twin(self._op).accumulate(x, weight.to(x.dtype), bias, geometry)
-        return result
 
     # -- parameters -------------------------------------------------------------------------------------
     def largest_range(self, name: str) -> float:
@@ -320,52 +311,25 @@ class QuantLayer(QuantizedBase):
 
     def _round_weight(
         self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale
-    ) -> tuple[Tensor, Any]:
-        """Integer weights and their scale, lowered where the int32 bias at scale_x·scale_w would not fit."""
-
-        def choose_scale(largest: Scale) -> Scale:
-            scale = weight_scale(largest, self.widths.parameter, bias, scale_x, self.path)
-            self.write("running_w", largest)
-            self.write("scale_w", scale)
-            return scale
-
+    ) -> tuple[Tensor, Scale]:
+        """Integer weights and their scale; `factor` has one number per output channel."""
         wide = None if factor is None else per_weight(factor, weight, self.transposed_groups)
         if wide is not None and wide.requires_grad:  # a frozen batch norm, whose gamma still learns
-            return round_weight(weight * wide, None, choose_scale, stays_there=self.is_observing)
-        return round_weight(weight, wide, choose_scale, stays_there=self.is_observing)
+            weight, wide = weight * wide, None
+        return self.round_weight(weight, wide, bias, scale_x, self.widths.parameter, self.path)
 
     # -- evaluation and export ------------------------------------------------------------------------
     def _deploy(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
         """The exact integers, simulated or written to the file."""
         assert q.scale_on_host is not None
-        bits = self.widths.output
         frozen = self.freeze(q.scale)
-        scale_o = self.scale_of("o", bits, call.name, at_most=q.scale * frozen.scale_w)
-        attributes = dict(geometry) | {
-            "data_bits": self.widths.data,
-            "parameter_bits": self.widths.parameter,
-            "o_bits": bits,
-            "scale_x": q.scale,
-            "scale_w": frozen.scale_w,
-            "scale_o": scale_o,
-        }
-        if call.is_written:
-            tensors = [q.content, frozen.weight_integers, frozen.bias_integers, *frozen.extras]
-            call.note()
-            return QTensor(call.emit(tensors, attributes), scale_o, bits, self.runtime)
+        ready_for, is_relu = partial(self._ready, frozen, q), self.is_ahead_of_relu
+        return self.deploy_product(call, q, frozen, geometry, self.widths, ready_for, is_relu=is_relu)
+
+    def _ready(self, frozen: Frozen, q: QTensor, scale_o: Scale) -> Ready:
+        """The frozen parameters in the cheapest exact form for this output scale; kept as long as they are."""
         is_differentiable = torch.is_grad_enabled() and not is_exporting()
         has_gradient = is_differentiable and (q.content.requires_grad or self._is_trainable)
-        ready = self._ready(frozen, q, scale_o, has_gradient=has_gradient)
-        is_relu = self.is_ahead_of_relu and not self.runtime.is_recorded
-        y = self._exact_product(q.content, ready, geometry)
-        call.note(macs=self._macs(q, y))
-        values = round_output(y, scale_o, bits, is_rounding_folded=ready.is_rounding_folded, is_relu=is_relu)
-        result = QTensor(values, scale_o, bits, self.runtime, is_nonnegative=is_relu)
-        call.record(result, (q, frozen), attributes)
-        return result
-
-    def _ready(self, frozen: Frozen, q: QTensor, scale_o: float, *, has_gradient: bool) -> Ready:
-        """The frozen parameters in the cheapest exact form for this output scale; kept as long as they are."""
         key = (q.scale, scale_o, q.is_nonnegative, self.widths)
         if not has_gradient and key in self._simulation:
             return self._simulation[key]
@@ -379,15 +343,6 @@ class QuantLayer(QuantizedBase):
         with kept():
             self._simulation[key] = make()
         return self._simulation[key]
-
-    def _exact_product(self, x: Tensor, ready: Ready, geometry: Mapping[str, Any]) -> Tensor:
-        product = partial(self._product, geometry=geometry)
-        settings: dict[str, Any] = {
-            "axis": product_twin(self._op).channel_axis,
-            "is_transposed": self.transposed_groups is not None,
-        }
-        group = geometry.get("group", 1)
-        return run_product(product, x, ready.weight, ready.bias, ready.plan, group=group, **settings)
 
     def freeze(self, scale_x: float) -> Frozen:
         """The parameters as integers for this input scale, kept until a parameter changes."""
@@ -434,13 +389,6 @@ class QuantLayer(QuantizedBase):
         if mode != self.training:
             self._watchman.forget()
         return super().train(mode)
-
-    def _macs(self, q: QTensor, y: Tensor) -> int:
-        """Multiply-accumulates: each output takes in/group·taps products; transposed, each input gives out/group·taps."""
-        if is_exporting():
-            return 0  # in a trace the count would fix an open batch size
-        several = y if self.transposed_groups is None else q.content
-        return int(several.numel() * self.weight.shape[1:].numel())
 
     # -- checkpoints ------------------------------------------------------------------------------------
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:

@@ -7,7 +7,8 @@ that of the whole sequence, not of each step; the first pass takes the coarsest 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -52,6 +53,10 @@ _RANGES = ("i", "h", "iw", "hw", "io", "ho", "o")
 _GATE_SCALE = 2.0**11
 
 
+States = Tensor | tuple[Tensor, ...]
+"""h of a GRU, or h and c of an LSTM."""
+
+
 class QuantRecurrent(QuantizedBase):
     """nn.LSTM or nn.GRU with all gates in fixed point, in training too: only the gradient is real."""
 
@@ -67,7 +72,15 @@ class QuantRecurrent(QuantizedBase):
         self.train(source.training)
 
     def set_up(
-        self, op: Op, source: Any, widths: Widths, runtime: Runtime, *, layers: int, directions: int, suffix: Any
+        self,
+        op: Op,
+        source: Any,
+        widths: Widths,
+        runtime: Runtime,
+        *,
+        layers: int,
+        directions: int,
+        suffix: Callable[[int, str], str],
     ) -> None:
         """Take over the parameters of a torch layer; `suffix` names those of a layer and a direction."""
         ranges = [range_suffix(layer, back) for layer in range(layers) for back in range(directions)]
@@ -102,7 +115,7 @@ class QuantRecurrent(QuantizedBase):
         return f"{self.op_name}, {self.input_size} → {self.hidden_size}, {self.num_layers} layers, {widths}"
 
     # -- forward ----------------------------------------------------------------------------------------
-    def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name, as a caller may write it
+    def forward(self, input: Tensor | PackedSequence, hx: States | None = None) -> Any:  # noqa: A002 - torch's name, as a caller may write it
         """What the torch layer returns: the output sequence and the last states, packed where the input is."""
         if isinstance(input, PackedSequence):
             x, lengths = unpack(input)
@@ -116,9 +129,11 @@ class QuantRecurrent(QuantizedBase):
             return out.squeeze(axis), each(last, lambda s: s.squeeze(1))
         return self.run_layers(input, None, hx, is_batch_first=self.batch_first)
 
-    def run_layers(self, x: Any, lengths: Tensor | None, hx: Any, *, is_batch_first: bool) -> tuple[QTensor, Any]:
+    def run_layers(
+        self, x: Tensor, lengths: Tensor | None, hx: States | None, *, is_batch_first: bool
+    ) -> tuple[QTensor, States]:
         """All layers: the last one's output, and the states as torch returns them."""
-        given = None if hx is None else hx if isinstance(hx, tuple) else (hx,)
+        given = hx if hx is None or isinstance(hx, tuple) else (hx,)
         if not self.runtime.is_tracing:  # the pass before an export has looked
             rows = len(self.suffixes) * len(self.suffixes[0])
             check_shapes(
@@ -131,17 +146,21 @@ class QuantRecurrent(QuantizedBase):
             )
         found: list[LayerResult] = []
         for layer in range(self.num_layers):
-            q = self._quantized(x, layer)
-            count = len(self.suffixes[layer])
-            mine = slice(layer * count, (layer + 1) * count)
-            states = None if given is None else given if self.num_layers == 1 else tuple(s[mine] for s in given)
-            found.append(self._run_layer(layer, Sequences(q, lengths, is_batch_first), states))
+            sequences = Sequences(self._quantized(x, layer), lengths, is_batch_first)
+            found.append(self._run_layer(layer, sequences, self._states_of(layer, given)))
             x = found[-1].out
             if self.training and self.dropout and layer + 1 < self.num_layers:
-                x = passthrough.drop(F.dropout, x, (self.dropout, True), {})
+                x = passthrough.drop(F.dropout, found[-1].out, (self.dropout, True), {})
         return found[-1].out, self._joined_states(found)
 
-    def _quantized(self, x: Any, layer: int) -> QTensor:
+    def _states_of(self, layer: int, given: tuple[Tensor, ...] | None) -> tuple[Tensor, ...] | None:
+        """The initial states of one layer among those of all."""
+        if given is None or self.num_layers == 1:
+            return given
+        count = len(self.suffixes[layer])
+        return tuple(s[layer * count : (layer + 1) * count] for s in given)
+
+    def _quantized(self, x: Tensor, layer: int) -> QTensor:
         key, runtime = f"i{range_suffix(layer, 0)}", self.runtime
         if isinstance(x, QTensor) and (x.scale if self.is_observing else x.scale_on_host) is not None:
             q = self.requantize(x, self.widths.data, runtime, self.path, key=key)
@@ -150,23 +169,26 @@ class QuantRecurrent(QuantizedBase):
             return q
         return self.quantize(unwrap(x), self.widths.data, runtime, self.path, key=key)
 
-    def _joined_states(self, found: Sequence[LayerResult]) -> Any:
+    def _joined_states(self, found: Sequence[LayerResult]) -> States:
         """h as integers where all layers have one scale, else real; c real."""
-        outs = [result.out for result in found]
+        outs, cells = [result.out for result in found], [result.c for result in found if result.c is not None]
         if have_one_scale(outs):
-            h: Tensor = outs[0].like(torch.cat([result.h for result in found]))
-            reals = [result.real_h for result in found if result.real_h is not None]
-            if isinstance(h, QTensor) and reals:
-                h.preset_real(torch.cat(reals) if len(reals) > 1 else reals[0])
+            h: Tensor = self._joined_integers(found)
         else:
-            h = torch.cat([out.like(result.h).dequantize() for out, result in zip(outs, found, strict=True)])
-        if found[0].c is None:
-            return h
-        cells = [cast(Tensor, result.c) for result in found]
-        return h, torch.cat(cells) if len(cells) > 1 else cells[0]
+            h = torch.cat([result.out.like(result.h).dequantize() for result in found])
+        return (h, _joined(cells)) if cells else h
+
+    @staticmethod
+    def _joined_integers(found: Sequence[LayerResult]) -> QTensor:
+        """h of all layers, with the real values that a file has already."""
+        h = found[0].out.like(torch.cat([result.h for result in found]))
+        reals = [result.real_h for result in found if result.real_h is not None]
+        if reals:
+            h.preset_real(_joined(reals))
+        return h
 
     # -- one layer ----------------------------------------------------------------------------------------
-    def _run_layer(self, layer: int, sequences: Sequences, states: tuple[Any, ...] | None) -> LayerResult:
+    def _run_layer(self, layer: int, sequences: Sequences, states: tuple[Tensor, ...] | None) -> LayerResult:
         q = sequences.x
         assert q.scale is not None
         end = range_suffix(layer, 0)
@@ -203,7 +225,7 @@ class QuantRecurrent(QuantizedBase):
         self,
         layer: int,
         sequences: Sequences,
-        states: tuple[Any, ...] | None,
+        states: tuple[Tensor, ...] | None,
         rounded: RoundedWeights,
         scale_h: Scale,
     ) -> LayerResult:
@@ -234,7 +256,7 @@ class QuantRecurrent(QuantizedBase):
         out = QTensor(content, scale_h, bits, self.runtime)
         return LayerResult(out, found.h, None, getattr(found, "c", None))
 
-    def _starts(self, states: tuple[Any, ...] | None, scale_h: Scale) -> tuple[Tensor | None, ...]:
+    def _starts(self, states: tuple[Tensor, ...] | None, scale_h: Scale) -> tuple[Tensor | None, ...]:
         """Initial states on their grids; h first, then c."""
         formats = ((scale_h, self.widths.output), (CELL_SCALE, CELL_BITS))[: len(self._op.outputs) - 1]
         if states is None:
@@ -242,7 +264,7 @@ class QuantRecurrent(QuantizedBase):
         reals = [unwrap(s).float() for s in states]
         return tuple(fake_quantize(s, scale, bits) for s, (scale, bits) in zip(reals, formats, strict=True))
 
-    def _widen_output(self, layer: int, reach: Scale, states: tuple[Any, ...] | None) -> None:
+    def _widen_output(self, layer: int, reach: Scale, states: tuple[Tensor, ...] | None) -> None:
         end, where = range_suffix(layer, 0), f"{self.path}.{self.op_name}"
         seen = smallest([reach, self._largest_output])
         if states is not None:
@@ -342,39 +364,50 @@ class QuantRecurrent(QuantizedBase):
         self,
         layer: int,
         sequences: Sequences,
-        states: tuple[Any, ...] | None,
+        states: tuple[Tensor, ...] | None,
         rounded: RoundedWeights,
         calls: Sequence[OpCall],
         attributes: Sequence[Mapping[str, Any]],
     ) -> LayerResult:
-        emitter, runtime, q = self.runtime.emitter, self.runtime, sequences.x
-        assert emitter is not None
-        lengths = sequences.lengths
-        if lengths is None and states is not None:
-            lengths = full_lengths(sequences)  # the file's form with states has lengths, too
-        made = []
-        for back, (call, own) in enumerate(zip(calls, attributes, strict=True)):
-            weights = rounded.integers(back, own["scale_i"], own["scale_h"], self.widths.parameter)
-            start = (
-                [] if states is None else [unwrap(s) if len(calls) == 1 else unwrap(s)[back : back + 1] for s in states]
-            )
-            data = [q.content, *([] if lengths is None else [lengths]), *start]
-            keys = {
-                role: f"{role.replace('w_', 'weight_').replace('b_', 'bias_')}{self.suffixes[layer][back]}"
-                for role in ROLES
-            }
-            made.append(emitter.call_many(self._op, [*data, *weights.values()], own, call.name, keys))
+        runtime, given = self.runtime, sequences
+        if sequences.lengths is None and states is not None:
+            # the file's form with states has lengths, too
+            sequences = replace(sequences, lengths=full_lengths(sequences))
+        made = [
+            self._emit_direction(layer, back, sequences, states, rounded, call, own)
+            for back, (call, own) in enumerate(zip(calls, attributes, strict=True))
+        ]
         scale, bits = attributes[0]["scale_o"], self.widths.output
         parts = [QTensor(result[0], scale, bits, runtime) for result in made]
-        out = parts[0]
-        if len(parts) > 1:
-            content = runtime.begin(find_op("iqCat"), self.path).emit([p.content for p in parts], joining(parts))
-            out = QTensor(content, scale, bits, runtime)
-        h = torch.stack([at_end(p.content, sequences, back) for back, p in enumerate(parts)])
-        reals = [
-            torch.cat([result[i] for result in made]) if len(made) > 1 else made[0][i] for i in range(1, len(made[0]))
-        ]
+        out = parts[0] if len(parts) == 1 else self._emit_joined(parts)
+        h = torch.stack([at_end(p.content, given, back) for back, p in enumerate(parts)])
+        reals = [_joined([result[i] for result in made]) for i in range(1, len(made[0]))]
         return LayerResult(out, h, reals[0], reals[1] if len(reals) > 1 else None)
+
+    def _emit_joined(self, parts: Sequence[QTensor]) -> QTensor:
+        """Both directions side by side."""
+        content = self.runtime.begin(find_op("iqCat"), self.path).emit([p.content for p in parts], joining(parts))
+        return QTensor(content, parts[0].scale, parts[0].bits, self.runtime)
+
+    def _emit_direction(
+        self,
+        layer: int,
+        back: int,
+        sequences: Sequences,
+        states: tuple[Tensor, ...] | None,
+        rounded: RoundedWeights,
+        call: OpCall,
+        attributes: Mapping[str, Any],
+    ) -> tuple[Tensor, ...]:
+        """The node of one direction: output sequence and last states."""
+        emitter, suffixes = self.runtime.emitter, self.suffixes[layer]
+        assert emitter is not None  # the caller asked
+        weights = rounded.integers(back, attributes["scale_i"], attributes["scale_h"], self.widths.parameter)
+        starts = [unwrap(s) if len(suffixes) == 1 else unwrap(s)[back : back + 1] for s in states or ()]
+        lengths = [] if sequences.lengths is None else [sequences.lengths]
+        keys = {role: role.replace("w_", "weight_").replace("b_", "bias_") + suffixes[back] for role in ROLES}
+        data = [sequences.x.content, *lengths, *starts]
+        return emitter.call_many(self._op, [*data, *weights.values()], attributes, call.name, keys)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         self._rounded.clear()
@@ -391,6 +424,10 @@ class QuantRecurrent(QuantizedBase):
         """As of the torch layer; there is nothing to flatten."""
 
 
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(tensors)) if len(tensors) > 1 else tensors[0]
+
+
 class QuantCell(QuantRecurrent):
     """One step: what it returns is the state of the next call, without loss."""
 
@@ -399,7 +436,7 @@ class QuantCell(QuantRecurrent):
         self.batch_first, self.dropout, self.bidirectional = False, 0.0, False
         self.train(source.training)
 
-    def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name, as a caller may write it
+    def forward(self, input: Tensor, hx: States | None = None) -> States:  # type: ignore[override]  # noqa: A002 - torch's name
         """The new state: h, or h and c."""
         if input.dim() == 1:  # without a batch
             states = None if hx is None else each(hx, lambda s: s.unsqueeze(0))

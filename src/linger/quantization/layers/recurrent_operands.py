@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,16 +61,15 @@ def check_shapes(
         UsageError: All that is wrong.
     """
     width, rows, hidden = sizes
-    wrong = []
+    batch_axis, order = (0, "batch, time") if is_batch_first else (1, "time, batch")
     if len(x) != _SEQUENCE_AXES or x[-1] != width:
-        order = "batch, time" if is_batch_first else "time, batch"
-        wrong.append(f"the input has shape {list(x)}; expected [{order}, {width}]")
+        wrong = [f"the input has shape {list(x)}; expected [{order}, {width}]"]
     elif states is not None and len(states) != len(state_names):
-        wrong.append(f"{len(states)} states are given; expected {' and '.join(state_names)}")
-    elif states is not None:
-        expected = (rows, x[0 if is_batch_first else 1], hidden)
-        pairs = [(name, state) for name, state in zip(state_names, states, strict=True) if state != expected]
-        wrong += [f"the state {name} has shape {list(state)}; expected {list(expected)}" for name, state in pairs]
+        wrong = [f"{len(states)} states are given; expected {' and '.join(state_names)}"]
+    else:
+        expected = [rows, x[batch_axis], hidden]
+        pairs = zip(state_names, map(list, states or ()), strict=False)
+        wrong = [f"the state {n} has shape {found}; expected {expected}" for n, found in pairs if found != expected]
     if wrong:
         raise UsageError(f"{where}: {'; '.join(wrong)}. Give the shapes that the float layer takes.")
 
@@ -80,7 +79,7 @@ def range_suffix(layer: int, back: int) -> str:
     return (f"_l{layer}" if layer else "") + ("_reverse" if back else "")
 
 
-def each(states: Any, change: Any) -> Any:
+def each(states: Tensor | tuple[Tensor, ...], change: Callable[[Tensor], Tensor]) -> Tensor | tuple[Tensor, ...]:
     """Both states of an LSTM, or the one of a GRU, changed alike."""
     return tuple(change(s) for s in states) if isinstance(states, tuple) else change(states)
 
@@ -93,7 +92,7 @@ def have_one_scale(outs: Sequence[QTensor]) -> bool:
     return len(set(scales)) == 1
 
 
-def ordered(state: Any, order: Tensor | None) -> Any:
+def ordered(state: Tensor, order: Tensor | None) -> Tensor:
     """A state with its sequences in another order."""
     return state if order is None else state.index_select(1, order)
 
@@ -211,5 +210,6 @@ def round_parameters(
     )
 
 
-def _stacked(biases: Sequence[Any]) -> Tensor | None:
-    return None if any(b is None for b in biases) else torch.stack(list(biases))
+def _stacked(biases: Sequence[Tensor | None]) -> Tensor | None:
+    present = [b for b in biases if b is not None]
+    return torch.stack(present) if len(present) == len(biases) else None
