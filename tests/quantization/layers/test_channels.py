@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.quantization.layers.channels import channel_shuffle
+from linger.quantization.functions.rewrites import channel_shuffle
 from tests.support.wired import Wired, after, picture, quantise
 
 SHUFFLES = {

@@ -237,19 +237,19 @@ def _head_masks(given: dict[str, Any], batch: Size, heads: int, length: Size, so
         return Masking(causal(length, source, given["query"].content.device), is_causal=True)  # as torch reads the hint
     first = read_mask(mask, runtime, is_taking=False)
     second = read_mask(padding, runtime, is_taking=False)
-    if isinstance(first, Refusal):
-        return first
-    if isinstance(second, Refusal):
-        return second
+    if isinstance(first, Refusal) or isinstance(second, Refusal):
+        return first if isinstance(first, Refusal) else second
     if second.summand is not None or (first.summand is not None and mask.dim() == 3):
         return Refusal("such a mask with other values than 0 and −∞ has no integer form; use booleans")
-    scores, keys = first.blocked, second.blocked
+    scores = first.blocked
     if scores is not None and scores.dim() == 3:
         scores = scores.reshape(batch, heads, length, source)
-    if keys is not None:
-        keys = keys.reshape(batch, 1, 1, source)
-        scores = keys if scores is None else scores | keys
-    return Masking(scores, first.summand)
+    keys = None if second.blocked is None else second.blocked.reshape(batch, 1, 1, source)
+    return Masking(_either(scores, keys), first.summand)
+
+
+def _either(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    return second if first is None else first if second is None else first | second
 
 
 def _mean_over_heads(weights: QTensor, heads: int, call: Call) -> QTensor:

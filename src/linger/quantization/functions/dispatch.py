@@ -177,18 +177,23 @@ def _relus() -> frozenset[TorchFunction]:
     return frozenset(func for func, (op, _) in bindings().items() if op.name == RELU)
 
 
+def _openly(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
+    """What has a form that is right at every size, where a file leaves sizes open."""
+    if not runtime.has_open_sizes or runtime.frame is None or not args or not is_quantized(args[0]):
+        return NotImplemented
+    result = run_openly(func, args, kwargs)
+    return NotImplemented if result is None else result
+
+
 def _by_other_calls(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
     """What is another function in disguise."""
     if not args or not is_quantized(args[0]):
         return NotImplemented
-    is_inside = runtime.frame is not None
-    result: object = run_openly(func, args, kwargs) if runtime.has_open_sizes and is_inside else None
-    if result is None and func in REWRITES:
-        calls = rewrites.rewritten(func, args, kwargs)
-        result = None if calls is None else _run_all(calls)
-    if result is None and func in ADAPTIVE and is_inside:
-        result = pool_slices(runtime, func, args, kwargs)
-    return NotImplemented if result is None else result
+    calls = rewrites.rewritten(func, args, kwargs) if func in REWRITES else None
+    if calls is not None:
+        return _run_all(calls)
+    pooled = pool_slices(runtime, func, args, kwargs) if func in ADAPTIVE and runtime.frame is not None else None
+    return NotImplemented if pooled is None else pooled
 
 
 def _call(func: TorchFunction, *args: Any, **kwargs: Any) -> Any:
@@ -262,13 +267,19 @@ def _run_op(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -
     given = _operands(op, binding, args, spelled)
     parameter = given.pop() if op.inputs[-1] == "w" and is_parameter(given[-1]) else None
     operands = [as_operand(value, runtime) for value in given]
-    if "out" in kwargs or not all(map(is_quantized, operands)):
+    if "out" in kwargs or any(o is None for o in operands):
         return Refusal("an operand is a float tensor; let a quantised layer produce it")
-    known = cast("list[QTensor]", operands)
-    is_in_place = bool(args) and isinstance(args[0], QTensor) and _is_in_place(func, args, kwargs)
+    x = _target(func, args, kwargs)
     with full_precision():
-        result = run_functional(op, known, settings, runtime, is_in_place=is_in_place, parameter=parameter)
-    return _written_over(args[0], result, func.__name__) if is_in_place else result
+        known = cast("list[QTensor]", operands)
+        result = run_functional(op, known, settings, runtime, is_in_place=x is not None, parameter=parameter)
+    return result if x is None else _written_over(x, result, func.__name__)
+
+
+def _target(func: TorchFunction, args: Args, kwargs: Kwargs) -> QTensor | None:
+    """The tensor that a function in place writes over."""
+    x = args[0] if args else None
+    return x if isinstance(x, QTensor) and _is_in_place(func, args, kwargs) else None
 
 
 def _run_norm(op: Op, binding: Binding, args: Args, kwargs: Kwargs, settings: Mapping[str, Any]) -> QTensor | Refusal:
@@ -304,7 +315,7 @@ def _first_parameters(binding: Binding, count: int) -> list[str]:
     return list(inspect.signature(binding).parameters)[:count]
 
 
-_RULES = (_switched_off, _composed, _kept_as_it_is, _already_done, _by_other_calls, _as_product, _as_integers)
+_RULES = (_switched_off, _composed, _kept_as_it_is, _already_done, _openly, _by_other_calls, _as_product, _as_integers)
 """What may become of a function, tried in this order; NotImplemented: ask the next. What none knows is computed in float."""
 
 
@@ -316,9 +327,9 @@ def _in_float(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs,
     if runtime.frame is None and is_repeating(runtime):
         with runtime.recomputation.place_of(func, args, runtime):
             return dispatch(runtime, func, args, kwargs)
-    x, out = args[0] if args else None, kwargs.get("out")
-    _refuse_hidden_writes(runtime, name, x, out)
-    if isinstance(x, QTensor) and _is_in_place(func, args, kwargs):
+    _refuse_hidden_writes(runtime, name, args[0] if args else None, kwargs.get("out"))
+    x, out = _target(func, args, kwargs), kwargs.get("out")
+    if x is not None:
         copy = x.dequantize().clone()
         func(copy, *unwrap(args[1:]), **unwrap(kwargs))
         runtime.note_float(name, reason)

@@ -159,10 +159,12 @@ def judge_input(call: OpCall, x: QTensor, layer: FunctionalLayer) -> None:
         return
     found = _beyond(call.op, x, layer, is_training=is_training)
     can_subtract = call.op.last_axis is not None and _has_subtraction(call.runtime)
-    if is_training or (calibration is not None and found is not None):
+    if is_training:
         layer.subtract_max(is_wanted=can_subtract and found is not None)
     if found is None:
         return
+    if calibration is not None:
+        layer.subtract_max(is_wanted=can_subtract)
     is_news, layer.beyond = layer.beyond is None, found.joined(layer.beyond)
     sentence = f"{call.name}: {layer.beyond}. {_remedy(call.op, layer, call.runtime, can_subtract=can_subtract)}"
     if calibration is not None:

@@ -191,21 +191,19 @@ def _integer_of(value: float, scale: float, bits: int) -> int | None:
 
 
 def _number(value: object, runtime: Runtime) -> float | None:
-    """What is a number for an op: not what learns, or is a parameter that may learn, nor NaN or +∞."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        number = float(value)
-    elif (
-        not isinstance(value, Tensor)
-        or isinstance(value, QTensor)
-        or value.dim()
-        or is_exporting()
-        or value.requires_grad
-        or kind_of(value, runtime) in _PARAMETERS
-    ):
-        return None
+    """What is a number for an op, but not +∞ or NaN: a tensor that learns, or is a parameter that may learn, is none."""
+    if isinstance(value, Tensor):
+        number = _fixed_number(value, runtime)
     else:
-        return float(value) if float(value) != math.inf else None
-    return None if math.isnan(number) or number == math.inf else number
+        is_plain = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+        number = float(value) if isinstance(value, (int, float)) and is_plain else None
+    return None if number == math.inf else number
+
+
+def _fixed_number(value: Tensor, runtime: Runtime) -> float | None:
+    if isinstance(value, QTensor) or value.dim() or is_exporting() or value.requires_grad:
+        return None
+    return None if kind_of(value, runtime) in _PARAMETERS else float(value)
 
 
 def _masked_fill(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: TorchFunction) -> object:

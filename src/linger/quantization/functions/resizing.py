@@ -155,21 +155,26 @@ def _largest_along(x: QTensor, axis: int, count: int) -> QTensor:
 
 def _interpolated(x: QTensor, *args: Any, **kwargs: Any) -> QTensor | None:
     wanted = Interpolation(*args, **kwargs)
-    if wanted.antialias or x.dim() < 3 or _repeats(x, wanted):
+    is_known = wanted.is_nearest or (wanted.mode == "bilinear" and x.dim() == 4)
+    if not is_known or wanted.antialias or x.dim() < 3 or _repeats(x, wanted):
         return None
-    steps = _steps(x, wanted) if wanted.is_nearest or (wanted.mode == "bilinear" and x.dim() == 4) else None
+    steps = _steps(x, wanted)
     if steps is None:
         return None
     if wanted.is_nearest:
-        content = x.content
-        for axis, (new, factor) in enumerate(steps, start=2):
-            places = _nearest(content, axis, new, factor, is_exact=wanted.mode == "nearest-exact")
-            content = content.index_select(axis, places)
-        return x.like(content)
+        return _picked(x, steps, is_exact=wanted.mode == "nearest-exact")
     align_corners = bool(wanted.align_corners)
     weights = [_linear(x.content, axis, *step, align_corners=align_corners) for axis, step in enumerate(steps, start=2)]
     attributes = {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
     return _computed("iqInterpolate", x, [x, *weights], attributes)
+
+
+def _picked(x: QTensor, steps: list[tuple[Size, float | None]], *, is_exact: bool) -> QTensor:
+    """The nearest pixels along each axis."""
+    content = x.content
+    for axis, (new, factor) in enumerate(steps, start=2):
+        content = content.index_select(axis, _nearest(content, axis, new, factor, is_exact=is_exact))
+    return x.like(content)
 
 
 def _repeats(x: QTensor, wanted: Interpolation) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
@@ -161,6 +161,14 @@ def shuffle_channels(x: Tensor, groups: int) -> Tensor:
     return x.reshape(n, groups, c // groups, *rest).transpose(1, 2).reshape(n, c, *rest)
 
 
+def channel_shuffle(x: Tensor, groups: int) -> Tensor:
+    """Channels of [batch, channels, …], one of each group in turn; of a quantised tensor one ShuffleChannel node.
+
+    The same as `torch.channel_shuffle`, which works too.
+    """
+    return torch.channel_shuffle(x, groups)
+
+
 def repeat_pixels(x: Tensor, high: int, wide: int) -> Tensor:
     """[n, c, h, w] → [n, c, h·high, w·wide], every pixel repeated."""
     n, c, h, w = x.shape
@@ -269,65 +277,32 @@ def _whole_factors(old: tuple[int, ...], size: Sizes | None, scale_factor: Sizes
 
 
 # -- signals as pictures of one row --------------------------------------------------------------------------
-Window = int | Sequence[int]
+_ROWS = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "output_padding": 0, "output_size": 1}
+"""Settings that a picture has for two axes, and what each is for the axis of size 1."""
+
+_DEFAULTS = {"padding": 0, "dilation": 1, "output_padding": 0, "groups": 1, "bias": None}
+_DEFAULTS |= {"ceil_mode": False, "count_include_pad": True, "return_indices": False}
 
 
-def _average_1d(
-    x: Tensor,
-    kernel_size: Window,
-    stride: Window | None = None,
-    padding: Window = 0,
-    ceil_mode: bool = False,  # noqa: FBT001, FBT002 - torch's signature
-    count_include_pad: bool = True,  # noqa: FBT001, FBT002
-) -> list[Call] | None:
-    window = (_row(kernel_size, 1), _row(stride or kernel_size, 1), _row(padding, 0), ceil_mode, count_include_pad)
-    return _as_picture(x, F.avg_pool2d, *window)
+def _as_picture(func: TorchFunction, *names: str) -> Rewrite:
+    """A function of signals as one of pictures; `names` are the arguments of both, behind the input."""
 
-
-def _largest_1d(
-    x: Tensor,
-    kernel_size: Window,
-    stride: Window | None = None,
-    padding: Window = 0,
-    dilation: Window = 1,
-    ceil_mode: bool = False,  # noqa: FBT001, FBT002
-    return_indices: bool = False,  # noqa: FBT001, FBT002
-) -> list[Call] | None:
-    if return_indices:
-        return None
-    window = (_row(kernel_size, 1), _row(stride or kernel_size, 1), _row(padding, 0), _row(dilation, 1), ceil_mode)
-    return _as_picture(x, F.max_pool2d, *window)
-
-
-def _adaptive_1d(func: TorchFunction) -> Rewrite:
-    def rewrite(x: Tensor, output_size: Window, return_indices: bool = False) -> list[Call] | None:  # noqa: FBT001, FBT002
-        return None if return_indices else _as_picture(x, func, _row(output_size, 1))
+    def rewrite(x: Tensor, *args: Any, **kwargs: Any) -> list[Call] | None:
+        given = _DEFAULTS | dict(zip((*names, "return_indices"), args, strict=False)) | kwargs
+        given["stride"] = given.get("stride") or given.get("kernel_size", 1)
+        if x.dim() != 3 or given["return_indices"]:
+            return None
+        values = [_beside(name, given[name]) for name in names]
+        return [(torch.unsqueeze, (x, -2)), (func, (None, *values)), (torch.squeeze, (None, -2))]
 
     return rewrite
 
 
-def _transposed_1d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Window = 1,
-    padding: Window = 0,
-    output_padding: Window = 0,
-    groups: int = 1,
-    dilation: Window = 1,
-) -> list[Call] | None:
-    window = (_row(stride, 1), _row(padding, 0), _row(output_padding, 0), groups, _row(dilation, 1))
-    return _as_picture(x, F.conv_transpose2d, weight.unsqueeze(-2), bias, *window)
-
-
-def _row(value: Window, other: int) -> tuple[int, int]:
-    return (other, int(value[0] if isinstance(value, (tuple, list)) else cast(int, value)))
-
-
-def _as_picture(x: Tensor, func: TorchFunction, *arguments: object) -> list[Call] | None:
-    if x.dim() != 3:
-        return None
-    return [(torch.unsqueeze, (x, -2)), (func, (None, *arguments)), (torch.squeeze, (None, -2))]
+def _beside(name: str, value: Any) -> object:
+    """An argument with the axis of size 1."""
+    if name == "weight":
+        return value.unsqueeze(-2)
+    return (_ROWS[name], int(value[0] if isinstance(value, (tuple, list)) else value)) if name in _ROWS else value
 
 
 REWRITES: dict[TorchFunction, Rewrite] = {
@@ -343,11 +318,16 @@ REWRITES: dict[TorchFunction, Rewrite] = {
     **dict.fromkeys((torch.pixel_shuffle, F.pixel_shuffle), _pixel_shuffle),
     **dict.fromkeys((torch.pixel_unshuffle, F.pixel_unshuffle), _pixel_unshuffle),
     F.pad: _padded,
-    F.avg_pool1d: _average_1d,
-    **dict.fromkeys((F.max_pool1d, torch.max_pool1d), _largest_1d),
-    F.adaptive_avg_pool1d: _adaptive_1d(F.adaptive_avg_pool2d),
-    F.adaptive_max_pool1d: _adaptive_1d(F.adaptive_max_pool2d),
-    F.conv_transpose1d: _transposed_1d,
+    F.avg_pool1d: _as_picture(F.avg_pool2d, "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"),
+    **dict.fromkeys(
+        (F.max_pool1d, torch.max_pool1d),
+        _as_picture(F.max_pool2d, "kernel_size", "stride", "padding", "dilation", "ceil_mode"),
+    ),
+    F.adaptive_avg_pool1d: _as_picture(F.adaptive_avg_pool2d, "output_size"),
+    F.adaptive_max_pool1d: _as_picture(F.adaptive_max_pool2d, "output_size"),
+    F.conv_transpose1d: _as_picture(
+        F.conv_transpose2d, "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation"
+    ),
     F.interpolate: _interpolated,
     F.upsample: _interpolated,
 }

@@ -46,6 +46,11 @@ from linger.quantization.functions.resizing import ADAPTIVE
 _NO_INPUT_SCALE = 1.0
 """Indices have no scale; an embedding keeps its integers by one."""
 
+_ROW = -2
+"""The axis of size 1 that makes a signal a picture."""
+
+_BESIDE_THE_SIGNAL = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0, "output_padding": 0}
+
 
 class QuantLayer(QuantizedBase):
     """A torch layer computed as integers; its parameters are those of the layer it replaced.
@@ -413,3 +418,26 @@ class QuantLayer(QuantizedBase):
             self.bias.requires_grad_()
         else:
             state_dict.setdefault(f"{prefix}bias", torch.zeros_like(self.bias))
+
+
+class TransposedSignalLayer(QuantLayer):
+    """nn.ConvTranspose1d as integers: that of a picture of one row, which is the op that devices have."""
+
+    def __init__(
+        self, op: Op, source: nn.Module, geometry: Mapping[str, Any], widths: Widths, runtime: Runtime
+    ) -> None:
+        super().__init__(op, source, geometry, widths, runtime)
+        for name, value in _BESIDE_THE_SIGNAL.items():  # as of the picture, from which an output_size is computed
+            setattr(self, name, (value, *getattr(source, name)))
+
+    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        """The layer on a picture of one row, which then is a signal again."""
+        size = None if output_size is None else [*output_size[:-1], 1, output_size[-1]]
+        return super().forward(x.unsqueeze(_ROW), size).squeeze(_ROW)
+
+    def _round_weight(
+        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale
+    ) -> tuple[Tensor, Scale]:
+        """[in, out/groups, length], with a row."""
+        integers, scale = super()._round_weight(weight, factor, bias, scale_x)
+        return integers.unsqueeze(_ROW), scale

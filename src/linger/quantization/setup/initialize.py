@@ -38,11 +38,9 @@ from linger.quantization.core.switched import why_off
 from linger.quantization.functions.attention import refusal_of
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
-from linger.quantization.layers.batch_norm_layer import BatchNormLayer
-from linger.quantization.layers.layer import QuantLayer
-from linger.quantization.layers.norm_layer import NormLayer
+from linger.quantization.layers.layer import QuantLayer, TransposedSignalLayer
+from linger.quantization.layers.norm_layers import BatchNormLayer, NormLayer
 from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
-from linger.quantization.layers.signal_layer import TransposedSignalLayer
 from linger.quantization.setup.float_tensors import EdgeMode, FloatWatch, InputQuantizer
 from linger.quantization.setup.marking import BY_NAME, QuantMode, checked_types, checked_widths
 from linger.quantization.setup.tensor_quantizer import quant_tensor
