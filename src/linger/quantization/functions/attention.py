@@ -241,15 +241,18 @@ def _head_masks(given: dict[str, Any], batch: Size, heads: int, length: Size, so
         return first if isinstance(first, Refusal) else second
     if second.summand is not None or (first.summand is not None and mask.dim() == 3):
         return Refusal("such a mask with other values than 0 and −∞ has no integer form; use booleans")
-    scores = first.blocked
+    sizes = (batch, heads, length, source)
+    return Masking(_blocked(first.blocked, second.blocked, sizes), first.summand)
+
+
+def _blocked(scores: Tensor | None, keys: Tensor | None, sizes: tuple[Size, ...]) -> Tensor | None:
+    """Scores that are masked one by one, and those of masked keys."""
     if scores is not None and scores.dim() == 3:
-        scores = scores.reshape(batch, heads, length, source)
-    keys = None if second.blocked is None else second.blocked.reshape(batch, 1, 1, source)
-    return Masking(_either(scores, keys), first.summand)
-
-
-def _either(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    return second if first is None else first if second is None else first | second
+        scores = scores.reshape(*sizes)
+    if keys is None:
+        return scores
+    keys = keys.reshape(sizes[0], 1, 1, sizes[-1])
+    return keys if scores is None else scores | keys
 
 
 def _mean_over_heads(weights: QTensor, heads: int, call: Call) -> QTensor:

@@ -29,7 +29,7 @@ from linger.quantization.functions.multiplications import multiplications
 from linger.quantization.functions.norms import affine_of, call_norm, why_float
 from linger.quantization.functions.products import PRODUCTS, as_linear, compute_product, read_product
 from linger.quantization.functions.resizing import ADAPTIVE, pool_adaptively, run_openly
-from linger.quantization.functions.rewrites import NUMPY_SPELLINGS, REWRITES, Call, Handler, shuffle_channels
+from linger.quantization.functions.rewrites import REWRITES, Call, Handler, shuffle_channels
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -258,7 +258,7 @@ def _as_integers(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwar
 def _run_op(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> QTensor | Refusal:
     """The op of a function on the arguments of a call, whose first one it may write over."""
     op, binding = bindings()[func]
-    spelled = {NUMPY_SPELLINGS.get(k, k): v for k, v in kwargs.items() if k != "out"}
+    spelled = rewrites.spelled(kwargs)
     settings = binding(*args, **spelled)
     if isinstance(settings, Refusal):
         return settings
@@ -267,7 +267,7 @@ def _run_op(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -
     given = _operands(op, binding, args, spelled)
     parameter = given.pop() if op.inputs[-1] == "w" and is_parameter(given[-1]) else None
     operands = [as_operand(value, runtime) for value in given]
-    if "out" in kwargs or any(o is None for o in operands):
+    if "out" in kwargs or not all(map(is_quantized, operands)):
         return Refusal("an operand is a float tensor; let a quantised layer produce it")
     x = _target(func, args, kwargs)
     with full_precision():
@@ -328,28 +328,31 @@ def _in_float(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs,
         with runtime.recomputation.place_of(func, args, runtime):
             return dispatch(runtime, func, args, kwargs)
     _refuse_hidden_writes(runtime, name, args[0] if args else None, kwargs.get("out"))
-    x, out = _target(func, args, kwargs), kwargs.get("out")
-    if x is not None:
-        copy = x.dequantize().clone()
-        func(copy, *unwrap(args[1:]), **unwrap(kwargs))
+    if _target(func, args, kwargs) is not None or isinstance(kwargs.get("out"), QTensor):
+        written = _overwritten(func, args, kwargs)
         runtime.note_float(name, reason)
-        return x.overwrite(copy)
-    if isinstance(out, QTensor):
-        result = out.overwrite(func(*unwrap(args), **unwrap({k: v for k, v in kwargs.items() if k != "out"})))
-        runtime.note_float(name, reason)
-        return result
+        return written
     real_args, real_kwargs = unwrap(args), unwrap(kwargs)
     result = func(*real_args, **real_kwargs)
-    if _computes(result):
+    if result is None:  # it has written into a float tensor
+        runtime.note_float(name, reason)
+    elif any(isinstance(r, Tensor) and r.is_floating_point() for r in tree_leaves(result)):
         # in a trace the count would fix an open batch size
-        is_counted = result is not None and not runtime.is_tracing
-        runtime.note_float(name, reason, multiplications(name, real_args, real_kwargs, result) if is_counted else 0)
+        macs = 0 if runtime.is_tracing else multiplications(name, real_args, real_kwargs, result)
+        runtime.note_float(name, reason, macs)
     return result
 
 
-def _computes(result: object) -> bool:
-    """Whether a function has made numbers; without a result it has written them into a float tensor."""
-    return result is None or any(isinstance(r, Tensor) and r.is_floating_point() for r in tree_leaves(result))
+def _overwritten(func: TorchFunction, args: Args, kwargs: Kwargs) -> QTensor:
+    """The first argument, or `out`, as an ordinary tensor with the result of a float function."""
+    x = _target(func, args, kwargs)
+    if x is not None:
+        copy = x.dequantize().clone()
+        func(copy, *unwrap(args[1:]), **unwrap(kwargs))
+        return x.overwrite(copy)
+    out: QTensor = kwargs["out"]
+    rest = {k: v for k, v in kwargs.items() if k != "out"}
+    return out.overwrite(func(*unwrap(args), **unwrap(rest)))
 
 
 def _answer(func: TorchFunction, name: str, args: Args, kwargs: Kwargs) -> object:
