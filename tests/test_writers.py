@@ -233,7 +233,7 @@ WRITES = re.compile(
 
 
 def test_no_other_file_of_the_package_writes():
-    # vector_files fills a folder that files.write_folder moves; external_data writes into a file that it is given
-    allowed = {"files.py", "verification/devices/vector_files.py", "graph/files/external_data.py"}
+    # vector_files fills a folder that files.write_folder moves; model_io writes into a file that it is given
+    allowed = {"files.py", "verification/devices/vector_files.py", "graph/files/model_io.py"}
     found = {str(f.relative_to(SOURCE)) for f in SOURCE.rglob("*.py") if WRITES.search(f.read_text())}
     assert found == allowed

@@ -16,8 +16,7 @@ from linger.dialect import DOMAIN, Op, ops
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, is_dialect_domain, op_of
 from linger.graph.core.order import callees_first
 from linger.graph.core.walking import all_nodes, graphs_in
-from linger.graph.files.external_data import exchange, in_memory
-from linger.graph.files.model_io import ModelLike, copied, load, load_own
+from linger.graph.files.model_io import ModelLike, copied, exchange, in_memory, load, load_own
 from linger.graph.files.soundness import require_bounded
 from linger.graph.forms.normal_form import bring_to_normal_form
 from linger.numeric.kernel import Kernel

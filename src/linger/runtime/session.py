@@ -18,8 +18,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from linger.errors import GraphError, LingerError, UsageError, listing
 from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.walking import all_nodes
-from linger.graph.files.external_data import exchange, external_tensors, in_memory
-from linger.graph.files.model_io import ModelLike, copied, load_own
+from linger.graph.files.model_io import ModelLike, copied, exchange, external_tensors, in_memory, load_own
 from linger.graph.files.soundness import require_bounded
 from linger.graph.forms.attach_functions import attach_functions
 

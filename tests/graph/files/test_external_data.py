@@ -9,17 +9,17 @@ import pytest
 
 import linger
 from linger.errors import GraphError
-from linger.graph.files.external_data import (
+from linger.graph.files.model_io import (
     embedded_bytes,
     exchange,
     exchanged,
     external_tensors,
     file_problem,
     in_memory,
+    load,
     plan_data_file,
     resolve_external_data,
 )
-from linger.graph.files.model_io import load
 from linger.runtime.reference import Reference
 from tests.support.onnx_text import BRANCH, parse
 

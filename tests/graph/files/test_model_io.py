@@ -10,8 +10,7 @@ import linger
 from linger.errors import GraphError, UsageError
 from linger.files import write_atomically
 from linger.graph.files import model_io
-from linger.graph.files.external_data import external_tensors
-from linger.graph.files.model_io import load, load_own, read_proto, save
+from linger.graph.files.model_io import external_tensors, load, load_own, read_proto, save
 from linger.runtime.reference import Reference
 from tests.graph.files.test_external_data import with_weights
 from tests.support.onnx_text import content, parse
@@ -151,7 +150,7 @@ def test_a_model_can_be_saved_over_the_files_it_reads_from(tmp_path, external):
 
 def test_small_weights_of_an_overwritten_data_file_come_into_memory(tmp_path, monkeypatch):
     path = tmp_path / "m.onnx"
-    monkeypatch.setattr("linger.graph.files.external_data.INLINE_BYTES", 0)
+    monkeypatch.setattr("linger.graph.files.model_io.INLINE_BYTES", 0)
     save(with_weights(SMALL, W), path, external_data=True)
     model = load(path)
     monkeypatch.undo()

@@ -66,7 +66,7 @@ def test_a_branch_with_weights_beside_the_model_is_entered(tmp_path, monkeypatch
     text = IF.replace("(int8[2] b) {", f"(int8[2] b) {weights} {{").replace(f"{ADD}(r, q)", f"{ADD}(r, w)")
     model = ir.from_proto(onnx.parser.parse_model(text))
     damage(model)
-    monkeypatch.setattr("linger.graph.files.external_data.INLINE_BYTES", 0)
+    monkeypatch.setattr("linger.graph.files.model_io.INLINE_BYTES", 0)
     save(model, tmp_path / "m.onnx", external_data=True)
     result = verify_file(load(tmp_path / "m.onnx"), [Recording(inputs=[X, np.array(False)])])
     assert (result.first.inside.tensor, result.first.inside.index) == ("s", (1,))

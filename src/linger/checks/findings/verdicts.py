@@ -16,7 +16,7 @@ from linger.graph.core import check_rules as rules
 from linger.graph.core.dialect_node import describe, is_dialect, op_of
 from linger.graph.core.finding import Finding
 from linger.graph.core.tensor_types import infer_element_types
-from linger.graph.files.external_data import INLINE_BYTES
+from linger.graph.files.model_io import INLINE_BYTES
 from linger.graph.forms.normal_form import bring_to_normal_form, require_settings
 
 _NODE = re.compile(r"name: ?(?P<name>.*?) ?OpType: (?P<type>\S+)", re.IGNORECASE)

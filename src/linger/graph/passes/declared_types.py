@@ -21,7 +21,7 @@ from linger.graph.core.tensor_types import INTEGERS, infer_element_types, type_o
 from linger.graph.core.walking import all_graphs, all_nodes, graphs_in, named_graphs
 from linger.graph.facts.flow import Flow
 from linger.graph.facts.propagation import Propagation, propagate
-from linger.graph.files.external_data import INLINE_BYTES, exchanged
+from linger.graph.files.model_io import INLINE_BYTES, exchanged
 from linger.graph.files.soundness import is_bounded
 from linger.graph.forms.attach_functions import attach_functions
 

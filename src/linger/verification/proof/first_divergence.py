@@ -21,8 +21,7 @@ from linger.errors import LingerError
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.dialects import is_quantising
 from linger.graph.core.walking import defined_in, graphs_in, inner_graphs, inputs_within
-from linger.graph.files.external_data import exchanged, in_memory
-from linger.graph.files.model_io import load
+from linger.graph.files.model_io import exchanged, in_memory, load
 from linger.runtime.session import Session
 from linger.verification.array_files import Array
 from linger.verification.proof.comparison import (

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from linger.graph.files.external_data import external_tensors
-from linger.graph.files.model_io import ModelLike, load_own
+from linger.graph.files.model_io import ModelLike, external_tensors, load_own
 from linger.verification.proof.causes import find_cause, find_flips
 from linger.verification.proof.certificate import Evidence
 from linger.verification.proof.comparison import Arrays, Batch, RecordingComparison, Way
