@@ -18,11 +18,11 @@ class LingerError(Exception):
 
 
 class UsageError(LingerError, ValueError):
-    """The caller asked for something that cannot be meant."""
+    """The call is wrong: an argument, the order of calls, a missing step."""
 
 
 class UnsupportedError(LingerError):
-    """The request makes sense, but there is no integer form for it."""
+    """The call is right, but linger has no integer form for what it found."""
 
 
 class GraphError(LingerError):
@@ -34,7 +34,7 @@ class VerificationError(LingerError):
 
 
 def printable(name: str) -> str:
-    r"""A name as it can stand in a message of one line: what is no letter to be shown is written as its code.
+    r"""A name for a message of one line: characters that cannot be shown are written as their codes.
 
     >>> printable("conv\n1"), printable("卷积")
     ('conv\\n1', '卷积')
@@ -66,11 +66,11 @@ def counted(number: int, noun: str) -> str:
 
 
 _EXTRAS = {"torch": "torch", "onnxscript": "torch", "safetensors": "torch", "matplotlib": "report"}
-"""Packages that linger can do without, and the extra that brings them."""
+"""Optional packages, and the extra of linger that installs each."""
 
 
 def missing_extra(who: str, error: ModuleNotFoundError) -> Exception:
-    """What to raise where a package is not installed: a sentence, if an extra brings it, else the error itself."""
+    """The error to raise if a package is not installed: a UsageError if an extra installs it, else the error itself."""
     package = (error.name or "").partition(".")[0]
     if package not in _EXTRAS:
         return error

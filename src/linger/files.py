@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and folders written all or nothing: beside the target first, then moved into place; names of files.
+"""Write files and folders whole or not at all: first beside the target, then moved into place. Names of files.
 
-Links are followed: they stay, what they lead to is replaced. Pipes, devices and open files of the process (`/dev/stdout`,
-`/dev/fd/3`) are written to and never replaced; they get everything at once, when everything is ready.
+A link stays, and the file that it leads to is replaced. Pipes, devices and open files of the process (`/dev/stdout`,
+`/dev/fd/3`) are never replaced; they get everything at once, when everything is ready.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from linger.errors import UsageError, printable
 Writer = Callable[[IO[bytes]], object]
 
 _STAGED = ".linger."
-"""Begins the name of what is not finished: short, since the target's own name may be as long as a name can be."""
+"""Begins the names of unfinished files; the target's own name is not used, as it may have the greatest length already."""
 
 _SHOWN_LETTERS = 200
 _LINKS = 40
-"""As many links in a row as Linux follows."""
+"""The number of links in a row that Linux follows."""
 
 _UNSAFE = re.compile(r"[^\w.-]")
 _LONGEST = 180
-"""Bytes of a file name that a layer's name may take: a suffix and the atomic writer's additions fit into the usual 255."""
+"""Bytes of a file name that a layer's name may take: the usual limit is 255, with the suffix."""
 
 
 def write_atomically(target: Path, content: bytes) -> None:
@@ -107,7 +107,7 @@ def write_folder(target: Path, fill: Callable[[Path], object], *, is_own: Callab
         is_own: Whether a folder in the way may be replaced; None: none may, unless it is empty.
 
     Raises:
-        UsageError: A folder that is in the way, or one that cannot be written.
+        UsageError: A folder is in the way, or the folder cannot be written.
     """
     require_free_folder(target, is_own)
     place = Path(os.path.realpath(target))
@@ -183,7 +183,7 @@ def file_stem(name: str) -> str:
 
 
 def _place(target: Path) -> Path | None:
-    """Where the links of a target end, at a file or at nothing yet; None for what is written to in place.
+    """The path of the file that is written, after all links; None for a pipe, a device or an open file of this process.
 
     Raises:
         UsageError: It is a folder, or there is no folder around it.
@@ -203,7 +203,7 @@ def _place(target: Path) -> Path | None:
 
 
 def _descriptor(target: Path) -> int | None:
-    """The number of an open file of this process that a target like /dev/stdout or /dev/fd/1 stands for."""
+    """The descriptor of an open file of this process, for a target like /dev/stdout or /dev/fd/1; else None."""
     own = re.compile(rf"(?:/proc/{os.getpid()}|/dev)/fd/(\d+)")
     for _ in range(_LINKS):
         target = Path(os.path.realpath(target.parent)) / target.name
@@ -246,7 +246,7 @@ def _remove(staged: Mapping[Path, Path]) -> None:
 
 
 def _fill(place: Path, temporary: Path, write: Writer) -> None:
-    """Write, with the permissions of the file that will be replaced, and its owner where that may be given."""
+    """Write the unfinished file, with the permissions (and, where allowed, the owner) of the file that it will replace."""
     with temporary.open("wb") as file:
         write(file)
         file.flush()
@@ -262,7 +262,7 @@ def _fill(place: Path, temporary: Path, write: Writer) -> None:
 
 
 def _pour(target: Path, content: IO[bytes]) -> None:
-    """Write to a pipe, a device or an open file of this process, behind what it already got."""
+    """Write to a pipe, a device or an open file of this process, after what is already there."""
     number = _descriptor(target)
     content.seek(0)
     with target.open("wb") if number is None else os.fdopen(os.dup(number), "wb") as stream:
@@ -270,7 +270,7 @@ def _pour(target: Path, content: IO[bytes]) -> None:
 
 
 def _move_into_place(staged: Mapping[Path, Path]) -> None:
-    """Rename; what stood in the way of all but the last file is kept until everything is in place."""
+    """Move the files into place; the old ones, but for the last, are kept until all is done, and put back after an error."""
     last = list(staged)[-1]
     moved: list[Path] = []
     kept: dict[Path, Path] = {}
@@ -292,7 +292,7 @@ def _move_into_place(staged: Mapping[Path, Path]) -> None:
 
 @contextmanager
 def _told(target: Path) -> Iterator[None]:
-    """What the system refuses, as a sentence about the target."""
+    """Turn an OSError into a UsageError about the target."""
     try:
         yield
     except OSError as error:

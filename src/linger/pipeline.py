@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that join the torch side and the deployment side, which do not know each other."""
+"""Public functions that need both the torch side and the deployment side, which do not import each other."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 def progress(items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
-    """The items, with a bar on standard error while they are taken; `total` where they cannot be counted."""
+    """Yield the items, with a bar on standard error if that is a terminal; give `total` if they cannot be counted."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield from items

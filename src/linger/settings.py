@@ -20,7 +20,7 @@ from linger.errors import UsageError
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment may decide.
+    """Settings that come from the environment.
 
     Attributes:
         shared: Folder with other people's files that examples may use (`LINGER_SHARED`).
@@ -30,7 +30,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls) -> Settings:
-        """Settings as the environment has them now."""
+        """Read the environment."""
         folder = os.environ.get("LINGER_SHARED")
         return cls(shared=Path(folder) if folder else None)
 
@@ -87,12 +87,12 @@ class Switches:
             raise UsageError(f"Switches: {', '.join(wrong)}: a switch is True or False.")
 
 
-# a context variable: what one thread or task chooses, no other one sees
+# a context variable: the choice of one thread or task does not reach another
 _CHOSEN: ContextVar[Switches | None] = ContextVar("linger_switches", default=None)
 
 
 def chosen_switches() -> Switches:
-    """What the setters have chosen in this context, for the models that are initialised next."""
+    """The switches that the setters have chosen in this context, for the models that are initialised next."""
     return _CHOSEN.get() or Switches()
 
 
@@ -172,7 +172,7 @@ def SetFunctionChannelShuffleQuant(enable: bool) -> None:
 
 
 def SetBnMomentumUpdate(disable: bool = True) -> None:
-    """Stop (True) or let go on (False) the learning of batch statistics: the momentum of fused batch norms is 0.
+    """Stop (True) or resume (False) the learning of batch statistics: when stopped, the momentum of fused batch norms is 0.
 
     Read by `trace_layers`, `normalize_layers` and `init`. It concerns batch norms that are fused with a convolution, have
     limits, or are quantised; a plain nn.BatchNorm learns as before.

@@ -49,7 +49,7 @@ def _commands(
 
 
 def load_commands(only: str | None = None) -> typer.Typer:
-    """The application with every command registered, or with one: each is the function, or the group, named like its file."""
+    """Register every command, or only one: the function or group that has the name of its file."""
     known = {*(c.name for c in app.registered_commands), *(g.name for g in app.registered_groups)}
     names = (*COMMANDS, *ALIASES)
     for name in [c for c in names if c == only] or names:
@@ -65,9 +65,9 @@ def load_commands(only: str | None = None) -> typer.Typer:
 
 
 def main() -> None:
-    """Run a command; one of our errors is one line and exit code 1 (2 for wrong usage), a bug keeps its traceback."""
+    """Run a command. A LingerError becomes one line and exit code 1 (2 for wrong usage); a bug keeps its traceback."""
     use_readable_signs(sys.stdout, sys.stderr)
-    logging.basicConfig(handlers=[logging.NullHandler()])  # what libraries log of a file is said in our own words
+    logging.basicConfig(handlers=[logging.NullHandler()])  # hide what libraries log about a file: our errors say it
     try:
         try:
             load_commands(sys.argv[1] if len(sys.argv) > 1 else None)()

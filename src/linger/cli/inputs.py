@@ -34,10 +34,10 @@ def read_feeds(path: Path, session: Session) -> dict[str, NDArray[Any]]:
 
 
 def read_shapes(texts: Sequence[str], session: Session) -> dict[str, tuple[int, ...]]:
-    """The shapes of all inputs of a session: as the texts say, open sizes of the others as they are made up otherwise.
+    """The shapes of all inputs of a session: those in the texts, and for the other inputs the ones that linger chooses.
 
     Raises:
-        UsageError: Texts that are no sizes, names of no inputs, sizes that a file fixes otherwise; all of them are named.
+        UsageError: A text has no sizes, names no input, or does not fit the file; all such texts are in the message.
     """
     from linger.verification.feeds import generated_shapes
 

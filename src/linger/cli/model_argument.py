@@ -24,7 +24,7 @@ _HOW = "Name it as package.module:name or path/to/file.py:name, where name is a 
 def load_model(text: str, checkpoint: Path | None = None) -> nn.Module:
     """The model that `text` names: `package.module:name` or `file.py:name`.
 
-    Naming code is what allows running it: nothing else here executes what a file holds.
+    By naming code the user allows linger to run it; no other command runs code from a file.
 
     Raises:
         UsageError: There is no such thing, it is no model, or the checkpoint does not fit it.
@@ -55,7 +55,7 @@ def _module(place: str) -> ModuleType:
         return importlib.import_module(place)
     except LingerError:
         raise
-    except Exception as error:  # the user's code may raise anything
+    except Exception as error:  # the user's module may raise anything
         raise UsageError(f"{place}: it cannot be imported ({type(error).__name__}: {error}).") from error
 
 
@@ -70,7 +70,7 @@ def _made(found: object, text: str) -> nn.Module:
     if not isinstance(found, nn.Module) and callable(found):
         try:
             found = found()
-        except Exception as error:  # so may what it makes
+        except Exception as error:  # and so may the user's function
             raise UsageError(
                 f"{text}: calling it without arguments fails ({type(error).__name__}: {error}). "
                 "Name a callable that needs none."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands write: on terminals of any width, in any encoding, and into pipes."""
+"""Output of the commands: on terminals of any width, in any encoding, and into pipes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ASCII = {
     )
     for sign, text in zip(signs, texts.split(), strict=True)
 }
-"""The signs of our own tables and sentences on terminals that do not have them."""
+"""How the signs of our tables and messages are written on terminals that do not have them."""
 
 
 def use_readable_signs(*streams: TextIO) -> None:
-    """Let streams of any encoding take any text: our own signs are spelled out, other letters shown by their codes."""
+    """Let streams of any encoding take any text: signs that they lack are spelled out, other letters shown by their codes."""
     codecs.register_error(_HANDLER, _readable)
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
@@ -49,7 +49,7 @@ def _code(letter: str) -> str:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A terminal of its own width; anything else gets one line for each row, for grep and diff."""
+    """The terminal; anything else (a pipe, a file) gets each row in one line, for grep and diff."""
     made = Console(stderr=stderr)
     if not made.is_terminal:
         made.width = UNBROKEN
@@ -66,5 +66,5 @@ def say_json(content: Any) -> None:
     text = content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     encoding = Console().encoding
     if not encoding.lower().startswith("utf"):
-        text = _NOT_ASCII.sub(lambda found: _code(found[0]), text)  # such letters stand in strings only
+        text = _NOT_ASCII.sub(lambda found: _code(found[0]), text)  # in JSON, such letters occur in strings only
     typer.echo(text, nl=False)

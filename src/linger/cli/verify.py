@@ -90,7 +90,7 @@ def _made_up(
 
 
 def _show(result: Verification, title: str, *, every: bool, as_json: bool) -> None:
-    """The rows of all tensors, or of those that differ; else the summary. The sentence about a failure is its error."""
+    """Show the tensors (all, or those that differ), or only the summary. A failure is reported by the error that follows."""
     if as_json:
         say_json(_content(result))
         return

@@ -170,7 +170,7 @@ def _as_array(tensor: Tensor) -> Array:
 
 
 def _feeds(session: Session, model: nn.Module, call: ExampleCall) -> dict[str, Array]:
-    """The call's tensors under the names of the file's inputs: in order, by name where the file has fewer."""
+    """Give the call's tensors to the file's inputs: in order, or by name if the file has fewer inputs."""
     wanted = [i.name for i in session.get_inputs()]
     everything = call.tensors()
     tensors = [value for _, value in call.leaves() if isinstance(value, Tensor)]
@@ -238,7 +238,7 @@ def _judge(name: str, want: Array, have: Array, limits: tuple[float, float]) -> 
 
 
 def _joined(first: OutputComparison, second: OutputComparison) -> OutputComparison:
-    """One output on two inputs: the larger errors, the tolerance of the one that comes nearer to it."""
+    """Join two rows of one output: the larger errors, and the tolerance of the row that comes nearer to its own."""
     nearer = max(
         first, second, key=lambda row: (not row.is_within, row.max_abs / row.atol if row.atol else row.max_abs)
     )

@@ -22,10 +22,9 @@ _TEXTS = frozenset({"tensor", "op", "type", "matched by", "notes"})
 
 
 def comparison_table(result: FileComparison, *, is_whole: bool = False) -> Table:
-    """The rows that differ, the first in the order of execution on top and then the worst; equal ones behind them.
+    """A table of the tensors that differ, the first in the order of execution on top, then the worst; then equal ones.
 
-    Long tables are cut unless `is_whole`; then, the rows are in the order of execution. Columns without any content are
-    left out.
+    A long table is cut. With `is_whole` it has every tensor, in the order of execution. Empty columns are left out.
     """
     rows = list(result.rows) if is_whole else _most_important(result)
     made = Table(title=Text(f"a: {result.a}\nb: {result.b}"), title_justify="left")
@@ -111,13 +110,13 @@ def _number(value: object) -> str:
 
 
 def _shares(row: TensorDifference) -> str:
-    """The saturated part of both, once where it is the same."""
+    """The saturated share of both sides, once if it is the same."""
     parts = dict.fromkeys(_share(count, row.values) for count in (row.saturated_a, row.saturated_b))
     return " / ".join(parts) if row.saturated_a or row.saturated_b else ""
 
 
 def _share(count: int, values: int) -> str:
-    """A part of all values.
+    """A share of all values, in percent.
 
     >>> _share(0, 10), _share(1, 1000), _share(5, 10)
     ('0%', '0.1%', '50%')

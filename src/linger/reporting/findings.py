@@ -18,7 +18,7 @@ _COLUMNS = ("rule", "where", "what", "remedy")
 
 
 def finding_tables(result: CheckResult, *, shown: int | None = SHOWN) -> Iterator[Table]:
-    """A table for each severity that was found; of each rule the first few, and how many there are more (None: all)."""
+    """A table for each severity: the first `shown` findings of each rule (None: all), and the number of the others."""
     for severity in SEVERITIES:
         found = [f for f in result.findings if f.severity == severity]
         if found:
@@ -31,7 +31,7 @@ def _rows(found: list[Finding], shown: int | None) -> Iterator[tuple[str, str, s
     for finding in found:
         by_rule.setdefault(finding.rule, []).append(finding)
     for rule, findings in by_rule.items():
-        # one line more would be no longer than what says that it is left out
+        # one finding more takes no more room than the line that counts it
         count = len(findings) if shown is None or len(findings) <= shown + 1 else shown
         for f in findings[:count]:
             yield f"{rule} {RULES[rule].name}", f.node or f.tensor, f.reason, f.remedy

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures: how a tensor lies on its grid, and what each layer loses. Needs the extra `report`."""
+"""Pictures: tensors on their grids, losses of layers, differences of tensors. Needs the extra `report`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_GRID_LINES = 64
 _MOST_LABELS = 100
 _WIDEST = 24.0
 _LINEAR_TO = 16.0
-"""Up to so many LSB the axis is linear, so that 1 and 2 can be told apart."""
+"""The axis is linear up to so many LSB, so that 1 and 2 can be told apart."""
 
 
 def draw_tensor(item: Item, values: Histogram, path: Path) -> None:

@@ -28,7 +28,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
 def verification_table(
     result: Verification, title: str | None = None, rows: Sequence[TensorRow] | None = None
 ) -> Table:
-    """Tensors of a verification, all where none are given; the title is its summary where there is none."""
+    """The tensors of a verification, or those that are given; the title is the summary unless another is given."""
     chosen = result.rows if rows is None else rows
     content = [(r.name, r.dtype, r.values, r.distinct, r.saturated, r.differing) for r in chosen]
     heading = result.summary() if title is None else title

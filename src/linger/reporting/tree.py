@@ -24,11 +24,11 @@ _UNITS = ("kB", "MB", "GB", "TB")
 _STEP = 1000
 
 _LONGEST = 100_000
-"""Letters of a line that are shown: rich needs a second for every few millions."""
+"""Longer lines are cut: rich needs a second for every few million letters."""
 
 
 def format_bytes(count: int | None) -> str:
-    """A size that can be read.
+    """A number of bytes in a readable unit.
 
     >>> format_bytes(1), format_bytes(999), format_bytes(43210), format_bytes(None)
     ('1 byte', '999 bytes', '43.2 kB', 'unknown size')
@@ -163,5 +163,5 @@ def listing(proto: onnx.ModelProto) -> str:
 
 
 def print_listing(proto: onnx.ModelProto) -> None:
-    """What `verbose=True` asks for."""
+    """Print the listing of a model, for `export(verbose=True)`."""
     Console(soft_wrap=True).print(listing(proto), markup=False, highlight=False)

@@ -23,7 +23,7 @@ Exportable = nn.Module | Callable[..., Any]
 """A module, or a function that torch.jit has scripted or traced."""
 
 WRAPPED = "model"
-"""Name of the model inside the wrapper; removed again from every name of the file."""
+"""Name of the model inside `FlatModel`; the exporter removes it from every name of the file."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ExampleCall:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a trace can take it as it is: positional tensors and nothing else."""
+        """Whether the arguments are positional tensors only, which a trace can take as they are."""
         return not self.kwargs and all(isinstance(a, Tensor) for a in self.args)
 
     def leaves(self) -> list[tuple[str, Any]]:
@@ -43,12 +43,12 @@ class ExampleCall:
         return _leaves(self.args, self.kwargs)[0]
 
     def tensors(self) -> list[Tensor]:
-        """What becomes a graph input: tensors, and numbers as 0-d tensors."""
+        """The graph inputs: the tensors, and the numbers as 0-d tensors."""
         return [_as_tensor(value) for _, value in self.leaves() if is_input(value)]
 
 
 def read_call(model: Exportable, args: object, kwargs: Mapping[str, Any] | None) -> ExampleCall:
-    """The call a user means by `args`: a tensor, a tuple, a dict, or a tuple that ends in a dict of keywords.
+    """Read `args` as a call: a tensor, a tuple, a dict, or a tuple that ends in a dict of keywords.
 
     A dict is keyword arguments where its keys are parameters of forward, else an argument.
     """
@@ -63,12 +63,12 @@ def read_call(model: Exportable, args: object, kwargs: Mapping[str, Any] | None)
 
 
 def as_plain(tree: Any) -> Any:
-    """Arguments with ordinary tensors in place of quantised ones: a state that an earlier pass has returned."""
+    """Dequantise the quantised tensors among arguments, such as a state that an earlier pass has returned."""
     return tree_map(lambda leaf: leaf.dequantize().detach() if isinstance(leaf, QTensor) else leaf, tree)
 
 
 def as_constant_of_a_trace(tensor: Tensor) -> Tensor:
-    """A tensor that a model keeps, as a trace can hold it: without a gradient; a quantised one as its integers."""
+    """Make a tensor that a model keeps a constant for a trace: without gradient; a quantised one as its integers."""
     if isinstance(tensor, QTensor) and tensor.scale is not None:
         return QTensor(tensor.integers(), tensor.scale, tensor.bits, tensor.runtime)
     real = tensor.dequantize() if isinstance(tensor, QTensor) else tensor
@@ -76,7 +76,7 @@ def as_constant_of_a_trace(tensor: Tensor) -> Tensor:
 
 
 def repeated(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """A tensor in another shape: along each axis its numbers begin again where they end."""
+    """Resize a tensor by cutting or repeating its numbers along each axis."""
     for axis, (old, new) in enumerate(zip(tensor.shape, shape, strict=True)):
         if old != new:
             tensor = tensor.index_select(axis, torch.arange(new, device=tensor.device) % max(old, 1))
@@ -84,7 +84,7 @@ def repeated(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def run_once(model: Exportable, call: ExampleCall) -> object:
-    """A forward pass whose failure says what to do."""
+    """Run a forward pass; if it fails, raise a UsageError that says what to do."""
     try:
         return model(*call.args, **call.kwargs)
     except LingerError:
@@ -119,7 +119,7 @@ class FlatModel(nn.Module):
 
 
 def default_names(model: Exportable, call: ExampleCall) -> tuple[str, ...]:
-    """Names of the graph inputs from forward's parameters and the keys of dicts."""
+    """Name the graph inputs after forward's parameters and the keys of dicts."""
     names = _parameter_names(model)
     result = []
     for path, value in call.leaves():
@@ -164,7 +164,7 @@ def _parameter_names(model: Exportable) -> list[str]:
 
 @contextmanager
 def preserved(model: object) -> Iterator[Runtime | None]:
-    """Evaluation mode without gradients; mode, buffers, random state and watchers are restored on exit."""
+    """Set a model to evaluation mode without gradients; restore mode, buffers, random state and observers on exit."""
     if not isinstance(model, nn.Module):  # a scripted function has no mode and no state
         with torch.random.fork_rng(), torch.no_grad():
             yield None
@@ -189,7 +189,7 @@ def preserved(model: object) -> Iterator[Runtime | None]:
 
 @contextmanager
 def _kept(runtime: Runtime) -> Iterator[None]:
-    """What an export or a recording sets in a runtime is set back; parameters are read anew in between."""
+    """Restore on exit what an export or a recording sets in a runtime; inside, parameters are read anew."""
     before = runtime.emitter, runtime.recorder, runtime.has_open_sizes, runtime.ops
     runtime.is_thorough = True  # nothing that was edited behind torch's back may get into a file or a proof
     try:

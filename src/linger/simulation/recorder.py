@@ -49,7 +49,7 @@ SPELLINGS = (
 )
 
 _OTHERS: tuple[Callable[[Tensor], Tensor], ...] = (torch.zeros_like, torch.neg)
-"""What is put in place of a result: a zero, and the same with the other sign; one of them is another number."""
+"""Replacements for a result: zero, and the negative. At least one of them is another number."""
 
 
 def record(
@@ -145,7 +145,7 @@ def _has_open_forms(model: ir.Model) -> bool:
 
 
 def _require_bound(model: nn.Module, call: ExampleCall) -> None:
-    """Refuse what forward cannot take, before torch says so in its own words: most often a tuple of batches."""
+    """Refuse arguments that forward does not take, most often a tuple of batches, with a message that explains the spellings."""
     try:
         signature = inspect.signature(model.forward)
     except (TypeError, ValueError):  # a scripted method may have none
@@ -163,9 +163,9 @@ def _require_bound(model: nn.Module, call: ExampleCall) -> None:
 def _unneeded_results(model: nn.Module, call: ExampleCall, made: Recording, file: ir.Model) -> list[str]:
     """Recorded results that the file does not have and that no output of the model depends on.
 
-    The file leaves out what its outputs do not need. That alone does not show that the model needs it neither: a forward
-    that goes through numpy loses what it computes there. So the model runs again, with these results replaced: where every
-    output stays the same, nobody uses them.
+    The file leaves out what its outputs do not need. That does not show that the model does not need it: a trace loses what
+    forward computes through numpy. So the model runs again with these results replaced; if every output stays the same, no
+    output depends on them.
     """
     present = computed_names(file)
     absent = [name for name in made.integers if name not in present] if made.outputs else []
@@ -194,7 +194,7 @@ def _outputs_with(
         try:
             output = run_once(model, call)
             return [as_array(t) for t in tree_leaves(output) if isinstance(t, Tensor)]
-        except LingerError:  # also that of a view whose tensor was replaced: somebody uses it
+        except LingerError:  # also raised if the tensor of a view was replaced: then it is used
             return None
         finally:
             runtime.observers.remove(overwrite)
@@ -207,7 +207,7 @@ def _are_equal(found: Sequence[Any] | None, expected: Sequence[Any] | None) -> b
 
 
 class Seen:
-    """What a pass shows besides the integers: which tensors were quantised, and which op made which result."""
+    """Observes a pass: which tensors were quantised, and which op made which result."""
 
     def __init__(self) -> None:
         self.quantised: dict[Memory, list[Quant]] = {}
@@ -216,7 +216,7 @@ class Seen:
 
     @contextmanager
     def watching(self, runtime: Runtime) -> Iterator[None]:
-        """Look at every op of the passes inside."""
+        """Observe every op inside the `with` block."""
         runtime.observers.append(self._note)
         try:
             yield
@@ -224,7 +224,7 @@ class Seen:
             runtime.observers.remove(self._note)
 
     def _note(self, name: str, op: Op, operands: Sequence[Any], attributes: Mapping[str, Any], x: QTensor) -> None:
-        self.makers[id(x)] = (name, x)  # kept alive, so that its identity stays its own
+        self.makers[id(x)] = (name, x)  # kept alive, so that no other tensor gets the same id
         if op.name == "Quant" and isinstance(operands[0], Tensor) and not isinstance(operands[0], QTensor):
             self.quantised.setdefault(memory_of(operands[0]), []).append((name, op, dict(attributes)))
             self.floats[name] = as_array(operands[0])
@@ -296,7 +296,7 @@ def _choose_inputs(made: Recording, wanted: Sequence[str], call: ExampleCall, na
 def _quantise_input(made: Recording, index: int, quants: Sequence[Quant], present: Collection[str | None]) -> None:
     """Record an input as the integers that its Quants make of it; Quants that the file does not have are left out."""
     _, op, attributes = quants[0]  # the file has one scale for all that read it, else its input is float
-    with np.errstate(all="ignore"):  # what is no number becomes some integer, as in the model
+    with np.errstate(all="ignore"):  # NaN becomes some integer, as in the model
         made.inputs[index] = op.body(NumpyKernel(), made.inputs[index], **op.complete(attributes))
     for name, _, _ in quants:
         if name not in present:
@@ -304,7 +304,7 @@ def _quantise_input(made: Recording, index: int, quants: Sequence[Quant], presen
 
 
 def _quants_behind(source: ir.Value, seen: Seen) -> list[Quant]:
-    """The Quants of the model whose results the file makes by moving the integers of an input."""
+    """The model's Quants whose results are, in the file, moved integers of this input."""
     known = {quant[0]: quant for quants in seen.quantised.values() for quant in quants}
     found, waiting = [], [source]
     while waiting:
@@ -315,7 +315,7 @@ def _quants_behind(source: ir.Value, seen: Seen) -> list[Quant]:
 
 
 def _name_integer_outputs(made: Recording, file: ir.Model, seen: Seen, outputs: Sequence[Tensor]) -> None:
-    """An output that is an integer tensor itself takes the place, and the name, of what an op made."""
+    """Record integer outputs as integers, under the names that the file gives to them."""
     for i, (value, tensor) in enumerate(zip(file.graph.outputs, outputs, strict=False)):
         if value.dtype not in _INTEGERS or not isinstance(tensor, QTensor):
             continue
@@ -326,7 +326,7 @@ def _name_integer_outputs(made: Recording, file: ir.Model, seen: Seen, outputs: 
 
 
 def _maker_of_memory(tensor: QTensor, seen: Seen) -> tuple[str, QTensor | None]:
-    """The op that made the numbers of a tensor which is another object: an unchanged view."""
+    """The op whose result has the same memory, shape and strides as a tensor, which is then an unchanged view of it."""
     for name, maker in seen.makers.values():
         is_same = maker.stored.shape == tensor.stored.shape and memory_of(maker.stored) == memory_of(tensor.stored)
         if is_same and maker.stored.stride() == tensor.stored.stride():

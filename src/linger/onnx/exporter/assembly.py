@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what the exporter wrote to the file: names, initializers, shapes, and the form asked for."""
+"""Turn what torch's exporter wrote into the file: names, initializers, shapes, and the form that was asked for."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FormOptions(TraceOptions):
-    """What the graph becomes, under the names of the export's arguments; and what was traced."""
+    """The arguments of an export that decide what the graph becomes, besides those of the trace."""
 
     form: str = "dialect"
     is_update_dequant: bool = True
@@ -50,13 +50,13 @@ class FormOptions(TraceOptions):
 
 @dataclass
 class Stages:
-    """What the file looked like on the way, for a user who debugs an export."""
+    """Keeps the model after every step in a folder, for a user who debugs an export."""
 
     folder: Path | None
     notes: list[str] = field(default_factory=list)
 
     def keep(self, name: str, model: ir.Model | onnx.ModelProto, what: str) -> None:
-        """Save one numbered stage."""
+        """Save the model under the next number, and note what the step did."""
         if self.folder is None:
             return
         made_folder("debug_dump", self.folder)
@@ -68,7 +68,7 @@ class Stages:
 
 
 def assemble(content: bytes, options: FormOptions, *, is_wrapped: bool = False) -> onnx.ModelProto:
-    """The finished model of a form, checked by onnx."""
+    """Turn a trace into the finished model of the form asked for, checked by onnx."""
     stages = Stages(options.debug_folder)
     model = ir.from_proto(onnx.load_from_string(content))
     stages.keep("traced", model, "what torch's exporter wrote; node names travel in the attribute linger_name")
@@ -102,7 +102,7 @@ def assemble(content: bytes, options: FormOptions, *, is_wrapped: bool = False) 
 
 
 def _fixed_sizes(model: ir.Model) -> dict[str, tuple[int, ...]]:
-    """The sizes of every tensor that has fixed ones, inferred through the bodies of dialect nodes."""
+    """Infer the sizes of tensors, through the bodies of dialect nodes, and return those that are fixed."""
     shaped = copied(model)
     attach_functions(shaped)
     proto = ir.to_proto(shaped)
@@ -127,7 +127,7 @@ def _warn_about_float_inputs(refused: Mapping[str, str]) -> None:
 
 
 def _suit(model: ir.Model, target: Target, stages: Stages) -> None:
-    """What a chip's packer wants and what costs nothing."""
+    """Make the changes that a chip's packer wants and that change no number."""
     if not target.has_clip:
         replaced = replace_idle_clips(model)
         stages.keep("without_clips", model, f"{len(replaced)} Clips that limit nothing became Relu (target)")
@@ -140,13 +140,13 @@ def _in_form(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
         model = _with_qdq(model, options)
     if options.form in ("standard", "qdq"):
         expand_dialect(model)
-        remove_dead_code(model)  # written out, states that nobody reads would still be computed
+        remove_dead_code(model)  # the nodes of a body compute states even if nothing reads them
         _name(model, options)
         return _finished(model, options)
     _name(model, options)
     bare = None if options.form == "dialect" else ir.to_proto(model)
     if not options.is_update_dequant:
-        assert bare is not None  # assemble chose the form
+        assert bare is not None  # `assemble` has set the form to bare
         return _bare(ir.from_proto(bare), None, options)
     attach_functions(model)
     finished = _finished(model, options)
@@ -154,7 +154,7 @@ def _in_form(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
 
 
 def _with_qdq(model: ir.Model, options: FormOptions) -> ir.Model:
-    """Quantise/dequantise pairs where they are possible; what is not exact everywhere is said once."""
+    """Write QuantizeLinear/DequantizeLinear pairs where that is possible; log what is not exact in every runtime."""
     attach_functions(model)  # shapes are inferred through the bodies, and a Gemm needs to know its rank
     shaped = ir.from_proto(_finished(model, options))
     summary = to_qdq(shaped, is_symmetric=options.is_qdq_symmetric).summary()
@@ -171,7 +171,7 @@ def _name(model: ir.Model, options: FormOptions) -> None:
 
 
 def _forget_shapes(model: ir.Model) -> None:
-    """What the trace saw holds for its own sizes only; the shapes are inferred anew."""
+    """Drop the shapes of the trace, which hold for the example's sizes only; they are inferred again."""
     outputs = {id(value) for value in model.graph.outputs}
     for node in all_nodes(model):
         for value in node.outputs:
@@ -181,11 +181,11 @@ def _forget_shapes(model: ir.Model) -> None:
 
 
 def _finished(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
-    """Shapes inferred, checked."""
+    """Infer the shapes and let onnx check the model."""
     proto = ir.to_proto(model)
     if options.dynamic_axes:
         _open_outputs(proto, options.dynamic_axes)
-    # values that only have a type would not pass the checker
+    # the checker refuses values that have a type and no shape
     del proto.graph.value_info[:]
     proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     _drop_untyped(proto)
@@ -199,7 +199,7 @@ def _finished(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
 
 
 def _open_outputs(proto: onnx.ModelProto, dynamic_axes: Mapping[str, Any]) -> None:
-    """Names that the exporter made up for open sizes of outputs are dropped; the user's stay."""
+    """Drop the names that the exporter made up for open sizes of outputs; keep those of the user."""
     wanted = {name: set(axes.values()) if isinstance(axes, Mapping) else set() for name, axes in dynamic_axes.items()}
     named = set().union(*wanted.values()) if wanted else set()
     for output in proto.graph.output:
@@ -216,7 +216,7 @@ def _drop_untyped(proto: onnx.ModelProto) -> None:
 
 
 def _bare(model: ir.Model, finished: onnx.ModelProto | None, options: FormOptions) -> onnx.ModelProto:
-    """The nodes without functions, integer Relu and the like in the standard domain, shapes from the full form."""
+    """Write the nodes without functions, integer Relu and the like in the standard domain, with the shapes of the full form."""
     for node in all_nodes(model):
         if node.domain == DOMAIN:
             op = find_op(node.op_type)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file with open sizes must not hold the sizes of its example: the model is traced at other sizes too, and compared.
+"""Refuse traces with open sizes that hold the sizes of the example: the model is traced at other sizes too, and compared.
 
 A trace keeps what Python computed from a size as a number. Two traces at two sizes then differ in a node, an attribute or a
-constant, whoever put it there: torch, linger, or the model's own code.
+constant, no matter whether torch, linger or the model's own code computed it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from linger.verification.other_sizes import OpenAxis, other_sizes, resized_shape
 
 @dataclass(frozen=True)
 class Example:
-    """What is traced: tensors and their names, how to run the model on such tensors, and how to trace it."""
+    """The tensors of a trace, their names, and functions that run and trace the model on other tensors."""
 
     tensors: Sequence[Tensor]
     names: Sequence[str]
@@ -32,7 +32,7 @@ class Example:
     trace: Callable[[ExampleCall], bytes]
 
     def open_axes(self, declared: DynamicAxes) -> list[OpenAxis]:
-        """The axes that shall stay open, {name: [axes]} or {name: {axis: label}}, with the sizes they have here."""
+        """The declared axes, with the sizes that they have in the example."""
         found = []
         for name, tensor in zip(self.names, self.tensors, strict=False):
             axes = declared.get(name) or ()
@@ -43,7 +43,7 @@ class Example:
         return found
 
     def elsewhere(self, axes: Sequence[OpenAxis]) -> ExampleCall | None:
-        """The tensors at the first other sizes at which the model runs; None: there are none."""
+        """The example resized to the first other sizes at which the model runs; None if it runs at no other."""
         for sizes in other_sizes(axes):
             call = self._at(sizes)
             try:
@@ -60,10 +60,10 @@ class Example:
 
 
 def require_open(content: bytes, example: Example, declared: DynamicAxes) -> None:
-    """Refuse what a trace wrote if it holds the sizes of its example.
+    """Refuse a trace that holds the sizes of its example.
 
     Raises:
-        UnsupportedError: It does; the message has the nodes, the axes and the remedy.
+        UnsupportedError: It holds some; the message has the nodes, the axes and the remedy.
     """
     axes = example.open_axes(declared)
     if not axes:
@@ -97,13 +97,13 @@ def _warn_that_none_fits(axes: Sequence[OpenAxis]) -> None:
 
 
 def _fixed(proto: onnx.ModelProto, axes: Sequence[OpenAxis]) -> list[OpenAxis]:
-    """Axes that the exporter has given a size, asked or not."""
+    """The declared axes that have a fixed size in the trace all the same."""
     dims = {value.name: value.type.tensor_type.shape.dim for value in proto.graph.input}
     return [axis for axis in axes if axis.tensor in dims and dims[axis.tensor][axis.axis].HasField("dim_value")]
 
 
 def _matters(axis: OpenAxis, proto: onnx.ModelProto, example: Example) -> bool:
-    """Whether a trace with this axis alone at another size differs."""
+    """Whether the trace differs when this axis alone has another size."""
     elsewhere = example.elsewhere([axis])
     try:
         return elsewhere is not None and bool(_differing(proto, onnx.load_from_string(example.trace(elsewhere))))
@@ -112,7 +112,7 @@ def _matters(axis: OpenAxis, proto: onnx.ModelProto, example: Example) -> bool:
 
 
 def _differing(one: onnx.ModelProto, other: onnx.ModelProto) -> list[str]:
-    """Nodes that two traces do not share, by the names a reader knows; where the order differs, the first."""
+    """Names of the nodes in which two traces differ; only the first where the traces have other nodes or another order."""
     left, right = _Reading(one.graph), _Reading(other.graph)
     kinds = [[(n.domain, n.op_type) for n in reading.nodes] for reading in (left, right)]
     if kinds[0] != kinds[1]:
@@ -123,7 +123,7 @@ def _differing(one: onnx.ModelProto, other: onnx.ModelProto) -> list[str]:
 
 
 class _Reading:
-    """A graph as lines that do not depend on the names of its values."""
+    """Reads a graph as lines of text that do not depend on the names of its values."""
 
     def __init__(self, graph: onnx.GraphProto, outer: Mapping[str, str] | None = None) -> None:
         self.nodes = list(graph.node)
@@ -147,7 +147,7 @@ class _Reading:
         return str(attribute.SerializeToString(deterministic=True))
 
     def label(self, number: int) -> str:
-        """Module and op; of a constant, those of the node that takes it."""
+        """The module and op of a node; for a constant, those of the node that reads it."""
         number = min(number, len(self.nodes) - 1)
         node = self.nodes[number]
         if node.op_type == "Constant":

@@ -27,16 +27,16 @@ _MOVING = frozenset(
         "Split",
     }
 )
-"""What may stand between an input and its Quant: integers pass as well as real numbers do."""
+"""Ops that may stand between an input and its Quant: they move integers as they move real numbers."""
 
 
 def keep_integers_at_the_ends(model: ir.Model) -> dict[str, str]:
-    """Graph inputs and outputs as integers: the Quant behind an input and the Dequant before an output go.
+    """Make graph inputs and outputs integers: remove the Quant behind an input and the Dequant before an output.
 
     Device integrators feed and read the integers themselves. A Quant may stand behind ops that only move numbers.
 
     Returns:
-        The float inputs that stay so, with the reason.
+        The inputs that stay float, each with the reason.
     """
     refused = {}
     for source in model.graph.inputs:
@@ -59,7 +59,7 @@ def remove_dequants(model: ir.Model) -> int:
 
 
 def _take_integers(source: ir.Value, opset: int) -> str:
-    """Let an input take integers; the reason where it cannot."""
+    """Make an input take integers; return the reason if that is not possible, else an empty text."""
     quants: list[ir.Node] = []
     moving: list[ir.Node] = []
     waiting = [source]
@@ -79,12 +79,12 @@ def _take_integers(source: ir.Value, opset: int) -> str:
 
 
 def _quantise_outside(source: ir.Value, quants: list[ir.Node], moving: list[ir.Node], opset: int) -> str:
-    """Remove the Quants, which have one scale, and let the nodes before them move integers; the reason where they cannot."""
+    """Remove the Quants of an input, so that the nodes before them move integers; return the reason if they cannot."""
     formats = sorted({(n.attributes["scale_x"].as_float(), n.outputs[0].dtype) for n in quants}, key=str)
     if len(formats) > 1:
         return f"it is quantised with the scales {listing(f'{scale:g}' for scale, _ in formats)}"
     kind = quants[0].outputs[0].dtype
-    assert kind is not None  # the types were inferred
+    assert kind is not None  # `assemble` has inferred the types
     bits = quants[0].attributes["data_bits"].as_int()
     stuck = next((n for n in moving if not can_run(n, kind, bits, opset)), None)
     if stuck is not None:
@@ -97,7 +97,7 @@ def _quantise_outside(source: ir.Value, quants: list[ir.Node], moving: list[ir.N
 
 
 def _bypass_quant(node: ir.Node) -> None:
-    """Remove a Quant; a tensor that was moved before it gets the name of the integers."""
+    """Remove a Quant; if its input is the result of a moving op, that tensor gets the name of the integers."""
     name, moved = node.outputs[0].name, node.inputs[0]
     _bypass(node)
     if moved is not None and not moved.is_graph_input():
@@ -105,7 +105,7 @@ def _bypass_quant(node: ir.Node) -> None:
 
 
 def _bypass(node: ir.Node) -> None:
-    """Remove a one-input node; a graph output keeps its name, as the name of the tensor that takes its place."""
+    """Remove a node with one input; where its result is a graph output, the input gets the output's name."""
     source, result = node.inputs[0], node.outputs[0]
     assert source is not None and node.graph is not None  # noqa: PT018 - both hold for any node of a sorted graph
     name = result.name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trace cannot hold: decisions that Python takes from the values of tensors."""
+"""Find where Python code reads values of tensors during a trace, which keeps the outcome as a constant."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _LINGER = str(Path(__file__).parents[2])
 
 
 class DecisionWatch(TorchFunctionMode):
-    """Notes where Python code of the model reads values. Sizes may be read: they are those of the example."""
+    """Notes where the model's Python code reads values of tensors. Reading sizes is no such case."""
 
     def __init__(self) -> None:
         super().__init__()
         self.places: dict[str, None] = {}
-        self._from_values: dict[int, Tensor] = {}  # kept alive, so that no id is used twice
+        self._from_values: dict[int, Tensor] = {}  # kept alive, so that no other tensor gets the same id
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the function; note it if it reads a value, and what it makes if that has values."""
+        """Run the function; note the line that calls it if it reads a value, and its results if they are made of values."""
         name = getattr(func, "__name__", "")
         has_values = any(self._has_values(tensor) for tensor in _tensors((args, kwargs)))
         place = _place() if name in _READS and has_values else None
@@ -48,7 +48,7 @@ class DecisionWatch(TorchFunctionMode):
         return tensor.is_floating_point() or id(tensor) in self._from_values
 
     def summary(self) -> str:
-        """What to tell the user; empty if nothing was read."""
+        """A warning for the user; empty if no value was read."""
         if not self.places:
             return ""
         return (
@@ -62,7 +62,7 @@ def _tensors(tree: object) -> list[Tensor]:
 
 
 def _place() -> str | None:
-    """The line of the model that reads; None where linger or the exporter does, or where the file has a node instead."""
+    """The line of the model that reads a value; None if linger or the exporter reads it, or the file has a node for that code."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - inspect.stack would read every source file
     while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
         frame = frame.f_back
@@ -72,7 +72,7 @@ def _place() -> str | None:
 
 
 def _is_replaced(frame: FrameType | None) -> bool:
-    """Whether the code belongs to a torch.autograd.Function with a symbolic of its own, which the file has in its place."""
+    """Whether a frame runs inside a torch.autograd.Function with a method `symbolic`, whose node replaces this code in the file."""
     replaced = {_forward_code(kind) for kind in _kinds(torch.autograd.Function)}
     while frame is not None:
         if frame.f_code in replaced:

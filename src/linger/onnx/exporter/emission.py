@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dialect nodes and quantised tensors in torch's exporters."""
+"""Write dialect nodes through torch's exporters: one torch op computes the integers and becomes the node.
+
+That op is registered with torch on the first export, not on import.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,10 @@ from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
 
 NAME_ATTRIBUTE = "linger_name"
-"""Carries the node's name through the exporter, which would make up its own."""
+"""Attribute that carries the name of a node through the exporter, which makes up names of its own."""
 
 PARAMETERS_ATTRIBUTE = "linger_parameters"
-"""Carries the names of a node's initializers by input, where they do not follow from the node's."""
+"""Attribute that carries the names of a node's initializers, where they do not follow from its own name."""
 
 _SUFFIX = {"float": "f", "int": "i", "ints": "i", "str": "s"}
 _STORED_BITS = {torch.int8: 8, torch.int16: 16, torch.int32: 32}
@@ -39,7 +42,7 @@ class TraceEmitter:
         register()
 
     def call(self, op: Op, tensors: Sequence[Any], attributes: Mapping[str, Any], name: str) -> Tensor:
-        """One node; trailing optional inputs that are None are left out."""
+        """Write a node; optional inputs at the end that are None are left out."""
         given = [_as_tensor(t) for t in tensors]
         while given and given[-1] is None:
             given.pop()
@@ -68,10 +71,10 @@ class SymbolicEmitter:
     """Emits dialect nodes into torch's newer exporter, which has an op for nodes of any domain."""
 
     def call(self, op: Op, tensors: Sequence[Any], attributes: Mapping[str, Any], name: str) -> Tensor:
-        """One node; its shape comes from the body, run on the exporter's shape-only tensors."""
+        """Write a node; its shape comes from the op's body, run on the exporter's shape-only tensors."""
         given = [t for t in tensors if t is not None]
         description = json.dumps(_described(op, attributes))
-        with disable_proxy_modes_tracing():  # the shape is asked for, not recorded
+        with disable_proxy_modes_tracing():  # this run is for the shape only, and must not be recorded
             shape = _shape_only(given, description)
         written = {**_fixed_attributes(op), **attributes, NAME_ATTRIBUTE: name}
         return torch.onnx.ops.symbolic(
@@ -129,7 +132,7 @@ def _compute(tensors: Sequence[Tensor], description: str) -> Tensor:
 
 
 def _shape_only(tensors: Sequence[Tensor], description: str) -> Tensor:
-    """The result's shape and type, without looking at values."""
+    """A result with the right shape and type; its values mean nothing."""
     return _run(tensors, description, is_exact=False)[0]
 
 
@@ -139,7 +142,7 @@ def _compute_many(tensors: Sequence[Tensor], description: str) -> tuple[Tensor, 
 
 
 def _shapes_only(tensors: Sequence[Tensor], description: str) -> tuple[Tensor, ...]:
-    """Their shapes and types, without looking at values."""
+    """Results with the right shapes and types; their values mean nothing."""
     return _run(tensors, description, is_exact=False)
 
 
@@ -147,7 +150,7 @@ def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> tupl
     call = json.loads(description)
     op = find_op(call["op"], call["platform"])
     attributes = op.complete(_tuples(call["attributes"]))
-    # what is no stored integer is an index, and stays what it is
+    # tensors of other types are indices, and stay as they are
     exact = [t.to(carrier(_STORED_BITS[t.dtype])) if _is_stored(t) else t for t in tensors]
     carriers = exact if is_exact else [t.float() if isinstance(t, Tensor) else t for t in exact]
     with torch.no_grad():
@@ -156,7 +159,10 @@ def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> tupl
     if not op.has_integer_output:
         return (first,)
     bits = attributes[op.output_bits] if op.output_bits else _STORED_BITS[tensors[0].dtype]
-    return (first.to(integer_type(bits)), *(t.clone() for t in others))  # results of a torch op share no memory
+    return (
+        first.to(integer_type(bits)),
+        *(t.clone() for t in others),
+    )  # torch demands that the results of an op share no memory
 
 
 def _is_stored(value: object) -> TypeGuard[Tensor]:
@@ -164,7 +170,7 @@ def _is_stored(value: object) -> TypeGuard[Tensor]:
 
 
 def _as_tensor(value: Any) -> Any:
-    """Places and counts as the int64 constant that a file holds."""
+    """A tuple of places or counts as the int64 constant that the file holds."""
     return torch.tensor(value) if isinstance(value, tuple) else value
 
 
@@ -185,21 +191,21 @@ def _write_node(g: GraphContext, tensors: torch._C.Value, description: torch._C.
     given = symbolic_helper._unpack_list(tensors)  # noqa: SLF001 - nor for lists
     made = g.op(f"{DOMAIN}::{op.name}", *given, outputs=len(op.outputs), **attributes)
     for value, original in zip(made if len(op.outputs) > 1 else [made], g.original_node.outputs(), strict=True):
-        kind: Any = original.type()  # of a tensor, as all that these ops return
-        # a size fixed here would be baked into every Reshape that asks for it
+        kind: Any = original.type()  # a tensor type: these ops return nothing else
+        # torch would write a size that is fixed here into every Reshape that reads it
         value.setType(kind.with_sizes([None] * len(kind.sizes())) if call["is_dynamic"] else kind)
     return tuple(made) if len(op.outputs) > 1 else made
 
 
 def _described(op: Op, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """What a torch op that takes text must be told to run an op."""
+    """The part of a description from which `_run` knows the op and its attributes."""
     return {"op": op.name, "platform": op.platform, "attributes": dict(attributes)}
 
 
 def _fixed_attributes(op: Op) -> dict[str, Any]:
-    """Attributes with one value that the format wants on every node (platform_quant, castor_mode, mode).
+    """Attributes that every node carries with their default: the texts (platform_quant, castor_mode, mode).
 
-    A node for another chip carries all that it has defaults for.
+    A node for a certain chip carries all attributes that have a default.
     """
     return {
         a.name: a.default for a in op.attributes if not a.is_required and (a.kind == "str" or op.platform is not None)
@@ -207,19 +213,24 @@ def _fixed_attributes(op: Op) -> dict[str, Any]:
 
 
 _WIDEST_EXACT = 16
-"""Of more bits, real values in float32 and back are other integers."""
+"""Integers of up to so many bits survive as real values in float32."""
 
 _trace: Any = torch._C  # noqa: SLF001 - torch has no public way to name a tensor of a trace
 
 
 class WrapperTrace:
-    """The announcer of a trace."""
+    """Follows quantised tensors into a torch.autograd.Function, which a trace records as one node.
+
+    Such a node may use nothing but its inputs, and its inputs are wrappers. So a wrapper gets a value of its own in the trace,
+    its real values, and what needs integers quantises these again. A Dequant and the Quant behind it cancel each other when the
+    file is assembled.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
     def announce(self, wrapper: QTensor, content: Tensor, scale: float | None) -> None:
-        """The wrapper's value is a Dequant of its content."""
+        """Give a wrapper its value in the trace: a Dequant of its content."""
         if not _is_tracing():
             return
         real = content
@@ -230,7 +241,7 @@ class WrapperTrace:
 
     def real(self, wrapper: QTensor) -> Tensor:
         """An ordinary tensor that has the wrapper's value."""
-        assert wrapper.scale is not None  # callers ask
+        assert wrapper.scale is not None  # callers check that there is one
         with _untraced():
             real: Tensor = wrapper.stored / wrapper.scale
         if _is_tracing():
@@ -269,7 +280,7 @@ def _give(tensor: Tensor, value: torch._C.Value) -> None:
 
 @contextmanager
 def _untraced() -> Iterator[None]:
-    """Computation that the trace does not see."""
+    """Compute without recording in the trace."""
     state = _trace._get_tracing_state()  # noqa: SLF001
     _trace._set_tracing_state(None)  # noqa: SLF001
     try:

@@ -73,7 +73,7 @@ from linger.verification.other_sizes import OWN_TRIALS
 Target = str | os.PathLike[str] | IO[bytes]
 
 LIMIT = 2**31 - 2**27
-"""A protobuf ends at 2 GiB; the graph itself needs some room."""
+"""A protobuf has at most 2 GiB; some of it is left for the graph itself."""
 
 
 def export(
@@ -115,7 +115,7 @@ def export(
     target: str | None = None,
     **torch_keywords: Any,
 ) -> None:
-    """Write a model as ONNX; every argument of the old and of today's torch.onnx.export is understood.
+    """Write a model as an ONNX file, with any argument of the old or of today's torch.onnx.export.
 
     A quantised model becomes nodes of the `thinker` dialect with integer weights, a Dequant wherever a float op or an
     output needs real values. A float model gives the graph of torch's own tracing exporter at the opset asked for.
@@ -259,7 +259,7 @@ def _completed(model: Exportable, call: ExampleCall, options: ExportOptions, run
 def _trace_quantized(
     subject: Exportable, call: ExampleCall, options: ExportOptions, runtime: Runtime
 ) -> tuple[bytes, DecisionWatch]:
-    """What torch's exporter writes, without sizes of the example where sizes stay open; and what the trace had to decide."""
+    """Trace the model; return what torch's exporter wrote, and where Python read values meanwhile."""
     runtime.emitter = SymbolicEmitter() if options.dynamo else TraceEmitter(is_dynamic=options.is_dynamic)
     opsets = {**(options.custom_opsets or {}), DOMAIN: DOMAIN_VERSION}
     options = replace(options, export_params=True, training=None, custom_opsets=opsets)
@@ -273,7 +273,7 @@ def _trace_quantized(
 
 
 def _opened(content: bytes, example: Example, axes: DynamicAxes, runtime: Runtime) -> bytes:
-    """The trace, if it holds no size of its example; else a second one, in which pools read the sizes when the file runs."""
+    """Return the trace if it holds no size of its example, else a second one in which pools read the sizes from the shape."""
     try:
         require_open(content, example, axes)
     except UnsupportedError:
@@ -286,7 +286,7 @@ def _opened(content: bytes, example: Example, axes: DynamicAxes, runtime: Runtim
 
 
 def _example(subject: Exportable, call: ExampleCall, options: ExportOptions, runtime: Runtime) -> Example:
-    """What was traced, to be run and traced again at other sizes."""
+    """The example of a trace, which can be run and traced again at other sizes."""
     emitter = runtime.emitter
 
     def run(other: ExampleCall) -> None:
@@ -296,7 +296,7 @@ def _example(subject: Exportable, call: ExampleCall, options: ExportOptions, run
 
     def trace_again(other: ExampleCall) -> bytes:
         runtime.emitter = emitter
-        with DecisionWatch():  # in its presence torch orders some nodes in another way
+        with DecisionWatch():  # as the first time: with the watch, torch orders some nodes in another way
             return _run_quantized(subject, other, options, runtime)
 
     return Example(call.tensors(), options.input_names, run, trace_again)
@@ -327,7 +327,7 @@ def _warn_about_losses(proto: onnx.ModelProto, call: ExampleCall, watch: Decisio
 
 
 def _run(subject: Exportable, call: ExampleCall, options: ExportOptions) -> bytes:
-    """One trace, from the state that the model's attributes hold."""
+    """Trace once, starting from the state in the model's attributes, which stays as it is."""
     with kept_attributes(subject, as_constant_of_a_trace):
         if options.dynamo:
             table = {**translation_table(), **(options.torch_keywords.get("custom_translation_table") or {})}
@@ -341,7 +341,7 @@ def _run(subject: Exportable, call: ExampleCall, options: ExportOptions) -> byte
 
 
 def _run_quantized(subject: Exportable, call: ExampleCall, options: ExportOptions, runtime: Runtime) -> bytes:
-    """A trace that meets a torch.autograd.Function is made again, following quantised tensors into it."""
+    """Trace; if a torch.autograd.Function gets a quantised tensor, trace again and follow the tensor into it."""
     if runtime.announcer is None:
         try:
             return _run(subject, call, options)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to the finished graph on request: a tool simplifies it, a chip's limits are checked."""
+"""Steps on the finished graph that a user can ask for: simplify it, check the limits of a chip."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from linger.onnx.exporter.naming import keep_scalars_as_nodes
 from linger.targets import find_target
 
 RELATIVE_TOLERANCE = 1e-4
-"""Float graphs may be folded in another order: a few hundred roundings of 2^-24 each stay far below this."""
+"""A simplifier may compute floats in another order: a few hundred roundings of 2^-24 each stay far below this."""
 
 
 def simplify(proto: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> onnx.ModelProto:
-    """The simplified model: dialect nodes and functions kept, outputs compared on the example input.
+    """Simplify a model, keeping dialect nodes and functions, and compare its outputs on the example input.
 
     Raises:
         UsageError: Neither tool is installed.

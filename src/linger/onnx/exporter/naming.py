@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and parameters: what an exporter made up becomes what the simulation and the checkpoint call it."""
+"""Replace the names that torch's exporter made up by those of the simulation and the checkpoint."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def name_nodes(model: ir.Model) -> None:
 
 
 def store_parameters(model: ir.Model) -> None:
-    """Weights, biases and thresholds become initializers named by state_dict key; other constants stay nodes."""
+    """Store weights, biases and thresholds as initializers named by their state_dict keys; other constants stay nodes."""
     for node in _dialect_nodes(model):
         op = find_op(node.op_type)
         scope = (node.name or "").rpartition(".")[0]
@@ -56,13 +56,13 @@ def _dialect_nodes(model: ir.Model) -> list[ir.Node]:
 
 
 def _operands(node: ir.Node, roles: Iterable[str]) -> list[tuple[int, str, ir.Value]]:
-    """(index, role, value) of the inputs that are there."""
+    """Index, role and value of every input that is given."""
     pairs = enumerate(zip(roles, node.inputs, strict=False))
     return [(index, role, value) for index, (role, value) in pairs if value is not None]
 
 
 def _constant_node(consumer: ir.Node, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-    """A scalar operand stays a Constant node (device packers want that), one per consumer: each has its own scale."""
+    """Make a Constant node for a scalar operand, as device packers want it; one per consumer, each with its own scale."""
     value = ir.Value(name=name)
     made = ir.Node("", "Constant", [], attributes=[ir.AttrTensor("value", tensor)], outputs=[value], name=name)
     assert consumer.graph is not None
@@ -71,7 +71,7 @@ def _constant_node(consumer: ir.Node, name: str, tensor: ir.TensorProtocol) -> i
 
 
 def _initializer(model: ir.Model, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-    """The initializer of this name and content; other content under the same name gets a number."""
+    """Find or make the initializer of this name and content; if the name has other content, a number is appended."""
     stem, count = name, 0
     ends = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
     while name in model.graph.initializers or name in ends:
@@ -89,7 +89,7 @@ def _initializer(model: ir.Model, name: str, tensor: ir.TensorProtocol) -> ir.Va
 
 
 def keep_scalars_as_nodes(model: ir.Model) -> None:
-    """Scalar operands that a tool made initializers become Constant nodes again: device packers want them so."""
+    """Turn scalar operands that a tool made initializers back into Constant nodes, as device packers want them."""
     for node in _dialect_nodes(model):
         op = find_op(node.op_type)
         roles = () if op.is_variadic or op.constant_names or op.forms else op.inputs
@@ -101,7 +101,7 @@ def keep_scalars_as_nodes(model: ir.Model) -> None:
 
 
 def _content(value: ir.Value) -> ir.TensorProtocol | None:
-    """The tensor behind a value: the tracing exporter writes Constant nodes, the other one initializers."""
+    """The constant behind a value: the tracing exporter writes Constant nodes, the newer one initializers."""
     producer = value.producer()
     if producer is not None:
         return producer.attributes["value"].as_tensor() if producer.op_type == "Constant" else None
@@ -119,7 +119,7 @@ def _drop_unused(model: ir.Model, value: ir.Value) -> None:
 
 
 def unwrap_names(model: ir.Model) -> None:
-    """Take the wrapper's name out of every name it got into."""
+    """Remove the wrapper's name from the names of initializers, nodes and tensors."""
     prefix, path = f"{WRAPPED}.", f"/{WRAPPED}/"
     for value in list(model.graph.initializers.values()):
         if value.name is not None and value.name.startswith(prefix):
@@ -133,7 +133,7 @@ def unwrap_names(model: ir.Model) -> None:
 
 
 def follow_modules(model: ir.Model) -> None:
-    """Node names as module paths (`block.relu.Relu`), also for the nodes that are not linger's."""
+    """Name nodes after module paths (`block.relu.Relu`), also those that are not of the dialect."""
     taken = {node.name for node in all_nodes(model)}
     for node in all_nodes(model):
         if node.name and node.name.startswith("/"):
@@ -143,7 +143,7 @@ def follow_modules(model: ir.Model) -> None:
 
 
 def number_nodes(model: ir.Model) -> None:
-    """Node names without any module: op type and position."""
+    """Name nodes by op type and position, without modules."""
     for index, node in enumerate(all_nodes(model)):
         node.name = f"{node.op_type}_{index}"
 

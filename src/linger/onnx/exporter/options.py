@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of an export, old and new, brought into one frozen object and checked before anything runs."""
+"""The arguments of an export, old and new, as one frozen object, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REMOVED = {"aten": False, "export_raw_ir": False, "_retain_param_name": True, "e
 
 @dataclass(frozen=True)
 class ExportOptions(FormOptions):
-    """What was asked for: what torch's exporter is told, what the graph becomes, and what happens to it at the end."""
+    """All arguments of an export: those of the trace, those of the graph, and those of the last steps."""
 
     verbose: bool = False
     external_data: bool | None = None
@@ -40,7 +40,7 @@ class ExportOptions(FormOptions):
 
 
 def warn_about_removed(**given: object) -> None:
-    """One DeprecationWarning per removed argument that the caller really used."""
+    """Give one DeprecationWarning per removed argument that the caller has set."""
     for name, value in given.items():
         if value != REMOVED[name]:
             warnings.warn(
@@ -60,7 +60,7 @@ def check_keywords(given: Mapping[str, Any]) -> None:
 
 
 def check_place(f: object) -> None:
-    """Refuse what nothing can be written to, before the work."""
+    """Refuse a target that is neither a path nor a file object, before the work."""
     if not isinstance(f, (str, os.PathLike)) and not callable(getattr(f, "write", None)):
         raise UsageError(
             f"export: f={f!r} is no place for a file. Give a path, or a file object that is open for writing bytes."
@@ -68,7 +68,7 @@ def check_place(f: object) -> None:
 
 
 def check_tensors(model: object, inputs: Sequence[Tensor], opset: int, *, is_quantized: bool) -> None:
-    """Refuse tensors that a file cannot hold, all at once; the weights of a quantised model become integers there."""
+    """Refuse tensors that a file cannot hold, all at once. Weights of a quantised model become integers, of any type."""
     given = {f"input {i}": tensor for i, tensor in enumerate(inputs)}
     stored = dict(chain(model.named_parameters(), model.named_buffers())) if isinstance(model, nn.Module) else {}
     _refuse_empty(given | stored)
@@ -94,7 +94,7 @@ def _refuse_bfloat16(tensors: Mapping[str, Tensor], opset: int) -> None:
 
 
 def check_options(options: ExportOptions, *, is_quantized: bool) -> None:
-    """Refuse combinations that cannot be had, naming the one that can."""
+    """Refuse combinations of arguments that do not work, and name one that does."""
     if options.form not in FORMS:
         raise UsageError(f"export: there is no form {options.form!r}. Choose one of {', '.join(FORMS)}.")
     _check_opset(options, is_quantized=is_quantized)
@@ -120,7 +120,7 @@ def _check_opset(options: ExportOptions, *, is_quantized: bool) -> None:
 def with_names(options: ExportOptions, inputs: Sequence[str], output_count: int) -> ExportOptions:
     """The options with a name for every input and output.
 
-    Behind those that were given come the names of forward's parameters, and `output`, `output_1`, …, as far as they are free.
+    Where fewer were given, the names of forward's parameters follow, and `output`, `output_1`, …; a taken name gets a number.
     """
     given, outputs = list(options.input_names), list(options.output_names)
     for name in inputs[len(given) :]:
@@ -136,7 +136,7 @@ def _free(name: str, taken: Sequence[str]) -> str:
 
 
 def with_target(options: ExportOptions, own: str | None) -> ExportOptions:
-    """The options with the chip that the model simulates, where the file is one for chips.
+    """The options with the chip that the model simulates as target, if the form is one for chips.
 
     Raises:
         UsageError: Another chip was asked for.
@@ -153,8 +153,8 @@ def with_target(options: ExportOptions, own: str | None) -> ExportOptions:
 
 
 def _check_target(options: ExportOptions, *, is_quantized: bool) -> None:
-    """A chip runs integers in the dialect, and a file without Dequants runs nowhere."""
-    assert options.target is not None  # the caller asked
+    """Refuse a target for a float model, for a form that no packer reads, and for a file without Dequants."""
+    assert options.target is not None  # the caller checks
     find_target(options.target)
     where = f"export: target={options.target!r}"
     if not is_quantized:
@@ -168,7 +168,7 @@ def _check_target(options: ExportOptions, *, is_quantized: bool) -> None:
 
 
 def check_names(options: ExportOptions, ranks: Sequence[int], output_ranks: Sequence[int]) -> None:
-    """Refuse names and axes that do not fit the example input and what the model made of it."""
+    """Refuse names and axes that do not fit the model's inputs and outputs."""
     wrong = []
     for what, names, found in (("input", options.input_names, ranks), ("output", options.output_names, output_ranks)):
         if len(names) > len(found):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes in the file: those that were computed from fixed sizes become constants, those that depend on values stay open."""
+"""Shapes in the file: those computed from fixed sizes become constants, those that depend on values stay open."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _ARITHMETIC = frozenset(
 _MOVING = frozenset({"Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Expand", "Where"})
 _MAKING = frozenset({"ConstantOfShape", "Range", "ReduceProd", "ReduceSum", "Size", "Shape"})
 _OF_SHAPES = _ARITHMETIC | _MOVING | _MAKING
-"""What shapes and bounds are computed with."""
+"""Ops that compute shapes and bounds."""
 
 _LARGEST = 64
-"""Numbers in a shape or in bounds, with much to spare: more are data."""
+"""A shape or a bound has far fewer numbers; a larger tensor is data."""
 
 _IR_VERSION = 8
 
@@ -37,11 +37,13 @@ Shapes = Callable[[ir.Model], Mapping[str, tuple[int, ...]]]
 
 
 def fix_shapes(model: ir.Model, infer: Shapes) -> int:
-    """Let constants stand where the graph computes whole numbers from constants and fixed sizes.
+    """Replace whole numbers that the graph computes from constants and fixed sizes by constants.
+
+    Device packers read shapes; they do not compute them.
 
     Args:
         model: Edited in place.
-        infer: Finds the sizes; asked again while constants make more of them known.
+        infer: Finds the fixed sizes; called again as long as new constants make more sizes known.
 
     Returns:
         How many tensors became constants.
@@ -64,7 +66,7 @@ def _may_be_fixed(node: ir.Node) -> bool:
 
 
 def _computed(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[ir.Value, Array]:
-    """Results of shape arithmetic that something else reads."""
+    """The results of shape arithmetic that other nodes read."""
     known: dict[ir.Value, Array] = {}
     for node in model.graph:
         if node.op_type == "Constant" or not _may_be_fixed(node):
@@ -83,7 +85,7 @@ def _is_boundary(value: ir.Value, known: Mapping[ir.Value, Any]) -> bool:
 def _evaluated(
     node: ir.Node, known: Mapping[ir.Value, Any], shapes: Mapping[str, tuple[int, ...]], opset: int
 ) -> Array | None:
-    """A node's result where its inputs are constants, or fixed sizes are all it looks at."""
+    """The result of a node whose inputs are constants, or of a Shape or Size of a tensor with fixed sizes; else None."""
     if node.op_type in ("Shape", "Size"):
         return _looked_up(node, shapes)
     given = {i: _content(value, known) for i, value in enumerate(node.inputs) if value is not None}
@@ -118,7 +120,7 @@ def _content(value: ir.Value, known: Mapping[ir.Value, Array]) -> Array | None:
 
 
 def _run(node: ir.Node, given: Mapping[str, Any], opset: int) -> Array:
-    """One node, by onnx's own reference."""
+    """Run one node in onnx's reference evaluator."""
     values = {name: ir.val(name, ir.DataType.from_numpy(array.dtype), array.shape) for name, array in given.items()}
     inputs = [values.get(f"i{i}") for i in range(len(node.inputs))]
     single = ir.Node("", node.op_type, inputs, attributes=list(node.attributes.values()), outputs=[ir.Value(name="o")])
@@ -146,14 +148,17 @@ _SIZES_FROM = {
     "Resize": (1, 2, 3),
     "Slice": (1, 2, 3, 4),
 }
-"""Which inputs of a node have values that decide its size."""
+"""The inputs of an op whose values decide the size of its result."""
 
 _SIZES_FROM_CONTENT = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
 _ASKS_FOR_SIZES = frozenset({"Shape", "Size"})
 
 
 def forget_sizes_from_values(model: ir.Model) -> None:
-    """Leave open the sizes of outputs that depend on values; what can be inferred is found again."""
+    """Leave open the sizes of outputs that depend on values of inputs.
+
+    The trace has the sizes that follow from the example's values. Sizes that can be inferred are inferred again.
+    """
     by_value = set(model.graph.inputs) - set(model.graph.initializers.values())
     sized_by_value: set[ir.Value] = set()
     for node in model.graph:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's two exporters, called so that nothing of theirs but the graph reaches the user."""
+"""Call torch's two exporters without their notices, warnings and prints; their errors become one of ours."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from linger.quantization.core.qtensor import QTensor
 from linger.simulation.example_call import ExampleCall, Exportable
 
 torch_export: Any = torch.onnx.export
-"""torch's own function, taken before anybody redirects it; loosely typed, as it has changed with every release."""
+"""torch's own function, taken before `redirect`; not typed, because its signature changes with every release."""
 
 
 _LOST_VALUE = "unordered_map::at"
-"""All that torch says when the inside of a function of its own kind was not traced."""
+"""torch's whole message if a value is used whose computation was not traced."""
 
 _LOST_VALUE_REMEDY = (
     "Forward uses a reentrant checkpoint, or a torch.autograd.Function that uses tensors it is not given, which a trace "
@@ -40,24 +40,24 @@ _LOST_VALUE_REMEDY = (
 )
 
 _UNKNOWN_WRAPPER = "Cannot insert a Tensor that requires grad as a constant"
-"""What torch says to a quantised tensor that is given to a torch.autograd.Function."""
+"""torch's message if a torch.autograd.Function gets a quantised tensor."""
 
 TORCH_KEYWORDS = frozenset(
     {"autograd_inlining", "custom_translation_table", "optimize", "fallback", "profile", "dump_exported_program",
      "artifacts_dir", "export_modules_as_functions"}
 )  # fmt: skip
-"""Arguments of today's torch.onnx.export that are handed on as they are."""
+"""Arguments of today's torch.onnx.export that are passed on unchanged."""
 
 DynamicAxes = Mapping[str, Sequence[int] | Mapping[int, str]]
 """Axes whose size stays open: {name: [axes]} or {name: {axis: label}}."""
 
 DynamicShapes = Mapping[str, Any] | Sequence[Any] | None
-"""The same as torch.export wants it: for each input None, or a Dim by axis."""
+"""The same in the spelling of torch.export: for each input None, or a Dim by axis."""
 
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """What torch's exporters are told, under the names of their arguments."""
+    """The arguments of an export that torch's exporters get."""
 
     export_params: bool = True
     training: object = None
@@ -109,7 +109,7 @@ def trace(model: Exportable, call: ExampleCall, options: TraceOptions, target: i
 
 
 def trace_dynamo(model: Exportable, call: ExampleCall, options: TraceOptions) -> bytes:
-    """Run torch's torch.export-based exporter."""
+    """Run torch's newer exporter, which is based on torch.export."""
     names = {"input_names": list(options.input_names) or None, "output_names": list(options.output_names) or None}
     shapes = options.dynamic_shapes
     if options.dynamic_axes:
@@ -133,7 +133,7 @@ def trace_dynamo(model: Exportable, call: ExampleCall, options: TraceOptions) ->
 
 @contextmanager
 def _quietly(model: Exportable, call: ExampleCall) -> Iterator[None]:
-    """No deprecation notices, no tracer warnings, no listing; errors of torch become one of ours."""
+    """Suppress deprecation notices, tracer warnings and listings; turn errors of torch into a UsageError."""
     handle = None
     if isinstance(model, nn.Module) and not isinstance(model, torch.jit.ScriptModule):
         handle = model.register_forward_hook(_real_outputs)
@@ -142,7 +142,7 @@ def _quietly(model: Exportable, call: ExampleCall) -> Iterator[None]:
     try:
         exporter_log.setLevel(logging.ERROR)
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), without_torch_graph():
-            # the tracing exporter announces its own retirement on every call, and traces Python numbers on purpose
+            # the tracing exporter is deprecated, which it says on every call; that Python numbers become constants is intended
             warnings.simplefilter("ignore", DeprecationWarning)
             warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", UserWarning)
@@ -163,7 +163,7 @@ def _quietly(model: Exportable, call: ExampleCall) -> Iterator[None]:
 
 
 def _real_outputs(module: nn.Module, args: object, output: object) -> object:  # noqa: ARG001 - a hook's signature
-    """Outputs of a file are real values: each integer output gets its Dequant."""
+    """Dequantise the outputs: those of a file are real values."""
     return tree_map(lambda leaf: leaf.dequantize() if isinstance(leaf, QTensor) else leaf, output)
 
 
@@ -172,7 +172,7 @@ def _plain_axes(axes: DynamicAxes | None) -> dict[str, Any] | None:
 
 
 def _shapes_from_axes(options: TraceOptions) -> tuple[Any, ...]:
-    """dynamic_axes as dynamic_shapes, one entry per graph input."""
+    """Translate dynamic_axes into dynamic_shapes, one entry per graph input."""
     dims: dict[str, Any] = {}
     entries: list[dict[int, Any] | None] = []
     for name in options.input_names:
@@ -186,7 +186,7 @@ def _shapes_from_axes(options: TraceOptions) -> tuple[Any, ...]:
 
 
 def axes_from_shapes(shapes: DynamicShapes, input_names: tuple[str, ...]) -> dict[str, dict[int, str]]:
-    """dynamic_shapes as dynamic_axes, for the tracing exporter."""
+    """Translate dynamic_shapes into dynamic_axes, for the tracing exporter."""
     by_name = shapes if isinstance(shapes, Mapping) else dict(zip(input_names, shapes or (), strict=False))
     result = {}
     for name, axes in by_name.items():
@@ -201,22 +201,22 @@ def axes_from_shapes(shapes: DynamicShapes, input_names: tuple[str, ...]) -> dic
 
 
 def declared_axes(options: TraceOptions) -> DynamicAxes:
-    """The axes that shall stay open, in either spelling, as dynamic_axes."""
+    """The axes that are to stay open, as dynamic_axes, whichever spelling the user has chosen."""
     return options.dynamic_axes or axes_from_shapes(options.dynamic_shapes, options.input_names)
 
 
 _GRAPH = b"Torch IR graph at exception: "
-"""Begins what torch prints. It cannot be switched off: the exporter switches it on."""
+"""Begins what torch's C++ side prints when an export fails. It cannot be switched off: the exporter switches it on."""
 
 _STDOUT = 1
 
 
 @contextmanager
 def without_torch_graph() -> Iterator[None]:
-    """Keep torch's graph from file descriptor 1; what others write there meanwhile comes out afterwards."""
+    """Keep torch's graph from file descriptor 1; what others write there meanwhile is written afterwards."""
     try:
         kept = os.dup(_STDOUT)
-    except OSError:  # it is closed, and nobody sees what torch prints
+    except OSError:  # standard output is closed: there is nothing to hide
         yield
         return
     with tempfile.TemporaryFile() as caught:
@@ -239,7 +239,7 @@ def _pass_on(caught: IO[bytes]) -> None:
 
 
 def _flush() -> None:
-    """Write out what C code has printed; where its library has no such name, it waits."""
+    """Flush what C code has printed, where the C library can be asked to."""
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).fflush(None)
 
@@ -275,7 +275,7 @@ class _OpWatch(TorchDispatchMode):
 
 
 def callers_of(model: object, call: ExampleCall, message: str) -> str:
-    """The modules that call the op an exporter's message names; the model's type where none can be told.
+    """The modules that call the op in an exporter's message; the model's type if none can be found.
 
     The tracing exporter says which op it cannot write, but not where it stands in the model.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which arguments of a torch op become inputs of the ONNX node, and which become attributes."""
+"""The arguments of a torch op: which become inputs of the ONNX node, and which become attributes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KIND_OF: dict[type, tuple[str, Callable[[Any], Any]]] = {
     str: ("STRING", str),
 }
 UNKNOWN = "unknown"
-"""Kind of an argument whose type is only seen when it is given (autograd functions)."""
+"""Kind of an argument of an autograd function, whose type is known only when it is called."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TorchSignature:
         return [name for name, kind in self.kinds.items() if kind == "tensor"]
 
     def resolve(self, given: Mapping[str, object], is_value: Callable[[object], bool]) -> TorchSignature:
-        """The signature of one call: what was unknown is a tensor where the call has a value of the graph."""
+        """The signature of one call: an unknown argument is a tensor if its value is one of the graph, else a number."""
         known = {
             n: kind if kind != UNKNOWN else "tensor" if is_value(given[n]) else "number"
             for n, kind in self.kinds.items()
@@ -55,16 +55,16 @@ class TorchSignature:
 
 @dataclass(frozen=True)
 class ArgumentMap:
-    """The user's wishes: arguments that become inputs, in order, and where each attribute comes from.
+    """The arguments that become inputs, in order, and the source of each attribute, as the user declares them.
 
-    None stands for the default: every tensor is an input, everything else an attribute of the same name.
+    None is the default: every tensor is an input, every other argument an attribute of the same name.
     """
 
     inputs: tuple[str, ...] | None
     attributes: Mapping[str, Any] | None
 
     def named(self) -> list[str]:
-        """Every argument the map speaks of."""
+        """Every argument that the user has named."""
         from_attributes = [name for source in (self.attributes or {}).values() for name in _arguments_of(source)]
         return [*(self.inputs or ()), *from_attributes]
 
@@ -103,7 +103,7 @@ class ArgumentMap:
 def signatures_of(op: str) -> list[TorchSignature]:
     """The overloads of a torch op (`aten::add`, or one of them: `aten::add.Tensor`) that take and return tensors.
 
-    Empty if torch does not know the op (yet).
+    Empty if torch does not know the op; a library that defines it may be loaded later.
     """
     kind, _, wanted = op.partition(".")
     namespace, _, name = kind.partition("::")
@@ -184,7 +184,7 @@ def _read_one(signature: TorchSignature, argument: str, value: object, read: Cal
 
 
 def _as_attribute(name: str, value: object, *, is_float: bool, where: str) -> ir.Attr:
-    """A number, a string or a list of one kind; truth values are the numbers 0 and 1."""
+    """Make an attribute of a number, a string or a list of one kind; booleans become 0 and 1."""
     elements = list(value) if isinstance(value, (list, tuple)) else [value]
     if not all(isinstance(e, (int, float, str)) for e in elements):
         raise UsageError(

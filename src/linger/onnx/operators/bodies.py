@@ -24,7 +24,7 @@ CHANGED_MEANING = {
     "GridSample": 20,
     "GroupNormalization": 21,
 }
-"""Ops that take the same inputs and attributes from this opset on, but compute something else (onnx's changelog)."""
+"""Ops that compute something else from this opset on, with the same inputs and attributes (from onnx's changelog)."""
 
 _COMMENTS = re.compile(r"\A(\s+|#[^\n]*\n)*")
 _STANDARD = ("", "ai.onnx")
@@ -42,14 +42,14 @@ BodyLike = str | onnx.FunctionProto | Scripted
 
 @dataclass(frozen=True)
 class Body:
-    """What an op computes, as one function. `name` is for messages."""
+    """A function that says what an op computes. `name` is used in messages."""
 
     name: str
     function: onnx.FunctionProto
 
     @property
     def written_for(self) -> int | None:
-        """The opset the body names; None: it names none, and is taken as it is at every opset."""
+        """The opset that the body is written for; None if it names none and is used unchanged at every opset."""
         return next((i.version for i in self.function.opset_import if i.domain in _STANDARD), None)
 
     @property
@@ -70,7 +70,7 @@ class Body:
         return Body(self.name, function)
 
     def at(self, opset: int) -> onnx.FunctionProto:
-        """The function for a model of this opset: onnx wants both to name the same one.
+        """The function for a model of this opset, with that opset in its imports, as onnx demands.
 
         Raises:
             UsageError: The body needs a later opset, or means something else at this one.
@@ -105,12 +105,12 @@ def read_bodies(source: BodyLike | Sequence[BodyLike], name: str) -> list[Body]:
 def expand_functions(model: ir.Model, is_chosen: Callable[[ir.Function], bool]) -> None:
     """Put the nodes of the chosen functions in place of their calls, in the graph and in the other functions."""
     InlinePass(criteria=is_chosen)(model)
-    # of functions inside functions, InlinePass may give two values one name
+    # InlinePass may give two values one name if functions call functions
     NameFixPass()(model)
 
 
 def select(bodies: Sequence[Body], opset: int) -> Body:
-    """The body for an opset: of those that name no later one, the one that names the latest."""
+    """Choose the body for an opset: the one written for the latest opset that is not later than this."""
     fitting = [b for b in bodies if (b.written_for or 0) <= opset]
     candidates = fitting or bodies
     choose = max if fitting else min

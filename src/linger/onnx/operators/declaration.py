@@ -30,7 +30,7 @@ _RESERVED = (DOMAIN, "aten", "prim")
 
 @dataclass(frozen=True)
 class NodeCall:
-    """One node to be written. A missing input in the middle is None."""
+    """A node to write. An input that is left out between others is None."""
 
     domain: str
     name: str
@@ -40,7 +40,7 @@ class NodeCall:
 
 @dataclass(frozen=True)
 class Declaration:
-    """A torch op as an ONNX op. `bodies` are kept by domain: a variant without some inputs has a domain of its own."""
+    """How a torch op becomes an ONNX op. `bodies` are kept by domain: a variant without some inputs has its own domain."""
 
     source: Source
     domain: str
@@ -60,7 +60,7 @@ class Declaration:
         return self.source if isinstance(self.source, str) else self.source.__name__
 
     def signatures(self) -> list[TorchSignature]:
-        """How torch can call the op; looked up each time, because the op may be loaded later."""
+        """The ways to call the op in torch; looked up each time, because its library may be loaded later."""
         return signatures_of(self.source) if isinstance(self.source, str) else [signature_of_function(self.source)]
 
     def function(self, domain: str, opset: int) -> onnx.FunctionProto | None:
@@ -144,7 +144,7 @@ def declare(
 
 
 def variant_domain(domain: str, missing: Sequence[str]) -> str:
-    """Where the body lives that does without some inputs: a function has one signature."""
+    """The domain of the body without some inputs: an ONNX function has one signature."""
     return f"{domain}.without_{'_'.join(missing)}"
 
 
@@ -152,7 +152,7 @@ def read_source(source: object) -> Source:
     """The torch op a user means, as a name or as an autograd function."""
     if isinstance(source, type) and issubclass(source, torch.autograd.Function):
         return source
-    # an overload has a method name(), a packet of overloads and a custom_op keep theirs to themselves
+    # an overload has a method name(); packets of overloads and custom ops have private attributes
     method = getattr(source, "name", None)
     name = method() if callable(method) else getattr(source, "_qualified_op_name", getattr(source, "_qualname", source))
     if isinstance(name, str) and _TORCH_OP.match(name):
@@ -180,7 +180,7 @@ def _read_target(to: str) -> tuple[str, str]:
 
 
 def _check_arguments(declared: Declaration) -> TorchSignature | None:
-    """The signature that has every argument spoken of; None if torch does not know the op yet."""
+    """The first signature with every argument that the user has named; None if torch does not know the op yet."""
     signatures, named = declared.signatures(), set(declared.arguments.named())
     if not signatures:
         if declared.torch_name.startswith("aten::"):
@@ -203,7 +203,7 @@ def _no_such_argument(declared: Declaration, signatures: Sequence[TorchSignature
 
 
 def _check_standard(declared: Declaration, signature: TorchSignature) -> None:
-    """A standard op has only the attributes that ONNX gives it."""
+    """Refuse attributes that ONNX does not define for a standard op."""
     known = list(onnx.defs.get_schema(declared.name, "").attributes)
     strange = [n for n in declared.arguments.attribute_sources(signature) if n not in known]
     if strange:

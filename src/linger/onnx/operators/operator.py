@@ -22,7 +22,7 @@ from linger.onnx.operators.declaration import FIRST_OPSET, Declaration, declare
 from linger.onnx.operators.symbolic_registry import RegistrySlot, Slot, SlotOwners, SymbolicSlot
 from linger.onnx.operators.translation import Carrier, Symbolic, table_entries
 
-# the registry of declared operators, as global as torch's own, which it follows
+# the declared operators: global, because torch's registry, which they are entered in, is global
 _owners = SlotOwners()
 _registered: list[Operator] = []
 
@@ -38,8 +38,8 @@ def operator(
 ) -> Operator:
     """Declare how a torch op is exported; it holds until `unregister()`, or to the end of a `with` block.
 
-    The newest declaration of a torch op counts, before an earlier one, a symbolic function registered by hand and torch's
-    own translation. When it ends, what was there before is back.
+    The newest declaration of a torch op is used, rather than an earlier one, a symbolic function registered by hand or torch's
+    own translation. When it ends, the one before is used again.
 
     Args:
         source: The torch op: its name (`"aten::asinh"`, `"mylib::foo"`, one overload: `"aten::add.Tensor"`), the op
@@ -62,7 +62,7 @@ def operator(
 
 
 class Operator:
-    """A declaration that holds. Made by `linger.onnx.operator`."""
+    """A declaration in use. Made by `linger.onnx.operator`."""
 
     def __init__(self, declaration: Declaration) -> None:
         _refuse_second_meaning(declaration)
@@ -176,7 +176,7 @@ def _drop_unused_domains(model: ir.Model, domains: set[str]) -> None:
 
 
 def _slots(declaration: Declaration) -> dict[Slot, Any]:
-    """Where torch looks: for the symbolic function, and under the ONNX op's own name for the function of the file."""
+    """The slots of a declaration: the symbolic function of the torch op, and the function of the file under the ONNX op's name."""
     symbolic = Symbolic(declaration)
     slots: dict[Slot, Any] = {
         # opsets of a custom domain are small numbers; torch takes the entry with the nearest one
@@ -191,7 +191,7 @@ def _slots(declaration: Declaration) -> dict[Slot, Any]:
 
 
 def _refuse_second_meaning(declaration: Declaration) -> None:
-    """An ONNX op has one meaning, also where several torch ops become it."""
+    """Refuse a second meaning of an ONNX op, if another torch op is declared as the same one with another body."""
     for held in _registered:
         other = held.declaration
         if other.source != declaration.source and other.to == declaration.to and other.bodies != declaration.bodies:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch.onnx
 
 Translations = Mapping[int, Callable[..., Any]]
-"""Symbolic functions by the opset they hold from."""
+"""Symbolic functions by the opset from which they hold."""
 
 
 class Slot(Protocol):
@@ -23,7 +23,7 @@ class Slot(Protocol):
         """Put something there."""
 
     def clear(self, content: Any, before: Any) -> None:
-        """Take `content` away where it still stands, and bring back what was there before."""
+        """Remove `content` if it is still there, and put back what was there before."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RegistrySlot:
     kind: str
 
     def read(self) -> dict[int, Callable[..., Any]] | None:
-        """Translations registered by hand; None if the registry has no entry at all."""
+        """The translations that were registered by hand; None if the registry has no entry."""
         group = _registry().get_function_group(self.kind)
         if group is None:
             return None
@@ -47,7 +47,7 @@ class RegistrySlot:
             _registry().register(self.kind, opset, function, custom=True)
 
     def clear(self, content: Translations, before: Translations | None) -> None:
-        """Unregister; where somebody else has registered in the meantime, that stays."""
+        """Unregister the translations; those that were registered by others in the meantime stay."""
         present = self.read() or {}
         freed = [opset for opset, function in content.items() if present.get(opset) is function]
         for opset in freed:

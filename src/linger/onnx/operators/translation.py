@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A declared operator as torch's two exporters want it: a symbolic function, and an entry of a translation table."""
+"""A declared operator in the forms of torch's two exporters: a symbolic function, and entries of a translation table."""
 
 from __future__ import annotations
 
@@ -48,12 +48,14 @@ class Symbolic:
         signature = choose(declaration.torch_name, declaration.signatures(), len(values))
         given = {n: None if _is_none(v) else v for n, v in zip(signature.kinds, values, strict=True)}
         call = declaration.translate(signature, given, read=_constant, is_value=_is_value)
-        declaration.function(call.domain, g.opset)  # what is wrong with the body is said before anything is written
+        declaration.function(
+            call.domain, g.opset
+        )  # raises before anything is written if something is wrong with the body
         return _write(g, call, declaration.output_count(signature))
 
 
 class Carrier:
-    """Stands in torch's registry under the name of the ONNX op: torch takes the function for the file from it."""
+    """An entry of torch's registry under the name of the ONNX op, from which torch takes the function for the file."""
 
     def __init__(self, symbolic: Symbolic, domain: str) -> None:
         self._symbolic, self._domain = symbolic, domain
@@ -98,7 +100,7 @@ def _translator(declaration: Declaration, signature: TorchSignature) -> Callable
 
 
 def _schema(call: NodeCall, input_count: int, output_count: int) -> onnx.defs.OpSchema:
-    """Just enough for the recorder: any tensors in, any tensors out, the attributes of this call."""
+    """A schema for onnxscript's recorder: any tensors in, any tensors out, the attributes of this call."""
     parameter = onnx.defs.OpSchema.FormalParameter
     inputs = [parameter(f"input_{i}", f"I{i}") for i in range(input_count)]
     outputs = [parameter(f"output_{i}", f"O{i}") for i in range(output_count)]
@@ -156,7 +158,7 @@ def _write(g: GraphContext, call: NodeCall, output_count: int) -> object:
 
 
 def _elements(g: GraphContext, value: object) -> list[object]:
-    """What a node takes for one argument: nothing, the tensors of a list, or the value."""
+    """The inputs of a node for one argument: an empty one, the tensors of a list, or the value."""
     if value is None:
         return [symbolic_helper._optional_input_placeholder_tensor(g)]  # noqa: SLF001 - the only way to leave one out
     if _is_value(value) and value.node().kind() == "prim::ListConstruct":
@@ -176,5 +178,5 @@ def _set_types(g: GraphContext, outputs: Iterable[Any]) -> None:
         kind = original.type()
         sizes = kind.sizes() if isinstance(kind, torch.TensorType) else None
         if sizes is not None:
-            # a size fixed here would be baked into every Reshape that asks for it
+            # torch would write a size that is fixed here into every Reshape that reads it
             output.setType(kind if is_static else kind.with_sizes([None] * len(sizes)))
