@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.dialect import ops
-from linger.graph.core.dialects import NEWER_OPS, Claim, claims, input_names, is_newer
+from linger.graph.core.dialects import NEWER_OPS, FormatAttributes, input_attributes, input_names, is_newer
 from linger.targets import DEFAULT_TARGET
 
 DOCUMENTED = [
@@ -78,48 +78,47 @@ def test_an_op_has_an_older_one_or_a_reason(op):
 
 
 @pytest.mark.parametrize("op", NEWER_OPS.values(), ids=lambda op: op.name)
-def test_every_claim_names_attributes(op):
-    found = claims(node(op.name, inputs=3, outputs=1 + op.real_outputs))
-    for claim in (*found.inputs.values(), *found.outputs.values()):
-        assert claim.scales
-        assert all(name.startswith("scale_") for name in claim.scales)
-        assert claim.bits is None or isinstance(claim.bits, int) or claim.bits.endswith("_bits")
+def test_formats_are_stated_in_attributes(op):
+    inputs = {} if op.result is None else input_attributes(node(op.name, inputs=3, outputs=1 + op.real_outputs), op)
+    for where in (*inputs.values(), *([] if op.result is None else [op.result])):
+        assert where.scales
+        assert all(name.startswith("scale_") for name in where.scales)
+        assert isinstance(where.bits, int) or where.bits.endswith("_bits")
 
 
-def test_claims_of_a_product():
-    found = claims(node("QConv2d", inputs=3))
-    assert found.inputs == {
-        0: Claim(("scale_x",), "x_bits"),
-        1: Claim(("scale_w",), "w_bits"),
-        2: Claim(("scale_x", "scale_w"), 32),
+def attributes(op_type, inputs):
+    return input_attributes(node(op_type, inputs=inputs), NEWER_OPS[op_type])
+
+
+def test_formats_of_a_product():
+    assert attributes("QConv2d", inputs=3) == {
+        0: FormatAttributes(("scale_x",), "x_bits"),
+        1: FormatAttributes(("scale_w",), "w_bits"),
+        2: FormatAttributes(("scale_x", "scale_w"), 32),
     }
-    assert found.outputs == {0: Claim(("scale_o",), "o_bits")}
+    assert NEWER_OPS["QConv2d"].result == FormatAttributes(("scale_o",), "o_bits")
 
 
-def test_claims_at_the_ends():
-    assert claims(node("Quant")).outputs == {0: Claim(("scale_x",), "data_bits")}
-    assert claims(node("Quant")).inputs == {}
-    assert claims(node("Dequant")).inputs == {0: Claim(("scale_o",))}
-    assert claims(node("Dequant")).outputs == {}
+def test_formats_at_the_ends():
+    assert NEWER_OPS["Quant"].result == FormatAttributes(("scale_x",), "data_bits")
+    assert NEWER_OPS["Dequant"].result is None
 
 
-def test_claims_of_joined_tensors_and_of_a_norm():
-    assert claims(node("QCat", inputs=2)).inputs[1] == Claim(("scale_x_1",), "x_1_bits")
-    assert claims(node("QLayerNorm", inputs=3)).inputs[2] == Claim(("scale_y_normal", "scale_w"), 32)
-    assert claims(node("Gather", inputs=2)).inputs == {0: Claim(("scale_w",), "w_bits")}
+def test_formats_of_joined_tensors_and_of_a_norm():
+    assert attributes("QCat", inputs=2)[1] == FormatAttributes(("scale_x_1",), "x_1_bits")
+    assert attributes("QLayerNorm", inputs=3)[2] == FormatAttributes(("scale_y_normal", "scale_w"), 32)
+    assert attributes("Gather", inputs=2) == {0: FormatAttributes(("scale_w",), "w_bits")}
 
 
 @pytest.mark.parametrize("count", [5, 6, 7])
 def test_weights_of_a_recurrent_op_come_last(count):
     names = input_names(node("QLSTM", inputs=count), NEWER_OPS["QLSTM"])
     assert names == ("x", *("h", "c")[: count - 5], "w_ih", "w_hh", "b_ih", "b_hh")
-    found = claims(node("QLSTM", inputs=count, outputs=3))
-    assert found.inputs[count - 4] == Claim(("scale_iw",), "w_bits")
-    assert found.inputs[count - 1] == Claim(("scale_h", "scale_hw"), 32)
-    assert sorted(found.outputs) == [0]
+    found = attributes("QLSTM", inputs=count)
+    assert found[count - 4] == FormatAttributes(("scale_iw",), "w_bits")
+    assert found[count - 1] == FormatAttributes(("scale_h", "scale_hw"), 32)
 
 
-def test_what_is_not_of_the_dialect_claims_nothing():
-    assert claims(node("QNothing")).inputs == {}
+def test_the_domain_tells_the_dialect():
     assert is_newer(node("QAdd"))
     assert not is_newer(ir.Node("thinker", "iqAdd", []))

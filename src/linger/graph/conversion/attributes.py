@@ -13,7 +13,7 @@ from linger.errors import listing
 from linger.graph.conversion.node_rewriter import rewrite
 from linger.graph.conversion.plan import EXPORT_AGAIN, Doubts, NoEquivalent, Plan, known, made_attributes, renamed
 from linger.graph.core.dialect_node import is_dialect
-from linger.graph.core.dialects import DEFAULT_PLATFORM, NEWER, OLDER, QUANT_MODE, NewerOp, claims, is_newer
+from linger.graph.core.dialects import DEFAULT_PLATFORM, NEWER, NEWER_OPS, OLDER, QUANT_MODE, NewerOp, is_newer
 
 _USUAL_BITS = 8
 _EVERYWHERE = frozenset({"platform", "quant_mode"})
@@ -208,8 +208,9 @@ def width_of(value: ir.Value | None) -> int:
 def _stated_width(node: ir.Node) -> int | None:
     """The width of a node's first output, where an attribute or its default states it."""
     if is_newer(node):
-        claim = claims(node).outputs.get(0)
-        name, default = None if claim is None else claim.bits, None
+        newer = NEWER_OPS.get(node.op_type)
+        name = None if newer is None or newer.result is None else newer.result.bits
+        default = None
     elif is_dialect(node) and is_known(node.op_type):
         op = find_op(node.op_type)
         name = op.output_bits

@@ -43,36 +43,36 @@ CELL_SCALE = 32768.0
 
 
 @dataclass(frozen=True)
-class Claim:
-    """What a node says of one of its tensors.
+class FormatAttributes:
+    """In which attributes a newer node states the scale and the width of one of its tensors.
 
     Attributes:
-        scales: Attributes whose product is the tensor's scale; none where the node does not say it.
-        bits: The attribute that holds its width, the width itself, or None where the node does not say it.
+        scales: Attributes whose product is the tensor's scale.
+        bits: The attribute that holds its width, or the width itself.
     """
 
-    scales: tuple[str, ...] = ()
-    bits: str | int | None = None
+    scales: tuple[str, ...]
+    bits: str | int
 
 
-_INPUTS: Mapping[str, Claim] = MappingProxyType(
+_INPUTS: Mapping[str, FormatAttributes] = MappingProxyType(
     {
-        "x": Claim(("scale_x",), "x_bits"),
-        "y": Claim(("scale_y",), "y_bits"),
-        "w": Claim(("scale_w",), "w_bits"),
-        "b": Claim(("scale_x", "scale_w"), 32),
-        "b_normal": Claim(("scale_y_normal", "scale_w"), 32),
-        "h": Claim(("scale_h",), "o_bits"),
-        "c": Claim(("scale_c",), CELL_BITS),
-        "w_ih": Claim(("scale_iw",), "w_bits"),
-        "w_hh": Claim(("scale_hw",), "w_bits"),
-        "b_ih": Claim(("scale_x", "scale_iw"), 32),
-        "b_hh": Claim(("scale_h", "scale_hw"), 32),
+        "x": FormatAttributes(("scale_x",), "x_bits"),
+        "y": FormatAttributes(("scale_y",), "y_bits"),
+        "w": FormatAttributes(("scale_w",), "w_bits"),
+        "b": FormatAttributes(("scale_x", "scale_w"), 32),
+        "b_normal": FormatAttributes(("scale_y_normal", "scale_w"), 32),
+        "h": FormatAttributes(("scale_h",), "o_bits"),
+        "c": FormatAttributes(("scale_c",), CELL_BITS),
+        "w_ih": FormatAttributes(("scale_iw",), "w_bits"),
+        "w_hh": FormatAttributes(("scale_hw",), "w_bits"),
+        "b_ih": FormatAttributes(("scale_x", "scale_iw"), 32),
+        "b_hh": FormatAttributes(("scale_h", "scale_hw"), 32),
     }
 )
-"""What an input of this name claims, in every op but Quant, Dequant and those that only move numbers."""
+"""Where a node states the format of an input of this name, in every op but Quant, Dequant and those that only move numbers."""
 
-_RESULT = Claim(("scale_o",), "o_bits")
+_RESULT = FormatAttributes(("scale_o",), "o_bits")
 _WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
 _RENAMED = {"x_bits": "data_bits", "w_bits": "parameter_bits", "stride": "strides", "scale_x": "scale_i", "axis": "dim"}
 """Newer attributes by the name that older ops have for them, if they have one."""
@@ -88,7 +88,7 @@ class NewerOp:
         inputs: Names of its inputs, in order. `("xs",)`: any number of them.
         renamed: Attributes that the older op calls otherwise.
         own: Attributes that the older op has no name for.
-        result: What it claims of its first output; None: it has the scale and the width of its first input.
+        result: Where it states the format of its first output; None: that has the format of its first input.
         real_outputs: How many real outputs follow the first.
         why_not: Why there is no older op.
     """
@@ -98,7 +98,7 @@ class NewerOp:
     inputs: tuple[str, ...] = ("x",)
     renamed: Mapping[str, str] = field(default_factory=dict)
     own: frozenset[str] = frozenset()
-    result: Claim | None = _RESULT
+    result: FormatAttributes | None = _RESULT
     real_outputs: int = 0
     why_not: str = ""
 
@@ -146,14 +146,14 @@ def _own_widths(op: Op, inputs: tuple[str, ...]) -> set[str]:
     return {f"{name}_bits" for name in ("x", "y") if name in inputs}
 
 
-def _result(op: Op, newer_names: Mapping[str, str]) -> Claim | None:
+def _result(op: Op, newer_names: Mapping[str, str]) -> FormatAttributes | None:
     """Scale and width of the first output; where the older op repeats those of an input, that input's."""
     if op.output_bits is None:
         return None
     if op.name == QUANT:
-        return Claim(("scale_x",), op.output_bits)
+        return FormatAttributes(("scale_x",), op.output_bits)
     scale, bits = op.repeats.get("scale_o", "scale_o"), op.repeats.get("o_bits", "o_bits")
-    return Claim((scale,), newer_names.get(bits, bits))
+    return FormatAttributes((scale,), newer_names.get(bits, bits))
 
 
 _WITHOUT_A_FILE = (
@@ -174,14 +174,6 @@ NEWER_OPS: Mapping[str, NewerOp] = MappingProxyType(
     }
 )
 """Every op of the newer dialect by its type."""
-
-
-@dataclass(frozen=True)
-class Claims:
-    """What a node says of its tensors, by index; tensors of which it says nothing are left out."""
-
-    inputs: Mapping[int, Claim]
-    outputs: Mapping[int, Claim]
 
 
 def is_newer(node: ir.Node) -> bool:
@@ -210,28 +202,14 @@ def is_dequant(node: ir.Node | None) -> bool:
     return len(node.outputs) == 1 and len(node.inputs) == 1 and node.inputs[0] is not None and not inner_graphs(node)
 
 
-def claims(node: ir.Node) -> Claims:
-    """What a node of the newer dialect says of its tensors; nothing for a type that is not one of its ops.
-
-    An output that is missing here and whose op has `result=None` has the scale and width of the first input, except that
-    Dequant's is real; so are all outputs of recurrent ops but the first.
-    """
-    op = NEWER_OPS.get(node.op_type)
-    if op is None:
-        return Claims({}, {})
-    if op.name == QUANT:
-        return Claims({}, {} if op.result is None else {0: op.result})
-    if op.name == DEQUANT:
-        return Claims({0: Claim(("scale_o",))}, {})
-    if op.result is None:
-        return Claims({}, {})
-    names = input_names(node, op)
-    found = {index: _claim(name, index) for index, name in enumerate(names) if name != "indices"}
-    return Claims(found, {0: op.result})
-
-
-def _claim(name: str, index: int) -> Claim:
-    return Claim((f"scale_x_{index}",), f"x_{index}_bits") if name == "xs" else _INPUTS[name]
+def input_attributes(node: ir.Node, op: NewerOp) -> dict[int, FormatAttributes]:
+    """By index, where a newer node states the formats of its inputs; of an op that computes new numbers from integers."""
+    names = enumerate(input_names(node, op))
+    return {
+        index: FormatAttributes((f"scale_x_{index}",), f"x_{index}_bits") if name == "xs" else _INPUTS[name]
+        for index, name in names
+        if name != "indices"
+    }
 
 
 def input_names(node: ir.Node, op: NewerOp) -> tuple[str, ...]:
@@ -322,10 +300,10 @@ def _of_newer(node: ir.Node, op: NewerOp) -> StatedFormats:
     if op.result is None:
         return StatedFormats(kept=0, outputs=(StatedFormat(),))
     integers = {}
-    for index, claim in claims(node).inputs.items():
-        if len(claim.scales) == 1:
-            names = _SCALES["x"] if claim.scales == ("scale_x",) else claim.scales
-            bits = claim.bits if isinstance(claim.bits, int) else read_bits(node, str(claim.bits))
+    for index, where in input_attributes(node, op).items():
+        if len(where.scales) == 1:
+            names = _SCALES["x"] if where.scales == ("scale_x",) else where.scales
+            bits = where.bits if isinstance(where.bits, int) else read_bits(node, where.bits)
             integers[index] = StatedFormat(read_scale(node, *names), bits, _present(node, names))
     own = [n for n in ("scale_o", *op.result.scales) if n in node.attributes]
     bits = read_bits(node, "o_bits", str(op.result.bits))
