@@ -11,7 +11,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from itertools import filterfalse
 from typing import Any, Literal, Protocol
 
@@ -152,10 +152,11 @@ class _Properties:
     repeats: Mapping[str, str] = field(default_factory=dict)
     """Attributes that must have the value of another one."""
 
-    limit: Limit | None = None
-    """Bound of the output scale, a function of the input scales (`math.prod` for products: the device shifts right only).
+    limit: Limit | float | None = None
+    """Bound of the output scale: a number, or a function of the input scales (`math.prod` for products).
 
-    None keeps the scale of the first input, unless `output_scale` is given.
+    The device shifts a result right only, so the output cannot be finer than that. None keeps the scale of the first
+    input, unless `output_scale` is given.
     """
     output_scale: float | None = None
     """The one scale that the output has; its width is then the default of the attribute `output_bits`."""
@@ -209,6 +210,7 @@ class _Properties:
 class Op(_Properties):
     """One op of the dialect: its properties, what its body's signature says, and what else its file declares."""
 
+    limit: Limit | None = None
     body: Callable[..., Any]
     """The arithmetic, in the vocabulary of `linger.numeric.kernel.Kernel`."""
     inputs: tuple[str, ...]
@@ -386,6 +388,8 @@ class _Declaration(_Properties):
             UsageError: Another file has an op of this name.
         """
         told = {each.name: getattr(self, each.name) for each in fields(_Properties)}
+        if isinstance(self.limit, float):
+            told["limit"] = partial(_same_for_all, self.limit)
         schema = _read_parameters(body)
         schema["optional_inputs"] |= _left_out(self.forms)
         made = Op(**told, body=body, **schema, module=body.__module__)
@@ -399,6 +403,12 @@ class _Declaration(_Properties):
 
 
 op = _Declaration
+
+
+def _same_for_all(limit: float, scales: Iterable[float]) -> float:
+    """A bound that does not depend on the scales of the inputs."""
+    del scales
+    return limit
 
 
 def _read_parameters(body: Callable[..., Any]) -> dict[str, Any]:

@@ -74,23 +74,23 @@ def long_piecewise_linear(k: Kernel[T], x: T, *, source: T, pieces: LongPieces) 
     index = _piece(k, x, pieces, LONG_BUCKET)
     slope = k.lookup(pieces.slopes, index)
     slope = k.where_less(x, k.scalar(0.0), k.sub(k.scalar(ONE), slope), slope)
-    return k.add(_long_product(k, x, slope), k.lookup(pieces.offsets, index))
+    return k.add(shifted_product(k, x, slope, bits=27), k.lookup(pieces.offsets, index))
 
 
-def _long_product(k: Kernel[T], x: T, slope: T) -> T:
-    """⌊x·slope/2^27 + ½⌋ of 32 bits and a slope below 2^28 in magnitude.
+def shifted_product(k: Kernel[T], x: T, factor: T, *, bits: int) -> T:
+    """⌊x·factor/2^bits + ½⌋ of 32 bits and a factor below 2^31 in magnitude, for bits from 17 to 32.
 
-    The product may have 59 bits, more than the carrier holds. So x = high·2^16 + low with 0 ≤ low < 2^16, and of
-    top = high·slope (|top| ≤ 2^43) what the shift by 27 − 16 = 11 keeps is taken out first: with top = kept·2^11 + r,
-    0 ≤ r < 2^11, the product is kept·2^27 + (r·2^16 + low·slope). The first part is whole after the shift; the second is
-    below 2^27 + 2^44. Every number here has at most 45 bits, so nothing but the floors is rounded.
+    The product may have 62 bits, more than the carrier holds. So x = high·2^16 + low with 0 ≤ low < 2^16, and of
+    top = high·factor (below 2^46) what the shift by bits − 16 keeps is taken out first: with top = kept·2^(bits−16) + r,
+    0 ≤ r < 2^(bits−16), the product is kept·2^bits + (r·2^16 + low·factor). The first part is whole after the shift; the
+    second is below 2^bits + 2^47. Every number here has at most 48 bits, so nothing but the floors is rounded.
     """
     high = k.floor(k.mul(x, k.scalar(2.0**-16)))
     low = k.sub(x, k.mul(high, k.scalar(2.0**16)))
-    top = k.mul(high, slope)
-    kept = k.floor(k.mul(top, k.scalar(2.0**-11)))
-    rest = k.mul(k.sub(top, k.mul(kept, k.scalar(2.0**11))), k.scalar(2.0**16))
-    return k.add(kept, round_half_up(k, k.mul(k.add(rest, k.mul(low, slope)), k.scalar(1.0 / ONE))))
+    top = k.mul(high, factor)
+    kept = k.floor(k.mul(top, k.scalar(2.0 ** (16 - bits))))
+    rest = k.mul(k.sub(top, k.mul(kept, k.scalar(2.0 ** (bits - 16)))), k.scalar(2.0**16))
+    return k.add(kept, round_half_up(k, k.mul(k.add(rest, k.mul(low, factor)), k.scalar(2.0**-bits))))
 
 
 def wide_piecewise_linear(k: Kernel[T], x: T, *, source: T, pieces: WidePieces) -> T:

@@ -7,7 +7,7 @@ The pieces are those of one chip (venusA), whose 32 bits end at ±16: an input b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
@@ -17,16 +17,10 @@ from linger.numeric.kernel import Kernel, T
 _END = 16.0  # of Q27 in 32 bits
 
 
-def _finest(scales: Iterable[float]) -> float:
-    """The Q27 result is shifted right only."""
-    del scales
-    return 2.0**27
-
-
 @op(
     "iqGelu",
     newer=(Newer("QGelu", is_packed=False),),
-    limit=_finest,
+    limit=2.0**27,  # the Q27 result is shifted right only
     input_end=_END,
     pieces=tables.GELU,
     if_missing="Use ReLU.",

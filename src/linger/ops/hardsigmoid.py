@@ -8,7 +8,7 @@ output's steps, as integers would be, ⌊(2·t + 6)/12⌋.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
@@ -16,13 +16,8 @@ from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-def _finest(scales: Iterable[float]) -> float:
-    """A sixth is no whole number at any scale, so none is too fine."""
-    del scales
-    return math.inf
-
-
-@op("iqHardsigmoid", limit=_finest, state_name="iqhardsigmoid")
+# A sixth is no whole number at any scale, so none is too fine.
+@op("iqHardsigmoid", limit=math.inf, state_name="iqhardsigmoid")
 def iq_hardsigmoid(
     k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, platform_quant: str = PLATFORM_QUANT
 ) -> T:

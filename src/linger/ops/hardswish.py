@@ -8,7 +8,7 @@ rational: it is rounded once, half up, to the output's steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
@@ -16,13 +16,8 @@ from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-def _finest(scales: Iterable[float]) -> float:
-    """A sixth is no whole number at any scale, so none is too fine."""
-    del scales
-    return math.inf
-
-
-@op("iqHardswish", limit=_finest, state_name="iqhardswish")
+# A sixth is no whole number at any scale, so none is too fine.
+@op("iqHardswish", limit=math.inf, state_name="iqhardswish")
 def iq_hardswish(
     k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, platform_quant: str = PLATFORM_QUANT
 ) -> T:

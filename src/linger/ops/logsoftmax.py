@@ -7,7 +7,7 @@ and moves another one there and back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
@@ -18,15 +18,9 @@ from linger.numeric.kernel import Kernel, T
 _LOG_OF_ZERO = -64.0
 
 
-def _finest(scales: Iterable[float]) -> float:
-    """The device shifts its Q25 result right only."""
-    del scales
-    return 2.0**25
-
-
 @op(
     "LogSoftmaxInt",
-    limit=_finest,
+    limit=2.0**25,  # the device shifts its Q25 result right only
     last_axis="dim",
     input_end=64.0,
     chip_limits=("softmax",),

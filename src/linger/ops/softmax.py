@@ -8,7 +8,7 @@ compared with a chip).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Newer, Refusal, Sample, op
@@ -17,16 +17,10 @@ from linger.numeric.curves import softmax as device
 from linger.numeric.kernel import Kernel, T
 
 
-def _finest(scales: Iterable[float]) -> float:
-    """The device shifts its Q15 result right only."""
-    del scales
-    return 2.0**15
-
-
 @op(
     "SoftmaxInt",
     newer=(Newer("QSoftmax"),),
-    limit=_finest,
+    limit=2.0**15,  # the device shifts its Q15 result right only
     last_axis="dim",
     input_end=64.0,
     chip_limits=("softmax",),

@@ -6,7 +6,7 @@ The sum has 32 bits and saturates: in a row of more than 255 numbers that are al
 
 from __future__ import annotations
 
-from linger.numeric.blocks import rescale, round_half_up, saturate
+from linger.numeric.blocks import rescale, round_half_up, saturate, shifted_product
 from linger.numeric.kernel import Kernel, T
 from linger.numeric.tables import LOG2_E, POWER_OF_TWO
 
@@ -87,7 +87,7 @@ def _rounded_exponential(k: Kernel[T], x: T) -> T:
 
 def _parts(k: Kernel[T], x: T) -> tuple[T, T]:
     """x·log2(e) as a whole number and a fraction from −1 to 0 in Q23, the whole one less."""
-    x = _log2_e_times(k, x)
+    x = shifted_product(k, x, k.scalar(LOG2_E), bits=31)  # log2(e) is Q29
     whole = k.floor(k.mul(x, k.scalar(2.0**-_ONE)))
     return whole, k.sub(k.sub(x, k.mul(whole, k.scalar(2.0**_ONE))), k.scalar(2.0**_ONE))
 
@@ -96,20 +96,6 @@ def _power(k: Kernel[T], whole: T) -> T:
     """2^(whole + 1)."""
     exponent = k.clip(k.add(whole, k.scalar(1.0)), k.scalar(_LOWEST), k.scalar(1.0))
     return k.lookup(_POWERS, k.sub(exponent, k.scalar(_LOWEST)))
-
-
-def _log2_e_times(k: Kernel[T], x: T) -> T:
-    """⌊x·log2(e)/2^31 + ½⌋ of up to 32 bits, the factor in Q29.
-
-    The product may have 62 bits, more than the carrier holds. So x is split into high·2^16 + low, and of high·log2(e)
-    what the shift keeps is taken out first: no number here has more than 48 bits.
-    """
-    high = k.floor(k.mul(x, k.scalar(2.0**-16)))
-    low = k.sub(x, k.mul(high, k.scalar(2.0**16)))
-    top = k.mul(high, k.scalar(LOG2_E))
-    kept = k.floor(k.mul(top, k.scalar(2.0**-15)))
-    rest = k.mul(k.sub(top, k.mul(kept, k.scalar(2.0**15))), k.scalar(2.0**16))
-    return k.add(kept, _shift(k, k.add(rest, k.mul(low, k.scalar(LOG2_E))), 31))
 
 
 def _reciprocal(k: Kernel[T], total: T) -> T:

@@ -3,7 +3,7 @@
 
 Integers travel in float tensors. A product with weights that are scaled by powers of two arrives in Q11 by itself, so
 rounding is one floor. float32 is used only where a static bound proves that it holds every partial sum; else float64.
-Scales on a device are not looked at (see `torch_scale`): there the state is float64, whatever the scales are.
+Scales that stay on a device (see `linger.numeric.torch.scale`) are not read: the state is then float64, whatever they are.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Formats:
     o_bits: int = 8
 
     @property
-    def is_there(self) -> bool:
-        """Whether the scales stay on a device, where nobody looks at them."""
+    def is_on_device(self) -> bool:
+        """Whether the scales stay on a device and are not read back."""
         return isinstance(self.scale_h, Tensor)
 
 
@@ -201,13 +201,13 @@ class Gates:
     rows: GateRows
     is_one_floor: bool
     """Whether the addend may join the parts: then one floor does for the sum, as ⌊n + x⌋ = n + ⌊x⌋ for whole n."""
-    is_there: bool = False
-    """Whether nobody looked at a number: NaN may be anywhere."""
+    is_on_device: bool = False
+    """Whether no number was read back, so that NaN may be anywhere."""
 
     def half(self, state: Tensor) -> Tensor:
         """What rounding adds. NaN has no place in a table, so where it may be, the half itself is NaN if it is."""
         half = torch.tensor(0.5, dtype=self.parts.dtype, device=self.parts.device)
-        return half + 0.0 * (self.parts.sum() + self.weight.sum() + state.sum()) if self.is_there else half
+        return half + 0.0 * (self.parts.sum() + self.weight.sum() + state.sum()) if self.is_on_device else half
 
     def product(self, state: Tensor, out: Tensor) -> None:
         """The products of whole numbers with the weights."""
@@ -219,7 +219,7 @@ class Gates:
     def look_up(self, table: Tensor, values: Tensor, places: Tensor, out: Tensor) -> None:
         """The entries at values ≥ 0, whose floors are written to `places`."""
         places.copy_(values)
-        if self.is_there:
+        if self.is_on_device:
             places.clamp_(0, len(table) - 1)  # whatever NaN has become
         torch.index_select(table, 0, places, out=out)
 
@@ -254,8 +254,8 @@ def prepare_gates(
         is_hidden_multiplied: The tanh gate multiplies the hidden state's part by numbers of 7 bits.
         is_state_exact: Whether float32 holds what the cell makes of the gates.
     """
-    if formats.is_there:
-        return _prepare_there(x, w_ih, w_hh, b_ih, b_hh, timeline, formats, kinds)
+    if formats.is_on_device:
+        return _prepare_on_device(x, w_ih, w_hh, b_ih, b_hh, timeline, formats, kinds)
     scale_h = formats.scale_h
     inputs = plan_projection(w_ih, b_ih, scale=formats.scale_i, scales_w=formats.scale_iw, bits=formats.data_bits)
     states = plan_projection(
@@ -285,7 +285,7 @@ def _items(x: Tensor, timeline: Timeline, weight: Tensor) -> Tensor:
     return timeline.by_direction(x, len(weight)).flatten(1, 2).to(weight.dtype)
 
 
-def _prepare_there(
+def _prepare_on_device(
     x: Tensor,
     w_ih: Tensor,
     w_hh: Tensor,
@@ -297,15 +297,15 @@ def _prepare_there(
 ) -> Gates:
     """`prepare_gates` where the scales are on a device: one floor for each part, in float64."""
     rows = gate_rows(kinds, w_hh.shape[2], torch.float64, x.device)
-    weight, addend = _project_there(w_ih, b_ih, formats.scale_i, formats.scale_iw, 1.0, formats.data_bits, formats)
+    weight, addend = _project_on_device(w_ih, b_ih, formats.scale_i, formats.scale_iw, 1.0, formats.data_bits, formats)
     total = torch.bmm(_items(x, timeline, weight), weight).double().add_(addend)
     parts = over_time(total.floor_().add_(rows.offset), timeline)
     scale_h = formats.scale_h
-    weight, addend = _project_there(w_hh, b_hh, scale_h, formats.scale_hw, scale_h, formats.o_bits, formats)
-    return Gates(parts, weight.contiguous(), addend, rows, is_one_floor=False, is_there=True)
+    weight, addend = _project_on_device(w_hh, b_hh, scale_h, formats.scale_hw, scale_h, formats.o_bits, formats)
+    return Gates(parts, weight.contiguous(), addend, rows, is_one_floor=False, is_on_device=True)
 
 
-def _project_there(
+def _project_on_device(
     w: Tensor,
     b: Tensor | None,
     scale: Scale,

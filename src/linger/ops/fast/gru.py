@@ -112,7 +112,7 @@ def _is_state_exact(formats: Formats) -> bool:
 
     Half of 2^24 is allowed, because the difference may be taken from either end: n + z·(h − n) = h − (1 − z)·(h − n).
     """
-    if formats.is_there:
+    if formats.is_on_device:
         return False
     largest = 2.0 ** (formats.o_bits - 1) * Q7 / formats.scale_h + 1.0
     return bool(2 * Q7 * (largest + Q7) + 2.0**13 / min(formats.scale_h, 2.0**13) < FLOAT32_EXACT / 2)
@@ -154,7 +154,7 @@ def _loop(
     r, z = looked_up.view(directions, batch, 2, hidden).unbind(2)
     place, new, before, exact = (buffer(directions, batch, hidden) for _ in range(4))
     flat_rz, flat_place, flat_new = sums_rz.flatten(), place.flatten(), new.flatten()
-    is_finer = formats.is_there or scale_h > Q7
+    is_finer = formats.is_on_device or scale_h > Q7
     low, high = limits(formats.o_bits)
     # the new state lies between n and the old one, unless Q7 rounded that up
     is_limited = is_finer or is_limit_needed(_LARGEST_NEW, scale_h, formats.o_bits)
@@ -212,7 +212,7 @@ def _look_up(trace: _Trace, formats: Formats) -> _Values:
     table = curves_at(formats.scale_h, h.dtype, h.device)
     r, z = table.index_select(0, trace.places.flatten()).view(*shape[:3], 2, shape[3]).unbind(3)
     new = table.index_select(0, trace.new_places.flatten()).view(shape)
-    is_finer = formats.is_there or formats.scale_h > Q7
+    is_finer = formats.is_on_device or formats.scale_h > Q7
     before = _to_q7(h, formats.scale_h, h.new_tensor(0.5), torch.empty_like(h)) if is_finer else h
     return _Values(r, z, new, before)
 
