@@ -92,10 +92,10 @@ class Kernel(Protocol[T]):
         """Wide table entries at wide whole-number indices."""
 
     def ladder(self, values: Sequence[float]) -> T:
-        """Wide numbers to hold against a matrix one after the other: shape [numbers, 1, 1]."""
+        """Wide numbers of shape [numbers, 1, 1], which broadcast against a matrix."""
 
     def log(self, x: T) -> T:
-        """ln x of positive wide numbers: right to about 2^-50 only, so what rounds it must know that no tie is near."""
+        """ln x of positive wide numbers: accurate to about 2^-50 only, so the body must know that no tie is near."""
 
     # -- along one axis (wide) ------------------------------------------------------------------
     def max_along(self, x: T, axis: int) -> T:
@@ -172,7 +172,7 @@ class Kernel(Protocol[T]):
 
     # -- time ----------------------------------------------------------------------------------
     def narrow(self, x: T) -> T:
-        """Whole numbers in the fastest carrier: exact below 2^24 in size, so the op must say when they stay there."""
+        """Whole numbers in the fastest carrier: exact below 2^24, so the op must state when they stay below it (`Op.narrow`)."""
 
     def table(self, values: Sequence[int]) -> T:
         """Whole numbers of 8 bits as a narrow table for `entries`."""

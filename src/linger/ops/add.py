@@ -41,7 +41,7 @@ def iq_add(
 
 @iq_add.refuse
 def refuse_two_roundings(node: NodeFacts) -> str | None:
-    """Old files add a real number with one rounding, ⌊(x/scale_x + c)·scale_o + ½⌋; iqAdd rounds each operand."""
+    """Refuse to add a real number as old files mean it, ⌊(x/scale_x + c)·scale_o + ½⌋: iqAdd rounds each operand."""
     scale_x, scale_o = node.attributes["scale_x"], node.attributes["scale_o"]
     if not node.is_real("y") or scale_o >= scale_x:
         return None

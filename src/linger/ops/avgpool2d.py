@@ -50,7 +50,7 @@ def avgpool2d_int(
 
 @avgpool2d_int.refuse
 def refuse_ceil_mode(node: NodeFacts) -> str | None:
-    """Windows that hang over the edge."""
+    """Refuse windows that hang over the edge."""
     return (
         "ceil_mode=1 has no agreed divisor. Export with ceil_mode=0 and explicit pads."
         if node.attributes["ceil_mode"]
@@ -90,7 +90,7 @@ def from_avg_pool2d(
 
 @avgpool2d_int.function("torch.nn.functional.adaptive_avg_pool2d")
 def from_adaptive_avg_pool2d(x: Any, output_size: Any) -> Mapping[str, Any] | Refusal:
-    """A size whose windows are alike, as that of a global pool, or one that divides the picture's."""
+    """Output sizes for which all windows have one size: that of a global pool, or one that divides the picture's."""
     sides = tuple(int(n) for n in x.shape[-2:])
     counts = [side if n is None else int(n) for side, n in zip(sides, _pair(output_size), strict=True)]
     runs = [fixed.adaptive_runs(side, n) for side, n in zip(sides, counts, strict=True)]
@@ -121,7 +121,7 @@ def from_avgpool_layer(layer: Any) -> Mapping[str, Any] | Refusal:
 
 @avgpool2d_int.layer("torch.nn.AdaptiveAvgPool2d")
 def from_adaptive_layer(layer: Any) -> Mapping[str, Any] | Refusal:
-    """As for AvgPool2d."""
+    """As for AvgPool2d: a call of the function."""
     return {"call": "torch.nn.functional.adaptive_avg_pool2d", "arguments": (layer.output_size,)}
 
 

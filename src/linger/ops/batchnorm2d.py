@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BatchNorm2dInt: one factor and one offset per channel, a batch norm that no convolution takes in.
+"""BatchNorm2dInt: one factor and one offset per channel: a batch norm that is not folded into a convolution.
 
 alpha = γ/√(σ² + eps) is the weight (one scale for all channels), β − μ·alpha the bias at scale_x·scale_w. The file also
-carries the running statistics they were made from; the arithmetic does not look at them.
+carries the running statistics they were computed from; the arithmetic does not use them.
 """
 
 from __future__ import annotations

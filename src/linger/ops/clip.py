@@ -64,7 +64,7 @@ def _is_end(end: Any) -> bool:
     *(f"{place}.{name}" for place in ("torch", "torch.Tensor") for name in ("clamp", "clamp_", "clip", "clip_"))
 )
 def from_clamp(x: object, min: Any = None, max: Any = None) -> Mapping[str, Any] | Refusal:  # noqa: A002 - torch's names
-    """Numbers on either side; they are rounded to the tensor's steps."""
+    """Bounds that are numbers, or open; they are rounded to the tensor's steps."""
     if not (_is_end(min) and _is_end(max)):
         return Refusal("bounds that are tensors have no integer form; use numbers")
     low, high = -math.inf if min is None else float(min), math.inf if max is None else float(max)

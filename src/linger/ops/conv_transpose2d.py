@@ -68,7 +68,7 @@ def conv_transpose2d_int(
 
 @conv_transpose2d_int.refuse
 def refuse_long_sums(node: NodeFacts) -> str | None:
-    """More products per output than can be added exactly."""
+    """Refuse more products per output than can be added exactly."""
     inputs = node.size("w", 0)
     taps = 0 if inputs is None else inputs // node.attributes["group"] * math.prod(node.attributes["kernel_shape"])
     if taps <= fixed.MOST_TRANSPOSED_TAPS:

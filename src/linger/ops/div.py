@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iqDiv: the quotient of two quantised tensors, or by a number, rounded once, half up, as if by fractions.
+"""iqDiv: the exact quotient of two quantised tensors, or of a tensor and a number, rounded once, half up.
 
 The device divides by a power of two in 8 bits only; there the rule is the same shift. What it does for a divisor of zero
 is not known: here the result is the largest or smallest integer, by the sign of x, and 0/0 is 0.
@@ -47,7 +47,7 @@ def iq_div(
 
 @iq_div.real
 def real(torch: Any, x: Any, y: Any, **_: Any) -> Any:
-    """The quotient; a divisor of zero has no part in range and gradient."""
+    """The quotient; a divisor of zero counts neither for the range nor for the gradient."""
     is_zero = y == 0
     return torch.where(is_zero, torch.zeros_like(x), x / torch.where(is_zero, torch.ones_like(y), y))
 

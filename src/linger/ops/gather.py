@@ -35,7 +35,7 @@ def gather(
 
 @gather.refuse
 def refuse_other_format(node: NodeFacts) -> str | None:
-    """Rows in another format than the table."""
+    """Refuse rows in another format than the table's."""
     of_table, of_rows = (
         tuple(node.attributes[name] for name in names)
         for names in (("scale_w", "parameter_bits"), ("scale_o", "o_bits"))

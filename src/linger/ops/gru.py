@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GRUInt: one layer of a GRU in one direction, all gates in fixed point.
 
-PyTorch's equation in the formats of LSTMInt: the reset gate multiplies what comes of the hidden state, after its product.
+PyTorch's equation in the formats of LSTMInt: the reset gate multiplies the product of the hidden state and its weights.
 (Engines disagree on it; some reset the state before the product, which is another network.) The node has 5 inputs, 6 with
 lengths, 7 with lengths and state, which is real at the edges of the node (h = q/scale_h). Gates in PyTorch's order: r, z,
 n. `scale_o` repeats `scale_h`; `num_layers` is 1 and `dropout` 0.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LayerNormInt: the last axes of a tensor normalised, then multiplied and added to, number by number.
+"""LayerNormInt: the last axes of a tensor normalised, then times a weight plus a bias, element by element.
 
 How many axes are normalised follows from the weight, which is flat: its N numbers are the product of their sizes. The
 file format has no `eps`: the device's is 1e-5. linger writes one where a layer has another, and takes 1e-5 where none is
@@ -65,7 +65,7 @@ def layernorm_int(
 
 @layernorm_int.refuse
 def refuse_long_lines(node: NodeFacts) -> str | None:
-    """More numbers than can be added exactly."""
+    """Refuse to normalise more numbers than can be added exactly."""
     count, bits = node.size("w", 0), node.bits("x")
     if count is None or normalization.is_exact(count, bits):
         return None
@@ -95,7 +95,7 @@ def from_layer_norm(layer: Any) -> Mapping[str, Any] | Refusal:
 def from_functional_layer_norm(
     x: object, normalized_shape: Any, weight: object = None, bias: object = None, eps: float = normalization.DEFAULT_EPS
 ) -> Mapping[str, Any] | Refusal:
-    """The same."""
+    """As for the layer."""
     return _settings(math.prod(normalized_shape), eps)
 
 

@@ -54,7 +54,7 @@ def real(torch: Any, x: Any, *, dim: int, **_: Any) -> Any:
 
 @log_softmax_int.function("torch.log_softmax", "torch.special.log_softmax", "torch.Tensor.log_softmax")
 def from_log_softmax(x: Any, dim: Any = None, dtype: object = None) -> Mapping[str, Any] | Refusal:
-    """The axis; refuses what torch itself only guesses, and other types."""
+    """The axis; refuses a missing one, which torch guesses, and results of other types."""
     if not isinstance(dim, int):
         return Refusal("the axis is not given as a number; write dim=-1")
     if str(dtype) not in ("None", "torch.float32"):

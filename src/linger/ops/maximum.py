@@ -45,7 +45,7 @@ def from_maximum(x: object, other: object) -> Mapping[str, Any]:
 
 @iq_max.function("torch.max", "torch.Tensor.max")
 def from_max(x: object, other: Any = None, *rest: Any, **more: Any) -> Mapping[str, Any] | Refusal:
-    """The largest element of a tensor, or along an axis, is another function of the same name."""
+    """torch.max of two tensors; of one tensor it is another function, which has no integer form."""
     if hasattr(other, "shape") and not rest and not more:
         return {}
     return Refusal("the maximum over an axis has no integer form yet")

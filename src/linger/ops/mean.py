@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """iqMean: the mean along one axis, which stays with size 1; linger's own op.
 
-The sum is exact, and the quotient by the number of elements is rounded once, half up, as if by fractions. (A mean over
+The sum is exact, and its quotient by the number of elements is rounded once, half up. (A mean over
 the height and width of pictures is AvgPool2dInt, which the device has.)
 """
 
@@ -50,7 +50,7 @@ def real(torch: Any, x: Any, *, dims: int, **_: Any) -> Any:
 
 @iq_mean.function("torch.mean", "torch.Tensor.mean")
 def from_mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: object = None) -> Mapping[str, Any] | Refusal:
-    """One axis that stays; the caller brings every other mean to this form."""
+    """A mean over one axis that is kept; callers bring every other mean into this form."""
     if str(dtype) not in ("None", "torch.float32"):
         return Refusal(f"the result is asked for as {dtype}")
     if not isinstance(dim, int) or not keepdim or not 0 <= dim < len(x.shape):

@@ -45,7 +45,7 @@ def from_minimum(x: object, other: object) -> Mapping[str, Any]:
 
 @iq_min.function("torch.min", "torch.Tensor.min")
 def from_min(x: object, other: Any = None, *rest: Any, **more: Any) -> Mapping[str, Any] | Refusal:
-    """The smallest element of a tensor, or along an axis, is another function of the same name."""
+    """torch.min of two tensors; of one tensor it is another function, which has no integer form."""
     if hasattr(other, "shape") and not rest and not more:
         return {}
     return Refusal("the minimum over an axis has no integer form yet")

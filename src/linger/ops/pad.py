@@ -24,7 +24,7 @@ def iq_pad(k: Kernel[T], x: T, pads: T, value: T, *, mode: str = "constant", pla
 
 @iq_pad.refuse
 def refuse_copied_border(node: NodeFacts) -> str | None:
-    """Modes that copy numbers."""
+    """Refuse modes that copy numbers into the border."""
     mode = node.attributes["mode"]
     return None if mode == "constant" else f"mode={mode!r}; only a constant border has an op. Use Slice and Concat."
 
@@ -35,7 +35,7 @@ def _steps(value: float, scale: float) -> int:
 
 @iq_pad.constants("pads", "value", need_scale=False)
 def border(*, pads: tuple[int, ...], value: float, scale: float, bits: int) -> tuple[tuple[int, ...], int]:
-    """The pads as they are and the integer of the real value, which the binding has seen to fit.
+    """The pads as they are, and the integer of the real value; the binding has checked that it fits.
 
     >>> border(pads=(0, 1, 0, 1), value=0.1, scale=16.0, bits=8)
     ((0, 1, 0, 1), 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requant: integers of one width and scale to another."""
+"""Requant: integers of one width and scale as integers of another."""
 
 from __future__ import annotations
 

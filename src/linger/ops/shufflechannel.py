@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ShuffleChannel: channels of several groups in turn; scale and width stay."""
+"""ShuffleChannel: channels taken from several groups in turn; scale and width stay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shuffle_channel(k: Kernel[T], x: T, *, groups: int, platform_quant: str = PL
     "torch.channel_shuffle", "torch.nn.functional.channel_shuffle", "torch.native_channel_shuffle"
 )
 def from_channel_shuffle(x: Any, groups: int) -> Mapping[str, Any] | Refusal:
-    """The number of groups; torch itself says what is wrong with one that does not divide the channels."""
+    """The number of groups; torch refuses one that does not divide the channels."""
     if x.dim() < 3 or groups < 1 or x.shape[1] % groups:
         return Refusal(f"{groups} groups do not divide the channels")
     return {"groups": int(groups)}

@@ -90,7 +90,7 @@ def real(torch: Any, x: Any, *, dim: int, **_: Any) -> Any:
 
 @softmax_int.function("torch.softmax", "torch.special.softmax", "torch.Tensor.softmax")
 def from_softmax(x: Any, dim: Any = None, dtype: object = None) -> Mapping[str, Any] | Refusal:
-    """The axis; refuses what torch itself only guesses, and other types."""
+    """The axis; refuses a missing one, which torch guesses, and results of other types."""
     if not isinstance(dim, int):
         return Refusal("the axis is not given as a number; write dim=-1")
     if str(dtype) not in ("None", "torch.float32"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iqSubMax: what each number of a row is below the largest one; scale and width stay.
+"""iqSubMax: how far each number of a row lies below the largest one; scale and width stay.
 
 linger's own: no device is known to have it. It stands before a softmax whose input goes beyond ±64, where the device's
 Q25 ends: softmax(x) = softmax(x − max x), and what is 64 or more below the largest number has the probability 0 anyway.

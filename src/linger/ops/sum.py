@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """iqSum: the sum along one axis, which stays with size 1; exact, then rounded once.
 
-Several axes are made one first, and an axis that shall not stay is taken away behind it: both only move numbers.
+Several axes are joined into one before it, and an axis that is not kept is removed behind it: both only move numbers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def real(torch: Any, x: Any, *, dims: int, **_: Any) -> Any:
 
 @iq_sum.function("torch.sum", "torch.Tensor.sum")
 def from_sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: object = None) -> Mapping[str, Any] | Refusal:
-    """One axis that stays; the caller brings every other sum to this form."""
+    """A sum over one axis that is kept; callers bring every other sum into this form."""
     if str(dtype) not in ("None", "torch.float32"):
         return Refusal(f"the result is asked for as {dtype}")
     if not isinstance(dim, int) or not keepdim or not 0 <= dim < len(x.shape):

@@ -57,7 +57,7 @@ def real(torch: Any, x: Any, *, dim: int, unbiased: int, **_: Any) -> Any:
 def from_var(
     x: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
 ) -> Mapping[str, Any] | Refusal:
-    """One axis that stays; the caller brings every other variance to this form."""
+    """A variance over one axis that is kept; callers bring every other one into this form."""
     if correction is not None:
         return Refusal(f"a correction of {correction} has no integer form; use 0 or 1")
     if not isinstance(dim, int) or not keepdim or not 0 <= dim < len(x.shape):

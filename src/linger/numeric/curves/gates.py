@@ -26,7 +26,7 @@ _GATE_BITS = 16
 
 @dataclass(frozen=True)
 class Curves:
-    """Sigmoid and tanh in Q7 at every whole number from `low` to `high` in Q11; beyond them they stay what they are."""
+    """Sigmoid and tanh in Q7 at every whole number from `low` to `high` in Q11; beyond both ends they are constant."""
 
     low: int
     high: int
@@ -57,7 +57,7 @@ def _in_q7(pieces: Pieces, low: int) -> tuple[int, ...]:
 
 
 def _constant(values: Sequence[int]) -> int:
-    """How many numbers a sequence begins with that are the first again; one of them stands for all."""
+    """How many numbers at the beginning of a sequence repeat the first one."""
     return next(i for i, v in enumerate(values) if v != values[0]) - 1
 
 
@@ -97,7 +97,7 @@ class GateKit(Generic[T]):
         self.count = len(kinds)
 
     def number(self, value: float) -> T:
-        """A number that meets narrow ones."""
+        """A number in the carrier of narrow ones."""
         return self._k.narrow(self._k.scalar(value))
 
     def _ends(self, bits: T) -> tuple[T, T]:
@@ -116,7 +116,7 @@ class GateKit(Generic[T]):
         return k.clip(k.narrow(blocks.round_half_up(k, k.mul(x, k.real(scale)))), *ends)
 
     def activated(self, gates: T) -> tuple[T, ...]:
-        """Gates in Q11 through their curves, apart."""
+        """The curves of gates in Q11, one tensor for each gate."""
         k = self._k
         index = k.add(k.clip(gates, self._low, self._high), self._starts)
         return k.split(self._joint(index), self.count, -1)

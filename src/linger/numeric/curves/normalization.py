@@ -19,7 +19,7 @@ NORMAL_BITS = 16
 """Width of a normalised number."""
 
 DEFAULT_EPS = 1e-5
-"""The device knows no other."""
+"""The only one that the device has."""
 
 _WITHIN = 1  # not −1: along a negative axis ONNX Runtime sums an empty tensor to one of the wrong shape
 _SIGNIFICAND = 53  # bits of a whole number that float64 holds

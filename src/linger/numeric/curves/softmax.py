@@ -48,7 +48,7 @@ def _in_q25(k: Kernel[T], x: T, source: T) -> T:
 
 
 def _below(k: Kernel[T], x: T, largest: T) -> T:
-    """What is missing to the largest number of the row."""
+    """How far a number lies below the largest one of its row, as a number ≤ 0."""
     return saturate(k, k.sub(x, largest), 32)
 
 

@@ -69,7 +69,7 @@ def integer_type(bits: int) -> ir.DataType:
 
 
 def low_part(name: str) -> str:
-    """Name of the attribute that holds what float32 could not of a derived number."""
+    """Name of the attribute that holds the part of a derived number that float32 cannot hold."""
     return f"{name}_low"
 
 
@@ -141,7 +141,7 @@ class OnnxWriter:
         return OnnxValue(dtype, known=np.asarray(value, dtype=dtype.numpy()))
 
     def cast(self, x: OnnxValue, dtype: ir.DataType) -> OnnxValue:
-        """X as another type."""
+        """x as another type."""
         if x.dtype == dtype:
             return x
         if x.value is None and x.known is not None:
@@ -281,7 +281,7 @@ class OnnxWriter:
         return self._along("ReduceSum", x, axis)
 
     def _along(self, op_type: str, x: OnnxValue, axis: int | AttributeRef) -> OnnxValue:
-        """A reduction wants a list of axes: an axis that is an attribute travels a second time as a list of one."""
+        """A reduction takes a list of axes: an axis that is an attribute is also written as a list of one."""
         axes: tuple[int] | AttributeRef = (
             (axis,) if isinstance(axis, int) else AttributeRef(f"{axis.name}_axes", "ints")
         )

@@ -139,7 +139,7 @@ def round_weight(
         weight: Output channels first.
         factor: Folds a batch norm in the same pass (one number per output channel, broadcastable); no gradient.
         choose_scale: From the largest |w·factor| to a scale that holds it, so that nothing saturates.
-        stays_there: A scale of weights on a device is chosen there, without a look at it: both numbers are tensors.
+        stays_there: Choose the scale of weights on a device there and do not read it back: both numbers are then tensors.
     """
     if weight.dtype in (torch.float16, torch.bfloat16):  # ⌊w·scale + ½⌋ itself would be rounded
         weight, factor = weight.float(), None if factor is None else factor.float()

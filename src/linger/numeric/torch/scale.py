@@ -55,7 +55,7 @@ def _reduced(plain: Callable[..., float], pair: Callable[..., Tensor], scales: S
 
 
 def may_saturate(seen: Scale | None, scale: Scale, bits: int) -> bool:
-    """Whether something up to `seen` may leave the range of its integers; what is on a device is not looked at."""
+    """Whether something up to `seen` may leave the range of its integers; what is on a device is not read, so it may."""
     if seen is None or isinstance(seen, Tensor) or isinstance(scale, Tensor):
         return True
     return bool(seen * scale > limits(bits)[1])

@@ -17,8 +17,8 @@ from linger.numeric.torch.scale import Scale
 class Timeline:
     """T steps of B sequences, each with its own length.
 
-    Padding comes last, so it cannot touch the valid steps: the loop runs over all of them, and only what enters and what
-    leaves is masked. The second direction sees each sequence reversed inside its own length.
+    Padding comes last, so it cannot touch the valid steps: the loop runs over all steps, and only inputs and outputs are
+    masked. The second direction sees each sequence reversed inside its own length.
     """
 
     steps: int

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fast torch versions of ops, each beside the op file of the same name. Only the torch side imports them."""
+"""Ops computed faster in torch than by their bodies, with the same integers. Only the torch side imports this package."""
