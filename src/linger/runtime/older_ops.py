@@ -7,7 +7,7 @@ onnx's reference evaluator computes them as today's opset does, or with a slip o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -164,16 +164,16 @@ class Resize(AnyResize):
 
 
 class Upsample(OpRun):
-    """Of opset 7 to 9: what Resize was called; before opset 9 the scales are an attribute."""
+    """Of opset 7 to 9: the former name of Resize; before opset 9 the scales are an attribute."""
 
     op_domain = ""
 
-    def _run(self, x: Array, *inputs: Any, mode: str = "nearest", scales: Any = None) -> tuple[Array]:
+    def _run(self, x: Array, *inputs: Any, mode: str = "nearest", scales: Sequence[float] = ()) -> tuple[Array]:
         return (_resized(x, inputs[0] if inputs else np.asarray(scales, np.float32), {"mode": mode} | _OLD_RULES),)
 
 
 class Scatter(ScatterElements):
-    """Of opset 9 and 10: what ScatterElements was called."""
+    """Of opset 9 and 10: the former name of ScatterElements."""
 
     op_domain = ""
 
@@ -193,8 +193,8 @@ def _lengths(shape: tuple[int, ...], scales: Array) -> NDArray[np.int64]:
     return np.floor(np.asarray(shape, np.float32) * scales.astype(np.float32)).astype(np.int64)
 
 
-def _resized(x: Array, scales: Any, settings: dict[str, Any], sizes: Any = None) -> Array:
-    """Axis by axis; an axis that keeps its size stays as it is."""
+def _resized(x: Array, scales: Array, settings: dict[str, Any], sizes: Array | None = None) -> Array:
+    """Resize axis by axis; an axis that keeps its size is not touched."""
     lengths = _lengths(x.shape, scales) if sizes is None else sizes
     for axis, (length, scale) in enumerate(zip(lengths, scales, strict=True)):
         if int(length) == x.shape[axis] and scale == 1:
@@ -205,7 +205,7 @@ def _resized(x: Array, scales: Any, settings: dict[str, Any], sizes: Any = None)
 
 
 def _positions(size: int, length: int, scale: np.float32, way: str) -> NDArray[np.float32]:
-    """Where each result lies among the values that there are."""
+    """The position of each result among the values of x, as a fraction."""
     at, half = np.arange(length, dtype=np.float32), np.float32(0.5)
     if way == "align_corners":
         return at * np.float32(size - 1) / np.float32(max(length - 1, 1))

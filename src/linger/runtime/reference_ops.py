@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_conv_transpose import ConvTranspose as UngroupedConvTranspose
 from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_21
@@ -19,6 +20,7 @@ from linger.runtime.older_ops import OLDER_OPS
 from linger.runtime.recurrent_ops import RECURRENT_OPS
 
 Array = NDArray[Any]
+Sizes = Sequence[int]
 
 _BYTES_AND_WORDS = (np.int8, np.uint8, np.int16, np.uint16)
 _PLAIN_INTEGERS = (*_BYTES_AND_WORDS, np.int32)
@@ -85,7 +87,7 @@ def _along(parameter: Array, x: Array, settings: dict[str, Any]) -> Array:
     return parameter.reshape(shape)
 
 
-def _type_named(number: int | None, otherwise: Any) -> Any:
+def _type_named(number: int | None, otherwise: DTypeLike) -> np.dtype[Any]:
     """The element type that an attribute gives by its number; absent or 0: the other one."""
     return np.dtype(ir.DataType(number).numpy() if number else otherwise)
 
@@ -152,7 +154,7 @@ class LRN(OpRun):
 
     op_domain = ""
 
-    def _run(self, x: Array, size: int, alpha: Any = None, beta: Any = None, bias: Any = None) -> tuple[Array]:
+    def _run(self, x: Array, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> tuple[Array]:
         around = [(0, 0)] * x.ndim
         around[1] = ((size - 1) // 2, size // 2)
         squares = sliding_window_view(np.pad(x * x, around), size, axis=1).sum(axis=-1)
@@ -164,7 +166,7 @@ class MaxPool(OpRun):
 
     op_domain = ""
 
-    def _run(self, x: Array, kernel_shape: Any = None, **settings: Any) -> tuple[Array, ...]:
+    def _run(self, x: Array, kernel_shape: Sequence[int] = (), **settings: Any) -> tuple[Array, ...]:
         rank = x.ndim - 2
         steps, reach = settings.get("strides") or [1] * rank, settings.get("dilations") or [1] * rank
         spans = [(k - 1) * d + 1 for k, d in zip(kernel_shape, reach, strict=True)]
@@ -210,7 +212,7 @@ def _margins(size: int, count: int, before: int, span: int, step: int) -> tuple[
     return before, max((count - 1) * step + span - size - before, 0)
 
 
-def _windows(x: Array, spans: Any, steps: Any, reach: Any, counts: list[int]) -> Array:
+def _windows(x: Array, spans: Sizes, steps: Sizes, reach: Sizes, counts: Sizes) -> Array:
     """The windows over the last axes, each flattened into the last axis."""
     rank = len(spans)
     made = sliding_window_view(x, spans, axis=tuple(range(2, x.ndim)))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether this CPU's integer products of unsigned and signed bytes saturate on the way.
+"""Find out whether integer products of unsigned and signed bytes saturate on this CPU.
 
-On x64 without VNNI a kernel adds two products u8×s8 in 16 bits: beyond ±32767 the sum is cut off, silently. Weights
+On x64 without VNNI a kernel adds two products u8×s8 in 16 bits: beyond ±32767 the sum saturates, silently. Weights
 within ±64 are safe, since 2·255·64 = 32640.
 """
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prove the file: recordings against the numpy reference and ONNX Runtime. Never imports torch."""
+"""Prove a file: compare recordings with the numpy reference and ONNX Runtime. Never imports torch."""

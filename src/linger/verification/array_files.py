@@ -37,7 +37,7 @@ UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What numpy raises on files that are damaged or something else."""
+"""The errors that numpy raises on files that are damaged or of another kind."""
 
 _SHAPE_LINE = re.compile(
     r"^\s*(?:#|//)?\s*(?:shape\s*[:=]?\s*)?[\[(]?\s*(\d+(?:\s*[x×,]\s*\d+)*)\s*[x×,]?\s*[\])]?\s*$", re.I
@@ -50,7 +50,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class TextArray:
-    """The numbers of a text file, and what the text says of them.
+    """The numbers of a text file, and how they are written.
 
     Attributes:
         array: int64 where every number is written as a whole one, else float64; flat where no shape is given.
@@ -64,11 +64,11 @@ class TextArray:
 
 
 def load_arrays(path: Path, purpose: str, *, with_texts: bool = False) -> dict[str, Array]:
-    """The arrays of an .npz file by name; that of an .npy file by the name of the file.
+    """The arrays of an .npz file by name, or the array of an .npy file by the name of the file.
 
     Args:
         path: The file.
-        purpose: What it should hold, for the message that says it is missing.
+        purpose: The content that is expected, for the message about a missing file.
         with_texts: Whether arrays of texts, such as the settings that linger.Dumper keeps, may be among them.
 
     Raises:
@@ -152,7 +152,7 @@ def read_text(path: Path) -> TextArray:
     """The numbers of a text file: one per line, or separated by spaces or commas; `# 1x8x4x4` first gives the shape.
 
     Raises:
-        UsageError: Words that are no numbers, NaN or infinity, a shape that is not the count, nothing at all.
+        UsageError: There are words that are no numbers, NaN or infinity, no numbers at all, or not as many as the shape says.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -188,7 +188,7 @@ def _header(lines: list[str]) -> tuple[tuple[int, ...] | None, list[tuple[int, s
 
 
 def _is_data(line: str) -> bool:
-    """`3, 5` is data and `3x5` a shape; a lone `7` is data, too: only a mark makes it a shape."""
+    """Whether a line that looks like a shape is data: `3, 5` and a lone `7` are, `3x5` and `# 7` are shapes."""
     return re.match(r"^[\d\s,]+$", line) is not None
 
 

@@ -32,7 +32,7 @@ _OPEN_SIZE = 2
 """The size of generated inputs along an open axis."""
 
 _LARGEST_INPUT = 2**28
-"""Numbers; a file that declares more is damaged, or its user has real inputs."""
+"""The most numbers that are generated; a file that declares more is damaged, or its user has real inputs."""
 
 _FLOATS: dict[str, Any] = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
 _INTEGERS: dict[str, tuple[Any, int, int]] = {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other sizes for inputs whose sizes are left open: odd, uneven, and the same on every machine.
 
-A file that was written from one example must be right at every size, so it is tried at sizes that have no factor in common
-with the example's. Axes of one name have one size. A model may ask for more (sizes that divide by eight, square pictures), so
+A file that was written from one example must be right at every size, so it is tried at sizes that
+differ from the example's in every open axis. Axes of one name have one size. A model may ask for more (sizes that divide by eight, square pictures), so
 there are several proposals; the first one that the model takes is used.
 """
 
@@ -121,7 +121,7 @@ class SizeTrials:
             run: Takes the number of the trial and the shapes of all inputs. A LingerError means that the size is
                 impossible: such a size is skipped, unless the user named it.
             file: The file whose open axes are resized.
-            examples: Shapes of the inputs before.
+            examples: The shapes that were run before, by the names of the inputs.
         """
         for number, shapes in enumerate(self.shapes(file, *examples)):
             try:
@@ -135,7 +135,7 @@ class SizeTrials:
                 yield result
 
     def shapes(self, file: ir.Model, *examples: Shapes) -> Iterator[Shapes]:
-        """The next shapes of all inputs, until enough were noted as possible; examples are the shapes before."""
+        """Shapes of all inputs to try next, until enough were noted as possible; examples were run before."""
         if not isinstance(self.wanted, int):
             yield from _named(self.wanted, examples[0], file)
             return
@@ -167,7 +167,7 @@ def open_axes_of(file: ir.Model, shapes: Mapping[str, Sequence[int]]) -> list[Op
 
 
 def _named(wanted: Mapping[str, Sequence[Sequence[int]]], example: Shapes, file: ir.Model) -> Iterator[Shapes]:
-    """The shapes that were asked for; an input that was not named keeps its own."""
+    """The shapes that the user named; an input that was not named keeps its own."""
     unknown = [name for name in wanted if name not in example]
     if unknown:
         raise UsageError(

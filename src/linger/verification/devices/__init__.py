@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file against a device or another file: dumps, test vectors."""
+"""Compare a file with a device's dumps or with another file; write test vectors for a device."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linger.compare: two files, or a file and the dumps of a device, tensor by tensor in LSB."""
+"""linger.compare: compare two files, or a file and the dumps of a device, tensor by tensor in LSB."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def compare(
     float_tolerance: float | None = None,
     allow_unknown: bool = False,
 ) -> FileComparison:
-    """Compare two ONNX files, or an ONNX file and what a device dumped, tensor by tensor.
+    """Compare two ONNX files, or an ONNX file and the dumps of a device, tensor by tensor.
 
     Numbers are compared with equality, in units of the last bit. A float tensor whose scale the file gives (the output of a
-    Dequant) is converted, so that it can meet an integer tensor. Nothing is left out without being named.
+    Dequant) is converted, so that it can be compared with an integer tensor. Whatever is left out is named.
 
     Args:
         a: An ONNX file: a path, bytes, a ModelProto or an onnx_ir model.
@@ -62,7 +62,7 @@ def compare(
         engine: "onnxruntime", or "numpy" for linger's reference.
         float_tolerance: How far floats without a scale may lie apart, as a part of the tensor's largest value. None: not
             at all for two files, which run in one engine; a thousandth for dumps, whose float ops are another library's.
-        allow_unknown: Whether dumps that mean no tensor of the file are listed instead of refused.
+        allow_unknown: Whether dumps that match no tensor of the file are listed instead of refused.
 
     Returns:
         A row per tensor in the order of execution; `.ok` is the verdict, `.first` the first divergence.
@@ -96,7 +96,7 @@ def is_dump(source: object) -> TypeGuard[DumpLike]:
     path = Path(source)
     try:
         path.stat()
-    except (OSError, ValueError):  # nothing there, or a name that no file can have: for others to say
+    except (OSError, ValueError):  # there is no such file, which the reader of dumps or models reports
         return path.suffix in (*DUMP_SUFFIXES, *RAW_SUFFIXES) or path.name in NAMES
     return path.is_dir() or path.suffix in (*DUMP_SUFFIXES, *RAW_SUFFIXES) or path.name in NAMES
 
@@ -132,7 +132,7 @@ class _FilePair:
         self._batches += 1
 
     def _pairs(self, in_a: Feed) -> Iterator[tuple[str, str, str]]:
-        """Every pair in the order of execution of a, outputs that meet in a second place behind their tensor."""
+        """Every pair in the order of execution of a; further pairs of outputs follow their tensor."""
         assert self._matches is not None  # the caller has matched
         outputs: dict[str, list[str]] = {}
         for name, other in self._matches.outputs:
@@ -159,7 +159,7 @@ class _FilePair:
         )
 
     def _weight_notes(self) -> list[str]:
-        """Weights are no tensors that a run computes, but a different one explains much."""
+        """Weights are not among the tensors that a run computes, but weights that differ explain other differences."""
         in_a, in_b = self.a.model.graph.initializers, self.b.model.graph.initializers
         wrong = [name for name in in_a if name in in_b and not _same_content(in_a[name], in_b[name])]
         return [f"Initializers of the same name that differ: {listing(wrong, limit=5)}."] if wrong else []
@@ -173,7 +173,7 @@ def _same_content(a: Any, b: Any) -> bool:
 
 
 def _input_pairs(a: FileRunner, b: FileRunner) -> dict[str, str]:
-    """The inputs of b by those of a: by name, or one by one where the names differ."""
+    """The input of b for each input of a: by name, or in order where the names differ."""
     if set(a.inputs) == set(b.inputs):
         return {name: name for name in a.inputs}
     if len(a.inputs) == len(b.inputs):
@@ -187,7 +187,7 @@ def _input_pairs(a: FileRunner, b: FileRunner) -> dict[str, str]:
 def compare_with_dumps(
     runner: FileRunner, path: Path, inputs: Any = None, *, float_tolerance: float = 0.0, allow_unknown: bool = False
 ) -> FileComparison:
-    """Run a file on the inputs that a device had, and compare what the device dumped.
+    """Run a file on the inputs that a device had, and compare the tensors that the device dumped.
 
     Raises:
         UsageError: Damaged dumps, names that the file does not have, inputs that are missing; all of them at once.
@@ -204,7 +204,7 @@ def compare_with_dumps(
     if problems:
         shown = " ".join(problems[:_SHOWN_PROBLEMS])
         more = f" And {len(problems) - _SHOWN_PROBLEMS} more." if len(problems) > _SHOWN_PROBLEMS else ""
-        where = f"{path}: " if path.is_dir() else ""  # of a file, the sentences name it themselves
+        where = f"{path}: " if path.is_dir() else ""  # the sentences about a single file name it themselves
         raise UsageError(f"{where}{shown}{more}")
     return comparison.result(str(path), fed)
 
@@ -219,7 +219,7 @@ class _DumpComparison:
         self.unknown: dict[str, str] = {}
 
     def match(self, batch: int, tensors: list[DumpTensor]) -> Matched:
-        """The dumps of one batch by the tensors that they are."""
+        """The dumps of one batch, by the tensors that they match."""
         found: Matched = {}
         for dump in tensors:
             match = self._matcher.find(dump.name)
@@ -234,7 +234,7 @@ class _DumpComparison:
         return found
 
     def add(self, matched: Matched, feeds: list[Feed]) -> None:
-        """Compare one batch of dumps, which may be several of the file's."""
+        """Compare one batch of dumps, which may hold several batches of the file."""
         for part, feed in enumerate(feeds):
             computed = self._runner.run(feed)
             for name, (dump, how) in matched.items():

@@ -15,12 +15,12 @@ from linger.verification.array_files import Array
 _SHOWN_NAMES = 5
 
 _WIDEST_SATURATING = 4
-"""Bytes: integers of 64 bits are counts and indices, not saturating numbers."""
+"""Bytes: integers of 64 bits are counts and indices, which do not saturate."""
 
 
 @dataclass(frozen=True)
 class DifferingElement:
-    """Where two tensors differ first, with both values as they are stored."""
+    """The first element in which two tensors differ, with both values as they are stored."""
 
     batch: int
     index: tuple[int, ...]
@@ -38,9 +38,9 @@ class TensorDifference:
     Attributes:
         name: The tensor in a.
         other: The tensor, or the dump, in b.
-        matched: How the two found each other: "name", "normalised name", "structure", …
-        op_type: The type of the node that makes it in a.
-        scale: The scale of the unit: real values times it are integers; None where no scale is known.
+        matched: How the two were matched: "name", "normalised name", "structure", …
+        op_type: The type of the node that computes it in a.
+        scale: The factor from real values to the integers that are compared; None where no scale is known.
         values: How many numbers were compared.
         differing: How many of them differ.
         largest: The largest |difference| in LSB (in real numbers where no scale is known).
@@ -48,7 +48,7 @@ class TensorDifference:
         first: Where they differ first.
         saturated_a: How many integers of a are the smallest or the largest of their width.
         saturated_b: The same of b.
-        notes: What else is worth knowing: other types, shapes, scales.
+        notes: Remarks on types, shapes and scales that differ.
     """
 
     name: str
@@ -81,7 +81,7 @@ class TensorDifference:
 
     @property
     def unit(self) -> str:
-        """What `largest` and `mean` count."""
+        """The unit of `largest` and `mean`."""
         return "LSB" if self.scale is not None or not self._is_float else "real"
 
     @property
@@ -89,7 +89,7 @@ class TensorDifference:
         return self.dtype_a.startswith("float") and self.dtype_b.startswith("float")
 
     def note(self, text: str) -> None:
-        """Keep a remark, once."""
+        """Add a remark, unless it is there already."""
         self.notes[text] = None
 
     def add(
@@ -147,7 +147,7 @@ class TensorDifference:
             self.first = DifferingElement(batch, index, a[index].item(), b[index].item())
 
     def _count_shapes(self, batch: int, a: Array, b: Array) -> None:
-        """Numbers in other places cannot be subtracted: all of them count as differing."""
+        """Count all numbers as differing: in different shapes they cannot be subtracted from each other."""
         self.values += max(a.size, b.size)
         self.differing += max(a.size, b.size, 1)
         self.note(f"shape {_times(a.shape)} against {_times(b.shape)}")
@@ -210,14 +210,14 @@ class FileComparison:
     """Every pair of tensors, in the order of execution.
 
     Attributes:
-        a: What was compared.
-        b: With what.
+        a: The file that was compared.
+        b: The file, or the dumps, that it was compared with.
         rows: A row per pair.
         batches: How many inputs were run.
         only_a: Tensors of a without a partner.
         only_b: Tensors of b without a partner.
-        missing_outputs: Outputs of either file among them; then the comparison is not `ok`.
-        notes: What else the reader should know.
+        missing_outputs: Outputs without a partner; if there are any, the comparison is not `ok`.
+        notes: Further remarks.
     """
 
     a: str
@@ -241,7 +241,7 @@ class FileComparison:
 
     @property
     def ok(self) -> bool:
-        """Whether something was compared, all of it is equal, and every output took part."""
+        """Whether something was compared, all of it is equal, and every output has a partner."""
         return any(row.values for row in self.rows) and not self.differing and not self.missing_outputs
 
     @property
@@ -305,7 +305,7 @@ class FileComparison:
 
 
 def in_units(array: Array, scale: float | None, unit: float | None) -> Array:
-    """The numbers of a tensor in units of 1/`unit`: integers of that scale as they are, real values multiplied."""
+    """The numbers of a tensor in units of 1/`unit`: integers of that scale are unchanged, real values are multiplied."""
     if array.dtype.kind in "iub":
         is_same = scale is None or unit is None or scale == unit
         return array if is_same else array.astype(np.float64) * (unit / scale)  # type: ignore[operator]  # both known
@@ -314,7 +314,7 @@ def in_units(array: Array, scale: float | None, unit: float | None) -> Array:
 
 
 def saturated(array: Array, bits: int | None = None) -> int:
-    """How many integers are the smallest or the largest of their width, which is that of their type unless given."""
+    """How many integers are the smallest or the largest of their width; by default the width of their type."""
     if array.dtype.kind != "i" or array.dtype.itemsize > _WIDEST_SATURATING:
         return 0
     largest = 2 ** ((bits or array.dtype.itemsize * 8) - 1) - 1
@@ -322,7 +322,7 @@ def saturated(array: Array, bits: int | None = None) -> int:
 
 
 def _unit(a: Array, b: Array, scale_a: float | None, scale_b: float | None) -> float | None:
-    """The scale in which both are counted: that of an integer tensor rather than that of a float one, a's rather than b's."""
+    """The scale in which both are compared: an integer tensor's before a float tensor's, then a's before b's."""
     if a.dtype.kind == "f" and b.dtype.kind != "f" and scale_b is not None:
         return scale_b
     return scale_a if scale_a is not None else scale_b
@@ -345,7 +345,7 @@ def _distance(a: Array, b: Array, is_equal: Array) -> Array:
 
 
 def _same_shape(a: Array, b: Array) -> bool:
-    """The same sizes, those of 1 left out: they do not move a number."""
+    """Whether the sizes are equal apart from sizes of 1, which do not move any number."""
     return [n for n in a.shape if n != 1] == [n for n in b.shape if n != 1]
 
 
@@ -354,5 +354,5 @@ def _times(shape: tuple[int, ...]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON has: it knows neither infinity nor NaN."""
+    """A value for JSON, which has neither infinity nor NaN."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of tensors that a device, another tool or linger.Dumper wrote."""
+"""Read a folder of tensors that a device, another tool or linger.Dumper wrote."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class DumpTensor:
         scale: The scale that the dump gives.
         has_shape: Whether the sizes are given.
         decimals: Digits after the point, of a text that has the same number of them everywhere.
-        is_text: Whether the type is that of a text, which is none.
-        op_input: The real numbers that went into the op, where linger.Dumper kept them.
+        is_text: Whether it was read from a text, which does not give an element type.
+        op_input: The real numbers that the op read, where linger.Dumper kept them.
     """
 
     name: str
@@ -55,7 +55,7 @@ class DumpTensor:
 
 @dataclass
 class Dumps:
-    """Everything that was found: tensors by batch, and a sentence for each file that is no good."""
+    """Everything that was read: tensors by batch, and a sentence for each file that cannot be used."""
 
     tensors: dict[int, list[DumpTensor]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -211,7 +211,7 @@ def _from_text(path: Path, name: str) -> DumpTensor:
 
 
 def _read_dumper_text(path: Path, batch: int, found: Dumps) -> None:
-    """linger.Dumper's texts; of each op the integers it returned, and nothing where the .npz has all of it."""
+    """Read a text of linger.Dumper: the integers that an op returned, unless an .npz file has all of the op."""
     op, layer = _OP_TEXT.match(path.name), _LAYER_TEXT.match(path.name)
     match = op or layer
     if match is None:

@@ -22,7 +22,7 @@ NAMES = ("manifest.json", "manifest.csv")
 _NUMBERS = {"channel_align": int, "batch": int, "scale": float}
 _KNOWN = ("dtype", "shape", "byte_order", "layout", "channel_align", "nibbles", "scale", "batch", "key")
 _DEFAULTS = ("byte_order", "layout", "channel_align", "nibbles")
-"""What a manifest may say once for all its tensors."""
+"""Entries that a manifest may give once for all its tensors."""
 
 _NIBBLES = {"low": True, "high": False}
 
@@ -43,15 +43,15 @@ _NIBBLE = 4
 
 @dataclass(frozen=True)
 class RawLayout:
-    """How a tensor lies in a file.
+    """How a tensor is stored in a file of raw bytes.
 
     Attributes:
         dtype: One of `TYPES`, or short: i8, u8, f32 …
-        shape: The sizes as the model has them (channels second); None: all there is, flat.
+        shape: The sizes as the model has them (channels second); None: the array is flat.
         byte_order: "little" or "big".
         layout: "NCHW" (as the model), "NHWC" (channels last, for any number of axes), or blocks such as "NC8HW8".
         channel_align: Channels are padded to a multiple of this.
-        low_nibble_first: Of two 4-bit numbers in a byte, whether the first is the low one.
+        low_nibble_first: Whether the first of two 4-bit numbers in a byte is in the low half.
     """
 
     dtype: str
@@ -90,7 +90,7 @@ class RawLayout:
 
     @property
     def stored_shape(self) -> tuple[int, ...] | None:
-        """The sizes in the order in which they lie in the file, padding included."""
+        """The sizes in the order of the file, padding included."""
         if self.shape is None:
             return None
         if len(self.shape) < 2:  # no channels
@@ -160,8 +160,8 @@ class ManifestEntry:
 
     Attributes:
         name: The tensor.
-        files: Where it may lie, the preferred one first, relative to the manifest's folder.
-        layout: How it lies in a raw file; None where the manifest does not say (.npz, .npy, text say themselves).
+        files: The files that may hold it, the preferred one first, relative to the manifest's folder.
+        layout: How it is stored in a raw file; None where the manifest gives no type (.npz, .npy and text need none).
         shape: The sizes as the model has them, if given.
         scale: Its scale, if given.
         batch: The batch that it belongs to.
@@ -179,7 +179,7 @@ class ManifestEntry:
 
 @dataclass
 class _Draft:
-    """What a line of a manifest says, before it is understood."""
+    """The entries of one tensor in a manifest, not yet checked."""
 
     values: dict[str, Any]
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -190,7 +190,7 @@ class _Draft:
 
 
 def read_manifest(path: Path) -> tuple[list[ManifestEntry], list[str]]:
-    """The entries of a manifest, and a sentence for each that cannot be understood.
+    """The entries of a manifest, and a sentence for each that is wrong.
 
     Raises:
         UsageError: The file as a whole is no manifest.

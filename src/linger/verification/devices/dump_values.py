@@ -20,12 +20,12 @@ Matched = dict[str, tuple[DumpTensor, str]]
 """The dump of each tensor of the file, and how it was found."""
 
 _FEWEST_DECIMALS = 4
-"""Fewer digits would call numbers equal that are not, where no scale says how far apart they lie."""
+"""With fewer digits, different numbers would count as equal where no scale gives their distance."""
 
 
 @dataclass(frozen=True)
 class PreparedDump:
-    """An array in the tensor's shape, its scale if the dump gave one, and what had to be assumed."""
+    """An array in the tensor's shape, its scale if the dump gave one, and the assumptions that were made."""
 
     array: Array
     scale: float | None
@@ -33,10 +33,10 @@ class PreparedDump:
 
 
 def prepare(dump: DumpTensor, flat: Array, tensor: Array, name: str, scale: float | None) -> PreparedDump:
-    """A dump as it can be compared with a tensor.
+    """Bring a dump into a form that can be compared with a tensor.
 
     Args:
-        dump: What was read.
+        dump: The dump.
         flat: The part of its numbers that belongs to this run.
         tensor: The tensor that the file computes.
         name: The tensor's name.
@@ -70,13 +70,13 @@ def _shape_notes(dump: DumpTensor, flat: Array, tensor: Array) -> list[str]:
     if [n for n in flat.shape if n != 1] == [n for n in tensor.shape if n != 1]:
         return []
     text = f"sizes {_times(flat.shape)} read one after the other as {_times(tensor.shape)}"
-    if tensor.ndim > 2 and flat.shape == np.moveaxis(tensor, 1, -1).shape:  # something behind the channels
+    if tensor.ndim > 2 and flat.shape == np.moveaxis(tensor, 1, -1).shape:  # there are axes behind the channels
         text += "; if the channels come last, say layout NHWC in a manifest"
     return [text]
 
 
 def _without_rounding(array: Array, decimals: int, tensor: Array, scale: float | None) -> tuple[Array, list[str]]:
-    """A printed number stands for all that would be printed so: where the tensor's is among them, it is that one."""
+    """Undo the rounding of printed decimals: where the tensor's number would be printed the same, it replaces the dump's."""
     real = tensor.astype(np.float64)
     if tensor.dtype.kind in "iu":
         if scale is None or np.array_equal(array, np.rint(array)):
@@ -92,14 +92,16 @@ def _without_rounding(array: Array, decimals: int, tensor: Array, scale: float |
 
 
 def _as_meant(array: Array, dump: DumpTensor, tensor: Array, scale: float | None) -> tuple[Array, list[str]]:
-    """Floats for an integer tensor are its integers or its real values; whole numbers may be either."""
+    """Decide whether floats for an integer tensor are its integers or its real values; whole numbers may be either."""
     if not np.array_equal(array, np.rint(array)):
         return array, ["read as real values"] if scale is not None else ["the scale is not known"]
     as_integers = array.astype(np.int64)
     if scale is None:
         return as_integers, []
     if dump.scale is not None and not dump.is_text:
-        return array, ["read as real values"]  # a manifest gives floats a scale: that of the integers behind them
+        return array, [
+            "read as real values"
+        ]  # floats with a scale in the manifest are real values; the scale is that of their integers
     wrong_integers = np.count_nonzero(as_integers != tensor)
     wrong_reals = np.count_nonzero(array * scale != tensor)
     if wrong_reals < wrong_integers:
@@ -108,7 +110,7 @@ def _as_meant(array: Array, dump: DumpTensor, tensor: Array, scale: float | None
 
 
 def _as_meant_for_floats(array: Array, tensor: Array, scale: float | None) -> tuple[Array, list[str]]:
-    """A text for a float tensor: its real values, or the integers that it was made from, if those fit better."""
+    """Decide whether a text for a float tensor holds its real values or the integers behind them, whichever fits better."""
     real = array.astype(tensor.dtype)
     if scale is None or not np.array_equal(array, np.rint(array)):
         return real, []
@@ -118,7 +120,7 @@ def _as_meant_for_floats(array: Array, tensor: Array, scale: float | None) -> tu
 
 
 def _narrowed(array: Array, tensor: Array) -> Array:
-    """Whole numbers of a text in the tensor's own type, if they fit: a text has no type that could differ."""
+    """Convert whole numbers of a text to the tensor's type, if they fit: a text has no type that could differ."""
     if array.dtype.kind != "i" or tensor.dtype.kind not in "iub":
         return array
     cast = array.astype(tensor.dtype)
@@ -131,13 +133,13 @@ def _times(shape: tuple[int, ...]) -> str:
 
 @dataclass
 class FoundInputs:
-    """What the file is run on.
+    """The inputs on which the file is run.
 
     Attributes:
-        feeds: Of every batch of dumps; several where a batch holds several of the file's.
-        used: Dumps that became inputs: comparing them would prove nothing.
+        feeds: The feeds of every batch of dumps; several where it holds several batches of the file.
+        used: Dumps that are used as inputs, so that comparing them would prove nothing.
         problems: A sentence for each thing that is missing or does not fit.
-        notes: What had to be converted.
+        notes: The conversions that were made.
     """
 
     feeds: dict[int, list[Feed]] = field(default_factory=dict)
@@ -152,10 +154,10 @@ def find_inputs(model: ir.Model, matched: dict[int, Matched], inputs: Any = None
     Args:
         model: The file.
         matched: The dumps of every batch.
-        inputs: What the caller gave; None: the inputs are among the dumps.
+        inputs: Inputs that the caller gave; None: they are among the dumps.
 
     Raises:
-        UsageError: Given inputs that are none.
+        UsageError: Given inputs that do not fit the file.
     """
     found = FoundInputs()
     if inputs is not None:
@@ -181,7 +183,7 @@ def find_inputs(model: ir.Model, matched: dict[int, Matched], inputs: Any = None
 
 
 def _distribute(given: list[Feed], matched: dict[int, Matched], found: FoundInputs) -> None:
-    """Given feeds in order: one per batch of dumps, or all of them for the only one."""
+    """Assign given feeds in order: one per batch of dumps, or all of them if there is one batch."""
     if len(matched) == 1:
         found.feeds = {next(iter(matched)): given}
     elif len(given) == len(matched):
@@ -209,7 +211,7 @@ def _dumped(value: ir.Value, tensors: Matched, found: FoundInputs) -> Array | No
 
 
 def _real(dump: DumpTensor, value: ir.Value, quants: list[ir.Node], found: FoundInputs) -> Array:
-    """A float input that a device took as integers: divided by the scale of its Quant, which gives them back exactly."""
+    """An input as real numbers: integers are divided by the scale of the Quant behind it, which restores them exactly."""
     scales = {_scale(node) for node in quants}
     is_quantised = dump.array.dtype.kind == "i" and not dump.is_text
     is_real = value.dtype is not None and value.dtype.is_floating_point()

@@ -32,7 +32,7 @@ class FileRunner:
 
     Args:
         model: The file.
-        label: What messages call it, where it has no path.
+        label: Its name in messages, where it has no path.
         engine: "onnxruntime", or "numpy" for the reference.
     """
 
@@ -65,7 +65,7 @@ class FileRunner:
         }
 
     def notes(self) -> list[str]:
-        """What a comparison of the main graph does not see."""
+        """Remarks on tensors that a comparison of the main graph leaves out."""
         inner = inner_tensor_count(self.model)
         if not inner:
             return []
@@ -88,10 +88,10 @@ class TensorFact:
 
     Attributes:
         name: The tensor's name.
-        node: The name of the node that makes it; empty for an input.
+        node: The name of the node that computes it; empty for an input.
         op_type: That node's type; `Input` for an input.
         order: Its place in the order of execution.
-        scale: What real values are multiplied with to give its integers (for a float tensor: those it was made from).
+        scale: The factor from real values to its integers (for a float tensor: to the integers it was computed from).
         bits: The width of its integers.
     """
 
@@ -121,7 +121,7 @@ def tensor_facts(model: ir.Model) -> dict[str, TensorFact]:
 
 
 def inner_tensor_count(model: ir.Model) -> int:
-    """How many tensors lie in branches and loops, where a comparison of the main graph does not look."""
+    """How many tensors are in branches and loops, which a comparison of the main graph leaves out."""
     inner = graphs_in(model.graph)[1:]
     return sum(bool(output.name) for place in inner for node in place.graph for output in node.outputs)
 
@@ -150,7 +150,7 @@ def _attribute(node: ir.Node, name: str) -> float | None:
 
 
 def _linear_scale(node: ir.Node) -> float | None:
-    """The scale of DequantizeLinear divides; ours multiplies. Only one for the whole tensor counts."""
+    """The scale of a DequantizeLinear, inverted since theirs divides and ours multiplies; None where there are several."""
     step = node.inputs[1] if len(node.inputs) > 1 else None
     if step is None or step.const_value is None or step.const_value.size != 1:
         return None
@@ -159,7 +159,7 @@ def _linear_scale(node: ir.Node) -> float | None:
 
 
 def _expected_scale(value: ir.Value) -> float | None:
-    """An integer input has the scale that its consumers expect, where they agree."""
+    """The scale that the readers of an integer input expect; None where they disagree."""
     if value.dtype is None or not value.dtype.is_integer():
         return None
     expected = {_attribute(node, "scale_x") for node, index in value.uses() if index == 0}

@@ -27,7 +27,7 @@ Keys = Callable[[TensorFact], Iterable[str]]
 
 _ODD = re.compile(r"[^0-9a-z]+")
 _MOST_NAMES = 2000
-"""Similar names are looked for among so many; beyond, that would take longer than the comparison."""
+"""Similar names are suggested for files up to this size; beyond, the search would take longer than the comparison."""
 
 _LEADING_NUMBER = re.compile(r"^\d+_(?=.)")
 
@@ -42,9 +42,9 @@ class Side:
 
 @dataclass
 class Matches:
-    """Pairs found so far: the tensor of b and the way in which it was found, by the tensor of a.
+    """The pairs so far: for a tensor of a its partner in b, and how that was found.
 
-    `outputs` are pairs of outputs of which one has another partner, too: the float that a Dequant gives in one file, and the
+    `outputs` are pairs of outputs of which one has another partner already: the float output of a Dequant in one file, and the
     integers that are the output of the other.
     """
 
@@ -55,7 +55,7 @@ class Matches:
     outputs: list[tuple[str, str]] = field(default_factory=list)
 
     def pair(self, name_a: str, name_b: str, how: str) -> None:
-        """Keep a pair, unless one of the two has a partner already."""
+        """Add a pair, unless one of the two has a partner already."""
         if name_a not in self.pairs and name_b not in self.taken:
             self.pairs[name_a] = (name_b, "name" if name_a == name_b else how)
             self.taken.add(name_b)
@@ -74,8 +74,8 @@ class Matches:
 def match_tensors(a: Side, b: Side) -> Matches:
     """Pair the tensors of two files.
 
-    Names count, unless they are mere numbers, as exporters give them: those count behind the structure. What has no partner
-    then is paired as an output in the same place, by equal content, or by its place between tensors that are paired.
+    Names decide first; names that are mere numbers, as exporters give them, only after the structure. Whatever has no partner
+    then is paired as an output in the same position, by equal content, or by its position between paired tensors.
     """
     found = Matches(a, b)
     for name in a.values:
@@ -99,7 +99,7 @@ def match_tensors(a: Side, b: Side) -> Matches:
 
 
 def _pair_by_structure(found: Matches) -> None:
-    """Tensors that the same ops compute from the same inputs are the same; attributes and weights may differ."""
+    """Pair tensors that the same ops compute from the same inputs; attributes and weights may differ."""
     numbers: dict[Hashable, int] = {}
     anchors_b = {name_b: name_a for name_a, (name_b, _) in found.pairs.items()}
     marks_a = _marks(found.a.model, {name: name for name in found.pairs}, numbers)
@@ -156,7 +156,7 @@ def _pair_outputs(found: Matches) -> None:
 
 
 def _pair_by(found: Matches, how: str, key_a: Key, key_b: Key, *, is_strict: bool) -> None:
-    """Pair what has the same key, in order; strictly only where both files have equally many."""
+    """Pair tensors of the same key, in order; with `is_strict` only where both files have equally many."""
     in_a, in_b = _grouped(found.rest_a(), key_a), _grouped(found.rest_b(), key_b)
     for key, names in in_a.items():
         others = in_b.get(key, [])
@@ -179,7 +179,7 @@ def _form(array: Array) -> Hashable:
 
 
 def _content(array: Array) -> Hashable:
-    """The numbers themselves; None for one that says nothing: a single number, or the same everywhere."""
+    """A key for equal numbers; None for a tensor that is too plain: one number, or the same number everywhere."""
     if array.size < 2 or array.dtype.kind not in "iufb" or (array == array.flat[0]).all():
         return None
     plain = np.ascontiguousarray(array.astype(np.float64)) + 0.0  # no negative zero
@@ -187,7 +187,7 @@ def _content(array: Array) -> Hashable:
 
 
 def _gaps(found: Matches) -> tuple[dict[str, str], dict[str, str]]:
-    """For every tensor the last paired one before it, by its name in a."""
+    """For every tensor of both files the name in a of the last paired tensor before it."""
     partner = {name_b: name_a for name_a, (name_b, _) in found.pairs.items()}
     gaps_a = _last_anchors(found.a.values, {name: name for name in found.pairs})
     return gaps_a, _last_anchors(found.b.values, partner)
@@ -203,14 +203,14 @@ def _last_anchors(names: Iterable[str], anchors: Mapping[str, str]) -> dict[str,
 
 @dataclass(frozen=True)
 class NameMatch:
-    """The tensor that a dump is, and how it was found."""
+    """The tensor that a dump belongs to, and how it was found."""
 
     tensor: str
     how: str
 
 
 class NameMatcher:
-    """Finds the tensors of one file by the names that dumps have for them: exactly first, then more and more loosely."""
+    """Finds the tensors of a file by the names in dumps: first exactly, then more and more loosely."""
 
     def __init__(self, facts: Mapping[str, TensorFact]) -> None:
         self._names = list(facts)
@@ -245,7 +245,7 @@ class NameMatcher:
 
 
 def normalised(name: str) -> str:
-    """A name in small letters and digits alone.
+    """A name in lower-case letters, digits and single underscores.
 
     >>> normalised("/layer1/conv.Conv2dInt"), normalised("layer1__conv_Conv2dInt_")
     ('layer1_conv_conv2dint', 'layer1_conv_conv2dint')
@@ -268,7 +268,7 @@ def _layer_names(name: str) -> list[str]:
 
 
 def _first_outputs(facts: Iterable[TensorFact]) -> dict[str, list[str]]:
-    """The first output of every node, with the node's name: that is what a device means by it."""
+    """The node's name for the first output of every node: devices often name that tensor after the node."""
     first: dict[str, str] = {}
     for fact in facts:
         if fact.node:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How test vectors lie on disk: .npz, raw little-endian binaries, text, a C header, a manifest and a page that explains them."""
+"""Write test vectors: .npz, raw little-endian binaries, text, a C header, a manifest and a page that explains them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _C_TYPES = {
 
 @dataclass(frozen=True)
 class Vector:
-    """One tensor of one batch, with what a board engineer wants to know of it."""
+    """One tensor of one batch, with its node, scale and width."""
 
     name: str
     node: str
@@ -84,11 +84,11 @@ def write_vector_files(
     """Fill a folder, batch by batch.
 
     Args:
-        folder: An empty one.
+        folder: An empty folder.
         batches: The tensors of each batch; one batch is held at a time.
         formats: Any of `FORMATS`.
-        header_limit: Arrays of at most so many numbers go into a C header; None writes none.
-        about: What else the manifest says; asked when all batches are written.
+        header_limit: Arrays of at most this many numbers go into a C header; None: no header.
+        about: Returns further entries of the manifest; called when all batches are written.
     """
     entries: list[dict[str, Any]] = []
     header = CHeader(header_limit or 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linger.write_vectors: inputs, every intermediate integer and outputs of a file, for those who bring up a device."""
+"""linger.write_vectors: write the inputs, every intermediate integer and the outputs of a file, to bring up a device with."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ HEADER_LIMIT = 1024
 
 @dataclass(frozen=True)
 class WrittenVectors:
-    """What was written.
+    """The test vectors that were written.
 
     Attributes:
-        folder: Where.
+        folder: The folder.
         batches: How many batches.
         tensors: How many tensors each of them has.
         left_out: Intermediate tensors that hold no quantised integers.
@@ -48,7 +48,7 @@ class WrittenVectors:
     left_out: tuple[str, ...]
 
     def summary(self) -> str:
-        """What was written, in a sentence or two."""
+        """The folder and the counts, in a sentence or two."""
         text = f"{self.folder}: {self.tensors} tensors, {self.batches} batch{'es' if self.batches != 1 else ''}."
         if self.left_out:
             text += f" Left out, since they are no quantised integers: {listing(self.left_out, limit=5)}."
@@ -77,11 +77,11 @@ def write_vectors(
         batches: How many random feeds.
         seed: Their seed.
         formats: Any of "npz", "bin" (raw, little endian) and "text".
-        header_limit: Also write `vectors.h`, with arrays of at most so many numbers. None: no header.
+        header_limit: Also write `vectors.h`, with arrays of at most this many numbers. None: no header.
         force: Replace a folder that was written by this function before.
 
     Raises:
-        UsageError: A folder in the way, unfit inputs, an unknown format, a file without quantised tensors.
+        UsageError: The folder exists, inputs do not fit, a format is unknown, or the file has no quantised tensors.
         VerificationError: ONNX Runtime computes something else.
     """
     chosen = (formats,) if isinstance(formats, str) else tuple(formats)
@@ -157,7 +157,7 @@ class _Run:
         return found
 
     def verify(self, feeds: Sequence[Feed]) -> None:
-        """Both computations, on every feed.
+        """Compare the numpy reference and ONNX Runtime on every feed.
 
         Raises:
             UsageError: There is nothing quantised in the file.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file against recordings: numpy reference, ONNX Runtime, certificates."""
+"""Compare a file with recordings, explain differences, write and check certificates."""

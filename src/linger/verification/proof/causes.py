@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two reasons why integers differ although none is computed wrongly: kernels that saturate, and the last bits of floats.
+"""Two reasons why integers differ: kernels that saturate on this CPU, and float ops that differ in their last bits.
 
 A value between two integers may round to one of them in one computation and to the other in the next, if the float ops
-before it differ in their last bits; everything computed from it then differs too. Two observations show that nothing else is
-wrong. First, with the expected integers put in behind every float op, the rest of the file computes what was expected.
+before it differ in their last bits; everything computed from it then differs too. Two observations show that no integer is
+computed wrongly. First, with the expected integers put in behind every float op, the rest of the file computes what was expected.
 Second, these expected integers are what Quant makes of a number within float rounding of the exact one (of torch's own
 number, where that was recorded).
 """

@@ -221,7 +221,7 @@ class RecordingComparison:
         states: dict[str, bool | None] = {}
         for name in dict.fromkeys(v.name for v in inputs_within(node)):
             if name not in self._producers or name is None:
-                continue  # inputs of the file and weights are what they are
+                continue  # inputs of the file and weights are the same on both sides
             recorded = batch.recording.integers.get(name)
             expected = recorded if is_recorded else batch.reference.get(name)
             have = other.get(name)

@@ -305,7 +305,7 @@ class Verification:
 
     @property
     def narrow(self) -> list[TensorRow]:
-        """Tensors that took too few values to prove much."""
+        """Tensors with too few distinct values to prove much."""
         return [row for row in self.rows if row.distinct < NARROW]
 
     def summary(self) -> str:
