@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
-from collections.abc import Callable, Iterator, MutableSequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -105,12 +106,21 @@ class _Memory:
         return seen
 
     def _keep_content(self, value: object) -> None:
-        if isinstance(value, (list, deque)):
-            self._keep_sequence(value)
-        elif isinstance(value, dict):
-            self._keep_dict(value)
-        elif isinstance(value, set):
-            self._keep_set(value)
+        if not isinstance(value, (list, deque, dict, set)):
+            return
+        content = copy.copy(value)
+        refill: Callable[..., None] = value.extend if isinstance(value, (list, deque)) else value.update
+
+        def undo() -> None:
+            value.clear()
+            refill(content)
+
+        self._undo.append(undo)
+        if isinstance(value, dict):
+            value.update({key: self._kept(item) for key, item in value.items()})
+        elif not isinstance(value, set):
+            for index, item in enumerate(content):
+                value[index] = self._kept(item)
 
     def _keep_tensor(self, tensor: Tensor) -> None:
         if type(tensor) is not Tensor and vars(tensor):  # a wrapper, whose content is another tensor
@@ -123,36 +133,6 @@ class _Memory:
             with torch.inference_mode(tensor.is_inference()), torch.no_grad():
                 if not torch.equal(tensor, content):
                     tensor.copy_(content)
-
-        self._undo.append(undo)
-
-    def _keep_sequence(self, value: MutableSequence[Any]) -> None:
-        items = list(value)
-
-        def undo() -> None:
-            value.clear()
-            value.extend(items)
-
-        self._undo.append(undo)
-        for index, item in enumerate(items):
-            value[index] = self._kept(item)
-
-    def _keep_dict(self, value: dict[Any, Any]) -> None:
-        items = dict(value)
-
-        def undo() -> None:
-            value.clear()
-            value.update(items)
-
-        self._undo.append(undo)
-        value.update({key: self._kept(item) for key, item in items.items()})
-
-    def _keep_set(self, value: set[Any]) -> None:
-        items = set(value)
-
-        def undo() -> None:
-            value.clear()
-            value.update(items)
 
         self._undo.append(undo)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar, cast
 
@@ -17,6 +17,12 @@ _Tree = TypeVar("_Tree")
 
 Batch = tuple[Any, ...]
 """The positional arguments of one forward pass."""
+
+Function = Callable[..., Any]
+Keywords = dict[str, Any] | None
+"""A torch function and its keyword arguments, as a TorchFunctionMode gets them."""
+
+_FORMS = "Give inputs that the model accepts: a tuple holds the arguments of one pass, a list holds batches."
 
 
 def as_batches(inputs: object) -> Iterable[Batch]:
@@ -90,7 +96,9 @@ def float_tensors(tree: object) -> list[Tensor]:
     return [tensor for tensor in tensors_of(tree) if tensor.is_floating_point() or tensor.is_complex()]
 
 
-def run_batch(model: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> Any:
+def run_batch(
+    model: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any] | None = None, *, what_to_do: str = _FORMS
+) -> Any:
     """One forward pass whose failure says what to do.
 
     Raises:
@@ -104,6 +112,5 @@ def run_batch(model: nn.Module, arguments: Sequence[Any], keywords: Mapping[str,
         shapes = [tuple(a.shape) if isinstance(a, Tensor) else type(a).__name__ for a in arguments]
         raise UsageError(
             f"{type(model).__name__}: the forward pass fails on the input {shapes}: "
-            f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}. Give inputs that the model accepts: "
-            "a tuple holds the arguments of one pass, a list holds batches."
+            f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}. {what_to_do}"
         ) from error

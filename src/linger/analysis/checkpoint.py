@@ -25,7 +25,7 @@ from torch.nn.parameter import is_lazy
 
 from linger.analysis.blocks import Values
 from linger.analysis.safetensors_file import Entry, SafetensorsFile, natural_order
-from linger.analysis.values import TensorValues, shape_text
+from linger.analysis.values import TensorValues
 from linger.errors import UsageError, listing
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | nn.Module
@@ -49,16 +49,6 @@ class Stored:
     dtype: torch.dtype
     open: Callable[[], Values]
     note: str = ""
-
-    @property
-    def shape_text(self) -> str:
-        """The sizes, `64×3×7×7`."""
-        return shape_text(self.shape)
-
-    @property
-    def dtype_text(self) -> str:
-        """The element type without `torch.`."""
-        return str(self.dtype).removeprefix("torch.")
 
 
 def stored_tensors(source: Source) -> list[Stored]:

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from linger.analysis.accumulated import Accumulated
 from linger.analysis.batches import float_tensors, tensors_of
 from linger.analysis.result import LONG_HEADER, Analysis, Row
-from linger.analysis.values import TensorValues, shape_text
+from linger.analysis.values import TensorValues, dtype_text, shape_text
 from linger.errors import UsageError, listing
 
 ROOT = "root"
@@ -245,7 +245,7 @@ class LayerOutputs:
         key = (number, name, call)
         if key not in self._entries:
             shapes = ", ".join(shape_text(tuple(t.shape)) for t in tensors)
-            types = ", ".join(dict.fromkeys(str(t.dtype).removeprefix("torch.") for t in tensors))
+            types = ", ".join(dict.fromkeys(dtype_text(t.dtype) for t in tensors))
             self._entries[key] = _Entry(name, call, shapes, types)
         self._entries[key].values.add(TensorValues(joined(tensors)))
 

@@ -9,7 +9,7 @@ ran.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from linger.analysis.attributes import evaluating
-from linger.errors import LingerError, UsageError
+from linger.analysis.batches import Batch, Function, Keywords, run_batch
 
 _RELU = frozenset(
     {torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_, nn.functional.relu, nn.functional.relu_}
@@ -30,7 +30,7 @@ _BATCH_NORM = frozenset({nn.functional.batch_norm, torch.batch_norm})
 
 @dataclass
 class _Use:
-    function: Callable[..., Any]
+    function: Function
     module: nn.Module | None
     is_in_place: bool
 
@@ -69,13 +69,7 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self._wiring, self._running = wiring, running
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> object:
+    def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
         kwargs = kwargs or {}
         is_look = getattr(func, "__name__", "") in ("__get__", "size", "dim", "numel", "is_floating_point")
         if not is_look:
@@ -87,7 +81,7 @@ class _Watch(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _is_in_place(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def _is_in_place(func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     if func is nn.functional.relu:
         return bool(kwargs.get("inplace", args[1] if len(args) > 1 else False))
     return getattr(func, "__name__", "").endswith("_") and not getattr(func, "__name__", "").endswith("__")
@@ -120,23 +114,9 @@ def watch(model: nn.Module, arguments: Sequence[Any]) -> Wiring:
             stack.callback(module.register_forward_hook(leave).remove)
         stack.enter_context(torch.no_grad())
         stack.enter_context(_Watch(wiring, running))
-        output = _call(model, arguments)
+        output = run_batch(model, arguments, what_to_do="Give an input that the model accepts.")
     wiring.returned = {id(leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor)}
     return wiring
-
-
-def _call(model: nn.Module, arguments: Sequence[Any]) -> object:
-    try:
-        return model(*arguments)
-    except LingerError:
-        raise
-    except Exception as error:
-        shapes = [tuple(a.shape) if isinstance(a, Tensor) else type(a).__name__ for a in arguments]
-        reason = str(error).partition("\n")[0].rstrip(".")  # torch explains at length
-        raise UsageError(
-            f"{type(model).__name__}: the forward pass fails on the example input {shapes}: {reason}. "
-            "Give an input that the model accepts."
-        ) from error
 
 
 def computes_like(layer: nn.Module, kind: type[nn.Module]) -> bool:

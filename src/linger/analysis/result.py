@@ -68,20 +68,8 @@ class Row:
             found = replace(found, mean=found.maximum)
         notes = [note, _missing(found), "" if note and not found.count else _empty_or_zero(found)]
         is_abnormal = found.versu > ABNORMAL_VERSU or found.nans > 0 or found.infinities > 0
-        return cls(
-            name,
-            found.mean,
-            found.maximum,
-            found.multiple,
-            found.dynamic,
-            found.versu,
-            found.count,
-            shape,
-            dtype,
-            call,
-            "; ".join(filter(None, notes)),
-            is_abnormal,
-        )
+        numbers = (found.mean, found.maximum, found.multiple, found.dynamic, found.versu, found.count)
+        return cls(name, *numbers, shape, dtype, call, "; ".join(filter(None, notes)), is_abnormal)
 
     def cells(self) -> list[str]:
         """The row of the log; an empty tensor has no numbers."""

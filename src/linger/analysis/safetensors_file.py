@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from linger.analysis.blocks import Values
-from linger.analysis.values import TensorValues
+from linger.analysis.values import NUMPY_TYPES, TensorValues
 from linger.errors import UsageError
 
 _TYPES: dict[str, torch.dtype] = {
@@ -97,19 +97,7 @@ class _MappedValues:
             self._released = end
 
 
-_DIRECT: dict[torch.dtype, Any] = {
-    torch.float64: np.float64,
-    torch.float32: np.float32,
-    torch.int64: np.int64,
-    torch.int32: np.int32,
-    torch.int16: np.int16,
-    torch.int8: np.int8,
-    torch.uint8: np.uint8,
-    torch.uint16: np.uint16,
-    torch.uint32: np.uint32,
-    torch.uint64: np.uint64,
-    torch.bool: np.bool_,
-}
+_DIRECT = {dtype: torch.empty(0, dtype=dtype).numpy().dtype for dtype in NUMPY_TYPES}
 
 
 def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:

@@ -11,10 +11,11 @@ from torch import Tensor
 
 Array = NDArray[Any]
 
-_AS_THEY_ARE = frozenset(
+NUMPY_TYPES = frozenset(
     {torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool}
     | {torch.uint16, torch.uint32, torch.uint64}
 )
+"""Types that are read as they are."""
 
 
 class TensorValues:
@@ -38,11 +39,16 @@ class TensorValues:
     def read(self, start: int, stop: int) -> Array:
         """Numbers start … stop−1."""
         piece = self._flat[start:stop]
-        array: Array = (piece if piece.dtype in _AS_THEY_ARE else piece.float()).numpy()
+        array: Array = (piece if piece.dtype in NUMPY_TYPES else piece.float()).numpy()
         return array
 
     def release(self, start: int, stop: int) -> None:
         """Nothing to do: the memory belongs to the tensor."""
+
+
+def dtype_text(dtype: torch.dtype) -> str:
+    """An element type without `torch.`."""
+    return str(dtype).removeprefix("torch.")
 
 
 def shape_text(shape: tuple[int, ...]) -> str:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from linger.analysis.checkpoint import Source, Stored, stored_tensors
 from linger.analysis.magnitudes import measure
 from linger.analysis.result import Analysis, Row
+from linger.analysis.values import dtype_text, shape_text
 from linger.errors import UsageError
 from linger.progress import progress
 
@@ -66,4 +67,5 @@ def in_threads(work: Callable[[Given], Made], items: Iterable[Given], title: str
 
 def _row(tensor: Stored) -> Row:
     found = measure(tensor.open())
-    return Row.of(tensor.name, found, shape=tensor.shape_text, dtype=tensor.dtype_text, note=tensor.note)
+    shape, dtype = shape_text(tensor.shape), dtype_text(tensor.dtype)
+    return Row.of(tensor.name, found, shape=shape, dtype=dtype, note=tensor.note)

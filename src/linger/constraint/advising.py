@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, reduce
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from linger.analysis.advice import Advice, Item, Subject, make_item
 from linger.analysis.attributes import evaluating
-from linger.analysis.batches import as_batches
+from linger.analysis.batches import Batch, Function, Keywords, as_batches
 from linger.analysis.blocks import Values
 from linger.analysis.checkpoint import Source, stored_tensors
 from linger.analysis.fixed_point_loss import measure_loss
@@ -231,10 +231,10 @@ def _channels_first(x: Tensor, is_signal: bool) -> Tensor:  # noqa: FBT001 - a f
 
 
 @cache
-def _functions_with_short_formats() -> dict[Callable[..., Any], Op]:
+def _functions_with_short_formats() -> dict[Function, Op]:
     """The torch functions whose input has a format on the device that ends early: softmax at ±64, GELU and SiLU at ±16."""
     short = [(op, path) for op in ops().values() if op.input_end is not None for path in op.functions]
-    return {cast(Callable[..., Any], reduce(getattr, path.split(".")[1:], torch)): op for op, path in short}
+    return {cast(Function, reduce(getattr, path.split(".")[1:], torch)): op for op, path in short}
 
 
 class FunctionInputs(TorchFunctionMode):
@@ -257,13 +257,7 @@ class FunctionInputs(TorchFunctionMode):
         super().__exit__(*error)
         self._hooks.close()
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> object:
+    def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
         """Run the function; look at its input if its format ends early."""
         op = _functions_with_short_formats().get(func)
         x = args[0] if args else (kwargs or {}).get("input")

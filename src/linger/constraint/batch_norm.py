@@ -79,7 +79,7 @@ def _limited_affine(bn: BatchNorm, limits: Limits, mean: Tensor, var: Tensor) ->
     )
 
 
-class _LimitedBatchNorm(Normalized):
+class LimitedBatchNorm(Normalized):
     """The forward of the three kinds of batch norm."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name, as a caller may write it
@@ -92,16 +92,8 @@ class _LimitedBatchNorm(Normalized):
         mean, var = batch_statistics(input) if is_by_batch else running_statistics(bn)
         gamma, beta = _limited_affine(bn, limits_of(self), mean, var)
         has_buffers = not self.training or bn.track_running_stats
-        y = F.batch_norm(
-            input,
-            bn.running_mean if has_buffers else None,
-            bn.running_var if has_buffers else None,
-            gamma,
-            beta,
-            training=is_by_batch,
-            momentum=_count_batch(bn),
-            eps=bn.eps,
-        )
+        running = (bn.running_mean, bn.running_var) if has_buffers else (None, None)
+        y = F.batch_norm(input, *running, gamma, beta, is_by_batch, _count_batch(bn), bn.eps)
         return clamp(y, self.normalize_data)
 
 
@@ -123,13 +115,13 @@ def batch_momentum(momentum: float | None, count: Tensor, dtype: torch.dtype) ->
     return 1.0 / float(count) if count.is_cpu else (1.0 / count.double()).to(dtype)
 
 
-class NormalizeBatchNorm1d(_LimitedBatchNorm, nn.BatchNorm1d):
+class NormalizeBatchNorm1d(LimitedBatchNorm, nn.BatchNorm1d):
     """Batch norm of vectors or sequences within limits."""
 
 
-class NormalizeBatchNorm2d(_LimitedBatchNorm, nn.BatchNorm2d):
+class NormalizeBatchNorm2d(LimitedBatchNorm, nn.BatchNorm2d):
     """Batch norm of pictures within limits."""
 
 
-class NormalizeBatchNorm3d(_LimitedBatchNorm, nn.BatchNorm3d):
+class NormalizeBatchNorm3d(LimitedBatchNorm, nn.BatchNorm3d):
     """Batch norm of volumes within limits."""

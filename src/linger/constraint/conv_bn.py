@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from linger.constraint.batch_norm import (
     BatchNorm,
-    NormalizeBatchNorm1d,
-    NormalizeBatchNorm2d,
-    NormalizeBatchNorm3d,
+    LimitedBatchNorm,
     as_batch_norm,
     batch_momentum,
     batch_statistics,
@@ -190,7 +188,7 @@ def freeze_batch_norms(model: nn.Module, *, is_frozen: bool) -> None:
     for module in model.modules():
         if isinstance(module, ConvBN):
             freeze_statistics(module.bn, is_frozen=is_frozen)
-        elif isinstance(module, (NormalizeBatchNorm1d, NormalizeBatchNorm2d, NormalizeBatchNorm3d)):
+        elif isinstance(module, LimitedBatchNorm):
             freeze_statistics(module, is_frozen=is_frozen)
 
 

@@ -44,6 +44,9 @@ class Widths:
     parameter: int = 8
     output: int = 8
 
+    def __str__(self) -> str:
+        return f"{self.data}/{self.parameter}/{self.output}"
+
 
 @dataclass(frozen=True)
 class QuantChoice:
@@ -79,17 +82,10 @@ def refuse_quantized(model: nn.Module, function: str) -> None:
 def checked_types(
     where: str, types: Iterable[type[nn.Module]] | type[nn.Module], accepted: Types, known: Types, problem: str
 ) -> Types:
-    """The layer types that a user names, one or several.
-
-    Args:
-        where: The function or argument, for the message.
-        types: What the user gave.
-        accepted: These and their subclasses are fine.
-        known: The types that the message lists.
-        problem: What is wrong with any other type.
+    """The layer types that a user names, one or several: those accepted, or subclasses.
 
     Raises:
-        UsageError: A type is not accepted; every such one is named.
+        UsageError: Other types, with the `problem` of each and the `known` ones.
     """
     wanted = tuple(types) if isinstance(types, Iterable) else (types,)
     wrong = [t for t in wanted if not (isinstance(t, type) and issubclass(t, accepted))]

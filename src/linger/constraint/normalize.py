@@ -54,16 +54,7 @@ NORMALIZED: dict[type[nn.Module], type[Normalized]] = {
 """Torch layer → the same layer within limits."""
 
 _PAIRS = (NormalizeConvBN1d, NormalizeConvBN2d, NormalizeConvTransposeBN2d)
-DEFAULT_TYPES: Types = (
-    nn.Conv2d,
-    nn.Linear,
-    nn.ConvTranspose2d,
-    nn.Conv1d,
-    nn.BatchNorm2d,
-    nn.GRU,
-    nn.LSTM,
-    *_PAIRS,
-)
+DEFAULT_TYPES: Types = (nn.Conv2d, nn.Linear, nn.ConvTranspose2d, nn.Conv1d, nn.BatchNorm2d, nn.GRU, nn.LSTM, *_PAIRS)
 _READING_WEIGHTS_THEMSELVES = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 """Modules that compute with their children's weights without calling the children."""
 
@@ -94,12 +85,7 @@ def normalize_layers(
     """
     where = "normalize_layers"
     refuse_quantized(model, where)
-    default = checked_limits(
-        where,
-        normalize_weight_value=normalize_weight_value,
-        normalize_bias_value=normalize_bias_value,
-        normalize_output_value=normalize_output_value,
-    )
+    default = _checked_limits(where, normalize_weight_value, normalize_bias_value, normalize_output_value)
     types = _checked_types(f"{where}: normalize_modules", normalize_modules)
     replacements: dict[nn.Module, nn.Module] = {}
     inside_pairs = parts_of_pairs(model)
@@ -146,12 +132,7 @@ def normalize_module(
     """
     where = "normalize_module"
     refuse_quantized(module, where)
-    limits = checked_limits(
-        where,
-        normalize_weight_value=normalize_weight_value,
-        normalize_bias_value=normalize_bias_value,
-        normalize_output_value=normalize_output_value,
-    )
+    limits = _checked_limits(where, normalize_weight_value, normalize_bias_value, normalize_output_value)
     types = _checked_types(f"{where}: type_modules", type_modules)
     _mark((part for part in module.modules() if counts_as(part, types)), limits)
     return module
@@ -176,6 +157,11 @@ def _mark(parts: Iterable[nn.Module], limits: Limits) -> None:
         LIMITS.put(part, limits)
         if isinstance(part, Normalized) and limits_of(part).is_any:
             part.limit_to(limits)
+
+
+def _checked_limits(where: str, weight: float | None, bias: float | None, output: float | None) -> Limits:
+    names = (f"normalize_{part}_value" for part in ("weight", "bias", "output"))
+    return checked_limits(where, **dict(zip(names, (weight, bias, output), strict=True)))
 
 
 def _checked_types(where: str, types: Sequence[type[nn.Module]] | None) -> Types:

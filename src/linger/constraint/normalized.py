@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
@@ -17,15 +17,6 @@ TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d)
 
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.ConvTranspose1d | nn.ConvTranspose2d
-
-
-class _Window(Protocol):
-    """The attributes of a transposed convolution that its output size depends on."""
-
-    kernel_size: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
 
 
 def convolve(
@@ -42,41 +33,36 @@ def convolve(
 def output_padding(layer: nn.Module, x: Tensor, output_size: Sequence[int] | None = None) -> tuple[int, ...]:
     """The output padding that gives a transposed convolution this output size; its own if there is none."""
     find: Callable[..., list[int]] = nn.ConvTranspose2d._output_padding  # noqa: SLF001 - the only place where torch does it
-    conv = cast(_Window, layer)
+    conv = cast(nn.ConvTranspose2d, layer)  # or a quantised layer, which has its attributes
     axes = len(conv.kernel_size)
     return tuple(find(conv, x, output_size, conv.stride, conv.padding, conv.kernel_size, axes, conv.dilation))
 
 
-class NormalizeConv1d(Normalized, nn.Conv1d):
-    """A one-dimensional convolution within limits."""
-
+class _LimitedConvolution(Normalized):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name, as a caller may write it
         """Limited output of the convolution with limited parameters."""
-        return _limited_convolution(self, self, input)
+        return self._convolve(input, None)
+
+    def _convolve(self, x: Tensor, output_size: list[int] | None) -> Tensor:
+        conv = cast(Convolution, self)
+        weight, bias = clamp(conv.weight, self.normalize_weight), clamp(conv.bias, self.normalize_bias)
+        return clamp(convolve(conv, x, weight, bias, output_size), self.normalize_data)
 
 
-class NormalizeConv2d(Normalized, nn.Conv2d):
+class NormalizeConv1d(_LimitedConvolution, nn.Conv1d):
+    """A one-dimensional convolution within limits."""
+
+
+class NormalizeConv2d(_LimitedConvolution, nn.Conv2d):
     """A two-dimensional convolution within limits."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        """Limited output of the convolution with limited parameters."""
-        return _limited_convolution(self, self, input)
 
-
-class NormalizeConvTranspose2d(Normalized, nn.ConvTranspose2d):
+class NormalizeConvTranspose2d(_LimitedConvolution, nn.ConvTranspose2d):
     """A transposed convolution within limits."""
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:  # noqa: A002
         """Limited output of the convolution with limited parameters."""
-        return _limited_convolution(self, self, input, output_size)
-
-
-def _limited_convolution(
-    conv: Convolution, limited: Normalized, x: Tensor, output_size: list[int] | None = None
-) -> Tensor:
-    """A convolution that is within limits; it is given twice because it is of two types."""
-    weight, bias = clamp(conv.weight, limited.normalize_weight), clamp(conv.bias, limited.normalize_bias)
-    return clamp(convolve(conv, x, weight, bias, output_size), limited.normalize_data)
+        return self._convolve(input, output_size)
 
 
 class NormalizeLinear(Normalized, nn.Linear):

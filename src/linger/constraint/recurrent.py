@@ -12,6 +12,7 @@ from linger.constraint.limits import Limits, Normalized, clamp
 
 _Layer = TypeVar("_Layer", bound="_LimitedRecurrent")
 _Sequence = TypeVar("_Sequence", Tensor, PackedSequence)
+_States = tuple[Tensor, Tensor]
 
 
 class _LimitedRecurrent(Normalized):
@@ -59,11 +60,7 @@ class _LimitedRecurrent(Normalized):
 class NormalizeFastLSTM(_LimitedRecurrent, nn.LSTM):
     """An LSTM within limits."""
 
-    def forward(
-        self,
-        input: _Sequence,  # noqa: A002 - torch's name, as a caller may write it
-        hx: tuple[Tensor, Tensor] | None = None,
-    ) -> tuple[_Sequence, tuple[Tensor, Tensor]]:
+    def forward(self, input: _Sequence, hx: _States | None = None) -> tuple[_Sequence, _States]:  # noqa: A002 - torch's name
         """(limited output, (h, c)) of the LSTM with limited parameters."""
         output, state = nn.LSTM.forward(self, input, hx)
         return self._limit_sequence(output), state
@@ -72,11 +69,7 @@ class NormalizeFastLSTM(_LimitedRecurrent, nn.LSTM):
 class NormalizeFastGRU(_LimitedRecurrent, nn.GRU):
     """A GRU within limits."""
 
-    def forward(
-        self,
-        input: _Sequence,  # noqa: A002
-        hx: Tensor | None = None,
-    ) -> tuple[_Sequence, Tensor]:
+    def forward(self, input: _Sequence, hx: Tensor | None = None) -> tuple[_Sequence, Tensor]:  # noqa: A002
         """(limited output, h) of the GRU with limited parameters."""
         output, state = nn.GRU.forward(self, input, hx)
         return self._limit_sequence(output), state

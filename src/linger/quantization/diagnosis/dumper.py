@@ -88,7 +88,6 @@ class Dumper:
         self._registered.clear()
         self._cleanup.close()
 
-    # -- statistics ---------------------------------------------------------------------------------
     def analyse_layer_output(self, model: nn.Module, match_pattern: str | re.Pattern[str] = ".*") -> None:
         """Measure the outputs of layers in the forward passes that follow.
 
@@ -155,12 +154,8 @@ class Dumper:
         notes = [f"{listing(silent)}: returned no tensor, so there is no row"] if silent else []
         return notes + ([f"{listing(unused)}: never called"] if unused else [])
 
-    # -- files --------------------------------------------------------------------------------------
     def enable_dump_quanted(
-        self,
-        model: nn.Module,
-        path: str | os.PathLike[str] = "./dump",
-        match_pattern: str | re.Pattern[str] = ".*",
+        self, model: nn.Module, path: str | os.PathLike[str] = "./dump", match_pattern: str | re.Pattern[str] = ".*"
     ) -> None:
         """Write the operands and the result of every op in the evaluation passes that follow.
 
@@ -225,7 +220,6 @@ class Dumper:
         dump = _LayerDump(_Gate(method, model), made_folder(method, os.fspath(path)))
         self._keep(method, model, dump.watch(model, layers))
 
-    # -- registration -------------------------------------------------------------------------------
     def _check(self, method: str, model: nn.Module) -> None:
         if not self._is_open:
             when = "its `with` block has ended" if self._is_over else "it is outside a `with` block"
@@ -245,9 +239,6 @@ class Dumper:
         self._registered.add((method, model))
         for handle in handles:
             self._cleanup.callback(handle.remove)
-
-
-# -- which layers, which values -------------------------------------------------------------------------------
 
 
 def _layers_of(model: nn.Module) -> dict[str, nn.Module]:
@@ -309,9 +300,6 @@ class _Gate:
         return not is_refused
 
 
-# -- files of a quantised model -------------------------------------------------------------------------------
-
-
 class _OpDump:
     """Writes every op of a quantised model; an observer of its runtime."""
 
@@ -319,12 +307,7 @@ class _OpDump:
         self._gate, self._folder, self._pattern = gate, folder, pattern
 
     def write(
-        self,
-        name: str,
-        op: Op,
-        operands: Sequence[Tensor | Frozen],
-        attributes: Mapping[str, Any],
-        result: QTensor,
+        self, name: str, op: Op, operands: Sequence[Tensor | Frozen], attributes: Mapping[str, Any], result: QTensor
     ) -> None:
         where = root_name(name.rpartition(".")[0])
         full = root_name(name)
@@ -333,9 +316,6 @@ class _OpDump:
         tensors = op_tensors(op, operands, result)
         texts = {f".{key}": [array] for key, array in tensors.items()}
         write_tensors(self._folder, file_stem(full), texts, op_settings(op, operands, attributes, result) | tensors)
-
-
-# -- files of any model ---------------------------------------------------------------------------------------
 
 
 class _LayerDump:
@@ -380,9 +360,6 @@ def _arrays(tree: object) -> list[Array]:
 
 def _numbered(name: str, arrays: Sequence[Array]) -> dict[str, Array]:
     return {name: arrays[0]} if len(arrays) == 1 else {f"{name}_{i}": array for i, array in enumerate(arrays)}
-
-
-# -- tensors as files: the documented names and texts, and an .npz with shapes and types beside them --------------------
 
 
 def as_array(tensor: Tensor) -> Array:

@@ -251,7 +251,7 @@ def _rows(ranked: Sequence[str], bench: NoiseBench, found: Measurements, narrow:
         SensitivityRow(
             name=path,
             op=bench.layers[path].op,
-            widths=_text(bench.layers[path].widths),
+            widths=str(bench.layers[path].widths),
             sqnr_db=found.alone[path].db,
             noise_share=share,
             parameters=bench.layers[path].parameters,
@@ -284,7 +284,3 @@ def _line(layer: LayerFacts, widths: Widths) -> str:
         f"linger.quant_module(model.get_submodule({name}), "
         f"data_bits={widths.data}, parameter_bits={widths.parameter}, out_bits={widths.output})"
     )
-
-
-def _text(widths: Widths) -> str:
-    return f"{widths.data}/{widths.parameter}/{widths.output}"

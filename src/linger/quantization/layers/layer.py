@@ -108,7 +108,7 @@ class QuantLayer(QuantizedBase):
 
     def extra_repr(self) -> str:
         """The op and its widths."""
-        widths = f"{self.widths.data}/{self.widths.parameter}/{self.widths.output} bits"
+        widths = f"{self.widths} bits"
         return f"{self.op_name}, {widths}" + (", before relu" if self.is_ahead_of_relu else "")
 
     def missing_scale(self, where: str) -> str:

@@ -111,7 +111,7 @@ class QuantRecurrent(QuantizedBase):
 
     def extra_repr(self) -> str:
         """The op, its sizes and widths."""
-        widths = f"{self.widths.data}/{self.widths.parameter}/{self.widths.output} bits"
+        widths = f"{self.widths} bits"
         return f"{self.op_name}, {self.input_size} → {self.hidden_size}, {self.num_layers} layers, {widths}"
 
     # -- forward ----------------------------------------------------------------------------------------

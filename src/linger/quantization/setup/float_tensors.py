@@ -8,7 +8,6 @@ layer. `FloatWatch` notes what stays float while a model is calibrated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from linger.analysis.batches import Batch, Function, Keywords
 from linger.dialect import Refusal
 from linger.quantization.core import packing
 from linger.quantization.core.qtensor import QTensor
@@ -40,8 +40,6 @@ from linger.quantization.functions.products import (
 )
 from linger.quantization.functions.resizing import ADAPTIVE
 from linger.quantization.functions.rewrites import REWRITES
-
-_Function = Callable[..., Any]
 
 _MASK_MAKERS = frozenset(
     getattr(place, name)
@@ -86,9 +84,7 @@ class _ModelMode(TorchFunctionMode):
 class EdgeMode(_ModelMode):
     """Computes a float tensor times a parameter as integers; the tensor is quantised first."""
 
-    def __torch_function__(
-        self, func: _Function, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> object:
+    def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
         """Compute products of float tensors here, run everything else as it is."""
         kwargs = kwargs or {}
         if self._is_in_users_code and (func in PRODUCTS or func in MATRIX_PRODUCTS):
@@ -97,7 +93,7 @@ class EdgeMode(_ModelMode):
                 return compute_product(product, self._runtime)
         return func(*args, **kwargs)
 
-    def _product(self, func: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Product | None:
+    def _product(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> Product | None:
         x, weight = (args[i] if len(args) > i else kwargs.get(name) for i, name in enumerate(("input", "weight")))
         found: object = None
         # a quantised tensor sees its own functions
@@ -147,38 +143,21 @@ class InputQuantizer:
 class FloatWatch(_ModelMode):
     """Notes every computation on ordinary float tensors inside a quantised model."""
 
-    def __torch_function__(
-        self, func: _Function, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> object:
+    def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
         """Run the function; note it if it computed floats from floats."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if self._is_in_users_code:
             operands, results = _tensors_in((args, kwargs)), _tensors_in(result)
             name = getattr(func, "__name__", str(func))
-            is_look = name.startswith("__get")
-            if (
-                not is_look
-                and _computes_floats(operands, results)
-                and not note_derived(operands, results, self._runtime)
-            ):
-                self._note(func, name, args, kwargs, result, results)
+            is_float = not name.startswith("__get") and _computes_floats(operands, results)
+            is_computed = is_float and not note_derived(operands, results, self._runtime)
+            if is_computed and func not in _COMPUTES_NOTHING and not _makes_mask(func, results):
+                macs = multiplications(name, args, kwargs, result)
+                self._runtime.note_float(name, self._reason(func, args, kwargs), macs)
         return result
 
-    def _note(
-        self,
-        func: _Function,
-        name: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: object,
-        results: list[Tensor],
-    ) -> None:
-        if func not in _COMPUTES_NOTHING and not _makes_mask(func, results):
-            macs = multiplications(name, args, kwargs, result)
-            self._runtime.note_float(name, self._reason(func, args, kwargs), macs)
-
-    def _reason(self, func: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def _reason(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> str:
         """Why the function stayed float: the inputs of a product with a parameter would have been quantised."""
         off = why_off(func, self._runtime.switches) if func in _QUANTIZES_INPUTS else None
         if func in MATRIX_PRODUCTS:
@@ -202,6 +181,6 @@ def _computes_floats(operands: list[Tensor], results: list[Tensor]) -> bool:
     return bool(operands) and not has_quantized and any(map(_is_float, results))
 
 
-def _makes_mask(func: _Function, results: list[Tensor]) -> bool:
+def _makes_mask(func: Function, results: list[Tensor]) -> bool:
     """Whether a function only writes a mask: zeros, and the numbers that are added to scores that do not count."""
     return func in _MASK_MAKERS and all(masks_scores(r, is_surely=True) for r in results)
