@@ -8,12 +8,21 @@ from typing import Any
 
 import onnx_ir as ir
 
-from linger.dialect import PLATFORM_QUANT, Op, find_op, is_known
+from linger.dialect import Op, find_op, is_known
 from linger.errors import listing
 from linger.graph.conversion.node_rewriter import rewrite
 from linger.graph.conversion.plan import EXPORT_AGAIN, Doubts, NoEquivalent, Plan, known, made_attributes, renamed
 from linger.graph.core.dialect_node import is_dialect
-from linger.graph.core.dialects import DEFAULT_PLATFORM, NEWER, NEWER_OPS, OLDER, QUANT_MODE, NewerOp, is_newer
+from linger.graph.core.dialects import (
+    DEFAULT_PLATFORM,
+    NEWER,
+    NEWER_OPS,
+    OLDER,
+    QUANT_MODE,
+    NewerOp,
+    is_newer,
+    unknown_arithmetic,
+)
 
 _USUAL_BITS = 8
 _EVERYWHERE = frozenset({"platform", "quant_mode"})
@@ -33,26 +42,6 @@ def platform_named(node: ir.Node) -> str:
     """The chip of a node of either dialect."""
     named = known(node, "platform", DEFAULT_PLATFORM)
     return named if isinstance(named, str) else DEFAULT_PLATFORM
-
-
-def unknown_arithmetic(node: ir.Node) -> list[str]:
-    """Why it is not known what a node of the older dialect computes: another rounding, a chip whose own is not known."""
-    variants = find_op(node.op_type).variants
-    possible = {"platform_quant": (PLATFORM_QUANT, PLATFORM_QUANT.upper()), "quant_mode": (QUANT_MODE,)}
-    if variants:  # other ops compute the same on every chip
-        possible["platform"] = (DEFAULT_PLATFORM, *variants)
-    wrong = []
-    for name in ("platform", "platform_quant", "quant_mode"):
-        given = node.attributes.get(name)
-        if given is None or given.is_ref():
-            continue
-        if not isinstance(given.value, str):
-            wrong.append(f"{name} is of kind {given.type.name.lower()}, not string")
-        elif name in possible and given.value not in possible[name]:
-            wrong.append(
-                f"what it computes with {name}={given.value!r:.80} is not known, only with {listing(possible[name])}"
-            )
-    return wrong
 
 
 def older_op(node: ir.Node, name: str) -> Op:

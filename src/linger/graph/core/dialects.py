@@ -17,8 +17,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from linger.dialect import DOMAIN, Newer, Op, find_op, is_known, ops
-from linger.errors import UsageError
+from linger.dialect import DOMAIN, PLATFORM_QUANT, Newer, Op, find_op, is_known, ops
+from linger.errors import UsageError, listing
 from linger.graph.core.walking import inner_graphs
 from linger.targets import DEFAULT_TARGET
 
@@ -382,3 +382,23 @@ def _default_bits(op: Op | None) -> int | None:
     """The width of the output where the node does not state it; None where it must, and for an op that linger does not know."""
     found = None if op is None else next((a for a in op.attributes if a.name == op.output_bits), None)
     return None if found is None or found.is_required else int(found.default)
+
+
+def unknown_arithmetic(node: ir.Node) -> list[str]:
+    """Reasons why the arithmetic of a node of the older dialect is unknown: its rounding, or that of its chip, is."""
+    variants = find_op(node.op_type).variants
+    possible = {"platform_quant": (PLATFORM_QUANT, PLATFORM_QUANT.upper()), "quant_mode": (QUANT_MODE,)}
+    if variants:  # other ops compute the same on every chip
+        possible["platform"] = (DEFAULT_PLATFORM, *variants)
+    wrong = []
+    for name in ("platform", "platform_quant", "quant_mode"):
+        given = node.attributes.get(name)
+        if given is None or given.is_ref():
+            continue
+        if not isinstance(given.value, str):
+            wrong.append(f"{name} is of kind {given.type.name.lower()}, not string")
+        elif name in possible and given.value not in possible[name]:
+            wrong.append(
+                f"what it computes with {name}={given.value!r:.80} is not known, only with {listing(possible[name])}"
+            )
+    return wrong

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from linger.dialect import DOMAIN, Op, ops
 from linger.errors import GraphError, UnsupportedError, UsageError, listing
-from linger.graph.conversion.attributes import unknown_arithmetic
 from linger.graph.conversion.convert import convert_nodes, has_nodes_of
 from linger.graph.conversion.node_rewriter import content_of
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of, require_known_ops
-from linger.graph.core.dialects import NEWER, OLDER
+from linger.graph.core.dialects import NEWER, OLDER, unknown_arithmetic
 from linger.graph.core.tensor_types import INTEGERS, infer_element_types
 from linger.graph.core.walking import all_nodes
 from linger.numeric.fixed import limits
