@@ -15,10 +15,10 @@ def test_op_computes_the_reference_integers(op, sample):
     inputs = [None if x is None else torch.from_numpy(np.array(x)) for x in arrays(sample)]
     emitter = TraceEmitter(is_dynamic=False)
     if len(op.outputs) > 1:
-        results = emitter.call_many(op, inputs, sample.attributes, "node", {})
+        results = emitter.call(op, inputs, sample.attributes, "node")
         found = np.concatenate([r.double().numpy().reshape(-1) for r in results])
     else:
-        found = emitter.call(op, inputs, sample.attributes, "node").numpy()
+        found = emitter.call(op, inputs, sample.attributes, "node")[0].numpy()
     expected = run_numpy(op, arrays(sample), sample.attributes)
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeGuard
 
 import torch
@@ -28,7 +28,13 @@ NAME_ATTRIBUTE = "linger_name"
 """Attribute that carries the name of a node through the exporter, which makes up names of its own."""
 
 PARAMETERS_ATTRIBUTE = "linger_parameters"
-"""Attribute that carries the names of a node's initializers, where they do not follow from its own name."""
+"""Attribute that carries `Names`."""
+
+Operands = Sequence[Any]
+"""Tensors of integers, None for an optional input that is left out, a tuple for an int64 constant."""
+
+Names = Mapping[str, str] | None
+"""The names of a node's initializers by input, where they do not follow from its own name."""
 
 _SUFFIX = {"float": "f", "int": "i", "ints": "i", "str": "s"}
 _STORED_BITS = {torch.int8: 8, torch.int16: 16, torch.int32: 32}
@@ -41,109 +47,63 @@ class TraceEmitter:
         self._is_dynamic = is_dynamic
         register()
 
-    def call(self, op: Op, tensors: Sequence[Any], attributes: Mapping[str, Any], name: str) -> Tensor:
+    def call(
+        self, op: Op, tensors: Operands, attributes: Mapping[str, Any], name: str, parameters: Names = None
+    ) -> tuple[Tensor, ...]:
         """Write a node; optional inputs at the end that are None are left out."""
         given = [_as_tensor(t) for t in tensors]
         while given and given[-1] is None:
             given.pop()
-        result: Tensor = torch.ops.linger.call(given, self._describe(op, attributes, name))
-        return result
-
-    def call_many(
-        self,
-        op: Op,
-        tensors: Sequence[Tensor],
-        attributes: Mapping[str, Any],
-        name: str,
-        parameters: Mapping[str, str],
-    ) -> tuple[Tensor, ...]:
-        """One node of an op with several outputs; `parameters` are the names of its initializers."""
-        description = self._describe(op, attributes, name, parameters=dict(parameters))
-        call = torch.ops.linger.call2 if len(op.outputs) == 2 else torch.ops.linger.call3
-        result: tuple[Tensor, ...] = call(list(tensors), description)
-        return result
-
-    def _describe(self, op: Op, attributes: Mapping[str, Any], name: str, **more: Any) -> str:
-        return json.dumps({**_described(op, attributes), "name": name, "is_dynamic": self._is_dynamic, **more})
+        more = {"name": name, "is_dynamic": self._is_dynamic, "parameters": dict(parameters or {})}
+        results = getattr(torch.ops.linger, _name(len(op.outputs)))(given, _described(op, attributes, more))
+        return results if isinstance(results, tuple) else (results,)
 
 
 class SymbolicEmitter:
     """Emits dialect nodes into torch's newer exporter, which has an op for nodes of any domain."""
 
-    def call(self, op: Op, tensors: Sequence[Any], attributes: Mapping[str, Any], name: str) -> Tensor:
-        """Write a node; its shape comes from the op's body, run on the exporter's shape-only tensors."""
+    def call(
+        self, op: Op, tensors: Operands, attributes: Mapping[str, Any], name: str, parameters: Names = None
+    ) -> tuple[Tensor, ...]:
+        """Write a node; its shapes come from the op's body, run on the exporter's shape-only tensors."""
         given = [t for t in tensors if t is not None]
-        description = json.dumps(_described(op, attributes))
-        with disable_proxy_modes_tracing():  # this run is for the shape only, and must not be recorded
-            shape = _shape_only(given, description)
+        with disable_proxy_modes_tracing():  # this run is for the shapes only, and must not be recorded
+            shapes = _run(given, _described(op, attributes, {}), is_exact=False)
         written = {**_fixed_attributes(op), **attributes, NAME_ATTRIBUTE: name}
-        return torch.onnx.ops.symbolic(
+        if parameters:
+            written[PARAMETERS_ATTRIBUTE] = json.dumps(dict(parameters))
+        results = torch.onnx.ops.symbolic_multi_out(
             f"{DOMAIN}::{op.name}",
             [_as_tensor(t) for t in given],
             {key: list(value) if isinstance(value, tuple) else value for key, value in written.items()},
-            dtype=shape.dtype,
-            shape=shape.shape,
-            version=DOMAIN_VERSION,
-        )
-
-    def call_many(
-        self,
-        op: Op,
-        tensors: Sequence[Tensor],
-        attributes: Mapping[str, Any],
-        name: str,
-        parameters: Mapping[str, str],
-    ) -> tuple[Tensor, ...]:
-        """One node of an op with several outputs; `parameters` are the names of its initializers."""
-        description = json.dumps(_described(op, attributes))
-        with disable_proxy_modes_tracing():
-            shapes = _shapes_only(tensors, description)
-        names = {NAME_ATTRIBUTE: name, PARAMETERS_ATTRIBUTE: json.dumps(dict(parameters))}
-        made = torch.onnx.ops.symbolic_multi_out(
-            f"{DOMAIN}::{op.name}",
-            list(tensors),
-            {**_fixed_attributes(op), **attributes, **names},
             dtypes=[s.dtype for s in shapes],
             shapes=[s.shape for s in shapes],
             version=DOMAIN_VERSION,
         )
-        return tuple(made)
+        return tuple(results)
 
 
 @cache
 def register() -> torch.library.Library:
     """Define torch.ops.linger.call and how the tracing exporter writes it; once per process."""
     library = torch.library.Library("linger", "DEF")
-    library.define("call(Tensor[] tensors, str description) -> Tensor")
-    library.impl("call", _compute, "CompositeExplicitAutograd")
-    torch.library.register_fake("linger::call", _shape_only, lib=library)
-    torch.onnx.utils.register_custom_op_symbolic("linger::call", _write_node, 9)
-    for name, count in (("call2", 2), ("call3", 3)):
+    for count in (1, 2, 3):
+        name = _name(count)
         library.define(f"{name}(Tensor[] tensors, str description) -> ({', '.join(['Tensor'] * count)})")
-        library.impl(name, _compute_many, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"linger::{name}", _shapes_only, lib=library)
+        library.impl(name, partial(_results, is_exact=True), "CompositeExplicitAutograd")
+        torch.library.register_fake(f"linger::{name}", partial(_results, is_exact=False), lib=library)
         torch.onnx.utils.register_custom_op_symbolic(f"linger::{name}", _write_node, 9)
     return library
 
 
-def _compute(tensors: Sequence[Tensor], description: str) -> Tensor:
-    """The op's exact integers."""
-    return _run(tensors, description, is_exact=True)[0]
+def _name(output_count: int) -> str:
+    return "call" if output_count == 1 else f"call{output_count}"
 
 
-def _shape_only(tensors: Sequence[Tensor], description: str) -> Tensor:
-    """A result with the right shape and type; its values mean nothing."""
-    return _run(tensors, description, is_exact=False)[0]
-
-
-def _compute_many(tensors: Sequence[Tensor], description: str) -> tuple[Tensor, ...]:
-    """The exact results of an op with several outputs."""
-    return _run(tensors, description, is_exact=True)
-
-
-def _shapes_only(tensors: Sequence[Tensor], description: str) -> tuple[Tensor, ...]:
-    """Results with the right shapes and types; their values mean nothing."""
-    return _run(tensors, description, is_exact=False)
+def _results(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> Tensor | tuple[Tensor, ...]:
+    """Run an op: with exact integers, or only for the shapes and types of its results."""
+    results = _run(tensors, description, is_exact=is_exact)
+    return results if len(results) > 1 else results[0]
 
 
 def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> tuple[Tensor, ...]:
@@ -159,10 +119,8 @@ def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> tupl
     if not op.has_integer_output:
         return (first,)
     bits = attributes[op.output_bits] if op.output_bits else _STORED_BITS[tensors[0].dtype]
-    return (
-        first.to(integer_type(bits)),
-        *(t.clone() for t in others),
-    )  # torch demands that the results of an op share no memory
+    # torch demands that the results of an op share no memory
+    return (first.to(integer_type(bits)), *(t.clone() for t in others))
 
 
 def _is_stored(value: object) -> TypeGuard[Tensor]:
@@ -186,7 +144,7 @@ def _write_node(g: GraphContext, tensors: torch._C.Value, description: torch._C.
     written = _fixed_attributes(op) | call["attributes"]
     attributes = {f"{name}_{_SUFFIX[kinds.get(name, 'float')]}": value for name, value in written.items()}
     attributes[f"{NAME_ATTRIBUTE}_s"] = call["name"]
-    if "parameters" in call:
+    if call["parameters"]:
         attributes[f"{PARAMETERS_ATTRIBUTE}_s"] = json.dumps(call["parameters"])
     given = symbolic_helper._unpack_list(tensors)  # noqa: SLF001 - nor for lists
     made = g.op(f"{DOMAIN}::{op.name}", *given, outputs=len(op.outputs), **attributes)
@@ -197,9 +155,9 @@ def _write_node(g: GraphContext, tensors: torch._C.Value, description: torch._C.
     return tuple(made) if len(op.outputs) > 1 else made
 
 
-def _described(op: Op, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a description from which `_run` knows the op and its attributes."""
-    return {"op": op.name, "platform": op.platform, "attributes": dict(attributes)}
+def _described(op: Op, attributes: Mapping[str, Any], more: Mapping[str, object]) -> str:
+    """The op and its attributes as text, for a torch op that takes tensors and one text."""
+    return json.dumps({"op": op.name, "platform": op.platform, "attributes": dict(attributes), **more})
 
 
 def _fixed_attributes(op: Op) -> dict[str, Any]:

@@ -104,18 +104,18 @@ class ProductPolicy:
 class Emitter(Protocol):
     """Writes dialect nodes instead of simulating them (implemented by the exporter)."""
 
-    def call(self, op: Op, tensors: Sequence[Any], attributes: Mapping[str, Any], name: str) -> Tensor:
-        """Emit one node; tensors and result hold integers. A tuple is an int64 constant."""
-
-    def call_many(
+    def call(
         self,
         op: Op,
-        tensors: Sequence[Tensor],
+        tensors: Sequence[Any],
         attributes: Mapping[str, Any],
         name: str,
-        parameters: Mapping[str, str],
+        parameters: Mapping[str, str] | None = None,
     ) -> tuple[Tensor, ...]:
-        """Emit one node of an op with several outputs; `parameters` names the initializers of its inputs."""
+        """Emit one node and return its outputs. Tensors hold integers; a tuple is an int64 constant.
+
+        `parameters` names the initializers of inputs whose names do not follow from that of the node.
+        """
 
 
 _Wrapper = TypeVar("_Wrapper", contravariant=True)
@@ -352,7 +352,7 @@ class Runtime:
     def emit(self, op: Op, tensors: Sequence[Any], attributes: Mapping[str, Any], name: str) -> Tensor:
         """Write one node of the file being exported."""
         assert self.emitter is not None  # callers ask first
-        return self.emitter.call(op, tensors, attributes, name)
+        return self.emitter.call(op, tensors, attributes, name)[0]
 
     def note(self, record: OpRecord) -> None:
         """Remember an op of this pass."""

@@ -407,7 +407,7 @@ class QuantRecurrent(QuantizedBase):
         lengths = [] if sequences.lengths is None else [sequences.lengths]
         keys = {role: role.replace("w_", "weight_").replace("b_", "bias_") + suffixes[back] for role in ROLES}
         data = [sequences.x.content, *lengths, *starts]
-        return emitter.call_many(self._op, [*data, *weights.values()], attributes, call.name, keys)
+        return emitter.call(self._op, [*data, *weights.values()], attributes, call.name, keys)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         self._rounded.clear()
