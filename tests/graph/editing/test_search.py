@@ -95,6 +95,21 @@ def test_a_node_of_another_model_is_refused():
         scopes.some_nodes(stranger)
 
 
+def test_a_tensor_of_another_model_is_refused():
+    scopes = Scopes.of(parse("y = Relu(x)"))
+    with pytest.raises(UsageError, match=r"x is no tensor of this model"):
+        scopes.tensor(parse("y = Relu(x)").graph.inputs[0])
+
+
+def test_a_thing_without_a_name_can_be_given_but_not_named():
+    model = parse("y = Relu(x)")
+    node = model.graph[0]
+    node.name = None
+    assert Scopes.of(model).some_nodes(node) == [node]
+    with pytest.raises(UsageError, match="there is no node of this name"):
+        Scopes.of(model).some_nodes("")
+
+
 def test_nodes_come_once():
     model = parse("[only] y = Relu(x)")
     assert Scopes.of(model).some_nodes(["only", model.graph[0]]) == [model.graph[0]]

@@ -17,6 +17,7 @@ from linger.graph.files.model_io import (
     file_problem,
     in_memory,
     load,
+    load_own,
     plan_data_file,
     resolve_external_data,
 )
@@ -92,6 +93,12 @@ def test_locations_outside_the_folder_are_refused(tmp_path, location):
     for source in (proto_with_location(location), proto_with_location(location).SerializeToString()):
         with pytest.raises(GraphError, match="outside the model's folder"):
             load(source)
+
+
+def test_a_model_that_onnx_ir_read_from_the_working_directory_keeps_its_data(tmp_path, monkeypatch):
+    saved(tmp_path, location="w.bin")
+    monkeypatch.chdir(tmp_path)
+    assert weights(load_own(ir.load("m.onnx")))[0].numpy().tolist() == [1, 2]
 
 
 def test_a_model_in_memory_reads_no_file_of_the_working_directory(tmp_path, monkeypatch):

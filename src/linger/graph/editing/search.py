@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -106,20 +107,7 @@ class Scopes:
         Raises:
             UsageError: Tensors that do not exist or whose name is used in several sub-graphs; all of them are named.
         """
-        wanted = list(tensors)
-        by_name: dict[str, list[ir.Value]] = {}
-        for value in self.values():
-            by_name.setdefault(value.name or "", []).append(value)
-        found, wrong = [], []
-        for tensor in wanted:
-            name = tensor if isinstance(tensor, str) else tensor.name or ""
-            same = [v for v in by_name.get(name, []) if tensor in (name, v)]
-            found += same[:1]
-            if len(same) != 1:
-                wrong.append(_not_one(name, len(same), "tensor", by_name))
-        if wrong:
-            raise UsageError(" ".join(wrong))
-        return found
+        return _meant(tensors, self.values(), "tensor")
 
     def some_nodes(self, nodes: NodeLike | Iterable[NodeLike]) -> list[ir.Node]:
         """The nodes that are meant, without repetitions.
@@ -127,34 +115,44 @@ class Scopes:
         Raises:
             UsageError: Nodes that are not in the model or whose name is not unique; all of them are named.
         """
-        wanted = [nodes] if isinstance(nodes, (str, ir.Node)) else list(nodes)
-        by_name: dict[str, list[ir.Node]] = {}
-        for node in self.nodes():
-            by_name.setdefault(node.name or "", []).append(node)
-        found, wrong = [], []
-        for want in wanted:
-            if isinstance(want, ir.Node):
-                found.append(want)
-                if want.graph not in self.owners:
-                    wrong.append(
-                        f"{describe(want)} is no node of this model: it was removed, or belongs to another model or to "
-                        "a function. Find it again."
-                    )
-                continue
-            same = by_name.get(want, []) if want else []
-            found += same[:1]
-            if len(same) != 1:
-                wrong.append(_not_one(want, len(same), "node", by_name))
-        if wrong:
-            raise UsageError(" ".join(wrong))
-        return list(dict.fromkeys(found))
+        wanted = [nodes] if isinstance(nodes, (str, ir.Node)) else nodes
+        return list(dict.fromkeys(_meant(wanted, self.nodes(), "node")))
 
 
-def _not_one(name: str, count: int, kind: str, known: Iterable[str]) -> str:
+_Named = TypeVar("_Named", ir.Node, ir.Value)
+
+
+def _meant(wanted: Iterable[str | _Named], known: Iterable[_Named], kind: str) -> list[_Named]:
+    """The things of a model that are given themselves or by name."""
+    things = dict.fromkeys(known)
+    by_name: dict[str, list[_Named]] = {}
+    for thing in things:
+        if thing.name:
+            by_name.setdefault(thing.name, []).append(thing)
+    found, wrong = [], []
+    for want in wanted:
+        if not isinstance(want, str):
+            found.append(want)
+            wrong += [] if want in things else [_stranger(want, kind)]
+        elif len(same := by_name.get(want, [])) == 1:
+            found += same
+        else:
+            wrong.append(_not_one(want, len(same), kind, sorted(by_name)))
+    if wrong:
+        raise UsageError(" ".join(wrong))
+    return found
+
+
+def _stranger(thing: ir.Node | ir.Value, kind: str) -> str:
+    title = describe(thing) if isinstance(thing, ir.Node) else thing.name
+    return f"{title} is no {kind} of this model: it was removed, or belongs to another model or to a function. Find it again."
+
+
+def _not_one(name: str, count: int, kind: str, known: list[str]) -> str:
     if count:
         return (
             f"{name}: there are {count} {kind}s of this name. Give the {kind} itself, as linger.graph.find returns it."
         )
-    near = get_close_matches(name, [n for n in known if n], n=3)
-    hint = f"Is {' or '.join(near)} meant?" if near else f"Known are {listing(sorted(n for n in known if n), limit=8)}."
+    near = get_close_matches(name, known, n=3)
+    hint = f"Is {' or '.join(near)} meant?" if near else f"Known are {listing(known, limit=8)}."
     return f"{name}: there is no {kind} of this name in the model. {hint}"

@@ -299,20 +299,20 @@ def resolve_external_data(model: ir.Model, folder: Path | None, where: str) -> N
     Raises:
         GraphError: Data without a folder, locations outside of it, files that are missing or too short; all are named.
     """
-    _refuse(((tensor, _problem_in(folder, tensor)) for tensor in external_tensors(model)), where)
+    if folder is not None:
+        for tensor in external_tensors(model):
+            tensor.base_dir = folder
+    require_external_data(model, where, has_folder=folder is not None)
 
 
-def require_external_data(model: ir.Model, where: str) -> None:
+def require_external_data(model: ir.Model, where: str, *, has_folder: bool = True) -> None:
     """Refuse external data that does not lie in the folder that its tensor knows already.
 
     Raises:
         GraphError: As for `resolve_external_data`.
     """
-    _refuse(((t, _location_problem(t) or file_problem(t)) for t in external_tensors(model)), where)
-
-
-def _refuse(found: Iterable[tuple[ir.ExternalTensor, str | None]], where: str) -> None:
-    wrong = [f"{tensor.name}: {problem}" for tensor, problem in found if problem is not None]
+    external = external_tensors(model)
+    wrong = _problems((t, _location_problem(t, has_folder=has_folder) or file_problem(t)) for t in external)
     if wrong:
         raise GraphError(
             f"{where}: external data cannot be used ({listing(wrong)}). "
@@ -320,21 +320,17 @@ def _refuse(found: Iterable[tuple[ir.ExternalTensor, str | None]], where: str) -
         )
 
 
-def _problem_in(folder: Path | None, tensor: ir.ExternalTensor) -> str | None:
-    problem = _location_problem(tensor)
-    if problem is not None:
-        return problem
-    if folder is None:  # onnx_ir would look in the working directory
-        return f"a model in memory has no folder in which {str(tensor.location)[:_SHOWN_LOCATION]!r} could be"
-    tensor.base_dir = folder
-    return file_problem(tensor)
+def _problems(found: Iterable[tuple[ir.ExternalTensor, str | None]]) -> list[str]:
+    return [f"{tensor.name}: {problem}" for tensor, problem in found if problem is not None]
 
 
-def _location_problem(tensor: ir.ExternalTensor) -> str | None:
+def _location_problem(tensor: ir.ExternalTensor, *, has_folder: bool) -> str | None:
     location = str(tensor.location)
     for path in (PurePosixPath(location), PureWindowsPath(location)):
         if path.anchor or ".." in path.parts or not path.parts:
             return f"the location {location[:_SHOWN_LOCATION]!r} is outside the model's folder"
+    if not has_folder:  # onnx_ir would look in the working directory
+        return f"a model in memory has no folder in which {location[:_SHOWN_LOCATION]!r} could be"
     return None
 
 
@@ -417,7 +413,7 @@ def in_memory(model: ir.Model) -> dict[int, ir.TensorProtocol]:
         GraphError: Data files that are gone or have changed; all of them are named.
     """
     external = external_tensors(model)
-    wrong = [f"{t.name}: {problem}" for t in external if (problem := file_problem(t)) is not None]
+    wrong = _problems((t, file_problem(t)) for t in external)
     if wrong:
         raise GraphError(
             f"external data cannot be read ({listing(wrong)}). Bring the files back, or load the model again."
