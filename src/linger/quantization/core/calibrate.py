@@ -17,7 +17,7 @@ from linger.errors import listing
 
 @dataclass
 class _Seen:
-    """The ends of a float tensor that was quantised, as tensors: nothing is read from the device before the block ends."""
+    """Smallest and largest number of a float tensor, kept as tensors so that the device is read only when the block ends."""
 
     low: Tensor
     high: Tensor
@@ -26,7 +26,7 @@ class _Seen:
 
 @dataclass
 class Calibration:
-    """What one block sees and will say when it ends.
+    """What one calibration block has seen, and the warnings that it gives when it ends.
 
     Attributes:
         passes: Forward passes of quantised models.
@@ -37,11 +37,11 @@ class Calibration:
     _inputs: dict[str, _Seen] = field(default_factory=dict)
 
     def say(self, place: str, sentence: str) -> None:
-        """Warn of a place at the end of the block: once, with the last sentence."""
+        """Keep a warning for the end of the block; a later one for the same place replaces it."""
         self._sentences[place] = sentence
 
     def see_input(self, place: str, x: Tensor) -> None:
-        """Remember the ends of a float tensor that becomes integers."""
+        """Remember the smallest and the largest number of a float tensor that is quantised."""
         if not x.numel():
             return
         low, high = torch.aminmax(x.detach())
@@ -60,7 +60,7 @@ class Calibration:
         return [*self._without_numbers(), *self._sentences.values()]
 
     def _without_numbers(self) -> list[str]:
-        # one look at each, at the end: a look at a number on a GPU is a stall
+        # reading a number from a GPU stalls it, so each tensor is read once, at the end
         ends = {place: (*torch.stack([s.low, s.high]).tolist(), s.count) for place, s in self._inputs.items()}
         zero = [place for place, (low, high, _) in ends.items() if low == high == 0.0]
         if zero:
@@ -77,7 +77,7 @@ class Calibration:
 
 
 CALIBRATION: ContextVar[Calibration | None] = ContextVar("linger_calibration", default=None)
-"""The block that the caller runs inside; None outside of one."""
+"""The calibration block around the running code; None outside of one."""
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def calibration() -> Iterator[None]:
 
 @contextmanager
 def collecting() -> Iterator[Calibration]:
-    """The same without a word at its end, for passes that a user did not ask for."""
+    """`calibration()` without warnings, for passes that linger runs on its own account."""
     made, around = Calibration(), CALIBRATION.get()
     token = CALIBRATION.set(made)
     try:

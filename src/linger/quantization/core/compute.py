@@ -16,13 +16,13 @@ from linger.quantization.core.qtensor import QTensor, to_carrier
 from linger.quantization.core.runtime import OpCall
 
 Operand = QTensor | Tensor | tuple[int, ...]
-"""A quantised tensor, a constant matrix of integers, or places and counts, which are known in a trace too."""
+"""A quantised tensor, a constant matrix of integers, or a tuple of places or counts, whose values a trace knows too."""
 
 
 def compute(
     call: OpCall, operands: Sequence[Operand], attributes: Mapping[str, Any], scale_o: Scale, bits: int
 ) -> QTensor:
-    """The op's result; outside of training the exact integers."""
+    """Write the op as a node, or simulate it: in training on real values, else by the exact integers."""
     op, runtime = call.op, call.runtime
     full = op.complete(attributes)
     call.note()
@@ -43,7 +43,7 @@ def _content(operand: Operand) -> Tensor | tuple[int, ...]:
 def simulate(
     op: Op, operands: Sequence[Operand], attributes: Mapping[str, Any], scale_o: Scale, *, is_exact: bool
 ) -> Tensor:
-    """The op on real carriers: directly where scales do not matter, else through integers."""
+    """Run the op's body on real values q/scale where scales do not matter, else on the integers."""
     contents = [_content(o) for o in operands]
     kernel = TorchKernel(is_exact=is_exact, device=next(t.device for t in contents if isinstance(t, Tensor)))
     if op.is_scale_free:

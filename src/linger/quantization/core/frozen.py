@@ -31,7 +31,7 @@ _FLOAT32_BITS = 24
 
 # -- limits -------------------------------------------------------------------------------------------------
 def integer_bound(limit: float | None, bits: int) -> float | None:
-    """Where integers of this width end under a limit; None: nowhere.
+    """The largest magnitude of integers of this width that keep a limit; None where there is no limit.
 
     A power of two L becomes L·B/(B + 1) with B = 2^(bits−1) − 1: ±8 in 8 bits is ±127/16, the format Q4. The limit
     itself would be 128/16, one step too many, and cost a bit of every other value.
@@ -45,7 +45,7 @@ def integer_bound(limit: float | None, bits: int) -> float | None:
 
 
 def limits_of_rows(limits: Limits) -> Limits:
-    """What an embedding's table keeps: its output is its weights, so the smaller limit holds for them."""
+    """The limits of an embedding's table: its rows are its output, so the smaller of both limits holds for them."""
     both = [limit for limit in (limits.weight, limits.output) if limit is not None]
     return Limits(weight=min(both, default=None))
 
@@ -97,7 +97,7 @@ class Frozen:
     scale_w: Any
     """A number; a tensor in a pass that leaves ranges on a device."""
     extras: tuple[Tensor, ...] = ()
-    """What the file carries besides."""
+    """Other tensors that the node has in the file."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def make_ready(
 
 
 def round_output(y: Tensor, scale_o: float, bits: int, *, is_rounding_folded: bool, is_relu: bool) -> Tensor:
-    """A product that nobody else needs, as values of the output's integers."""
+    """Round a product to the output's integers, as real values; the product itself is written over."""
     if is_rounding_folded:
         low, high = limits(bits)
         return y.floor_().clamp_(0 if is_relu else low, high).mul_(1.0 / scale_o)
@@ -171,7 +171,7 @@ def round_output(y: Tensor, scale_o: float, bits: int, *, is_rounding_folded: bo
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """For tensors that outlive the pass that makes them: no graph, and usable outside an inference pass."""
+    """Make tensors that outlive this pass: without gradients, and usable outside `torch.inference_mode`."""
     with torch.inference_mode(mode=False), torch.no_grad():
         yield
 
@@ -183,7 +183,7 @@ def round_bias(bias: Tensor, scale: Scale) -> Tensor:
 
 # -- changes ------------------------------------------------------------------------------------------------
 PARTS = 4
-"""Into how many parts a large tensor is cut; an evaluation pass looks at one of them."""
+"""A large tensor is checked in so many parts, one in each evaluation pass."""
 
 
 def checksum(t: Tensor, part: int) -> int:
@@ -230,5 +230,5 @@ class Watchman:
         return True
 
     def forget(self) -> None:
-        """Take the next look for a change."""
+        """Report a change at the next look."""
         self.known = None

@@ -24,7 +24,7 @@ _UNPACK = torch._VF._pad_packed_sequence  # noqa: SLF001
 FUNCTIONS = (_PACK, _UNPACK)
 
 _LENGTHS = "linger_lengths"
-"""Attribute of a PackedSequence's batch sizes that tells that its data are padded steps."""
+"""Attribute of a PackedSequence's batch sizes: present where the data are padded steps, it holds their lengths."""
 
 
 def unpack(packed: PackedSequence) -> tuple[Tensor, Tensor]:
@@ -81,7 +81,7 @@ def _keep_padded(x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor,
         torch._check(longest >= 1)  # noqa: SLF001 - torch's way to say what it cannot see
         torch._check(longest <= steps.shape[0])  # noqa: SLF001
     steps = steps[:longest]
-    if not isinstance(steps, QTensor):  # no padding shows in a packed sequence
+    if not isinstance(steps, QTensor):  # a packed sequence holds no padding, whatever its values were
         steps = torch.where(_is_inside(steps, lengths), steps, 0.0)
     sizes = torch.zeros(steps.shape[0], dtype=torch.int64)
     setattr(sizes, _LENGTHS, lengths)

@@ -80,7 +80,7 @@ def has_place(wrapper: Tensor) -> bool:
 
 
 def lacks_place(content: Tensor, wrapper: Tensor) -> bool:
-    """Whether a wrapper has a place that its content does not know: another function has returned it, or written to it."""
+    """Whether another function has returned or written the wrapper, so that its content is not behind it in the graph."""
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
         if wrapper.grad_fn is None:
             return False
@@ -96,7 +96,7 @@ def content_behind(wrapper: Tensor, content: Tensor) -> Tensor:
 
 
 def follow(wrapper: Tensor, content: Tensor) -> None:
-    """Let a wrapper stand where its new content stands. What was saved of it for a gradient is out of date."""
+    """Move a wrapper to the place of its new content in the graph; torch refuses gradients that saved the old one."""
     with torch._C.DisableTorchFunctionSubclass(), torch.enable_grad():  # noqa: SLF001
         if not wrapper.is_inference():
             torch.autograd.graph.increment_version(wrapper)
@@ -111,7 +111,7 @@ class QTensor(Tensor):
     """Real values that are multiples of 1/scale, with their scale and width.
 
     `scale` is None once an in-place float op has written over the tensor: from then on it is an ordinary one. In a pass
-    that changes ranges on another device it is a tensor without axes, which nobody has to wait for; else a number.
+    that changes ranges on another device it is a tensor without axes, which is not read back; else a number.
     """
 
     _content: Tensor
@@ -128,7 +128,7 @@ class QTensor(Tensor):
     @staticmethod
     def __new__(cls, content: Tensor, *_: object, **__: object) -> QTensor:
         """A wrapper without storage of its own, in the gradient graph where its content is."""
-        # a trace that meets the wrapper itself, whose values it does not know, then says so instead of keeping them
+        # a trace that meets the wrapper itself then complains instead of keeping its unknown values as a constant
         is_traced = torch._C._is_tracing() and not content.is_floating_point()  # noqa: SLF001 - torch.jit hides it from mypy
 
         def make() -> QTensor:
@@ -157,12 +157,12 @@ class QTensor(Tensor):
         self.bits = bits
         self.runtime = runtime
         self.is_nonnegative = is_nonnegative
-        # wider than its numbers need where a mask made room for one far below them
+        # the width without the room that a mask made for one number far below the others
         self.own_bits = bits
         self._real = None
         self._make = None
-        # counts in-place writes, linger's own and torch's; tensors that share memory share the list, so that none is read
-        # when it is stale
+        # counts in-place writes, linger's own and torch's; tensors that share memory share the list, so that a stale one is
+        # never read
         self._writes, self._writes_known = [0, _version(content)], 0
         self._announce()
 
@@ -173,7 +173,7 @@ class QTensor(Tensor):
 
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]  # an attribute there
-        """The content's: a trace that asks the wrapper, which it does not know, would be made again."""
+        """The shape of the content; asked of the wrapper, which a trace does not know, the trace would be repeated."""
         return self._content.shape
 
     @property
@@ -201,9 +201,9 @@ class QTensor(Tensor):
         return self._content
 
     def deferred(self, make: Callable[[], Tensor]) -> QTensor:
-        """This tensor (whose shape, type and scale are right) with content that is made when somebody asks for it.
+        """This tensor, whose shape, type and scale are right, with content that is computed on first use.
 
-        Where it has a gradient, or a trace follows wrappers, it is made at once: nobody tells us when they are asked for.
+        Where it has a gradient, or a trace follows wrappers, it is computed at once: such uses cannot be seen.
         """
         self._make = make
         self._writes, self._writes_known = [0, _version(self._content)], 0
@@ -216,12 +216,12 @@ class QTensor(Tensor):
 
     @property
     def stored(self) -> Tensor:
-        """The content as this pass has computed it, whatever a trace calls it."""
+        """The content as this pass has computed it, without asking the trace."""
         return self._content
 
     @property
     def scale_on_host(self) -> Scale:
-        """The scale as a number, also where reading it from a device stalls; None where there is none."""
+        """The scale as a number, read back from the device if it must be; None where there is none."""
         if isinstance(self.scale, Tensor):
             self.scale = float(self.scale)
         return self.scale
@@ -298,7 +298,7 @@ class QTensor(Tensor):
         return self
 
     def accept_write(self) -> None:
-        """The memory was written on purpose, every value still a multiple of 1/scale: whoever shares it may read it."""
+        """Accept a write into the memory that left every value a multiple of 1/scale: tensors that share it stay readable."""
         self._writes[1] = _version(self._content)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]  # torch leaves it open
@@ -348,7 +348,7 @@ def is_quantized(value: object) -> TypeGuard[QTensor]:
 
 
 def runtime_among(tree: object) -> Runtime:
-    """The runtime of the first QTensor among arguments: nearly always the very first, so the others are not looked at."""
+    """The runtime of the first QTensor among arguments, which is nearly always the first argument."""
     first = tree
     while isinstance(first, tuple) and first:
         first = first[0]

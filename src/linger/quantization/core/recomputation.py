@@ -2,7 +2,7 @@
 """Modules and functions that run again in the backward pass (torch.utils.checkpoint), as they ran the first time.
 
 A second run would otherwise move ranges and running statistics twice, round with other scales than the pass whose gradient
-it computes, and, outside any module, not know whose ranges are meant.
+it computes, and, outside any module, not know which module's ranges to use.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class _Statistics:
 
 @dataclass(frozen=True)
 class _Call:
-    """One call: what it was given, in a few numbers, and the statistics before it."""
+    """One call: shape and sum of each input, and the statistics before it."""
 
     inputs: list[tuple[tuple[int, ...], Tensor]]
     state: list[_Statistics]
 
     def is_for(self, inputs: list[tuple[tuple[int, ...], Tensor]]) -> bool:
-        """Whether this was called with the same; both sums are taken over the same numbers in the same order."""
+        """Whether the inputs are the same; equal tensors have equal sums, since both are added in the same order."""
         if [shape for shape, _ in inputs] != [shape for shape, _ in self.inputs]:
             return False
         return all(torch.equal(a, b) for (_, a), (_, b) in zip(inputs, self.inputs, strict=True))
@@ -71,7 +71,7 @@ class _Call:
 
 @dataclass(frozen=True)
 class _FunctionCall:
-    """A call of a function, and where its module stood."""
+    """A call of a function, and the frame of its module."""
 
     function: TorchFunction
     call: _Call
@@ -87,7 +87,7 @@ class Recomputation:
         self._set_aside: dict[nn.Module, list[_Statistics]] = {}
 
     def __reduce__(self) -> Any:
-        """A copy of a model has no pass behind it."""
+        """A copy of a model remembers no calls."""
         return Recomputation, ()
 
     def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -110,7 +110,7 @@ class Recomputation:
 
     @contextmanager
     def place_of(self, function: TorchFunction, args: tuple[Any, ...], runtime: Runtime) -> Iterator[None]:
-        """Stand where a function stood when it ran first."""
+        """Run a function again in the frame, and with the statistics, of its first run."""
         inputs = _described(args)
         found = (f for f in reversed(self._functions) if f.function is function and f.call.is_for(inputs))
         first = next(found, None)
@@ -129,7 +129,7 @@ class Recomputation:
     def _repeat(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         calls = self._calls.get(module)
         if not calls:
-            return  # not in a checkpoint: somebody's hook runs the model
+            return  # no checkpoint: a hook of the user runs the model in the backward pass
         inputs = _described(args)
         first = next((call for call in reversed(calls) if call.is_for(inputs)), None)
         if first is None:
@@ -168,7 +168,7 @@ def _state_of(module: nn.Module) -> list[_Statistics]:
 
 
 def _holders(module: nn.Module) -> Iterator[nn.Module]:
-    """Whoever holds statistics that a call of the module itself changes: also parts that are never called."""
+    """Modules whose statistics change in a call of this one: itself, and parts that are not called as modules."""
     if isinstance(module, QuantizedBase):
         yield from module.modules()
         return
@@ -177,7 +177,7 @@ def _holders(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _bring_back(module: nn.Module, state: list[_Statistics]) -> list[_Statistics]:
-    """Give a module the statistics of an earlier call; returns those it had. What was made since begins with zeros."""
+    """Give a module the statistics of an earlier call; returns those it had. Ranges made since then begin with zeros."""
     present = [_Statistics.of(holder) for holder in _holders(module)]
     before = {statistics.holder: statistics.mapped(torch.clone) for statistics in state}
     _install([before.get(p.holder) or replace(p.mapped(torch.zeros_like), input_range="") for p in present])

@@ -33,7 +33,7 @@ from linger.quantization.core.frozen import Frozen
 from linger.settings import Switches
 
 RUN_FIRST = "torch.export needs the scales and integer weights of a pass before it. Run model.eval() once under torch.no_grad() first."
-"""What to do when a trace, which sees no values, asks for one that no earlier pass has left."""
+"""The advice where a trace, which sees no values, needs one that no earlier pass has kept."""
 
 _RUNTIME = "_linger_runtime"
 _SCOPE = "_linger_scope"
@@ -218,7 +218,7 @@ class Runtime:
     _pass: _Pass = field(default_factory=_Pass)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy of the model is not observed, and not at work."""
+        """A copy of the model has no observers and no pass in progress."""
         return {k: v for k, v in self.__dict__.items() if k != "_pass"} | _FRESH
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -292,7 +292,7 @@ class Runtime:
         return frame
 
     def _finish(self) -> None:
-        """A pass is over. What a watched pass saw is complete, so a later, unwatched one does not replace it."""
+        """End a pass. The ops of a watched pass are complete, so those of a later, unwatched one do not replace them."""
         sees_all = self._pass.sees_all
         self._stop_modes()
         self.is_watched = self.is_watched or sees_all
@@ -334,7 +334,7 @@ class Runtime:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether somebody looks at every op: then each one runs on its own, as in the file."""
+        """Whether every op is recorded or observed: then each one runs on its own, as in the file."""
         return self.recorder is not None or bool(self.observers)
 
     @property
@@ -343,7 +343,7 @@ class Runtime:
         return self.emitter is not None or is_exporting()
 
     def record(self, name: str, x: Quantized, op: Op, operands: Operands, attributes: Mapping[str, Any]) -> None:
-        """Show a computed tensor, and what it was computed from, to whoever records."""
+        """Give a computed tensor, and what it was computed from, to the recorder and the observers."""
         if self.recorder is not None:
             self.recorder(name, x.integers())
         for observer in self.observers:
@@ -397,7 +397,7 @@ class OpCall:
         return self.runtime.emit(self.op, tensors, attributes, self.name)
 
     def record(self, result: Quantized, operands: Operands, attributes: Mapping[str, Any]) -> None:
-        """Show its result to whoever records."""
+        """Give its result to the recorder and the observers."""
         self.runtime.record(self.name, result, self.op, operands, attributes)
 
 
@@ -436,7 +436,7 @@ def pause() -> Any:
 
 
 def resume(before: Any) -> None:
-    """Compile again, if it was so."""
+    """Go on compiling where `pause` stopped it."""
     if before is not None:
         eval_frame.set_eval_frame(before)
 

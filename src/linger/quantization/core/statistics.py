@@ -31,7 +31,7 @@ _ZEROS = 2.0**-126
 """Range of a tensor that held nothing but zeros: seen, but negligible."""
 
 _find_op = cache(find_op)
-"""Found once: it is asked for every tensor of every pass."""
+"""Cached, because every tensor of every pass asks for it."""
 
 MOMENTUM = 0.1
 """Weight of the newest batch in a running range during training."""
@@ -62,7 +62,7 @@ class QuantizedBase(nn.Module):
                 self.register_buffer(f"scale_{name}", torch.zeros(1, device=device))
 
     def read(self, name: str) -> float:
-        """A buffer's value; the version counter tells when the tensor was written by someone else."""
+        """A buffer's value, read again only where its version counter shows that other code has written it."""
         buffer = self._buffers[name]
         assert buffer is not None  # buffers of this class are never None
         known = self._known.get(name)
@@ -95,7 +95,7 @@ class QuantizedBase(nn.Module):
             self._known[name] = (buffer._version, as_float32(value))  # noqa: SLF001
 
     def _last_known(self, name: str) -> float | None:
-        """A buffer's value; None where a look at a device would stall it."""
+        """A buffer's value as far as it is known without reading the device."""
         if is_exporting():
             return self.read(name)
         buffer, known = self._buffers[name], self._known.get(name)
@@ -107,7 +107,7 @@ class QuantizedBase(nn.Module):
         self._known.clear()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
-        """What moves or converts a model comes here: ranges stay float32, for a scale may be too large for 16 bits."""
+        """Keep ranges in float32 where a model is moved or converted: a scale may be too large for 16 bits."""
         before = {name: b for name, b in self._buffers.items() if b is not None and self._is_range(name)}
         super()._apply(fn, recurse)
         for name, buffer in before.items():
@@ -131,7 +131,7 @@ class QuantizedBase(nn.Module):
         return self.training or CALIBRATION.get() is not None
 
     def largest_range(self, name: str) -> float:  # noqa: ARG002 - for those that override it
-        """What no range goes beyond, whatever is seen: a layer within limits has a finite one."""
+        """The upper bound of a range; a layer within limits has a finite one."""
         return math.inf
 
     def observe(self, name: str, x: Tensor, where: str, *, is_relu: bool = False) -> Scale:
@@ -176,7 +176,7 @@ class QuantizedBase(nn.Module):
             after = max(before, kept)
         else:
             after = (1 - MOMENTUM) * before + MOMENTUM * kept
-        # float32 is what the buffer holds: the scale must not depend on who computed it
+        # rounded to float32 as the buffer is, so that both give the same scale
         self.write(f"running_{name}", as_float32(after) or _ZEROS)
 
     def scale_of(self, name: str, bits: int, where: str, *, at_most: Scale = math.inf) -> Scale:
@@ -197,7 +197,7 @@ class QuantizedBase(nn.Module):
         return scale
 
     def missing_scale(self, where: str) -> str:
-        """The sentence for a layer without a scale."""
+        """The message for a layer without a scale."""
         return f"{where} has no scale yet. Run data through the model inside `with linger.calibration():`, or train it."
 
     # -- quantising with a range --------------------------------------------------------------------------
@@ -347,7 +347,7 @@ def _macs(op: Op, q: QTensor, y: Tensor, taps: int) -> int:
 
 
 def device_of(*modules: nn.Module) -> torch.device:
-    """Where the first of these modules that holds a tensor has it; the CPU if none does."""
+    """The device of the first tensor of these modules; the CPU if they hold none."""
     tensors = (t for module in modules for t in (*module.parameters(), *module.buffers()))
     return next((t.device for t in tensors), torch.device("cpu"))
 
@@ -356,7 +356,7 @@ def weight_scale(largest: Scale, bits: int, bias: Tensor | None, scale_x: Scale,
     """The scale of weights up to `largest`, lowered where the int32 bias at scale_x·scale_w would not fit.
 
     Raises:
-        UsageError: The weights hold NaN or infinity; on a device, where nobody looks, both become NaN.
+        UsageError: The weights hold NaN or infinity; on a device, whose values are not read, both become NaN.
     """
     if not isinstance(largest, Tensor) and not math.isfinite(largest):
         raise UsageError(f"{where}: the weights hold NaN or infinity, so no scale can be chosen.")

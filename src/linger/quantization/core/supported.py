@@ -41,7 +41,7 @@ def has_own_forward(layer: nn.Module) -> bool:
 
 
 def holds_matrices(modules: Collection[nn.Module]) -> bool:
-    """Whether a module that is none of torch's own layers has a parameter or buffer that may be a product's weight."""
+    """Whether a module of the user's own type has a parameter or buffer that may be the weight of a product."""
     return any(
         t is not None and t.dim() > 1 and t.is_floating_point()
         for module in modules
@@ -54,7 +54,7 @@ def refuse_compiled(model: nn.Module) -> None:
     """Refuse a model that is compiled, or has compiled parts: their traces hold the float layers.
 
     Raises:
-        UsageError: It is, naming each part.
+        UsageError: There is one; all are named.
     """
     found = []
     for path, module in model.named_modules():
@@ -71,7 +71,7 @@ def refuse_empty(model: nn.Module) -> None:
     """Refuse a model that has no numbers yet.
 
     Raises:
-        UsageError: It is so, naming the tensors.
+        UsageError: Tensors are on the meta device; all are named.
     """
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     empty = [name for name, t in state.items() if t.is_meta]

@@ -41,7 +41,7 @@ Attended = tuple[Tensor, Tensor | None] | Refusal
 class Masking:
     """Which scores do not count, and what is added to those that do.
 
-    `is_causal`: the mask is that of the positions to come, which leaves at least one score in every row.
+    `is_causal`: it masks later positions, so that every row keeps at least one score.
     """
 
     blocked: Tensor | None = None
@@ -78,7 +78,7 @@ def attend(
 
 
 def causal(length: Size, source: Size, device: torch.device) -> Tensor:
-    """Positions to come, by comparing numbers: a triangle has no form in old opsets."""
+    """The mask of later positions, by comparing numbers: old opsets have no triangular matrices."""
     return torch.arange(source, device=device)[None, :] > torch.arange(length, device=device)[:, None]
 
 
@@ -258,7 +258,7 @@ def _blocked(scores: Tensor | None, keys: Tensor | None, sizes: tuple[Size, ...]
 def _mean_over_heads(weights: QTensor, heads: int, call: Call) -> QTensor:
     """The mean over an axis that is made a picture's width: average pooling.
 
-    Most callers throw it away, and then a file has no such node: it is computed when somebody looks at it.
+    It is computed on first use: most callers drop it, and a file then has no such node.
     """
     runtime = weights.runtime
     frame = runtime.frame

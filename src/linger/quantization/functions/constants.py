@@ -39,9 +39,9 @@ class Kind(Enum):
 
 
 def kind_of(value: object, runtime: Runtime) -> Kind | None:
-    """What a tensor is if it belongs to the running model's state, or is a view of what does; None for any other.
+    """The kind of a tensor that is a parameter or buffer of the running model, or a view of one; None for any other.
 
-    The parameter tells whether it learns, not its view: without gradients no view asks for one.
+    Whether it learns is read from the parameter: where gradients are off, its views require none.
     """
     if not isinstance(value, Tensor) or isinstance(value, QTensor) or not value.is_floating_point():
         return None
@@ -108,7 +108,7 @@ def _memory(t: Tensor) -> int:
 
 
 def _unexpanded(t: Tensor) -> Tensor:
-    """The tensor without the repetitions of expand(): a file must not hold them, nor fix their number."""
+    """The tensor without the repetitions of expand(), which a file must neither hold nor fix in number."""
     for axis, (size, stride) in enumerate(zip(t.shape, t.stride(), strict=True)):
         if stride == 0 and size > 1:
             t = t.narrow(axis, 0, 1)

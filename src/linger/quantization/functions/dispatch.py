@@ -99,14 +99,14 @@ def dispatch(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) 
 
 
 def _remember(runtime: Runtime, func: TorchFunction, args: Args) -> None:
-    """A function in training whose module a checkpoint may not run again with it."""
+    """Remember a function in training: a checkpoint may run it again without its module."""
     frame = runtime.frame
     if frame is not None and frame.module.training and getattr(func, "__name__", "") not in _QUERIES:
         runtime.recomputation.remember(func, args, frame)
 
 
 def _switched_off(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    """What the model's switches keep in float, or away from an op of its own."""
+    """Functions that the model's switches keep in float; a channel shuffle becomes reshapes instead."""
     if func in SHUFFLES and not runtime.switches.channel_shuffle:
         is_right = not isinstance(bindings()[func][1](*args, **kwargs), Refusal)  # else torch says what is wrong
         return _kept_as_it_is(runtime, shuffle_channels, args, kwargs) if is_right else NotImplemented
@@ -115,14 +115,14 @@ def _switched_off(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwa
 
 
 def _composed(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    """What is several ops, or one with operands that are not quantised."""
+    """Functions that are several ops, or one with operands that are not quantised."""
     handler = COMPOSITIONS.get(func)
     result = NotImplemented if handler is None else handler(func, args, kwargs, _call)
     return _in_float(runtime, func, args, kwargs, reason=result.reason) if isinstance(result, Refusal) else result
 
 
 def _kept_as_it_is(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    """What moves numbers without changing them."""
+    """Functions that move numbers without changing them."""
     del runtime
     keep, x = _KEPT.get(func), args[0] if args else None
     return NotImplemented if keep is None or not is_quantized(x) else keep(func, x, args[1:], kwargs)
@@ -178,7 +178,7 @@ def _relus() -> frozenset[TorchFunction]:
 
 
 def _openly(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    """What has a form that is right at every size, where a file leaves sizes open."""
+    """Functions with a form that is right at every size, where a file leaves sizes open."""
     if not runtime.has_open_sizes or runtime.frame is None or not args or not is_quantized(args[0]):
         return NotImplemented
     result = run_openly(func, args, kwargs)
@@ -186,7 +186,7 @@ def _openly(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -
 
 
 def _by_other_calls(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    """What is another function in disguise."""
+    """Functions that are others in disguise."""
     if not args or not is_quantized(args[0]):
         return NotImplemented
     calls = rewrites.rewritten(func, args, kwargs) if func in REWRITES else None
@@ -241,7 +241,7 @@ def unwrap_indices(args: Args) -> Args:
 
 
 def _as_integers(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    """What an op stands for."""
+    """Functions that an op stands for."""
     if func not in bindings():
         return NotImplemented
     op, _ = bindings()[func]
@@ -327,6 +327,11 @@ def _in_float(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs,
     if runtime.frame is None and is_repeating(runtime):
         with runtime.recomputation.place_of(func, args, runtime):
             return dispatch(runtime, func, args, kwargs)
+    return _on_real_values(runtime, func, args, kwargs, reason)
+
+
+def _on_real_values(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs, reason: str) -> object:
+    name = getattr(func, "__name__", str(func))
     _refuse_hidden_writes(runtime, name, args[0] if args else None, kwargs.get("out"))
     if _target(func, args, kwargs) is not None or isinstance(kwargs.get("out"), QTensor):
         written = _overwritten(func, args, kwargs)
@@ -334,12 +339,10 @@ def _in_float(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs,
         return written
     real_args, real_kwargs = unwrap(args), unwrap(kwargs)
     result = func(*real_args, **real_kwargs)
-    if result is None:  # it has written into a float tensor
-        runtime.note_float(name, reason)
-    elif any(isinstance(r, Tensor) and r.is_floating_point() for r in tree_leaves(result)):
-        # in a trace the count would fix an open batch size
-        macs = 0 if runtime.is_tracing else multiplications(name, real_args, real_kwargs, result)
-        runtime.note_float(name, reason, macs)
+    if result is None or any(isinstance(r, Tensor) and r.is_floating_point() for r in tree_leaves(result)):
+        # without a result it has written into a float tensor; in a trace the count would fix an open batch size
+        is_counted = result is not None and not runtime.is_tracing
+        runtime.note_float(name, reason, multiplications(name, real_args, real_kwargs, result) if is_counted else 0)
     return result
 
 
@@ -356,7 +359,7 @@ def _overwritten(func: TorchFunction, args: Args, kwargs: Kwargs) -> QTensor:
 
 
 def _answer(func: TorchFunction, name: str, args: Args, kwargs: Kwargs) -> object:
-    """A question about a tensor, answered from its real values; nobody gets hold of its memory uncounted."""
+    """Answer a question about a tensor from its real values, without giving away memory whose writes are not counted."""
     attribute = getattr(getattr(func, "__self__", None), "__name__", "")  # `shape` for the getter of Tensor.shape
     if attribute == "data":
         if name == "__set__":
@@ -373,7 +376,7 @@ def _answer(func: TorchFunction, name: str, args: Args, kwargs: Kwargs) -> objec
 
 
 def _gradient_answer(x: QTensor, answer: object, *, is_set: bool) -> object:
-    """Whether a tensor wants a gradient; where it was told, its wrapper follows its content."""
+    """Whether a tensor requires a gradient; after it was set, the wrapper follows its content."""
     if is_set:
         follow(x, x.content)
         return x
@@ -381,7 +384,7 @@ def _gradient_answer(x: QTensor, answer: object, *, is_set: bool) -> object:
 
 
 def _refuse_hidden_writes(runtime: Runtime, name: str, x: object, out: object) -> None:
-    """Writes that neither the tensor nor the file would learn of."""
+    """Refuse writes that neither the tensor nor the file would notice."""
     if _lists_quantized(out):
         raise _cannot_write(runtime_among(out), f"{name} with several results into out=")
     if not _is_in_place_name(name):
@@ -434,7 +437,7 @@ def _position_of_inplace(func: TorchFunction) -> int | None:
 
 # -- sizes of tensors as settings and operands, while a model is traced ---------------------------------------
 def with_sizes_read(arguments: Any) -> Any:
-    """Numbers in the place of what is computed from sizes alone: a trace has tensors for them, an op has numbers.
+    """Arguments with numbers in the place of tensors that a trace has computed from sizes alone, as ops need them.
 
     What is computed from values stays a tensor: it is not known before the file runs.
     """

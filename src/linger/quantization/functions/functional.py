@@ -101,7 +101,7 @@ def run_functional(
 
 
 def _widest(op: Op, operands: Sequence[QTensor]) -> int:
-    """The width of the result; along an axis, nothing is left of what a mask has made room for."""
+    """The width of the result; a reduction along an axis does not need the room that a mask made."""
     return max(o.bits if op.last_axis is None else o.own_bits for o in operands)
 
 
@@ -151,7 +151,7 @@ def _as_wanted(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBase) 
 
 
 def _within_format(call: OpCall, x: QTensor, layer: QuantizedBase) -> QTensor:
-    """The input of an op; where the device's format does not hold it, below the largest number of each row."""
+    """The input of an op; where it exceeds the device's format, the largest number of each row is subtracted first."""
     assert isinstance(layer, FunctionalLayer)  # ops with such a format are functions, not layers
     judge_input(call, x, layer)
     if not layer.subtracts_max:
@@ -186,7 +186,7 @@ def _default_bits(op: Op) -> int:
 
 
 def _real_result(fast: ExactTwin | RealTwin, operands: Sequence[QTensor], settings: Mapping[str, Any]) -> Tensor:
-    """The op on real values: a twin knows it exactly, or at least the function that the integers stand for."""
+    """The op on real values: exact where its twin is, else the function that the integers approximate."""
     contents = [o.content for o in operands]
     return fast.real_result(contents, [o.scale for o in operands], [o.bits for o in operands], settings)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The range and scale of a functional op's output: a child of the module whose forward uses the op.
 
-It also keeps what is known of an input beyond the format in which the device reads it. Softmax and log-softmax read Q25 (±64), GELU and SiLU Q27 (±16). Sigmoid and tanh end at ±16 too, where both have reached
-the last integer of their output, so nothing is lost beyond. The scale of a quantised tensor tells how far it can go; only
-where that is too far are its numbers looked at.
+It also notices inputs beyond the format in which the device reads them. Softmax and log-softmax read Q25 (±64), GELU and
+SiLU Q27 (±16). Sigmoid and tanh end at ±16 too, where both have reached the last integer of their output, so nothing is lost
+beyond. The scale of a quantised tensor bounds its numbers; they are looked at only where that bound is too large.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _NARROW = 8
 """Up to this width the scale of a tensor is that of its range; a wider one may be coarser than its range asks for."""
 
 _VISIBLE = 11.0
-"""What is so far below the largest number of its row has a softmax below half a step of Q15: e^-11 < 2^-16 < e^-11.1."""
+"""A number so far below the largest of its row has a softmax of half a step of Q15: e^-11.1 < 2^-16 < e^-11."""
 
 
 @dataclass(frozen=True)
 class Beyond:
-    """An input that left the device's format, which ends at ±`end`: the ends of what was seen, or of a running range."""
+    """An input beyond the device's format, which ends at ±`end`: its smallest and largest number, or its running range."""
 
     low: float
     high: float
@@ -94,7 +94,7 @@ class FunctionalLayer(QuantizedBase):
         return _BELOW_MAX in self._buffers
 
     def subtract_max(self, *, is_wanted: bool) -> None:
-        """Decide it; a checkpoint has the buffer where it is so."""
+        """Set whether it is subtracted; a checkpoint has the buffer only then."""
         if not is_wanted:
             self._buffers.pop(_BELOW_MAX, None)
         elif not self.subtracts_max:
@@ -147,7 +147,7 @@ def functional_layer(frame: Frame, key: str, where: str, device: torch.device) -
 
 # -- inputs beyond the device's format -----------------------------------------------------------------------
 def judge_input(call: OpCall, x: QTensor, layer: FunctionalLayer) -> None:
-    """See whether the input of an op leaves the device's format, remember it, and say it once.
+    """Check whether the input of an op leaves the device's format, remember it, and warn once.
 
     Calibration and evaluation look at the numbers; training knows the range from its statistics and reads nothing of a
     tensor of 8 bits. On another device than the CPU even its scale would have to be read, so training there decides nothing.
@@ -178,7 +178,7 @@ def _may_look(x: QTensor, runtime: Runtime, *, is_training: bool) -> bool:
 
 
 def _beyond(op: Op, x: QTensor, layer: FunctionalLayer, *, is_training: bool) -> Beyond | None:
-    """What leaves the device's format: by the scale where that tells it, else by a look at the numbers."""
+    """What leaves the device's format: judged by the scale in training with 8 bits, else by the numbers."""
     assert op.input_end is not None  # the caller asked
     reach = 2.0 ** (x.own_bits - 1) / x.scale_on_host
     if reach <= op.input_end:
@@ -198,7 +198,7 @@ def loss_of(layer: QuantizedBase) -> str:
 
 
 def _look(op: Op, x: QTensor) -> Beyond | None:
-    """The range of an input if numbers are lost: one look at the tensor.
+    """The range of an input if numbers are lost; the tensor is read once.
 
     A row that stays below +64 loses nothing as long as its largest number is far enough above −64.
     """

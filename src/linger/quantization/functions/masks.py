@@ -32,7 +32,7 @@ from linger.quantization.functions.functional_layer import begin_function
 from linger.quantization.functions.rewrites import Handler
 
 MASKED = -64.0
-"""What is added to a score, from here down, means that it does not count; the device's softmax saturates here."""
+"""A summand of this or less means that a score does not count; the device's softmax saturates here."""
 
 _MASK_BITS = 16
 _MAX_SHIFT = 30
@@ -90,7 +90,7 @@ def _with_number(kind: str, x: QTensor, value: float) -> Tensor:
     elif kind in ("ge", "lt"):
         threshold = math.ceil(steps)
     else:
-        threshold = int(steps) if steps.denominator == 1 else beyond  # no integer is equal to a broken number
+        threshold = int(steps) if steps.denominator == 1 else beyond  # no integer equals a number with a fraction
     integers = x.content.to(torch.int64 if x.bits > _MASK_BITS else torch.int32)
     found: Tensor = compare(integers, max(-beyond, min(beyond, threshold)))
     return found
@@ -138,7 +138,7 @@ def _at(q: QTensor, scale: Scale, bits: int) -> Tensor:
 def fill(x: QTensor, mask: Tensor, value: float) -> QTensor | Refusal:
     """x with `value` where the mask is set, as torch.masked_fill.
 
-    A value that is no integer of x is one of 16 bits; −64 and less, down to −∞, is the lowest of them if it must.
+    A value that x's format does not hold widens it to 16 bits; −64 and less, down to −∞, may become the lowest integer.
     """
     if isinstance(x.scale, Tensor) and value in (0.0, -math.inf):
         return _fill_there(x, mask, value)
@@ -264,7 +264,7 @@ def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime) -> QTensor:
 
 # -- masks as operands ------------------------------------------------------------------------------------------
 def fact(runtime: Runtime, find: Callable[[], bool]) -> bool:
-    """What a look at a tensor's values tells; a trace, which must not look, is told what the pass before it saw."""
+    """A fact about a tensor's values. A trace, which must not read values, gets what the pass before it found."""
     name = runtime.unique_name(runtime.path, "fact")
     if runtime.is_tracing:
         if name not in runtime.facts:
@@ -275,9 +275,9 @@ def fact(runtime: Runtime, find: Callable[[], bool]) -> bool:
 
 
 def masks_scores(mask: Tensor, *, is_surely: bool) -> bool:
-    """Whether what is added to scores only masks some of them: 0, or −64 and less.
+    """Whether a summand of scores is a mask: every number is 0, or −64 and less.
 
-    `is_surely`: also where none is masked; else such a tensor might be an ordinary summand.
+    `is_surely`: all zeros count as a mask too; else such a tensor may be an ordinary summand.
     """
     is_masked = mask <= MASKED
     is_mask = (is_masked | (mask == 0)).all()
@@ -302,7 +302,7 @@ def _kept_or_written(func: TorchFunction, args: tuple[Any, ...], result: QTensor
 
 
 def _times(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: TorchFunction) -> object:
-    """Booleans, and a buffer of zeros and ones, are masks; a parameter is a factor, whatever it holds just now."""
+    """Multiply by a mask: booleans, or a buffer of zeros and ones. A parameter is a factor, whatever its present values."""
     del call
     found = _pair(args, kwargs)
     if found is None:
@@ -318,7 +318,7 @@ def _times(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], c
 
 
 def _plus(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: TorchFunction) -> object:
-    """What learns is a summand, and so is a parameter that masks nothing: it may have learnt before, or learn later."""
+    """Add a mask of 0 and −∞. What learns is a summand, and so is a parameter that masks nothing: it may learn later."""
     del call
     found = _pair(args, kwargs)
     if found is None:

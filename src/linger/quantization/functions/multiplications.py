@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many multiply-accumulates a torch function does, from the shapes it met: convolutions and matrix products.
 
-Products of single elements (a · b, a norm, an activation) are not counted: they are few, and no chip is bought for them.
+Products of single elements (a · b, a norm, an activation) are not counted: they are few.
 """
 
 from __future__ import annotations

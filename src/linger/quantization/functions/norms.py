@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms by the sums of their own input: integers of the device, also in training, with the gradient of the real function."""
+"""Norms over their own input: the device's integers, also in training, with the gradient of the real function."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Affine:
 
 
 FLOAT_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-"""Layers that call these functions themselves; where one was not replaced, it is meant to stay float."""
+"""Layers that call these functions themselves; one that was not replaced is meant to stay float."""
 
 
 def run_norm(

@@ -13,58 +13,17 @@ from linger.numeric.torch.quantize import fake_quantize
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import TorchFunction
 
-_NAMES = [
-    "reshape",
-    "reshape_as",
-    "view",
-    "view_as",
-    "flatten",
-    "unflatten",
-    "ravel",
-    "transpose",
-    "permute",
-    "movedim",
-    "moveaxis",
-    "swapaxes",
-    "swapdims",
-    "t",
-    "squeeze",
-    "unsqueeze",
-    "narrow",
-    "select",
-    "split",
-    "split_with_sizes",
-    "tensor_split",
-    "chunk",
-    "unbind",
-    "contiguous",
-    "clone",
-    "detach",
-    "expand",
-    "expand_as",
-    "repeat",
-    "tile",
-    "flip",
-    "roll",
-    "index_select",
-    "broadcast_to",
-    "adjoint",
-]
-_IN_PLACE_VIEWS = [
-    "squeeze_",
-    "unsqueeze_",
-    "transpose_",
-    "t_",
-    "resize_",
-    "resize_as_",
-    "swapaxes_",
-    "swapdims_",
-    "as_strided_",
-]
+_NAMES = (
+    "reshape reshape_as view view_as flatten unflatten ravel transpose permute movedim moveaxis swapaxes swapdims t squeeze "
+    "unsqueeze narrow select split split_with_sizes tensor_split chunk unbind contiguous clone detach expand expand_as repeat "
+    "tile flip roll index_select broadcast_to adjoint"
+)
+_IN_PLACE_VIEWS = "squeeze_ unsqueeze_ transpose_ t_ resize_ resize_as_ swapaxes_ swapdims_ as_strided_"
 
 
-def _collect(names: list[str]) -> frozenset[TorchFunction]:
-    found = [getattr(place, name) for name in names for place in (torch, Tensor) if hasattr(place, name)]
+def _collect(names: str) -> frozenset[TorchFunction]:
+    """Functions and methods of these names, as far as torch has them."""
+    found = [getattr(place, name) for name in names.split() for place in (torch, Tensor) if hasattr(place, name)]
     return frozenset(found)
 
 
@@ -72,7 +31,7 @@ def _collect(names: list[str]) -> frozenset[TorchFunction]:
 MOVES = _collect(_NAMES) | frozenset[TorchFunction]((Tensor.__getitem__, torch.ops.aten.slice, torch.ops.aten.select))
 IN_PLACE_VIEWS = _collect(_IN_PLACE_VIEWS)
 TRANSPOSES: frozenset[TorchFunction] = frozenset(getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH"))
-DROPOUTS = _collect(["dropout", "feature_dropout", "alpha_dropout"]) | frozenset[TorchFunction](
+DROPOUTS = _collect("dropout feature_dropout alpha_dropout") | frozenset[TorchFunction](
     (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
 )
 CONVERSIONS: frozenset[TorchFunction] = frozenset(

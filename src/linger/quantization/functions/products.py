@@ -138,7 +138,7 @@ def read_product(
 
 
 def _is_constant(product: Product, runtime: Runtime, frame: Frame) -> bool:
-    """Whether the parameters are the model's own. A watched pass knows; it leaves a layer that tells the later ones."""
+    """Whether the parameters are the model's own. A watched pass finds out, and leaves a functional layer for later passes."""
     parameters = [t for t in (product.weight, product.bias) if t is not None]
     if all(is_state(t, runtime) for t in parameters):
         return True

@@ -27,7 +27,7 @@ from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import TorchFunction
 
 MOST_POOLS = 64
-"""More slices than this are not worth their nodes."""
+"""With more slices than this, the pooling stays float."""
 
 _LARGEST_RATIO = 1 << 20
 """Numerator and denominator of a factor up to here leave all products below 2^63, for pictures of any memory."""
@@ -77,7 +77,7 @@ class Interpolation:
 
 
 def pool_runs(x: Tensor, output_size: Sizes) -> tuple[list[WindowRun], list[WindowRun]] | None:
-    """Runs of rows and of columns; None where there are too many, or where torch has something to complain about."""
+    """Runs of rows and of columns; None where there are too many, or where torch will refuse the call."""
     wanted = pair(output_size)
     if x.dim() != 4 or len(wanted) != 2:
         return None

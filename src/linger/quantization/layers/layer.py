@@ -44,7 +44,7 @@ from linger.quantization.functions.functional import constants_of, run_functiona
 from linger.quantization.functions.resizing import ADAPTIVE
 
 _NO_INPUT_SCALE = 1.0
-"""Indices have no scale; an embedding keeps its integers by one."""
+"""Stands for the scale of indices, which have none, in the keys of frozen parameters."""
 
 _ROW = -2
 """The axis of size 1 that makes a signal a picture."""
@@ -96,7 +96,7 @@ class QuantLayer(QuantizedBase):
         self.train(source.training)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a file holds: not what can be computed again."""
+        """A copy or a pickle leaves out what can be computed again."""
         return self.__dict__ | {"_frozen": {}, "_simulation": {}, "_watchman": Watchman()}
 
     def take_batch_norm(self, bn: nn.Module) -> None:
@@ -112,7 +112,7 @@ class QuantLayer(QuantizedBase):
         return f"{self.op_name}, {widths}" + (", before relu" if self.is_ahead_of_relu else "")
 
     def missing_scale(self, where: str) -> str:
-        """Names every layer of the model that has no scale, not only the one that met it first."""
+        """Name every layer of the model that has no scale, not only the first one that needed it."""
         missing = [layer.path for layer in self.runtime.layers if layer.lacks_scale]
         if len(missing) <= 1:
             return super().missing_scale(where)
@@ -164,7 +164,7 @@ class QuantLayer(QuantizedBase):
         return found
 
     def _call_in_float(self, x: Tensor, reason: str) -> Tensor:
-        """The function call that a layer is: by several pools where that is possible, else on real values, and noted."""
+        """Call the layer's function: as several pools where that is possible, else on real values, noted as float."""
         function, runtime = self._function, self.runtime
         if function in ADAPTIVE:
             is_real = not isinstance(x, QTensor) or x.scale is None
@@ -300,7 +300,7 @@ class QuantLayer(QuantizedBase):
 
     # -- parameters -------------------------------------------------------------------------------------
     def largest_range(self, name: str) -> float:
-        """The output's limit: the integers saturate there, so that no op has to."""
+        """The output's limit: the integers saturate there, so no op has to clip them."""
         limit = self.limited_to.output if name == "o" else None
         bound = None if limit is None else integer_bound(limit, self.widths.output)
         return math.inf if bound is None else bound
@@ -390,7 +390,7 @@ class QuantLayer(QuantizedBase):
         return [weight, self.bias, *(self.bn.state_dict().values() if self.bn is not None else ())]
 
     def train(self, mode: bool = True) -> QuantLayer:  # noqa: FBT001, FBT002 - torch's signature
-        """Switch the mode; what was frozen is made anew, so that no edit can hide behind an equal checksum for long."""
+        """Switch the mode; parameters are frozen anew, in case an edit has left their checksums equal."""
         if mode != self.training:
             self._watchman.forget()
         return super().train(mode)

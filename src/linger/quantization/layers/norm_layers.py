@@ -24,7 +24,7 @@ from linger.quantization.functions.norms import PARAMETER_BITS, SCALE, Affine, r
 from linger.quantization.layers.layer import QuantLayer
 
 _AXES = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
-"""Axes of a batch, of the layers that also take one item alone."""
+"""Layers that also take one item without a batch, and the axes of a batch."""
 
 _PICTURE = 4
 """Axes of the op's input; vectors and sequences become pictures of one pixel or one column."""

@@ -99,7 +99,7 @@ class QuantRecurrent(QuantizedBase):
             self.register_parameter(name, parameter)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a file holds: not what can be computed again."""
+        """A copy or a pickle leaves out what can be computed again."""
         return self.__dict__ | {"_rounded": {}, "_watchman": Watchman()}
 
     @property
@@ -134,7 +134,7 @@ class QuantRecurrent(QuantizedBase):
     ) -> tuple[QTensor, States]:
         """All layers: the last one's output, and the states as torch returns them."""
         given = hx if hx is None or isinstance(hx, tuple) else (hx,)
-        if not self.runtime.is_tracing:  # the pass before an export has looked
+        if not self.runtime.is_tracing:  # the pass before an export has checked them
             rows = len(self.suffixes) * len(self.suffixes[0])
             check_shapes(
                 self.path,
@@ -204,7 +204,7 @@ class QuantRecurrent(QuantizedBase):
         return result
 
     def _output_scale(self, end: str, where: str) -> Scale:
-        """That of the range so far; in a first pass the coarsest."""
+        """The scale of the range so far; in a first pass the coarsest one that can be needed."""
         bits = self.widths.output
         running = self.value(f"running_o{end}")
         if isinstance(running, Tensor):
@@ -421,7 +421,7 @@ class QuantRecurrent(QuantizedBase):
         return super().train(mode)
 
     def flatten_parameters(self) -> None:
-        """As of the torch layer; there is nothing to flatten."""
+        """Do nothing: torch's layer has this method, and callers may use it."""
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
