@@ -27,9 +27,9 @@ _EXAMPLE_SIZES = (2, 16, 64)
 
 
 def verify(
-    model: Any,
+    model: object,
     path: ModelLike,
-    inputs: Any = None,
+    inputs: object = None,
     *,
     levels: str | Iterable[str] = ("all",),
     session_options: Options | None = None,
@@ -120,7 +120,7 @@ def _seeds(model: object, inputs: object, seed: int, batches: int) -> range:
 
 
 def _recorded(
-    model: Any, inputs: Any, kwargs: Mapping[str, Any] | None, file: ir.Model, trials: SizeTrials
+    model: Any, inputs: object, kwargs: Mapping[str, Any] | None, file: ir.Model, trials: SizeTrials
 ) -> Iterator[Recording]:
     from linger.simulation.recorder import record  # needs torch, which the other ways do without
 
@@ -129,7 +129,7 @@ def _recorded(
     return record(model, () if inputs is None else inputs, kwargs=kwargs, file=file, trials=trials)
 
 
-def _given(source: Any, inputs: Any, file: ir.Model, sizes: Sizes) -> Iterator[Recording]:
+def _given(source: object, inputs: object, file: ir.Model, sizes: Sizes) -> Iterator[Recording]:
     if sizes:
         raise UsageError("verify: recordings and arrays have the sizes they have. Leave sizes out, or give a model.")
     return as_recordings(source, inputs, FileInterface.of(file))

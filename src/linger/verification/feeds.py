@@ -25,7 +25,7 @@ from linger.runtime.session import Session
 from linger.verification.array_files import Array, load_arrays
 
 Feed = dict[str, Array]
-Inputs = Any
+Inputs = object
 """A path of an .npz or .npy file, an array, a mapping from names to arrays, or a list of such feeds."""
 
 _OPEN_SIZE = 2
@@ -141,7 +141,7 @@ def _first_size(value: ir.Value) -> int | None:
     return shape[0] if shape is not None and len(shape) and isinstance(shape[0], int) and shape[0] else None
 
 
-def _feed(batch: Any, model: ir.Model, where: str) -> Feed:
+def _feed(batch: object, model: ir.Model, where: str) -> Feed:
     names = [value.name or "" for value in required_inputs(model)]
     where = str(batch) if isinstance(batch, (str, os.PathLike)) else where
     found = _named(batch, names, where)
@@ -154,7 +154,7 @@ def _feed(batch: Any, model: ir.Model, where: str) -> Feed:
     raise UsageError(f"{where}: it lacks {listing(missing)} and has {has}. The model's inputs are {listing(names)}.")
 
 
-def _named(batch: Any, names: Sequence[str], where: str) -> dict[str, Array]:
+def _named(batch: object, names: Sequence[str], where: str) -> dict[str, Array]:
     if isinstance(batch, (str, os.PathLike)):
         return load_arrays(Path(batch), "with the model's inputs")
     if isinstance(batch, Mapping):

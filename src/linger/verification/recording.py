@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -170,7 +169,7 @@ class FileInterface:
         return cls(tuple(v.name or "" for v in inputs), tuple(v.name or "" for v in outputs))
 
 
-def as_recordings(source: Any, inputs: Any, interface: FileInterface) -> Iterator[Recording]:
+def as_recordings(source: object, inputs: object, interface: FileInterface) -> Iterator[Recording]:
     """One recording per batch, its arrays sorted into inputs, integers and outputs.
 
     Args:
@@ -203,7 +202,7 @@ def as_recordings(source: Any, inputs: Any, interface: FileInterface) -> Iterato
         )
 
 
-def _each(source: Any) -> Iterator[Recording]:
+def _each(source: object) -> Iterator[Recording]:
     if isinstance(source, (Recording, Mapping)):
         yield _as_recording(source)
     elif isinstance(source, (str, os.PathLike)):
@@ -215,7 +214,7 @@ def _each(source: Any) -> Iterator[Recording]:
         raise UsageError(f"verify: a {type(source).__name__} is nothing to hold against a file. {_ACCEPTED}.")
 
 
-def _as_recording(one: Any) -> Recording:
+def _as_recording(one: object) -> Recording:
     if isinstance(one, Recording):
         return one
     if isinstance(one, Mapping):
@@ -235,7 +234,7 @@ def _placed(recording: Recording, interface: FileInterface) -> Recording:
     )
 
 
-def _batches(inputs: Any, interface: FileInterface) -> Iterator[Recording]:
+def _batches(inputs: object, interface: FileInterface) -> Iterator[Recording]:
     if isinstance(inputs, (np.ndarray, tuple, Mapping, str, os.PathLike)) or _is_tensor(inputs):
         yield from _one_batch(inputs, interface)
     elif isinstance(inputs, Iterable) and not isinstance(inputs, bytes):
@@ -248,7 +247,7 @@ def _batches(inputs: Any, interface: FileInterface) -> Iterator[Recording]:
         )
 
 
-def _one_batch(batch: Any, interface: FileInterface) -> Iterator[Recording]:
+def _one_batch(batch: object, interface: FileInterface) -> Iterator[Recording]:
     if isinstance(batch, (str, os.PathLike)):
         for recording in load_recordings(batch):
             yield _only_inputs(recording, Path(batch), interface)
@@ -273,6 +272,6 @@ def _only_inputs(recording: Recording, path: Path, interface: FileInterface) -> 
     )
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)

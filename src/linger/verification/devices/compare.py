@@ -6,9 +6,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeGuard, Union
+from typing import TypeGuard, Union
 
 import numpy as np
+import onnx_ir as ir
 
 from linger.errors import UsageError, listing
 from linger.graph.files.model_io import ModelLike
@@ -39,7 +40,7 @@ _SHOWN_FILES = 5
 def compare(
     a: ModelLike,
     b: ModelLike | DumpLike,
-    inputs: Any = None,
+    inputs: object = None,
     *,
     seed: int = 0,
     batches: int = 1,
@@ -165,7 +166,7 @@ class _FilePair:
         return [f"Initializers of the same name that differ: {listing(wrong, limit=5)}."] if wrong else []
 
 
-def _same_content(a: Any, b: Any) -> bool:
+def _same_content(a: ir.Value, b: ir.Value) -> bool:
     if a.const_value is None or b.const_value is None:
         return True
     x, y = a.const_value.numpy(), b.const_value.numpy()
@@ -185,7 +186,7 @@ def _input_pairs(a: FileRunner, b: FileRunner) -> dict[str, str]:
 
 
 def compare_with_dumps(
-    runner: FileRunner, path: Path, inputs: Any = None, *, float_tolerance: float = 0.0, allow_unknown: bool = False
+    runner: FileRunner, path: Path, inputs: object = None, *, float_tolerance: float = 0.0, allow_unknown: bool = False
 ) -> FileComparison:
     """Run a file on the inputs that a device had, and compare the tensors that the device dumped.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -148,7 +147,7 @@ class FoundInputs:
     notes: dict[str, None] = field(default_factory=dict)
 
 
-def find_inputs(model: ir.Model, matched: dict[int, Matched], inputs: Any = None) -> FoundInputs:
+def find_inputs(model: ir.Model, matched: dict[int, Matched], inputs: object = None) -> FoundInputs:
     """The feeds of every batch of dumps.
 
     Args:

@@ -58,7 +58,7 @@ class WrittenVectors:
 def write_vectors(
     model: ModelLike,
     folder: str | os.PathLike[str],
-    inputs: Any = None,
+    inputs: object = None,
     *,
     batches: int = 1,
     seed: int = 0,
