@@ -17,6 +17,7 @@ import onnx
 from linger.errors import listing
 from linger.graph.core.changes import Changes
 from linger.graph.core.names import Names
+from linger.graph.core.walking import proto_graphs
 
 
 @dataclass
@@ -77,7 +78,7 @@ def taken_names(proto: onnx.ModelProto) -> Names:
             names.update([*graph.input, *graph.output])
         for node in graph.node:
             names.update([*node.input, *node.output])
-            waiting += _inner(node)
+            waiting += proto_graphs(node)
     return Names(names)
 
 
@@ -124,7 +125,7 @@ class _Reader:
                 waiting.pop()
                 continue
             self._use_inputs(node, scope)
-            waiting[-1] = list(_inner(node))
+            waiting[-1] = list(proto_graphs(node))
 
     def _begin(self, graph: Any, outer: Scope | None) -> Scope:
         scope = Scope(outer)
@@ -210,12 +211,3 @@ def _rename(chain: list[Definition], names: Names, changes: Changes) -> None:
 
 def _described(node: onnx.NodeProto) -> str:
     return f"{node.name or next(iter(node.output), '?')} ({node.op_type})"
-
-
-def _inner(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    found = []
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            found.append(attribute.g)
-        found += attribute.graphs
-    return found

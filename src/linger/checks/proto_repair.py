@@ -8,14 +8,13 @@ one name apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx
 
 from linger.checks.definitions import separate_definitions, taken_names
 from linger.errors import GraphError, listing, printable
 from linger.graph.core.changes import Changes
 from linger.graph.core.names import Names
+from linger.graph.core.walking import proto_graphs
 
 _UNKNOWN_VERSION = 0
 _ALIASES = {"ai.onnx": ""}
@@ -46,7 +45,7 @@ def repair_proto(proto: onnx.ModelProto) -> Changes:
 
 def _repair(proto: onnx.ModelProto, changes: Changes) -> None:
     _fix_imports(proto, changes)
-    graphs = [*_graphs(proto.graph), *(g for f in proto.functions for n in f.node for g in _inner(n))]
+    graphs = [*_graphs(proto.graph), *(g for f in proto.functions for n in f.node for g in proto_graphs(n))]
     for graph in graphs:
         _fix_initializers(graph, changes)
     wrong = [*_repeated_inputs(proto.graph), *_merge_functions(proto, changes)]
@@ -63,15 +62,8 @@ def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
     found = [graph]
     for outer in found:  # the list grows while it is walked
         for node in outer.node:
-            found += _inner(node)
+            found += proto_graphs(node)
     return found
-
-
-def _inner(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _fix_imports(proto: onnx.ModelProto, changes: Changes) -> None:
@@ -134,7 +126,9 @@ def _merge_functions(proto: onnx.ModelProto, changes: Changes) -> list[str]:
 
 def _hand_on(proto: onnx.ModelProto, names: Names, changes: Changes) -> None:
     """Let inner graphs make the outputs that they only have from around them."""
-    inner = [g for outer in (proto.graph.node, *(f.node for f in proto.functions)) for n in outer for g in _inner(n)]
+    inner = [
+        g for outer in (proto.graph.node, *(f.node for f in proto.functions)) for n in outer for g in proto_graphs(n)
+    ]
     for graph in [g for start in inner for g in _graphs(start)]:
         own = {*(v.name for v in graph.input), *(t.name for t in graph.initializer)}
         own |= {name for node in graph.node for name in node.output}

@@ -2,7 +2,16 @@
 
 import onnx_ir as ir
 
-from linger.graph.core.walking import all_graphs, all_nodes, defined_in, inputs_within, named_graphs, nodes_within
+from linger.graph.core.walking import (
+    all_graphs,
+    all_nodes,
+    defined_in,
+    inner_graphs,
+    inputs_within,
+    named_graphs,
+    nodes_within,
+    proto_graphs,
+)
 from tests.support.passes import parsed
 
 TEXT = """<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[n] x, bool c) => (float[n] y) <float[1] w = {1}> {
@@ -49,6 +58,12 @@ def test_graphs_in_a_list_are_numbered():
         ("cases[1]", "b"),
         ("default", "a"),
     ]
+
+
+def test_graphs_of_a_node_of_a_file_are_those_of_the_node():
+    model = parsed(TEXT)
+    node = ir.to_proto(model).graph.node[0]
+    assert [graph.name for graph in proto_graphs(node)] == [graph.name for graph in inner_graphs(model.graph.node(0))]
 
 
 def test_inputs_within_a_node_are_those_of_its_branches_too():

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import onnx
 import onnx_ir as ir
 
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
@@ -28,6 +29,15 @@ def named_graphs(node: ir.Node) -> list[tuple[str, ir.Graph]]:
 def inner_graphs(node: ir.Node) -> list[ir.Graph]:
     """The branches and bodies of a node."""
     return [graph for _, graph in named_graphs(node)]
+
+
+def proto_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The branches and bodies of a node of a file that has not become a graph yet."""
+    found: list[onnx.GraphProto] = []
+    for attribute in node.attribute:
+        found += [attribute.g] if attribute.HasField("g") else []
+        found += attribute.graphs
+    return found
 
 
 def all_nodes(where: ir.Model | ir.Graph | ir.Function) -> Iterator[ir.Node]:
