@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import chain, count
 
 import onnx_ir as ir
 
 from linger.dialect import find_op
 from linger.graph.core.dialect_node import is_dialect
+from linger.graph.core.unused import drop_unused
 from linger.graph.core.walking import all_nodes
 from linger.onnx.exporter.emission import NAME_ATTRIBUTE, PARAMETERS_ATTRIBUTE
 from linger.simulation.example_call import WRAPPED
@@ -48,7 +50,7 @@ def store_parameters(model: ir.Model) -> None:
             else:
                 stored = _constant_node(node, f"{node.name}.{role}", tensor)
             node.replace_input_with(index, stored)
-            _drop_unused(model, value)
+            drop_unused([value], constants_only=True, upstream=False)
 
 
 def _dialect_nodes(model: ir.Model) -> list[ir.Node]:
@@ -72,14 +74,14 @@ def _constant_node(consumer: ir.Node, name: str, tensor: ir.TensorProtocol) -> i
 
 def _initializer(model: ir.Model, name: str, tensor: ir.TensorProtocol) -> ir.Value:
     """Find or make the initializer of this name and content; if the name has other content, a number is appended."""
-    stem, count = name, 0
+    stem, number = name, 0
     ends = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
     while name in model.graph.initializers or name in ends:
         present = None if name in ends else model.graph.initializers[name].const_value
         if present is not None and present.dtype == tensor.dtype and present.tobytes() == tensor.tobytes():
             return model.graph.initializers[name]
-        count += 1
-        name = f"{stem}_{count}"
+        number += 1
+        name = f"{stem}_{number}"
     stored = ir.tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
     value = ir.Value(
         name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(stored.numpy().shape), const_value=stored
@@ -97,7 +99,7 @@ def keep_scalars_as_nodes(model: ir.Model) -> None:
             tensor = _content(value) if value.producer() is None else None
             if role not in _PARAMETER_NAMES and tensor is not None and len(tensor.shape) == 0:
                 node.replace_input_with(index, _constant_node(node, f"{node.name}.{role}", tensor))
-                _drop_unused(model, value)
+                drop_unused([value], constants_only=True, upstream=False)
 
 
 def _content(value: ir.Value) -> ir.TensorProtocol | None:
@@ -106,16 +108,6 @@ def _content(value: ir.Value) -> ir.TensorProtocol | None:
     if producer is not None:
         return producer.attributes["value"].as_tensor() if producer.op_type == "Constant" else None
     return value.const_value
-
-
-def _drop_unused(model: ir.Model, value: ir.Value) -> None:
-    if value.uses():
-        return
-    producer = value.producer()
-    if producer is not None and producer.graph is not None:
-        producer.graph.remove(producer, safe=True)
-    elif value.name is not None and value.name in model.graph.initializers:
-        del model.graph.initializers[value.name]
 
 
 def unwrap_names(model: ir.Model) -> None:
@@ -138,7 +130,7 @@ def follow_modules(model: ir.Model) -> None:
     for node in all_nodes(model):
         if node.name and node.name.startswith("/"):
             taken.discard(node.name)
-            node.name = _free(node.name.strip("/").replace("/", "."), taken)
+            node.name = free_name(node.name.strip("/").replace("/", "."), taken)
             taken.add(node.name)
 
 
@@ -148,9 +140,7 @@ def number_nodes(model: ir.Model) -> None:
         node.name = f"{node.op_type}_{index}"
 
 
-def _free(name: str, taken: set[str | None]) -> str:
-    count, candidate = 0, name
-    while candidate in taken:
-        count += 1
-        candidate = f"{name}_{count}"
-    return candidate
+def free_name(name: str, taken: Collection[str | None]) -> str:
+    """The name, with a number behind it if it is taken."""
+    candidates = chain([name], (f"{name}_{number}" for number in count(1)))
+    return next(candidate for candidate in candidates if candidate not in taken)

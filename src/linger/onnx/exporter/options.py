@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from linger.errors import UsageError, listing
 from linger.onnx.exporter.assembly import FormOptions
+from linger.onnx.exporter.naming import free_name
 from linger.onnx.exporter.tracing import TORCH_KEYWORDS, DynamicAxes
 from linger.targets import find_target
 
@@ -124,15 +125,10 @@ def with_names(options: ExportOptions, inputs: Sequence[str], output_count: int)
     """
     given, outputs = list(options.input_names), list(options.output_names)
     for name in inputs[len(given) :]:
-        given.append(_free(name, [*given, *outputs]))
+        given.append(free_name(name, [*given, *outputs]))
     for number in range(len(outputs), output_count):
-        outputs.append(_free(f"output_{number}" if number else "output", [*given, *outputs]))
+        outputs.append(free_name(f"output_{number}" if number else "output", [*given, *outputs]))
     return replace(options, input_names=tuple(given), output_names=tuple(outputs))
-
-
-def _free(name: str, taken: Sequence[str]) -> str:
-    candidates = (name, *(f"{name}_{count}" for count in range(1, len(taken) + 1)))
-    return next(candidate for candidate in candidates if candidate not in taken)
 
 
 def with_target(options: ExportOptions, own: str | None) -> ExportOptions:

@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from linger.graph.core.dialect_node import opset_of
 from linger.graph.passes.unneeded_nodes import remove_dead_code
+from linger.graph.qdq.qdq_node import constant
 
 Array = NDArray[Any]
 
@@ -107,16 +108,10 @@ def _looked_up(node: ir.Node, shapes: Mapping[str, tuple[int, ...]]) -> Array | 
 
 
 def _content(value: ir.Value, known: Mapping[ir.Value, Array]) -> Array | None:
-    producer = value.producer()
     if value in known:
         return known[value]
-    if producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
-        tensor = producer.attributes["value"].as_tensor()
-    elif producer is None and value.const_value is not None and not value.is_graph_input():
-        tensor = value.const_value
-    else:
-        return None
-    return tensor.numpy() if tensor.size <= _LARGEST else None
+    tensor = constant(value)
+    return tensor.numpy() if tensor is not None and tensor.size <= _LARGEST else None
 
 
 def _run(node: ir.Node, given: Mapping[str, Any], opset: int) -> Array:
