@@ -47,15 +47,6 @@ class Attribute:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Input for the contract test: integer (or real) arrays as nested lists or generator names, attributes."""
-
-    name: str
-    inputs: tuple[Any, ...]
-    attributes: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class Draw:
     """Random integers for a sample: shape, width, and whether the extremes are forced in."""
 
@@ -71,6 +62,90 @@ class DrawReal:
 
     shape: tuple[int, ...]
     spread: float = 4.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Input for the contract test: arrays, given as draws or as tuples, and attributes.
+
+    Op files write their own, or make them of a kind that several ops share.
+    """
+
+    name: str
+    inputs: tuple[Any, ...]
+    attributes: Mapping[str, Any]
+
+    @staticmethod
+    def pair(name: str, x: Draw, y: Draw, scales: tuple[float, float, float], bits: int = 8) -> Sample:
+        """Of two operands and a result; a width of 8 bits is left out, as files do."""
+        attributes: dict[str, Any] = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True))
+        return Sample(name, (x, y), attributes if bits == 8 else attributes | {"o_bits": bits})
+
+    @staticmethod
+    def curve(name: str, x: Draw, scale_x: float, scale_o: float, o_bits: int | None = None) -> Sample:
+        """Of a function of one number; the output is as wide as the input if not given."""
+        bits = x.bits if o_bits is None else o_bits
+        attributes: dict[str, Any] = {"scale_x": scale_x, "scale_o": scale_o}
+        return Sample(name, (x,), attributes if bits == 8 else attributes | {"o_bits": bits})
+
+    @staticmethod
+    def convolution(
+        name: str,
+        x: Draw,
+        w: Draw,
+        b: Draw | None,
+        *,
+        shift: int = 7,
+        bits: tuple[int, int, int] = (8, 8, 8),
+        **steps: Any,
+    ) -> Sample:
+        """Of a convolution over as many axes as its kernel has, at stride 1 and without padding if not given."""
+        kernel = w.shape[2:]
+        ones = (1,) * len(kernel)
+        attributes = {
+            **dict(zip(("data_bits", "parameter_bits", "o_bits"), bits, strict=True)),
+            "scale_x": 16.0,
+            "scale_w": 64.0,
+            "scale_o": 1024.0 * 2.0**-shift,
+            "dilations": ones,
+            "group": 1,
+            "kernel_shape": kernel,
+            "pads": (0,) * 2 * len(kernel),
+            "strides": ones,
+        }
+        return Sample(name, (x, w, b), attributes | steps)
+
+    @staticmethod
+    def sequences(
+        gates: int,
+        state_spreads: tuple[float, ...],
+        name: str,
+        shape: tuple[int, int, int],
+        hidden: int,
+        *,
+        lengths: tuple[int, ...] | None = None,
+        has_state: bool = False,
+        batch_first: int = 1,
+        go_forward: int = 1,
+        bits: tuple[int, int, int] = (8, 8, 8),
+        scales: tuple[float, float, float, float] = (32.0, 128.0, 128.0, 128.0),
+    ) -> Sample:
+        """Of a recurrent op with so many gates, and states drawn within these spreads."""
+        size, batch, rows = shape[2], shape[0] if batch_first else shape[1], gates * hidden
+        biases = (Draw((rows,), 32, low=-9000, high=9000),) * 2
+        weights = (Draw((rows, size), bits[1]), Draw((rows, hidden), bits[1]), *biases)
+        states = tuple(DrawReal((1, batch, hidden), spread) for spread in state_spreads) if has_state else ()
+        given = () if lengths is None else (lengths,)
+        attributes = {
+            "input_size": size,
+            "hidden_size": hidden,
+            "batch_first": batch_first,
+            "go_forward": go_forward,
+            **dict(zip(("scale_i", "scale_iw", "scale_h", "scale_hw"), scales, strict=True)),
+            "scale_o": scales[2],
+            **dict(zip(("data_bits", "parameter_bits", "o_bits"), bits, strict=True)),
+        }
+        return Sample(name, (Draw(shape, bits[0]), *given, *states, *weights), attributes)
 
 
 @dataclass(frozen=True, kw_only=True)

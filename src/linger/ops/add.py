@@ -66,10 +66,7 @@ def from_add_in_place(x: Any, other: Any, *, alpha: float = 1) -> Mapping[str, A
     return from_add(x, other, alpha=alpha)
 
 
-def _sample(name: str, x: Draw, y: Draw, scales: tuple[float, float, float], bits: int = 8) -> Sample:
-    attributes: dict[str, Any] = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True))
-    return Sample(name, (x, y), attributes if bits == 8 else attributes | {"o_bits": bits})
-
+_sample = Sample.pair
 
 iq_add.samples = (
     _sample("equal scales", Draw((2, 3, 4)), Draw((2, 3, 4)), (16.0, 16.0, 16.0)),

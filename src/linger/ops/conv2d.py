@@ -81,31 +81,7 @@ def from_conv2d(layer: Any) -> Mapping[str, Any]:
     }
 
 
-def _sample(
-    name: str,
-    x: Draw,
-    w: Draw,
-    b: Draw | None,
-    *,
-    shift: int = 7,
-    bits: tuple[int, int, int] = (8, 8, 8),
-    **geometry: Any,
-) -> Sample:
-    attributes = {
-        "data_bits": bits[0],
-        "parameter_bits": bits[1],
-        "o_bits": bits[2],
-        "scale_x": 16.0,
-        "scale_w": 64.0,
-        "scale_o": 1024.0 * 2.0**-shift,
-        "dilations": (1, 1),
-        "group": 1,
-        "kernel_shape": w.shape[2:],
-        "pads": (0, 0, 0, 0),
-        "strides": (1, 1),
-    }
-    return Sample(name, (x, w, b), attributes | geometry)
-
+_sample = Sample.convolution
 
 _BIAS = {"bits": 32, "low": -9000, "high": 9000}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Newer, NodeFacts, Refusal, Sample, op
@@ -106,32 +107,7 @@ def from_conv_transpose1d(layer: Any) -> Mapping[str, Any] | Refusal:
     }
 
 
-def _sample(
-    name: str,
-    x: Draw,
-    w: Draw,
-    b: Draw | None,
-    *,
-    shift: int = 7,
-    bits: tuple[int, int, int] = (8, 8, 8),
-    **geometry: Any,
-) -> Sample:
-    attributes = {
-        "data_bits": bits[0],
-        "parameter_bits": bits[1],
-        "o_bits": bits[2],
-        "scale_x": 16.0,
-        "scale_w": 64.0,
-        "scale_o": 1024.0 * 2.0**-shift,
-        "dilations": (1, 1),
-        "group": 1,
-        "kernel_shape": w.shape[2:],
-        "output_padding": (0, 0),
-        "pads": (0, 0, 0, 0),
-        "strides": (1, 1),
-    }
-    return Sample(name, (x, w, b), attributes | geometry)
-
+_sample = partial(Sample.convolution, output_padding=(0, 0))
 
 _BIAS = {"bits": 32, "low": -9000, "high": 9000}
 _UP: dict[str, Any] = {"strides": (2, 2), "pads": (1, 1, 1, 1)}

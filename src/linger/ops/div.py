@@ -81,10 +81,7 @@ def from_reversed(y: object, other: object) -> Mapping[str, Any] | Refusal:
     return {}
 
 
-def _sample(name: str, x: Draw, y: Draw, scales: tuple[float, float, float], bits: int = 8) -> Sample:
-    attributes: dict[str, Any] = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True))
-    return Sample(name, (x, y), attributes if bits == 8 else attributes | {"o_bits": bits})
-
+_sample = Sample.pair
 
 iq_div.samples = (
     _sample("plain", Draw((4, 5, 6)), Draw((4, 5, 6)), (16.0, 16.0, 16.0)),

@@ -46,11 +46,7 @@ def from_gelu(x: object, *, approximate: str = "none") -> Mapping[str, Any]:
     return {}
 
 
-def _sample(name: str, x: Draw, scale_x: float, scale_o: float, o_bits: int | None = None) -> Sample:
-    attributes: dict[str, Any] = {"scale_x": scale_x, "scale_o": scale_o}
-    bits = x.bits if o_bits is None else o_bits
-    return Sample(name, (x,), attributes if bits == 8 else attributes | {"o_bits": bits})
-
+_sample = Sample.curve
 
 iq_gelu.samples = (
     _sample("plain", Draw((4, 50)), 16.0, 16.0),

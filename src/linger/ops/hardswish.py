@@ -42,10 +42,7 @@ def from_hardswish(x: Any, inplace: bool = False) -> Mapping[str, Any] | Refusal
     return {}
 
 
-def _sample(name: str, x: Draw, scale_x: float, scale_o: float) -> Sample:
-    attributes: dict[str, Any] = {"scale_x": scale_x, "scale_o": scale_o}
-    return Sample(name, (x,), attributes if x.bits == 8 else attributes | {"o_bits": x.bits})
-
+_sample = Sample.curve
 
 iq_hardswish.samples = (
     _sample("plain", Draw((4, 50)), 16.0, 16.0),

@@ -9,9 +9,10 @@ without loss. Gates in PyTorch's order: i, f, g, o. `scale_o` repeats `scale_h`;
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, DrawReal, Newer, Refusal, Sample, op
+from linger.dialect import PLATFORM_QUANT, Newer, Refusal, Sample, op
 from linger.numeric.curves.gates import Q7, GateKit, largest_gate
 from linger.numeric.kernel import Kernel, T
 
@@ -114,37 +115,7 @@ def float32_suffices(inputs: Mapping[str, Any], attributes: Mapping[str, Any]) -
     return of_input < 2.0**22 and of_state < 2.0**22 and a["scale_h"] <= 2.0**20
 
 
-def _sample(
-    name: str,
-    shape: tuple[int, int, int],
-    hidden: int,
-    *,
-    lengths: tuple[int, ...] | None = None,
-    has_state: bool = False,
-    batch_first: int = 1,
-    go_forward: int = 1,
-    bits: tuple[int, int, int] = (8, 8, 8),
-    scales: tuple[float, float, float, float] = (32.0, 128.0, 128.0, 128.0),
-) -> Sample:
-    size = shape[2]
-    batch = shape[0] if batch_first else shape[1]
-    widest = {"bits": 32, "low": -9000, "high": 9000}
-    weights = (Draw((4 * hidden, size), bits[1]), Draw((4 * hidden, hidden), bits[1]), Draw((4 * hidden,), **widest))
-    state = (DrawReal((1, batch, hidden), 0.5), DrawReal((1, batch, hidden), 1.5)) if has_state else ()
-    given = () if lengths is None else (lengths,)
-    attributes = {
-        "input_size": size,
-        "hidden_size": hidden,
-        "batch_first": batch_first,
-        "go_forward": go_forward,
-        **dict(zip(("scale_i", "scale_iw", "scale_h", "scale_hw"), scales, strict=True)),
-        "scale_o": scales[2],
-        "data_bits": bits[0],
-        "parameter_bits": bits[1],
-        "o_bits": bits[2],
-    }
-    return Sample(name, (Draw(shape, bits[0]), *given, *state, *weights, Draw((4 * hidden,), **widest)), attributes)
-
+_sample = partial(Sample.sequences, 4, (0.5, 1.5))
 
 lstm_int.samples = (
     _sample("plain", (2, 5, 3), 4),

@@ -51,10 +51,7 @@ def from_max(x: object, other: Any = None, *rest: Any, **more: Any) -> Mapping[s
     return Refusal("the maximum over an axis has no integer form yet")
 
 
-def _sample(name: str, x: Draw, y: Draw, scales: tuple[float, float, float], bits: int = 8) -> Sample:
-    attributes: dict[str, Any] = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True))
-    return Sample(name, (x, y), attributes if bits == 8 else attributes | {"o_bits": bits})
-
+_sample = Sample.pair
 
 iq_max.samples = (
     _sample("equal scales", Draw((2, 3, 4)), Draw((2, 3, 4)), (16.0, 16.0, 16.0)),

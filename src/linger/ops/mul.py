@@ -59,10 +59,7 @@ def from_mul(x: object, other: object) -> Mapping[str, Any]:
     return {}
 
 
-def _sample(name: str, x: Draw, y: Draw, scales: tuple[float, float, float], bits: int = 8) -> Sample:
-    attributes: dict[str, Any] = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True))
-    return Sample(name, (x, y), attributes if bits == 8 else attributes | {"o_bits": bits})
-
+_sample = Sample.pair
 
 iq_mul.samples = (
     _sample("plain", Draw((2, 3, 4)), Draw((2, 3, 4)), (16.0, 32.0, 8.0)),
