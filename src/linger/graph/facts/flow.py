@@ -25,6 +25,13 @@ from linger.graph.core.tensor_types import INTEGERS, constant_type
 from linger.graph.core.walking import all_nodes, inner_graphs
 from linger.graph.qdq.qdq_node import COMPARE, MOVE, MOVE_BYTES, bounds_of
 
+LOOP_FORMALS = 2
+"""How many inputs of a Loop's body come before the carried tensors: the iteration and the condition."""
+
+_CONTAINERS = ("If", "Loop", "Scan")
+_ENOUGH = 2
+"""How many scales of one tensor are kept: two are a contradiction already."""
+
 WHOLE_NUMBERS = INTEGERS | {ir.DataType.INT64}
 
 _MOVED = dict.fromkeys((*MOVE, *MOVE_BYTES, *COMPARE, "Compress", "Resize", "TopK"), (0,))
@@ -46,30 +53,23 @@ INTEGER_OPS = frozenset(
 
 _CASTS = frozenset({"Cast", "CastLike"})
 _EXACT_COMPARISON_BITS = 16
-"""Wider integers may be equal as float32, so comparing them is not comparing what they stand for."""
+"""Wider integers may become equal as float32, so that comparing the integers gives another answer."""
 
-# measured with ONNX Runtime 1.31.1; Relu, MaxPool and Clip do not count: on integers they are dialect ops
 _WITHOUT_KERNEL = {
     ir.DataType.INT8: frozenset[str](),
     ir.DataType.INT16: frozenset(
-        {
-            "Pad",
-            "Max",
-            "Min",
-            "Where",
-            "DepthToSpace",
-            "SpaceToDepth",
-            "Resize",
-            "ReduceMax",
-            "ReduceMin",
-            "ArgMax",
-            "ArgMin",
-        }
+        {"Pad", "Max", "Min", "Where", "DepthToSpace", "SpaceToDepth", "Resize", "ReduceMax", "ReduceMin", "ArgMax",
+         "ArgMin"}
     ),
     ir.DataType.INT32: frozenset({"DepthToSpace", "SpaceToDepth"}),
-}
+}  # fmt: skip
+"""By element type, ops that ONNX Runtime 1.31.1 cannot run, as measured."""
+
 _ADOPTED = frozenset({"Relu", "MaxPool", "Clip"})
+"""Ops that become dialect ops on integers, so that no kernel of ONNX Runtime is needed."""
+
 _RESIZE_KERNEL_OPSET = 13
+"""The first opset for which ONNX Runtime has a Resize of integers."""
 
 
 def moved_inputs(node: ir.Node) -> tuple[int, ...]:
@@ -95,14 +95,9 @@ def sources_of_output(node: ir.Node, index: int) -> list[ir.Value | None]:
     return [node.inputs[i] for i in moved_inputs(node) if i < len(node.inputs)]
 
 
-def compared_inputs(node: ir.Node) -> tuple[int, ...]:
-    """Inputs of a standard node that are compared; at one scale, integers compare as the real numbers do."""
-    return _COMPARED.get(node.op_type, ())
-
-
 def data_of(node: ir.Node) -> tuple[int, ...]:
-    """Inputs of a standard node that are moved, selected or compared, and so may stay integers."""
-    return moved_inputs(node) or compared_inputs(node)
+    """Inputs of a standard node that are moved, selected or compared: at one scale, integers give what real numbers give."""
+    return moved_inputs(node) or _COMPARED.get(node.op_type, ())
 
 
 def integer_inputs(node: ir.Node, opset: int) -> tuple[int, ...]:
@@ -153,13 +148,6 @@ def _text(node: ir.Node, name: str, default: str) -> str:
     if found is None or found.type != ir.AttributeType.STRING:
         return default
     return "" if found.is_ref() else found.as_string()  # what the caller of a function gives is not known
-
-
-LOOP_FORMALS = 2
-"""A Loop's body begins with the iteration and the condition, and gives back the condition first."""
-
-_ENOUGH = 2
-"""Two scales for one tensor are a contradiction; a third one would not tell more."""
 
 
 def is_default_domain(node: ir.Node) -> bool:
@@ -263,9 +251,6 @@ class Flow:
             return [call.inputs[position] for call in calls if position < len(call.inputs)]
         owner = self.owners.get(graph)
         return [] if owner is None else _of_body_formal(owner, graph, position)
-
-
-_CONTAINERS = ("If", "Loop", "Scan")
 
 
 def _of_container(node: ir.Node, index: int) -> list[ir.Value | None]:

@@ -32,10 +32,9 @@ _MOST_ROUNDS = 4
 def complete_types(model: ir.Model) -> Changes:
     """Declare type and shape of every tensor, as onnx's inference finds them, through function bodies too.
 
-    What is declared and not contradicted stays. A declaration that contradicts the nodes is corrected, that of an output too:
-    what an output computes follows from its nodes, and a runtime refuses the file otherwise; but where real numbers are
-    declared and quantised integers come, a Dequant is missing, and the declaration stays. Sizes that an output leaves open
-    stay open. Leaves: tensors of ops that nobody knows as they were declared.
+    A declaration that the nodes contradict is corrected, also of an output, since runtimes refuse the file otherwise. But
+    where an output is declared as real and holds quantised integers, a Dequant is missing, and the declaration stays. Sizes
+    that an output leaves open stay open. Leaves: all other declarations, and tensors of ops that nobody knows.
 
     Raises:
         GraphError: The nodes are not in order.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Float ops between DequantizeLinear and QuantizeLinear, and whether integers could go through them as they are.
 
-Quantising is monotonic: it never turns the order of two numbers round. So ops that move, repeat, choose or limit numbers do
+Quantising is monotonic: it never reverses the order of two numbers. So ops that move, repeat, choose or limit numbers do
 to the integers what they do to the floats, as long as all Q and DQ around them have one scale and one zero point.
 """
 
@@ -37,10 +37,11 @@ from linger.graph.qdq.qdq_node import (
     returns_every_integer,
 )
 
-_BYTE = 8
-_FIRST_OPSET = {_BYTE: dict.fromkeys((*MOVE, *MOVE_BYTES, "Concat", "Where"), 11) | dict.fromkeys(COMPARE, 12)}
-_FIRST_OPSET[4] = {}
-_FIRST_OPSET[16] = dict.fromkeys((*MOVE, "Concat"), 11)
+_FIRST_OPSET = {
+    4: {},
+    8: dict.fromkeys((*MOVE, *MOVE_BYTES, "Concat", "Where"), 11) | dict.fromkeys(COMPARE, 12),
+    16: dict.fromkeys((*MOVE, "Concat"), 11),
+}
 """By the width of the integers, the opset from which ONNX Runtime 1.31 has an op's CPU kernel, as measured (Relu as Clip).
 
 Left out: `Max` and `Min` of bytes, which ONNX Runtime 1.16 to 1.22 do not have, and Resize.
@@ -73,7 +74,7 @@ class Island:
         nodes: The float nodes, in the order of the graph.
         sources: The DQ nodes before them.
         sinks: The Q nodes behind them.
-        quantization: What all Q and DQ around have in common; None where they have nothing.
+        quantization: How all Q and DQ around quantise; None where they differ.
         obstacle: Why integers cannot go through as they are; empty where they can.
     """
 
@@ -121,8 +122,7 @@ def _listed(nodes: Iterable[ir.Node]) -> str:
 
 def _groups(graph: ir.Graph) -> list[list[ir.Node]]:
     """Moving nodes, grouped so that nodes that pass data to each other within the graph are in one group."""
-    members = {node: index for index, node in enumerate(graph) if is_moving(node)}
-    leader = dict(zip(members, members, strict=True))
+    leader = {node: node for node in graph if is_moving(node)}
 
     def lead(node: ir.Node) -> ir.Node:
         while leader[node] is not node:
@@ -130,13 +130,12 @@ def _groups(graph: ir.Graph) -> list[list[ir.Node]]:
             node = leader[node]
         return node
 
-    for node in members:
-        for index in data_inputs(node):
-            maker = _maker(node, index)
-            if maker is not None and maker in members:
+    for node in leader:
+        for maker in (_maker(node, index) for index in data_inputs(node)):
+            if maker is not None and maker in leader:
                 leader[lead(node)] = lead(maker)
     groups: dict[ir.Node, list[ir.Node]] = {}
-    for node in members:
+    for node in leader:
         groups.setdefault(lead(node), []).append(node)
     return list(groups.values())
 

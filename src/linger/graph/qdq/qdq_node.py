@@ -190,11 +190,16 @@ MOVE = (
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split", "Identity"),
     *("Gather", "GatherElements", "GatherND", "Expand", "Tile"),
 )
+"""Ops that move or repeat numbers."""
+
 MOVE_BYTES = ("DepthToSpace", "SpaceToDepth", "Pad")
+"""Ops that do so too, but for which ONNX Runtime has no kernel of 16 bits."""
+
 COMPARE = ("Relu", "Clip", "MaxPool", "ReduceMax", "ReduceMin")
+"""Ops that choose or limit numbers by comparing them."""
 
 DATA_INPUTS = {**dict.fromkeys((*MOVE, *MOVE_BYTES, *COMPARE), 1), "Concat": None, "Where": (1, 2)}
-"""Which inputs hold the numbers: the first, all (None), or those listed. Bounds and indices are no such inputs."""
+"""Which inputs hold the numbers: the first, all (None), or those listed. Bounds and indices are not among them."""
 
 
 def is_moving(node: ir.Node) -> bool:
@@ -211,7 +216,7 @@ def data_inputs(node: ir.Node) -> list[int]:
 
 
 def data_outputs(node: ir.Node) -> list[ir.Value]:
-    """The outputs that hold the numbers; the indices that MaxPool may give do not."""
+    """The outputs that hold the numbers: not the indices that MaxPool may give."""
     return list(node.outputs[:1] if node.op_type == "MaxPool" else node.outputs)
 
 
@@ -225,7 +230,7 @@ OTHER_NUMBERS = (
     "without it ONNX Runtime would choose other kernels for the ops around it, which round otherwise "
     "and may saturate on x64 CPUs without VNNI"
 )
-"""Why a repair is not made."""
+"""The reason for not making a repair, for messages."""
 
 
 class ByteFusing:
