@@ -1,6 +1,7 @@
 """What a user finds at the front door: few names, in the order of the pipeline, each with a sentence."""
 
 import ast
+import copy
 import importlib
 import inspect
 import re
@@ -117,14 +118,25 @@ def results(tmp_path_factory):
     from tests.support.models import small_net
 
     folder = tmp_path_factory.mktemp("results")
+    torch.save(torch.nn.Conv2d(3, 4, 3).state_dict(), folder / "weights.pt")
+    pair = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU()).eval()
     model, x = small_net()
+    quantised_pair = linger.init(copy.deepcopy(pair)).eval()
+    linger.restore()
+    with linger.calibration():
+        quantised_pair(x)
     net = folder / "net.onnx"
     linger.onnx.export(model, (x,), net)
     compared = linger.onnx.compare(model, net, (x,))
     with linger.onnx.operator("aten::asinh", to="Asinh") as operator:
         pass
-    torch.save(torch.nn.Conv2d(3, 4, 3).state_dict(), folder / "weights.pt")
     return {
+        "wb_analyse": linger.wb_analyse(folder / "weights.pt", None),
+        "advise": linger.advise(folder / "weights.pt"),
+        "coverage": linger.coverage(model),
+        "compare_layers": linger.compare_layers(pair, quantised_pair, x),
+        "sensitivity": linger.sensitivity(pair, [x]),
+        "convert_dialect": linger.convert_dialect(net, "linger", partial=True),
         "check": linger.check(net, "venus"),
         "repair": linger.repair(net),
         "record": next(iter(linger.record(model, (x,)))),
@@ -145,5 +157,6 @@ def results(tmp_path_factory):
 def test_a_result_is_shown_in_one_short_line(results):
     for name, result in results.items():
         assert re.fullmatch(r".{1,199}", repr(result)), name
+    assert repr(results["convert_dialect"]) == f"Conversion({results['convert_dialect'].summary()})"
     assert repr(results["Switches"]) == "Switches(add=False)"
     assert repr(results["onnx.compare"]) == "ModelComparison(1 output on 1 input, all within tolerance)"

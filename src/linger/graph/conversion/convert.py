@@ -30,9 +30,9 @@ _VERSIONS = {OLDER: DOMAIN_VERSION, NEWER: NEWER_VERSION}
 _PLANNERS: Mapping[str, Callable[[ir.Node, NodeRewriter], Plan]] = {OLDER: plan_older, NEWER: plan_newer}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Conversion:
-    """What a conversion did.
+    """A converted model, with every change and what could not be converted.
 
     Attributes:
         model: The converted model.
@@ -55,6 +55,9 @@ class Conversion:
         """The result in one sentence."""
         left = sum(finding.severity == ERROR for finding in self.findings)
         return f"{len(self.changes)} nodes converted, {left} left as they are."
+
+    def __repr__(self) -> str:
+        return f"Conversion({self.summary()})"
 
 
 def convert_dialect(
