@@ -14,8 +14,7 @@ from onnx.reference.op_run import OpRun
 
 from linger.dialect import DOMAIN, Op, ops
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, is_dialect_domain, op_of
-from linger.graph.core.order import callees_first
-from linger.graph.core.walking import all_nodes, graphs_in
+from linger.graph.core.walking import all_nodes, callees_first, graphs_in
 from linger.graph.files.model_io import ModelLike, copied, exchange, in_memory, load, load_own
 from linger.graph.files.soundness import require_bounded
 from linger.graph.forms.normal_form import bring_to_normal_form

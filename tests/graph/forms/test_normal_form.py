@@ -30,6 +30,13 @@ def test_integer_standard_ops_are_adopted_and_float_ones_are_not():
     assert len(bring_to_normal_form(made)) == 0  # idempotent
 
 
+def test_all_unknown_ops_are_named():
+    with pytest.raises(
+        UnsupportedError, match=r"no op for iqBar, iqFoo \(nodes p \(iqFoo\), q \(iqBar\)\).*Update linger"
+    ):
+        bring_to_normal_form(model("[p] a = thinker.iqFoo(q) [q] r = thinker.iqBar(a)"))
+
+
 def test_file_without_dialect_nodes_is_left_alone():
     text = """<ir_version: 8, opset_import: ["": 12]> g (int8[2] x) => (int8[2] y) { y = Relu(x) }"""
     made = ir.from_proto(onnx.parser.parse_model(text))

@@ -9,9 +9,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from linger.dialect import DOMAIN, Op, find_op, is_known, ops
-from linger.errors import GraphError, UnsupportedError, UsageError, listing, printable
-from linger.graph.core.walking import all_nodes
+from linger.dialect import DOMAIN, Op, find_op
+from linger.errors import GraphError, UsageError, listing, printable
 from linger.numeric.onnx.writer import ATTRIBUTE_TYPES
 
 _WIDEST = 32
@@ -76,18 +75,6 @@ def _problem(attribute: ir.Attr, op: Op, known: Mapping[str, str]) -> str | None
     if attribute.name.endswith("bits") and not 1 < attribute.value <= _WIDEST:
         return f"{attribute.name} = {attribute.value} is no width, which is 2 to {_WIDEST}"
     return None
-
-
-def require_known_ops(model: ir.Model) -> None:
-    """Refuse a model with dialect nodes that linger has no op for, naming all of them."""
-    known = ops()
-    unknown = [n for n in all_nodes(model) if is_dialect(n) and not is_known(n.op_type)]
-    if unknown:
-        raise UnsupportedError(
-            f"linger has no op for {listing(sorted({n.op_type for n in unknown}))} "
-            f"(nodes {listing(describe(n) for n in unknown)}). Known ops: {listing(known, limit=99)}. "
-            "Update linger, or keep these layers in float."
-        )
 
 
 def opset_of(model: ir.Model) -> int:

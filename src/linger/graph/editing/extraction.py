@@ -13,9 +13,8 @@ import onnx_ir as ir
 from linger.errors import GraphError, LingerError, UsageError, listing
 from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.dialects import is_newer
-from linger.graph.core.order import called_functions
 from linger.graph.core.replace_value import learn_type
-from linger.graph.core.walking import all_nodes, defined_in, inputs_within, nodes_within
+from linger.graph.core.walking import all_nodes, called_functions, defined_in, inputs_within, nodes_within
 from linger.graph.editing.search import Scopes, TensorLike
 from linger.graph.files.model_io import copied, own_types
 from linger.graph.forms.attach_functions import attach_functions

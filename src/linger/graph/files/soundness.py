@@ -23,8 +23,7 @@ from onnx.defs import OpSchema
 
 from linger.errors import GraphError, listing
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.order import Functions, find_circle
-from linger.graph.core.walking import all_graphs, graphs_in, makers
+from linger.graph.core.walking import Functions, all_graphs, find_circle, graphs_in, makers
 
 DEEPEST = 32
 """How many graphs may lie inside each other. Protobuf reads no file with more: it stops at 100 messages, and a level takes three."""

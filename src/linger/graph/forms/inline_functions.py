@@ -14,9 +14,18 @@ from linger.errors import GraphError
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe, is_dialect_domain
 from linger.graph.core.names import Names
-from linger.graph.core.order import Functions, called_functions, callees, callees_first
 from linger.graph.core.replace_value import ValueReplacer
-from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes, defined_in, nodes_within
+from linger.graph.core.walking import (
+    Functions,
+    GraphPlace,
+    all_graphs,
+    all_nodes,
+    called_functions,
+    callees,
+    callees_first,
+    defined_in,
+    nodes_within,
+)
 
 _MOST_NODES = 2_000_000
 """Functions that call functions can grow without limit; a model beyond this could not be used."""

@@ -14,12 +14,12 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.dialect import DOMAIN, Op, ops
+from linger.dialect import DOMAIN, Op, is_known, ops
 from linger.errors import GraphError, UnsupportedError, UsageError, listing
 from linger.graph.conversion.convert import convert_nodes, has_nodes_of
 from linger.graph.conversion.node_rewriter import content_of
 from linger.graph.core.changes import Changes
-from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of, require_known_ops
+from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
 from linger.graph.core.dialects import NEWER, OLDER, unknown_arithmetic
 from linger.graph.core.tensor_types import INTEGERS, infer_element_types
 from linger.graph.core.walking import all_nodes
@@ -37,7 +37,7 @@ def bring_to_normal_form(model: ir.Model) -> Changes:
         UnsupportedError: Nodes without an op, or with settings that have no agreed meaning.
     """
     changes = convert_nodes(model, OLDER)[0] if has_nodes_of(model, NEWER) else Changes()
-    require_known_ops(model)
+    _require_known_ops(model)
     model.graph.sort()
     infer_element_types(model.graph)
     _adopt_standard_integer_ops(model, changes)
@@ -47,6 +47,18 @@ def bring_to_normal_form(model: ir.Model) -> Changes:
         require_settings(node, op)
         _complete_inputs(model, node, op, changes)
     return changes
+
+
+def _require_known_ops(model: ir.Model) -> None:
+    """Refuse a model with dialect nodes that linger has no op for, naming all of them."""
+    known = ops()
+    unknown = [n for n in all_nodes(model) if is_dialect(n) and not is_known(n.op_type)]
+    if unknown:
+        raise UnsupportedError(
+            f"linger has no op for {listing(sorted({n.op_type for n in unknown}))} "
+            f"(nodes {listing(describe(n) for n in unknown)}). Known ops: {listing(known, limit=99)}. "
+            "Update linger, or keep these layers in float."
+        )
 
 
 def require_settings(node: ir.Node, op: Op) -> None:

@@ -15,10 +15,9 @@ from linger.errors import GraphError, LingerError
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import is_dialect_domain
 from linger.graph.core.dialects import is_quantising
-from linger.graph.core.order import in_order
 from linger.graph.core.schema import OLDEST_OPSET, takes
 from linger.graph.core.tensor_types import INTEGERS, infer_element_types, type_of
-from linger.graph.core.walking import all_graphs, all_nodes, defined_in, graphs_in, named_graphs
+from linger.graph.core.walking import all_graphs, all_nodes, defined_in, graphs_in, in_order, named_graphs
 from linger.graph.facts.flow import Flow
 from linger.graph.facts.propagation import Propagation, propagate
 from linger.graph.files.model_io import INLINE_BYTES, exchanged

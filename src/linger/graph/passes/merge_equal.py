@@ -9,11 +9,10 @@ import onnx_ir as ir
 
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.order import in_order
 from linger.graph.core.replace_value import ValueReplacer
 from linger.graph.core.tensor_content import attributes_key, tensor_key
 from linger.graph.core.unused import Effects
-from linger.graph.core.walking import all_graphs
+from linger.graph.core.walking import all_graphs, in_order
 from linger.graph.qdq.qdq_node import ByteFusing, is_qdq_parameter
 
 

@@ -10,9 +10,8 @@ import onnx_ir as ir
 from linger.errors import listing
 from linger.graph.core.changes import Changes
 from linger.graph.core.names import Names
-from linger.graph.core.order import in_order
 from linger.graph.core.unused import is_used
-from linger.graph.core.walking import GraphPlace, all_graphs, defined_in
+from linger.graph.core.walking import GraphPlace, all_graphs, defined_in, in_order
 
 _SHOWN = 3
 """New names that a change lists."""

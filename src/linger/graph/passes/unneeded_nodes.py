@@ -10,10 +10,9 @@ import onnx_ir as ir
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.finding import NOTE, Finding
-from linger.graph.core.order import called_functions
 from linger.graph.core.replace_value import ValueReplacer
 from linger.graph.core.unused import is_used, needed_nodes, remove_nodes, with_makers
-from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes, makers
+from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes, called_functions, makers
 from linger.graph.qdq.qdq_node import OTHER_NUMBERS, ByteFusing
 
 _BY_HAND = "Remove it by hand and compare the numbers, or leave it."
