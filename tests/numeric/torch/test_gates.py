@@ -8,6 +8,7 @@ from linger.numeric.torch.gates import (
     REACH,
     SIGMOID_START,
     Formats,
+    Weights,
     curves,
     gate_rows,
     is_limit_needed,
@@ -103,7 +104,7 @@ def prepared(*, b_hh=0.0, b_ih=0.0, q_hw=7, **settings):
     x, w = torch.ones(1, 1, 1), torch.full((1, 4, 1), 0.5)
     formats = Formats(32.0, 128.0, (128.0,), (2.0**q_hw,))
     biases = (torch.full((1, 4), value, dtype=torch.float64) for value in (b_ih, b_hh))
-    return prepare_gates(x, w, w, *biases, Timeline.of(x, None), formats, "ssts", **settings)
+    return prepare_gates(x, Weights(w, w, *biases), Timeline.of(x, None), formats, "ssts", **settings)
 
 
 @pytest.mark.parametrize(

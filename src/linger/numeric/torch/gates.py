@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -59,6 +60,19 @@ class Formats:
     def is_on_device(self) -> bool:
         """Whether the scales stay on a device and are not read back."""
         return isinstance(self.scale_h, Tensor)
+
+
+class Weights(NamedTuple):
+    """The parameters of a recurrent layer as real values, one entry per direction; rows are the gates in the op's order."""
+
+    w_ih: Tensor
+    """[D, rows, I], multiples of 1/scale_iw."""
+    w_hh: Tensor
+    """[D, rows, H], multiples of 1/scale_hw."""
+    b_ih: Tensor | None
+    """[D, rows], multiples of 1/(scale_i·scale_iw)."""
+    b_hh: Tensor | None
+    """[D, rows], multiples of 1/(scale_h·scale_hw)."""
 
 
 @cache
@@ -226,10 +240,7 @@ class Gates:
 
 def prepare_gates(
     x: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None,
-    b_hh: Tensor | None,
+    weights: Weights,
     timeline: Timeline,
     formats: Formats,
     kinds: str,
@@ -244,10 +255,7 @@ def prepare_gates(
 
     Args:
         x: [T, B, I].
-        w_ih: [D, rows, I].
-        w_hh: [D, rows, H].
-        b_ih: [D, rows].
-        b_hh: [D, rows].
+        weights: Of both products.
         timeline: Of x.
         formats: Scales and widths.
         kinds: Of the gates, as `gate_rows` takes them.
@@ -255,8 +263,9 @@ def prepare_gates(
         is_state_exact: Whether float32 holds what the cell makes of the gates.
     """
     if formats.is_on_device:
-        return _prepare_on_device(x, w_ih, w_hh, b_ih, b_hh, timeline, formats, kinds)
+        return _prepare_on_device(x, weights, timeline, formats, kinds)
     scale_h = formats.scale_h
+    w_ih, w_hh, b_ih, b_hh = weights
     inputs = plan_projection(w_ih, b_ih, scale=formats.scale_i, scales_w=formats.scale_iw, bits=formats.data_bits)
     states = plan_projection(
         w_hh, b_hh, scale=scale_h, scales_w=formats.scale_hw, bits=formats.o_bits, carried_scale=scale_h
@@ -285,17 +294,9 @@ def _items(x: Tensor, timeline: Timeline, weight: Tensor) -> Tensor:
     return timeline.by_direction(x, len(weight)).flatten(1, 2).to(weight.dtype)
 
 
-def _prepare_on_device(
-    x: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None,
-    b_hh: Tensor | None,
-    timeline: Timeline,
-    formats: Formats,
-    kinds: str,
-) -> Gates:
+def _prepare_on_device(x: Tensor, weights: Weights, timeline: Timeline, formats: Formats, kinds: str) -> Gates:
     """`prepare_gates` where the scales are on a device: one floor for each part, in float64."""
+    w_ih, w_hh, b_ih, b_hh = weights
     rows = gate_rows(kinds, w_hh.shape[2], torch.float64, x.device)
     weight, addend = _project_on_device(w_ih, b_ih, formats.scale_i, formats.scale_iw, 1.0, formats.data_bits, formats)
     total = torch.bmm(_items(x, timeline, weight), weight).double().add_(addend)

@@ -23,6 +23,7 @@ from linger.numeric.torch.gates import (
     SIGMOID_START,
     Formats,
     Gates,
+    Weights,
     add_scaled,
     curves_at,
     is_limit_needed,
@@ -102,7 +103,7 @@ def run(
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         return Result(*_GRU.apply(*tensors, lengths, formats, wants_reach))
     timeline = Timeline.of(x, lengths)
-    trace = _loop(*tensors, timeline, formats, is_kept=wants_reach)
+    trace = _loop(x, h0, Weights(w_ih, w_hh, b_ih, b_hh), timeline, formats, is_kept=wants_reach)
     values = _look_up(trace, formats) if wants_reach else None
     return _result(trace, values, timeline, formats, x.dtype)
 
@@ -119,22 +120,13 @@ def _is_state_exact(formats: Formats) -> bool:
 
 
 def _loop(
-    x: Tensor,
-    h0: Tensor | None,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None,
-    b_hh: Tensor | None,
-    timeline: Timeline,
-    formats: Formats,
-    *,
-    is_kept: bool,
+    x: Tensor, h0: Tensor | None, weights: Weights, timeline: Timeline, formats: Formats, *, is_kept: bool
 ) -> _Trace:
     """All steps, without gradients. Views cost as much as arithmetic here, so few are taken, and none in the loop."""
     scale_h, steps, batch = formats.scale_h, timeline.steps, timeline.batch
-    directions, _, hidden = w_hh.shape
+    directions, _, hidden = weights.w_hh.shape
     gates = prepare_gates(
-        *(x, w_ih, w_hh, b_ih, b_hh, timeline, formats, _GATES),
+        *(x, weights, timeline, formats, _GATES),
         is_hidden_multiplied=True,
         is_state_exact=_is_state_exact(formats),
     )
@@ -241,7 +233,7 @@ class _GRU(torch.autograd.Function):
         wants_reach: bool,
     ) -> Any:
         timeline = Timeline.of(x, lengths)
-        trace = _loop(x, h0, w_ih, w_hh, b_ih, b_hh, timeline, formats, is_kept=True)
+        trace = _loop(x, h0, Weights(w_ih, w_hh, b_ih, b_hh), timeline, formats, is_kept=True)
         values = _look_up(trace, formats)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, w_ih, w_hh, *trace, *values)

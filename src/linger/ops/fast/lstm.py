@@ -21,6 +21,7 @@ from linger.numeric.torch.gates import (
     Q11,
     REACH,
     Formats,
+    Weights,
     curves,
     is_limit_needed,
     per_step,
@@ -102,7 +103,7 @@ def run(
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         return Result(*_LSTM.apply(*tensors, lengths, formats, wants_reach))
     timeline = Timeline.of(x, lengths)
-    trace = _loop(*tensors, timeline, formats, is_kept=wants_reach)
+    trace = _loop(x, h0, c0, Weights(w_ih, w_hh, b_ih, b_hh), timeline, formats, is_kept=wants_reach)
     values = _look_up(trace) if wants_reach else None
     return _result(trace, values, timeline, formats, x.dtype)
 
@@ -111,10 +112,7 @@ def _loop(
     x: Tensor,
     h0: Tensor | None,
     c0: Tensor | None,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None,
-    b_hh: Tensor | None,
+    weights: Weights,
     timeline: Timeline,
     formats: Formats,
     *,
@@ -122,8 +120,8 @@ def _loop(
 ) -> _Trace:
     """All steps, without gradients. Views cost as much as arithmetic here, so few are taken, and none in the loop."""
     scale_h, steps, batch = formats.scale_h, timeline.steps, timeline.batch
-    directions, _, hidden = w_hh.shape
-    gates = prepare_gates(x, w_ih, w_hh, b_ih, b_hh, timeline, formats, _GATES)
+    directions, _, hidden = weights.w_hh.shape
+    gates = prepare_gates(x, weights, timeline, formats, _GATES)
     addend, rows, dtype = gates.addend, gates.rows, gates.parts.dtype
     parts = gates.parts.add_(addend.unsqueeze(1)) if gates.is_one_floor else gates.parts
     table, inner_table = curves(Q7, dtype, x.device), _wide_tanh(dtype, x.device)
@@ -219,7 +217,7 @@ class _LSTM(torch.autograd.Function):
         wants_reach: bool,
     ) -> Any:
         timeline = Timeline.of(x, lengths)
-        trace = _loop(x, h0, c0, w_ih, w_hh, b_ih, b_hh, timeline, formats, is_kept=True)
+        trace = _loop(x, h0, c0, Weights(w_ih, w_hh, b_ih, b_hh), timeline, formats, is_kept=True)
         values = _look_up(trace)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, w_ih, w_hh, *trace, *values)
