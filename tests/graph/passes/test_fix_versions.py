@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.passes.fix_versions import fix_versions
+from linger.graph.passes.well_formed import fix_versions
 from tests.support.onnx_text import parse
 from tests.support.passes import applied, computed, parsed
 

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from linger.graph.passes.order_and_names import name_nodes
+from linger.graph.passes.well_formed import name_nodes
 from tests.support.onnx_text import parse, printed
 from tests.support.passes import applied, body_of, computed, parsed
 

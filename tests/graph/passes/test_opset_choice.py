@@ -4,7 +4,7 @@ import onnx
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.passes.fix_versions import lowest_opset
+from linger.graph.passes.well_formed import lowest_opset
 from tests.support.onnx_text import parse
 
 

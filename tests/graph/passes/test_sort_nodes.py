@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.passes.order_and_names import sort_nodes
+from linger.graph.passes.well_formed import sort_nodes
 from tests.support.onnx_text import parse, printed, run
 from tests.support.passes import applied, body_of, parsed
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from linger.checks.repair_rules import RULES
-from linger.graph.passes.order_and_names import sort_nodes
+from linger.graph.passes.well_formed import sort_nodes
 from linger.graph.qdq.qdq_node import ByteFusing, is_between_pair
 from tests.support.kernels import LEVELS, kernels
 from tests.support.onnx_text import parse

@@ -4,6 +4,8 @@
 `output_types` is the one rule: it gives the element types of a node's outputs from those of its inputs. `infer_element_types`
 applies it to a whole graph, and `linger.graph.facts` asks it for nodes that do not touch quantised numbers.
 `infer_outputs` adds shapes, which onnx itself infers.
+
+Types as text are in the notation of ONNX text: `float[n,3]`, `int8[]` (any rank), `bool` (a scalar).
 """
 
 from __future__ import annotations
