@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from torch import nn
 
@@ -21,67 +22,31 @@ from linger.files import made_folder
 from linger.onnx.exporter.export import redirect
 from linger.progress import progress
 from linger.quantization.setup import initialize
-from linger.quantization.setup.marking import QuantMode
 from linger.reporting import plots
-from linger.settings import Switches
 
 if TYPE_CHECKING:
     from linger.quantization.diagnosis.layer_comparison import LayerComparison
     from linger.quantization.diagnosis.sensitivity import Sensitivity
 
 
-def init(
-    model: nn.Module,
-    config_file: Any = None,
-    disable_module: Iterable[type[nn.Module]] | None = None,
-    disable_submodel: Iterable[str] | None = None,
-    *,
-    quant_modules: Sequence[type[nn.Module]] | None = None,
-    parameter_bits: int = 8,
-    mode: QuantMode = QuantMode.QValue,
-    target: str | None = None,
-    switches: Switches | None = None,
-) -> nn.Module:
-    """Replace every supported layer by its quantised form, keeping the weights, and return the model.
+_Arguments = ParamSpec("_Arguments")
 
-    As documented, `torch.onnx.export` is `linger.onnx.export` from then on; `linger.restore()` undoes that.
 
-    Args:
-        model: The float model, as it is or after `trace_layers` and `normalize_layers`, whose limits the integers
-            keep. Changed in place.
-        config_file: Reserved for settings files; must be None.
-        disable_module: Layer types that stay float.
-        disable_submodel: Dotted names of parts that stay float, with everything inside; `*` at the end matches any.
-        quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for, but
-            embeddings, which must be named, here or to `quant_module`. A fused pair counts as its convolution too.
-        parameter_bits: Width of the weights.
-        mode: `QuantMode.QValue`: scales are powers of two.
-        target: The chip whose arithmetic is simulated ("venus", "arcs", "venusA"), and whose limits an export keeps.
-            None: that of venus, without limits.
-        switches: Which functions stay float, for this model alone; None: as the setters (`SetIQTensorAdd`, …) say now.
+def _with_redirect(quantise: Callable[_Arguments, nn.Module]) -> Callable[_Arguments, nn.Module]:
+    @wraps(quantise, assigned=("__name__", "__qualname__", "__doc__"))  # it lives here
+    def init(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> nn.Module:
+        made = quantise(*args, **kwargs)
+        redirect()
+        nothing = initialize.why_nothing(made)
+        if nothing is not None:
+            warnings.warn(nothing, stacklevel=2)
+        return made
 
-    Raises:
-        UsageError: An unsupported type, a width that does not exist, a name that matches nothing, an unknown chip, a
-            second init, a module of torch.jit.
+    return init
 
-    Warns where no layer was replaced.
-    """
-    made = initialize.init(
-        model,
-        config_file,
-        disable_module,
-        disable_submodel,
-        quant_modules=quant_modules,
-        parameter_bits=parameter_bits,
-        mode=mode,
-        target=target,
-        switches=switches,
-    )
-    redirect()
-    nothing = initialize.why_nothing(made)
-    if nothing is not None:
-        warnings.warn(nothing, stacklevel=2)
-    return made
+
+init = _with_redirect(initialize.init)
+"""`linger.init`: exports are redirected too, and a model in which nothing was replaced gets a warning."""
 
 
 def plot_tensors(

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from linger.analysis.blocks import is_floating
-from linger.analysis.safetensors_file import SafetensorsFile
+from linger.analysis.checkpoint import SafetensorsFile
 from linger.analysis.values import TensorValues
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from linger.analysis import safetensors_file
+from linger.analysis import checkpoint
+from linger.analysis.checkpoint import SafetensorsFile, natural_order
 from linger.analysis.magnitudes import BLOCK, measure
-from linger.analysis.safetensors_file import SafetensorsFile, natural_order
 from linger.analysis.values import TensorValues
 from linger.errors import UsageError
 from tests.support.checkpoint_files import NAMES, write_safetensors
@@ -31,7 +31,7 @@ def some(dtype):
 
 
 def test_types_are_those_of_the_test():
-    assert {name: dtype for dtype, name in NAMES.items()} == safetensors_file._TYPES
+    assert {name: dtype for dtype, name in NAMES.items()} == checkpoint._TYPES
 
 
 @pytest.mark.parametrize("dtype", NAMES, ids=NAMES.get)
@@ -151,7 +151,7 @@ def covers(ranges, start, stop):
 
 
 def test_pages_behind_the_reader_are_given_back_in_every_pass(tmp_path, dropped, monkeypatch):
-    monkeypatch.setattr(safetensors_file, "_DROP_AFTER", 2 * BLOCK * 4)
+    monkeypatch.setattr(checkpoint, "_DROP_AFTER", 2 * BLOCK * 4)
     tensor = torch.arange(7 * BLOCK + 5, dtype=torch.float32).flip(0)
     save_file({"a": torch.ones(1000), "w": tensor, "z": torch.ones(9)}, tmp_path / "w.safetensors")
     file = SafetensorsFile(tmp_path / "w.safetensors")

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from linger.constraint.fusion import FusionReport
-from linger.constraint.tracing import trace_layers
+from linger.constraint.tracing import FusionReport, trace_layers
 from tests.support.wired import Wired, picture
 
 

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_sequence
 from linger.constraint.marks import Widths
 from linger.errors import UsageError
 from linger.quantization.diagnosis.noise_bench import LayerFacts, Trial
-from linger.quantization.diagnosis.sensitivity_file import Measurements, fingerprint, open_measurements
+from linger.quantization.diagnosis.sensitivity import Measurements, fingerprint, open_measurements
 from linger.quantization.diagnosis.signal_noise import SignalNoise
 from tests.support.odd_targets import Pipe
 

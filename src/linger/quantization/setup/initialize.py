@@ -74,7 +74,27 @@ def init(
 ) -> nn.Module:
     """Replace every supported layer by its quantised form, keeping the weights, and return the model.
 
-    The arguments are those of `linger.init`, which also redirects `torch.onnx.export`.
+    As documented, after `linger.init` `torch.onnx.export` is `linger.onnx.export`; `linger.restore()` undoes that.
+
+    Args:
+        model: The float model, as it is or after `trace_layers` and `normalize_layers`, whose limits the integers
+            keep. Changed in place.
+        config_file: Reserved for settings files; must be None.
+        disable_module: Layer types that stay float.
+        disable_submodel: Dotted names of parts that stay float, with everything inside; `*` at the end matches any.
+        quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for, but
+            embeddings, which must be named, here or to `quant_module`. A fused pair counts as its convolution too.
+        parameter_bits: Width of the weights.
+        mode: `QuantMode.QValue`: scales are powers of two.
+        target: The chip whose arithmetic is simulated ("venus", "arcs", "venusA"), and whose limits an export keeps.
+            None: that of venus, without limits.
+        switches: Which functions stay float, for this model alone; None: as the setters (`SetIQTensorAdd`, …) say now.
+
+    Raises:
+        UsageError: An unsupported type, a width that does not exist, a name that matches nothing, an unknown chip, a
+            second init, a module of torch.jit.
+
+    Warns where no layer was replaced.
     """
     if config_file is not None:
         raise UsageError(
