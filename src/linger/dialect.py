@@ -317,6 +317,10 @@ class Op(_Properties):
         """Whether its nodes may have an attribute of this name."""
         return any(attribute.name == name for attribute in self.attributes) or self.is_variadic_attribute(name)
 
+    def default(self, name: str | None) -> Any:
+        """The value of an attribute that a node leaves out; None where it must not."""
+        return next((attribute.default for attribute in self.attributes if attribute.name == name), None)
+
     def output_channels(self, weight: Sequence[int], group: int) -> int:
         """The channels of the output, by the shape of the weight."""
         return weight[1] * group if self.is_transposed else weight[0]

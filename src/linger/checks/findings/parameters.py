@@ -17,6 +17,7 @@ from linger.dialect import Op, is_known
 from linger.graph.core import check_rules as rules
 from linger.graph.core.dialect_node import is_dialect, op_of
 from linger.graph.core.finding import Finding
+from linger.graph.core.tensor_content import constant_tensor
 from linger.graph.core.tensor_types import INTEGERS
 from linger.numeric.fixed import limits
 from linger.numeric.onnx.writer import integer_type
@@ -92,19 +93,6 @@ def _node_findings(place: NodePlace, op: Op, widths: dict[str, int], seen: Seen)
 def _constant(value: ir.Value | None) -> _Parameter | None:
     tensor = constant_tensor(value)
     return None if value is None or tensor is None else _Parameter(value, tensor)
-
-
-def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The content of a tensor that never changes: an initializer, or the result of a Constant node."""
-    if value is None:
-        return None
-    producer = value.producer()
-    if producer is None:
-        return value.const_value
-    content = producer.attributes.get("value") if producer.op_type == "Constant" and not producer.domain else None
-    if content is None or content.type != ir.AttributeType.TENSOR or content.is_ref():
-        return None
-    return content.as_tensor()
 
 
 def _weight_problems(

@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.checks.findings.node_places import CheckedModel
-from linger.checks.findings.parameters import constant_tensor
 from linger.graph.core import check_rules as rules
 from linger.graph.core.finding import WARNING, Finding
+from linger.graph.core.tensor_content import constant_tensor
 from linger.graph.qdq.qdq_node import DEQUANTIZE, QUANTIZE, constant, is_between_pair, is_qdq, quantization_of
 from linger.numeric.fixed import is_power_of_two
 

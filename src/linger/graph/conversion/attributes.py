@@ -196,16 +196,11 @@ def width_of(value: ir.Value | None) -> int:
 
 def _stated_width(node: ir.Node) -> int | None:
     """The width of a node's first output, where an attribute or its default states it."""
-    if is_newer(node):
-        newer = NEWER_OPS.get(node.op_type)
-        name = None if newer is None or newer.result is None else newer.result.bits
-        default = None
-    elif is_dialect(node) and is_known(node.op_type):
+    newer = NEWER_OPS.get(node.op_type) if is_newer(node) else None
+    name, default = newer.result.bits if newer is not None and newer.result is not None else None, None
+    if is_dialect(node) and is_known(node.op_type):
         op = find_op(node.op_type)
-        name = op.output_bits
-        default = next((a.default for a in op.attributes if a.name == name), None)
-    else:
-        return None
+        name, default = op.output_bits, op.default(op.output_bits)
     given = node.attributes.get(str(name))
     bits = default if given is None or given.is_ref() else given.value
     return bits if isinstance(bits, int) else None

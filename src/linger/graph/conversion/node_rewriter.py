@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a node that is converted stands: new nodes and constants around it, other inputs, what is known of its tensors."""
+"""What the conversion of a node edits: the nodes and constants around it, its type, its inputs; and facts of its tensors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.graph.core.names import Names
+from linger.graph.core.tensor_content import constant_tensor
 from linger.graph.core.unused import drop_unused
 
 AXES_ARE_AN_INPUT = 13
@@ -19,7 +20,7 @@ AXES_ARE_AN_INPUT = 13
 
 
 class NodeRewriter:
-    """The graph or the function that nodes stand in: free names, constants, widths, new nodes around a node."""
+    """Edits around the nodes of one graph, or of one function: new nodes, constants, free names; and widths of tensors."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class NodeRewriter:
         return made.outputs[0]
 
     def squeeze_behind(self, node: ir.Node, axes: Sequence[int]) -> None:
-        """Put a Squeeze behind a node: its output takes over name, type and users of the node's first output."""
+        """Put a Squeeze behind a node: its output gets the name, the type and the users of the node's first output."""
         old, graph = node.outputs[0], _graph(node)
         made = self._axes_node(node, "Squeeze", old, axes)
         graph.insert_after(node, made)
@@ -145,16 +146,9 @@ def replace_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
 
 
 def content_of(value: ir.Value | None) -> NDArray[Any] | None:
-    """What a tensor always holds: an initializer's or a Constant's content; None where it is computed."""
-    if value is None:
-        return None
-    node = value.producer()
-    if node is None:
-        return None if value.const_value is None else value.const_value.numpy()
-    held = node.attributes.get("value") if node.op_type == "Constant" and not node.domain else None
-    if held is None or held.type != ir.AttributeType.TENSOR or held.is_ref():
-        return None
-    return held.as_tensor().numpy()
+    """The array that a tensor always is; None where it is computed."""
+    tensor = constant_tensor(value)
+    return None if tensor is None else tensor.numpy()
 
 
 def axes_of(value: ir.Value | None) -> int | None:

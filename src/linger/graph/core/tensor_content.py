@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tensors and attributes hold, as keys: equal keys, equal content, bit for bit."""
+"""What tensors and attributes hold: the content of constants, and keys that are equal where contents are, bit for bit."""
 
 from __future__ import annotations
 
@@ -11,6 +11,19 @@ import onnx_ir as ir
 
 _COMPARED_WHOLE = 256
 """Bytes up to which the key is the content itself; beyond it is a hash."""
+
+
+def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The content of a tensor that never changes: an initializer, or the result of a Constant node."""
+    if value is None:
+        return None
+    producer = value.producer()
+    if producer is None:
+        return value.const_value
+    content = producer.attributes.get("value") if producer.op_type == "Constant" and not producer.domain else None
+    if content is None or content.type != ir.AttributeType.TENSOR or content.is_ref():
+        return None
+    return content.as_tensor()
 
 
 def tensor_key(tensor: ir.TensorProtocol) -> Hashable:
