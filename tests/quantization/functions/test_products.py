@@ -316,7 +316,7 @@ def test_widths_of_a_marked_module():
     model = quantise(model, noise(4, 4))
     result = model(noise(4, 4))
     assert result.bits == 16
-    frozen = next(iter(model.__dict__["_linger_runtime"].parameters.values()))[1]
+    frozen = next(iter(model.__dict__["_linger_runtime"].last_pass.values()))[1]
     assert int(frozen.weight_integers.abs().max()) <= 8
 
 

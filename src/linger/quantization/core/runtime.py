@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_map
 
 from linger.constraint.marks import QUANTIZATION, Widths
 from linger.dialect import Op
+from linger.errors import UsageError
 from linger.quantization.core.calibrate import CALIBRATION
 from linger.quantization.core.frozen import Frozen
 from linger.settings import Switches
@@ -175,7 +176,7 @@ class _Pass(threading.local):
         self.state_memory: dict[int, Any] | None = None
 
 
-_FRESH: dict[str, Any] = {"observers": [], "parameters": {}, "constants": {}, "facts": {}}
+_FRESH: dict[str, Any] = {"observers": [], "last_pass": {}}
 """What a copy of a model begins with."""
 
 
@@ -187,6 +188,7 @@ class Runtime:
         dispatch: Runs the torch functions that meet this model's tensors.
         target: The chip whose arithmetic is simulated.
         reasons: Why modules stay float, by their path.
+        last_pass: What the last pass with values has found under the names of its ops; `recall` gives it to a trace.
         has_open_sizes: Whether a file is written, or proven, that leaves sizes of pictures open: what depends on one is
             computed from it.
         make_unpacking: Makes the mode that keeps packed sequences padded in exports, where a model has quantised
@@ -204,9 +206,7 @@ class Runtime:
     layers: list[Scaled] = field(default_factory=list)
     products: ProductPolicy | None = None
     reasons: dict[str, str] = field(default_factory=dict)
-    parameters: dict[str, tuple[float, Frozen]] = field(default_factory=dict)
-    constants: dict[str, tuple[float, Tensor]] = field(default_factory=dict)
-    facts: dict[str, bool] = field(default_factory=dict)
+    last_pass: dict[str, Any] = field(default_factory=dict)
     make_edge: Callable[[Runtime], AbstractContextManager[Any]] | None = None
     is_thorough: bool = False
     has_open_sizes: bool = False
@@ -341,6 +341,16 @@ class Runtime:
     def is_tracing(self) -> bool:
         """Whether a file or a program of torch.export is being written, so that no value may be looked at."""
         return self.emitter is not None or is_exporting()
+
+    def recall(self, name: str) -> Any:
+        """What the pass before a trace, which must neither see values nor how integers are made, has kept.
+
+        Raises:
+            UsageError: There was no such pass.
+        """
+        if name not in self.last_pass:
+            raise UsageError(RUN_FIRST)
+        return self.last_pass[name]
 
     def record(self, name: str, x: Quantized, op: Op, operands: Operands, attributes: Mapping[str, Any]) -> None:
         """Give a computed tensor, and what it was computed from, to the recorder and the observers."""

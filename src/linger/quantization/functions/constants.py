@@ -23,8 +23,7 @@ from linger.numeric.torch.scale import Scale, scale_for_range
 from linger.quantization.core.calibrate import is_calibrating
 from linger.quantization.core.frozen import kept
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import RUN_FIRST, Runtime
-from linger.quantization.functions.functional_layer import Kept
+from linger.quantization.core.runtime import Runtime
 
 CONSTANT_BITS = 8
 PARAMETER_BITS = 16
@@ -81,7 +80,9 @@ def as_constant(value: Tensor, runtime: Runtime) -> QTensor | None:
         return None
     name = runtime.unique_name(frame.path, "constant")
     if runtime.is_tracing:
-        return _traced_constant(name, value, runtime)
+        scale, integers = runtime.recall(name)
+        content = integers if runtime.emitter is not None else integers.float() * (1.0 / scale)
+        return QTensor(_expanded(content, value), scale, CONSTANT_BITS, runtime)
     base = _unexpanded(value)
     stays_there = frame.module.training or is_calibrating()
     largest = largest_magnitude(base) if stays_there else max_abs(base)
@@ -90,17 +91,8 @@ def as_constant(value: Tensor, runtime: Runtime) -> QTensor | None:
     scale = scale_for_range(largest, CONSTANT_BITS)
     rounded = fake_quantize(base.float(), scale, CONSTANT_BITS, can_saturate=False)
     with kept():
-        runtime.constants[name] = (scale, (rounded.detach() * scale).to(integer_type(CONSTANT_BITS)))
+        runtime.last_pass[name] = (scale, (rounded.detach() * scale).to(integer_type(CONSTANT_BITS)))
     return QTensor(_expanded(rounded, value), scale, CONSTANT_BITS, runtime)
-
-
-def _traced_constant(name: str, value: Tensor, runtime: Runtime) -> QTensor:
-    """A trace must not see the rounding: it takes the integers of the pass before it."""
-    if name not in runtime.constants:
-        raise UsageError(RUN_FIRST)
-    scale, integers = runtime.constants[name]
-    content = integers if runtime.emitter is not None else integers.float() * (1.0 / scale)
-    return QTensor(_expanded(content, value), scale, CONSTANT_BITS, runtime)
 
 
 def _memory(t: Tensor) -> int:
@@ -125,29 +117,23 @@ def is_parameter(value: object) -> bool:
     return isinstance(value, Tensor) and not isinstance(value, QTensor) and value.is_floating_point()
 
 
-def quantize_parameter(
-    value: Tensor, known: Kept | None, runtime: Runtime, where: str, *, stays_there: bool = False
-) -> tuple[QTensor, Kept]:
-    """The parameter rounded, with straight-through gradient; while a file is written, the integers `known` before.
-
-    `stays_there` as for `round_weight`.
+def quantize_parameter(value: Tensor, runtime: Runtime, name: str, *, stays_there: bool) -> QTensor:
+    """The parameter of an op, rounded with straight-through gradient; `stays_there` as for `round_weight`.
 
     Raises:
         UsageError: The parameter holds NaN or infinity; or a trace comes before any pass.
     """
     if runtime.is_tracing:
-        if known is None:
-            raise UsageError(RUN_FIRST)
-        integers, scale = known
+        scale, integers = runtime.recall(name)
         content = integers if runtime.emitter is not None else integers.to(torch.float32) / scale
-        return QTensor(content, scale, PARAMETER_BITS, runtime), known
+        return QTensor(content, scale, PARAMETER_BITS, runtime)
 
     def choose_scale(largest: Scale) -> Scale:
         if not isinstance(largest, Tensor) and not math.isfinite(largest):
-            raise UsageError(f"{where}: the slopes hold NaN or infinity, so no scale can be chosen.")
+            raise UsageError(f"{name}: the slopes hold NaN or infinity, so no scale can be chosen.")
         return scale_for_range(largest, PARAMETER_BITS)
 
     rounded, scale = round_weight(value.float(), None, choose_scale, stays_there=stays_there)
     with kept():
-        integers = rounded.detach().to(integer_type(PARAMETER_BITS)).clone()
-    return QTensor(rounded * (1.0 / scale), scale, PARAMETER_BITS, runtime), (integers, scale)
+        runtime.last_pass[name] = (scale, rounded.detach().to(integer_type(PARAMETER_BITS)).clone())
+    return QTensor(rounded * (1.0 / scale), scale, PARAMETER_BITS, runtime)

@@ -83,11 +83,7 @@ def run_functional(
     operands = _as_wanted(call, operands, layer)
     bits = _widest(op, operands)
     if parameter is not None:
-        assert isinstance(layer, FunctionalLayer)  # no layer of its own calls a function with a parameter
-        rounded, layer.parameter = quantize_parameter(
-            parameter, layer.parameter, runtime, call.name, stays_there=layer.is_observing
-        )
-        operands = [*operands, rounded]
+        operands = [*operands, quantize_parameter(parameter, runtime, call.name, stays_there=layer.is_observing)]
     fast = None if call.is_written else functional_twin(op)
     output = _observe_output(call, operands, settings, layer, bits, fast)
     attributes = dict(settings) | _format_attributes(op, operands, output.scale, output.bits)

@@ -19,14 +19,10 @@ from torch import Tensor
 from linger.dialect import Op, ops
 from linger.errors import UsageError
 from linger.quantization.core.calibrate import CALIBRATION
-from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Frame, OpCall, Runtime
 from linger.quantization.core.statistics import QuantizedBase, over_all_processes
 from linger.targets import find_target
-
-Kept = tuple[Tensor, float]
-"""A parameter's integers and their scale, as the last pass with values left them."""
 
 KEY_PREFIX = "_linger_round_tensor_"
 """State_dict name of every functional layer begins with this."""
@@ -82,10 +78,6 @@ class FunctionalLayer(QuantizedBase):
         else:
             names = ("o",) if op is None or op.input_bits is None else ("x", "o")
         super().__init__(names, device)
-        self.parameter: Kept | None = None
-        self.frozen: Frozen | None = (
-            None  # integer parameters of a norm, made in the last pass; no part of a checkpoint
-        )
         self.beyond: Beyond | None = None  # what was seen beyond the device's format; no part of a checkpoint
 
     @property

@@ -19,13 +19,12 @@ from torch import Tensor
 from torch.compiler import is_exporting
 
 from linger.dialect import Refusal, find_op
-from linger.errors import UsageError
 from linger.numeric.fixed import limits, round_half_up
 from linger.numeric.torch.kernel import carrier, integer_type
 from linger.numeric.torch.quantize import fake_quantize
 from linger.numeric.torch.scale import Scale, smallest
 from linger.quantization.core.qtensor import QTensor, is_quantized, runtime_among
-from linger.quantization.core.runtime import RUN_FIRST, OpCall, Runtime, TorchFunction
+from linger.quantization.core.runtime import OpCall, Runtime, TorchFunction
 from linger.quantization.functions.constants import Kind, kind_of
 from linger.quantization.functions.functional import as_operand
 from linger.quantization.functions.functional_layer import begin_function
@@ -266,12 +265,9 @@ def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime) -> QTensor:
 def fact(runtime: Runtime, find: Callable[[], bool]) -> bool:
     """A fact about a tensor's values. A trace, which must not read values, gets what the pass before it found."""
     name = runtime.unique_name(runtime.path, "fact")
-    if runtime.is_tracing:
-        if name not in runtime.facts:
-            raise UsageError(RUN_FIRST)
-        return runtime.facts[name]
-    runtime.facts[name] = find()
-    return runtime.facts[name]
+    if not runtime.is_tracing:
+        runtime.last_pass[name] = find()
+    return bool(runtime.recall(name))
 
 
 def masks_scores(mask: Tensor, *, is_surely: bool) -> bool:

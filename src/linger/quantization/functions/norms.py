@@ -22,9 +22,9 @@ from linger.numeric.torch.scale import Scale
 from linger.ops.fast.twin import RealTwin
 from linger.quantization.core.frozen import Frozen, kept, make_frozen
 from linger.quantization.core.qtensor import QTensor, to_carrier
-from linger.quantization.core.runtime import RUN_FIRST, OpCall
+from linger.quantization.core.runtime import OpCall
 from linger.quantization.core.statistics import QuantizedBase, weight_scale
-from linger.quantization.functions.functional_layer import FunctionalLayer, begin_function
+from linger.quantization.functions.functional_layer import begin_function
 
 SCALE = 2.0**FRACTION
 """Scale of the normalised numbers, which the weight multiplies."""
@@ -128,18 +128,16 @@ def why_float(x: object, settings: Mapping[str, Any], affine: Affine) -> str:
 
 def call_norm(op: Op, x: QTensor, settings: Mapping[str, Any], affine: Affine) -> QTensor:
     """A norm that is a function call; its weight and bias are float tensors of the model."""
-    call, layer = begin_function(op, x.runtime, x.content.device)
-    assert isinstance(layer, FunctionalLayer)  # no other was given
-    if not x.runtime.is_tracing:
+    runtime = x.runtime
+    call, layer = begin_function(op, runtime, x.content.device)
+    if not runtime.is_tracing:
         weight, bias = affine.flat(x.content.device)
         with kept():
-            layer.frozen = freeze(weight, bias, call.name, stays_there=layer.is_observing)
+            runtime.last_pass[call.name] = freeze(weight, bias, call.name, stays_there=layer.is_observing)
         if torch.is_grad_enabled() and (weight.requires_grad or bias.requires_grad):
             frozen = freeze(weight, bias, call.name, stays_there=layer.is_observing)
             return run_norm(call, x, frozen, settings, layer, x.bits)
-    if layer.frozen is None:  # a trace must not see how the integers are made
-        raise UsageError(RUN_FIRST)
-    return run_norm(call, x, layer.frozen, settings, layer, x.bits)
+    return run_norm(call, x, runtime.recall(call.name), settings, layer, x.bits)
 
 
 def freeze(weight: Tensor, bias: Tensor, where: str, *, stays_there: bool) -> Frozen:

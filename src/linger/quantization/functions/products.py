@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
@@ -203,12 +203,12 @@ def _input(x: Tensor, layer: QuantizedBase, bits: int, call: OpCall) -> QTensor:
 
 def _frozen(call: OpCall, scale_x: Scale, freeze: Callable[[], Frozen], *, has_gradient: bool) -> Frozen:
     """The parameters as integers. A trace, which must not see the rounding, takes those of the pass before it."""
-    store = call.runtime.parameters
-    if call.runtime.is_tracing:
-        found = store.get(call.name)
-        if found is None or found[0] != scale_x:
+    runtime = call.runtime
+    if runtime.is_tracing:
+        known_scale, known = runtime.recall(call.name)
+        if known_scale != scale_x:
             raise UsageError(RUN_FIRST)
-        return found[1]
+        return cast(Frozen, known)
     if has_gradient:
         frozen = freeze()
         bias = frozen.bias
@@ -216,5 +216,5 @@ def _frozen(call: OpCall, scale_x: Scale, freeze: Callable[[], Frozen], *, has_g
     else:
         with kept():
             alone = frozen = freeze()
-    store[call.name] = (scale_x, alone)
+    runtime.last_pass[call.name] = (scale_x, alone)
     return frozen

@@ -36,10 +36,6 @@ Rewrite = Callable[..., "list[Call] | None"]
 Dims = int | Sequence[int] | None
 
 
-def _negated(x: Tensor) -> list[Call]:
-    return [(torch.mul, (x, -1.0))]
-
-
 def _square(x: Tensor) -> list[Call]:
     return [(torch.mul, (x, x))]
 
@@ -56,10 +52,6 @@ def _quotient(x: Tensor, other: object, *, rounding_mode: str | None = None) -> 
     if other == 0 or not math.isfinite(other) or abs(math.frexp(other)[0]) != 0.5:
         return None
     return [(torch.mul, (x, 1.0 / other))]
-
-
-def _reciprocal(x: Tensor) -> list[Call]:
-    return [(Tensor.__rtruediv__, (x, 1.0))]
 
 
 def _mean(
@@ -306,12 +298,14 @@ def _beside(name: str, value: Any) -> object:
 
 
 REWRITES: dict[TorchFunction, Rewrite] = {
-    **dict.fromkeys((torch.neg, torch.negative, Tensor.neg, Tensor.negative, Tensor.__neg__), _negated),
+    **dict.fromkeys(
+        (torch.neg, torch.negative, Tensor.neg, Tensor.negative, Tensor.__neg__), lambda x: [(torch.mul, (x, -1.0))]
+    ),
     **dict.fromkeys((torch.square, Tensor.square), _square),
     **dict.fromkeys((torch.pow, Tensor.pow, Tensor.__pow__), _power),
     **dict.fromkeys((torch.div, torch.true_divide, torch.divide, Tensor.div, Tensor.true_divide), _quotient),
     **dict.fromkeys((Tensor.divide, Tensor.__truediv__, Tensor.__div__), _quotient),
-    **dict.fromkeys((torch.reciprocal, Tensor.reciprocal), _reciprocal),
+    **dict.fromkeys((torch.reciprocal, Tensor.reciprocal), lambda x: [(Tensor.__rtruediv__, (x, 1.0))]),
     **dict.fromkeys((torch.mean, Tensor.mean), _mean),
     **dict.fromkeys((torch.sum, Tensor.sum), _sum),
     **dict.fromkeys((torch.var, Tensor.var), _variance),
