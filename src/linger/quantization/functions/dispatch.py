@@ -27,9 +27,16 @@ from linger.quantization.functions.functional import RELU, as_operand, run_funct
 from linger.quantization.functions.masks import MASKS
 from linger.quantization.functions.multiplications import multiplications
 from linger.quantization.functions.norms import affine_of, call_norm, why_float
-from linger.quantization.functions.products import PRODUCTS, as_linear, compute_product, read_product
+from linger.quantization.functions.products import (
+    MATRIX_PRODUCTS,
+    PRODUCTS,
+    Product,
+    as_linear,
+    compute_product,
+    read_product,
+)
 from linger.quantization.functions.resizing import ADAPTIVE, pool_adaptively, run_openly
-from linger.quantization.functions.rewrites import REWRITES, Call, Handler, shuffle_channels
+from linger.quantization.functions.rewrites import NUMPY_SPELLINGS, REWRITES, Call, Handler, shuffle_channels
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -205,8 +212,10 @@ def _call(func: TorchFunction, *args: Any, **kwargs: Any) -> Any:
 
 def _as_product(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
     """A product with a weight, which is a layer without a module."""
-    read = read_product if func in PRODUCTS else as_linear
-    product = read(func, args, kwargs, runtime)
+    if func in PRODUCTS:
+        product: Product | Refusal | None = read_product(func, args, kwargs, runtime)
+    else:
+        product = as_linear(func, args, kwargs, runtime) if func in MATRIX_PRODUCTS else None
     if product is None:
         return NotImplemented
     if isinstance(product, Refusal):
@@ -258,7 +267,7 @@ def _as_integers(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwar
 def _run_op(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> QTensor | Refusal:
     """The op of a function on the arguments of a call, whose first one it may write over."""
     op, binding = bindings()[func]
-    spelled = rewrites.spelled(kwargs)
+    spelled = _spelled(kwargs)
     settings = binding(*args, **spelled)
     if isinstance(settings, Refusal):
         return settings
@@ -280,6 +289,11 @@ def _target(func: TorchFunction, args: Args, kwargs: Kwargs) -> QTensor | None:
     """The tensor that a function in place writes over."""
     x = args[0] if args else None
     return x if isinstance(x, QTensor) and _is_in_place(func, args, kwargs) else None
+
+
+def _spelled(kwargs: Kwargs) -> Kwargs:
+    """Arguments by their documented names, without `out`."""
+    return {NUMPY_SPELLINGS.get(name, name): value for name, value in kwargs.items() if name != "out"}
 
 
 def _run_norm(op: Op, binding: Binding, args: Args, kwargs: Kwargs, settings: Mapping[str, Any]) -> QTensor | Refusal:

@@ -24,7 +24,7 @@ from linger.quantization.core.runtime import TorchFunction
 from linger.quantization.functions.constants import is_state
 from linger.quantization.functions.resizing import Interpolation, Sizes, pair
 
-_NUMPY_SPELLINGS = {"axis": "dim", "keepdims": "keepdim"}
+NUMPY_SPELLINGS = {"axis": "dim", "keepdims": "keepdim"}
 """Names that torch's own functions take besides their documented ones."""
 
 Call = tuple[TorchFunction, tuple[Any, ...]]
@@ -335,12 +335,7 @@ def rewritten(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
     rewrite = REWRITES.get(func)
     if rewrite is None or "out" in kwargs:
         return None
-    return rewrite(*args, **spelled(kwargs))
-
-
-def spelled(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by their documented names, without `out`."""
-    return {_NUMPY_SPELLINGS.get(name, name): value for name, value in kwargs.items() if name != "out"}
+    return rewrite(*args, **{NUMPY_SPELLINGS.get(name, name): value for name, value in kwargs.items()})
 
 
 # -- stacks and other spellings of matrix products -----------------------------------------------------------
