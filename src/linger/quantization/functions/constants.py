@@ -80,8 +80,7 @@ def as_constant(value: Tensor, runtime: Runtime) -> QTensor | None:
         return None
     name = runtime.unique_name(frame.path, "constant")
     if runtime.is_tracing:
-        scale, integers = runtime.recall(name)
-        content = integers if runtime.emitter is not None else integers.float() * (1.0 / scale)
+        content, scale = _recalled(name, runtime)
         return QTensor(_expanded(content, value), scale, CONSTANT_BITS, runtime)
     base = _unexpanded(value)
     stays_there = frame.module.training or is_calibrating()
@@ -93,6 +92,12 @@ def as_constant(value: Tensor, runtime: Runtime) -> QTensor | None:
     with kept():
         runtime.last_pass[name] = (scale, (rounded.detach() * scale).to(integer_type(CONSTANT_BITS)))
     return QTensor(_expanded(rounded, value), scale, CONSTANT_BITS, runtime)
+
+
+def _recalled(name: str, runtime: Runtime) -> tuple[Tensor, Scale]:
+    """What a trace takes from the pass before it, since it must not see the rounding: integers, or real values, and scale."""
+    scale, integers = runtime.recall(name)
+    return integers if runtime.emitter is not None else integers.float() * (1.0 / scale), scale
 
 
 def _memory(t: Tensor) -> int:
@@ -124,8 +129,7 @@ def quantize_parameter(value: Tensor, runtime: Runtime, name: str, *, stays_ther
         UsageError: The parameter holds NaN or infinity; or a trace comes before any pass.
     """
     if runtime.is_tracing:
-        scale, integers = runtime.recall(name)
-        content = integers if runtime.emitter is not None else integers.to(torch.float32) / scale
+        content, scale = _recalled(name, runtime)
         return QTensor(content, scale, PARAMETER_BITS, runtime)
 
     def choose_scale(largest: Scale) -> Scale:
