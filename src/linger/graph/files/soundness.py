@@ -140,9 +140,9 @@ def _too_deep(owners: _Owners) -> list[Flaw]:
 
 def _is_in_order(graph: ir.Graph) -> bool:
     """Whether every node stands behind those whose results it reads, and reads no results from graphs around it."""
-    seen: set[ir.Node] = set()
+    seen: set[ir.Node | None] = {None}
     for node in graph:
-        if not seen.issuperset(makers(node.inputs)):
+        if any(value is not None and value.producer() not in seen for value in node.inputs):
             return False
         seen.add(node)
     return True
