@@ -52,8 +52,6 @@ def is_given(op: OpRun, name: str) -> bool:
 class BatchNormalization(OpRun):
     """Of every opset: y = (x − mean) / √(var + epsilon) · scale + bias; in training mode with the batch's statistics."""
 
-    op_domain = ""
-
     def _run(self, x: Array, scale: Array, bias: Array, mean: Array, var: Array, **settings: Any) -> tuple[Array, ...]:
         opset, kind = opset_of(self), x.dtype
         is_training = bool(settings.get("training_mode")) or (opset < _RUNNING_ONLY and not settings.get("is_test"))
@@ -76,8 +74,6 @@ class BatchNormalization(OpRun):
 
 class _Normalized(OpRun):
     """From opset 13 on along one axis; before, along all axes from `axis` on, which are flattened to one."""
-
-    op_domain = ""
 
     def _run(self, x: Array, axis: int = -1) -> tuple[Array]:
         if opset_of(self) >= _AXIS_ALONE:
@@ -126,8 +122,6 @@ class Hardmax(_Normalized):
 class Dropout(OpRun):
     """Of every opset, in inference: nothing is dropped. Random numbers cannot be compared, so training is refused."""
 
-    op_domain = ""
-
     def _run(
         self, x: Array, ratio: Array | None = None, training_mode: Array | None = None, **_: Any
     ) -> tuple[Array, ...]:
@@ -145,8 +139,6 @@ class Resize(AnyResize):
     Nearest positions are computed in float32, as runtimes do: x / scale may be a whole number only there. Lengths of
     align_corners are whole numbers.
     """
-
-    op_domain = ""
 
     def _run(self, x: Array, *inputs: Any, **settings: Any) -> tuple[Array]:  # type: ignore[override]  # onnx lists every attribute
         if opset_of(self) <= 10:
@@ -166,16 +158,12 @@ class Resize(AnyResize):
 class Upsample(OpRun):
     """Of opset 7 to 9: the former name of Resize; before opset 9 the scales are an attribute."""
 
-    op_domain = ""
-
     def _run(self, x: Array, *inputs: Any, mode: str = "nearest", scales: Sequence[float] = ()) -> tuple[Array]:
         return (_resized(x, inputs[0] if inputs else np.asarray(scales, np.float32), {"mode": mode} | _OLD_RULES),)
 
 
 class Scatter(ScatterElements):
     """Of opset 9 and 10: the former name of ScatterElements."""
-
-    op_domain = ""
 
 
 _OLD_RULES = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}

@@ -41,7 +41,6 @@ _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 class _Recurrent(OpRun):
     """Directions, lengths and layout, which all three share; a subclass computes one step."""
 
-    op_domain = ""
     gates = 1
     usual: tuple[str, ...] = ("Tanh",)
     states = 1

@@ -33,8 +33,6 @@ _PAD_MODES: dict[str, Any] = {"constant": "constant", "reflect": "reflect", "edg
 class GatherElements(OpRun):
     """Of the standard domain: onnx's own takes at most 64 entries."""
 
-    op_domain = ""
-
     def _run(self, data: Array, indices: Array, axis: int | None = None) -> tuple[Array]:
         axis = axis or 0
         size = data.shape[axis]
@@ -46,8 +44,6 @@ class QuantizeLinear(QuantizeLinear_21):
 
     onnx's own passes through int32, where numbers far outside wrap around instead of saturating.
     """
-
-    op_domain = ""
 
     def _run(self, x: Array, scale: Array, zero_point: Array | None = None, **settings: Any) -> tuple[Array]:  # type: ignore[override]  # onnx lists every attribute
         made = _type_named(settings.get("output_dtype"), np.uint8) if zero_point is None else zero_point.dtype
@@ -65,8 +61,6 @@ class QuantizeLinear(QuantizeLinear_21):
 
 class DequantizeLinear(DequantizeLinear_21):
     """Of every opset: y = (x − zero_point) · scale. onnx's evaluator has it from opset 19 on."""
-
-    op_domain = ""
 
     def _run(self, x: Array, scale: Array, zero_point: Array | None = None, **settings: Any) -> tuple[Array]:  # type: ignore[override]  # as above
         made = _type_named(settings.pop("output_dtype", None), scale.dtype)
@@ -100,8 +94,6 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
 class ConvTranspose(UngroupedConvTranspose):
     """Of the standard domain, group by group: onnx's own cuts the weights along the wrong axis when there are several."""
 
-    op_domain = ""
-
     def _run(self, x: Array, w: Array, b: Array | None = None, **settings: Any) -> tuple[Array]:  # type: ignore[override]  # onnx lists every attribute
         group = settings.pop("group", None) or 1
         if settings.get("output_shape"):
@@ -131,8 +123,6 @@ def _pads_for(x: Array, w: Array, settings: dict[str, Any]) -> list[int]:
 class GlobalLpPool(OpRun):
     """(Σ|x|^p)^(1/p) over all axes but batch and channel."""
 
-    op_domain = ""
-
     def _run(self, x: Array, p: int | None = None) -> tuple[Array]:
         power = p or 2
         total = np.sum(np.abs(x) ** power, axis=tuple(range(2, x.ndim)), keepdims=True)
@@ -142,8 +132,6 @@ class GlobalLpPool(OpRun):
 class LpNormalization(OpRun):
     """x over its norm along an axis: Σ|x| or √Σx²; zeros stay zeros."""
 
-    op_domain = ""
-
     def _run(self, x: Array, axis: int | None = None, p: int | None = None) -> tuple[Array]:
         norm = np.linalg.norm(x, ord=p or 2, axis=-1 if axis is None else axis, keepdims=True)
         return (np.divide(x, norm, out=np.zeros_like(x), where=norm != 0),)
@@ -151,8 +139,6 @@ class LpNormalization(OpRun):
 
 class LRN(OpRun):
     """x / (bias + alpha/size · Σ x²)^beta, the sum over neighbouring channels."""
-
-    op_domain = ""
 
     def _run(self, x: Array, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> tuple[Array]:
         around = [(0, 0)] * x.ndim
@@ -163,8 +149,6 @@ class LRN(OpRun):
 
 class MaxPool(OpRun):
     """The largest number of each window, and its index; padding counts less than every number."""
-
-    op_domain = ""
 
     def _run(self, x: Array, kernel_shape: Sequence[int] = (), **settings: Any) -> tuple[Array, ...]:
         rank = x.ndim - 2
@@ -223,8 +207,6 @@ def _windows(x: Array, spans: Sizes, steps: Sizes, reach: Sizes, counts: Sizes) 
 
 class Pad(OpRun):
     """Of every opset; negative pads cut off first."""
-
-    op_domain = ""
 
     def _run(
         self,
