@@ -14,7 +14,7 @@ from linger.graph.core import check_rules as rules
 from linger.graph.core.dialect_node import is_dialect, op_of
 from linger.graph.core.dialects import NEWER_OPS, is_newer, is_quantising
 from linger.graph.core.finding import NOTE, Finding
-from linger.graph.core.tensor_types import INTEGERS
+from linger.graph.core.tensor_types import integer_bits
 from linger.numeric.fixed import is_power_of_two
 
 _FACTORS = ("scale_x", "scale_w", "scale_y")
@@ -188,8 +188,7 @@ def _bits(value: ir.Value | None, reader: ir.Node | None = None) -> int:
     stated = [*_widths(reader, "data_bits", "x_bits"), *_widths(maker, "o_bits", "data_bits")]
     if stated:
         return stated[0]
-    dtype = None if value is None else value.dtype
-    return int(dtype.itemsize * 8) if dtype is not None and dtype in INTEGERS else _NARROW
+    return (None if value is None else integer_bits(value.dtype)) or _NARROW
 
 
 def _widths(node: ir.Node | None, *names: str) -> Iterator[int]:

@@ -14,7 +14,7 @@ from linger.dialect import Op, find_op
 from linger.graph.core.check_rules import CheckRule
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
-from linger.graph.core.tensor_types import INTEGERS
+from linger.graph.core.tensor_types import integer_bits
 from linger.targets import Target
 
 KB = 1024
@@ -91,8 +91,7 @@ class Site:
     def bits(self, index: int) -> int | None:
         """Storage width of an integer input; None for other types."""
         value = self.input(index)
-        dtype = None if value is None else self.types.get(value.name or "")
-        return int(dtype.itemsize * 8) if dtype in INTEGERS and dtype is not None else None
+        return None if value is None else integer_bits(self.types.get(value.name or ""))
 
     def is_float(self, index: int) -> bool:
         """Whether an input is known to hold floats."""

@@ -66,6 +66,11 @@ def formal_input(schema: OpSchema | None, index: int) -> OpSchema.FormalParamete
     return None if schema is None or not schema.inputs else schema.inputs[min(index, len(schema.inputs) - 1)]
 
 
+def element_named(kind: str) -> ir.DataType | None:
+    """The element type in a schema's text such as `tensor(int8)`; None for a type variable, and for what is no tensor."""
+    return ir.DataType[kind[len("tensor(") : -1].upper()] if kind.startswith("tensor(") else None
+
+
 @cache
 def takes(op_type: str, index: int, element: ir.DataType, opset: int) -> bool:
     """Whether standard ONNX lets an input have an element type.
@@ -89,7 +94,7 @@ def type_variable(op_type: str, index: int, opset: int) -> str | None:
     if schema is None or formal is None:
         return None
     is_free = not formal.is_homogeneous and index >= len(schema.inputs) - 1
-    return None if is_free or formal.type_str.startswith("tensor(") else str(formal.type_str)
+    return None if is_free or element_named(formal.type_str) is not None else str(formal.type_str)
 
 
 def make_attributes(op_type: str, given: Mapping[str, Any], schema: OpSchema | None) -> list[ir.Attr]:
@@ -151,8 +156,9 @@ def number_type(number: Any, index: int, operands: Sequence[Any], schema: OpSche
     """The element type that a Python number or list takes as an input: that of the operands it goes with."""
     formal = formal_input(schema, index)
     if formal is not None:
-        if formal.type_str.startswith("tensor("):
-            return ir.DataType[formal.type_str[len("tensor(") : -1].upper()]
+        fixed = element_named(formal.type_str)
+        if fixed is not None:
+            return fixed
         for other, value in enumerate(operands):
             if isinstance(value, ir.Value) and value.dtype is not None and _has_type(schema, other, formal.type_str):
                 return value.dtype

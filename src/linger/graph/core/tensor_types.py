@@ -20,7 +20,7 @@ from onnx.defs import OpSchema
 
 from linger.errors import UsageError, listing
 from linger.graph.core.dialect_node import attributes_of, is_dialect, op_of
-from linger.graph.core.schema import OLDEST_OPSET, standard_schema
+from linger.graph.core.schema import OLDEST_OPSET, element_named, is_standard, standard_schema
 from linger.graph.core.walking import inner_graphs, inputs_within
 from linger.numeric.onnx.writer import integer_type
 
@@ -96,7 +96,7 @@ def type_source(op_type: str, index: int, opset: int) -> ir.DataType | int | Non
     output = schema.outputs[min(index, len(schema.outputs) - 1)]
     if len(output.types) == 1:
         (kind,) = output.types
-        return ir.DataType[kind[len("tensor(") : -1].upper()] if kind.startswith("tensor(") else None
+        return element_named(kind)
     return next((i for i, formal in enumerate(schema.inputs) if formal.type_str == output.type_str), None)
 
 
@@ -182,7 +182,7 @@ def _makes_tensors(node: ir.Node) -> bool:
 
 @cache
 def _has_tensor_result(op_type: str) -> bool:
-    if not onnx.defs.has(op_type, ""):
+    if not is_standard(op_type):
         return False
     results = onnx.defs.get_schema(op_type, "").outputs
     return any(kind.startswith("tensor") for result in results[:1] for kind in result.types)

@@ -21,7 +21,7 @@ from linger.graph.conversion.node_rewriter import content_of
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
 from linger.graph.core.dialects import NEWER, OLDER, unknown_arithmetic
-from linger.graph.core.tensor_types import INTEGERS, infer_element_types
+from linger.graph.core.tensor_types import INTEGERS, infer_element_types, integer_bits
 from linger.graph.core.walking import all_nodes
 from linger.numeric.fixed import limits
 
@@ -85,8 +85,7 @@ def element_bits_of(node: ir.Node) -> int:
 
 def _width(value: ir.Value | None) -> int | None:
     """The width in which a tensor stores integers; None where it holds none, or its type is not known."""
-    dtype = None if value is None else value.dtype
-    return None if dtype is None or dtype not in INTEGERS else int(dtype.itemsize * 8)
+    return None if value is None else integer_bits(value.dtype)
 
 
 def is_narrow_exact(node: ir.Node, op: Op) -> bool:
