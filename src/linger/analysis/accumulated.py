@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from linger.analysis.blocks import Array, Values, integer_magnitudes, is_floating, read_blocks
+from linger.analysis.blocks import Array, Values, finite_magnitudes, is_floating, read_blocks
 from linger.analysis.magnitudes import Magnitudes, exact_sum, measure, nearest, rank_from_above
 
 Kind = Literal["single", "double", "integer"]
@@ -84,7 +84,10 @@ class Accumulated:
         self.passes += 1
         tally = _SingleTally() if values.size > _SMALL else None
         for piece in read_blocks(values):
-            kind, block = self._magnitudes(piece)
+            kind = _kind(piece)
+            block, nans, infinities = finite_magnitudes(piece)
+            self.nans += nans
+            self.infinities += infinities
             bins = self._bins.setdefault(kind, _Bins())
             if block.size:
                 self.count += block.size
@@ -104,17 +107,6 @@ class Accumulated:
             bins = self._bins.setdefault(next(iter(self._bins), "single"), _Bins())
             bins.zeros += values.implicit_zeros
             bins.add(np.zeros(1, np.int64), np.array([values.implicit_zeros]))
-
-    def _magnitudes(self, piece: Array) -> tuple[Kind, Array]:
-        """The kind of the numbers, and |x| of the finite ones; the others are counted."""
-        if not is_floating(piece):
-            return "integer", integer_magnitudes(piece)
-        block = np.abs(piece)
-        if not np.isfinite(block.max()):
-            self.nans += int(np.isnan(block).sum())
-            self.infinities += int(np.isinf(block).sum())
-            block = block[np.isfinite(block)]
-        return "double" if piece.dtype == np.float64 else "single", block
 
     def result(self) -> Magnitudes:
         """The statistics of all passes together; NaN everywhere without finite values."""
@@ -165,6 +157,12 @@ class _SingleTally:
         # exponent 0 (subnormal) has the unit of exponent 1
         total = sum(int(part) << max(exponent - 1, 0) for exponent, part in enumerate(sums))
         return keys, counts, total * _SINGLE_UNIT
+
+
+def _kind(numbers: Array) -> Kind:
+    if not is_floating(numbers):
+        return "integer"
+    return "double" if numbers.dtype == np.float64 else "single"
 
 
 def _bits(magnitudes: Array) -> Array:

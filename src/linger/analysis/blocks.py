@@ -47,11 +47,19 @@ def is_floating(array: Array) -> bool:
     return bool(np.issubdtype(array.dtype, np.floating))
 
 
-def integer_magnitudes(block: Array) -> Array:
-    """|x| of integers or bools, as unsigned numbers: |−2^63| is 2^63."""
-    is_signed = np.issubdtype(block.dtype, np.signedinteger)
-    # |−2^63| wraps to itself, and is 2^63 when its bits are read as an unsigned number
-    return np.abs(block.astype(np.int64)).view(np.uint64) if is_signed else block.astype(np.uint64)
+def finite_magnitudes(block: Array, out: Array | None = None) -> tuple[Array, int, int]:
+    """|x| of the finite numbers, how many were NaN, and how many infinite; `out` is memory for the result.
+
+    Those of integers and bools are unsigned.
+    """
+    if not is_floating(block):
+        is_signed = np.issubdtype(block.dtype, np.signedinteger)
+        # |−2^63| wraps to itself, and is 2^63 when its bits are read as an unsigned number
+        return (np.abs(block.astype(np.int64)).view(np.uint64) if is_signed else block.astype(np.uint64)), 0, 0
+    size = np.abs(block, out=out)
+    if np.isfinite(size.max()):
+        return size, 0, 0
+    return size[np.isfinite(size)], int(np.isnan(size).sum()), int(np.isinf(size).sum())
 
 
 @dataclass(frozen=True)

@@ -112,10 +112,8 @@ def _found(source: Source) -> tuple[str, list[Stored]]:
 
 def load_state_dict(path: Path) -> dict[str, Tensor]:
     """The tensors of a checkpoint file as a state_dict."""
-    if path.suffix in (".safetensors", ".json"):
-        files = dict.fromkeys(read_index(path).values()) if path.suffix == ".json" else [path]
-        return {k: v for file in files for k, v in _whole(file).items()}
-    return _whole(path)
+    files = dict.fromkeys(read_index(path).values()) if path.suffix == ".json" else [path]
+    return {k: v for file in files for k, v in _whole(file).items()}
 
 
 def _whole(path: Path) -> dict[str, Tensor]:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from linger.analysis.blocks import BLOCK, Array, Values, integer_magnitudes, is_floating, read_blocks
+from linger.analysis.blocks import BLOCK, Array, Values, finite_magnitudes, is_floating, read_blocks
 
 Number = float | np.number[Any]
 
@@ -121,13 +121,26 @@ class _Largest:
 
 @dataclass
 class _Running:
+    """Statistics of the blocks so far; `sums` are their float64 sums, which are of use for float32 only."""
+
     count: int = 0
     maximum: Number = 0
-    total: float = 0.0
     nans: int = 0
     infinities: int = 0
+    is_single: bool = False
     is_double: bool = False
-    is_floating: bool = True
+    sums: list[float] = field(default_factory=list)
+
+    def add(self, dtype: np.dtype[Any], block: Array, nans: int, infinities: int) -> None:
+        self.is_double = dtype == np.float64
+        self.is_single = np.issubdtype(dtype, np.floating) and not self.is_double
+        self.nans += nans
+        self.infinities += infinities
+        self.count += block.size
+        if block.size:
+            self.maximum = max(self.maximum, block.max())
+            if self.is_single:
+                self.sums.append(float(np.add.reduce(block.astype(np.float64))))
 
 
 def measure(values: Values) -> Magnitudes:
@@ -138,9 +151,7 @@ def measure(values: Values) -> Magnitudes:
     wanted = rank_from_above(size)
     running = _Running()
     largest = _Largest(wanted, _guess(values) if values.size >= _WORTH_GUESSING else None)
-    sums = []
     for block in _magnitudes(values, running):
-        sums.append(_note(running, block))
         largest.add(block)
     count = running.count + values.implicit_zeros
     if count == 0:
@@ -149,66 +160,39 @@ def measure(values: Values) -> Magnitudes:
     dynamic = largest.smallest_of(rank)
     if dynamic is None and running.count >= rank:  # the guess was too high
         dynamic = _again(values, wanted).smallest_of(rank)
-    mean = _mean(values, running, sums, count)
-    convert = float if running.is_floating else int
+    mean = _mean(values, running, count)
+    convert = float if running.is_single or running.is_double else int
     # dynamic is None where a sparse tensor stores fewer values than wanted: the rest are zeros
     top, middle = convert(running.maximum), convert(0 if dynamic is None else dynamic)
     return Magnitudes(count, mean, top, middle, running.nans, running.infinities)
 
 
 def _magnitudes(values: Values, running: _Running | None = None) -> Iterator[Array]:
-    """|x| block by block, without what is not finite (which is counted)."""
-    scratch: dict[np.dtype[Any], Array] = {}
-    for block in read_blocks(values, BLOCK):
-        yield _magnitude(block, scratch, running)
-
-
-def _magnitude(piece: Array, scratch: dict[np.dtype[Any], Array], running: _Running | None) -> Array:
-    if not is_floating(piece):
+    """|x| of the finite numbers, block by block, in the same memory; `running` counts all of them."""
+    room: Array | None = None
+    for piece in read_blocks(values, BLOCK):
+        if room is None and is_floating(piece):
+            room = np.empty(BLOCK, piece.dtype)
+        block, nans, infinities = finite_magnitudes(piece, None if room is None else room[: piece.size])
         if running is not None:
-            running.is_floating = False
-        return integer_magnitudes(piece)
-    if running is not None:
-        running.is_double = piece.dtype == np.float64
-    room = scratch.setdefault(piece.dtype, np.empty(BLOCK, piece.dtype))[: piece.size]
-    np.abs(piece, out=room)
-    if np.isfinite(room.max()):
-        return room
-    if running is not None:
-        running.nans += int(np.isnan(room).sum())
-        running.infinities += int(np.isinf(room).sum())
-    return room[np.isfinite(room)]
+            running.add(piece.dtype, block, nans, infinities)
+        yield block
 
 
-def _note(running: _Running, block: Array) -> float:
-    """Count and maximum of a block; returns its float64 sum where that is of use."""
-    running.count += block.size
-    if block.size == 0:
-        return 0.0
-    running.maximum = max(running.maximum, block.max())
-    if running.is_double or not running.is_floating:
-        return 0.0
-    return float(np.add.reduce(block.astype(np.float64)))
-
-
-def _mean(values: Values, running: _Running, sums: list[float], count: int) -> float:
-    kind: type[np.floating[Any]] = np.float64 if running.is_double else np.float32
-    if running.is_floating and not running.is_double:
-        certain = single_if_certain(float(np.add.reduce(np.array(sums))), count)
-        if certain is not None:
-            return certain
+def _mean(values: Values, running: _Running, count: int) -> float:
+    certain = single_if_certain(float(np.add.reduce(np.array(running.sums))), count) if running.is_single else None
+    if certain is not None:
+        return certain
     total = sum((exact_sum(block) for block in _magnitudes(values)), Fraction(0))
-    return nearest(total / count, kind)
+    return nearest(total / count, np.float64 if running.is_double else np.float32)
 
 
 def _guess(values: Values) -> Number | None:
     """A magnitude a little below the order statistic, from pieces spread over the tensor."""
     step = max(values.size // _SAMPLE_PIECES, 1)
     starts = range(0, max(values.size - _PIECE, 1), step)
-    scratch: dict[np.dtype[Any], Array] = {}
-    pieces = [_magnitude(values.read(s, min(s + _PIECE, values.size)), scratch, None).copy() for s in starts]
+    sample = np.concatenate([finite_magnitudes(values.read(s, min(s + _PIECE, values.size)))[0] for s in starts])
     values.release(0, values.size)
-    sample = np.concatenate(pieces)
     if sample.size == 0:
         return None
     share = (SHARE - _MARGIN) if values.implicit_zeros == 0 else 0.0

@@ -190,11 +190,4 @@ def table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    return "|" + "|".join(f" {_centred(text, width)} " for text, width in zip(row, widths, strict=True)) + "|"
-
-
-def _centred(text: str, width: int) -> str:
-    """Where the space is odd, the larger half goes right of a text of odd length and left of an even one."""
-    space = width - len(text)
-    left = space // 2 + (space % 2 if len(text) % 2 == 0 else 0)
-    return " " * left + text + " " * (space - left)
+    return "|" + "|".join(f" {text.center(width)} " for text, width in zip(row, widths, strict=True)) + "|"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring the float model into shape for integers: conv+bn fusion."""
+"""Prepare the float model for integers: fuse conv and bn, limit values, mark modules, advise."""

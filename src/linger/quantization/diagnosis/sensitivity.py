@@ -8,7 +8,7 @@ import importlib.metadata
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -241,14 +241,10 @@ def _predicted_count(bench: NoiseBench, found: Measurements, candidates: Sequenc
     noises = {path: powers.noise for path, powers in found.alone.items()}
     signal = max(powers.signal for powers in found.alone.values())
     for count, path in enumerate(candidates, start=1):
-        noises[path] *= 4.0 ** -(WIDE_BITS - _narrowest(bench.layers[path].widths))
+        noises[path] *= 4.0 ** -(WIDE_BITS - min(astuple(bench.layers[path].widths)))
         if decibels(signal, sum(noises.values())) >= target_db:
             return count
     return len(candidates)
-
-
-def _narrowest(widths: Widths) -> int:
-    return min(widths.data, widths.parameter, widths.output)
 
 
 def _rows(ranked: Sequence[str], bench: NoiseBench, found: Measurements, narrow: Trial) -> tuple[SensitivityRow, ...]:
