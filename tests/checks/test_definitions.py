@@ -3,7 +3,7 @@
 import onnx
 import pytest
 
-from linger.checks.definitions import separate_definitions, taken_names
+from linger.checks.proto_repair import separate_definitions, taken_names
 from linger.graph.core.changes import Changes
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x, bool c) => (float[n] y)'

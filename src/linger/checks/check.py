@@ -136,12 +136,15 @@ def _collected(checked: CheckedModel, light: onnx.ModelProto, chip: Target | Non
 
 def _unfit(checked: CheckedModel, found: Iterable[Finding]) -> frozenset[str]:
     """Nodes, as findings name them, whose attributes, operands or constants cannot be read as those of their op."""
+    found = list(found)
     wrong = {f.node for f in found if f.severity == ERROR and f.rule not in _ONLY_NUMBERS}
-    tensors = {f.tensor for f in found if f.rule == BROKEN_TENSOR.id and f.tensor}
-    readers = {
-        str(place) for place in checked.places if any(v is not None and v.name in tensors for v in place.node.inputs)
-    }
-    return frozenset(wrong | readers if tensors else wrong)
+    broken = {f.tensor for f in found if f.rule == BROKEN_TENSOR.id} - {""}
+    return frozenset(wrong | (_readers(checked, broken) if broken else set()))
+
+
+def _readers(checked: CheckedModel, tensors: Collection[str]) -> set[str]:
+    """The nodes that read one of these tensors."""
+    return {str(place) for place in checked.places if any(v and v.name in tensors for v in place.node.inputs)}
 
 
 def _ordered(checked: CheckedModel, found: Iterable[Finding]) -> Collection[Finding]:

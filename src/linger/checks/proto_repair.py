@@ -2,15 +2,22 @@
 """Repairs that must come before a file is read as a graph, because reading it would refuse it or lose what it says.
 
 A graph in memory knows tensors as objects. Two tensors of one name, two initializers, two functions or two versions of a
-domain would become one, and a branch that hands on a tensor from around it would lose it. `definitions` tells tensors of
-one name apart.
+domain would become one, and a branch that hands on a tensor from around it would lose it.
+
+Two tensors of one name: read from top to bottom, a second definition hides the first one, and what follows uses it. That is
+what the file says only if nothing else could be meant. So it is taken only where every other reading would leave a node
+without use: nodes in order, the first definition used before the second one, and exactly one use after each further one.
 """
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
 import onnx
 
-from linger.checks.definitions import separate_definitions, taken_names
 from linger.errors import GraphError, listing, printable
 from linger.graph.core.changes import Changes
 from linger.graph.core.names import Names
@@ -19,11 +26,13 @@ from linger.graph.core.walking import proto_graphs
 _UNKNOWN_VERSION = 0
 _ALIASES = {"ai.onnx": ""}
 
+ProtoGraph = onnx.GraphProto | onnx.FunctionProto
+
 
 def repair_proto(proto: onnx.ModelProto) -> Changes:
     """Make of a ModelProto, in place, one that can be read without loss.
 
-    - A tensor that two nodes make gets a second name, where it is clear who uses which (`definitions`).
+    - A tensor that two nodes make gets a second name, where it is clear which of the two each reader means.
     - Of several initializers of one name, and of several versions of one domain, the last one counts, as in ONNX Runtime.
     - An initializer without a name goes: nobody can use it. Of equal functions, one stays.
     - A branch or body that hands on a tensor from around it does so by an Identity.
@@ -45,9 +54,9 @@ def repair_proto(proto: onnx.ModelProto) -> Changes:
 
 def _repair(proto: onnx.ModelProto, changes: Changes) -> None:
     _fix_imports(proto, changes)
-    graphs = [*_graphs(proto.graph), *(g for f in proto.functions for n in f.node for g in proto_graphs(n))]
-    for graph in graphs:
-        _fix_initializers(graph, changes)
+    for graph in (g for start in (proto.graph, *proto.functions) for g in _graphs(start)):
+        if isinstance(graph, onnx.GraphProto):
+            _fix_initializers(graph, changes)
     wrong = [*_repeated_inputs(proto.graph), *_merge_functions(proto, changes)]
     names = taken_names(proto)
     wrong += separate_definitions(proto, names, changes)
@@ -58,12 +67,24 @@ def _repair(proto: onnx.ModelProto, changes: Changes) -> None:
     _hand_on(proto, names, changes)
 
 
-def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
-    found = [graph]
+def _graphs(start: ProtoGraph) -> list[ProtoGraph]:
+    """A graph and those inside it."""
+    found = [start]
     for outer in found:  # the list grows while it is walked
         for node in outer.node:
             found += proto_graphs(node)
     return found
+
+
+def _names(values: Iterable[str | onnx.ValueInfoProto]) -> list[str]:
+    """The names of inputs or outputs: a graph declares them, a function only names them."""
+    return [value if isinstance(value, str) else value.name for value in values]
+
+
+def _given_names(graph: ProtoGraph) -> list[str]:
+    """The names of a graph's inputs and initializers."""
+    initializers = graph.initializer if isinstance(graph, onnx.GraphProto) else ()
+    return [*_names(graph.input), *(tensor.name for tensor in initializers)]
 
 
 def _fix_imports(proto: onnx.ModelProto, changes: Changes) -> None:
@@ -126,15 +147,168 @@ def _merge_functions(proto: onnx.ModelProto, changes: Changes) -> list[str]:
 
 def _hand_on(proto: onnx.ModelProto, names: Names, changes: Changes) -> None:
     """Let inner graphs make the outputs that they only have from around them."""
-    inner = [
-        g for outer in (proto.graph.node, *(f.node for f in proto.functions)) for n in outer for g in proto_graphs(n)
-    ]
-    for graph in [g for start in inner for g in _graphs(start)]:
-        own = {*(v.name for v in graph.input), *(t.name for t in graph.initializer)}
-        own |= {name for node in graph.node for name in node.output}
-        for output in graph.output:
-            if output.name and output.name not in own:
+    inner = [graph for outer in (proto.graph, *proto.functions) for node in outer.node for graph in proto_graphs(node)]
+    for graph in (found for start in inner for found in _graphs(start)):
+        own = {"", *_given_names(graph)}.union(*(node.output for node in graph.node))
+        for output in _declared(graph):
+            if output.name not in own:
                 name = names.choose(output.name)
                 graph.node.append(onnx.NodeProto(op_type="Identity", name=name, input=[output.name], output=[name]))
                 changes.note(name, f"hands on {output.name}, which comes from around {graph.name or 'the body'}")
                 output.name = name
+
+
+def _declared(graph: ProtoGraph) -> list[onnx.ValueInfoProto]:
+    """The outputs of a graph; a function only names its own."""
+    return list(graph.output) if isinstance(graph, onnx.GraphProto) else []
+
+
+def taken_names(proto: onnx.ModelProto) -> Names:
+    """Every name of a tensor in the file."""
+    names: set[str] = set()
+    for graph in (found for start in (proto.graph, *proto.functions) for found in _graphs(start)):
+        names.update(_given_names(graph), _names(graph.output))
+        for node in graph.node:
+            names.update(node.input, node.output)
+    return Names(names)
+
+
+@dataclass(frozen=True)
+class _Mention:
+    """A place in the file where a tensor's name stands: who says it, and how another name is put there."""
+
+    by: str
+    rename: Callable[[str], None]
+
+
+@dataclass(eq=False)
+class _Definition:
+    """One tensor: where its name is given, who uses it, and the tensor of the same name that it hides."""
+
+    name: str
+    made: _Mention
+    hidden: _Definition | None = None
+    is_local: bool = True
+    is_fixed: bool = False
+    used_early_by: str = ""
+    uses: list[_Mention] = field(default_factory=list)
+    chain: list[_Definition] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.chain = [] if self.hidden is None else self.hidden.chain
+        self.chain.append(self)
+
+
+def separate_definitions(proto: onnx.ModelProto, names: Names, changes: Changes) -> list[str]:
+    """Give second definitions names of their own; returns what cannot be told apart, as parts of a sentence."""
+    wrong: list[str] = []
+    for graph in (proto.graph, *proto.functions):
+        chains = _Reader(graph).chains
+        problems = [problem for chain in chains for problem in _problems(chain)]
+        wrong += problems
+        for chain in chains if not problems else ():
+            _rename(chain, names, changes)
+    return wrong
+
+
+class _Reader:
+    """Reads a graph from top to bottom, inner graphs where they stand.
+
+    Attributes:
+        chains: The tensors of each name that is given more than once, each hiding the one before.
+    """
+
+    def __init__(self, graph: ProtoGraph) -> None:
+        self.chains: list[list[_Definition]] = []
+        # a map for each graph around the place that was reached: its tensors, and names that were used before they were given
+        self._known: ChainMap[str, _Definition] = ChainMap()
+        self._early: ChainMap[str, str] = ChainMap()
+        self._waiting: list[Callable[[], None]] = [partial(self._begin, graph)]
+        while self._waiting:  # no recursion: files may be nested deeply
+            self._waiting.pop()()
+
+    def _begin(self, graph: ProtoGraph) -> None:
+        self._known, self._early = self._known.new_child(), self._early.new_child()
+        for name in _given_names(graph):
+            made = _Mention(f"the input or initializer {name}", lambda _: None)  # it keeps its name
+            self._known[name] = _Definition(name, made, is_fixed=True)
+        self._waiting.append(partial(self._end, graph))
+        for node in reversed(graph.node):
+            self._waiting.append(partial(self._define_outputs, node))
+            self._waiting += [partial(self._begin, inner) for inner in reversed(proto_graphs(node))]
+            self._waiting.append(partial(self._use_inputs, node))
+
+    def _use_inputs(self, node: onnx.NodeProto) -> None:
+        for index, name in enumerate(node.input):
+            if name and name in self._known:
+                self._known[name].uses.append(_Mention(_described(node), partial(node.input.__setitem__, index)))
+            elif name:
+                for early in self._early.maps:
+                    early.setdefault(name, _described(node))
+
+    def _define_outputs(self, node: onnx.NodeProto) -> None:
+        for index, name in enumerate(node.output):
+            if not name:
+                continue
+            definition = _Definition(
+                name,
+                _Mention(_described(node), partial(node.output.__setitem__, index)),
+                hidden=self._known.get(name),
+                is_local=name in self._known.maps[0],
+                used_early_by=self._early.maps[0].get(name, ""),
+            )
+            self._known[name] = definition
+            if len(definition.chain) == 2:
+                self.chains.append(definition.chain)
+
+    def _end(self, graph: ProtoGraph) -> None:
+        own = self._known.maps[0]
+        self._known, self._early = self._known.parents, self._early.parents
+        is_outermost = len(self._known.maps) == 1
+        for index, (name, output) in enumerate(zip(_names(graph.output), graph.output, strict=True)):
+            if name in own:
+                is_declared = isinstance(output, onnx.ValueInfoProto)
+                rename = partial(setattr, output, "name") if is_declared else partial(graph.output.__setitem__, index)
+                own[name].uses.append(_Mention(f"the output {name}", rename))
+                own[name].is_fixed |= is_outermost
+
+
+def _problems(chain: list[_Definition]) -> Iterator[str]:
+    """Why it cannot be told who uses which of the tensors of one name."""
+    if sum(definition.is_fixed for definition in chain) > 1:
+        yield f"the tensor {chain[0].name} is an input or initializer and again the output of {chain[-1].made.by}"
+    hidden = {definition.hidden for definition in chain}
+    for definition in chain[1:]:
+        problem = _problem(definition, is_hidden=definition in hidden)
+        if problem:
+            assert definition.hidden is not None  # only the first of a chain hides none
+            both = f"made by {definition.hidden.made.by} and by {definition.made.by}"
+            yield f"the tensor {definition.name} is {both}, and {problem}"
+
+
+def _problem(definition: _Definition, *, is_hidden: bool) -> str:
+    """What is unclear about a tensor that hides another one of its name; empty where nothing is."""
+    if definition.used_early_by:
+        return f"{definition.used_early_by} uses it before"
+    if definition.is_local and definition.hidden is not None and not definition.hidden.uses:
+        return "nothing uses the first one"
+    if len(definition.uses) > 1 or (is_hidden and not definition.uses):
+        users = listing(dict.fromkeys(use.by for use in definition.uses))
+        return f"it cannot be told which of them is used by {users or 'what follows'}"
+    return ""
+
+
+def _rename(chain: list[_Definition], names: Names, changes: Changes) -> None:
+    """All but one get another name; that one is an input or output of the model, if one of them is."""
+    kept = next((definition for definition in chain if definition.is_fixed), chain[0])
+    for definition in chain:
+        if definition is kept:
+            continue
+        name = names.choose(definition.name)
+        for mention in (definition.made, *definition.uses):
+            mention.rename(name)
+        changes.note(definition.made.by, f"its result is called {name} now: {definition.name} was made twice")
+
+
+def _described(node: onnx.NodeProto) -> str:
+    return f"{node.name or next(iter(node.output), '?')} ({node.op_type})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from linger.graph.files.model_io import ModelLike, load, load_own, save
 from linger.graph.passes.declared_types import correct_types
 from linger.graph.passes.dequants import insert_dequant
 from linger.graph.passes.unneeded_nodes import remove_identity
+from linger.graph.passes.well_formed import fix_versions
 from linger.version import __version__
 
 if TYPE_CHECKING:
@@ -200,15 +201,23 @@ def apply_rules(
     if not facts.is_settled or _may_find_more(chosen, model, changes):
         changes += _settle(chosen, model, outputs)
         facts = propagate(model, outputs=outputs)
-    if any(rule.apply is correct_types for rule in chosen):  # completed types may show more wrong declarations
-        late = _named("correct_types", correct_types(model, facts))
-        if late:  # and corrected types may give every rule new work
-            changes += [*late, *_settle(chosen, model, outputs)]
-            facts = propagate(model, outputs=outputs)
+    # completed types may show more wrong declarations, and corrected ones may give every rule new work
+    late = _named("correct_types", correct_types(model, facts)) if correct_types in _passes(chosen) else []
+    if late:
+        changes += [*late, *_settle(chosen, model, outputs)]
+        facts = propagate(model, outputs=outputs)
     if any(change.rule == "complete_types" for change in changes):  # newer types need a newer version of the format
-        changes += _run([rule for rule in chosen if rule.name == "fix_versions"], model, outputs)
-    findings = [finding for rule in chosen if rule.find is not None for finding in rule.find(model)]
-    return changes, [*facts.findings, *findings]
+        changes += _run((rule for rule in chosen if rule.apply is fix_versions), model, outputs)
+    return changes, [*facts.findings, *_findings(chosen, model)]
+
+
+def _passes(rules: Iterable[RepairRule]) -> list[Callable[[ir.Model], Changes]]:
+    return [rule.apply for rule in rules]
+
+
+def _findings(rules: Iterable[RepairRule], model: ir.Model) -> list[Finding]:
+    """What the rules see and leave as it is."""
+    return [finding for rule in rules if rule.find is not None for finding in rule.find(model)]
 
 
 def _may_find_more(chosen: Iterable[RepairRule], model: ir.Model, changes: Iterable[RuleChange]) -> bool:

@@ -150,15 +150,14 @@ def choose_rules(
     """
     if names is None:
         return tuple(rule for rule in known.values() if rule.is_default)
+    every = listing(known, limit=99)
     if not isinstance(names, Iterable):
-        raise UsageError(f"rules: {names!r} is no list of names. Known rules: {listing(known, limit=99)}.")
-    wanted = [names] if isinstance(names, str) else list(names)
-    unknown = [name for name in dict.fromkeys(wanted) if not isinstance(name, str) or name not in known]
+        raise UsageError(f"rules: {names!r} is no list of names. Known rules: {every}.")
+    wanted = {names} if isinstance(names, str) else dict.fromkeys(names)
+    unknown = " ".join(_unknown(name, known) for name in wanted if name not in known)
     if unknown:
-        raise UsageError(
-            f"{' '.join(_unknown(name, known) for name in unknown)} Known rules: {listing(known, limit=99)}."
-        )
-    return tuple(rule for name, rule in known.items() if name in set(wanted))
+        raise UsageError(f"{unknown} Known rules: {every}.")
+    return tuple(rule for name, rule in known.items() if name in wanted)
 
 
 def _unknown(name: object, known: Mapping[str, RepairRule]) -> str:

@@ -58,28 +58,29 @@ def check(
     from linger.checks.check_result import worst
     from linger.graph.core.finding import SEVERITIES
 
-    left_out = [rule for text in ignore or () for rule in text.split(",")]
+    left_out = ",".join(ignore).split(",") if ignore else []
     rule_ids(left_out)  # wrong usage is said before any file is read
     chip = None if target is None else find_target(target)
-    outcomes = [_outcome(model, chip, left_out) for model in progress(models, "check")]
-    errors = [outcome for outcome in outcomes if isinstance(outcome, LingerError)]
-    if errors:
-        raise _joined(errors)
-    results = [outcome for outcome in outcomes if not isinstance(outcome, LingerError)]
+    results = _results(models, chip, left_out)
     _show(results, form, out, show_all=show_all)
     found = worst(results)
     if found is not None and SEVERITIES.index(found) <= SEVERITIES.index(fail_on.value):
         raise typer.Exit(1)
 
 
-def _outcome(model: Path, chip: Target | None, left_out: list[str]) -> CheckResult | LingerError:
-    """What was found, or why the file cannot be read: the other files are looked at all the same."""
+def _results(models: list[Path], chip: Target | None, left_out: list[str]) -> list[CheckResult]:
+    """What was found in each file. All files are read before those that cannot be read raise one error."""
     from linger.checks.check import check as check_file
 
-    try:
-        return check_file(model, chip, ignore=left_out)
-    except LingerError as error:
-        return error
+    results, errors = [], []
+    for model in progress(models, "check"):
+        try:
+            results.append(check_file(model, chip, ignore=left_out))
+        except LingerError as error:
+            errors.append(error)
+    if errors:
+        raise _joined(errors)
+    return results
 
 
 def _joined(errors: list[LingerError]) -> LingerError:

@@ -8,12 +8,12 @@ A file has the values of `Target` at its top, and one table for each group of li
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType, UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, TypeVar, get_args, get_origin, get_type_hints
 
 from linger.errors import UsageError
 
@@ -105,7 +105,7 @@ def filled(kind: type[T], values: Values) -> T:
     return kind(**{name: _converted(value, hints[name]) for name, value in values.items()})
 
 
-def _converted(value: object, hint: Any) -> object:
+def _converted(value: object, hint: object) -> object:
     """A value as an annotation asks for it; TOML has lists where we have tuples and sets.
 
     Raises:
@@ -114,18 +114,19 @@ def _converted(value: object, hint: Any) -> object:
     kind, parts = get_origin(hint), get_args(hint)
     if kind is UnionType:  # X | None: a name that is left out is None
         return _converted(value, parts[0])
-    if kind in (tuple, frozenset):
-        if not isinstance(value, list):
-            raise TypeError
-        hints = parts if kind is tuple and Ellipsis not in parts else parts[:1] * len(value)
-        if len(hints) != len(value):
-            raise TypeError
-        return kind(map(_converted, value, hints))
-    if kind is None and type(value) is not hint:
+    if kind is Mapping and isinstance(value, dict):
+        return {key: _converted(entry, parts[1]) for key, entry in value.items()}
+    if kind in (tuple, frozenset) and isinstance(value, list):
+        return kind(_entries(value, parts[:1] * len(value) if kind is frozenset or parts[-1] is Ellipsis else parts))
+    if hint in (object, type(value)):
+        return value
+    raise TypeError
+
+
+def _entries(values: list[object], hints: Sequence[object]) -> list[object]:
+    if len(values) != len(hints):
         raise TypeError
-    if kind is Mapping and not isinstance(value, Mapping):
-        raise TypeError
-    return value
+    return list(map(_converted, values, hints))
 
 
 def _all_targets() -> dict[str, Target]:

@@ -106,14 +106,7 @@ def _output_findings(place: NodePlace, layer: Accumulator, ratio: float) -> Iter
     smallest, largest = ([_rounded(a * ratio) for a in ends] for ends in layer.ends())
     stuck = [c for c, (a, z) in enumerate(zip(smallest, largest, strict=True)) if a > high or z < low]
     if stuck:
-        channel = stuck[0]
-        end = high if smallest[channel] > high else low
-        count = f" ({len(stuck)} channels are so)" if len(stuck) > 1 else ""
-        yield place.finding(
-            rules.ALWAYS_SATURATED,
-            f"channel {channel} is {end} for every input: it could only reach {smallest[channel]} to {largest[channel]}{count}",
-            "Lower scale_o, or look at the bias of this channel.",
-        )
+        yield _stuck_finding(place, stuck, (low, high), (smallest[stuck[0]], largest[stuck[0]]))
     reached = max(map(abs, smallest + largest))
     if layer.output_bits <= _NARROW and ratio < 1 and reached < (high + 1) // 2:
         yield place.finding(
@@ -121,6 +114,24 @@ def _output_findings(place: NodePlace, layer: Accumulator, ratio: float) -> Iter
             f"no input brings the output beyond ±{reached} of {high}",
             f"scale_o could be {2 ** int(math.log2((high + 1) / max(reached, 1)))} times as large.",
         )
+
+
+def _stuck_finding(place: NodePlace, stuck: list[int], ends: tuple[int, int], reach: tuple[int, int]) -> Finding:
+    """Channels that stay at one end of the output's range.
+
+    Args:
+        place: The layer.
+        stuck: The channels.
+        ends: The smallest and the largest number of the output's width.
+        reach: What the first of them would reach without saturation.
+    """
+    end = ends[1] if reach[0] > ends[1] else ends[0]
+    count = f" ({len(stuck)} channels are so)" if len(stuck) > 1 else ""
+    return place.finding(
+        rules.ALWAYS_SATURATED,
+        f"channel {stuck[0]} is {end} for every input: it could only reach {reach[0]} to {reach[1]}{count}",
+        "Lower scale_o, or look at the bias of this channel.",
+    )
 
 
 def _rounded(value: float) -> int:

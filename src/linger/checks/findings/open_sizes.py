@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import onnx_ir as ir
 
 from linger.checks.findings.node_places import CheckedModel, model_finding
-from linger.dialect import ops
+from linger.dialect import Op, ops
 from linger.errors import listing
 from linger.graph.core import check_rules as rules
 from linger.graph.core.dialect_node import is_dialect
@@ -21,34 +21,29 @@ _REMEDY = "Export the model again, which computes this from the shape, or fix th
 def size_findings(checked: CheckedModel) -> Iterator[Finding]:
     """Inputs whose sizes are open."""
     for value in checked.model.graph.inputs:
-        if value.is_initializer():
-            continue
-        name, sizes = value.name or "", value.shape
-        if sizes is None:
-            yield _unnamed(checked, name, "no shape")
-            continue
-        open_sizes = {axis: size for axis, size in enumerate(sizes) if not isinstance(size, int)}
-        unnamed = [str(axis) for axis, size in open_sizes.items() if not size.value]
-        named = [str(size.value) for size in open_sizes.values() if size.value]
-        if unnamed:
-            yield _unnamed(checked, name, f"no size and no name at axis {listing(unnamed)}")
-        if named:
-            yield model_finding(
-                rules.DYNAMIC_SIZE,
-                f"the input {name!r} has open sizes ({listing(named)})",
-                "Fix them before the file goes to a device.",
-                tensor=name,
-            )
+        if not value.is_initializer():
+            yield from _input_findings(checked, value.name or "", value.shape)
 
 
-def _unnamed(checked: CheckedModel, name: str, which: str) -> Finding:
-    return model_finding(
-        rules.UNNAMED_SIZE,
-        f"the input {name!r} has {which}",
-        "Export with fixed sizes, or name the open ones.",
-        tensor=name,
-        severity=None if checked.has_dialect else NOTE,  # only packers stop at it
-    )
+def _input_findings(checked: CheckedModel, name: str, shape: ir.Shape | None) -> Iterator[Finding]:
+    open_sizes = {str(i): size.value for i, size in enumerate(shape or ()) if isinstance(size, ir.SymbolicDim)}
+    unnamed, named = [i for i in open_sizes if not open_sizes[i]], list(filter(None, open_sizes.values()))
+    if shape is None or unnamed:
+        which = "no shape" if shape is None else f"no size and no name at axis {listing(unnamed)}"
+        yield model_finding(
+            rules.UNNAMED_SIZE,
+            f"the input {name!r} has {which}",
+            "Export with fixed sizes, or name the open ones.",
+            tensor=name,
+            severity=None if checked.has_dialect else NOTE,  # only packers stop at it
+        )
+    if named:
+        yield model_finding(
+            rules.DYNAMIC_SIZE,
+            f"the input {name!r} has open sizes ({listing(named)})",
+            "Fix them before the file goes to a device.",
+            tensor=name,
+        )
 
 
 def open_size_findings(checked: CheckedModel) -> Iterator[Finding]:
@@ -71,9 +66,14 @@ def _reason(node: ir.Node) -> str | None:
         is_flattened = any(_is_flattened_for_product(use.node) for value in node.outputs for use in value.uses())
         reason = "its window has a fixed size, and a layer behind it takes the result of one size of the picture only"
         return reason if is_flattened else None
-    given = dict(zip(op.inputs, node.inputs, strict=False))
-    sized = [value for name in op.sized_inputs if (value := given.get(name)) is not None]
-    return "its weights are those of one size" if any(value.is_initializer() for value in sized) else None
+    return "its weights are those of one size" if _has_sized_weights(node, op) else None
+
+
+def _has_sized_weights(node: ir.Node, op: Op) -> bool:
+    """Whether an input that belongs to one size of the picture is a constant."""
+    given = zip(op.inputs, node.inputs, strict=False)
+    sized = [value for name, value in given if name in op.sized_inputs and value is not None]
+    return any(value.is_initializer() for value in sized)
 
 
 def _open_pictures(nodes: Iterable[ir.Node]) -> dict[ir.Value | None, ir.Value]:

@@ -55,16 +55,17 @@ def number_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Ite
     seen: Seen = {}
     for place in checked.places:
         node = place.node
-        if not is_dialect(node) or not is_known(node.op_type) or str(place) in skip:
-            continue
-        op = op_of(node)
-        stated = {a.name: _int(node, a.name, a.default) for a in op.attributes if a.name in _WIDTHS}
-        widths = {n: bits for n, bits in stated.items() if bits is not None and _NARROWEST <= bits <= _WIDEST}
-        if len(widths) < len(stated):
-            listed = ", ".join(f"{n} = {bits}" for n, bits in stated.items() if n not in widths)
-            yield place.finding(rules.BIT_WIDTH, f"{listed}: no width", "Use 4, 8, 16 or 32 bits.")
-        else:
-            yield from _node_findings(place, op, widths, seen)
+        if is_dialect(node) and is_known(node.op_type) and str(place) not in skip:
+            op = op_of(node)
+            stated = {a.name: _int(node, a.name, a.default) for a in op.attributes if a.name in _WIDTHS}
+            widths = {name: bits for name, bits in stated.items() if bits is not None}
+            yield from _width_findings(place, stated) or _node_findings(place, op, widths, seen)
+
+
+def _width_findings(place: NodePlace, widths: dict[str, int | None]) -> list[Finding]:
+    wrong = [f"{n} = {bits}" for n, bits in widths.items() if bits is None or not _NARROWEST <= bits <= _WIDEST]
+    reason = f"{', '.join(wrong)}: no width"
+    return [place.finding(rules.BIT_WIDTH, reason, "Use 4, 8, 16 or 32 bits.")] if wrong else []
 
 
 def _int(node: ir.Node, name: str, default: object) -> int | None:

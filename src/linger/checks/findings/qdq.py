@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import CheckedModel
+from linger.checks.findings.node_places import CheckedModel, NodePlace
 from linger.graph.core import check_rules as rules
 from linger.graph.core.finding import WARNING, Finding
 from linger.graph.core.tensor_content import constant_tensor
@@ -31,15 +31,18 @@ def qdq_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterat
     """Zero points and scales that fixed point does not have; warnings in a file of the dialect, notes in any other."""
     severity = WARNING if checked.has_dialect else None
     for place in checked.places:
-        if place.node.op_type not in _PAIR or place.node.domain or str(place) in skip:
-            continue
-        odd = [scale for scale in _content(place.node, _SCALE) if not is_power_of_two(scale)]
-        shifted = [zero for zero in _content(place.node, _ZERO_POINT) if zero]
-        if odd:
-            reason = f"its scale {odd[0]:.9g} is no power of two"
-            yield place.finding(rules.ODD_QDQ_SCALE, reason, _QUANTISE, severity=severity)
-        if shifted:
-            yield place.finding(rules.ZERO_POINT, f"its zero point is {shifted[0]:g}", _QUANTISE, severity=severity)
+        if place.node.op_type in _PAIR and not place.node.domain and str(place) not in skip:
+            yield from _pair_findings(place, severity)
+
+
+def _pair_findings(place: NodePlace, severity: str | None) -> Iterator[Finding]:
+    odd = [scale for scale in _content(place.node, _SCALE) if not is_power_of_two(scale)]
+    shifted = [zero for zero in _content(place.node, _ZERO_POINT) if zero]
+    if odd:
+        reason = f"its scale {odd[0]:.9g} is no power of two"
+        yield place.finding(rules.ODD_QDQ_SCALE, reason, _QUANTISE, severity=severity)
+    if shifted:
+        yield place.finding(rules.ZERO_POINT, f"its zero point is {shifted[0]:g}", _QUANTISE, severity=severity)
 
 
 def _content(node: ir.Node, index: int) -> list[float]:
@@ -64,11 +67,15 @@ def saturation_findings(checked: CheckedModel) -> Iterator[Finding]:
 
 def _bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
     """The type of the data as ONNX Runtime multiplies it, and the integer weights; None where it does not."""
-    if not node.domain and node.op_type in _OPERANDS:
-        data, weight = (node.inputs[i] if i < len(node.inputs) else None for i in _OPERANDS[node.op_type])
+    op_type = "" if node.domain else node.op_type
+    if op_type in _OPERANDS:
+        data, weight = (node.inputs[i] if i < len(node.inputs) else None for i in _OPERANDS[op_type])
         return None if data is None else data.dtype, weight
-    if node.domain or node.op_type not in _FLOAT or len(node.inputs) <= 1:
-        return None, None
+    return _dequantised_bytes(node) if op_type in _FLOAT and len(node.inputs) > 1 else (None, None)
+
+
+def _dequantised_bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
+    """The same of a float op whose operands were dequantised."""
     before, weights = (_dequantiser(value) for value in node.inputs[:2])
     if before is None or weights is None or before.inputs[0] is None:
         return None, None

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import onnx_ir as ir
 
@@ -57,28 +57,23 @@ def _is_positive(scale: float) -> bool:
 
 
 def _value_findings(place: NodePlace, scales: dict[str, float], *, for_target: bool) -> Iterator[Finding]:
-    valid = {name: scale for name, scale in scales.items() if _is_positive(scale)}
-    if len(valid) < len(scales):
-        invalid = {name: scale for name, scale in scales.items() if name not in valid}
-        yield place.finding(rules.INVALID_SCALE, f"{_listed(invalid)}: no scale", _CALIBRATE)
-    if for_target:
-        return
-    odd = {name: scale for name, scale in valid.items() if not is_power_of_two(scale)}
-    small = {name: scale for name, scale in valid.items() if scale < 1}
-    if odd:
-        yield place.finding(
-            rules.ODD_SCALE, f"{_listed(odd)}: no power of two", "Choose scales that are powers of two."
-        )
-    if small:
+    invalid = _listed(scales, lambda scale: not _is_positive(scale))
+    odd = _listed(scales, lambda scale: _is_positive(scale) and not is_power_of_two(scale))
+    small = _listed(scales, lambda scale: 0 < scale < 1)
+    if invalid:
+        yield place.finding(rules.INVALID_SCALE, f"{invalid}: no scale", _CALIBRATE)
+    if odd and not for_target:
+        yield place.finding(rules.ODD_SCALE, f"{odd}: no power of two", "Choose scales that are powers of two.")
+    if small and not for_target:
         yield place.finding(
             rules.SMALL_SCALE,
-            f"{_listed(small)}: below 1, which no device has",
+            f"{small}: below 1, which no device has",
             "Keep the layer's range smaller, with linger.normalize_layers or a scaled input.",
         )
 
 
-def _listed(scales: dict[str, float]) -> str:
-    return ", ".join(f"{name} = {scale:g}" for name, scale in scales.items())
+def _listed(scales: dict[str, float], is_meant: Callable[[float], bool]) -> str:
+    return ", ".join(f"{name} = {scale:g}" for name, scale in scales.items() if is_meant(scale))
 
 
 def _relation_findings(place: NodePlace, scales: dict[str, float], *, for_target: bool) -> Iterator[Finding]:

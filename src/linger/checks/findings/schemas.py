@@ -205,10 +205,15 @@ def _dialect_expectation(op: Op, form: tuple[str, ...], count: int, free: frozen
         scales = tuple(f"scale_x_{i}" for i in range(count))
         attributes |= dict.fromkeys(scales, "FLOAT")
         return _Expectation(attributes, (*required, *scales), (1, _MANY), (), outputs, free, is_strict=False)
-    optional = op.optional_inputs | _COMPLETED.get(op.name, frozenset())
-    needed = tuple("" if name in optional else name for name in (form if op.forms else op.inputs))
+    needed = _needed(op, form if op.forms else op.inputs)
     least = max((i + 1 for i, name in enumerate(needed) if name), default=0)
     return _Expectation(attributes, required, (least, len(needed)), needed, outputs, free, is_strict=False)
+
+
+def _needed(op: Op, inputs: Iterable[str]) -> tuple[str, ...]:
+    """The names of an op's inputs, empty for those that may be left out."""
+    optional = op.optional_inputs | _COMPLETED.get(op.name, frozenset())
+    return tuple("" if name in optional else name for name in inputs)
 
 
 def _findings(place: NodePlace, expected: _Expectation) -> Iterator[Finding]:

@@ -15,7 +15,6 @@ from linger.graph.core.finding import Finding
 from linger.numeric.fixed import is_power_of_two
 
 _FOLD = "Fold the number into the bias of the layer before, or make it a tensor of the same shape."
-_RIGHT_ONLY = "Train or calibrate the model with linger, which keeps to that."
 
 
 @dataclass(frozen=True)
@@ -64,21 +63,15 @@ def _listed(scales: dict[str, float]) -> str:
 
 def _shift_findings(site: Site, scales: dict[str, float]) -> Iterator[Finding]:
     """Results of products and sums that would be shifted left; only ops that have limits on chips are known to be concerned."""
-    op = ops().get(site.op_type)
-    if op is None or not op.chip_limits or op.limit not in (math.prod, min) or "scale_o" not in scales:
+    op, output = ops().get(site.op_type), scales.get("scale_o", 0.0)
+    if op is None or not op.chip_limits or op.limit not in (math.prod, min):
         return
     names = [a.name for a in op.attributes if a.name in ("scale_x", "scale_w", "scale_y")]
-    given = [scales[name] for name in names if name in scales]
-    if op.limit is math.prod and len(given) == len(names) and scales["scale_o"] > math.prod(given):
-        yield site.error(
-            f"the output's scale {scales['scale_o']:g} is above {math.prod(given):g}, that of the product; the chip shifts right only",
-            _RIGHT_ONLY,
-        )
-    elif op.limit is min and given and scales["scale_o"] > min(given):
-        yield site.error(
-            f"the sum's scale {scales['scale_o']:g} is above {min(given):g}, that of an operand; the chip shifts right only",
-            _RIGHT_ONLY,
-        )
+    bound = op.limit(scales.get(name, math.inf) for name in names)
+    if output > bound:
+        what, whose = ("output", "the product") if op.limit is math.prod else ("sum", "an operand")
+        reason = f"the {what}'s scale {output:g} is above {bound:g}, that of {whose}; the chip shifts right only"
+        yield site.error(reason, "Train or calibrate the model with linger, which keeps to that.")
 
 
 @limit(931, "sum", "Summands are integers, repeated along one axis at most.")

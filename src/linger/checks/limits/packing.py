@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -128,25 +129,29 @@ def check_transpose(site: Site) -> Iterator[Finding]:
     shape, order = site.shape(0), site.attribute("perm")
     if shape is None:
         yield site.unchecked("the number of its axes")
+    elif limits.transposed_axes is None or (order is not None and order == tuple(range(len(order)))):
         return
-    if limits.transposed_axes is None or (order is not None and order == tuple(range(len(order)))):
-        return
-    if len(shape) > limits.transposed_axes:
+    elif len(shape) > limits.transposed_axes:
+        most = limits.transposed_axes
         yield site.error(
-            f"exchanges axes of a tensor of {len(shape)} axes; {site.chip} has that for at most {limits.transposed_axes}",
+            f"exchanges axes of a tensor of {len(shape)} axes; {site.chip} has that for at most {most}",
             "Merge axes that stay together with a reshape first, or keep the order of axes.",
         )
+    elif len(shape) == 3:
+        yield from _plane_findings(site, limits)
+
+
+def _plane_findings(site: Site, limits: PackingLimits) -> Iterator[Finding]:
+    plane = site.sizes(0, -2, -1)
+    if plane is None:
+        yield site.unchecked("the size of its planes")
         return
-    if len(shape) == 3:
-        plane = site.sizes(0, -2, -1)
-        size = None if plane is None else plane[0] * plane[1] * (site.bits(0) or 8) // 8
-        if size is None:
-            yield site.unchecked("the size of its planes")
-        elif size > limits.plane_bytes:
-            yield site.error(
-                f"exchanges axes of planes of {size} bytes; {site.chip} has {limits.plane_bytes // KB} KB",
-                "Cut the tensor into parts, turn each, and join them.",
-            )
+    size = math.prod(plane) * (site.bits(0) or 8) // 8
+    if size > limits.plane_bytes:
+        yield site.error(
+            f"exchanges axes of planes of {size} bytes; {site.chip} has {limits.plane_bytes // KB} KB",
+            "Cut the tensor into parts, turn each, and join them.",
+        )
 
 
 @limit(943, "axes", "Axes are attributes.", "Squeeze", "Unsqueeze")
