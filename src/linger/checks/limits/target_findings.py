@@ -14,9 +14,9 @@ from linger.checks.limits import operands, packing, products, windows
 from linger.checks.limits.limit import Limit, Shape, Site
 from linger.dialect import ops
 from linger.errors import LingerError, UsageError
-from linger.graph.conversion.convert import convert_nodes, has_nodes_of
+from linger.graph.conversion.convert import convert_nodes
 from linger.graph.core.check_rules import CheckRule
-from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, is_newer
+from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, has_nodes_of, is_newer
 from linger.graph.core.finding import ERROR, SEVERITIES, Finding
 from linger.graph.core.walking import all_nodes
 from linger.graph.files.model_io import copied

@@ -18,11 +18,10 @@ from linger.graph.conversion.plan import NoEquivalent, Plan
 from linger.graph.conversion.to_newer import plan_newer
 from linger.graph.conversion.to_older import plan_older
 from linger.graph.core.changes import Changes
-from linger.graph.core.dialect_node import describe, is_dialect, is_dialect_domain
-from linger.graph.core.dialects import DIALECTS, NEWER, NEWER_VERSION, OLDER
+from linger.graph.core.dialect_node import describe, is_dialect_domain
+from linger.graph.core.dialects import DIALECTS, NEWER, NEWER_VERSION, OLDER, is_node_of, scope_nodes, user_scopes
 from linger.graph.core.finding import ERROR, WARNING, Finding
 from linger.graph.core.names import Names
-from linger.graph.core.walking import all_nodes
 from linger.graph.facts.propagation import propagate
 from linger.graph.files.model_io import ModelLike, load_own, save
 
@@ -91,11 +90,6 @@ def convert_dialect(
     return Conversion(own, changes, findings, None if path is None else Path(path))
 
 
-def has_nodes_of(model: ir.Model, dialect: str) -> bool:
-    """Whether a model, one of its sub-graphs or of its own functions has a node of a dialect."""
-    return any(_is_of(node, dialect, model) for scope in _scopes(model) for node in _nodes(model, scope))
-
-
 def convert_nodes(model: ir.Model, to: str, *, partial: bool = False) -> tuple[Changes, tuple[Finding, ...]]:
     """Convert in place; a model that is refused is as it was.
 
@@ -122,7 +116,7 @@ def convert_nodes(model: ir.Model, to: str, *, partial: bool = False) -> tuple[C
 
 def _plan_nodes(model: ir.Model, source: str, to: str) -> tuple[list[tuple[ir.Node, Plan]], list[Finding]]:
     """A plan for every node that can be converted, and what is found on the way; nothing is changed."""
-    nodes = {scope: list(_nodes(model, scope)) for scope in _scopes(model)}
+    nodes = {scope: list(scope_nodes(model, scope)) for scope in user_scopes(model)}
     names = Names(_all_names(model, chain.from_iterable(nodes.values())))
     widths = _widths(model) if to == NEWER else {}
     plans: list[tuple[ir.Node, Plan]] = []
@@ -130,7 +124,7 @@ def _plan_nodes(model: ir.Model, source: str, to: str) -> tuple[list[tuple[ir.No
     for scope, own in nodes.items():
         rewriter = NodeRewriter(model, scope, names, widths)
         for node in own:
-            if not _is_of(node, source, model):
+            if not is_node_of(node, source, model):
                 continue
             try:
                 plan = _PLANNERS[to](node, rewriter)
@@ -151,23 +145,6 @@ def _widths(model: ir.Model) -> dict[ir.Value, int]:
     return {value: fact.bits for value, fact in facts.items() if fact.is_quantised and fact.bits is not None}
 
 
-def _scopes(model: ir.Model) -> Iterator[ir.Function | None]:
-    """The main graph (None) and the functions that are the user's own: bodies of dialect ops are linger's."""
-    yield None
-    yield from (f for f in model.functions.values() if not is_dialect_domain(f.domain))
-
-
-def _nodes(model: ir.Model, scope: ir.Function | None) -> Iterator[ir.Node]:
-    return all_nodes(model if scope is None else scope)
-
-
-def _is_of(node: ir.Node, dialect: str, model: ir.Model) -> bool:
-    """A node of the domain `linger` that calls a function of the file is the user's, not of the dialect."""
-    if dialect == OLDER:
-        return is_dialect(node)
-    return node.domain == NEWER and node.op_identifier() not in model.functions
-
-
 def _all_names(model: ir.Model, nodes: Iterable[ir.Node]) -> Iterator[str]:
     yield from (value.name or "" for value in (*model.graph.inputs, *model.graph.initializers.values()))
     for node in nodes:
@@ -176,7 +153,7 @@ def _all_names(model: ir.Model, nodes: Iterable[ir.Node]) -> Iterator[str]:
 
 def _tidy(model: ir.Model, source: str, to: str) -> None:
     """Import what is used; forget domains and bodies of dialect ops that nothing uses any more."""
-    called = {scope: {node.op_identifier() for node in _nodes(model, scope)} for scope in _scopes(model)}
+    called = {scope: {node.op_identifier() for node in scope_nodes(model, scope)} for scope in user_scopes(model)}
     if source == OLDER:
         _drop_bodies(model, set().union(*called.values()))
     standard = model.graph.opset_imports.get("")

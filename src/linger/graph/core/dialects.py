@@ -10,7 +10,7 @@ checks say what a node must have.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +19,8 @@ import onnx_ir as ir
 
 from linger.dialect import DOMAIN, PLATFORM_QUANT, Newer, Op, find_op, is_known, ops
 from linger.errors import UsageError, listing
-from linger.graph.core.walking import inner_graphs
+from linger.graph.core.dialect_node import is_dialect, is_dialect_domain
+from linger.graph.core.walking import all_nodes, inner_graphs
 from linger.targets import DEFAULT_TARGET
 
 OLDER = DOMAIN
@@ -179,6 +180,29 @@ NEWER_OPS: Mapping[str, NewerOp] = MappingProxyType(
 def is_newer(node: ir.Node) -> bool:
     """Whether a node belongs to the newer dialect."""
     return node.domain == NEWER
+
+
+def user_scopes(model: ir.Model) -> Iterator[ir.Function | None]:
+    """The main graph (None) and the functions that are the user's own: bodies of dialect ops are linger's."""
+    yield None
+    yield from (f for f in model.functions.values() if not is_dialect_domain(f.domain))
+
+
+def scope_nodes(model: ir.Model, scope: ir.Function | None) -> Iterator[ir.Node]:
+    """Every node of the main graph (None) or of a function."""
+    return all_nodes(model if scope is None else scope)
+
+
+def is_node_of(node: ir.Node, dialect: str, model: ir.Model) -> bool:
+    """Whether a node is of a dialect; one of the domain `linger` that calls a function of the file is the user's."""
+    if dialect == OLDER:
+        return is_dialect(node)
+    return node.domain == NEWER and node.op_identifier() not in model.functions
+
+
+def has_nodes_of(model: ir.Model, dialect: str) -> bool:
+    """Whether a model, one of its sub-graphs or of its own functions has a node of a dialect."""
+    return any(is_node_of(node, dialect, model) for scope in user_scopes(model) for node in scope_nodes(model, scope))
 
 
 def is_quantising(node: ir.Node) -> bool:

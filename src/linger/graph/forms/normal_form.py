@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from linger.dialect import DOMAIN, Op, is_known, ops
 from linger.errors import GraphError, UnsupportedError, UsageError, listing
-from linger.graph.conversion.convert import convert_nodes, has_nodes_of
+from linger.graph.conversion.convert import convert_nodes
 from linger.graph.conversion.node_rewriter import content_of
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
-from linger.graph.core.dialects import NEWER, OLDER, unknown_arithmetic
+from linger.graph.core.dialects import NEWER, OLDER, has_nodes_of, unknown_arithmetic
 from linger.graph.core.tensor_types import INTEGERS, infer_element_types, integer_bits
 from linger.graph.core.walking import all_nodes
 from linger.numeric.fixed import limits
