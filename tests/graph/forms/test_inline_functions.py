@@ -165,3 +165,16 @@ def test_types_of_the_call_are_kept():
     model.graph.node(0).outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
     inline_functions(model)
     assert model.graph.node(2).outputs[0].dtype == ir.DataType.FLOAT
+
+
+def test_imports_of_functions_come_in_the_order_of_the_calls():
+    calls = "  ".join(f"a{i + 1} = f.f{i}(a{i})" for i in range(8))
+    functions = "\n".join(
+        f'<domain: "f", opset_import: ["": 17, "own{i}": 1]> f{i} (x) => (y) {{ y = own{i}.Foo(x) }}' for i in range(8)
+    )
+    model = parsed(
+        f"""<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[n] a0) => (float[n] a8) {{ {calls} }}
+        {functions}"""
+    )
+    inline_functions(model)
+    assert list(model.graph.opset_imports) == ["", "f", *(f"own{i}" for i in range(8))]

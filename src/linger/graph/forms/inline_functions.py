@@ -86,18 +86,18 @@ def _inline(model: ir.Model, places: list[GraphPlace], calls: list[ir.Node], wan
     tensors = Names(value.name or "" for graph in graphs for value in defined_in(graph))
     nodes = Names(node.name or "" for graph in graphs for node in graph)
     replacer = ValueReplacer(model)
-    used = set()
+    used: dict[ir.OperatorIdentifier, None] = {}  # in the order of the calls, as the imports are to be
     waiting = calls[::-1]
     while waiting:
         call = waiting.pop()
-        used.add(call.op_identifier())
+        used[call.op_identifier()] = None
         copy = Copy(wanted[call.op_identifier()], call, tensors, nodes)
         _put(copy, replacer)
         waiting += copy.calls(wanted)
     replacer.finish()
     for identifier in used:
         model.graph.opset_imports.update(model.functions[identifier].opset_imports | model.graph.opset_imports)
-    _drop(model, used)
+    _drop(model, set(used))
 
 
 def _put(copy: Copy, replacer: ValueReplacer) -> None:
