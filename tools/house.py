@@ -253,8 +253,8 @@ def code_lines(source: Source) -> list[tuple[int, str]]:
 
 def measure_walks(house: House, root: Path) -> None:
     """Count the files and hops of the walks in `walks.py`, and the public names, in a process that imports the tree."""
-    paths = os.pathsep.join([str(root.parent), os.environ.get("PYTHONPATH", "")])  # noqa: TID251 - handed on
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}  # noqa: TID251 - handed on
+    paths = os.pathsep.join([str(root.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(Path(__file__).resolve().with_name("walks.py")), str(root)]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run from the command line."""
     assert __doc__ is not None  # this module has one
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    configured = os.environ.get("LINGER_SHARED")  # noqa: TID251 - a tool, not part of the package
+    configured = os.environ.get("LINGER_SHARED")
     default = Path(configured) if configured else REPOSITORY.parent / "shared"
     parser.add_argument("shared", type=Path, nargs="?", default=default, help="folder that holds golden/ops")
     names = make_golden(parser.parse_args(arguments).shared, TARGET)
