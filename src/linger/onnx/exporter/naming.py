@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from linger.dialect import find_op
 from linger.graph.core.dialect_node import is_dialect
+from linger.graph.core.tensor_content import constant_tensor
 from linger.graph.core.unused import drop_unused
 from linger.graph.core.walking import all_nodes
 from linger.onnx.exporter.emission import NAME_ATTRIBUTE, PARAMETERS_ATTRIBUTE
@@ -42,7 +43,7 @@ def store_parameters(model: ir.Model) -> None:
         constants = dict(zip(op.inputs[1:], op.constant_names, strict=False)) if op.constant_names else {}
         names = _PARAMETER_NAMES | constants | node.meta.get(PARAMETERS_ATTRIBUTE, {})
         for index, role, value in _operands(node, () if op.is_variadic else op.form(len(node.inputs))):
-            tensor = _content(value)
+            tensor = constant_tensor(value)
             if tensor is None:
                 continue
             if role in names:
@@ -96,18 +97,10 @@ def keep_scalars_as_nodes(model: ir.Model) -> None:
         op = find_op(node.op_type)
         roles = () if op.is_variadic or op.constant_names or op.forms else op.inputs
         for index, role, value in _operands(node, roles):
-            tensor = _content(value) if value.producer() is None else None
+            tensor = constant_tensor(value) if value.producer() is None else None
             if role not in _PARAMETER_NAMES and tensor is not None and len(tensor.shape) == 0:
                 node.replace_input_with(index, _constant_node(node, f"{node.name}.{role}", tensor))
                 drop_unused([value], constants_only=True, upstream=False)
-
-
-def _content(value: ir.Value) -> ir.TensorProtocol | None:
-    """The constant behind a value: the tracing exporter writes Constant nodes, the newer one initializers."""
-    producer = value.producer()
-    if producer is not None:
-        return producer.attributes["value"].as_tensor() if producer.op_type == "Constant" else None
-    return value.const_value
 
 
 def unwrap_names(model: ir.Model) -> None:
