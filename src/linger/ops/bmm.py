@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
 from linger.numeric import blocks
+from linger.numeric.fixed import FLOAT32_BITS
 from linger.numeric.kernel import Kernel, T
 
 
@@ -38,6 +39,18 @@ def bmm_int(
     total = k.matmul(x, y)
     source = k.mul(k.scalar(scale_x), k.scalar(scale_y))
     return blocks.requantize(k, total, source=source, target=k.scalar(scale_o), bits=o_bits)
+
+
+@bmm_int.exact
+def exact(torch: Any, x: Any, y: Any, *, bits: Sequence[int]) -> Any:
+    """The matrix product, in float64 where float32 could not hold every partial sum.
+
+    A sum of n products of b and c-bit integers stays below n·2^(b+c−2): in units of the operands' steps every partial sum
+    is a whole number, so float32 is exact, in any order, while that is at most 2^24.
+    """
+    terms = x.shape[-1]
+    is_narrow = terms == 0 or sum(bits) - 2 + math.log2(terms) <= FLOAT32_BITS
+    return torch.matmul(x, y) if is_narrow else torch.matmul(x.double(), y.double())
 
 
 @bmm_int.function("torch.bmm", "torch.Tensor.bmm", "torch.mm", "torch.Tensor.mm")

@@ -43,17 +43,3 @@ def test_float64_is_used_only_where_it_must_be():
     assert bmm_torch.real_result([x, y], [], [8, 8]).dtype == torch.float32
     x, y = torch.ones(1, 2, 1025), torch.ones(1, 1025, 2)
     assert bmm_torch.real_result([x, y], [], [8, 8]).dtype == torch.float64
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "macs"),
-    [
-        pytest.param((5, 3), (3, 4), 5 * 4 * 3, id="matrices"),
-        pytest.param((2, 1, 5, 3), (7, 3, 4), 2 * 7 * 5 * 4 * 3, id="broadcast"),
-        pytest.param((0, 5, 3), (1, 3, 4), 0, id="empty batch"),
-        pytest.param((2, 5, 3), (3,), 2 * 5 * 3, id="matrix and vector"),
-        pytest.param((3,), (2, 3, 4), 2 * 4 * 3, id="vector and matrix"),
-    ],
-)
-def test_multiplications_are_counted(x, y, macs):
-    assert bmm_torch.multiplications([torch.zeros(x), torch.zeros(y)]) == macs

@@ -114,3 +114,18 @@ def test_count_does_not_disturb_an_export(tmp_path):
         model, torch.randn(5, 3), tmp_path / "a.onnx", input_names=["x"], output_names=["y"], dynamic_axes=axes
     )
     assert linger.coverage(model) == before
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "macs"),
+    [
+        pytest.param((5, 3), (3, 4), 5 * 4 * 3, id="matrices"),
+        pytest.param((2, 1, 5, 3), (7, 3, 4), 2 * 7 * 5 * 4 * 3, id="broadcast"),
+        pytest.param((0, 5, 3), (1, 3, 4), 0, id="empty batch"),
+        pytest.param((2, 5, 3), (3,), 2 * 5 * 3, id="matrix and vector"),
+        pytest.param((3,), (2, 3, 4), 2 * 4 * 3, id="vector and matrix"),
+    ],
+)
+def test_products_of_matrices_of_any_axes_are_counted(x, y, macs):
+    x, y = torch.zeros(x), torch.zeros(y)
+    assert multiplications("bmm", [x, y], {}, x @ y) == macs

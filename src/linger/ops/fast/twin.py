@@ -125,13 +125,8 @@ class ExactTwin:
             return cast(Tensor, self._module.evaluate(result, operands, attributes, can_saturate=can_saturate))
         scale, bits = attributes["scale_o"], attributes["o_bits"]
         if result is None:
-            result = self.real_result(operands, (), (bits,) * len(operands))
+            result = self.real_result(operands, (), (attributes.get("data_bits", bits),) * len(operands))
         return fake_quantize(result, scale, bits, can_saturate=can_saturate, is_owned=True).to(carrier(bits))
-
-    def multiplications(self, operands: Sequence[Tensor]) -> int:
-        """Multiply-accumulates, where the op adds products."""
-        count = getattr(self._module, "multiplications", None)
-        return 0 if count is None else int(count(operands))
 
 
 @cache

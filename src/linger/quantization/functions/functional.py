@@ -31,6 +31,7 @@ from linger.quantization.functions.functional_layer import (
     judge_input,
     loss_of,
 )
+from linger.quantization.functions.multiplications import multiplications
 
 RELU = "Relu"
 _SCALAR_BITS = 8
@@ -89,8 +90,8 @@ def run_functional(
     attributes = dict(settings) | _format_attributes(op, operands, output.scale, output.bits)
     if fast is None:
         return compute(call, operands, attributes, output.scale, output.bits)
-    call.note(reason=loss_of(layer), macs=_macs(fast, operands))
     values = _fast_values(op, fast, operands, op.complete(attributes), output)
+    call.note(reason=loss_of(layer), macs=_macs(op, operands, values))
     result = QTensor(values, output.scale, output.bits, runtime)
     call.record(result, operands, attributes)
     return result
@@ -158,11 +159,10 @@ def _within_format(call: OpCall, x: QTensor, layer: QuantizedBase) -> QTensor:
     return result
 
 
-def _macs(fast: ExactTwin | RealTwin, operands: Sequence[QTensor]) -> int:
-    """Multiply-accumulates of an op whose twin counts them; in a trace the count would fix an open batch size."""
-    if is_exporting() or not isinstance(fast, ExactTwin):
-        return 0
-    return fast.multiplications([o.content for o in operands])
+def _macs(op: Op, operands: Sequence[QTensor], result: Tensor) -> int:
+    """Multiply-accumulates of the torch function behind an op; in a trace the count would fix an open batch size."""
+    name = next(iter(op.functions)).rpartition(".")[2]
+    return 0 if is_exporting() else multiplications(name, [o.content for o in operands], {}, result)
 
 
 def _along_last_axis(
