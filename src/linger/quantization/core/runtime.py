@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a quantised model knows while it runs: which module is at work, how calls are named, who is watching.
+"""What a quantised model knows while it runs: which module is at work, how ops are named, and who observes them.
 
 One `Runtime` belongs to one model (it is made by `init`) and is reached from its layers and from the tensors they
 make. Nothing here is global.
@@ -361,7 +361,7 @@ class Runtime:
 
     def emit(self, op: Op, tensors: Sequence[Any], attributes: Mapping[str, Any], name: str) -> Tensor:
         """Write one node of the file being exported."""
-        assert self.emitter is not None  # callers ask first
+        assert self.emitter is not None  # checked by the callers
         return self.emitter.call(op, tensors, attributes, name)[0]
 
     def note(self, record: OpRecord) -> None:

@@ -222,7 +222,7 @@ def _project(given: dict[str, Any], call: Call) -> list[Tensor]:
 def _output(x: QTensor, given: dict[str, Any], call: Call) -> Tensor:
     """The output projection: the quantised layer that the attention layer holds, where the call comes from it."""
     frame = x.runtime.frame
-    assert frame is not None  # _refused_arguments asked
+    assert frame is not None  # checked by _refused_arguments
     layer = frame.module._modules.get("out_proj")  # noqa: SLF001 - any module may have made the call
     is_own = isinstance(layer, QuantizedBase) and getattr(layer, "weight", None) is given["out_proj_weight"]
     if layer is not None and is_own:

@@ -67,7 +67,7 @@ _IN_PLACE_OPERATORS = frozenset(
     for name in ["add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor", "lshift", "rshift"]
 ) | {"__setitem__"}
 
-_trace: Any = torch._C  # noqa: SLF001 - nobody else knows what a trace holds, and mypy does not know all of it
+_trace: Any = torch._C  # noqa: SLF001 - only torch._C knows what a trace holds; mypy lacks parts of it
 _SIZES = frozenset({"aten::size", "aten::numel", "aten::dim"})
 _VALUES = frozenset({"prim::Param", "prim::GetAttr"})
 

@@ -169,7 +169,7 @@ def _along_last_axis(
     op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime, layer: QuantizedBase | None
 ) -> QTensor:
     """The op with its axis moved to the end and back."""
-    assert op.last_axis is not None  # the caller asked
+    assert op.last_axis is not None  # checked by the caller
     axis = settings[op.last_axis]
     is_last = axis == x.content.dim() - 1
     moved = x if is_last else x.like(x.content.transpose(axis, _LAST))
@@ -261,7 +261,7 @@ def _relu_in_place(call: OpCall, x: QTensor, attributes: Mapping[str, Any]) -> Q
 
 def constants_of(op: Op, settings: Mapping[str, Any], x: QTensor) -> Sequence[Any]:
     """The integers that a layer keeps beside its input; of the layers only Clip has any."""
-    assert op.make_constants is not None  # the caller asked
+    assert op.make_constants is not None  # checked by the caller
     if isinstance(x.scale, Tensor):
         return [_end_there(settings[end], x).content * x.scale for end in ("low", "high")]
     return cast("Sequence[Any]", op.make_constants(scale=x.scale, bits=x.bits, **settings))

@@ -171,7 +171,7 @@ def _may_look(x: QTensor, runtime: Runtime, *, is_training: bool) -> bool:
 
 def _beyond(op: Op, x: QTensor, layer: FunctionalLayer, *, is_training: bool) -> Beyond | None:
     """What leaves the device's format: judged by the scale in training with 8 bits, else by the numbers."""
-    assert op.input_end is not None  # the caller asked
+    assert op.input_end is not None  # checked by the caller
     reach = 2.0 ** (x.own_bits - 1) / x.scale_on_host
     if reach <= op.input_end:
         return None
@@ -195,7 +195,7 @@ def _look(op: Op, x: QTensor) -> Beyond | None:
     A row that stays below +64 loses nothing as long as its largest number is far enough above −64.
     """
     end, values = op.input_end, x.content.detach()
-    assert end is not None  # the caller asked
+    assert end is not None  # checked by the caller
     if not values.numel():
         return None
     is_by_rows, is_masked = op.last_axis is not None, x.own_bits != x.bits

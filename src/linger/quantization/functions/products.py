@@ -151,7 +151,7 @@ def _is_constant(product: Product, runtime: Runtime, frame: Frame) -> bool:
 def compute_product(product: Product, runtime: Runtime) -> QTensor:
     """The product as integers: observed, simulated exactly or emitted, as the pass demands."""
     frame, policy = runtime.frame, runtime.products
-    assert frame is not None  # read_product asked
+    assert frame is not None  # checked by read_product
     assert policy is not None
     call, layer = begin_function(product.op, runtime, product.weight.device)
     widths = policy.widths_in(frame.module)

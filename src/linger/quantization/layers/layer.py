@@ -281,7 +281,7 @@ class QuantLayer(QuantizedBase):
 
         The statistics are always those of the unlimited convolution, so they do not move with the limits.
         """
-        assert self.bn is not None  # the caller asked
+        assert self.bn is not None  # checked by the caller
         factor = learning_factor(self.bn)
         integers, scale_w = self._round_weight(self.weight, factor, None, q.scale)
         # batch norm cancels a common gain, so the integers need not be scaled back; but its eps must be a number

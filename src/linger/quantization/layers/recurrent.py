@@ -401,7 +401,7 @@ class QuantRecurrent(QuantizedBase):
     ) -> tuple[Tensor, ...]:
         """The node of one direction: output sequence and last states."""
         emitter, suffixes = self.runtime.emitter, self.suffixes[layer]
-        assert emitter is not None  # the caller asked
+        assert emitter is not None  # checked by the caller
         weights = rounded.integers(back, attributes["scale_i"], attributes["scale_h"], self.widths.parameter)
         starts = [unwrap(s) if len(suffixes) == 1 else unwrap(s)[back : back + 1] for s in states or ()]
         lengths = [] if sequences.lengths is None else [sequences.lengths]
