@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache, reduce
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ from linger.quantization.functions.rewrites import NUMPY_SPELLINGS, REWRITES, Ca
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
+_Tree = TypeVar("_Tree")
 
 COMPOSITIONS: dict[TorchFunction, Handler] = {**rewrites.FORMS, **MASKS, **ATTENTION}
 """Functions that are several integer ops, or one whose operands are not all quantised: stacks, masks, attention."""
@@ -232,7 +233,7 @@ def _run_all(calls: list[Call]) -> object:
     return result
 
 
-def pool_slices(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> Any:
+def pool_slices(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> Tensor | None:
     """Adaptive pooling as other calls; None if it has no such form, or is an ordinary pool already."""
     if runtime.has_open_sizes:
         return run_openly(func, args, kwargs)
@@ -450,7 +451,7 @@ def _position_of_inplace(func: TorchFunction) -> int | None:
 
 
 # -- sizes of tensors as settings and operands, while a model is traced ---------------------------------------
-def with_sizes_read(arguments: Any) -> Any:
+def with_sizes_read(arguments: _Tree) -> _Tree:
     """Arguments with numbers in the place of tensors that a trace has computed from sizes alone, as ops need them.
 
     What is computed from values stays a tensor: it is not known before the file runs.
@@ -458,11 +459,12 @@ def with_sizes_read(arguments: Any) -> Any:
     if not _trace._is_tracing():  # noqa: SLF001
         return arguments
 
-    def read(leaf: Any) -> Any:
-        is_number = isinstance(leaf, Tensor) and not isinstance(leaf, QTensor) and leaf.dim() == 0
-        return leaf.tolist() if is_number and _is_from_sizes(leaf) else leaf
+    def read(leaf: object) -> object:
+        if not isinstance(leaf, Tensor) or isinstance(leaf, QTensor) or leaf.dim() or not _is_from_sizes(leaf):
+            return leaf
+        return leaf.tolist()
 
-    return tree_map(read, arguments)
+    return cast(_Tree, tree_map(read, arguments))
 
 
 def _is_from_sizes(tensor: Tensor) -> bool:

@@ -169,7 +169,7 @@ class QuantLayer(QuantizedBase):
         if function in ADAPTIVE:
             is_real = not isinstance(x, QTensor) or x.scale is None
             q = self.quantize(unwrap(x), self.widths.data, runtime, self.path) if is_real else x
-            pooled: Tensor | None = pool_slices(runtime, function, (q, *self.geometry["arguments"]), {})
+            pooled = pool_slices(runtime, function, (q, *self.geometry["arguments"]), {})
             if pooled is not None:
                 return pooled
         runtime.note(OpRecord(self.path, self.op_name, is_integer=False, reason=reason))
