@@ -26,7 +26,7 @@ from linger.analysis.matcher import computes_like
 from linger.analysis.values import TensorValues
 from linger.analysis.weights import in_threads, is_running_statistic
 from linger.constraint.conv_bn import ConvBN, layer_of, parts_of_pairs
-from linger.constraint.limits import Limits, clamp, limits_of
+from linger.constraint.limits import clamp, limits_of
 from linger.dialect import Op, ops
 from linger.errors import UsageError
 from linger.progress import progress
@@ -125,13 +125,7 @@ def _parameters_of(module: nn.Module) -> Mapping[str, Tensor]:
     tensors: Mapping[str, Tensor] = dict(module.named_parameters(recurse=False))
     if isinstance(module, ConvBN):
         tensors = dict(zip(("weight", "bias"), module.folded(), strict=True))
-    return _within_limits(tensors, limits_of(module))
-
-
-def _within_limits(tensors: Mapping[str, Tensor], limits: Limits) -> Mapping[str, Tensor]:
-    """What the layer computes with, which is what will be quantised."""
-    if not limits.is_any:
-        return tensors
+    limits = limits_of(module)
     return {name: clamp(t, limits.bias if "bias" in name else limits.weight) for name, t in tensors.items()}
 
 

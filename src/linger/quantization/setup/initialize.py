@@ -42,7 +42,7 @@ from linger.quantization.layers.layer import QuantLayer, TransposedSignalLayer
 from linger.quantization.layers.norm_layers import BatchNormLayer, NormLayer
 from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
 from linger.quantization.setup.float_tensors import EdgeMode, FloatWatch, InputQuantizer
-from linger.quantization.setup.marking import BY_NAME, QuantMode, checked_types, checked_widths
+from linger.quantization.setup.marking import QuantMode, checked_types, checked_widths, types_by_name
 from linger.quantization.setup.tensor_quantizer import quant_tensor
 from linger.quantization.setup.weight_norm import fold_weight_norm, load_folded
 from linger.settings import Switches, chosen_switches
@@ -268,7 +268,7 @@ def _op_to_use(module: nn.Module, path: str, types: Types) -> tuple[Op, Binding]
             name = type(module).__name__
             logger.warning("%s (%s) stays float, within its limits: it has no integer form", path, name)
         return None
-    is_named = choice.widths is not None and isinstance(layer, BY_NAME)
+    is_named = choice.widths is not None and isinstance(layer, types_by_name())
     return found if (is_named or counts_as(module, types)) and not _is_functional(module) else None
 
 
@@ -313,7 +313,7 @@ def _keep_reason(module: nn.Module, path: str, runtime: Runtime, *, is_wanted: b
     elif refusal is not None:
         logger.warning("%s (%s) stays float: %s", path, type(module).__name__, refusal.reason)
         reason = refusal.reason
-    elif isinstance(module, BY_NAME):
+    elif isinstance(module, types_by_name()):
         reason = "it is quantised only where quant_modules or linger.quant_module names its type"
     else:
         reason = "quant_modules does not name its type"

@@ -40,10 +40,6 @@ THROUGH_FUNCTIONS = (
 """Layers that need no replacement: the functions they call work on quantised tensors."""
 
 
-BY_NAME = (nn.Embedding,)
-"""Layers that are quantised only where a list of types names them."""
-
-
 class QuantMode(Enum):
     """How scales are chosen: powers of two are the only kind."""
 
@@ -125,6 +121,11 @@ def checked_widths(data: int, parameter: int, output: int) -> Widths:
     return Widths(data, parameter, output)
 
 
+def types_by_name() -> Types:
+    """Layers that are quantised only where a list of types names them: those that look up rows of their weights."""
+    return tuple(kind for kind, (op, _) in supported_types().items() if op.inputs[0] == "w")
+
+
 def checked_types(types: Iterable[type[nn.Module]] | type[nn.Module] | None) -> Types:
     """The layer types to quantise; complains about all that linger has no op for.
 
@@ -132,6 +133,6 @@ def checked_types(types: Iterable[type[nn.Module]] | type[nn.Module] | None) -> 
     """
     supported = tuple(supported_types())
     if types is None:
-        return tuple(kind for kind in supported if kind not in BY_NAME)
+        return tuple(kind for kind in supported if kind not in types_by_name())
     accepted = (*supported, *THROUGH_FUNCTIONS, Normalized)
     return marks.checked_types("quant_modules", types, accepted, supported, "has no integer form")
