@@ -384,7 +384,7 @@ class Op(_Properties):
         return keep
 
     def narrow(self, rule: Callable[..., bool]) -> Callable[..., bool]:
-        """Declare when float32 holds every narrow number of the op: a function of its known inputs and attributes."""
+        """Declare when float32 holds every narrow number of the op: a function of its constant inputs and its attributes."""
         self.is_narrow_exact = rule
         return rule
 

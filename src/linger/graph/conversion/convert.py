@@ -91,7 +91,7 @@ def convert_dialect(
 
 
 def convert_nodes(model: ir.Model, to: str, *, partial: bool = False) -> tuple[Changes, tuple[Finding, ...]]:
-    """Convert in place; a model that is refused is as it was.
+    """Convert in place; a model that is refused stays unchanged.
 
     Raises:
         UnsupportedError: Nodes have no equivalent and `partial` is not set; all of them are named.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What converters of single nodes share: a plan or an obstacle, and attributes under other names."""
+"""What the conversions in both directions share: a plan for a node or the reason why there is none, and its attributes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Plan:
     """How to convert a node: nothing is changed until `edit` is called.
 
     Attributes:
-        edit: Does it.
+        edit: Makes the change.
         what: What it does, for the list of changes.
         doubts: What a user should know although it works.
     """
@@ -68,7 +68,7 @@ def known(node: ir.Node, name: str, default: Any = None) -> Any:
 
 
 def known_ints(node: ir.Node, name: str, count: int | None = None) -> tuple[int, ...]:
-    """The value of an attribute that is a list of integers, perhaps of so many.
+    """The value of an attribute that is a list of integers, of `count` of them where that is given.
 
     Raises:
         NoEquivalent: It is something else, or missing.

@@ -105,7 +105,7 @@ def _width(node: ir.Node, value: ir.Value | None, op: Op, rewriter: NodeRewriter
 
 
 def _plan_curve(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
-    """A Requant that only widens goes: the newer op takes narrow input."""
+    """A Requant that only widens is removed: the newer op takes narrow input."""
     before = _widening(node)
     if before is None:
         return plan_as_newer(node, newer, op, {"x_bits": rewriter.width(node.inputs[0]) or width_of(node.inputs[0])})
@@ -168,7 +168,7 @@ def _plan_repeating(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewrite
 
 
 def _plan_recurrent(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
-    """Real states get a Quant each; the newer op has no lengths, so only full ones can go."""
+    """Real states get a Quant each; the newer op has no lengths, so they are dropped, if every sequence is full."""
     if len(node.inputs) not in {len(form) for form in op.forms}:
         raise NoEquivalent(f"it has {len(node.inputs)} inputs, which no form of it has", EXPORT_AGAIN)
     given = dict(zip(op.form(len(node.inputs)), node.inputs, strict=True))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The form in which bodies can be applied: sorted, typed, integer standard ops adopted, nothing left out.
 
-Attaching functions, expanding and interpreting all begin here, so that what one of them refuses all refuse.
+Attaching functions, expanding and interpreting all begin here, so they all refuse the same models.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
 
 
 def _adopt(node: ir.Node, op: Op) -> None:
-    """Make a standard node one of the dialect; attributes that it would have without saying so go."""
+    """Make a standard node one of the dialect; attributes with a neutral value are removed."""
     others = {name: a.value for name, a in node.attributes.items() if not op.has_attribute(name)}
     strange = {name: value for name, value in others.items() if value != _NEUTRAL.get(name)}
     if strange or len(node.outputs) > 1:

@@ -88,7 +88,7 @@ def curves(tanh_scale: float, dtype: torch.dtype, device: torch.device) -> Tenso
 
 
 def curves_at(tanh_scale: Scale, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """`curves`, for a scale on a device too: that one is a new table each time."""
+    """`curves` for any scale; one on a device gets a new table each time."""
     if not isinstance(tanh_scale, Tensor):
         return curves(tanh_scale, dtype, device)
     both = curves(1.0, dtype, device)
@@ -219,7 +219,7 @@ class Gates:
     """Whether no number was read back, so that NaN may be anywhere."""
 
     def half(self, state: Tensor) -> Tensor:
-        """What rounding adds. NaN has no place in a table, so where it may be, the half itself is NaN if it is."""
+        """The ½ that rounding adds. A look-up cannot give NaN, so where NaN may be, the half is made NaN if there is one."""
         half = torch.tensor(0.5, dtype=self.parts.dtype, device=self.parts.device)
         return half + 0.0 * (self.parts.sum() + self.weight.sum() + state.sum()) if self.is_on_device else half
 
@@ -315,7 +315,7 @@ def _project_on_device(
     bits: int,
     formats: Formats,
 ) -> tuple[Tensor, Tensor]:
-    """Weight and addend as of `Projection`, in types that need no look at a scale.
+    """Weight and addend as of `Projection`, in types that are chosen without reading a scale.
 
     A sum of K products of whole numbers stays below K·2^(bits−1)·2^(parameter_bits−1), which float32 holds up to 2^24.
     A bias of 32 bits and the half, ½·scale·scale_w/2^11 < 2^48 steps, need float64.

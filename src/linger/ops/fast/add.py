@@ -25,7 +25,7 @@ _SIGNIFICAND = 24  # bits that a float32 sum holds exactly
 def real_result(operands: Sequence[Tensor], scales: Sequence[float], bits: Sequence[int]) -> Tensor:
     """The exact sum of the real values."""
     x, y = operands
-    if any(isinstance(s, Tensor) for s in scales):  # on a device, where nobody looks: wide enough for every pair
+    if any(isinstance(s, Tensor) for s in scales):  # on a device, and not read back: wide enough for every pair
         return x.double() + y.double()
     spread = math.log2(max(scales) / min(scales))
     return x + y if max(bits) + spread < _SIGNIFICAND else x.double() + y.double()
