@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from linger.analysis import result_table
 from linger.analysis.fixed_point_loss import USUAL, Loss
@@ -104,44 +104,45 @@ class Item:
         """Sort key: broken tensors first, then the weights and outputs that lose most, then the rest."""
         if self.body_db is None:
             return (0.0, 0.0) if self.is_broken else (0.5, 0.0) if self.is_beyond_format else (3.0, 0.0)
-        heard = self.body_db if self.channel_db is None else min(self.body_db, self.channel_db)
-        return (2.0 if self.role == "other" else 1.0, heard)
+        rest_db = self.body_db if self.channel_db is None else min(self.body_db, self.channel_db)
+        return (2.0 if self.role == "other" else 1.0, rest_db)
 
 
 def make_item(subject: Subject, found: Magnitudes, loss: Loss | None) -> Item:
     """The item of a measured tensor, with its sentence."""
-    facts: dict[str, Any] = {
-        "name": subject.name,
-        "module": subject.module,
-        "role": subject.role,
-        "max": float(found.maximum),
-        "dynamic": float(found.dynamic),
-        "versu": found.versu,
-        "type_name": subject.type_name,
-    }
+    item = Item(
+        name=subject.name,
+        module=subject.module,
+        role=subject.role,
+        max=float(found.maximum),
+        dynamic=float(found.dynamic),
+        versu=found.versu,
+        type_name=subject.type_name,
+    )
     if loss is None or found.nans or found.infinities:
-        return Item(**facts, is_broken=bool(found.nans or found.infinities), advice=_broken_or_empty(found))
+        return replace(item, is_broken=bool(found.nans or found.infinities), advice=_broken_or_empty(found))
     best, usual = loss.best[USUAL], loss.rule[USUAL]
-    facts |= {
-        "q_format": best.name,
-        "rule_format": usual.name,
-        "sqnr_4": loss.rule[4].sqnr_db,
-        "sqnr_8": usual.sqnr_db,
-        "sqnr_16": loss.rule[16].sqnr_db,
-        "best_db": best.sqnr_db,
-        "coarser_db": loss.neighbours[0].sqnr_db,
-        "finer_db": loss.neighbours[1].sqnr_db,
-        "body_db": loss.body_db,
-        "clipped": best.clipped,
-        "zeroed": best.zeroed,
-        "unused_bits": loss.unused_bits,
-        "outlier_bits": loss.outlier_bits,
-        "channel_bits": None if loss.channels is None else loss.channels.spread_bits,
-        "channel_db": None if loss.channels is None else loss.channels.median_db,
-    }
+    item = replace(
+        item,
+        q_format=best.name,
+        rule_format=usual.name,
+        sqnr_4=loss.rule[4].sqnr_db,
+        sqnr_8=usual.sqnr_db,
+        sqnr_16=loss.rule[16].sqnr_db,
+        best_db=best.sqnr_db,
+        coarser_db=loss.neighbours[0].sqnr_db,
+        finer_db=loss.neighbours[1].sqnr_db,
+        body_db=loss.body_db,
+        clipped=best.clipped,
+        zeroed=best.zeroed,
+        unused_bits=loss.unused_bits,
+        outlier_bits=loss.outlier_bits,
+        channel_bits=None if loss.channels is None else loss.channels.spread_bits,
+        channel_db=None if loss.channels is None else loss.channels.median_db,
+    )
     if subject.role == "other":
-        return Item(**facts, advice="kept in 32 bits or folded into a weight: nothing to do.")
-    return _advised(facts, subject, found, loss)
+        return replace(item, advice="kept in 32 bits or folded into a weight: nothing to do.")
+    return _advised(item, subject, found, loss)
 
 
 def _broken_or_empty(found: Magnitudes) -> str:
@@ -150,23 +151,22 @@ def _broken_or_empty(found: Magnitudes) -> str:
     return "it is all zero: nothing to lose." if found.count else "it is empty."
 
 
-def _advised(facts: dict[str, Any], subject: Subject, found: Magnitudes, loss: Loss) -> Item:
+def _advised(item: Item, subject: Subject, found: Magnitudes, loss: Loss) -> Item:
     usual = loss.rule[USUAL]
     if found.dynamic == 0:
-        return Item(**facts, advice=f"more than 99 % of it is zero; the rest keeps {usual.sqnr_db:.0f} dB at 8 bits.")
+        return replace(item, advice=f"more than 99 % of it is zero; the rest keeps {usual.sqnr_db:.0f} dB at 8 bits.")
     if found.versu > ABNORMAL_VERSU or (loss.body_db < FAIR_DB and loss.outlier_bits >= _OUTLIER_BITS):
         why = f"the 1 % beyond {found.dynamic:.3g} stretch the range to {found.maximum:.3g},"
-        return _limited(facts, subject, loss, why, reach=found.dynamic, bits=loss.outlier_bits)
-    heard = loss.body_db if loss.channels is None else min(loss.body_db, loss.channels.median_db)
-    if heard < POOR_DB:
-        return _poor(facts, subject, found, loss)
-    if heard < FAIR_DB:
-        return Item(**facts, advice=f"{heard:.0f} dB at 8 bits: watch it; 16 bits if the accuracy asks for it.")
-    return Item(**facts, advice=f"8 bits suffice ({heard:.0f} dB).")
+        return _limited(item, subject, loss, why, reach=found.dynamic, bits=loss.outlier_bits)
+    if loss.rest_db < POOR_DB:
+        return _poor(item, subject, found, loss)
+    if loss.rest_db < FAIR_DB:
+        return replace(item, advice=f"{loss.rest_db:.0f} dB at 8 bits: watch it; 16 bits if the accuracy asks for it.")
+    return replace(item, advice=f"8 bits suffice ({loss.rest_db:.0f} dB).")
 
 
-def _poor(facts: dict[str, Any], subject: Subject, found: Magnitudes, loss: Loss) -> Item:
-    """One scale does not serve the tensor: a few channels own it, or the channels differ throughout."""
+def _poor(item: Item, subject: Subject, found: Magnitudes, loss: Loss) -> Item:
+    """Advice for a tensor that one scale does not serve: a few channels need all of the range, or all channels differ."""
     channels, wide = loss.channels, loss.rule[16].sqnr_db
     if channels is not None and 0 < channels.large <= max(channels.count * _FEW, 1):
         verb = "reaches" if channels.large == 1 else "reach"
@@ -175,19 +175,18 @@ def _poor(facts: dict[str, Any], subject: Subject, found: Magnitudes, loss: Loss
             f"the others {channels.reach_of_others:.3g},"
         )
         bits = math.log2(found.maximum / channels.reach_of_others)
-        return _limited(facts, subject, loss, why, reach=channels.reach_of_others, bits=bits)
+        return _limited(item, subject, loss, why, reach=channels.reach_of_others, bits=bits)
     differ = (
         f", its channels differ by {channels.spread_bits:.0f} bits in size"
         if channels is not None and channels.spread_bits >= _SPREAD_BITS
         else ""
     )
-    heard = loss.body_db if channels is None else min(loss.body_db, channels.median_db)
-    text = f"{heard:.0f} dB at 8 bits, {wide:.0f} at 16{differ}: give it 16 bits{_readers(subject)}."
+    text = f"{loss.rest_db:.0f} dB at 8 bits, {wide:.0f} at 16{differ}: give it 16 bits{_readers(subject)}."
     line = width_line(subject.module, {subject.role}) if subject.can_widen else ""
-    return Item(**facts, needs_width=True, advice=text, line=line)
+    return replace(item, needs_width=True, advice=text, line=line)
 
 
-def _limited(facts: dict[str, Any], subject: Subject, loss: Loss, why: str, *, reach: float, bits: float) -> Item:
+def _limited(item: Item, subject: Subject, loss: Loss, why: str, *, reach: float, bits: float) -> Item:
     """Advice to limit the range to what nearly all of the values need."""
     usual = loss.rule[USUAL]
     limit = 2.0 ** math.ceil(math.log2(reach * _ROOM))
@@ -198,7 +197,7 @@ def _limited(facts: dict[str, Any], subject: Subject, loss: Loss, why: str, *, r
     )
     line = limit_line(subject.module, {subject.role: limit}, subject.type_name) if subject.can_limit else ""
     alternative = width_line(subject.module, {subject.role}) if subject.can_widen else ""
-    return Item(**facts, limit=limit, advice=text, line=line, alternative=alternative)
+    return replace(item, limit=limit, advice=text, line=line, alternative=alternative)
 
 
 def _readers(subject: Subject) -> str:

@@ -89,6 +89,11 @@ class Loss:
     outlier_bits: float
     channels: ChannelLoss | None = None
 
+    @property
+    def rest_db(self) -> float:
+        """At 8 bits, what is left without the outliers: of the body or of the median channel, whichever is lower."""
+        return self.body_db if self.channels is None else min(self.body_db, self.channels.median_db)
+
 
 @dataclass
 class _Noise:
@@ -244,11 +249,11 @@ def _channel_loss(values: Values, channels: int | None, exponent: int) -> Channe
         return None
     middle = float(np.median(maxima[is_alive]))
     is_large = maxima > _LARGE * middle
-    heard = [decibel(s, n) for s, n in zip(signal[is_alive], noise[is_alive], strict=True)]
+    ratios = [decibel(s, n) for s, n in zip(signal[is_alive], noise[is_alive], strict=True)]
     return ChannelLoss(
         count=channels,
         spread_bits=math.log2(float(maxima.max()) / middle),
-        median_db=float(np.median(heard)) if all(map(math.isfinite, heard)) else sorted(heard)[len(heard) // 2],
+        median_db=float(np.median(ratios)) if all(map(math.isfinite, ratios)) else sorted(ratios)[len(ratios) // 2],
         large=int(is_large.sum()),
         reach_of_others=float(maxima[~is_large].max()),
     )
