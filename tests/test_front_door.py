@@ -160,3 +160,17 @@ def test_a_result_is_shown_in_one_short_line(results):
     assert repr(results["convert_dialect"]) == f"Conversion({results['convert_dialect'].summary()})"
     assert repr(results["Switches"]) == "Switches(add=False)"
     assert repr(results["onnx.compare"]) == "ModelComparison(1 output on 1 input, all within tolerance)"
+
+
+IMPORTED_BY_USERS = {
+    *("linger", "linger.onnx", "linger.graph", "linger.checks", "linger.checks.repair_rules", "linger.targets"),
+    *("linger.dialect", "linger.numeric.fixed", "linger.numeric.numpy_kernel"),  # the pages on the arithmetic itself
+}
+
+
+def test_the_pages_for_users_import_public_places_only():
+    pages = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+    text = "\n".join(page.read_text("utf-8") for page in pages)
+    found = re.findall(r"^(?:from|import) (linger[\w.]*)", text, re.MULTILINE)
+    assert len(found) > 20
+    assert set(found) <= IMPORTED_BY_USERS
