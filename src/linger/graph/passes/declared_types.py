@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +17,7 @@ from linger.graph.core.dialect_node import is_dialect_domain
 from linger.graph.core.dialects import is_quantising
 from linger.graph.core.schema import OLDEST_OPSET, takes
 from linger.graph.core.tensor_types import INTEGERS, infer_element_types, type_of
-from linger.graph.core.walking import all_graphs, all_nodes, defined_in, graphs_in, in_order, named_graphs
+from linger.graph.core.walking import all_graphs, all_nodes, graphs_in, in_order, named_graphs
 from linger.graph.facts.flow import Flow
 from linger.graph.facts.propagation import Propagation, propagate
 from linger.graph.files.model_io import INLINE_BYTES, exchanged
@@ -251,48 +251,39 @@ def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
     Dialect nodes are followed by their function bodies. Where onnx's inference finds nothing, a tensor has the element type
     that `infer_element_types` finds, and no shape. Sizes to which inference gives a made-up name are open.
     """
-    source = _with_bodies(model) or model.clone()
-    _forget_types(source)  # what is declared must not hide what follows from the nodes
+    source = _with_bodies(model) or model
     with exchanged(source, _stubs(source)):
         proto = ir.to_proto(source)
-    inferred = _infer(proto) if is_bounded(source) else ir.from_proto(proto)
-    found = dict(_sure_types(inferred))
-    if any((key, value.name) not in found for key, value in _made_values(model)):
-        with suppress(LingerError, KeyError):  # as far as it comes
-            infer_element_types(inferred.graph, guess=False)
-        for key, value in _made_values(inferred):
-            if value.type is not None:
-                found.setdefault((key, value.name or ""), Inferred(value.type, None, is_sure=False))
+    _forget(proto)
+    found: dict[tuple[GraphKey, str], Inferred] = {}
+    if is_bounded(source):
+        with suppress(onnx.shape_inference.InferenceError, MemoryError, ValueError):  # element types remain
+            proto = onnx.shape_inference.infer_shapes(proto)
+            # with contents followed, a vector of n elements is written out as n sizes
+            proto = onnx.shape_inference.infer_shapes(proto, data_prop=True) if _has_small_sizes(proto) else proto
+    for key, graph in _keyed_protos(proto.graph):
+        for info in (*graph.value_info, *graph.output):
+            if info.type.WhichOneof("value") is not None:
+                shape = ir.serde.deserialize_type_proto_for_shape(info.type)
+                kind = _known(ir.serde.deserialize_type_proto_for_type(info.type))
+                found[key, info.name] = Inferred(kind, None if shape is None else _real(shape))
+    if _is_incomplete(model, found):
+        _walk(proto, found)
     return found
 
 
-def _sure_types(inferred: ir.Model) -> Iterator[tuple[tuple[GraphKey, str], Inferred]]:
-    """What inference wrote; the type is undefined where it found a shape only."""
-    for key, value in _made_values(inferred):
-        if value.type is not None or value.shape is not None:
-            kind = None if value.dtype == ir.DataType.UNDEFINED else value.type
-            yield (key, value.name or ""), Inferred(kind, None if value.shape is None else _real(value.shape))
+def _known(kind: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
+    """A type; None for one of undefined elements, which inference writes where it found a shape only."""
+    return None if kind is not None and kind.dtype == ir.DataType.UNDEFINED else kind
 
 
-def _infer(proto: onnx.ModelProto) -> ir.Model:
-    """A model with the types and shapes that onnx infers; with those that it has where onnx cannot follow it."""
-    with suppress(onnx.shape_inference.InferenceError, MemoryError, ValueError):
-        proto = onnx.shape_inference.infer_shapes(proto)
-        if _has_small_sizes(ir.from_proto(proto)):
-            proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    return ir.from_proto(proto)
-
-
-def _has_small_sizes(model: ir.Model) -> bool:
-    """Whether every known size is so small that inference, which follows contents, may write out a vector of that length."""
-    shapes = [v.shape for place in graphs_in(model.graph) for v in defined_in(place.graph) if v.shape is not None]
-    return not any(isinstance(size, int) and size > _LARGEST_SIZE for shape in shapes for size in shape)
-
-
-def _made_values(model: ir.Model) -> Iterator[tuple[GraphKey, ir.Value]]:
-    """The tensors that nodes make and that have a name, each with the key of its graph."""
-    for key, graph in keyed_graphs(model.graph):
-        yield from ((key, output) for node in graph for output in node.outputs if output.name)
+def _has_small_sizes(proto: onnx.ModelProto) -> bool:
+    """Whether every known size is so small that a vector of that length can be written out."""
+    for _, graph in _keyed_protos(proto.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if any(size.dim_value > _LARGEST_SIZE for size in value.type.tensor_type.shape.dim):
+                return False
+    return True
 
 
 def _with_bodies(model: ir.Model) -> ir.Model | None:
@@ -300,20 +291,15 @@ def _with_bodies(model: ir.Model) -> ir.Model | None:
     if not any(is_quantising(node) for node in all_nodes(model)):
         return None
     copy = model.clone()
-    _forget_types(copy)
+    for node in all_nodes(copy):
+        if _is_known(node.domain, node.op_type) or node.op_identifier() in copy.functions:
+            for output in node.outputs:
+                output.type = output.shape = None
     try:
         attach_functions(copy)
     except LingerError:
         return None
     return copy
-
-
-def _forget_types(model: ir.Model) -> None:
-    """Drop the declared types and shapes of tensors that inference can follow: results of known ops and of functions."""
-    for node in all_nodes(model):
-        if _is_known(node.domain, node.op_type) or node.op_identifier() in model.functions:
-            for output in node.outputs:
-                output.type = output.shape = None
 
 
 def _is_known(domain: str, op_type: str) -> bool:
@@ -332,6 +318,60 @@ def _stubs(model: ir.Model) -> dict[int, ir.TensorProtocol]:
                     "left_out", 0, tensor.nbytes, tensor.dtype, shape=shape, name=value.name or ""
                 )
     return stubs
+
+
+def _forget(proto: onnx.ModelProto) -> None:
+    """Drop the declared types of tensors that inference can follow by itself."""
+    functions = {(function.domain, function.name) for function in proto.functions}
+    for _, graph in _keyed_protos(proto.graph):
+        names = _followed_names(graph, functions)
+        kept = [info for info in graph.value_info if info.name not in names]
+        del graph.value_info[:]
+        graph.value_info.extend(kept)
+        for output in graph.output:
+            if output.name in names:
+                output.ClearField("type")
+
+
+def _followed_names(graph: onnx.GraphProto, functions: set[tuple[str, str]]) -> set[str]:
+    """The names of the tensors that nodes of known ops, or calls of functions, make."""
+    ops = ((node, (node.domain, node.op_type)) for node in graph.node)
+    return {name for node, op in ops if op in functions or _is_known(*op) for name in node.output}
+
+
+def _is_incomplete(model: ir.Model, found: Mapping[tuple[GraphKey, str], Inferred]) -> bool:
+    return any(
+        (key, output.name) not in found
+        for key, graph in keyed_graphs(model.graph)
+        for node in graph
+        for output in node.outputs
+        if output.name
+    )
+
+
+def _walk(proto: onnx.ModelProto, found: dict[tuple[GraphKey, str], Inferred]) -> None:
+    """Add the element types of tensors of which inference found nothing, where they follow from the ops."""
+    copy = ir.from_proto(proto)
+    with suppress(LingerError, KeyError):  # as far as it comes
+        infer_element_types(copy.graph, guess=False)
+    for key, graph in keyed_graphs(copy.graph):
+        for value in (output for node in graph for output in node.outputs):
+            if value.name and value.type is not None:
+                found.setdefault((key, value.name), Inferred(value.type, None, is_sure=False))
+
+
+def _keyed_protos(graph: onnx.GraphProto) -> Iterator[tuple[GraphKey, onnx.GraphProto]]:
+    """As `keyed_graphs`, for what inference returns."""
+    waiting: list[tuple[GraphKey, onnx.GraphProto]] = [((), graph)]
+    for key, current in waiting:  # the list grows while it is walked
+        yield key, current
+        for node in current.node:
+            first = next((name for name in node.output if name), "")
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    waiting.append(((*key, (first, attribute.name)), attribute.g))
+                inner = enumerate(attribute.graphs)
+                waiting += [((*key, (first, f"{attribute.name}[{index}]")), g) for index, g in inner]
 
 
 def _real(shape: ir.Shape) -> ir.Shape:
