@@ -95,3 +95,19 @@ def test_what_has_no_attributes_is_left_alone():
     scripted = torch.jit.script(nn.Linear(2, 2))
     with kept_attributes(scripted):
         scripted(torch.zeros(1, 2))
+
+
+class Full(list):
+    """A list of a user's own class that cannot be copied."""
+
+    def append(self, item):
+        raise TypeError("full")
+
+
+def test_containers_of_a_users_class_are_restored():
+    model = nn.Linear(2, 2)
+    model.history = Full([1, 2])
+    with kept_attributes(model):
+        model.history[0] = 3
+    assert model.history == [1, 2]
+    assert type(model.history) is Full

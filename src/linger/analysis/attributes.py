@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -108,7 +107,7 @@ class _Memory:
     def _keep_content(self, value: object) -> None:
         if not isinstance(value, (list, deque, dict, set)):
             return
-        content = copy.copy(value)
+        content = dict(value) if isinstance(value, dict) else list(value)  # plain ones: a user's class may not copy
         refill: Callable[..., None] = value.extend if isinstance(value, (list, deque)) else value.update
 
         def undo() -> None:
