@@ -149,18 +149,18 @@ def _hand_on(proto: onnx.ModelProto, names: Names, changes: Changes) -> None:
     """Let inner graphs make the outputs that they only have from around them."""
     inner = [graph for outer in (proto.graph, *proto.functions) for node in outer.node for graph in proto_graphs(node)]
     for graph in (found for start in inner for found in _graphs(start)):
-        own = {"", *_given_names(graph)}.union(*(node.output for node in graph.node))
-        for output in _declared(graph):
-            if output.name not in own:
-                name = names.choose(output.name)
-                graph.node.append(onnx.NodeProto(op_type="Identity", name=name, input=[output.name], output=[name]))
-                changes.note(name, f"hands on {output.name}, which comes from around {graph.name or 'the body'}")
-                output.name = name
+        for output in _foreign_outputs(graph):
+            name = names.choose(output.name)
+            graph.node.append(onnx.NodeProto(op_type="Identity", name=name, input=[output.name], output=[name]))
+            changes.note(name, f"hands on {output.name}, which comes from around {graph.name or 'the body'}")
+            output.name = name
 
 
-def _declared(graph: ProtoGraph) -> list[onnx.ValueInfoProto]:
-    """The outputs of a graph; a function only names its own."""
-    return list(graph.output) if isinstance(graph, onnx.GraphProto) else []
+def _foreign_outputs(graph: ProtoGraph) -> list[onnx.ValueInfoProto]:
+    """The outputs of an inner graph that it does not make itself."""
+    own = {"", *_given_names(graph)}.union(*(node.output for node in graph.node))
+    declared = graph.output if isinstance(graph, onnx.GraphProto) else ()
+    return [output for output in declared if output.name not in own]
 
 
 def taken_names(proto: onnx.ModelProto) -> Names:

@@ -150,14 +150,17 @@ def choose_rules(
     """
     if names is None:
         return tuple(rule for rule in known.values() if rule.is_default)
-    every = listing(known, limit=99)
     if not isinstance(names, Iterable):
-        raise UsageError(f"rules: {names!r} is no list of names. Known rules: {every}.")
-    wanted = {names} if isinstance(names, str) else dict.fromkeys(names)
-    unknown = " ".join(_unknown(name, known) for name in wanted if name not in known)
-    if unknown:
-        raise UsageError(f"{unknown} Known rules: {every}.")
+        raise UsageError(f"rules: {names!r} is no list of names. Known rules: {listing(known, limit=99)}.")
+    wanted = {names: None} if isinstance(names, str) else dict.fromkeys(names)
+    _require_known(wanted, known)
     return tuple(rule for name, rule in known.items() if name in wanted)
+
+
+def _require_known(names: Iterable[str], known: Mapping[str, RepairRule]) -> None:
+    unknown = [_unknown(name, known) for name in names if name not in known]
+    if unknown:
+        raise UsageError(f"{' '.join(unknown)} Known rules: {listing(known, limit=99)}.")
 
 
 def _unknown(name: object, known: Mapping[str, RepairRule]) -> str:

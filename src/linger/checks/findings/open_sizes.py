@@ -20,22 +20,23 @@ _REMEDY = "Export the model again, which computes this from the shape, or fix th
 
 def size_findings(checked: CheckedModel) -> Iterator[Finding]:
     """Inputs whose sizes are open."""
+    severity = None if checked.has_dialect else NOTE  # only packers stop at a size without a name
     for value in checked.model.graph.inputs:
         if not value.is_initializer():
-            yield from _input_findings(checked, value.name or "", value.shape)
+            yield from _input_findings(value.name or "", value.shape, severity)
 
 
-def _input_findings(checked: CheckedModel, name: str, shape: ir.Shape | None) -> Iterator[Finding]:
-    open_sizes = {str(i): size.value for i, size in enumerate(shape or ()) if isinstance(size, ir.SymbolicDim)}
-    unnamed, named = [i for i in open_sizes if not open_sizes[i]], list(filter(None, open_sizes.values()))
+def _input_findings(name: str, shape: ir.Shape | None, severity: str | None) -> Iterator[Finding]:
+    sizes = {str(i): size.value for i, size in enumerate(shape or ()) if isinstance(size, ir.SymbolicDim)}
+    unnamed, named = [i for i in sizes if not sizes[i]], list(filter(None, sizes.values()))
     if shape is None or unnamed:
-        which = "no shape" if shape is None else f"no size and no name at axis {listing(unnamed)}"
+        which = f"no size and no name at axis {listing(unnamed)}" if unnamed else "no shape"
         yield model_finding(
             rules.UNNAMED_SIZE,
             f"the input {name!r} has {which}",
             "Export with fixed sizes, or name the open ones.",
             tensor=name,
-            severity=None if checked.has_dialect else NOTE,  # only packers stop at it
+            severity=severity,
         )
     if named:
         yield model_finding(
