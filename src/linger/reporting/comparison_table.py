@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from linger.reporting.plots import draw_differences
+from linger.reporting.tables import table
 from linger.verification.devices.comparison_result import FileComparison, TensorDifference
 
 SHOWN_ROWS = 20
@@ -49,12 +50,8 @@ def unmatched_table(result: FileComparison, *, is_whole: bool = False) -> Table 
     names = [("a", name) for name in result.only_a] + [("b", name) for name in result.only_b]
     if not names:
         return None
-    made = Table(title=Text("without a partner"), title_justify="left")
-    made.add_column("only in")
-    made.add_column("tensor")
     shown = names if is_whole else names[:SHOWN_ROWS]
-    for side, name in shown:
-        made.add_row(side, Text(name))
+    made = table("without a partner", ("only in", "tensor"), shown)
     if len(shown) < len(names):
         made.caption = Text(f"… {len(names) - len(shown)} more; --all shows them")
     return made

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from linger.onnx.tolerance import count_roundings, rounding_tolerance
+from linger.onnx.comparison import count_roundings, rounding_tolerance
 
 
 def model(text):
