@@ -104,11 +104,6 @@ def read_mask(mask: Tensor | None, runtime: Runtime, *, is_taking: bool) -> Mask
     )
 
 
-def _scaled_dot_product(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> object:
-    del func
-    return _attention(call, *args, **kwargs)
-
-
 def _attention(
     call: Call,
     query: Tensor,
@@ -277,6 +272,6 @@ def _mean_over_heads(weights: QTensor, heads: int, call: Call) -> QTensor:
 
 
 ATTENTION: dict[TorchFunction, Handler] = {
-    F.scaled_dot_product_attention: _scaled_dot_product,
+    F.scaled_dot_product_attention: lambda _, args, kwargs, call: _attention(call, *args, **kwargs),
     F.multi_head_attention_forward: _multi_head,
 }

@@ -50,13 +50,12 @@ _KINDS = {
 _MIRRORED = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
 
 
-def _comparisons() -> dict[TorchFunction, str]:
-    places = (torch, Tensor)
-    found = [(getattr(p, n, None), kind) for kind, names in _KINDS.items() for n in names for p in places]
-    return {function: kind for function, kind in found if function is not None}
+def _both(*names: str) -> list[TorchFunction]:
+    """Functions and methods of these names, as far as torch has them."""
+    return [getattr(place, name) for name in names for place in (torch, Tensor) if hasattr(place, name)]
 
 
-COMPARISONS = _comparisons()
+COMPARISONS = {function: kind for kind, names in _KINDS.items() for function in _both(*names)}
 
 
 def _compare(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: TorchFunction) -> object:
@@ -331,10 +330,6 @@ def _plus(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], ca
     ):
         return NotImplemented
     return _kept_or_written(func, args, fill(x, other <= MASKED, -math.inf))
-
-
-def _both(*names: str) -> list[TorchFunction]:
-    return [getattr(place, name) for name in names for place in (torch, Tensor) if hasattr(place, name)]
 
 
 MASKS: dict[TorchFunction, Handler] = {
