@@ -40,7 +40,7 @@ def named_graphs(node: ir.Node) -> list[tuple[str, ir.Graph]]:
 
 def inner_graphs(node: ir.Node) -> list[ir.Graph]:
     """The branches and bodies of a node."""
-    return [graph for _, graph in named_graphs(node)]
+    return [graph for _, graph in named_graphs(node)] if node.attributes else []
 
 
 def proto_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:

@@ -51,7 +51,7 @@ INTEGER_OPS = frozenset(
 )  # fmt: skip
 """Ops that read integers as they are; what these stand for is stated elsewhere, or nowhere."""
 
-_CASTS = frozenset({"Cast", "CastLike"})
+_ONLY_INTEGERS = INTEGER_OPS - {"Cast", "CastLike"}
 _EXACT_COMPARISON_BITS = 16
 """Wider integers may become equal as float32, so that comparing the integers gives another answer."""
 
@@ -102,7 +102,7 @@ def data_of(node: ir.Node) -> tuple[int, ...]:
 
 def integer_inputs(node: ir.Node, opset: int) -> tuple[int, ...]:
     """Inputs of a standard node that must be integers: the op takes only integers, or meets a constant of integers."""
-    if node.op_type in INTEGER_OPS - _CASTS:
+    if node.op_type in _ONLY_INTEGERS:
         return tuple(i for i in range(len(node.inputs)) if not takes_reals(node, i, opset))
     together = [i for i in (*data_of(node), *bounds_of(node)) if i < len(node.inputs)]
     others = tuple(i for i in together if not _is_integer_constant(node.inputs[i]))
