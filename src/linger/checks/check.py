@@ -85,7 +85,7 @@ RULES_SPAN = f"{min(RULES)} … {max(RULES)}"
 
 
 def _proto(source: ModelLike, model: ir.Model) -> onnx.ModelProto:
-    """The content as the file has it, before onnx_ir tidied it up."""
+    """The content as the file has it; onnx_ir would change some of it."""
     if isinstance(source, onnx.ModelProto):
         return source
     if isinstance(source, bytes):
@@ -148,7 +148,7 @@ def _readers(checked: CheckedModel, tensors: Collection[str]) -> set[str]:
 
 
 def _ordered(checked: CheckedModel, found: Iterable[Finding]) -> Collection[Finding]:
-    """Without repetitions: the worst first, the model as a whole before its nodes, and these in their order."""
+    """The findings without repetitions: the worst first, those of the model before those of its nodes, nodes in their order."""
     position: dict[str, int] = {"": -1}
     for index, place in enumerate(checked.places):
         position.setdefault(str(place), index)

@@ -21,7 +21,7 @@ FORMAT_VERSION = 1
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _FINGERPRINT = "lingerFinding/v1"
-"""Rule, node and tensor: stays the same where numbers in the message change. A new recipe gets a new name."""
+"""A hash of rule, node and tensor, so that it stays the same where numbers in the message change."""
 
 RULES: dict[str, CheckRule] = {
     rule.id: rule for rule in sorted((*GENERAL_RULES, *TARGET_RULES), key=lambda rule: rule.id)
@@ -50,7 +50,7 @@ class CheckResult:
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """What may go wrong, or is of no use."""
+        """What may go wrong, or is useless."""
         return self._of(WARNING)
 
     @property
@@ -68,7 +68,7 @@ class CheckResult:
 
     @property
     def location(self) -> str | None:
-        """The file for reports that travel: relative, with `/`; only its name where it lies outside of this folder."""
+        """The path for reports that are sent elsewhere: relative, with `/`; only the file's name where it lies outside this folder."""
         return None if self.path is None else relative_location(self.path)
 
     def counts(self) -> dict[str, int]:
@@ -102,7 +102,7 @@ class CheckResult:
 
 
 def relative_location(path: PurePath) -> str:
-    """A path that tells nothing of the machine.
+    """A path that reveals nothing about the machine.
 
     >>> relative_location(PurePath("models/a b.onnx")), relative_location(PurePath("../elsewhere/m.onnx"))
     ('models/a b.onnx', 'm.onnx')
@@ -180,7 +180,7 @@ def _rule(rule: CheckRule) -> dict[str, object]:
 
 
 def _uri(location: str) -> str:
-    """A relative reference: every byte that is not plain is written as %XX, `:` too, which would look like a scheme."""
+    """A relative URI: special characters are written as %XX, `:` too, which would look like a scheme."""
     return quote(location, safe="/")
 
 

@@ -30,7 +30,7 @@ ProtoGraph = onnx.GraphProto | onnx.FunctionProto
 
 
 def repair_proto(proto: onnx.ModelProto) -> Changes:
-    """Make of a ModelProto, in place, one that can be read without loss.
+    """Change a ModelProto, in place, so that it can be read as a graph without loss.
 
     - A tensor that two nodes make gets a second name, where it is clear which of the two each reader means.
     - Of several initializers of one name, and of several versions of one domain, the last one counts, as in ONNX Runtime.
@@ -146,7 +146,7 @@ def _merge_functions(proto: onnx.ModelProto, changes: Changes) -> list[str]:
 
 
 def _hand_on(proto: onnx.ModelProto, names: Names, changes: Changes) -> None:
-    """Let inner graphs make the outputs that they only have from around them."""
+    """Add an Identity for every output of an inner graph that comes from a graph around it."""
     inner = [graph for outer in (proto.graph, *proto.functions) for node in outer.node for graph in proto_graphs(node)]
     for graph in (found for start in inner for found in _graphs(start)):
         for output in _foreign_outputs(graph):
@@ -175,7 +175,7 @@ def taken_names(proto: onnx.ModelProto) -> Names:
 
 @dataclass(frozen=True)
 class _Mention:
-    """A place in the file where a tensor's name stands: who says it, and how another name is put there."""
+    """A place in the file where a tensor's name stands: the node, input or output that names it, and how to rename it there."""
 
     by: str
     rename: Callable[[str], None]
@@ -274,7 +274,7 @@ class _Reader:
 
 
 def _problems(chain: list[_Definition]) -> Iterator[str]:
-    """Why it cannot be told who uses which of the tensors of one name."""
+    """Why it is unclear which nodes use which of the tensors of one name."""
     if sum(definition.is_fixed for definition in chain) > 1:
         yield f"the tensor {chain[0].name} is an input or initializer and again the output of {chain[-1].made.by}"
     hidden = {definition.hidden for definition in chain}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a layer's accumulator and output can reach, whatever comes in: overflow, saturation, range that lies idle."""
+"""What a layer's accumulator and output can reach for any input: overflow, saturation, unused range."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from linger.numeric.fixed import limits
 _LARGEST = limits(32)[1]
 _EXACT_IN_FLOAT = 1 << 24
 _NARROW = 8
-"""Only of outputs up to this width one expects that they use their range."""
+"""Wider outputs are not expected to use their range."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Accumulator:
     is_gate: bool = False
 
     def bounds(self) -> list[int]:
-        """Of each channel max Σ|w|·2^(bits−1) + |b|, in integers of any size."""
+        """For each channel max Σ|w|·2^(bits−1) + |b|, in integers of any size."""
         largest = (self.sums.positive + self.sums.negative).max(axis=1, initial=0)
         reach = 1 << (self.data_bits - 1)
         return [int(total) * reach + abs(int(b)) for total, b in zip(largest, self.bias, strict=True)]
@@ -139,7 +139,7 @@ def _rounded(value: float) -> int:
 
 
 BLOCK = 1 << 20
-"""Numbers that are in memory at a time."""
+"""How many numbers of a tensor are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class WeightSums:
 
 
 def row_sums(tensor: ir.TensorProtocol, channels: int) -> WeightSums:
-    """Of weights that are [channels, …]."""
+    """The sums of weights of the shape [channels, …]."""
     row = max(math.prod(tensor.shape.numpy()) // max(channels, 1), 1)
     found = _Collected(channels, 1)
     for start, block in blocks(tensor, row):
@@ -173,7 +173,10 @@ def row_sums(tensor: ir.TensorProtocol, channels: int) -> WeightSums:
 def transposed_sums(
     tensor: ir.TensorProtocol, *, group: int, strides: Sequence[int], dilations: Sequence[int]
 ) -> WeightSums:
-    """Of weights that are [in, out/group, taps …]: an output pixel meets only the taps of its turn (taps modulo stride)."""
+    """The sums of weights of the shape [in, out/group, taps …].
+
+    The taps take turns with the stride: an output pixel is the sum over the taps of one turn only.
+    """
     inputs, outputs, *window = tensor.shape.numpy()
     turns = _turns(window, strides, dilations)
     found = _Collected(outputs * group, int(turns.max(initial=0)) + 1)
@@ -189,7 +192,7 @@ def transposed_sums(
 
 
 def _turns(window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> NDArray[np.int64]:
-    """For every tap, which of the taking turns it belongs to."""
+    """The number of the turn that every tap belongs to."""
     turns = np.zeros(1, np.int64)
     for size, stride, dilation in zip(window, strides, dilations, strict=True):
         along = np.arange(size) * dilation % stride

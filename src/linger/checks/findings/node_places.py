@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a node stands: its path from the main graph through branches and bodies, and what can be said of it there."""
+"""Where a node stands: its path from the main graph through branches and bodies, by which findings name it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NodePlace:
     def finding(
         self, rule: CheckRule, reason: str, remedy: str, *, tensor: str = "", severity: str | None = None
     ) -> Finding:
-        """What a rule has against the node."""
+        """A finding about the node."""
         return Finding(severity or rule.severity, str(self), reason, remedy, rule.id, tensor)
 
     def around(self) -> Iterator[NodePlace]:
@@ -103,5 +103,5 @@ class CheckedModel:
 def model_finding(
     rule: CheckRule, reason: str, remedy: str, *, tensor: str = "", severity: str | None = None
 ) -> Finding:
-    """What a rule has against the model as a whole, or against a tensor of it."""
+    """A finding about the model as a whole, or about a tensor of it."""
     return Finding(severity or rule.severity, "", reason, remedy, rule.id, tensor)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does not fit between nodes: types, scales, widths and Dequants, as propagation sees them; and Dequants too many."""
+"""Where nodes do not fit together: types, scales, widths, and Dequants that are missing, misplaced or repeated."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def propagation_findings(checked: CheckedModel, light: onnx.ModelProto) -> Itera
 
 
 class _Places:
-    """Finds the place of what propagation names."""
+    """Looks up the places of nodes that propagation names."""
 
     def __init__(self, checked: CheckedModel) -> None:
         self.checked = checked
@@ -61,7 +61,7 @@ class _Places:
         return self._by_node.get(node) or NodePlace(node)  # nodes of functions have no place in the graph
 
     def named(self, text: str) -> str:
-        """The node that a text names, with its path where that is not in doubt."""
+        """The node that a text names, with its path where only one node can be meant."""
         place = self._by_text.get(text)
         return text if place is None else str(place)
 
@@ -139,7 +139,7 @@ def _declarations(found: Propagation, places: _Places) -> Iterator[Finding]:
 
 
 def dequant_findings(checked: CheckedModel) -> Iterator[Finding]:
-    """Every Dequant after the first one of a tensor that sees that one."""
+    """Every further Dequant of a tensor that could use the first one's result instead."""
     first: dict[ir.Value, NodePlace] = {}
     for place in checked.places:
         node = place.node

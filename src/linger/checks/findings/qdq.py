@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QuantizeLinear, DequantizeLinear and the integer ops of other tools: where they are not fixed point, or not the same on every CPU."""
+"""QuantizeLinear, DequantizeLinear and integer ops of other tools: where they are no fixed point, or differ between CPUs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
 
 
 def _dequantised_bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
-    """The same of a float op whose operands were dequantised."""
+    """The same for a float op between DequantizeLinear and QuantizeLinear, which ONNX Runtime computes with bytes."""
     before, weights = (_dequantiser(value) for value in node.inputs[:2])
     if before is None or weights is None or before.inputs[0] is None:
         return None, None
@@ -83,7 +83,7 @@ def _dequantised_bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | No
 
 
 def _type_in_use(before: ir.Node, node: ir.Node) -> ir.DataType | None:
-    """Of unsigned data unsigned; of signed data too, if ONNX Runtime makes it unsigned before and behind the op."""
+    """The type with which ONNX Runtime computes: unsigned also for signed data that it makes unsigned before and behind the op."""
     found = quantization_of(before)
     if found is None or found.element != ir.DataType.INT8:
         return None if found is None else found.element
@@ -106,7 +106,7 @@ def _dequantiser(value: ir.Value | None) -> ir.Node | None:
 
 
 def _is_large(weight: ir.Value) -> bool:
-    """Whether signed bytes are not constants within ±64."""
+    """Whether weights are signed bytes that may lie beyond ±64."""
     tensor = constant(weight)
     if tensor is None:
         return weight.dtype == ir.DataType.INT8 and not isinstance(weight.const_value, ir.ExternalTensor)

@@ -28,7 +28,7 @@ _CALIBRATE = "Calibrate or train the model with linger and export it again."
 
 
 def scale_findings(checked: CheckedModel, *, for_target: bool = False) -> Iterator[Finding]:
-    """What the scales of each node say by themselves.
+    """What is wrong with the scales of each node by itself.
 
     Args:
         checked: The model.
@@ -149,7 +149,7 @@ def _is(node: ir.Node, op_type: str) -> bool:
 
 
 def _source(value: ir.Value | None) -> ir.Node | None:
-    """The node that computed a tensor, seen through what only moves it."""
+    """The node that computed a tensor; nodes that only move numbers are skipped."""
     node, seen = None if value is None else value.producer(), set()
     while (
         node is not None and not node.domain and node.op_type in _MOVES and node.inputs and node.inputs[0] is not None
@@ -162,7 +162,7 @@ def _source(value: ir.Value | None) -> ir.Node | None:
 
 
 def _reach(node: ir.Node, source: ir.Node | None, scale: float) -> tuple[int, float]:
-    """Width and largest magnitude of a node's input; behind a mask, of the numbers that it leaves."""
+    """Width and largest magnitude of a node's input; behind a mask, of the numbers that the mask keeps."""
     if source is None or not _is(source, _CHOICE):
         bits = _bits(node.inputs[0], node)
         return bits, 2.0 ** (bits - 1) / scale

@@ -26,7 +26,7 @@ _EVERYWHERE = frozenset({"platform", "platform_quant", "castor_mode", "quant_mod
 """Attributes that files of the dialect may have on any node."""
 
 _COMPLETED = {"Clip": frozenset({"low", "high"})}
-"""Inputs that linger supplies where they are left out, beside biases."""
+"""Inputs, beside biases, that linger fills in where they are left out."""
 
 _LISTS = frozenset(
     {
@@ -156,7 +156,7 @@ def _standard_findings(place: NodePlace, opset: int | None) -> Iterator[Finding]
 
 @dataclass(frozen=True)
 class _Expectation:
-    """What a schema asks of a node, whoever wrote it."""
+    """What the schema of an op, of standard ONNX or of the dialect, asks of a node."""
 
     attributes: Mapping[str, str]
     required: tuple[str, ...]
@@ -257,7 +257,7 @@ def _attribute_findings(place: NodePlace, expected: _Expectation) -> Iterator[Fi
 
 
 def _open_attributes(place: NodePlace) -> Iterator[Finding]:
-    """Attributes that take their value from the caller of a function, where there is no function."""
+    """Attributes that take their value from the caller of a function, at a node outside of any function."""
     for name, attribute in place.node.attributes.items():
         if attribute.is_ref():
             yield place.finding(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graph as a graph: who makes what, in which order, what is used by nothing, and constants that do not fit their shape."""
+"""The structure of the graph: tensors that nothing makes, wrong order, unused parts, constants that do not fit their shape."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Needs = dict[ir.Node, set[ir.Node]]
 
 
 def structure_findings(checked: CheckedModel) -> Iterator[Finding]:
-    """Tensors without a maker or with the name of another, nodes that come too early, circles."""
+    """Tensors that no node makes, names used twice, nodes that stand before what they need, circles."""
     yield from _undefined(checked)
     yield from _shadowed(checked)
     yield from _order(checked)
@@ -127,7 +127,7 @@ def _circular(needs: Needs) -> set[ir.Node]:
 
 
 def _peeled(nodes: set[ir.Node], before: Needs, after: Needs) -> set[ir.Node]:
-    """The nodes that are left when those without any node before them are taken away, again and again."""
+    """Remove the nodes that no remaining node comes before, until none is left that can be removed."""
     waits = {node: len(before.get(node, set()) & nodes) for node in nodes}
     ready = [node for node, count in waits.items() if not count]
     left = set(nodes)
@@ -214,14 +214,14 @@ _FIELDS = {
     ir.DataType.INT64: "int64_data",
     ir.DataType.STRING: "string_data",
 }
-"""Where numbers stand that are not raw bytes; in int32_data for all other types."""
+"""The field that holds numbers which are not raw bytes; for all other types it is int32_data."""
 
 _COMPLEX = frozenset({ir.DataType.COMPLEX64, ir.DataType.COMPLEX128})
 _REMEDY = "Export the model again, or copy it again whole."
 
 
 def tensor_findings(checked: CheckedModel) -> Iterator[Finding]:
-    """Initializers and constants with too much or too little in them; a finding at a node for the nodes that read them."""
+    """Initializers and constants that hold more or fewer numbers than their shape says."""
     for way, graph in checked.graphs():
         for value in graph.initializers.values():
             problem = None if value.const_value is None else problem_of(value.const_value)
@@ -244,7 +244,7 @@ def _attribute_findings(place: NodePlace) -> Iterator[Finding]:
 
 
 def problem_of(tensor: ir.TensorProtocol) -> str | None:
-    """What is wrong with a tensor as it was read from a file; None for others, and where nothing is."""
+    """What is wrong with a tensor that was read from a file; None where nothing is, and for other tensors."""
     if not isinstance(tensor, ir.serde.TensorProtoTensor):
         return None
     sizes = tuple(tensor.shape.numpy())
@@ -257,7 +257,7 @@ def problem_of(tensor: ir.TensorProtocol) -> str | None:
 
 
 def _content(proto: onnx.TensorProto, dtype: ir.DataType, count: int) -> tuple[int, str, int]:
-    """How much there is, in which unit, and how much there should be."""
+    """How much a tensor holds, in which unit, and how much it should hold."""
     if proto.HasField("raw_data") and dtype != ir.DataType.STRING:
         return len(proto.raw_data), "bytes", -(-count * dtype.bitwidth // 8)
     field = getattr(proto, _FIELDS.get(dtype, "int32_data"))

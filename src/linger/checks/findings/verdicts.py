@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other readers say of a file, in our words: the onnx package, and linger's own reference."""
+"""What the onnx package and linger's own reference refuse in a file, as findings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _complaint(
 
 
 def _place_of(message: str, checked: CheckedModel) -> NodePlace | None:
-    """The node that a message is about: the last that it names, and that is the only one of this name and type."""
+    """The node that a message is about: the last one that it names, if no other has this name and type."""
     found = list(_NODE.finditer(" ".join(message.split())))
     if not found:
         return None
@@ -63,7 +63,7 @@ def _place_of(message: str, checked: CheckedModel) -> NodePlace | None:
 
 
 def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy whose larger initializers are inputs, so that nothing large is copied and no other file is asked for."""
+    """A copy whose larger initializers are inputs: nothing large is copied, and no other file is read."""
     light = onnx.ModelProto()
     for field, value in proto.ListFields():
         if field.name == "graph":
@@ -96,7 +96,7 @@ _REMEDY = "Change the setting, or keep the layer in float."
 
 
 def setting_findings(light: onnx.ModelProto, checked: CheckedModel) -> Iterator[Finding]:
-    """What `linger run` would refuse, all of it.
+    """Everything that `linger run` would refuse.
 
     Args:
         light: The model, which may lack its weights (`linger.checks.findings.verdicts.without_weights`); without wrong schemas.
@@ -126,5 +126,5 @@ def _refused(light: onnx.ModelProto, checked: CheckedModel) -> Iterator[Finding]
 
 
 def _sentence(text: str) -> str:
-    """Without its full stop; what to do may be part of it."""
+    """The text without its full stop; it may already say what to do."""
     return text.rstrip(".")

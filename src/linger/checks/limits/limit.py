@@ -115,20 +115,20 @@ class Site:
         return content.as_tensor().numpy() if is_tensor else np.asarray(content.value)
 
     def error(self, reason: str, remedy: str) -> Finding:
-        """What the chip cannot take."""
+        """A finding: the chip cannot take this."""
         return Finding(ERROR, describe(self.node), reason, remedy)
 
     def warning(self, reason: str, remedy: str) -> Finding:
-        """What may go wrong."""
+        """A finding: this may go wrong."""
         return Finding(WARNING, describe(self.node), reason, remedy)
 
     def unchecked(self, what: str) -> Finding:
-        """What could not be checked, because a size is open."""
+        """A finding: this could not be checked, because a size is open."""
         return Finding(NOTE, describe(self.node), f"a size is open, so {what} could not be checked", _OPEN_SIZE)
 
 
 Check = Callable[[Site], Iterable[Finding]]
-"""What one limit says of a node."""
+"""The check of one limit: its findings about a node."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def limit_rule(number: int, name: str, summary: str, severity: str = ERROR) -> C
 
 
 def aligned(size: int, step: int) -> int:
-    """The next multiple.
+    """The next multiple of a step.
 
     >>> aligned(9, 8), aligned(16, 8)
     (16, 16)
@@ -182,7 +182,7 @@ def aligned(size: int, step: int) -> int:
 
 
 def one_of(values: Iterable[int]) -> str:
-    """A choice for a message.
+    """Values as a choice, for a message.
 
     >>> one_of((1, 2, 4)), one_of((8,))
     ('1, 2 or 4', '8')

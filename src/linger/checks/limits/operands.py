@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of what joins two tensors or bends one: sums, products element by element, joins, curves; and of every scale."""
+"""Limits of element-wise ops (sums, products, joins, curves, variances), and of all scales."""
 
 from __future__ import annotations
 

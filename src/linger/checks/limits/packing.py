@@ -104,7 +104,7 @@ def check_platform(site: Site) -> Iterator[Finding]:
 
 @limit(904, "compared", "The op's numbers were compared with the chip's.", severity=WARNING, everywhere=True)
 def check_compared(site: Site) -> Iterator[Finding]:
-    """Ops whose formula is known, but not from this chip."""
+    """Warn of ops whose results were never compared with those of this chip."""
     if site.op_type in site.target.uncompared_ops:
         yield site.warning(
             f"nobody has compared {site.op_type} with what {site.chip} computes", "Compare a few outputs on the chip."
@@ -113,7 +113,7 @@ def check_compared(site: Site) -> Iterator[Finding]:
 
 @limit(941, "clip", "There is no Clip.")
 def check_clip(site: Site) -> Iterator[Finding]:
-    """ReLU6 and other limits inside the range of the integers."""
+    """Clip that limits inside the range of the integers, as ReLU6 does."""
     if not site.target.has_clip:
         yield site.error(
             f"{site.chip}'s packer cannot take Clip (ReLU6, clamp), and here it limits inside the range of the integers",

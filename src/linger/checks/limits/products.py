@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of what runs over rows: matrix products, layer norm, softmax, recurrent layers."""
+"""Limits of ops that work on rows: matrix products, layer norm, softmax, recurrent layers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check_left_matrix(site: Site) -> Iterator[Finding]:
 
 @limit(922, "right-matrix", "The right matrix of a product fits.")
 def check_right_matrix(site: Site) -> Iterator[Finding]:
-    """A product of two tensors keeps the right one whole."""
+    """In a product of two tensors the right one is not split, so it must fit."""
     limits = site.limits(ProductLimits)
     sizes = site.sizes(1, -2, -1)
     if sizes is None:
@@ -105,7 +105,7 @@ def check_product_rank(site: Site) -> Iterator[Finding]:
 
 @limit(925, "layer-norm", "Sums of a layer norm fit.", severity=WARNING)
 def check_layer_norm(site: Site) -> Iterator[Finding]:
-    """Its sums N·Σq² and (Σq)² in the chip's integers."""
+    """The sums N·Σq² and (Σq)² of a layer norm fit into the chip's integers."""
     limits, shape, weight = site.limits(ProductLimits), site.shape(0), site.shape(1)
     if shape is not None and len(shape) < limits.layer_norm_axes:
         yield site.error(
@@ -130,7 +130,7 @@ def check_layer_norm(site: Site) -> Iterator[Finding]:
 
 @limit(926, "softmax", "Softmax runs along the last axis, over rows that fit.")
 def check_softmax(site: Site) -> Iterator[Finding]:
-    """The axis and the length of its rows."""
+    """The axis of a softmax, and the length of its rows."""
     limits = site.limits(ProductLimits)
     axis = site.attribute(limits.softmax_axis)
     shape = site.shape(0)

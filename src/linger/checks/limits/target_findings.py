@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything in a model that a chip does not take, or not as it is meant. Looks only; changes nothing."""
+"""Find everything in a model that a chip does not take, or computes otherwise. The model is not changed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TARGET_RULES: tuple[CheckRule, ...] = (packing.MODEL, *(found.rule for found in 
 
 
 def target_findings(model: ir.Model, target: Target, *, skip: Collection[str] = ()) -> tuple[Finding, ...]:
-    """What a chip has against a model, the worst first, in the order of the nodes.
+    """The findings of a chip about a model, the worst first, in the order of the nodes.
 
     Sizes come from shape inference through the bodies of the dialect's ops. A limit that depends on an open size gives a
     finding of the severity "note". Nodes of the domain `linger` are judged as the older ops that the packer takes them
@@ -115,7 +115,7 @@ def _unpacked_names(model: ir.Model, target: Target) -> list[Finding]:
 
 
 def _inferred(model: ir.Model) -> ir.Model:
-    """A copy with the types and shapes that follow from each other, as far as that goes."""
+    """A copy with inferred types and shapes, as far as inference gets."""
     copy = copied(model)
     try:
         attach_functions(copy)
@@ -127,7 +127,7 @@ def _inferred(model: ir.Model) -> ir.Model:
 
 
 def _known_tensors(model: ir.Model, *, is_sound: bool) -> tuple[dict[str, Shape], dict[str, ir.DataType]]:
-    """Shapes and types by name; of a file with ops that linger does not know, those that the file itself tells."""
+    """Shapes and types by name; only those that the file declares where it has ops that linger does not know."""
     copy = _inferred(model) if is_sound else model
     shapes: dict[str, Shape] = {}
     types: dict[str, ir.DataType] = {}

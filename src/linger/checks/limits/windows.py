@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of what looks through a window: convolutions and pools."""
+"""Limits of ops with a window: convolutions and pools."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def check_widths(site: Site) -> Iterator[Finding]:
 
 @limit(913, "depthwise", "Depthwise convolutions are of two axes and fit.")
 def check_depthwise(site: Site) -> Iterator[Finding]:
-    """A channel of its own for every filter: over two axes only, and not transposed."""
+    """Depthwise convolutions: over two axes only, not transposed, and with weights that fit."""
     limits = site.limits(WindowLimits)
     if not _is_depthwise(site):
         return
@@ -139,7 +139,7 @@ def check_depthwise(site: Site) -> Iterator[Finding]:
 
 
 def _is_depthwise(site: Site) -> bool:
-    """One input channel per group. The weight is [out, in/group, …] or, transposed, [in, out/group, …]."""
+    """Whether every group has one input channel. The weight is [out, in/group, …] or, transposed, [in, out/group, …]."""
     group = site.attribute("group", 1)
     size = site.sizes(1, 0 if site.op.is_transposed else 1)
     if group == 1 or size is None:
@@ -190,7 +190,7 @@ def _channels(site: Site) -> tuple[int, int, int] | None:
 
 @limit(915, "average", "Average pools have windows that the chip divides by.")
 def check_average(site: Site) -> Iterator[Finding]:
-    """Average pools: the reciprocal of a large area, and sums that do not fit."""
+    """Average pools divide by large areas wrongly, and their sums may not fit."""
     limits = site.limits(WindowLimits)
     area = math.prod(site.attribute("kernel_shape", ()))
     is_power = area & (area - 1) == 0
