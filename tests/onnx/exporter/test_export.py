@@ -1,6 +1,7 @@
 """The exported file, and what the export leaves untouched."""
 
 import copy
+import inspect
 import io
 import json
 import subprocess
@@ -382,3 +383,21 @@ def test_qdq_says_what_is_not_exact_everywhere(tmp_path, caplog):
     model, x = small_net()
     linger.onnx.export(model, (x,), tmp_path / "net.onnx", form="qdq", qdq_symmetric=True, opset_version=13)
     assert "stem.Conv2dInt" in caplog.text
+
+
+def test_warnings_point_at_the_line_that_calls_the_export():
+    class Reads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+
+        def forward(self, x, unused):
+            return self.fc(x if x.sum() > 0 else -x)
+
+    x = torch.arange(4.0).reshape(2, 2)
+    model = quantised(Reads(), x, x)
+    line = inspect.currentframe().f_lineno + 2
+    with pytest.warns() as caught:
+        linger.onnx.export(model, (x, x), io.BytesIO(), aten=True, is_update_dequant=False)
+    assert [warning.lineno for warning in caught] == [line] * 4
+    assert {warning.filename for warning in caught} == {__file__}

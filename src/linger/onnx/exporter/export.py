@@ -316,13 +316,13 @@ def _refuse_parts(model: object, *, is_quantized: bool) -> None:
 def _warn_about_losses(proto: onnx.ModelProto, call: ExampleCall, watch: DecisionWatch) -> None:
     """Warn about values that Python read, and about inputs that the file does not have."""
     if watch.summary():
-        warnings.warn(watch.summary(), stacklevel=5)
+        warnings.warn(watch.summary(), stacklevel=4)
     given, kept = len(call.tensors()), len(proto.graph.input)
     if kept < given:
         warnings.warn(
             f"export: the file has {kept} of the {given} inputs: its outputs do not depend on the others. "
             "If they should, forward leaves torch on the way (numpy, tolist, pickle).",
-            stacklevel=5,
+            stacklevel=4,
         )
 
 

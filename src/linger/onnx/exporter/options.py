@@ -47,7 +47,7 @@ def warn_about_removed(**given: object) -> None:
             warnings.warn(
                 f"linger.onnx.export: the argument {name!r} has no meaning in today's torch and is ignored.",
                 DeprecationWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
 
 
