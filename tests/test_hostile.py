@@ -106,7 +106,7 @@ def wrong(found):
             and case["kind"] == "done"
             and "inspect" not in case["entry"]
             and "check" not in case["entry"]  # which lists what can be listed
-            and not (case["case"] in REPAIRED and ("dequant" in case["entry"] or "fix" in case["entry"])),
+            and not (case["case"] in REPAIRED and ("dequant" in case["entry"] or "repair" in case["entry"])),
             "accepted by the runtime": case["case"] in REFUSED_TO_RUN
             and case["kind"] == "done"
             and case["entry"] == "Session",
