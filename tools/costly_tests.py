@@ -24,8 +24,9 @@ def seconds_of_two_cases(report: Path) -> dict[str, float]:
     """What the first and the last case of every test function took, by `path::function`."""
     cases: dict[str, list[float]] = defaultdict(list)
     for case in ET.parse(report).iter("testcase"):
-        path = case.attrib["classname"].replace(".", "/") + ".py"
-        cases[f"{path}::{case.attrib['name'].partition('[')[0]}"].append(float(case.attrib["time"]))
+        module, is_class, owner = case.attrib["classname"].partition(".Test")  # tests.folder.test_file.TestClass
+        holder = module.replace(".", "/") + ".py" + (f"::Test{owner}" if is_class else "")
+        cases[f"{holder}::{case.attrib['name'].partition('[')[0]}"].append(float(case.attrib["time"]))
     return {name: sum(times[:1] + times[1:][-1:]) for name, times in cases.items()}
 
 
