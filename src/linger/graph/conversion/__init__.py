@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of one dialect as a model of the other."""
+"""Convert a model from one dialect to the other."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attributes of a node in the other dialect, and the plan for a node that needs nothing but other attributes."""
+"""Translate the attributes of a node to the other dialect; plan nodes that need no other change."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def older_op(node: ir.Node, name: str) -> Op:
 def older_attributes(
     node: ir.Node, newer: NewerOp, op: Op, more: Mapping[str, Any] | None = None
 ) -> dict[str, ir.Attr]:
-    """The node's attributes under their older names, customary values where the newer dialect has none.
+    """Return the node's attributes under their older names; the newer dialect's gaps get the customary values.
 
     Args:
         node: A node of the newer dialect.
@@ -160,7 +160,7 @@ def newer_attributes(
 
 
 def _chip_and_rounding(node: ir.Node, newer: NewerOp, op: Op) -> dict[str, str]:
-    """What newer nodes state of their arithmetic."""
+    """Return the attributes in which newer nodes state their chip and rounding."""
     chip = {"platform": platform_named(node)} if op.has_integer_output else {}
     return chip | ({"quant_mode": QUANT_MODE} if newer.declared.has_rounding else {})
 
@@ -172,7 +172,7 @@ def plan_as_newer(node: ir.Node, newer: NewerOp, op: Op, more: Mapping[str, Any]
 
 
 def width_of(value: ir.Value | None) -> int:
-    """The width of an integer tensor: as the node states that made it, else that of its storage; 8 where nothing is known.
+    """Return the width of an integer tensor: as its producer states it, else that of its storage, else 8.
 
     Raises:
         NoEquivalent: It holds no numbers.
@@ -207,6 +207,6 @@ def _stated_width(node: ir.Node) -> int | None:
 
 
 def _is_move(node: ir.Node) -> bool:
-    """Whether a node's output has the width of its first input, of whatever domain the node is."""
+    """Whether a node's output has the width of its first input; the node may be of any domain."""
     is_known_move = node.op_type in _MOVES or (is_dialect(node) and is_known(node.op_type))
     return bool(node.inputs) and is_known_move

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of one dialect as a model of the other: domain `thinker` (Int and iq names), domain `linger` (Q names)."""
+"""Convert a model from one dialect to the other: domain `thinker` (Int and iq names), domain `linger` (Q names)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Conversion:
     Attributes:
         model: The converted model.
         changes: Every node that was rewritten.
-        findings: "error": nodes that stayed as they were; "warning": what to know of nodes that were converted.
+        findings: Errors are nodes that could not be converted; warnings are remarks on nodes that were.
         path: The file that was written, if one was.
     """
 
@@ -115,7 +115,7 @@ def convert_nodes(model: ir.Model, to: str, *, partial: bool = False) -> tuple[C
 
 
 def _plan_nodes(model: ir.Model, source: str, to: str) -> tuple[list[tuple[ir.Node, Plan]], list[Finding]]:
-    """A plan for every node that can be converted, and what is found on the way; nothing is changed."""
+    """Return a plan for every node that can be converted, and the findings; change nothing."""
     nodes = {scope: list(scope_nodes(model, scope)) for scope in user_scopes(model)}
     names = Names(_all_names(model, chain.from_iterable(nodes.values())))
     widths = _widths(model) if to == NEWER else {}
@@ -137,7 +137,7 @@ def _plan_nodes(model: ir.Model, source: str, to: str) -> tuple[list[tuple[ir.No
 
 
 def _widths(model: ir.Model) -> dict[ir.Value, int]:
-    """The widths of quantised tensors, followed through branches and loops too; of an unsorted model, none."""
+    """Return the widths of quantised tensors, also in branches and loops; empty for an unsorted model."""
     try:
         facts = propagate(model).facts
     except GraphError:
@@ -152,13 +152,13 @@ def _all_names(model: ir.Model, nodes: Iterable[ir.Node]) -> Iterator[str]:
 
 
 def _tidy(model: ir.Model, source: str, to: str) -> None:
-    """Import what is used; forget domains and bodies of dialect ops that nothing uses any more."""
+    """Import the domains in use; remove domains and bodies of dialect ops that are no longer used."""
     called = {scope: {node.op_identifier() for node in scope_nodes(model, scope)} for scope in user_scopes(model)}
     if source == OLDER:
         _drop_bodies(model, set().union(*called.values()))
     standard = model.graph.opset_imports.get("")
     versions = {to: _VERSIONS[to]} | ({} if standard is None else {"": standard})
-    called[None] |= model.functions.keys()  # the model imports what its functions are called by
+    called[None] |= model.functions.keys()  # the model imports the domains of the functions it calls
     for scope, identifiers in called.items():
         used = {domain for domain, *_ in identifiers}
         _update_imports((model.graph if scope is None else scope).opset_imports, used, versions)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the conversion of a node edits: the nodes and constants around it, its type, its inputs; and facts of its tensors."""
+"""Edits for converting one node: new nodes and constants around it, its type, its inputs; and facts of its tensors."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class NodeRewriter:
         imports = self._model.graph.opset_imports if self._function is None else self._function.opset_imports
         return imports.get("", self._model.graph.opset_imports.get("", 1))
 
-    def constant(self, node: ir.Node, content: NDArray[Any], wish: str) -> ir.Value:
-        """A constant for a node: an initializer of the main graph; in a function, which has none, a Constant."""
+    def constant(self, node: ir.Node, content: NDArray[Any], preferred_name: str) -> ir.Value:
+        """Make a constant for a node: an initializer; in a function, which has no initializers, a Constant node."""
         if self._function is not None:
             value = ir.Attr("value", ir.AttributeType.TENSOR, ir.tensor(content))
-            return self.before(node, "Constant", [], [value], wish=wish, like=None)
-        name = self._names.choose(wish)
+            return self.before(node, "Constant", [], [value], preferred_name=preferred_name, like=None)
+        name = self._names.choose(preferred_name)
         tensor = ir.tensor(content, name=name)
         made = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(content.shape), const_value=tensor)
         self._model.graph.register_initializer(made)
@@ -60,12 +60,12 @@ class NodeRewriter:
         attributes: Iterable[ir.Attr] = (),
         *,
         domain: str = "",
-        wish: str = "",
+        preferred_name: str = "",
         like: ir.Value | None = None,
         element: ir.DataType | None = None,
     ) -> ir.Value:
-        """A new node in front of a node; its output has the shape of `like`, and another element type if one is given."""
-        made, graph = self._node(node, op_type, inputs, attributes, domain, wish), _graph(node)
+        """Insert a node before a node; its output has the shape of `like`, and another element type if one is given."""
+        made, graph = self._node(node, op_type, inputs, attributes, domain, preferred_name), _graph(node)
         graph.insert_before(node, made)
         kind = element or (None if like is None else like.dtype)
         if like is not None and like.shape is not None and kind is not None:
@@ -91,7 +91,7 @@ class NodeRewriter:
         return made.outputs[0]
 
     def set_axes(self, node: ir.Node, axes: Sequence[int]) -> None:
-        """Give Squeeze or Unsqueeze its axes the way the opset wants them."""
+        """Give Squeeze or Unsqueeze its axes as the opset requires: as an attribute or as an input."""
         if self.opset < AXES_ARE_AN_INPUT:
             node.attributes["axes"] = ir.AttrInt64s("axes", list(axes))
             return
@@ -102,11 +102,11 @@ class NodeRewriter:
     def _axes_node(self, near: ir.Node, op_type: str, value: ir.Value, axes: Sequence[int]) -> ir.Node:
         is_attribute = self.opset < AXES_ARE_AN_INPUT
         attributes = [ir.AttrInt64s("axes", list(axes))] if is_attribute else []
-        wish = f"{value.name}_{op_type.lower()}"
+        preferred_name = f"{value.name}_{op_type.lower()}"
         inputs = [value]
         if not is_attribute:
-            inputs.append(self.constant(near, np.asarray(axes, np.int64), f"{wish}_axes"))
-        return self._node(near, op_type, inputs, attributes, "", wish)
+            inputs.append(self.constant(near, np.asarray(axes, np.int64), f"{preferred_name}_axes"))
+        return self._node(near, op_type, inputs, attributes, "", preferred_name)
 
     def _node(
         self,
@@ -115,10 +115,10 @@ class NodeRewriter:
         inputs: Sequence[ir.Value | None],
         attributes: Iterable[ir.Attr],
         domain: str,
-        wish: str,
+        preferred_name: str,
     ) -> ir.Node:
         made = ir.Node(domain, op_type, inputs, attributes=attributes)
-        made.outputs[0].name = self._names.choose(wish or f"{near.outputs[0].name}_{op_type.lower()}")
+        made.outputs[0].name = self._names.choose(preferred_name or f"{near.outputs[0].name}_{op_type.lower()}")
         made.name = f"{op_type}_{made.outputs[0].name}"
         return made
 
@@ -129,7 +129,7 @@ def _graph(node: ir.Node) -> ir.Graph | ir.Function:
 
 
 def rewrite(node: ir.Node, domain: str, op_type: str, attributes: Mapping[str, ir.Attr]) -> None:
-    """Make a node one of another type; name, inputs and outputs stay."""
+    """Change the type of a node; its name, inputs and outputs stay."""
     node.domain, node.op_type = domain, op_type
     node.attributes.clear()
     for name in sorted(attributes):
@@ -137,7 +137,7 @@ def rewrite(node: ir.Node, domain: str, op_type: str, attributes: Mapping[str, i
 
 
 def replace_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
-    """Give a node other inputs; what made an old one goes where nothing else uses it."""
+    """Give a node other inputs; remove producers of old inputs that nothing else uses."""
     old = [value for value in node.inputs if value is not None]
     node.resize_inputs(len(inputs))
     for index, value in enumerate(inputs):
@@ -146,7 +146,7 @@ def replace_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
 
 
 def content_of(value: ir.Value | None) -> NDArray[Any] | None:
-    """The array that a tensor always is; None where it is computed."""
+    """Return the content of a constant tensor; None if the tensor is computed."""
     tensor = constant_tensor(value)
     return None if tensor is None else tensor.numpy()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the conversions in both directions share: a plan for a node or the reason why there is none, and its attributes."""
+"""Shared by both directions of the conversion: the plan for a node, `NoEquivalent`, and reading attributes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Plan:
     Attributes:
         edit: Makes the change.
         what: What it does, for the list of changes.
-        doubts: What a user should know although it works.
+        doubts: Warnings for the user about a conversion that works.
     """
 
     edit: Callable[[], object]
@@ -45,7 +45,7 @@ class Plan:
 
 
 def renamed(attribute: ir.Attr, name: str) -> ir.Attr:
-    """An attribute under another name; one that is a parameter of a function stays so."""
+    """Return an attribute under another name; a reference to a parameter of a function stays a reference."""
     if attribute.ref_attr_name is not None:
         return ir.RefAttr(name, attribute.ref_attr_name, attribute.type)
     return ir.Attr(name, attribute.type, attribute.value)
@@ -55,7 +55,7 @@ def known(node: ir.Node, name: str, default: Any = None) -> Any:
     """The value of an attribute, lists as tuples.
 
     Raises:
-        NoEquivalent: It is a parameter of the function that the node stands in.
+        NoEquivalent: It is a parameter of the function that contains the node.
     """
     found = node.attributes.get(name)
     if found is None:
@@ -110,7 +110,7 @@ def known_width(node: ir.Node, name: str) -> int:
 
 
 def require_standard(node: ir.Node, op: Op, attributes: Mapping[str, ir.Attr]) -> None:
-    """Refuse what would be no node of standard ONNX: with these attributes, and with the node's inputs.
+    """Refuse attributes and inputs with which the node would not be valid in standard ONNX.
 
     Raises:
         NoEquivalent: An attribute is missing or of another kind than the op's, or there is no first input.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of the older dialect (domain `thinker`) as nodes of the newer one (domain `linger`): one plan per node.
+"""Convert nodes of the older dialect (domain `thinker`) to the newer one (domain `linger`): one plan per node.
 
-What the newer dialect calls an op, and where the two differ, is in the op's file (`newer=`).
+The name of an op in the newer dialect, and the differences, are in the op's file (`newer=`).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _plan_plain(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -
 
 
 def _plan_widths(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
-    """Ops whose older node does not state how wide its inputs are."""
+    """Plan an op whose older node does not state the widths of its inputs."""
     real = [str(i) for i, value in enumerate(node.inputs) if value is not None and value.dtype == ir.DataType.FLOAT]
     if real:
         raise NoEquivalent(f"its input {listing(real)} is real; {newer.name} takes integers only", _KEEP)
@@ -98,7 +98,7 @@ def _plan_widths(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) 
 
 
 def _width(node: ir.Node, value: ir.Value | None, op: Op, rewriter: NodeRewriter) -> Any:
-    """The width of an input: where the node states one, it is that of all inputs."""
+    """Return the width of an input; a width that the node states holds for all inputs."""
     if op.has_attribute("data_bits") and "data_bits" in node.attributes:
         return known(node, "data_bits")
     return rewriter.width(value) or width_of(value)
@@ -133,7 +133,7 @@ def _widening(node: ir.Node) -> ir.Node | None:
 
 
 def _is_taken_in(node: ir.Node) -> bool:
-    """Whether every user of a Requant is a curve that takes it in."""
+    """Whether every user of a Requant is a curve that absorbs it."""
     output = node.outputs[0]
     users = output.consumers()
     is_inside = bool(users) and not output.is_graph_output()
@@ -141,12 +141,12 @@ def _is_taken_in(node: ir.Node) -> bool:
 
 
 def _is_curve(node: ir.Node) -> bool:
-    """Whether a node's op wants a width of its own, which the newer one does not."""
+    """Whether a node's op requires a width that the newer op does not require."""
     return is_dialect(node) and is_known(node.op_type) and find_op(node.op_type).input_bits is not None
 
 
 def _plan_without_unread(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
-    """The newer batch norm has no running statistics; nothing reads them."""
+    """Plan a batch norm without its running statistics, which the newer op does not have and nothing reads."""
     plain = _plan_plain(node, newer, op, rewriter)
 
     def edit() -> None:
@@ -157,7 +157,7 @@ def _plan_without_unread(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRe
 
 
 def _plan_repeating(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
-    """The newer Gather states scale and width once."""
+    """Plan a Gather, whose newer form states scale and width only once."""
     del rewriter
     attributes = newer_attributes(node, newer, op)
     for name in op.repeats:
@@ -207,7 +207,7 @@ def _quantized(
         [state],
         [written["data_bits"], platform, written["scale_x"], written["zero_point"]],
         domain=NEWER,
-        wish=f"{node.outputs[0].name}_state",
+        preferred_name=f"{node.outputs[0].name}_state",
         like=state,
         element=integer_type(bits),
     )

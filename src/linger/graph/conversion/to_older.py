@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of the newer dialect (domain `linger`) as nodes of the older one (domain `thinker`): one plan per node.
+"""Convert nodes of the newer dialect (domain `linger`) to the older one (domain `thinker`): one plan per node.
 
-Which older op a newer one is, and where the two differ, is in the op's file (`newer=`).
+The older op of a newer one, and the differences, are in the op's file (`newer=`).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _plan_squeeze(node: ir.Node, rewriter: NodeRewriter) -> Plan:
 
 
 def _plan_plain(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
-    """Venus reads the axis of softmax from `dim`, other chips from `axis`; their nodes carry both."""
+    """Plan a node without special needs; softmax names its axis `dim`, on chips other than venus also `axis`."""
     del rewriter
     has_both = newer.renamed.get("axis") == "dim" and any(v.has_attribute("axis") for v in op.variants.values())
     axis = known(node, "axis") if has_both else None
@@ -106,7 +106,7 @@ def _plan_quant(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -
 
 
 def _plan_product(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
-    """Packers take products of as many axes as the customary newer op has."""
+    """Plan a matrix product; packers accept only as many axes as the customary newer op has."""
     del rewriter
     axes, most = max(axes_of(value) or 0 for value in node.inputs), op.newer[0].axes or 0
     if axes <= most:
@@ -138,7 +138,7 @@ def _plan_curve(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -
             [node.inputs[0]],
             made_attributes(written).values(),
             domain=OLDER,
-            wish=f"{node.outputs[0].name}_requant",
+            preferred_name=f"{node.outputs[0].name}_requant",
             like=node.inputs[0],
             element=integer_type(wanted),
         )
@@ -149,7 +149,7 @@ def _plan_curve(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -
 
 
 def _plan_of_one_chip(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
-    """GELU and SiLU have the pieces of one chip wherever they run."""
+    """Plan GELU or SiLU, which compute with the pieces of one chip on every chip."""
     del rewriter
     platform = platform_named(node)
     (chip,) = chips_with(op.name)
@@ -199,7 +199,7 @@ def _plan_batch_norm(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewrit
 
 
 def _plan_flat_batch_norm(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
-    """QBatchNorm1d of [n, c] or [n, c, length], as one of a picture."""
+    """Plan QBatchNorm1d of [n, c] or [n, c, length] as a batch norm of a picture."""
     axes = axes_of(node.inputs[0])
     if axes is None or axes not in (2, 3):
         raise NoEquivalent(
@@ -235,7 +235,7 @@ def _plan_global_pool(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewri
 
 
 def _check_pool(node: ir.Node, kernel: Sequence[int]) -> Doubts:
-    """Refuse divisors that the older op cannot express; doubt two roundings."""
+    """Refuse divisors that the older op cannot express; warn if the result would be rounded twice."""
     area = math.prod(kernel)
     if not known(node, "count_include_pad", 1) and "pads" in node.attributes and any(known_ints(node, "pads")):
         raise NoEquivalent(
@@ -258,7 +258,7 @@ def _check_pool(node: ir.Node, kernel: Sequence[int]) -> Doubts:
 
 
 def _plan_row(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
-    """A window over one axis, as one over a picture of one row."""
+    """Plan a window over one axis as a window over a picture of one row."""
     axes, has_weight = axes_of(node.inputs[0]), op.weight_axes is not None
     if axes not in (None, _ROW_AXES):
         raise NoEquivalent(f"its input has {axes} axes, not {_ROW_AXES}", "Add the axis of the batch.")
@@ -283,7 +283,7 @@ def _check_weight(node: ir.Node) -> None:
 
 
 def _on_a_row(node: ir.Node) -> dict[str, tuple[int, ...]]:
-    """The geometry of a window over one axis in two: the first axis has size 1."""
+    """Return the geometry of a window over one axis in two axes, of which the first has size 1."""
     geometry = {}
     for name, first in (("kernel_shape", 1), ("strides", 1), ("stride", 1), ("dilations", 1), ("output_padding", 0)):
         if name in node.attributes:
@@ -295,7 +295,7 @@ def _on_a_row(node: ir.Node) -> dict[str, tuple[int, ...]]:
 
 
 def _make_weight_a_row(node: ir.Node, rewriter: NodeRewriter) -> None:
-    """A weight [in, out, k] as [in, out, 1, k]; a constant of this node alone keeps its name."""
+    """Reshape a weight [in, out, k] to [in, out, 1, k]; a constant that only this node reads keeps its name."""
     weight = node.inputs[1]
     assert weight is not None  # the plan looked at it
     content = None if weight.producer() is not None else content_of(weight)
@@ -349,8 +349,10 @@ def _plan_recurrent(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewrite
         if states:
             real = [_real(node, index + 1, *formats[name], rewriter) for index, name in enumerate(states)]
             if len(states) < most - fewest:  # a cell state that is left out is zero
-                wish = f"{node.outputs[0].name}_c"
-                real.append(rewriter.before(node, "Sub", [real[0], real[0]], wish=wish, like=real[0]))
+                preferred_name = f"{node.outputs[0].name}_c"
+                real.append(
+                    rewriter.before(node, "Sub", [real[0], real[0]], preferred_name=preferred_name, like=real[0])
+                )
             inputs += [_lengths(node, time, rewriter), *real]
         replace_inputs(node, [*inputs, *node.inputs[-_WEIGHTS:]])
         renaming.edit()
@@ -360,22 +362,22 @@ def _plan_recurrent(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewrite
 
 
 def _lengths(node: ir.Node, time: int, rewriter: NodeRewriter) -> ir.Value:
-    """Every sequence has its full length; the older op has no form with a state and without lengths."""
+    """Return lengths with every sequence full, since the older op has no form with a state and no lengths."""
     x, batch = node.inputs[0], 1 - time
     sizes = sizes_of(x)
-    wish = f"{node.outputs[0].name}_lengths"
+    preferred_name = f"{node.outputs[0].name}_lengths"
     if sizes is not None and sizes[time] is not None and sizes[batch] is not None:
-        return rewriter.constant(node, np.full(sizes[batch] or 0, sizes[time], np.int64), wish)
-    shape = rewriter.before(node, "Shape", [x], wish=f"{wish}_shape")
+        return rewriter.constant(node, np.full(sizes[batch] or 0, sizes[time], np.int64), preferred_name)
+    shape = rewriter.before(node, "Shape", [x], preferred_name=f"{preferred_name}_shape")
     parts = []
     for axis, name in ((time, "time"), (batch, "batch")):
-        index = rewriter.constant(node, np.array([axis], np.int64), f"{wish}_{name}_axis")
-        parts.append(rewriter.before(node, "Gather", [shape, index], wish=f"{wish}_{name}"))
-    return rewriter.before(node, "Expand", parts, wish=wish)
+        index = rewriter.constant(node, np.array([axis], np.int64), f"{preferred_name}_{name}_axis")
+        parts.append(rewriter.before(node, "Gather", [shape, index], preferred_name=f"{preferred_name}_{name}"))
+    return rewriter.before(node, "Expand", parts, preferred_name=preferred_name)
 
 
 def _real(node: ir.Node, index: int, scale: float, bits: int, rewriter: NodeRewriter) -> ir.Value:
-    """What an integer state was quantised from; where another node made it, its Dequant."""
+    """Return the real tensor that an integer state was quantised from, or a Dequant if no Quant made the state."""
     value = node.inputs[index]
     maker = None if value is None else value.producer()
     if maker is not None and maker.op_type == QUANT and maker.domain in DIALECTS:
@@ -389,7 +391,7 @@ def _real(node: ir.Node, index: int, scale: float, bits: int, rewriter: NodeRewr
         [value],
         made_attributes({"scale_o": scale}).values(),
         domain=OLDER,
-        wish=f"{node.outputs[0].name}_state_{index}",
+        preferred_name=f"{node.outputs[0].name}_state_{index}",
         like=value,
         element=ir.DataType.FLOAT,
     )

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all graph code stands on: nodes, names, walking, types, findings."""
+"""Foundations of all graph code: nodes, names, walking, types, findings."""

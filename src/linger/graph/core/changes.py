@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pass did, node by node."""
+"""The list of changes that a pass made."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of `linger check`: an id that never changes, a name, a severity, what the rule says and what helps.
+"""The rules of `linger check`: each has an id that never changes, a name, a severity, a summary and help.
 
-What a chip asks for has rules of its own, in `linger.checks.limits`.
+The rules for the limits of chips are in `linger.checks.limits`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class CheckRule:
     """One rule.
 
     Attributes:
-        id: `LGR` and three digits; never used for another rule.
+        id: `LGR` and three digits; an id is never reused.
         name: A few words with hyphens, for people.
         severity: The severity of its findings, unless a finding says otherwise.
         summary: What the rule asks for, in one line.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a dialect node: which op it is, what its attributes are."""
+"""Read a dialect node: its op, its chip and its attributes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def describe(node: ir.Node) -> str:
 
 
 def platform_of(node: ir.Node) -> str | None:
-    """The chip that a node says it is for."""
+    """The chip that a node names."""
     found = node.attributes.get("platform")
     return found.value if found is not None and isinstance(found.value, str) else None
 
@@ -64,7 +64,7 @@ def attributes_of(node: ir.Node, op: Op) -> dict[str, Any]:
 
 
 def _problem(attribute: ir.Attr, op: Op, known: Mapping[str, str]) -> str | None:
-    """Why an attribute cannot be what the op wants, or None."""
+    """Why the op does not accept an attribute, or None."""
     kind = known.get(attribute.name, "float" if op.is_variadic_attribute(attribute.name) else None)
     if kind is None or attribute.is_ref():
         return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two dialects: the ops of the newer one, and what a node of either states about its tensors.
 
-The older dialect (domain `thinker`) is `linger.dialect.ops()`; what it computes, linger computes. An op of the newer dialect
+The older dialect (domain `thinker`) is `linger.dialect.ops()`; linger computes its ops. An op of the newer dialect
 (domain `linger`, Q names) is read as the older one whose file names it (`newer=`); attributes that both have under different
 names are customary ones. Reading never fails: an attribute that is missing or of a wrong type states nothing, and the
 checks say what a node must have.
@@ -45,7 +45,7 @@ CELL_SCALE = 32768.0
 
 @dataclass(frozen=True)
 class FormatAttributes:
-    """In which attributes a newer node states the scale and the width of one of its tensors.
+    """The attributes in which a newer node states the scale and the width of one of its tensors.
 
     Attributes:
         scales: Attributes whose product is the tensor's scale.
@@ -84,10 +84,10 @@ class NewerOp:
     """One op of the newer dialect.
 
     Attributes:
-        declared: What the file of the older op says of it.
+        declared: The declaration in the file of the older op.
         older: The op of the older dialect, or of standard ONNX, that computes the same; None: there is none.
         inputs: Names of its inputs, in order. `("xs",)`: any number of them.
-        renamed: Attributes that the older op calls otherwise.
+        renamed: Attributes that have another name in the older op.
         own: Attributes that the older op has no name for.
         result: Where it states the format of its first output; None: that has the format of its first input.
         real_outputs: How many real outputs follow the first.
@@ -115,12 +115,12 @@ class NewerOp:
 
     @property
     def fixed(self) -> dict[str, Any]:
-        """Attributes that the older op has no name for, with the one value that means what it computes."""
+        """Attributes that the older op has no name for, with the only value that the older op can compute."""
         return {name: value for name, value in self.declared.own.items() if value is not None}
 
     @property
     def older_names(self) -> dict[str, str]:
-        """Attributes of the newer op by their name in the older one; where there are two, the customary."""
+        """Attributes of the newer op by their name in the older one; the customary name if there are two."""
         return {older: newer for newer, older in self.renamed.items() if newer != "stride"}
 
 
@@ -148,7 +148,7 @@ def _own_widths(op: Op, inputs: tuple[str, ...]) -> set[str]:
 
 
 def _result(op: Op, newer_names: Mapping[str, str]) -> FormatAttributes | None:
-    """Scale and width of the first output; where the older op repeats those of an input, that input's."""
+    """Where the first output's format is stated: at the output, or at the input whose format the op keeps."""
     if op.output_bits is None:
         return None
     if op.name == QUANT:
@@ -227,7 +227,7 @@ def is_dequant(node: ir.Node | None) -> bool:
 
 
 def input_attributes(node: ir.Node, op: NewerOp) -> dict[int, FormatAttributes]:
-    """By index, where a newer node states the formats of its inputs; of an op that computes new numbers from integers."""
+    """Where a newer node states the format of each input, by index; only for ops that compute new integers."""
     names = enumerate(input_names(node, op))
     return {
         index: FormatAttributes((f"scale_x_{index}",), f"x_{index}_bits") if name == "xs" else _INPUTS[name]
@@ -237,7 +237,7 @@ def input_attributes(node: ir.Node, op: NewerOp) -> dict[int, FormatAttributes]:
 
 
 def input_names(node: ir.Node, op: NewerOp) -> tuple[str, ...]:
-    """What each input of a node is: weights of a recurrent op come last, states only where it has them."""
+    """Return the name of each input of a node; a recurrent op has its weights last, and states only if given."""
     count = len(node.inputs)
     if op.inputs == ("xs",):
         return ("xs",) * count
@@ -308,7 +308,7 @@ def stated_formats(node: ir.Node) -> StatedFormats:
 
 
 def _of_older(node: ir.Node) -> StatedFormats:
-    """By the op's own file; of an op that linger does not know, by the names of the attributes."""
+    """Read the formats as the op's file declares them; for an unknown op, by the names of its attributes."""
     op = find_op(node.op_type) if node.domain != NEWER and is_known(node.op_type) else None
     if op is not None and op.output_bits is None:
         return StatedFormats(kept=0, outputs=(StatedFormat(),))
@@ -320,7 +320,7 @@ def _of_older(node: ir.Node) -> StatedFormats:
 
 
 def _of_newer(node: ir.Node, op: NewerOp) -> StatedFormats:
-    """By the table of the newer dialect; a bias, whose scale is a product of two others, is not asked for."""
+    """Read the formats by the table of the newer dialect, without the bias: its scale is a product of others."""
     if op.result is None:
         return StatedFormats(kept=0, outputs=(StatedFormat(),))
     integers = {}
@@ -364,7 +364,7 @@ def _present(node: ir.Node, names: tuple[str, ...]) -> str:
 
 
 def _input_names(node: ir.Node, op: Op | None) -> tuple[str, ...]:
-    """The names of the inputs; of an op that linger does not know, as its attributes suggest them."""
+    """Return the names of the inputs; for an unknown op, those that its attributes suggest."""
     count = len(node.inputs)
     if op is not None and op.is_variadic:
         return ("xs",) * count
@@ -398,18 +398,18 @@ def _of_outputs(node: ir.Node, op: Op | None) -> tuple[StatedFormat | None, ...]
 
 
 def _one_quantised(node: ir.Node, first: StatedFormat) -> tuple[StatedFormat | None, ...]:
-    """The first output of a node is quantised, the others are real."""
+    """Return the formats of outputs of which the first is quantised and the others are real."""
     return (first, *[None] * (len(node.outputs) - 1))
 
 
 def _default_bits(op: Op | None) -> int | None:
-    """The width of the output where the node does not state it; None where it must, and for an op that linger does not know."""
+    """The width of an output that the node does not state; None if the node must state it or the op is unknown."""
     found = None if op is None else next((a for a in op.attributes if a.name == op.output_bits), None)
     return None if found is None or found.is_required else int(found.default)
 
 
 def unknown_arithmetic(node: ir.Node) -> list[str]:
-    """Reasons why the arithmetic of a node of the older dialect is unknown: its rounding, or that of its chip, is."""
+    """Reasons why the arithmetic of an older node is unknown: its rounding mode, or its chip, is unknown."""
     variants = find_op(node.op_type).variants
     possible = {"platform_quant": (PLATFORM_QUANT, PLATFORM_QUANT.upper()), "quant_mode": (QUANT_MODE,)}
     if variants:  # other ops compute the same on every chip

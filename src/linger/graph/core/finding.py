@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check found at a node."""
+"""A finding: one problem that a check reports about a node or a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Finding:
         node: Name and type of the node; empty for the model as a whole.
         reason: What is wrong, and what the limit is.
         remedy: What to do about it.
-        rule: Id of the rule that was broken (`linger.graph.core.check_rules`); empty where nobody asked for it.
+        rule: Id of the rule that was broken (`linger.graph.core.check_rules`); empty for a finding without a rule.
         tensor: The tensor that it is about; empty where it is about the node.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that are still free: a tensor in a sub-graph must not be called like one around it."""
+"""Names that are still free: a tensor in a sub-graph must not be have the name of one in a graph around it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from linger.graph.core.walking import all_graphs, defined_in
 
 
 class Names:
-    """The names in use, and new ones made from a name that is wished for."""
+    """Knows the names in use, and chooses new ones that are still free."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = set(taken)
@@ -21,21 +21,21 @@ class Names:
         return name in self._taken
 
     def claim(self, name: str) -> None:
-        """Use a name exactly as it is."""
+        """Reserve a name exactly as it is."""
         self._taken.add(name)
 
-    def choose(self, wish: str) -> str:
-        """The wish itself, or the wish with the first number that is free; it is then taken.
+    def choose(self, preferred_name: str) -> str:
+        """Return the preferred name, with the first free number behind it if it is taken; reserve the result.
 
         >>> names = Names(["x"])
         >>> names.choose("x"), names.choose("x"), names.choose("y")
         ('x_1', 'x_2', 'y')
         """
-        name, count = wish, self._counts.get(wish, 0)
+        name, count = preferred_name, self._counts.get(preferred_name, 0)
         while name in self._taken:
             count += 1
-            name = f"{wish}_{count}"
-        self._counts[wish] = count  # numbers below are taken for good: a name is never given back
+            name = f"{preferred_name}_{count}"
+        self._counts[preferred_name] = count  # a name is never released, so lower numbers stay taken
         self._taken.add(name)
         return name
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One tensor takes the place of another, in every graph; outputs keep their names."""
+"""Replace one tensor by another in every graph; outputs keep their names."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from linger.graph.core.walking import all_graphs, defined_in
 
 
 def can_be_output(value: ir.Value, graph: ir.Graph | None) -> bool:
-    """Whether a tensor can take the place and the name of an output: a node of the graph makes it, and it is no output yet."""
+    """Whether a tensor can become a graph output: a node of the graph makes it, and it is not an output yet."""
     return value.producer() is not None and value.graph is graph and not value.is_graph_output()
 
 
 def redirect(uses: Iterable[tuple[ir.Node, int]], value: ir.Value) -> None:
-    """Let inputs of nodes, each given as a node and a position, read a tensor."""
+    """Connect inputs of nodes, each given as a node and a position, to a tensor."""
     for node, index in uses:
         node.replace_input_with(index, value)
 
 
 def replace_outputs(old: ir.Value, new: ir.Value) -> None:
-    """Put a tensor wherever another one is an output of its graph."""
+    """Replace a tensor by another one in the outputs of its graph."""
     graph = old.graph
-    assert graph is not None  # it is one of its outputs
+    assert graph is not None  # `old` is an output of this graph
     for index, output in enumerate(graph.outputs):
         if output is old:
             graph.outputs[index] = new
@@ -68,7 +68,7 @@ class ValueReplacer:
         self._released: dict[ir.Value, None] = {}
 
     def discard(self, node: ir.Node) -> None:
-        """Take a node out of use: it reads nothing any more, and `finish` removes it."""
+        """Disconnect the inputs of a node; `finish` removes it."""
         self.release(node)
         self._discarded[node] = None
 
@@ -85,7 +85,7 @@ class ValueReplacer:
             self._released[before] = None
 
     def discard_if_unused(self, node: ir.Node) -> None:
-        """Take a node out of use if nothing uses its outputs."""
+        """Discard a node if nothing uses its outputs."""
         if not any(map(is_used, node.outputs)):
             self.discard(node)
 
@@ -97,7 +97,7 @@ class ValueReplacer:
         self._released.clear()
 
     def is_possible(self, old: ir.Value, new: ir.Value) -> bool:
-        """Whether `new` can stand wherever `old` stands."""
+        """Whether `new` can replace `old` in every place."""
         if new is old or (new.producer() is None and new.graph is None):  # nothing makes it
             return False
         if not old.is_graph_output():
@@ -115,7 +115,7 @@ class ValueReplacer:
         return value.graph is graph or value.name not in self._repeated
 
     def replace(self, old: ir.Value, new: ir.Value, *, with_name: bool = False) -> bool:
-        """Let `new` stand wherever `old` stood; an output keeps its name, and its declared type and shape.
+        """Replace `old` by `new` everywhere; an output keeps its name, and its declared type and shape.
 
         Args:
             old: The tensor that goes.
@@ -132,11 +132,11 @@ class ValueReplacer:
         return True
 
     def stand_in(self, old: ir.Value, new: ir.Value) -> None:
-        """Let a tensor that was just made for it stand wherever `old` stood, under the name of `old`."""
+        """Replace `old` everywhere by a tensor that was just made for it, which takes the name of `old`."""
         _stand_in(old, new, with_name=bool(old.name))  # an output that is left out has no name
 
     def bypass(self, node: ir.Node, value: ir.Value, *, with_name: bool = False) -> None:
-        """Let a value stand wherever the output of a node stood; the node goes, or becomes an Identity where it must stay.
+        """Replace the output of a node by a value; remove the node, or make it an Identity if it must stay.
 
         Args:
             node: A node of one output.

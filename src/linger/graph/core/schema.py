@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What standard ONNX says about an op: which attributes and inputs it takes, and of which types."""
+"""The schemas of standard ONNX ops: attributes, inputs and types."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def standard_schema(op_type: str, opset: int) -> OpSchema | None:
 
 
 def formal_input(schema: OpSchema | None, index: int) -> OpSchema.FormalParameter | None:
-    """What the schema says about an input; the last one stands for all that follow it. None where it takes no inputs."""
+    """What the schema says about an input; the last one holds for all that follow. None if the op takes no inputs."""
     return None if schema is None or not schema.inputs else schema.inputs[min(index, len(schema.inputs) - 1)]
 
 
@@ -131,7 +131,7 @@ def _attribute(name: str, value: Any, kind: ir.AttributeType | None) -> ir.Attr 
 
 
 def _plain(value: Any, kind: ir.AttributeType | None) -> Any:
-    """Numpy scalars and lists as Python's own, integers as floats where floats are asked for."""
+    """Convert numpy scalars and lists to Python's own, and integers to floats where the schema has floats."""
     if isinstance(value, np.ndarray):
         return value.tolist() if kind is not None else ir.tensor(value)
     if isinstance(value, np.generic):
@@ -153,7 +153,7 @@ def default_of(schema: OpSchema | None, name: str) -> Any:
 
 
 def number_type(number: Any, index: int, operands: Sequence[Any], schema: OpSchema | None) -> ir.DataType:
-    """The element type that a Python number or list takes as an input: that of the operands it goes with."""
+    """Choose the element type of a Python number or list given as an input: that of the other operands."""
     formal = formal_input(schema, index)
     if formal is not None:
         fixed = element_named(formal.type_str)
@@ -174,7 +174,7 @@ def check_node(node: ir.Node, schema: OpSchema) -> None:
     """Refuse a node whose inputs, outputs or attributes do not fit the schema.
 
     Raises:
-        UsageError: What does not fit; everything at once.
+        UsageError: Something does not fit; the message lists all problems.
     """
     wrong = []
     present = len(node.inputs)
@@ -191,7 +191,7 @@ def check_node(node: ir.Node, schema: OpSchema) -> None:
 
 
 def _mixed_types(node: ir.Node, schema: OpSchema) -> list[str]:
-    """What is wrong with inputs of different types where the op has one type parameter for them."""
+    """Describe inputs of different types that must have one type according to the schema."""
     types: dict[str, dict[str, str]] = {}
     for index, value in enumerate(node.inputs):
         formal = formal_input(schema, index)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tensors and attributes hold: the content of constants, and keys that are equal where contents are, bit for bit."""
+"""The content of constants and attributes, and keys that are equal if the contents are equal bit for bit."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def _plain_key(value: Any) -> Hashable | None:
     if isinstance(value, (list, tuple)):
         keys = tuple(_plain_key(item) for item in value)
         return None if None in keys else keys
-    # repr tells 0.0 from -0.0 and calls every NaN the same
+    # repr distinguishes 0.0 from -0.0 and is the same for every NaN
     return repr(value) if isinstance(value, (int, float, str, bytes)) else None

@@ -131,7 +131,7 @@ def infer_element_types(graph: ir.Graph, *, guess: bool = True, opset: int | Non
 
     Args:
         graph: The graph.
-        guess: Whether an op that nobody knows is taken to give the type that it gets.
+        guess: Whether an unknown op is assumed to return the type of its input.
         opset: The version of standard ONNX; None for the one that the graph imports.
     """
     opset = graph.opset_imports.get("", OLDEST_OPSET) if opset is None else opset
@@ -152,7 +152,7 @@ def _type_outputs(node: ir.Node, opset: int) -> None:
 
 
 def _standard_types(node: ir.Node, opset: int) -> list[ir.DataType | None]:
-    """The types of a standard node's outputs; an op that leaves its type open is taken to give the type that it gets."""
+    """The types of a standard node's outputs; an op of open type is assumed to return the type of its input."""
     inner = inner_graphs(node)
     if inner and node.domain in _STANDARD and node.op_type in ("If", "Loop", "Scan"):
         ends = _declared(inner[0].outputs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may go: which nodes the outputs or side effects need, and dropping what nothing uses any more."""
+"""Find the nodes that outputs or side effects need, and remove what nothing uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RANDOM_BY_NAME = ("Random", "Dropout", "Sampling")
 
 
 class Effects:
-    """What the nodes of a model do besides computing their outputs; functions are looked through."""
+    """Side effects and randomness of the nodes of a model; calls have those of the function's nodes."""
 
     def __init__(self, model: ir.Model) -> None:
         self._functions = model.functions
@@ -32,7 +32,7 @@ class Effects:
         return any(self._look(inner)[0] for inner in nodes_within(node))
 
     def is_random(self, node: ir.Node) -> bool:
-        """Whether a node may give something else when it runs again."""
+        """Whether a node may return another result when it runs again."""
         return any(any(self._look(inner)) for inner in nodes_within(node))
 
     def _look(self, node: ir.Node) -> tuple[bool, bool]:
@@ -61,7 +61,7 @@ def needed_nodes(model: ir.Model) -> set[ir.Node]:
 
 
 def with_makers(known: set[ir.Node], more: Iterable[ir.Node]) -> set[ir.Node]:
-    """The known nodes, more nodes, and all that these others depend on."""
+    """Return the known nodes, more nodes, and all nodes that the latter depend on."""
     needed, waiting = set(known), list(more)
     while waiting:
         node = waiting.pop()
@@ -99,7 +99,7 @@ def remove_nodes(nodes: Iterable[ir.Node]) -> None:
 def drop_unused(
     values: Iterable[ir.Value | None], *, constants_only: bool = False, upstream: bool = True
 ) -> list[ir.Node]:
-    """Remove what makes tensors that nothing uses any more: initializers and nodes. Inputs of graphs stay.
+    """Remove initializers and nodes whose tensors nothing uses any more. Inputs of graphs stay.
 
     Args:
         values: Where to begin.

@@ -96,7 +96,7 @@ class GraphPlace:
 
     @property
     def name(self) -> str:
-        """What to call the graph in a message."""
+        """The name of the graph in messages."""
         if self.function is not None and self.owner is None:
             return f"function {self.function.domain}::{self.function.name}"
         return self.graph.name or (
@@ -133,7 +133,7 @@ def required_inputs(model: ir.Model) -> list[ir.Value]:
 
 
 def in_order(place: GraphPlace) -> list[ir.Node]:
-    """The nodes of one graph, each after those it needs, otherwise as they stand. The graph is not changed.
+    """Return the nodes of one graph, each after those it needs, otherwise in their order. The graph stays as it is.
 
     Raises:
         GraphError: Nodes depend on each other in a circle; those of one circle are named.
@@ -152,7 +152,7 @@ def in_order(place: GraphPlace) -> list[ir.Node]:
 
 
 def _positions_in_order(needs: Sequence[Collection[int]]) -> list[int]:
-    """Positions, each after those that it needs, otherwise rising; without those that wait for a circle."""
+    """Return positions, each after those it needs, otherwise rising; those that depend on a circle are left out."""
     users: list[list[int]] = [[] for _ in needs]
     for index, needed in enumerate(needs):
         for maker in needed:

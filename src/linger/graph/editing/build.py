@@ -135,12 +135,12 @@ class GraphBuilder:
             for index in range(len(node.inputs)):
                 node.replace_input_with(index, None)
 
-    def _give_name(self, value: ir.Value, name: str | None, wish: str) -> None:
+    def _give_name(self, value: ir.Value, name: str | None, preferred_name: str) -> None:
         if name is None:
             self._automatic.add(value)
-            while wish in self._reserved:
-                wish += "_"
-        value.name = self._tensors.choose(name or wish)
+            while preferred_name in self._reserved:
+                preferred_name += "_"
+        value.name = self._tensors.choose(name or preferred_name)
 
     def _import(self, op_type: str, domain: str, version: int | None) -> int:
         if not domain and version is None and "" not in self.opsets:
