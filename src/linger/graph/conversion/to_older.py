@@ -349,10 +349,8 @@ def _plan_recurrent(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewrite
         if states:
             real = [_real(node, index + 1, *formats[name], rewriter) for index, name in enumerate(states)]
             if len(states) < most - fewest:  # a cell state that is left out is zero
-                preferred_name = f"{node.outputs[0].name}_c"
-                real.append(
-                    rewriter.before(node, "Sub", [real[0], real[0]], preferred_name=preferred_name, like=real[0])
-                )
+                zero_name = f"{node.outputs[0].name}_c"
+                real.append(rewriter.before(node, "Sub", [real[0], real[0]], preferred_name=zero_name, like=real[0]))
             inputs += [_lengths(node, time, rewriter), *real]
         replace_inputs(node, [*inputs, *node.inputs[-_WEIGHTS:]])
         renaming.edit()

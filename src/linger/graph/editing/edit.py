@@ -26,7 +26,7 @@ from linger.graph.editing.transaction import Transaction
 def insert(
     model: ir.Model, tensor: TensorLike, build: Build, *, before: NodeLike | Iterable[NodeLike] | None = None
 ) -> Changes:
-    """Put nodes on a tensor: whoever used the tensor uses what they make of it.
+    """Insert nodes behind a tensor: its consumers read the result of the new nodes instead.
 
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { [exp] y = Exp(x) }'
     >>> insert(ir.from_onnx_text(text), "x", lambda g, x: g.Clip(x, -1.0, 1.0)).rows()
@@ -205,7 +205,7 @@ def _extra(build: Build, place: Match) -> dict[str, Match]:
 
 
 def remove(model: ir.Model, nodes: NodeLike | Iterable[NodeLike], *, prune: bool = False) -> Changes:
-    """Take nodes out: whoever used what a node makes uses the node's first input.
+    """Remove nodes: consumers of a node's output read the node's first input instead.
 
     Args:
         model: The model; it is edited in place.
@@ -263,7 +263,7 @@ def _bypass_obstacle(node: ir.Node) -> str | None:
 
 
 def hand_over(edit: Transaction, old: ir.Value, new: ir.Value, builder: GraphBuilder | None = None) -> ir.Value:
-    """Let everything use `new` that used `old`, which goes away; outputs of a graph keep their name.
+    """Replace every use of `old`, which is removed, by `new`; outputs of a graph keep their name.
 
     Args:
         edit: The transaction.
@@ -298,7 +298,7 @@ def _identity(edit: Transaction, old: ir.Value, new: ir.Value, graph: ir.Graph) 
 
 
 def _merged(old: ir.Shape | None, new: ir.Shape | None) -> ir.Shape | None:
-    """What two shapes say together; where they contradict each other, the new one."""
+    """Combine the known sizes of two shapes; if they contradict each other, return the new one."""
     if old is None or new is None or _contradict(old, new):
         return new if old is None or new is not None else old
     return ir.Shape([n if isinstance(n, int) else o for o, n in zip(old, new, strict=True)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of a model as a model of its own."""
+"""Extract a part of a model as a new model."""
 
 from __future__ import annotations
 

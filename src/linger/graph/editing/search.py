@@ -94,7 +94,7 @@ class Scopes:
         return False
 
     def tensor(self, tensor: TensorLike) -> ir.Value:
-        """The tensor that is meant.
+        """Return the tensor that is given itself or by name.
 
         Raises:
             UsageError: There is none, or the name is used in several sub-graphs.
@@ -102,7 +102,7 @@ class Scopes:
         return self.tensors([tensor])[0]
 
     def tensors(self, tensors: Iterable[TensorLike]) -> list[ir.Value]:
-        """The tensors that are meant.
+        """Return the tensors that are given themselves or by name.
 
         Raises:
             UsageError: Tensors that do not exist or whose name is used in several sub-graphs; all of them are named.
@@ -110,7 +110,7 @@ class Scopes:
         return _meant(tensors, self.values(), "tensor")
 
     def some_nodes(self, nodes: NodeLike | Iterable[NodeLike]) -> list[ir.Node]:
-        """The nodes that are meant, without repetitions.
+        """Return the nodes that are given themselves or by name, without repetitions.
 
         Raises:
             UsageError: Nodes that are not in the model or whose name is not unique; all of them are named.
@@ -123,7 +123,7 @@ _Named = TypeVar("_Named", ir.Node, ir.Value)
 
 
 def _meant(wanted: Iterable[str | _Named], known: Iterable[_Named], kind: str) -> list[_Named]:
-    """The things of a model that are given themselves or by name."""
+    """Look up nodes or tensors that are given themselves or by name."""
     things = dict.fromkeys(known)
     by_name: dict[str, list[_Named]] = {}
     for thing in things:

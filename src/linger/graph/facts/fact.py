@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of tensors: one Fact for each, what does not fit together, and the state of the walk that finds it."""
+"""One Fact per tensor, the contradictions between them, and the state of the walk that finds both."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of model-local functions become the nodes of their bodies."""
+"""Replace calls of model-local functions by the nodes of their bodies."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _inline(model: ir.Model, places: list[GraphPlace], calls: list[ir.Node], wan
 
 
 def _put(copy: Copy, replacer: ValueReplacer) -> None:
-    """Exchange a call for its nodes."""
+    """Replace a call by its nodes."""
     call, results = copy.call, copy.write()
     graph = call.graph
     assert graph is not None  # the call came from a graph

@@ -107,7 +107,7 @@ def is_narrow_exact(node: ir.Node, op: Op) -> bool:
 def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
     """No runtime has integer Relu, MaxPool and Clip for every opset and width, so they become dialect nodes.
 
-    A file without any dialect node, now or before it was converted, is somebody else's business and stays as it is.
+    A file without any dialect node, now or before it was converted, is not a linger file and stays as it is.
     """
     if not any(is_dialect(node) for node in all_nodes(model)) and not changes:
         return
@@ -185,7 +185,7 @@ def _require_form(node: ir.Node, op: Op) -> None:
 
 
 def _complete_inputs(model: ir.Model, node: ir.Node, op: Op, changes: Changes) -> None:
-    """Supply what was left out: a zero bias, the open end of a Clip."""
+    """Add inputs that were left out: a zero bias, the open end of a Clip."""
     if op.is_variadic or op.forms:
         return
     present = [*node.inputs, *[None] * (len(op.inputs) - len(node.inputs))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors are declared with the type and shape that they have."""
+"""Declare tensors with the type and shape that they have."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dequants stand where real numbers are needed, once per tensor and with its scale, and nowhere else."""
+"""Place Dequants where real numbers are needed: one per tensor, with its scale, and nowhere else."""
 
 from __future__ import annotations
 

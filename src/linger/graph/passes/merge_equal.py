@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that compute the same from the same, and initializers of equal content, become one."""
+"""Merge nodes that compute the same from the same inputs, and initializers of equal content."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the packer of a chip wants: no Clips that limit nothing, and the chip's name in every node."""
+"""Adapt a model to the packer of a chip: replace Clips that limit nothing, name the chip in every node."""
 
 from __future__ import annotations
 

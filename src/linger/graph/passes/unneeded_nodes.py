@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model does not need goes: Identities, and nodes, initializers and functions that nobody uses."""
+"""Remove what a model does not need: Identities, and nodes, initializers and functions that are unused."""
 
 from __future__ import annotations
 
