@@ -111,17 +111,17 @@ def plant(fault: Fault, source: Path) -> None:
     file.write_text(text.replace(fault.right, fault.wrong), encoding="utf-8")
 
 
-def first_failure(fault: Fault) -> str | None:
-    """The first test of `make test-fast` that fails with this fault; None where all pass."""
+def first_failure(fault: Fault | None) -> str | None:
+    """The first test of `make test-fast` that fails with this fault, or without any; None where all pass."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         for name in COPIED:
             shutil.copytree(REPOSITORY / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for file in REPOSITORY.glob("*.*"):
-            if file.is_file():
+        for file in REPOSITORY.iterdir():
+            if file.is_file() and not file.name.startswith("."):
                 shutil.copy(file, copy)
-        shutil.copy(REPOSITORY / "Makefile", copy)
-        plant(fault, copy / "src" / "linger")
+        if fault is not None:
+            plant(fault, copy / "src" / "linger")
         shared = os.environ.get("LINGER_SHARED", str(REPOSITORY.parent / "shared"))
         environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "LINGER_SHARED": shared}
         command = [
@@ -147,6 +147,9 @@ def first_failure(fault: Fault) -> str | None:
 
 def main(words: list[str]) -> int:
     """Plant the faults whose name contains one of the words; 1 if one of them goes unnoticed."""
+    without = first_failure(None)
+    if without is not None:
+        raise SystemExit(f"Without a fault, {without}: nothing can be shown.")
     chosen = [fault for fault in FAULTS if not words or any(word in fault.name for word in words)]
     missed = 0
     for fault in chosen:
