@@ -37,7 +37,7 @@ class TransposedSteps(Steps):
 class Kernel(Protocol[T]):
     """What a body may do. Every method is exact on the carriers named in its docstring."""
 
-    # -- numbers ------------------------------------------------------------------------------
+    # numbers
     def scalar(self, value: float) -> T:
         """An attribute or a number, as a wide scalar."""
 
@@ -56,7 +56,7 @@ class Kernel(Protocol[T]):
         In a file it travels as two float32 attributes `name` and `name_low`, whose sum it is.
         """
 
-    # -- carriers -----------------------------------------------------------------------------
+    # carriers
     def wide(self, x: T) -> T:
         """Integers in a carrier that is exact for everything a body does."""
 
@@ -66,7 +66,7 @@ class Kernel(Protocol[T]):
     def real(self, x: T) -> T:
         """A float32 tensor, rounded once."""
 
-    # -- arithmetic ---------------------------------------------------------------------------
+    # arithmetic
     def add(self, a: T, b: T) -> T:
         """a + b."""
 
@@ -97,14 +97,14 @@ class Kernel(Protocol[T]):
     def log(self, x: T) -> T:
         """ln x of positive wide numbers: accurate to about 2^-50 only, so the body must know that no tie is near."""
 
-    # -- along one axis (wide) ------------------------------------------------------------------
+    # along one axis (wide)
     def max_along(self, x: T, axis: int) -> T:
         """Largest element along an axis, which stays with size 1."""
 
     def sum_along(self, x: T, axis: int) -> T:
         """Sum along an axis, which stays with size 1."""
 
-    # -- shapes (the type stays) -----------------------------------------------------------------
+    # shapes (the type stays)
     def lines(self, x: T, w: T) -> T:
         """The elements of x in their order, as lines that are as long as the vector w: [lines, length]."""
 
@@ -117,7 +117,7 @@ class Kernel(Protocol[T]):
     def line_length(self, x: T) -> T:
         """Size of the last axis, as a wide scalar."""
 
-    # -- products (wide results) ---------------------------------------------------------------
+    # products (wide results)
     def linear(self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int) -> T:
         """x·wᵀ + b over the last axis; x, w, b integer tensors."""
 
@@ -135,14 +135,14 @@ class Kernel(Protocol[T]):
     ) -> T:
         """Transposed convolution of integer tensors, w of shape [in, out/group, kh, kw]."""
 
-    # -- windows -------------------------------------------------------------------------------
+    # windows
     def window_sum(self, x: T, *, kernel_shape: Ints, strides: Ints, pads: Ints) -> T:
         """Sum over each window of an integer tensor, zeros outside; wide."""
 
     def max_pool2d(self, x: T, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int) -> T:
         """Largest element of each window; the type stays."""
 
-    # -- integers that stay what they are ------------------------------------------------------
+    # integers that stay what they are
     def relu(self, x: T) -> T:
         """max(x, 0); the type stays."""
 
@@ -170,7 +170,7 @@ class Kernel(Protocol[T]):
     def split(self, x: T, parts: int, axis: int) -> tuple[T, ...]:
         """Equal parts along a known axis (parts and axis are literals of the body)."""
 
-    # -- time ----------------------------------------------------------------------------------
+    # time
     def narrow(self, x: T) -> T:
         """Whole numbers in the fastest carrier: exact below 2^24, so the op must state when they stay below it (`Op.narrow`)."""
 

@@ -33,7 +33,7 @@ class OnnxKernel(OnnxTime):
         prefix: Prepended to every value name, so that expansions into one graph do not collide.
     """
 
-    # -- shapes --------------------------------------------------------------------------------------------
+    # shapes
     def lines(self, x: OnnxValue, w: OnnxValue) -> OnnxValue:
         return self._lines(x, self.emit("Shape", [w], INT64))
 
@@ -58,7 +58,7 @@ class OnnxKernel(OnnxTime):
         last = self.emit("Gather", [self.emit("Shape", [x], INT64), self.constant(-1, INT64)], INT64, axis=0)
         return self.wide(last)
 
-    # -- windows -------------------------------------------------------------------------------------------
+    # windows
     def window_sum(self, x: OnnxValue, *, kernel_shape: Ints, strides: Ints, pads: Ints) -> OnnxValue:
         """AveragePool · area, rounded: the float32 quotient is within 2^-22 of the sum, so below 2^21 it is exact.
 
@@ -102,7 +102,7 @@ class OnnxKernel(OnnxTime):
 
         return self._in_kept_type(x, pooled)
 
-    # -- integers that stay what they are --------------------------------------------------------------------
+    # integers that stay what they are
     def _in_kept_type(self, x: OnnxValue, operate: Callable[[OnnxValue], OnnxValue]) -> OnnxValue:
         """Run `operate` on int8 where runtimes can (opset 12), else on the narrowest float that holds x exactly."""
         if self.element_bits == 8 and self.opset >= 12:

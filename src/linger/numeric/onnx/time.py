@@ -74,7 +74,7 @@ class OnnxTime(OnnxProducts):
 
         return product
 
-    # -- order -----------------------------------------------------------------------------------------
+    # order
     def _shape(self, x: OnnxValue) -> OnnxValue:
         return self.emit("Shape", [x], INT64)
 
@@ -174,7 +174,7 @@ class OnnxTime(OnnxProducts):
             return self.emit(op_type, [x, self.constant([0], INT64)], x.dtype)
         return self.emit(op_type, [x], x.dtype, axes=(0,))
 
-    # -- the loop ----------------------------------------------------------------------------------------
+    # the loop
     def scan(
         self,
         step: Callable[[tuple[OnnxValue, ...], OnnxValue], tuple[OnnxValue, ...]],

@@ -90,7 +90,7 @@ class OnnxWriter:
         self._prefix = prefix
         self._count = 0
 
-    # -- writing nodes --------------------------------------------------------------------------
+    # writing nodes
     def fresh(self) -> ir.Value:
         """A new, named value, left without a type: a half-known type (no shape) would not pass the checker."""
         self._count += 1
@@ -174,7 +174,7 @@ class OnnxWriter:
         self.nodes.append(ir.Node("", "If", [self.materialise(condition)], attributes=attributes, outputs=[made]))
         return OnnxValue(dtype, made)
 
-    # -- numbers ------------------------------------------------------------------------------------
+    # numbers
     def scalar(self, value: float | AttributeRef) -> OnnxValue:
         if not isinstance(value, AttributeRef):
             return self.constant(float(value), DOUBLE)
@@ -223,7 +223,7 @@ class OnnxWriter:
         self.derived[low_part(name)] = Derived(low, attributes, "float")
         return self.add(self.scalar(AttributeRef(name, "float")), self.scalar(AttributeRef(low_part(name), "float")))
 
-    # -- carriers -----------------------------------------------------------------------------------
+    # carriers
     def wide(self, x: OnnxValue) -> OnnxValue:
         return self.cast(x, DOUBLE)
 
@@ -236,7 +236,7 @@ class OnnxWriter:
     def real(self, x: OnnxValue) -> OnnxValue:
         return self.cast(x, FLOAT)
 
-    # -- arithmetic -----------------------------------------------------------------------------------
+    # arithmetic
     def _binary(self, op_type: str, fold: Callable[..., Any], a: OnnxValue, b: OnnxValue) -> OnnxValue:
         if a.known is not None and b.known is not None and a.known.ndim == 0 and b.known.ndim == 0:
             return self.constant(fold(a.known, b.known), a.dtype)
@@ -293,7 +293,7 @@ class OnnxWriter:
         listed = known or self.emit("Constant", [], INT64, value_ints=axes)
         return self.emit(op_type, [x, listed], x.dtype, keepdims=1)
 
-    # -- shapes ------------------------------------------------------------------------------------------------
+    # shapes
     def _reshape(self, x: OnnxValue, shape: list[int]) -> OnnxValue:
         return self.emit("Reshape", [x, self.constant(np.asarray(shape, dtype=np.int64), INT64)], x.dtype)
 

@@ -29,7 +29,7 @@ _FLOAT32_BITS = 24
 """Ranges are kept as float32, which holds 1 − 2^-24 but nothing between that and 1."""
 
 
-# -- limits -------------------------------------------------------------------------------------------------
+# limits
 def integer_bound(limit: float | None, bits: int) -> float | None:
     """The largest magnitude of integers of this width that keep a limit; None where there is no limit.
 
@@ -85,7 +85,7 @@ def fold_by_batch(
     return fold(weight, bias, bn, statistics=statistics, transposed_groups=transposed_groups)
 
 
-# -- rounding -----------------------------------------------------------------------------------------------
+# rounding
 @dataclass(frozen=True)
 class Frozen:
     """Parameters as integers for one input scale: as real carriers and as the file stores them."""
@@ -181,7 +181,7 @@ def round_bias(bias: Tensor, scale: Scale) -> Tensor:
     return fake_quantize(bias.double(), scale, BIAS_BITS, can_saturate=True)
 
 
-# -- changes ------------------------------------------------------------------------------------------------
+# changes
 PARTS = 4
 """A large tensor is checked in so many parts, one in each evaluation pass."""
 

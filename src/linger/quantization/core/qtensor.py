@@ -26,7 +26,7 @@ from linger.numeric.torch.scale import Scale
 from linger.quantization.core.runtime import Runtime, TorchFunction
 
 
-# -- the place in the gradient graph ------------------------------------------------------------------------
+# the place in the gradient graph
 class Wrapped(torch.autograd.Function):
     """A wrapper, made by `make`, whose gradient is its content's."""
 
@@ -106,7 +106,7 @@ def follow(wrapper: Tensor, content: Tensor) -> None:
             _Rewrapped.apply(wrapper, content)
 
 
-# -- the tensor ---------------------------------------------------------------------------------------------
+# the tensor
 class QTensor(Tensor):
     """Real values that are multiples of 1/scale, with their scale and width.
 

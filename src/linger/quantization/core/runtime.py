@@ -225,7 +225,7 @@ class Runtime:
         self.__dict__.update(state)
         self._pass = _Pass()
 
-    # -- the pass ---------------------------------------------------------------------------------------
+    # the pass
     @property
     def frames(self) -> list[Frame]:
         """The module calls in progress in this thread, the outermost first."""
@@ -318,7 +318,7 @@ class Runtime:
         """Whether this pass sees every function, so that it knows what is computed from parameters alone."""
         return self._pass.watch is not None
 
-    # -- the ops of a pass ------------------------------------------------------------------------------
+    # the ops of a pass
     def begin(self, op: Op, path: str, *, is_observing: bool = False) -> OpCall:
         """Name an op of this pass, and say what the pass wants of it."""
         is_written = self.emitter is not None
@@ -411,7 +411,7 @@ class OpCall:
         self.runtime.record(self.name, result, self.op, operands, attributes)
 
 
-# -- what is switched off around a module -------------------------------------------------------------------
+# what is switched off around a module
 def put_autocast_aside() -> tuple[str, ...]:
     """Switch autocast off; returns where it was on."""
     found = tuple([device for device in _AUTOCAST_DEVICES if torch.is_autocast_enabled(device)])

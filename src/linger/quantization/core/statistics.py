@@ -200,7 +200,7 @@ class QuantizedBase(nn.Module):
         """The message for a layer without a scale."""
         return f"{where} has no scale yet. Run data through the model inside `with linger.calibration():`, or train it."
 
-    # -- quantising with a range --------------------------------------------------------------------------
+    # quantising with a range
     def quantize(self, x: Tensor, bits: int, runtime: Runtime, path: str, *, key: str = "x") -> QTensor:
         """A float tensor as integers, with the range `key`.
 
@@ -255,7 +255,7 @@ class QuantizedBase(nn.Module):
         self.write(f"running_{key}", limits(q.bits)[1] / q.scale)
         self.write(f"scale_{key}", q.scale)
 
-    # -- products -----------------------------------------------------------------------------------------
+    # products
     def round_weight(
         self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale, bits: int, where: str
     ) -> tuple[Tensor, Scale]:
@@ -323,7 +323,7 @@ class QuantizedBase(nn.Module):
         call.record(result, (q, frozen), attributes)
         return result
 
-    # -- checkpoints ----------------------------------------------------------------------------------------
+    # checkpoints
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # a checkpoint of an earlier stage has no ranges: what is here stays
         for name, buffer in self._buffers.items():

@@ -132,7 +132,7 @@ def _attention(
     return found if isinstance(found, Refusal) else found[0]
 
 
-# -- nn.MultiheadAttention -----------------------------------------------------------------------------------------
+# nn.MultiheadAttention
 def refusal_of(module: nn.MultiheadAttention) -> Refusal | None:
     """Why an attention layer stays float, if it does."""
     if module.bias_k is not None or module.add_zero_attn:

@@ -116,7 +116,7 @@ def _expanded(values: Tensor, like: Tensor) -> Tensor:
     return values if values.shape == like.shape else values.expand(like.shape)
 
 
-# -- learnt parameters of a function ------------------------------------------------------------------------
+# learnt parameters of a function
 def is_parameter(value: object) -> bool:
     """Whether an operand is an ordinary float tensor."""
     return isinstance(value, Tensor) and not isinstance(value, QTensor) and value.is_floating_point()

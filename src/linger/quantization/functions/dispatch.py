@@ -450,7 +450,7 @@ def _position_of_inplace(func: TorchFunction) -> int | None:
     return names.index("inplace") if "inplace" in names else None
 
 
-# -- sizes of tensors as settings and operands, while a model is traced ---------------------------------------
+# sizes of tensors as settings and operands, while a model is traced
 def with_sizes_read(arguments: _Tree) -> _Tree:
     """Arguments with numbers in the place of tensors that a trace has computed from sizes alone, as ops need them.
 

@@ -137,7 +137,7 @@ def functional_layer(frame: Frame, key: str, where: str, device: torch.device) -
     return made
 
 
-# -- inputs beyond the device's format -----------------------------------------------------------------------
+# inputs beyond the device's format
 def judge_input(call: OpCall, x: QTensor, layer: FunctionalLayer) -> None:
     """Check whether the input of an op leaves the device's format, remember it, and warn once.
 

@@ -38,7 +38,7 @@ _MAX_SHIFT = 30
 _PARAMETERS = (Kind.LEARNT, Kind.FROZEN)
 
 
-# -- comparisons ------------------------------------------------------------------------------------------------
+# comparisons
 _KINDS = {
     "gt": ("gt", "greater", "__gt__"),
     "ge": ("ge", "greater_equal", "__ge__"),
@@ -108,7 +108,7 @@ def _with_tensor(kind: str, x: QTensor, y: QTensor) -> object:
     return compare(*(integers * 2**n if n else integers for integers, n in zip(wide, shifts, strict=True)))
 
 
-# -- choices --------------------------------------------------------------------------------------------------------
+# choices
 def select(call: OpCall, x: QTensor, y: QTensor, mask: Tensor, scale: Scale, bits: int) -> QTensor:
     """x where the mask is set, y elsewhere, at one scale and width: one iqWhere."""
     attributes: dict[str, Any] = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": scale}
@@ -260,7 +260,7 @@ def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime) -> QTensor:
     return select(call, x, y, mask, scale, bits)
 
 
-# -- masks as operands ------------------------------------------------------------------------------------------
+# masks as operands
 def fact(runtime: Runtime, find: Callable[[], bool]) -> bool:
     """A fact about a tensor's values. A trace, which must not read values, gets what the pass before it found."""
     name = runtime.unique_name(runtime.path, "fact")

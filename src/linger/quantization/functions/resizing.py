@@ -113,7 +113,7 @@ ADAPTIVE = frozenset(_POOLS)
 """Functions that are pools over slices."""
 
 
-# -- open sizes -----------------------------------------------------------------------------------------------
+# open sizes
 def run_openly(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> QTensor | None:
     """The function in a form that is right at every size; None if it has none, or needs none."""
     form = _FORMS.get(func)

@@ -134,7 +134,7 @@ def _axes(dim: Dims, rank: int) -> list[int] | None:
     return axes if axes and is_right else None
 
 
-# -- functions that only move numbers -----------------------------------------------------------------------
+# functions that only move numbers
 def shuffle_pixels(x: Tensor, r: int) -> Tensor:
     """[n, c·r², h, w] → [n, c, h·r, w·r], by reshapes: runtimes lack other forms for some integers."""
     n, c, h, w = x.shape
@@ -174,7 +174,7 @@ def pick_pixels(x: Tensor, places: tuple[tuple[int, ...], ...]) -> Tensor:
     return x
 
 
-# -- padding with numbers of the tensor itself --------------------------------------------------------------
+# padding with numbers of the tensor itself
 COPYING_MODES = ("reflect", "replicate", "circular")
 
 
@@ -268,7 +268,7 @@ def _whole_factors(old: tuple[int, ...], size: Sizes | None, scale_factor: Sizes
     return int(factors[0]), int(factors[1])
 
 
-# -- signals as pictures of one row --------------------------------------------------------------------------
+# signals as pictures of one row
 _ROWS = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "output_padding": 0, "output_size": 1}
 """Settings that a picture has for two axes, and what each is for the axis of size 1."""
 
@@ -338,7 +338,7 @@ def rewritten(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
     return rewrite(*args, **{NUMPY_SPELLINGS.get(name, name): value for name, value in kwargs.items()})
 
 
-# -- stacks and other spellings of matrix products -----------------------------------------------------------
+# stacks and other spellings of matrix products
 Handler = Callable[..., object]
 """(function, args, kwargs, call) → the result, a Refusal, or NotImplemented where another rule may know the call.
 

@@ -128,7 +128,7 @@ class QuantLayer(QuantizedBase):
             self.read(name) == 0.0 for name in ("running_x", "running_o") if name in self._buffers
         )
 
-    # -- forward ----------------------------------------------------------------------------------
+    # forward
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """Integers in, integers out; a float input is quantised first. `output_size` as of a transposed convolution."""
         if self.is_lookup:
@@ -253,7 +253,7 @@ class QuantLayer(QuantizedBase):
         call.record(result, (indices, frozen), attributes)
         return result
 
-    # -- training -----------------------------------------------------------------------------------
+    # training
     def _learn(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
         """The layer on rounded operands, its output rounded to the observed range."""
         if self.bn is not None and self.bn.training and self.training:
@@ -298,7 +298,7 @@ class QuantLayer(QuantizedBase):
             return self._learn_product(q, geometry, *limit_parameters(limits_kept, bits, weight, None, bias))
         return y, scale_w
 
-    # -- parameters -------------------------------------------------------------------------------------
+    # parameters
     def largest_range(self, name: str) -> float:
         """The output's limit: the integers saturate there, so no op has to clip them."""
         limit = self.limited_to.output if name == "o" else None
@@ -323,7 +323,7 @@ class QuantLayer(QuantizedBase):
             weight, wide = weight * wide, None
         return self.round_weight(weight, wide, bias, scale_x, self.widths.parameter, self.path)
 
-    # -- evaluation and export ------------------------------------------------------------------------
+    # evaluation and export
     def _deploy(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
         """The exact integers, simulated or written to the file."""
         assert q.scale_on_host is not None
@@ -395,7 +395,7 @@ class QuantLayer(QuantizedBase):
             self._watchman.forget()
         return super().train(mode)
 
-    # -- checkpoints ------------------------------------------------------------------------------------
+    # checkpoints
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name in ("weight", "bias"):
             if f"{prefix}conv.{name}" in state_dict:

@@ -114,7 +114,7 @@ class QuantRecurrent(QuantizedBase):
         widths = f"{self.widths} bits"
         return f"{self.op_name}, {self.input_size} → {self.hidden_size}, {self.num_layers} layers, {widths}"
 
-    # -- forward ----------------------------------------------------------------------------------------
+    # forward
     def forward(self, input: Tensor | PackedSequence, hx: States | None = None) -> Any:  # noqa: A002 - torch's name, as a caller may write it
         """What the torch layer returns: the output sequence and the last states, packed where the input is."""
         if isinstance(input, PackedSequence):
@@ -187,7 +187,7 @@ class QuantRecurrent(QuantizedBase):
             h.preset_real(_joined(reals))
         return h
 
-    # -- one layer ----------------------------------------------------------------------------------------
+    # one layer
     def _run_layer(self, layer: int, sequences: Sequences, states: tuple[Tensor, ...] | None) -> LayerResult:
         q = sequences.x
         assert q.scale is not None
@@ -294,7 +294,7 @@ class QuantRecurrent(QuantizedBase):
         if len(calls) > 1:
             self.runtime.begin(find_op("iqCat"), self.path).record(out, parts, joining(parts))
 
-    # -- parameters -----------------------------------------------------------------------------------------
+    # parameters
     def _parameter(self, name: str, layer: int, back: int) -> Tensor:
         return cast(Tensor, getattr(self, name + self.suffixes[layer][back]))
 
@@ -359,7 +359,7 @@ class QuantRecurrent(QuantizedBase):
             macs = int(steps * each) * len(self.suffixes[layer])
         self.runtime.note(OpRecord(self.path, self.op_name, is_integer=True, macs=macs))
 
-    # -- export ---------------------------------------------------------------------------------------------
+    # export
     def _emit(
         self,
         layer: int,

@@ -126,7 +126,7 @@ def at_end(out: Tensor, sequences: Sequences, back: int) -> Tensor:
     return time_first[beside(sequences.lengths, out) - 1, rows]
 
 
-# -- parameters ---------------------------------------------------------------------------------------------
+# parameters
 @dataclass(frozen=True)
 class Direction:
     """Real parameters of one direction; biases may be missing."""
