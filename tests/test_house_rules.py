@@ -60,6 +60,11 @@ def test_faults_that_the_fast_tests_must_catch_can_be_planted():
         assert (SOURCE / fault.path).read_text(encoding="utf-8").count(fault.right) == 1, fault.name
 
 
+def test_the_tests_that_the_makefile_names_exist():
+    for name in re.findall(r"tests/[\w/]+(?:\.py)?", (REPOSITORY / "Makefile").read_text(encoding="utf-8")):
+        assert (REPOSITORY / name).exists(), name
+
+
 def test_the_costly_tests_exist():
     for entry in (TESTS / "costly.txt").read_text(encoding="utf-8").split():
         path, *_, function = entry.split("::")
