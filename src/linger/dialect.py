@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an op is: its schema (read from the body's signature), its torch counterparts, its samples.
 
-The registry is filled by importing the modules of `linger.ops`; nothing else needs to be told of a new op.
+The registry is filled by importing the modules of `linger.ops`; no other file lists the ops.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Sample:
 
     @staticmethod
     def pair(name: str, x: Draw, y: Draw, scales: tuple[float, float, float], bits: int = 8) -> Sample:
-        """Of two operands and a result; a width of 8 bits is left out, as files do."""
+        """A sample with two operands and one result. Widths of 8 bits are left out, as in files."""
         attributes: dict[str, Any] = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True))
         return Sample(name, (x, y), attributes if bits == 8 else attributes | {"o_bits": bits})
 
@@ -174,7 +174,7 @@ class Newer:
 
 
 class NodeFacts(Protocol):
-    """What a file says of one node, by the names of the op's inputs: what an op may refuse it for."""
+    """Facts about one node of a file, by the names of the op's inputs. An op's `refuse` rule decides from them."""
 
     @property
     def attributes(self) -> Mapping[str, Any]:
@@ -199,7 +199,7 @@ TorchFunction = Callable[..., Any]
 
 @dataclass(eq=False, kw_only=True)
 class _Properties:
-    """What `@op` is told of an op beside its body."""
+    """The arguments of `@op`."""
 
     name: str = field(kw_only=False)
     """The op type in the file."""

@@ -309,7 +309,7 @@ def _no_values(tensor: Tensor) -> str:
 
 
 def _kind(tensor: Tensor) -> str:
-    """What is unusual about a tensor."""
+    """Describe a tensor of an unusual kind."""
     if tensor.is_quantized:
         return "quantised; its real values are analysed"
     if tensor.layout is not torch.strided:

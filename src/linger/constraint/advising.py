@@ -232,7 +232,7 @@ def _functions_with_short_formats() -> dict[Function, Op]:
 
 
 class FunctionInputs(TorchFunctionMode):
-    """While it is active, notes the range of the inputs of such functions, by the module at work."""
+    """While active, records the range of the inputs of these functions for each running module."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -257,7 +257,7 @@ class FunctionInputs(TorchFunctionMode):
         x = args[0] if args else (kwargs or {}).get("input")
         if op is not None and isinstance(x, Tensor) and x.numel():
             values = x.detach()
-            rows = values.amax(-1) if op.last_axis is not None and x.dim() else values  # a masked score is none
+            rows = values.amax(-1) if op.last_axis is not None and x.dim() else values  # masked scores do not count
             key = (self._running[-1] if self._running else "", func.__name__)
             _, low, high = self._seen.get(key, (op, 0.0, 0.0))
             self._seen[key] = (op, min(low, float(rows.min())), max(high, float(rows.max())))

@@ -27,7 +27,7 @@ class Mark(Generic[_Said]):
         self._attribute = attribute
 
     def of(self, module: nn.Module) -> _Said | None:
-        """What the mark of this module says; None if it has none."""
+        """The value of the module's mark; None if it has none."""
         said: _Said | None = module.__dict__.get(self._attribute)
         return said
 

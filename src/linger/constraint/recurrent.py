@@ -36,7 +36,7 @@ class _LimitedRecurrent(Normalized):
         return clamp(getattr(self, name, None), limit)
 
     def _weights_have_changed(self) -> bool:
-        """No, as torch means it: they are read again in every pass."""
+        """Always False: the parameters are read again in every pass."""
         return False
 
     def flatten_parameters(self) -> None:

@@ -98,7 +98,7 @@ def from_gru(layer: Any) -> Mapping[str, Any] | Refusal:
 
 @gru_int.layer("torch.nn.GRUCell")
 def from_gru_cell(layer: object) -> Mapping[str, Any]:
-    """One step of it."""
+    """A cell is one step of the layer."""
     return {}
 
 

@@ -99,7 +99,7 @@ def from_lstm(layer: Any) -> Mapping[str, Any] | Refusal:
 
 @lstm_int.layer("torch.nn.LSTMCell")
 def from_lstm_cell(layer: object) -> Mapping[str, Any]:
-    """One step of it."""
+    """A cell is one step of the layer."""
     return {}
 
 

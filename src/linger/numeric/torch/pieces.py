@@ -18,7 +18,7 @@ _REACH = 1 << 15
 
 
 def look_up(x: Tensor, pieces: Pieces | WidePieces | LongPieces, scale_x: Scale, scale_o: Scale, bits: int) -> Tensor:
-    """What a curve's body gives for real values x at scale_x, as real values, for operands of the width its device wants."""
+    """The result of a curve's body for real values x at scale_x, as real values. x has the width that the device wants."""
     if isinstance(pieces, LongPieces):
         return evaluate_long_pieces(x, pieces, scale_x, scale_o, bits)
     if isinstance(pieces, WidePieces):
@@ -27,7 +27,7 @@ def look_up(x: Tensor, pieces: Pieces | WidePieces | LongPieces, scale_x: Scale,
 
 
 def evaluate_pieces(x: Tensor, pieces: Pieces, scale_o: float, bits: int) -> Tensor:
-    """What blocks.piecewise_linear and requantize give for real values x of at most 16 bits, divided by scale_o."""
+    """The result of blocks.piecewise_linear and requantize for real values x of at most 16 bits, divided by scale_o."""
     # 16 bits and a half are exact in float32
     index = torch.floor(x.detach() * _Q11 + 0.5).clamp_(-_REACH, _REACH - 1).int().add_(_REACH)
     return _table(pieces, scale_o, bits, x.device)[index]
@@ -44,7 +44,7 @@ def _table(pieces: Pieces, scale_o: float, bits: int, device: torch.device) -> T
 
 
 def evaluate_long_pieces(x: Tensor, pieces: LongPieces, scale_x: Scale, scale_o: Scale, bits: int) -> Tensor:
-    """What blocks.long_piecewise_linear and requantize give for real values x at scale_x, divided by scale_o."""
+    """The result of blocks.long_piecewise_linear and requantize for real values x at scale_x, divided by scale_o."""
     # the carrier of 32 bits has too many numbers for a table; and one for a scale on a device could not be found again
     if x.dtype == torch.float64 or isinstance(scale_o, Tensor):
         return _long_curve(x.detach() * scale_x, pieces, scale_x, scale_o, bits)
@@ -71,7 +71,7 @@ _REACH_OF_8_BITS = 1 << 7
 
 
 def evaluate_wide_pieces(x: Tensor, pieces: WidePieces, scale_x: Scale, scale_o: Scale, bits: int) -> Tensor:
-    """What blocks.wide_piecewise_linear and requantize give for real values x of 8 bits at scale_x, divided by scale_o."""
+    """The result of blocks.wide_piecewise_linear and requantize for real values x (8 bits, scale_x), divided by scale_o."""
     index = (x.detach() * scale_x).int().add_(_REACH_OF_8_BITS)
     if isinstance(scale_x, Tensor) or isinstance(scale_o, Tensor):
         return _wide_curve(x.detach() * scale_x, pieces, scale_x, scale_o, bits)

@@ -51,7 +51,7 @@ class Result(NamedTuple):
 
 
 class _Trace(NamedTuple):
-    """What the loop leaves behind; one row only where nobody asks for more."""
+    """The tensors that the loop returns; one row each unless all steps are asked for."""
 
     h: Tensor
     """[T + 1, D, B, H], whole numbers."""

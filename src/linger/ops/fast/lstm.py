@@ -51,7 +51,7 @@ class Result(NamedTuple):
 
 
 class _Trace(NamedTuple):
-    """What the loop leaves behind."""
+    """The tensors that the loop returns."""
 
     h: Tensor
     """[T + 1, D, B, H], whole numbers."""

@@ -80,7 +80,7 @@ def has_place(wrapper: Tensor) -> bool:
 
 
 def lacks_place(content: Tensor, wrapper: Tensor) -> bool:
-    """Whether another function has returned or written the wrapper, so that its content is not behind it in the graph."""
+    """Whether another function returned or wrote the wrapper, so that the graph no longer leads from it to its content."""
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
         if wrapper.grad_fn is None:
             return False

@@ -79,7 +79,7 @@ class _FunctionCall:
 
 
 class Recomputation:
-    """What a checkpoint may ask for again. The hooks of every module tell it of calls that may be, or are, repeated."""
+    """Keeps the calls that torch's checkpointing may repeat. The hooks of every module report them."""
 
     def __init__(self) -> None:
         self._calls: WeakKeyDictionary[nn.Module, deque[_Call]] = WeakKeyDictionary()

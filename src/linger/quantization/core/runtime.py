@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a quantised model knows while it runs: which module is at work, how ops are named, and who observes them.
+"""The state of a quantised model during a forward pass: the running module, the names of ops, and the observers.
 
 One `Runtime` belongs to one model (it is made by `init`) and is reached from its layers and from the tensors they
 make. Nothing here is global.
@@ -320,7 +320,7 @@ class Runtime:
 
     # the ops of a pass
     def begin(self, op: Op, path: str, *, is_observing: bool = False) -> OpCall:
-        """Name an op of this pass, and say what the pass wants of it."""
+        """Name an op of this pass and return its `OpCall`."""
         is_written = self.emitter is not None
         return OpCall(self, op, path, self.unique_name(path, op.name), is_written, is_observing and not is_written)
 

@@ -103,7 +103,7 @@ class QuantizedBase(nn.Module):
         return known[1] if known is not None and known[0] == buffer._version else None  # noqa: SLF001
 
     def forget_known(self) -> None:
-        """Read every buffer anew: other tensors stand in their places."""
+        """Discard the values that were read before: the buffers have been replaced."""
         self._known.clear()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature

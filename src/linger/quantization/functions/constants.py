@@ -95,7 +95,7 @@ def as_constant(value: Tensor, runtime: Runtime) -> QTensor | None:
 
 
 def _recalled(name: str, runtime: Runtime) -> tuple[Tensor, Scale]:
-    """What a trace takes from the pass before it, since it must not see the rounding: integers, or real values, and scale."""
+    """The integers (or real values) and scale that the pass before a trace kept: a trace must not record the rounding."""
     scale, integers = runtime.recall(name)
     return integers if runtime.emitter is not None else integers.float() * (1.0 / scale), scale
 

@@ -186,7 +186,7 @@ def _relus() -> frozenset[TorchFunction]:
 
 
 def _openly(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    """Functions with a form that is right at every size, where a file leaves sizes open."""
+    """Where a file leaves sizes open: compute a function in a form that is valid at every size."""
     if not runtime.has_open_sizes or runtime.frame is None or not args or not is_quantized(args[0]):
         return NotImplemented
     result = run_openly(func, args, kwargs)
@@ -194,7 +194,7 @@ def _openly(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -
 
 
 def _by_other_calls(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    """Functions that are others in disguise."""
+    """Compute a function that can be written as other torch calls."""
     if not args or not is_quantized(args[0]):
         return NotImplemented
     calls = rewrites.rewritten(func, args, kwargs) if func in REWRITES else None

@@ -189,7 +189,7 @@ def _integer_of(value: float, scale: float, bits: int) -> int | None:
 
 
 def _number(value: object, runtime: Runtime) -> float | None:
-    """What is a number for an op, but not +∞ or NaN: a tensor that learns, or is a parameter that may learn, is none."""
+    """The operand as a number; None for +∞, NaN, tensors that learn, and parameters that may learn."""
     if isinstance(value, Tensor):
         number = _fixed_number(value, runtime)
     else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch functions that are others in disguise, and functions that only move numbers.
+"""Torch functions that can be written as other torch calls, and functions that only move numbers.
 
 −x is x·(−1), x² is x·x, a mean over pictures is global pooling, a sum over several axes is one over a single axis; pixel
 shuffle, nearest interpolation and padding by copies are reshapes and slices; some einsums are matrix products.

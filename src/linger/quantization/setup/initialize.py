@@ -127,7 +127,7 @@ def init(
 
 @dataclass(frozen=True)
 class _Order:
-    """What `init` was asked for: layer types, widths, and types and paths that stay float."""
+    """The arguments of `init`: layer types, widths, and types and paths that stay float."""
 
     types: Types
     widths: Widths
