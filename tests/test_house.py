@@ -1,6 +1,6 @@
 """tools/house.py and tools/walks.py: every fault that is planted in a small tree is counted, once and at its place."""
 
-import importlib.util
+import importlib
 import json
 import subprocess
 import sys
@@ -8,21 +8,14 @@ import sys
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.support.tools import load_tool
 
 SOURCE = REPOSITORY / "src" / "linger"
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "tools" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def house():
-    return load("house")
+    return load_tool("house")
 
 
 @pytest.fixture
@@ -133,7 +126,7 @@ def test_a_trace_names_the_files_and_counts_calls_between_them(write, monkeypatc
     root = root.rename(root.with_name("linger_traced"))
     monkeypatch.syspath_prepend(root.parent)
     first = importlib.import_module("linger_traced.first")
-    assert load("walks").trace(root, first.go) == (["first.py", "second.py", "third.py"], 4)
+    assert load_tool("walks").trace(root, first.go) == (["first.py", "second.py", "third.py"], 4)
 
 
 def test_the_command_compares_with_an_earlier_tree(write, tmp_path):

@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import importlib.util
 import re
 import subprocess
 import sys
@@ -12,7 +11,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests.conftest import REPOSITORY
+from tests.support.tools import load_tool
+
 SOURCE = REPOSITORY / "src" / "linger"
 FILES = sorted(SOURCE.rglob("*.py"))
 IDS = [str(f.relative_to(SOURCE)) for f in FILES]
@@ -41,22 +42,13 @@ def test_folder_can_be_read_at_one_look(folder):
     assert len(list(folder.glob("*.py"))) <= 20 or folder.name == "ops", "split it, or merge what belongs together"
 
 
-def tool(name):
-    """A script of tools/ as a module."""
-    specification = importlib.util.spec_from_file_location(name, REPOSITORY / "tools" / f"{name}.py")
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module  # dataclasses look their module up
-    specification.loader.exec_module(module)
-    return module
-
-
 def test_the_picture_of_the_packages_is_up_to_date():
-    picture = tool("packages_picture")
+    picture = load_tool("packages_picture")
     assert picture.picture() == picture.PICTURE.read_text(encoding="utf-8"), "run python tools/packages_picture.py"
 
 
 def test_faults_that_the_fast_tests_must_catch_can_be_planted():
-    for fault in tool("source_faults").FAULTS:
+    for fault in load_tool("source_faults").FAULTS:
         assert (SOURCE / fault.path).read_text(encoding="utf-8").count(fault.right) == 1, fault.name
 
 

@@ -83,7 +83,7 @@ class Normalized(nn.Module):
         normalize_weight: float | None = None,
         normalize_bias: float | None = None,
         ahead_relu: bool = False,
-        ahead_sigmoid: bool = False,  # noqa: ARG002
+        ahead_sigmoid: bool = False,  # noqa: ARG002 - the documented signature
         **options: object,
     ) -> None:
         chosen = checked_limits(

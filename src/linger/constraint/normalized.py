@@ -60,7 +60,7 @@ class NormalizeConv2d(_LimitedConvolution, nn.Conv2d):
 class NormalizeConvTranspose2d(_LimitedConvolution, nn.ConvTranspose2d):
     """A transposed convolution within limits."""
 
-    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:  # noqa: A002 - torch's name
         """Limited output of the convolution with limited parameters."""
         return self._convolve(input, output_size)
 
@@ -68,7 +68,7 @@ class NormalizeConvTranspose2d(_LimitedConvolution, nn.ConvTranspose2d):
 class NormalizeLinear(Normalized, nn.Linear):
     """A fully connected layer within limits."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
         """Limited output of the product with limited parameters."""
         weight, bias = clamp(self.weight, self.normalize_weight), clamp(self.bias, self.normalize_bias)
         return clamp(F.linear(input, weight, bias), self.normalize_data)
@@ -77,7 +77,7 @@ class NormalizeLinear(Normalized, nn.Linear):
 class NormalizeLayerNorm(Normalized, nn.LayerNorm):
     """A layer norm within limits."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
         """Limited output of the layer norm with limited parameters."""
         weight, bias = clamp(self.weight, self.normalize_weight), clamp(self.bias, self.normalize_bias)
         return clamp(F.layer_norm(input, self.normalized_shape, weight, bias, self.eps), self.normalize_data)
@@ -101,7 +101,7 @@ class NormalizeEmbedding(Normalized, nn.Embedding):
         """Replace the limits."""
         super().limit_to(Limits(weight=chosen.weight, output=chosen.output))
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
         """Limited rows of the table: the same as rows of a limited table, without limiting all of it."""
         rows = nn.Embedding.forward(self, input)
         return clamp(clamp(rows, self.normalize_weight), self.normalize_data)

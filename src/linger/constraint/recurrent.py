@@ -69,7 +69,7 @@ class NormalizeFastLSTM(_LimitedRecurrent, nn.LSTM):
 class NormalizeFastGRU(_LimitedRecurrent, nn.GRU):
     """A GRU within limits."""
 
-    def forward(self, input: _Sequence, hx: Tensor | None = None) -> tuple[_Sequence, Tensor]:  # noqa: A002
+    def forward(self, input: _Sequence, hx: Tensor | None = None) -> tuple[_Sequence, Tensor]:  # noqa: A002 - torch's name
         """(limited output, h) of the GRU with limited parameters."""
         output, state = nn.GRU.forward(self, input, hx)
         return self._limit_sequence(output), state

@@ -58,7 +58,7 @@ def trace_layers(
     ahead_bn_relu: bool = True,
     ahead_linear_relu: bool = True,
     ahead_conv_sigmoid: bool = True,  # noqa: ARG001 - accepted as documented; it never changed a number
-    ahead_linear_sigmoid: bool = True,  # noqa: ARG001
+    ahead_linear_sigmoid: bool = True,  # noqa: ARG001 - the documented signature
 ) -> nn.Module:
     """Fuse conv+bn and mark what ReLU follows, keeping every weight.
 

@@ -13,20 +13,7 @@ from linger.graph.core.schema import (
     number_type,
     takes,
 )
-from linger.graph.core.tensor_types import parse_type
-
-
-def value(name, text):
-    kind, shape = parse_type(text)
-    return ir.Value(name=name, type=kind, shape=shape)
-
-
-def node(op_type, *inputs, opset=17, **attributes):
-    schema = find_schema(op_type, "", opset)
-    attrs = make_attributes(op_type, attributes, schema)
-    made = ir.Node("", op_type, inputs, attributes=attrs)
-    made.outputs[0].name = "y"
-    return made, schema
+from tests.support.schema_nodes import node, value
 
 
 def test_the_opset_decides_which_ops_there_are():

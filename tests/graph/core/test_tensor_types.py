@@ -6,16 +6,15 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import UsageError
-from linger.graph.core.schema import find_schema, make_attributes
 from linger.graph.core.tensor_types import (
     infer_element_types,
     infer_outputs,
     output_types,
-    parse_type,
     type_of,
     type_source,
 )
 from tests.support.onnx_text import parse
+from tests.support.schema_nodes import node, value
 
 T = ir.DataType
 BODY = """
@@ -112,19 +111,6 @@ def test_a_graph_in_a_node_that_runs_none_says_nothing_of_its_result():
     node = ir.Node("thinker", "Dequant", [x], attributes=attributes)
     infer_element_types(ir.Graph([x], node.outputs, nodes=[node], name="g"))
     assert node.outputs[0].dtype == ir.DataType.FLOAT
-
-
-def value(name, text):
-    kind, shape = parse_type(text)
-    return ir.Value(name=name, type=kind, shape=shape)
-
-
-def node(op_type, *inputs, opset=17, **attributes):
-    schema = find_schema(op_type, "", opset)
-    attrs = make_attributes(op_type, attributes, schema)
-    made = ir.Node("", op_type, inputs, attributes=attrs)
-    made.outputs[0].name = "y"
-    return made, schema
 
 
 def test_an_output_has_a_fixed_type_or_that_of_an_input():
