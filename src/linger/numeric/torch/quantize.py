@@ -106,9 +106,9 @@ class _RoundWeight(torch.autograd.Function):
         weight: Tensor,
         factor: Tensor | None,
         choose_scale: Callable[[Any], Any],
+        saturates_at: int | None,
         stays_there: bool,  # noqa: FBT001
     ) -> Any:
-        ctx.save_for_backward(factor)
         result = weight.clone() if factor is None else weight * factor
         scale = choose_scale(largest_magnitude(result) if stays_there else max_abs(result))
         if isinstance(scale, Tensor):
@@ -120,30 +120,42 @@ class _RoundWeight(torch.autograd.Function):
             half = torch.tensor(0.5, dtype=result.dtype, device=result.device)
             torch.add(half, result, alpha=scale, out=result).floor_()
             ctx.scale = scale
+        is_held = None
+        if saturates_at is not None:
+            low, high = limits(saturates_at)
+            is_held = (result >= low) & (result <= high)
+            result.clamp_(low, high)
+        ctx.save_for_backward(factor, is_held)
         return result, scale
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (factor,) = ctx.saved_tensors
+        factor, is_held = ctx.saved_tensors
         # in place: the gradient comes fresh from the product's backward and nobody else sees it
         gradient = gradients[0].mul_(ctx.scale if factor is None else factor * ctx.scale)
-        return gradient, None, None, None
+        return gradient if is_held is None else gradient.mul_(is_held), None, None, None, None
 
 
 def round_weight(
-    weight: Tensor, factor: Tensor | None, choose_scale: Callable[[Any], Any], *, stays_there: bool = False
+    weight: Tensor,
+    factor: Tensor | None,
+    choose_scale: Callable[[Any], Any],
+    *,
+    saturates_at: int | None = None,
+    stays_there: bool = False,
 ) -> tuple[Tensor, Any]:
     """The integers ⌊w·factor·scale + ½⌋ (in a float tensor) and the scale.
 
     Args:
         weight: Output channels first.
         factor: Folds a batch norm in the same pass (one number per output channel, broadcastable); no gradient.
-        choose_scale: From the largest |w·factor| to a scale that holds it, so that nothing saturates.
+        choose_scale: From the largest |w·factor| to a scale.
+        saturates_at: Width of integers at which weights saturate; None where the scale holds them all.
         stays_there: Choose the scale of weights on a device there and do not read it back: both numbers are then tensors.
     """
     if weight.dtype in (torch.float16, torch.bfloat16):  # ⌊w·scale + ½⌋ itself would be rounded
         weight, factor = weight.float(), None if factor is None else factor.float()
-    integers, scale = _RoundWeight.apply(weight, factor, choose_scale, stays_there)
+    integers, scale = _RoundWeight.apply(weight, factor, choose_scale, saturates_at, stays_there)
     return integers, scale.double() if isinstance(scale, Tensor) else scale
 
 

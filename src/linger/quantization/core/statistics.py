@@ -56,6 +56,7 @@ class QuantizedBase(nn.Module):
     def __init__(self, names: tuple[str, ...], device: torch.device | None = None) -> None:
         super().__init__()
         self._known: dict[str, tuple[int, float]] = {}
+        self.bits_of: dict[str, int] = {}  # the width that each range was last used for
         with torch.inference_mode(mode=False):  # a layer made in an inference pass can be trained later
             for name in names:
                 self.register_buffer(f"running_{name}", torch.zeros(1, device=device))
@@ -118,7 +119,7 @@ class QuantizedBase(nn.Module):
 
     def _is_range(self, name: str) -> bool:
         """Whether a buffer belongs to a range; running_mean of a batch norm does not."""
-        return name.startswith(("running_", "scale_")) and f"scale_{name.partition('_')[2]}" in self._buffers
+        return name.startswith(("running_", "scale_", "chosen_")) and f"scale_{name.partition('_')[2]}" in self._buffers
 
     @property
     def lacks_scale(self) -> bool:
@@ -193,8 +194,26 @@ class QuantizedBase(nn.Module):
                 raise UsageError(_not_finite(where))
         # a checkpoint of a model without limits may hold a larger range
         scale = smallest([scale_for_range(smallest([running, self.largest_range(name)]), bits), at_most])
+        self.bits_of[name] = bits
         self.write(f"scale_{name}", scale)
         return scale
+
+    # a range that was chosen for weights, whatever their largest magnitude is
+    def chosen_range(self, name: str) -> float | None:
+        """The range that weights `name` are rounded for; None where it is that of their largest magnitude."""
+        return self.read(f"chosen_{name}") if f"chosen_{name}" in self._buffers else None
+
+    def choose_range(self, name: str, largest: float | None) -> None:
+        """Choose the range of weights, or with None follow their largest magnitude; a checkpoint has the buffer only then."""
+        key = f"chosen_{name}"
+        if largest is None:
+            self._buffers.pop(key, None)
+            self._known.pop(key, None)
+            return
+        if key not in self._buffers:
+            with torch.inference_mode(mode=False):
+                self.register_buffer(key, torch.zeros_like(self.get_buffer(f"running_{name}")))
+        self.write(key, largest)
 
     def missing_scale(self, where: str) -> str:
         """The message for a layer without a scale."""
@@ -260,14 +279,16 @@ class QuantizedBase(nn.Module):
         self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale, bits: int, where: str
     ) -> tuple[Tensor, Scale]:
         """Integer weights and their scale, lowered where the int32 bias at scale_x·scale_w would not fit."""
+        chosen = self.chosen_range("w")
 
         def choose_scale(largest: Scale) -> Scale:
-            scale = weight_scale(largest, bits, bias, scale_x, where)
+            scale = weight_scale(largest, bits, bias, scale_x, where, chosen=chosen)
             self.write("running_w", largest)
             self.write("scale_w", scale)
             return scale
 
-        return round_weight(weight, factor, choose_scale, stays_there=self.is_observing)
+        saturates_at = None if chosen is None else bits
+        return round_weight(weight, factor, choose_scale, saturates_at=saturates_at, stays_there=self.is_observing)
 
     def learn_output(
         self, call: OpCall, q: QTensor, y: Tensor, scale_w: Scale, bits: int, *, taps: int, is_relu: bool = False
@@ -325,12 +346,20 @@ class QuantizedBase(nn.Module):
 
     # checkpoints
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        self._load_choices(state_dict, prefix)
         # a checkpoint of an earlier stage has no ranges: what is here stays
         for name, buffer in self._buffers.items():
             if buffer is not None and self._is_range(name):
                 state_dict.setdefault(prefix + name, buffer.detach().clone())
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self.forget_known()
+
+    def _load_choices(self, state_dict: dict[str, Any], prefix: str) -> None:
+        """Choose the ranges of weights that a checkpoint of this stage chose, and no others."""
+        for name in [key.removeprefix("running_") for key in self._buffers if key.startswith("running_")]:
+            if prefix + f"running_{name}" in state_dict:
+                chosen = state_dict.get(prefix + f"chosen_{name}")
+                self.choose_range(name, None if chosen is None else float(chosen))
 
 
 def accumulate(op: Op, geometry: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -352,15 +381,19 @@ def device_of(*modules: nn.Module) -> torch.device:
     return next((t.device for t in tensors), torch.device("cpu"))
 
 
-def weight_scale(largest: Scale, bits: int, bias: Tensor | None, scale_x: Scale, where: str) -> Scale:
+def weight_scale(
+    largest: Scale, bits: int, bias: Tensor | None, scale_x: Scale, where: str, *, chosen: float | None = None
+) -> Scale:
     """The scale of weights up to `largest`, lowered where the int32 bias at scale_x·scale_w would not fit.
+
+    `chosen` is the range to take instead; weights beyond it saturate.
 
     Raises:
         UsageError: The weights hold NaN or infinity; on a device, whose values are not read, both become NaN.
     """
     if not isinstance(largest, Tensor) and not math.isfinite(largest):
         raise UsageError(f"{where}: the weights hold NaN or infinity, so no scale can be chosen.")
-    scale = scale_for_range(largest, bits)
+    scale = scale_for_range(largest if chosen is None else chosen, bits)
     if bias is None or not bias.numel():
         return scale
     offset = largest_magnitude(bias) if isinstance(largest, Tensor) else max_abs(bias)

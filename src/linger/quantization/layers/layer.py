@@ -335,7 +335,7 @@ class QuantLayer(QuantizedBase):
         """The frozen parameters in the cheapest exact form for this output scale; kept as long as they are."""
         is_differentiable = torch.is_grad_enabled() and not is_exporting()
         has_gradient = is_differentiable and (q.content.requires_grad or self._is_trainable)
-        key = (q.scale, scale_o, q.is_nonnegative, self.widths)
+        key = (q.scale, scale_o, q.is_nonnegative, self.widths, self.chosen_range("w"))
         if not has_gradient and key in self._simulation:
             return self._simulation[key]
         if is_exporting():
@@ -351,7 +351,7 @@ class QuantLayer(QuantizedBase):
 
     def freeze(self, scale_x: float) -> Frozen:
         """The parameters as integers for this input scale, kept until a parameter changes."""
-        key = (scale_x, self.widths)
+        key = (scale_x, self.widths, self.chosen_range("w"))
         if is_exporting():
             if key not in self._frozen:
                 raise UsageError(RUN_FIRST)

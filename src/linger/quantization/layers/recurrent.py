@@ -300,7 +300,7 @@ class QuantRecurrent(QuantizedBase):
 
     def _learned(self, layer: int, scale_i: Scale, scale_h: Scale) -> RoundedWeights:
         """Rounded anew while they learn, else kept until one changes."""
-        key = (layer, scale_i, scale_h, self.widths)
+        key = (layer, scale_i, scale_h, self.widths, *self._chosen_ranges(layer))
         if self.runtime.is_tracing:
             if key in self._rounded:
                 return self._rounded[key]
@@ -322,7 +322,8 @@ class QuantRecurrent(QuantizedBase):
             weights = [self._parameter(name, layer, back) for name in ("weight_ih", "weight_hh")]
             biases = [self._parameter(n, layer, back) if self.bias else None for n in ("bias_ih", "bias_hh")]
             parts.append(Direction(*weights, *biases).within(self.limited_to, bits))
-        rounded = round_parameters(parts, scale_i, scale_h, bits, self.path, stays_there=self.is_observing)
+        chosen = self._chosen_ranges(layer)
+        rounded = round_parameters(parts, scale_i, scale_h, bits, self.path, chosen, stays_there=self.is_observing)
         for back, seen in enumerate(rounded.largest):
             ends = range_suffix(layer, back)
             scales = (rounded.scale_iw[back], rounded.scale_hw[back])
@@ -330,6 +331,11 @@ class QuantRecurrent(QuantizedBase):
                 self.write(f"running_{name}{ends}", largest)
                 self.write(f"scale_{name}{ends}", scale)
         return rounded
+
+    def _chosen_ranges(self, layer: int) -> tuple[tuple[float | None, float | None], ...]:
+        """Of each direction, the ranges that its weights of the input and of the state are rounded for."""
+        ends = [range_suffix(layer, back) for back in range(len(self.suffixes[layer]))]
+        return tuple((self.chosen_range(f"iw{end}"), self.chosen_range(f"hw{end}")) for end in ends)
 
     def _attributes(
         self, sequences: Sequences, scale_i: Scale, scale_h: Scale, rounded: RoundedWeights, layer: int, back: int

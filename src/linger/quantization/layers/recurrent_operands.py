@@ -175,30 +175,36 @@ def round_parameters(
     scale_h: Scale,
     bits: int,
     where: str,
+    chosen: Sequence[tuple[float | None, float | None]] | None = None,
     *,
     stays_there: bool = False,
 ) -> RoundedWeights:
     """Round the parameters of a layer, straight through; scales are lowered where a bias would not fit its 32 bits.
 
-    `stays_there` as for `round_weight`.
+    `chosen` are the ranges of each direction's weights, None where the largest magnitude is the range; `stays_there` as for
+    `round_weight`.
 
     Raises:
         UsageError: The weights hold NaN or infinity.
     """
 
-    def rounded(weight: Tensor, bias: Tensor | None, scale_x: Scale) -> tuple[Tensor, Tensor | None, Scale, Scale]:
+    def rounded(
+        weight: Tensor, bias: Tensor | None, scale_x: Scale, range_w: float | None
+    ) -> tuple[Tensor, Tensor | None, Scale, Scale]:
         seen: Scale = 0.0
 
         def choose_scale(largest: Scale) -> Scale:
             nonlocal seen
             seen = largest
-            return weight_scale(largest, bits, bias, scale_x, where)
+            return weight_scale(largest, bits, bias, scale_x, where, chosen=range_w)
 
-        integers, scale = round_weight(weight, None, choose_scale, stays_there=stays_there)
+        saturates_at = None if range_w is None else bits
+        integers, scale = round_weight(weight, None, choose_scale, saturates_at=saturates_at, stays_there=stays_there)
         return integers * (1.0 / scale), None if bias is None else round_bias(bias, scale_x * scale), scale, seen
 
-    inputs = [rounded(d.w_ih, d.b_ih, scale_i) for d in directions]
-    states = [rounded(d.w_hh, d.b_hh, scale_h) for d in directions]
+    chosen = chosen or [(None, None)] * len(directions)
+    inputs = [rounded(d.w_ih, d.b_ih, scale_i, own) for d, (own, _) in zip(directions, chosen, strict=True)]
+    states = [rounded(d.w_hh, d.b_hh, scale_h, own) for d, (_, own) in zip(directions, chosen, strict=True)]
     return RoundedWeights(
         w_ih=torch.stack([part[0] for part in inputs]),
         w_hh=torch.stack([part[0] for part in states]),

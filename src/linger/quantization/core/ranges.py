@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every range of a quantised model under one name, so that its scale can be looked at, chosen and put back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from torch import nn
+
+from linger.errors import UsageError
+from linger.numeric.fixed import is_power_of_two, limits
+from linger.quantization.core.statistics import QuantizedBase
+
+_USUAL_BITS = 8
+
+Saved = tuple[float, float, float | None]
+"""Range, scale and chosen range of weights, as `Range.save` returns them."""
+
+
+class Kind(Enum):
+    """What a range belongs to."""
+
+    INPUT = "input"
+    WEIGHT = "weight"
+    OUTPUT = "output"
+
+
+_KINDS = (
+    (re.compile(r"(w|iw|hw)(_l\d+)?(_reverse)?"), Kind.WEIGHT),
+    (re.compile(r"(x|i)(_l\d+)?"), Kind.INPUT),
+    (re.compile(r"o(_l\d+)?"), Kind.OUTPUT),
+)
+"""The ranges that can be chosen; the others of a recurrent layer follow from these."""
+
+
+@dataclass(frozen=True, eq=False)
+class Range:
+    """One range of a layer or function.
+
+    Attributes:
+        key: Path of the layer and name of the range: `block.conv.o`.
+        layer: The layer that keeps it.
+        name: Its name there: x, w, o; of a recurrent layer i, iw, hw, o with the suffix of torch.
+        kind: Input, weight or output.
+    """
+
+    key: str
+    layer: QuantizedBase
+    name: str
+    kind: Kind
+
+    @property
+    def bits(self) -> int:
+        """The width that it was last used for."""
+        return self.layer.bits_of.get(self.name, _USUAL_BITS)
+
+    @property
+    def scale(self) -> float:
+        """The scale that it has now; 0 where nothing was seen yet."""
+        return self.layer.read(f"scale_{self.name}")
+
+    @property
+    def largest(self) -> float:
+        """The range itself: the largest magnitude seen, or what was chosen instead."""
+        chosen = self.layer.chosen_range(self.name)
+        return self.layer.read(f"running_{self.name}") if chosen is None else chosen
+
+    def choose(self, scale: float) -> None:
+        """Choose a scale; what lies beyond it saturates.
+
+        The device's format may allow only a coarser one (the output of a product is never finer than its sum); the next
+        pass then takes that.
+
+        Raises:
+            UsageError: It is no power of two.
+        """
+        if not is_power_of_two(scale):
+            raise UsageError(f"{self.key}: the scale {scale!r} is no power of two.")
+        largest = limits(self.bits)[1] / scale
+        if self.kind is Kind.WEIGHT:
+            self.layer.choose_range(self.name, largest)
+        else:
+            self.layer.write(f"running_{self.name}", largest)
+            self.layer.write(f"scale_{self.name}", scale)
+
+    def save(self) -> Saved:
+        """What `restore` needs to undo later choices."""
+        return self.layer.read(f"running_{self.name}"), self.scale, self.layer.chosen_range(self.name)
+
+    def restore(self, saved: Saved) -> None:
+        """Undo choices."""
+        running, scale, chosen = saved
+        self.layer.write(f"running_{self.name}", running)
+        self.layer.write(f"scale_{self.name}", scale)
+        if self.kind is Kind.WEIGHT:
+            self.layer.choose_range(self.name, chosen)
+
+
+def ranges_of(model: nn.Module) -> dict[str, Range]:
+    """The ranges of a quantised model that can be chosen, by key, in the order of its modules.
+
+    A layer whose input comes from another quantised layer has that layer's scale: such an input is left out.
+    """
+    found: dict[str, Range] = {}
+    for path, layer in model.named_modules():
+        if not isinstance(layer, QuantizedBase):
+            continue
+        names = [key.removeprefix("running_") for key in layer.state_dict() if key.startswith("running_")]
+        for name in names:
+            kind = next((kind for pattern, kind in _KINDS if pattern.fullmatch(name)), None)
+            if kind is None or (kind is Kind.INPUT and layer.input_range == "adopted"):
+                continue
+            key = f"{path}.{name}".lstrip(".")
+            found[key] = Range(key, layer, name, kind)
+    return found

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The error of a quantised model at its outputs, against the float model, on data that are kept."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from linger.analysis.attributes import evaluating
+from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
+from linger.errors import UsageError
+from linger.quantization.core.qtensor import unwrap
+from linger.quantization.diagnosis.signal_noise import SignalNoise, decibels, mismatch
+
+
+class OutputError:
+    """Runs models on fixed batches and compares their outputs with the float model's, which ran once.
+
+    Each output tensor counts alike, whatever its size and magnitude: the error is the mean over the outputs of
+    Σ (f − q)²/Σ f².
+    """
+
+    def __init__(self, reference: nn.Module, batches: Sequence[Batch]) -> None:
+        self.batches = [fresh(batch) for batch in batches]
+        self.expected = [self._outputs(reference, batch) for batch in self.batches]
+
+    @staticmethod
+    def _outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
+        with torch.no_grad(), evaluating(model):
+            return [t.detach().clone() for t in float_tensors(unwrap(run_batch(model, fresh(batch))))]
+
+    def __call__(self, model: nn.Module) -> float:
+        """The error: 0 where nothing differs, 1 where the noise is as large as the signal.
+
+        Raises:
+            UsageError: The model's outputs have other shapes than the reference's.
+        """
+        totals: list[SignalNoise] = []
+        for batch, expected in zip(self.batches, self.expected, strict=True):
+            found = self._outputs(model, batch)
+            problem = mismatch(expected, found)
+            if problem is not None:
+                raise UsageError(f"{problem}. The reference must be the float model of the quantised one.")
+            totals = totals or [SignalNoise() for _ in found]
+            for total, first, second in zip(totals, expected, found, strict=True):
+                total.add(first, second)
+        errors = [total.noise / total.signal if total.signal else float(total.noise > 0) for total in totals]
+        return sum(errors) / len(errors) if errors else 0.0
+
+
+def error_db(error: float) -> float:
+    """An error as a signal-to-noise ratio in dB.
+
+    >>> error_db(0.01)
+    20.0
+    """
+    return decibels(1.0, error)
+
+
+def float_copy(model: nn.Module) -> nn.Module:
+    """A copy of a float model that keeps its own weights, in evaluation mode and without gradients."""
+    made = copy.deepcopy(model).eval()
+    return made.requires_grad_(requires_grad=False)
