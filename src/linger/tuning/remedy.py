@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every remedy shares: its data and models checked before anything changes, and its result with figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from linger.analysis.batches import Batch, as_batches, float_tensors
+from linger.analysis.result_table import Column, to_csv, to_json, to_rich, to_text
+from linger.constraint.marks import QUANTIZED
+from linger.errors import LingerError, UsageError, listing
+from linger.quantization.core.runtime import runtime_of
+from linger.quantization.core.statistics import QuantizedBase
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_COLUMNS = (
+    Column("name", "tensor"),
+    Column("what", "change"),
+    Column("before", "before", "{:.4g}"),
+    Column("after", "after", "{:.4g}"),
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that a remedy changed.
+
+    Attributes:
+        name: Path of the layer, or key of the range (`block.conv.o`).
+        what: What was changed, in a few words.
+        before, after: A figure of it that a reader can compare, if there is one.
+    """
+
+    name: str
+    what: str
+    before: float | None = None
+    after: float | None = None
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What a remedy did to a model.
+
+    Attributes:
+        name: The remedy.
+        before_db, after_db: Signal to noise at the model's outputs, on the data given, as `OutputError` counts it.
+        changes: What was changed, in the order of the layers.
+        trials: Models that were measured on the way; 0 where nothing was searched.
+    """
+
+    name: str
+    before_db: float
+    after_db: float
+    changes: tuple[Change, ...] = ()
+    trials: int = 0
+
+    def summary(self) -> str:
+        """The result in one line."""
+        trials = f" after {self.trials} trials" if self.trials else ""
+        return f"{self.name}: {self.before_db:.1f} dB before, {self.after_db:.1f} dB after, {len(self.changes)} changes{trials}"
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Everything as JSON text, also written to `path` if one is given."""
+        facts = {"name": self.name, "before_db": self.before_db, "after_db": self.after_db, "trials": self.trials}
+        return to_json(facts, self.changes, path)
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """The changes as CSV text, also written to `path` if one is given."""
+        return to_csv(Change, self.changes, path)
+
+    def __repr__(self) -> str:
+        return f"Remedy({self.name}, {self.before_db:.1f} → {self.after_db:.1f} dB)"
+
+    def __str__(self) -> str:
+        return "\n".join([self.summary(), to_text(_COLUMNS, self.changes)])
+
+    def __rich__(self) -> Table:
+        return to_rich(self.summary(), _COLUMNS, self.changes)
+
+
+def checked_data(where: str, data: object) -> list[Batch]:
+    """The batches of data, all in memory.
+
+    Raises:
+        UsageError: There are none, or they hold NaN or infinity.
+    """
+    batches = list(as_batches(data))
+    if not batches:
+        raise UsageError(f"{where}: the data are empty. Give at least one batch of typical inputs.")
+    wrong = [i for i, batch in enumerate(batches) if not all(bool(t.isfinite().all()) for t in float_tensors(batch))]
+    if wrong:
+        raise UsageError(f"{where}: batch {listing(map(str, wrong))} holds NaN or infinity. Leave such data out.")
+    return batches
+
+
+def require_float(where: str, model: object) -> None:
+    """Refuse what is no float model.
+
+    Raises:
+        UsageError: It is no module, or quantised.
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"{where}: a torch module is expected, not {type(model).__name__}.")
+    if any(QUANTIZED.of(module) for module in model.modules()):
+        raise UsageError(
+            f"{where}: {type(model).__name__} is quantised already. Give the float model, before linger.init."
+        )
+
+
+def require_pair(where: str, model: object, reference: object) -> None:
+    """Refuse a model that is not quantised and calibrated, or whose reference is not its float model.
+
+    Raises:
+        UsageError: With every layer that the reference lacks, or has with another shape.
+    """
+    if not isinstance(model, nn.Module) or runtime_of(model) is None:
+        raise UsageError(f"{where}: the model is not quantised. Call linger.init and calibrate it first.")
+    require_float(f"{where}, reference", reference)
+    assert isinstance(reference, nn.Module)
+    missing = [path for path, layer in model.named_modules() if isinstance(layer, QuantizedBase) and layer.lacks_scale]
+    if missing:
+        raise UsageError(f"{where}: {listing(missing)} has no scale yet. Calibrate the model first.")
+    theirs = dict(reference.named_modules())
+    wrong = [
+        path
+        for path, layer in model.named_modules()
+        if isinstance(layer, QuantizedBase) and layer.is_layer and not _fits(layer, theirs.get(path))
+    ]
+    if wrong:
+        raise UsageError(
+            f"{where}: the reference has no layer {listing(wrong)} of that shape. Give the float model that was quantised, "
+            "a copy taken before linger.init."
+        )
+
+
+def _fits(layer: nn.Module, other: nn.Module | None) -> bool:
+    """Whether a float layer has the weights of a quantised one, as far as shapes tell."""
+    if other is None:
+        return False
+    shapes = {name: p.shape for name, p in other.named_parameters()}
+    own = {name: p.shape for name, p in layer.named_parameters(recurse=False) if name.startswith("weight")}
+    return all(shapes.get(name, shapes.get(f"conv.{name}")) == shape for name, shape in own.items())
+
+
+@contextmanager
+def undone_on_error(where: str, model: nn.Module) -> Iterator[None]:
+    """Put parameters and buffers back where a remedy fails or is interrupted; other errors become a LingerError's cause."""
+    before = {key: value.detach().clone() for key, value in model.state_dict().items()}
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    except BaseException as error:
+        with torch.no_grad():
+            model.load_state_dict(before)
+        if isinstance(error, (LingerError, KeyboardInterrupt, SystemExit)):
+            raise
+        raise UsageError(f"{where}: {type(error).__name__}: {error}. The model is as it was.") from error
+    finally:
+        for module, mode in modes:
+            module.training = mode
