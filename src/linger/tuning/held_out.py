@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data in two parts: what a remedy learns from, and what it is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from linger.analysis.batches import Batch
+from linger.errors import UsageError
+
+_ONE_IN = 4
+"""One batch in so many is held out."""
+
+
+def split_data(where: str, batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
+    """Batches to learn from, and batches to judge by: every fourth one, at least one.
+
+    A single batch is split along its first axis, the last quarter of which is held out.
+
+    Raises:
+        UsageError: There is one batch alone, and its tensors have no common first axis of at least two.
+    """
+    if len(batches) > 1:
+        held = range(len(batches) - 1, -1, -_ONE_IN)
+        return [b for i, b in enumerate(batches) if i not in held], [b for i, b in enumerate(batches) if i in held]
+    rows = {len(t) if t.dim() else 0 for t in batches[0] if isinstance(t, Tensor)}
+    count = min(rows, default=0)
+    if len(rows) != 1 or count <= 1:
+        raise UsageError(
+            f"{where}: one batch that cannot be split is too little: a part of the data is held out to judge the result. "
+            "Give at least two batches."
+        )
+    learned = count - max(1, count // _ONE_IN)
+    return [_rows(batches[0], slice(learned))], [_rows(batches[0], slice(learned, None))]
+
+
+def _rows(batch: Batch, rows: slice) -> Batch:
+    return tuple(part[rows] if isinstance(part, Tensor) else part for part in batch)

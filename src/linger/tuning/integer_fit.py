@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integer weights whose product with given inputs comes closest to given outputs, from second moments of the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_BLOCK = 64
+"""Columns after which a change is passed on to all later ones, by one product of matrices."""
+
+_SWEEPS = 10
+"""Rounds of single steps; each one can only improve the sum of squares."""
+
+_DAMPINGS = (0.001, 0.01, 0.1, 1.0)
+"""How much weights may be held back towards what they were; the held-out data choose."""
+
+_ROUNDING_DAMPING = 0.01
+"""Part of the inputs' mean power that is added to each input's, so that few data do not decide alone."""
+
+
+class Moments:
+    """Sums over positions: of inputs x [groups, taps], outputs y [groups, channels] and their products, in float64."""
+
+    def __init__(self, groups: int, channels: int, taps: int) -> None:
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(groups, *shape, dtype=torch.float64)
+
+        self.count = 0
+        self.x, self.xx = zeros(taps), zeros(taps, taps)
+        self.y, self.yy, self.yx = zeros(channels), zeros(channels), zeros(channels, taps)
+
+    def add(self, x: Tensor, y: Tensor) -> None:
+        """Count rows: inputs [positions, groups, taps] and outputs [positions, groups, channels]."""
+        left, right = x.transpose(0, 1), y.transpose(0, 1)
+        self.count += len(x)
+        self.x += left.sum(1).double()
+        self.y += right.sum(1).double()
+        self.yy += right.double().square().sum(1)
+        self.xx += left.mT @ left
+        self.yx += right.mT @ left
+
+    def centred(self) -> tuple[Tensor, Tensor]:
+        """Products of inputs, and of outputs with inputs, around their means: what is left to the weights beside a bias."""
+        x, y = self.x[:, :, None], self.y[:, :, None]
+        return self.xx - x @ x.mT / self.count, self.yx - y @ x.mT / self.count
+
+    def bias_for(self, weight: Tensor) -> Tensor:
+        """The best bias beside these weights, [groups, channels]."""
+        return (self.y - (weight @ self.x[:, :, None]).squeeze(2)) / self.count
+
+    def error(self, weight: Tensor, bias: Tensor) -> Tensor:
+        """The sum of squares that is left with a weight [groups, channels, taps] and a bias, [groups, channels]."""
+        linear = ((weight @ self.xx) * weight - 2 * weight * self.yx).sum(2)
+        total = (weight @ self.x[:, :, None]).squeeze(2)
+        return self.yy + linear + bias * (2 * total - 2 * self.y + self.count * bias)
+
+
+def damped(matrix: Tensor, damping: float) -> Tensor:
+    """A matrix with a part of its mean diagonal element added to each of them; never singular."""
+    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
+    more = damping * diagonal.mean(-1, keepdim=True)
+    more = more.masked_fill(more <= 0, 1.0)  # inputs that are always zero
+    return matrix + torch.diag_embed(more.expand_as(diagonal))
+
+
+def refit(xx: Tensor, yx: Tensor, start: Tensor, damping: float) -> Tensor:
+    """Real weights of least squares, held back towards `start`."""
+    matrix = damped(xx, damping)
+    difference = yx - start @ xx
+    return start + torch.cholesky_solve(difference.mT, torch.linalg.cholesky(matrix)).mT
+
+
+def nearest_integers(xx: Tensor, wanted: Tensor, bound: Tensor) -> Tensor:
+    """Integers Q within ±bound [taps] that make (Q − wanted)·xx·(Q − wanted)ᵀ small, row by row.
+
+    Columns are rounded one after the other, the largest first; what rounding a column costs is made up for by those that are
+    not yet rounded. Then single steps follow, as long as one improves.
+    """
+    matrix = damped(xx, _ROUNDING_DAMPING)
+    order = matrix.diagonal(dim1=-2, dim2=-1).mean(0).argsort(descending=True)
+    back = order.argsort()
+    matrix, wanted, bound = matrix[:, order][:, :, order], wanted[:, :, order], bound[order]
+    found = _compensated(matrix, wanted, bound)
+    return _descended(matrix, wanted, found, bound)[:, :, back]
+
+
+def _compensated(matrix: Tensor, wanted: Tensor, bound: Tensor) -> Tensor:
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
+    factor = torch.linalg.cholesky(inverse, upper=True)
+    rest, taps = wanted.clone(), wanted.shape[2]
+    for first in range(0, taps, _BLOCK):
+        block = slice(first, min(first + _BLOCK, taps))
+        part, own = rest[:, :, block], factor[:, block, block]
+        errors = torch.zeros_like(part)
+        for k in range(part.shape[2]):
+            rounded = (part[:, :, k] + 0.5).floor().clamp(-bound[first + k], bound[first + k])
+            errors[:, :, k] = (part[:, :, k] - rounded) / own[:, k, k, None]
+            part[:, :, k + 1 :] -= errors[:, :, k, None] * own[:, None, k, k + 1 :]
+            part[:, :, k] = rounded
+        rest[:, :, block.stop :] -= errors @ factor[:, block, block.stop :]
+    return rest
+
+
+def _descended(matrix: Tensor, wanted: Tensor, start: Tensor, bound: Tensor) -> Tensor:
+    """The integers after single steps, each the best for its column while the others stay."""
+    found, taps = start.clone(), start.shape[2]
+    slope = (found - wanted) @ matrix
+    for _ in range(_SWEEPS):
+        is_changed = False
+        for first in range(0, taps, _BLOCK):
+            block = slice(first, min(first + _BLOCK, taps))
+            steps = _steps_of_block(matrix[:, block, block], slope[:, :, block], found[:, :, block], bound[block])
+            if bool(steps.any()):
+                is_changed = True
+                found[:, :, block] += steps
+                slope += steps @ matrix[:, block]
+        if not is_changed:
+            break
+    return found
+
+
+def _steps_of_block(matrix: Tensor, slope: Tensor, found: Tensor, bound: Tensor) -> Tensor:
+    slope, steps = slope.clone(), torch.zeros_like(slope)
+    for k in range(slope.shape[2]):
+        best = (-slope[:, :, k] / matrix[:, k, k, None]).round()
+        best = (found[:, :, k] + best).clamp(-bound[k], bound[k]) - found[:, :, k]
+        steps[:, :, k] = best
+        slope[:, :, k + 1 :] += best[:, :, None] * matrix[:, None, k, k + 1 :]
+    return steps
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The weights of a layer as rows, and the grid that they are rounded to.
+
+    Attributes:
+        start: Real weights, [groups, channels, taps].
+        integers: What they are rounded to now.
+        bias: The real bias as it is rounded now, [groups, channels]; None where the layer has none.
+        step: Distance of neighbours on the grid, [taps].
+        bound: Largest integer, [taps].
+    """
+
+    start: Tensor
+    integers: Tensor
+    bias: Tensor | None
+    step: Tensor
+    bound: Tensor
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Integers and bias that were chosen, which channels differ from before, and the error on the held-out data."""
+
+    integers: Tensor
+    bias: Tensor | None
+    is_new: Tensor
+    before: float
+    after: float
+
+
+def fit_integers(grid: Grid, learned: Moments, held: Moments) -> Fit:
+    """The best integers for data that were learned from; channel by channel kept only if the held-out data agree."""
+    wanted = _wanted(grid, learned, held)
+    xx = learned.xx if grid.bias is None else learned.centred()[0]
+    rounded = nearest_integers(xx * grid.step[:, None] * grid.step, wanted, grid.bound)
+    zero = torch.zeros_like(learned.y)
+    if grid.bias is None:
+        candidates = [(grid.integers, zero), (rounded, zero)]
+    else:
+        corrected = [(q, learned.bias_for(q * grid.step)) for q in (grid.integers, rounded)]
+        candidates = [(grid.integers, grid.bias), *corrected]
+    errors = torch.stack([held.error(q * grid.step, b) for q, b in candidates])
+    best = errors.argmin(0)  # the first among equals: what was there
+    integers = torch.stack([q for q, _ in candidates]).gather(0, best[None, :, :, None].expand(1, *rounded.shape))[0]
+    bias = torch.stack([b for _, b in candidates]).gather(0, best[None])[0]
+    after = float(errors.gather(0, best[None]).sum())
+    return Fit(integers, None if grid.bias is None else bias, best > 0, float(errors[0].sum()), after)
+
+
+def _wanted(grid: Grid, learned: Moments, held: Moments) -> Tensor:
+    """Real weights in units of the grid: those of least squares, held back as far as the held-out data want it."""
+    has_bias = grid.bias is not None
+    xx, yx = learned.centred() if has_bias else (learned.xx, learned.yx)
+    xx, yx, start = xx * grid.step[:, None] * grid.step, yx * grid.step, grid.start / grid.step
+
+    def error(weight: Tensor) -> float:
+        real = weight * grid.step
+        return float(held.error(real, learned.bias_for(real) if has_bias else torch.zeros_like(held.y)).sum())
+
+    return min((start, *(refit(xx, yx, start, damping) for damping in _DAMPINGS)), key=error)
