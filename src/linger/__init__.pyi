@@ -80,6 +80,8 @@ from linger.settings import SetIQTensorVar as SetIQTensorVar
 from linger.settings import SetPlatFormQuant as SetPlatFormQuant
 from linger.settings import Switches as Switches
 from linger.simulation.recorder import record as record
+from linger.tuning.biases import correct_biases as correct_biases
+from linger.tuning.remedy import Remedy as Remedy
 from linger.tuning.rounding import round_weights as round_weights
 from linger.verification.devices.compare import compare as compare
 from linger.verification.devices.comparison_result import FileComparison as FileComparison

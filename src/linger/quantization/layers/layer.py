@@ -91,6 +91,7 @@ class QuantLayer(QuantizedBase):
         if has_weight:
             self.weight = cast(nn.Parameter, source.weight)
             self.bias = cast("nn.Parameter | None", getattr(source, "bias", None))
+            self._had_bias = self.bias is not None
         for name in op.constant_names:
             self.register_buffer(name, torch.zeros((), dtype=integer_type(widths.data)))
         self.train(source.training)
@@ -105,6 +106,47 @@ class QuantLayer(QuantizedBase):
         if self.bias is None:
             channels = cast(Tensor, bn.running_mean).numel()
             self.bias = nn.Parameter(torch.zeros(channels, device=self.weight.device), requires_grad=False)
+
+    @property
+    def can_shift(self) -> bool:
+        """Whether numbers can be added to its output channel by channel: it is a product, and has or can have a bias."""
+        return self._has_weight and not self.is_lookup and not self._op.normalises
+
+    @property
+    def real_bias(self) -> Tensor | None:
+        """What is added to each channel before it is rounded, with a batch norm folded in; None where nothing is."""
+        bias = self._limited_parts()[2]
+        return None if bias is None else bias.detach()
+
+    def shift_output(self, shift: Tensor) -> None:
+        """Add one number to each channel of the output: to β of a folded batch norm, else to the bias, made where there is none."""
+        with torch.no_grad():
+            if self.bn is not None:
+                self._shift_batch_norm(shift)
+                return
+            if self.bias is None:
+                self._make_bias(
+                    torch.zeros_like(shift, dtype=torch.float32, device=self.get_buffer("running_o").device)
+                )
+            assert self.bias is not None
+            self.bias.add_(shift.to(self.bias))
+
+    def _shift_batch_norm(self, shift: Tensor) -> None:
+        assert self.bn is not None
+        assert self.bias is not None  # take_batch_norm made it
+        beta = cast("Tensor | None", self.bn.bias)
+        if beta is not None:
+            beta.add_(shift.to(beta))
+            return
+        # b' = (b − μ)/σ without β and γ: 1/σ is never zero
+        factor, _ = fold(self.bias.new_ones(len(self.bias), 1), None, self.bn)
+        self.bias.add_((shift.to(factor) / factor.squeeze(1)).to(self.bias))
+
+    def _make_bias(self, values: Tensor) -> None:
+        """Give a bias to a layer that had none; checkpoints have it from now on."""
+        learns = any(p.requires_grad for p in self.parameters(recurse=False))
+        with torch.inference_mode(mode=False):
+            self.bias = nn.Parameter(values.detach().clone(), requires_grad=learns)
 
     def extra_repr(self) -> str:
         """The op and its widths."""
@@ -402,12 +444,22 @@ class QuantLayer(QuantizedBase):
                 state_dict[prefix + name] = state_dict.pop(f"{prefix}conv.{name}")
         if self.bn is not None:
             self._load_batch_norm(state_dict, prefix)
+        elif self.can_shift and not self._had_bias:
+            self._load_made_bias(state_dict, prefix)
         for name in self._op.constant_names:
             state_dict.setdefault(prefix + name, self._buffers[name])
         self._frozen.clear()
         self._simulation.clear()
         self._watchman.forget()
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _load_made_bias(self, state_dict: dict[str, Any], prefix: str) -> None:
+        """A layer without a bias gets the one of a checkpoint in which it was corrected, and none from any other."""
+        given = state_dict.get(f"{prefix}bias")
+        if given is None:
+            self.bias = None if f"{prefix}weight" in state_dict else self.bias
+        elif self.bias is None:
+            self._make_bias(given.to(self.get_buffer("running_o").device, torch.float32))
 
     def _load_batch_norm(self, state_dict: dict[str, Any], prefix: str) -> None:
         assert self.bias is not None  # take_batch_norm made it

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the layers of a float model return on average, channel by channel, call by call."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+from torch.overrides import TorchFunctionMode
+
+from linger.analysis.attributes import evaluating
+from linger.analysis.batches import Batch, Function, Keywords, fresh, run_batch
+from linger.constraint.conv_bn import layer_of
+from linger.quantization.functions.products import PRODUCTS
+
+Call = tuple[int, int]
+"""Number of the batch, and which call of a layer in that pass, both from 0."""
+
+
+@dataclass(frozen=True)
+class ChannelMeans:
+    """The mean of each channel of a tensor, over `count` positions; `power` is the mean square of all channels."""
+
+    mean: Tensor
+    count: int
+    power: float
+
+    @classmethod
+    def of(cls, y: Tensor, axis: int) -> ChannelMeans:
+        """Those of a tensor whose channels are on this axis."""
+        rows = y.detach().transpose(axis, -1).reshape(-1, y.shape[axis]).double()
+        return cls(rows.mean(0), rows.shape[0], float(rows.square().mean()))
+
+
+Found = dict[str, dict[Call, ChannelMeans]]
+"""By the path of a layer, or the key of the bias that a function adds."""
+
+
+def channel_axis(module: nn.Module) -> int:
+    """The axis of the channels in what a float layer returns."""
+    layer = layer_of(module)
+    if isinstance(layer, _ConvNd):
+        return -1 - len(layer.kernel_size)
+    return -1 if isinstance(layer, (nn.Linear, nn.LayerNorm)) else 1
+
+
+class _Watch(TorchFunctionMode):
+    """Hooks on the layers of a float model, and an eye on the products that its own forwards compute."""
+
+    def __init__(self, reference: nn.Module, layers: Mapping[str, bool], biases: Sequence[str]) -> None:
+        super().__init__()
+        self.found: Found = {}
+        self.batch = 0
+        self._paths = {reference.get_submodule(path): path for path in layers}
+        self._layers = layers
+        named = dict(reference.named_parameters())
+        self._biases = {id(named[name]): name for name in biases if name in named}
+        self._counts: Counter[str] = Counter()
+        self._returned: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+
+    def begin(self, batch: int) -> None:
+        """A new forward pass."""
+        self.batch = batch
+        self._counts.clear()
+        self._returned.clear()
+
+    def _add(self, key: str, y: Tensor, axis: int) -> None:
+        call = (self.batch, self._counts[key])
+        self._counts[key] += 1
+        if y.numel():
+            self.found.setdefault(key, {})[call] = ChannelMeans.of(y, axis)
+
+    def leave_layer(self, module: nn.Module, args: object, output: object) -> None:  # noqa: ARG002 - a hook's signature
+        """A layer has returned; one that the quantised model has fused counts at its batch norm."""
+        path = self._paths[module]
+        if not isinstance(output, Tensor):
+            return
+        if self._layers[path] and layer_of(module) is module:
+            self._returned[id(output)] = (weakref.ref(output), path)
+        else:
+            self._add(path, output, channel_axis(module))
+
+    def leave_batch_norm(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        """A batch norm has returned, maybe that of a convolution."""
+        known = self._returned.get(id(args[0])) if args else None
+        if known is not None and known[0]() is args[0]:
+            self._add(known[1], output, channel_axis(module))
+
+    def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func in PRODUCTS:
+            bias = args[2] if len(args) > 2 else kwargs.get("bias")
+            key = self._biases.get(id(bias))
+            if key is not None:
+                self._add(key, result, product_axis(func))
+        return result
+
+
+def product_axis(func: Function) -> int:
+    """The axis of the channels in what a product returns."""
+    kind = PRODUCTS[func][0]
+    return -1 if kind is nn.Linear else -2 if kind is nn.Conv1d else -3
+
+
+def float_means(
+    reference: nn.Module, batches: Sequence[Batch], layers: Mapping[str, bool], biases: Sequence[str]
+) -> Found:
+    """Run a float model and collect the means.
+
+    Args:
+        reference: The float model, its convolutions fused with their batch norms or not.
+        batches: The data.
+        layers: Paths of layers, and whether the quantised model has a batch norm folded into each.
+        biases: Keys of biases that functions add (F.linear in a user's own forward).
+    """
+    watch = _Watch(reference, layers, biases)
+    with ExitStack() as stack:
+        stack.enter_context(evaluating(reference))
+        stack.enter_context(torch.no_grad())
+        for path in layers:
+            module = reference.get_submodule(path)
+            stack.callback(module.register_forward_hook(watch.leave_layer).remove)
+        for module in reference.modules():
+            if isinstance(module, _BatchNorm):
+                stack.callback(module.register_forward_hook(watch.leave_batch_norm).remove)
+        stack.enter_context(watch)
+        for number, batch in enumerate(batches):
+            watch.begin(number)
+            run_batch(reference, fresh(batch))
+    return watch.found
