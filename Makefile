@@ -23,7 +23,7 @@ EMULATED_TESTS := tests/runtime/test_saturation.py tests/verification/proof/test
   tests/onnx/test_exported_kernels.py tests/quantization/diagnosis/test_layer_comparison.py tests/models/test_voice.py tests/analysis/test_fixed_point_loss.py
 EMULATED_CPU := max,-avx512f,-avx512vnni,-avx-vnni
 
-.PHONY: help setup demo test test-fast test-slow test-deploy test-lowest test-cpus fuzz check bench clean
+.PHONY: help setup demo test test-fast test-slow test-deploy test-lowest test-cpus fuzz check bench accuracy clean
 
 help:
 	@echo "make demo       train, quantise, export and verify a CNN on real data (prints the verdict)"
@@ -36,6 +36,7 @@ help:
 	@echo "make fuzz       ten minutes of coverage-guided fuzzing (FUZZ_SECONDS=600)"
 	@echo "make check      lint, types, import contracts"
 	@echo "make bench      the speed claims, measured side by side"
+	@echo "make accuracy   docs/accuracy.md: what each remedy gives, measured on trained networks (hours; ACCURACY=--quick)"
 
 # re-made only when the pinned requirements or the package's metadata change
 $(STAMP): requirements.txt requirements-models.txt pyproject.toml
@@ -108,6 +109,10 @@ bench: $(STAMP)
 	cd benchmarks && ../$(BIN)/python qat_rnn.py
 	cd benchmarks && ../$(BIN)/python repair.py
 	cd benchmarks && ../$(BIN)/python cli_start.py
+
+# ACCURACY="--only silero --columns max tune" measures a part; the page joins it with what was measured before
+accuracy: $(STAMP)
+	$(BIN)/python benchmarks/accuracy.py $(ACCURACY)
 
 clean:
 	rm -rf $(VENV) $(DEPLOY_VENV) $(LOWEST_VENV) build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

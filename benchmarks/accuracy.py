@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far quantised networks are from their float selves: networks × ways to quantise, written to docs/accuracy.md.
+
+Each network is quantised on some data and judged on other data: the figures of its task, the signal-to-noise ratio of its
+outputs, the CPU time of quantising, and how much of it is 16 bits wide. Tuned networks are exported and verified, and
+checked for a chip where the untuned file fits it. Prints whether each bar is met.
+
+Every cell is kept as JSON in the cache folder, so that a page can be put together from several runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import re
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accuracy_columns import COLUMNS, NEEDED, RUNTIME
+from accuracy_outliers import OUTLIERS, measure_outliers
+from accuracy_page import write_page
+from networks import ENTRIES, Network, Outputs, Unobtainable
+from networks.figures import join_outputs, sqnr_db
+from torch import Tensor
+
+import linger
+from linger.quantization.core.ranges import Kind, ranges_of
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PAGE = REPOSITORY / "docs" / "accuracy.md"
+CACHE = Path.home() / ".cache" / "linger-accuracy"
+TARGET = "venus"
+PROVEN = ("max", "tune", "tune mixed")
+"""Columns whose file is written, verified and checked."""
+
+WIDE = 16
+EVERY = (*COLUMNS, RUNTIME)
+
+
+def plain(output: Any) -> Outputs:
+    """The outputs of a model as real tensors."""
+    several = output if isinstance(output, (tuple, list)) else (output,)
+    return tuple(torch.from_numpy(t.detach().numpy()) if isinstance(t, Tensor) else torch.as_tensor(t) for t in several)
+
+
+def outputs_of(model: Callable[..., Any], network: Network) -> Outputs:
+    """What a model says to the judged batches."""
+    with torch.no_grad():
+        return join_outputs([plain(model(*batch)) for batch in network.judged])
+
+
+def widths(model: torch.nn.Module) -> dict[str, float]:
+    """How much of a quantised model is 16 bits wide."""
+    ranges = list(ranges_of(model).values())
+    wide = [r for r in ranges if r.bits >= WIDE]
+    layers = {r.key.rpartition(".")[0] for r in wide if r.kind is Kind.WEIGHT}
+    return {
+        "16-bit tensors %": 100 * len(wide) / max(1, len(ranges)),
+        "layers with 16-bit weights": float(len(layers)),
+    }
+
+
+def proof_of(model: torch.nn.Module, network: Network) -> dict[str, float]:
+    """Export, verify, and ask the chip: integers that differ, integers compared, errors for the chip."""
+    options: dict[str, Any] = {"input_names": list(network.inputs)}
+    if network.axes:
+        options["dynamic_axes"] = {name: dict(axes) for name, axes in network.axes.items()}
+    if network.opset is not None:
+        options["opset_version"] = network.opset
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "network.onnx"
+        linger.onnx.export(model, network.proof[0], path, **options)
+        proof = linger.verify(model, path, list(network.proof))
+        errors = linger.check(path, target=TARGET).errors
+    return {
+        "differing integers": float(proof.differing),
+        "compared integers": float(proof.integers),
+        f"errors for {TARGET}": float(len(errors)),
+    }
+
+
+def measure(network: Network, column: str, seed: int, expected: Outputs) -> dict[str, float]:
+    """One cell: every figure of one way to quantise one network."""
+    began = time.process_time()
+    if column == RUNTIME:
+        from networks.runtime import quantised_by_runtime
+
+        with tempfile.TemporaryDirectory() as folder:
+            run = quantised_by_runtime(network, Path(folder))
+            seconds = time.process_time() - began
+            found = outputs_of(run, network)
+        facts: dict[str, float] = {}
+    else:
+        model = COLUMNS[column](network, seed).eval()
+        seconds = time.process_time() - began
+        found = outputs_of(model, network)
+        facts = widths(model)
+        if column in PROVEN:
+            facts |= proof_of(model, network)
+    figures = network.figures(expected, found)
+    return {**figures, "output SQNR dB": sqnr_db(expected, found), "CPU seconds": seconds, **facts}
+
+
+class Cells:
+    """Measured cells, one JSON file each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def _path(self, network: str, column: str, seed: int) -> Path:
+        return self.folder / f"{network}.{column.replace(' ', '-')}.{seed}.json"
+
+    def write(self, network: str, column: str, seed: int, content: dict[str, Any]) -> None:
+        """Keep a cell: its figures, or the reason why there are none."""
+        self._path(network, column, seed).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+    def read(self, network: str, column: str) -> list[dict[str, Any]]:
+        """The cells of every seed that was measured."""
+        files = sorted(self.folder.glob(f"{network}.{column.replace(' ', '-')}.[0-9]*.json"))
+        return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
+def attempt(work: Callable[[], dict[str, float]]) -> dict[str, Any]:
+    """The figures of a cell; where it cannot be measured, the reason in one line."""
+    try:
+        return {"figures": work()}
+    except Exception as error:  # noqa: BLE001  # one cell that fails leaves the others
+        traceback.print_exc()
+        line = re.sub(r"\s+", " ", str(error)).strip()
+        return {"reason": f"{type(error).__name__}: {line[:200]}"}
+
+
+def lacks(column: str) -> str | None:
+    """The public name that a column needs and this linger does not have."""
+    name = NEEDED.get(column)
+    return None if name is None or hasattr(linger, name) else name
+
+
+def run_network(name: str, columns: Sequence[str], cells: Cells, options: argparse.Namespace) -> None:
+    """Measure the cells of a network for every seed."""
+    entry = ENTRIES[name]
+    for seed in entry.seeds[:1] if options.quick else entry.seeds:
+        try:
+            network = entry.load(name, options.cache, seed, is_quick=options.quick)
+        except Unobtainable as error:
+            print(f"{entry.title}: skipped, {error}")
+            return
+        run_columns(name, network, columns, seed, cells)
+
+
+def run_columns(name: str, network: Network, columns: Sequence[str], seed: int, cells: Cells) -> None:
+    """Measure the cells of a network for one seed, print and keep them."""
+    title = ENTRIES[name].title
+    expected = outputs_of(network.model, network)
+    cells.write(name, "float", seed, {"figures": network.figures(expected, expected)})
+    for column in columns:
+        missing = lacks(column)
+        if missing is not None:
+            print(f"{title}, {column}: linger.{missing} is not there yet")
+            continue
+        content = attempt(partial(measure, network, column, seed, expected))
+        cells.write(name, column, seed, content)
+        shown = content.get("figures", content)
+        print(f"{title}, {column}, seed {seed}: " + ", ".join(f"{k} {_short(v)}" for k, v in shown.items()), flush=True)
+        gc.collect()
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def verdicts(cells: Cells) -> list[tuple[str, str, str]]:
+    """Every bar: what it asks for, what was measured, and whether it is met. The mean of the seeds counts."""
+    rows = []
+    for name, entry in ENTRIES.items():
+        for bar in entry.bars:
+            found = [c["figures"][bar.figure] for c in cells.read(name, bar.column) if "figures" in c]
+            if not found:
+                rows.append((f"{entry.title}, {bar}", "not measured", "—"))
+                continue
+            mean = statistics.fmean(found)
+            rows.append((f"{entry.title}, {bar}", f"{mean:.2f}", "met" if bar.is_met(mean) else "MISSED"))
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--only", nargs="+", choices=[*ENTRIES, OUTLIERS], default=[*ENTRIES, OUTLIERS], metavar="NETWORK"
+    )
+    parser.add_argument("--columns", nargs="+", choices=EVERY, default=list(EVERY), metavar="COLUMN")
+    parser.add_argument(
+        "--quick", action="store_true", help="little data, one seed; kept apart, and no page is written"
+    )
+    parser.add_argument("--page-only", action="store_true", help="measure nothing, write the page from what is kept")
+    parser.add_argument("--cache", type=Path, default=CACHE, help=f"for data, trained networks and cells ({CACHE})")
+    options = parser.parse_args()
+    sys.path.append(str(REPOSITORY / "examples"))
+    torch.set_num_threads(1)
+    logging.getLogger().setLevel(logging.ERROR)
+    cells = Cells(options.cache / ("quick" if options.quick else "cells"))
+    for name in [] if options.page_only else options.only:
+        if name == OUTLIERS:
+            measure_outliers(cells, options.cache, is_quick=options.quick)
+        else:
+            run_network(name, options.columns, cells, options)
+    for text, found, verdict in verdicts(cells):
+        print(f"{verdict:12s} {text}: {found}")
+    if not options.quick:
+        write_page(PAGE, cells, verdicts(cells))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns of the accuracy benchmark: each a way from a float model to a quantised one, on the tuning data alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+
+from networks import Network
+from torch import nn
+
+import linger
+
+BUDGET = "5 min"
+Way = Callable[[Network, int], nn.Module]
+"""Network and seed to quantised model."""
+
+
+def fused(network: Network, model: nn.Module | None = None) -> nn.Module:
+    """A copy of the float model whose batch norms are joined to their convolutions."""
+    made = copy.deepcopy(network.model if model is None else model).eval()
+    if network.can_fuse:
+        linger.trace_layers(made, *network.tuning[0])
+    return made
+
+
+def calibrated(
+    network: Network, seed: int = 0, *, model: nn.Module | None = None, method: str | None = None
+) -> nn.Module:
+    """Plain calibration, by the largest magnitude or another method."""
+    del seed
+    made = linger.init(fused(network, model)).eval()
+    options = {} if method is None else {"method": method}
+    with linger.calibration(**options):
+        for batch in network.tuning:
+            made(*batch)
+    return made
+
+
+def equalized(network: Network, seed: int) -> nn.Module:
+    """Equalised in float, then plain calibration."""
+    model = copy.deepcopy(network.model).eval()
+    linger.equalize(model, list(network.tuning))
+    return calibrated(network, seed, model=model)
+
+
+def remedied(network: Network, seed: int, *, remedy: str) -> nn.Module:
+    """Plain calibration, then one remedy that works on the quantised model."""
+    made = calibrated(network)
+    options = {"seed": seed} if remedy in SEEDED else {}
+    getattr(linger, remedy)(made, copy.deepcopy(network.model), list(network.tuning), **options)
+    return made
+
+
+def tuned(network: Network, seed: int, *, bits: str) -> nn.Module:
+    """The one call."""
+    del seed
+    goal = GOALS.get(bits)
+    options = {} if goal is None else {"goal": goal}
+    found = linger.tune(copy.deepcopy(network.model), list(network.tuning), budget=BUDGET, bits=bits, **options)
+    return found[0] if isinstance(found, tuple) else found.model
+
+
+SEEDED = ("distill", "round_weights")
+GOALS: dict[str, float] = {}
+
+METHODS = ("percentile", "mse", "kl", "topk")
+REMEDIES = ("correct_biases", "choose_exponents", "round_weights", "distill")
+
+COLUMNS: dict[str, Way] = {
+    "max": calibrated,
+    **{method: partial(calibrated, method=method) for method in METHODS},
+    "equalize": equalized,
+    **{remedy: partial(remedied, remedy=remedy) for remedy in REMEDIES},
+    "tune": partial(tuned, bits="8"),
+    "tune mixed": partial(tuned, bits="mixed"),
+}
+"""By name, in the order of the page. The column of ONNX Runtime is apart: it makes a file, not a model."""
+
+RUNTIME = "ONNX Runtime static"
+NEEDED = {"equalize": "equalize", "tune": "tune", "tune mixed": "tune"} | {name: name for name in REMEDIES}
+"""Columns that need a public name of linger."""

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page docs/accuracy.md, put together from measured cells."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accuracy_columns import COLUMNS, METHODS, RUNTIME
+from accuracy_outliers import NETWORKS, OUTLIERS
+from networks import ENTRIES
+
+SHOWN = {
+    "efficientnet": ("same class where float is sure %", "same class %"),
+    "silero": ("same decision %", "same decision, worst voice %"),
+    "upconv7": ("dB lost", "dB lost, worst picture"),
+    "pnet": ("same decision %",),
+    "rnet": ("same decision %",),
+    "onet": ("same decision %",),
+    "crepe": ("same bin %", "within 2 bins %"),
+}
+LABELLED = ("accuracy %", "accuracy lost, points", "same class %")
+EVERYWHERE = ("output SQNR dB", "CPU seconds", "16-bit tensors %", "layers with 16-bit weights")
+INTRODUCTION = """# Accuracy
+
+How far quantised networks are from their float selves, measured. Written by `benchmarks/accuracy.py` (`make accuracy`); the
+functions are explained in [tune.md](tune.md).
+
+Every column begins with the same float network and sees the tuning data only; the figures are of other data. *max* is plain
+`linger.calibration()`; the methods and remedies beside it are each used alone, on top of the plain calibration; *tune* is
+`linger.tune(model, data, budget="5 min")`, 8 bits throughout, and *tune mixed* the same with `bits="mixed"`. All use
+power-of-two scales, one per tensor. *ONNX Runtime static* is `quantize_static` (QDQ, 8 bits) with a float scale per tensor of
+activations and per channel of weights, run with graph optimisations off: what its scales allow, on any CPU.
+
+*Output SQNR* is the signal-to-noise ratio of the network's outputs against float's; several outputs count alike. *CPU seconds*
+are of one core, for quantising and tuning without judging. A figure with ± is the mean of three seeds and half the distance
+between the largest and the smallest. *Not measured* means that nobody has run that cell.
+"""
+
+
+def write_page(path: Path, cells: Any, verdicts: Sequence[tuple[str, str, str]]) -> None:
+    """Write the page."""
+    parts = [
+        INTRODUCTION,
+        "## Bars\n",
+        _table(("bar", "measured", "verdict"), verdicts),
+        _proofs(cells),
+        _outliers(cells),
+    ]
+    parts += [_section(name, cells) for name in ENTRIES]
+    path.write_text("\n".join(parts), encoding="utf-8")
+
+
+def spread(values: Sequence[float]) -> str:
+    """One figure, or the mean of several with half their range."""
+    mean = statistics.fmean(values)
+    digits = 1 if abs(mean) >= 100 else 2
+    around = f" ± {(max(values) - min(values)) / 2:.{digits}f}" if len(values) > 1 else ""
+    return f"{mean + 0.0:.{digits}f}{around}"
+
+
+def _section(name: str, cells: Any) -> str:
+    entry = ENTRIES[name]
+    columns = (*SHOWN.get(name, LABELLED), *EVERYWHERE)
+    rows = []
+    for column in ("float", *COLUMNS, RUNTIME):
+        found = cells.read(name, column)
+        good = [cell["figures"] for cell in found if "figures" in cell]
+        if good:
+            values = [[figures[key] for figures in good if key in figures] for key in columns]
+            rows.append((column, *(spread(some) if some else "—" for some in values)))
+        elif found:
+            rows.append((column, f"does not run: {_cell(found[0]['reason'])}", *[""] * (len(columns) - 1)))
+        else:
+            rows.append((column, "not measured", *[""] * (len(columns) - 1)))
+    return f"\n## {entry.title}\n\n{entry.note}{_counts(name, cells)}\n\n{_table(('', *columns), rows)}"
+
+
+def _counts(name: str, cells: Any) -> str:
+    """How much was judged, where the network says so."""
+    for cell in cells.read(name, "float"):
+        counts = {k: v for k, v in cell["figures"].items() if float(v).is_integer() and v > 100}
+        if counts:
+            return " Judged: " + ", ".join(f"{int(v)} {k}" for k, v in counts.items()) + "."
+    return ""
+
+
+def _proofs(cells: Any) -> str:
+    """What the exported files of the tuned networks were found to be."""
+    rows = []
+    for name, entry in ENTRIES.items():
+        for column in ("max", "tune", "tune mixed"):
+            good = [c["figures"] for c in cells.read(name, column) if "differing integers" in c.get("figures", {})]
+            if good:
+                sums = {
+                    key: int(sum(figures[key] for figures in good))
+                    for key in good[0]
+                    if "integers" in key or "errors" in key
+                }
+                rows.append((entry.title, column, *map(str, sums.values())))
+    columns = ("network", "column", "integers that differ", "integers compared", 'errors of check(target="venus")')
+    return "\n## Files\n\nExported, and verified integer by integer: torch, numpy, ONNX Runtime.\n\n" + _table(
+        columns, rows
+    )
+
+
+def _outliers(cells: Any) -> str:
+    rows = []
+    for name in NETWORKS:
+        for method in ("max", *METHODS):
+            good = [cell["figures"] for cell in cells.read(f"{OUTLIERS}-{name}", method)]
+            if good:
+                rows.append((ENTRIES[name].title, method, *(spread([value]) for value in good[0].values())))
+    text = "\n## One outlier\n\nOne value of the calibration data, 100 times the largest: output SQNR without and with it.\n\n"
+    return text + _table(("network", "method", "clean dB", "with outlier dB", "cost dB"), rows)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "/")

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handwritten digits of 8 × 8 pixels: the residual CNN and the Transformer of the examples."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from networks import Network
+from networks.figures import label_accuracy
+from networks.trained import trained_once
+
+EXAMPLES = {"digits": ("01_digits", "DigitsNet", "image"), "transformer": ("15_transformer", "RowTransformer", "rows")}
+EPOCHS = 40
+RATE = 4e-3
+TUNED_ON = 512
+
+
+def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
+    """The network, trained from a seed as its example trains it."""
+    del is_quick
+    file, kind, input_name = EXAMPLES[name]
+    example = importlib.import_module(file)
+    train_x, train_y, test_x, test_y = example.digits()
+
+    def train() -> nn.Module:
+        torch.manual_seed(seed)
+        model: nn.Module = getattr(example, kind)()
+        example.train(model, train_x, train_y, epochs=EPOCHS, rate=RATE, seed=seed)
+        return model
+
+    model = trained_once(cache / f"{name}-{seed}.pt", getattr(example, kind)(), train)
+    return Network(
+        model,
+        [(part,) for part in train_x[:TUNED_ON].split(64)],
+        [(part,) for part in test_x.split(90)],
+        lambda expected, found: label_accuracy(expected[0], found[0], test_y),
+        [input_name],
+        [(part,) for part in test_x[:90].split(30)],
+        {input_name: {0: "batch"}},
+        can_fuse=name == "digits",
+        opset=17
+        if name == "transformer"
+        else None,  # ONNX Runtime cannot run an older float layer norm beside integers
+    )

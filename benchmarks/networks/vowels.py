@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who says these vowels: an LSTM or a GRU, trained, tuned on the training set and judged on the test set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from real_models import vowels
+
+from networks import Network
+from networks.figures import label_accuracy
+from networks.trained import trained_once
+
+
+def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
+    """The network, trained from a seed."""
+    model = trained_once(cache / f"{name}-{seed}.pt", vowels.Speaker(name), lambda: vowels.trained(name, seed=seed))
+    (frames, lengths, _), (test, test_lengths, speakers) = vowels.read("TRAIN"), vowels.read("TEST")
+    step = 3 if is_quick else 1
+    test, test_lengths, speakers = test[::step], test_lengths[::step], speakers[::step]
+
+    batches = [(frames[i::6], lengths[i::6]) for i in range(6)]
+    return Network(
+        model,
+        batches,
+        [(test, test_lengths)],
+        lambda expected, found: label_accuracy(expected[0], found[0], speakers),
+        ["frames", "lengths"],
+        [(test[:30], test_lengths[:30])],
+        {"frames": {0: "batch", 1: "time"}, "lengths": {0: "batch"}},
+        can_fuse=False,
+    )
