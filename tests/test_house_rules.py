@@ -107,7 +107,7 @@ def test_no_message_cites_a_file_that_is_not_installed():
                 assert not re.search(r"\b(docs|examples|tests|tools|benchmarks)/\w|CONTRIBUTING", node.value), file
 
 
-REQUIRED = {"onnx-ir": "onnx_ir", "protobuf": "google"}
+REQUIRED = {"onnx-ir": "onnx_ir", "protobuf": "google", "PyYAML": "yaml"}
 
 
 def test_every_requirement_is_imported_and_every_import_required():

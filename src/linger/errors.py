@@ -65,7 +65,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{ending}"
 
 
-_EXTRAS = {"torch": "torch", "onnxscript": "torch", "safetensors": "torch", "matplotlib": "report"}
+_EXTRAS = {"torch": "torch", "onnxscript": "torch", "safetensors": "torch", "yaml": "torch", "matplotlib": "report"}
 """Optional packages, and the extra of linger that installs each."""
 
 

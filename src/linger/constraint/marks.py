@@ -2,7 +2,7 @@
 """Marks: what a user says about single modules, kept on the modules themselves until a later stage reads it.
 
 A mark is an attribute of its module, outside the state_dict: copies and pickles of a model keep it, checkpoints do not
-hold it. `normalize_layers` reads `LIMITS`, `init` reads `QUANTIZATION` and sets `QUANTIZED`.
+hold it. `normalize_layers` reads `LIMITS`, `init` reads `QUANTIZATION` and sets `QUANTIZED`, `save_config` reads `FUSED`.
 """
 
 from __future__ import annotations
@@ -55,6 +55,13 @@ class QuantChoice:
     is_disabled: bool = False
     widths: Widths | None = None
 
+
+class Fusion:
+    """Marks a convolution and the place of the batch norm that became part of it: both have the same object."""
+
+
+FUSED: Mark[Fusion] = Mark("_linger_fused")
+"""Set by `trace_layers`; `init` carries it on."""
 
 LIMITS: Mark[Limits] = Mark("_linger_normalize_wish")
 """Set by `normalize_module` and `disable_normalize` (no limits at all)."""

@@ -26,7 +26,7 @@ from linger.constraint.conv_bn import (
     parts_of_pairs,
 )
 from linger.constraint.limits import AHEAD_RELU, Normalized
-from linger.constraint.marks import Types, refuse_quantized
+from linger.constraint.marks import FUSED, Fusion, Types, refuse_quantized
 from linger.errors import UsageError, listing
 from linger.settings import chosen_switches
 
@@ -91,7 +91,7 @@ def trace_layers(
     report = report_fusion(target, wiring, pairs, paths) if fuse_bn else FusionReport(0)
     _mark_relu(target, wiring, dict(pairs), conv=ahead_conv_relu, bn=ahead_bn_relu, linear=ahead_linear_relu)
     for conv, bn in pairs:
-        _fuse(root_model, paths[conv], paths[bn], conv, bn)
+        fuse(root_model, paths[conv], paths[bn], conv, bn)
     freeze_batch_norms(root_model, is_frozen=chosen_switches().freezes_batch_norm)
     logger.info("%s", report)
     if report.surprising:
@@ -114,12 +114,16 @@ def _mark_relu(
             setattr(layer, AHEAD_RELU, True)
 
 
-def _fuse(root: nn.Module, conv_path: str, bn_path: str, conv: nn.Module, bn: nn.Module) -> None:
+def fuse(root: nn.Module, conv_path: str, bn_path: str, conv: nn.Module, bn: nn.Module) -> None:
+    """Replace a convolution and its batch norm, for which `fused_kind` has a class, by the pair."""
     kind = fused_kind(conv, bn)
     assert kind is not None  # as for every fusable pair
     fused, empty = kind.join(conv, bn), EmptyBatchNorm()
     fused.training, empty.training = conv.training, bn.training  # not train(): a frozen batch norm stays frozen
     setattr(fused, AHEAD_RELU, getattr(conv, AHEAD_RELU, False))
+    together = Fusion()
+    for part in (fused, empty):
+        FUSED.put(part, together)
     replace_everywhere(root, {conv: fused, bn: empty})
     shared = _common_ancestors(conv_path, bn_path)
     for ancestor in shared:

@@ -138,7 +138,7 @@ def test_unsupported_types_are_all_named_at_once():
         ({"parameter_bits": 7}, "parameter_bits=7: no such width"),
         ({"parameter_bits": 32}, "parameter_bits=32: no such width"),
         ({"mode": "QValue"}, "unknown mode 'QValue'"),
-        ({"config_file": "linger.yaml"}, "configuration files are not supported yet"),
+        ({"config_file": "linger.yaml"}, "linger.yaml cannot be read"),
         ({"disable_submodel": ["nowhere", "0", "2.7"]}, "names nowhere, 2.7, which the model does not have"),
         ({"disable_submodel": ["0.*"]}, r"names 0\.\*, which the model does not have"),
     ],

@@ -98,10 +98,16 @@ class Range:
             self.layer.choose_range(self.name, chosen)
 
 
-def ranges_of(model: nn.Module) -> dict[str, Range]:
+def kind_of(name: str) -> Kind | None:
+    """What the range of this name belongs to; None where it follows from others."""
+    return next((kind for pattern, kind in _KINDS if pattern.fullmatch(name)), None)
+
+
+def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Range]:
     """The ranges of a quantised model that can be chosen, by key, in the order of its modules.
 
-    A layer whose input comes from another quantised layer has that layer's scale: such an input is left out.
+    A layer whose input comes from another quantised layer has that layer's scale: such an input is left out, unless
+    `with_adopted` asks for it.
     """
     found: dict[str, Range] = {}
     for path, layer in model.named_modules():
@@ -109,8 +115,9 @@ def ranges_of(model: nn.Module) -> dict[str, Range]:
             continue
         names = [key.removeprefix("running_") for key in layer.state_dict() if key.startswith("running_")]
         for name in names:
-            kind = next((kind for pattern, kind in _KINDS if pattern.fullmatch(name)), None)
-            if kind is None or (kind is Kind.INPUT and layer.input_range == "adopted"):
+            kind = kind_of(name)
+            is_adopted = kind is Kind.INPUT and layer.input_range == "adopted"
+            if kind is None or (is_adopted and not with_adopted):
                 continue
             key = f"{path}.{name}".lstrip(".")
             found[key] = Range(key, layer, name, kind)

@@ -52,6 +52,13 @@ _ROW = -2
 _BESIDE_THE_SIGNAL = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0, "output_padding": 0}
 
 
+def range_names(op: Op) -> tuple[str, ...]:
+    """The ranges of a layer that runs this op."""
+    if "w" in op.inputs:
+        return ("x", "w", "o")
+    return ("x", "o") if op.limit or op.has_attribute("scale_o") else ("x",)
+
+
 class QuantLayer(QuantizedBase):
     """A torch layer computed as integers; its parameters are those of the layer it replaced.
 
@@ -68,9 +75,7 @@ class QuantLayer(QuantizedBase):
         self, op: Op, source: nn.Module, geometry: Mapping[str, Any], widths: Widths, runtime: Runtime
     ) -> None:
         has_weight = "w" in op.inputs
-        super().__init__(
-            ("x", "w", "o") if has_weight else ("x", "o") if op.limit or op.has_attribute("scale_o") else ("x",)
-        )
+        super().__init__(range_names(op))
         self.op_name = op.name
         self._op, self._has_weight = op, has_weight
         self.is_lookup = op.inputs[0] == "w"
@@ -147,6 +152,18 @@ class QuantLayer(QuantizedBase):
         learns = any(p.requires_grad for p in self.parameters(recurse=False))
         with torch.inference_mode(mode=False):
             self.bias = nn.Parameter(values.detach().clone(), requires_grad=learns)
+
+    def fold_batch_norm(self) -> None:
+        """Fold the batch norm into weight and bias for good, by its running statistics; checkpoints hold none then."""
+        if self.bn is None:
+            return
+        with torch.no_grad():
+            weight, bias = fold(self.weight, self.bias, self.bn, transposed_groups=self.transposed_groups)
+            self.weight.copy_(weight)
+            assert self.bias is not None  # take_batch_norm made it
+            self.bias.copy_(bias)
+        self.bn = None
+        self.bias.requires_grad_()
 
     def extra_repr(self) -> str:
         """The op and its widths."""

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from linger.constraint.batch_norm import as_batch_norm, freeze_statistics
 from linger.constraint.conv_bn import ConvBN, counts_as, freeze_batch_norms, layer_of, parts_of_pairs
 from linger.constraint.limits import AHEAD_RELU, Normalized, limits_of
-from linger.constraint.marks import QUANTIZATION, QUANTIZED, QuantChoice, Types, Widths
+from linger.constraint.marks import FUSED, QUANTIZATION, QUANTIZED, QuantChoice, Types, Widths
 from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Binding, Op, Refusal
 from linger.errors import UsageError, listing
@@ -41,6 +42,8 @@ from linger.quantization.functions.functional_layer import KEY_PREFIX, Functiona
 from linger.quantization.layers.layer import QuantLayer, TransposedSignalLayer
 from linger.quantization.layers.norm_layers import BatchNormLayer, NormLayer
 from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
+from linger.quantization.setup.config_apply import finish, named_types, prepared
+from linger.quantization.setup.config_file import Config
 from linger.quantization.setup.float_tensors import EdgeMode, FloatWatch, InputQuantizer
 from linger.quantization.setup.marking import QuantMode, checked_types, checked_widths, types_by_name
 from linger.quantization.setup.tensor_quantizer import quant_tensor
@@ -62,7 +65,7 @@ _HOOKS = (
 
 def init(
     model: nn.Module,
-    config_file: object = None,
+    config_file: str | Path | None = None,
     disable_module: Iterable[type[nn.Module]] | None = None,
     disable_submodel: Iterable[str] | None = None,
     *,
@@ -79,7 +82,9 @@ def init(
     Args:
         model: The float model, as it is or after `trace_layers` and `normalize_layers`, whose limits the integers
             keep. Changed in place.
-        config_file: Reserved for settings files; must be None.
+        config_file: A file of `save_config`, or one written by hand, that holds the settings below, and pairs to fuse,
+            widths, limits and scales of single layers. The model is the float one as it was written, or after
+            `trace_layers`. Unknown names are errors, with a suggestion.
         disable_module: Layer types that stay float.
         disable_submodel: Dotted names of parts that stay float, with everything inside; `*` at the end matches any.
         quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for, but
@@ -96,10 +101,6 @@ def init(
 
     Warns where no layer was replaced.
     """
-    if config_file is not None:
-        raise UsageError(
-            "init: configuration files are not supported yet. Pass quant_modules and parameter_bits instead."
-        )
     refuse_compiled(model)
     refuse_empty(model)
     if mode is not QuantMode.QValue:
@@ -107,6 +108,12 @@ def init(
     _refuse(model)
     if switches is not None and not isinstance(switches, Switches):
         raise UsageError(f"init: switches={switches!r}. Use linger.Switches(add=False, …).")
+    config = None
+    if config_file is not None:
+        given = (disable_module, disable_submodel, quant_modules, target, switches, None if parameter_bits == 8 else 1)
+        config = _read(model, config_file, *given)
+        quant_modules, parameter_bits = named_types(config), config.parameter_bits
+        disable_submodel, target, switches = config.stays_float, config.target, Switches(**config.switches)
     order = _Order(
         checked_types(quant_modules),
         checked_widths(8, parameter_bits, 8),
@@ -121,8 +128,19 @@ def init(
     root = replacements.get(model, model)
     replace_everywhere(root, replacements)
     _attach(root, runtime)
+    if config is not None:
+        finish(root, config)
     logger.info("init: %d layers quantised", len(replacements))
     return root
+
+
+def _read(model: nn.Module, config_file: str | Path, *given: object) -> Config:
+    """The settings of a file, which must be the only ones."""
+    names = ("disable_module", "disable_submodel", "quant_modules", "target", "switches", "parameter_bits")
+    also = [name for name, value in zip(names, given, strict=True) if value is not None]
+    if also:
+        raise UsageError(f"init: config_file says {listing(also)} already. Leave the arguments out, or edit the file.")
+    return prepared(model, config_file)
 
 
 @dataclass(frozen=True)
@@ -285,6 +303,9 @@ def _carry_over(module: nn.Module, made: QuantLayer, runtime: Runtime) -> None:
     """Give a quantised layer what the stages before `init` made of its module: limits, a fused batch norm, a ReLU ahead."""
     if isinstance(made, BatchNormLayer):
         freeze_statistics(made, is_frozen=runtime.switches.freezes_batch_norm)
+    together = FUSED.of(module)
+    if together is not None:
+        FUSED.put(made, together)
     made.is_ahead_of_relu = bool(getattr(module, AHEAD_RELU, False))
     made.limited_to = limits_of_rows(limits_of(module)) if made.is_lookup else limits_of(module)
     if isinstance(module, ConvBN):

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings file: written for a reader, read back the same; whatever means nothing is named, all of it at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import linger
+from linger.constraint.limits import Limits
+from linger.constraint.marks import Widths
+from linger.quantization.setup.config_file import (
+    Config,
+    FunctionConfig,
+    Fused,
+    LayerConfig,
+    as_text,
+    read_config,
+    write_config,
+)
+
+EVERYTHING = Config(
+    complete=True,
+    target="venus",
+    parameter_bits=4,
+    types=("Conv2d", "Linear"),
+    switches={"add": False, "freezes_batch_norm": True},
+    stays_float=("head", "odd: name"),
+    stays_float_alone=("block",),
+    fused=(Fused("a.conv", "a.bn"), Fused("b.conv", "b.bn", folded=True)),
+    limits={"head": Limits(output=8.0)},
+    parts={"attention": Widths(8, 4, 16)},
+    layers={
+        "a.conv": LayerConfig(
+            "Conv2dInt", (8, 3, 3, 3), Widths(8, 16, 32), True, Limits(8.0, None, 0.1), {"o": 2.0**-3}
+        ),
+        "": LayerConfig(adopts_input=True),
+    },
+    functions={"a.iqadd_0": FunctionConfig({"o": 32.0}, {"o": 16}, subtracts_max=True)},
+)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    write_config(EVERYTHING, "Net", tmp_path / "c.yaml")
+    assert read_config(tmp_path / "c.yaml") == EVERYTHING
+    write_config(Config(), "Net", tmp_path / "usual.yaml")
+    assert read_config(tmp_path / "usual.yaml") == Config()
+
+
+def test_a_reader_sees_powers_of_two_and_widths() -> None:
+    lines = as_text(EVERYTHING, "Net").splitlines()
+    assert lines[0].startswith("# How Net is quantised")
+    assert "    bits: 8/16/32" in lines
+    assert "    scales: {o: 2^-3}" in lines
+    assert "  - {conv: b.conv, bn: b.bn, folded: true}" in lines
+    assert "    limits: {weight: 8.0, output: 0.1}" in lines
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("layrs: {}", "layrs: 'layrs' is unknown (is layers meant?)"),
+        ("layers: {conv: {bit: 8/8/8}}", "layers.conv.bit: 'bit' is unknown (is bits meant?)"),
+        ("layers: {conv: {bits: 8/7/8}}", "layers.conv.bits: '8/7/8' are no widths"),
+        ("layers: {conv: {scales: {o: 2^x}}}", "layers.conv.scales.o: '2^x' is no scale"),
+        ("layers: {conv: {scales: {o: 2^900}}}", "is no scale"),
+        ("layers: {conv: {scales: {o: 32}}}", "32 is no scale"),
+        ("layers: {conv: {limits: {weight: -1}}}", "-1 is no positive number"),
+        ("layers: {conv: {relu_ahead: 1}}", "true or false is expected, not 1"),
+        ("layers: [conv]", "layers: a mapping from paths to settings is expected"),
+        ("layers: {conv: 8}", "layers.conv: a mapping with keys among"),
+        ("target: venos", "target: 'venos' is unknown (is venus meant?)"),
+        ("parameter_bits: 5", "parameter_bits: '5' is unknown (known: 4, 8, 16)"),
+        ("switches: {ad: true}", "switches.ad: 'ad' is unknown (is add meant?)"),
+        ("fused: [{conv: a}]", "fused[0]: bn is missing"),
+        ("fused: {conv: a}", "a list of pairs is expected"),
+        ("stays_float: head", "a list of names is expected, not 'head'"),
+        ("functions: {a.iqadd_0: {bits: {o: 9}}}", "functions.a.iqadd_0.bits.o: '9' is unknown"),
+        ("version: 2", "version: 2 is unknown to this linger"),
+        ("- 1", "a mapping with the keys version, complete"),
+        ("layers: {a: {}, a: {}}", "the key 'a' stands twice"),
+        ("layers: {", "is no YAML"),
+        ("!!python/object/apply:os.getcwd []", "is no YAML"),
+    ],
+)
+def test_what_means_nothing_is_named(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "c.yaml").write_text(content)
+    with pytest.raises(linger.UsageError) as caught:
+        read_config(tmp_path / "c.yaml")
+    assert said in str(caught.value)
+
+
+def test_every_complaint_comes_at_once(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("target: x\nlayers: {a: {bits: 1}, b: {opp: c}}\nnothing: 1")
+    with pytest.raises(linger.UsageError) as caught:
+        read_config(tmp_path / "c.yaml")
+    assert all(part in str(caught.value) for part in ("target", "layers.a.bits", "is op meant", "nothing"))
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(linger.UsageError, match=r"cannot be read \(No such file"):
+        read_config(tmp_path / "none.yaml")
+    (tmp_path / "c.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(linger.UsageError, match="is no YAML"):
+        read_config(tmp_path / "c.yaml")
