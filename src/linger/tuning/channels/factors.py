@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choice of factors, from weights and activations.
+
+Every tensor has one scale, so a channel that is small beside the largest of its tensor is rounded coarsely. A factor that
+lifts a channel in the weights that make it, and in the tensor itself, lowers it in the weights that read it: a channel has
+three magnitudes to balance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from linger.tuning.channels.flow import PINNED, Layer, Numbers
+from linger.tuning.channels.limit import Limited
+from linger.tuning.channels.watching import Watch
+from linger.tuning.channels.weights import Array, magnitudes, state_of
+
+_LARGEST = 10.0
+"""No factor is beyond 2^±10: more than the 8 bits that there are, and far from the ends of float32."""
+
+_ROUNDS = 30
+_SETTLED = 0.01
+_STEPS = 120
+_TINY = 1e-30
+
+
+@dataclass
+class _Side:
+    """A layer, its magnitudes and the free channels of its rows and columns; those that are pinned come last."""
+
+    layer: Layer
+    matrix: Array
+    taps: int
+    rows: Numbers
+    columns: Numbers
+
+
+class Chains:
+    """The free channels of a watched model, the weights that make and read them, and factors for them.
+
+    Attributes:
+        count: How many channels may have a factor.
+        groups: For each, the number of its group: channels that lie in one tensor.
+    """
+
+    def __init__(self, watch: Watch, model: nn.Module, limited: Iterable[Limited]) -> None:
+        self._watch = watch
+        self.layers = list(watch.layers.values())
+        channels = watch.channels
+        numbers = {int(n) for layer in self.layers for n in (*layer.rows, *layer.columns)}
+        self._roots = {number: channels.find(number) for number in numbers}
+        free = sorted(set(self._roots.values()) - {PINNED})
+        self._index = {root: i for i, root in enumerate(free)} | {PINNED: len(free)}
+        self.count = len(free)
+        seen = channels.largest()
+        self.largest = np.array([seen.get(root, 0.0) for root in free])
+        self.limits = self._limits(limited)
+        state = state_of(model)
+        self._sides = [self._side(layer, state) for layer in self.layers if not _is_inside(layer, self.layers)]
+        self.groups = self._grouped()
+
+    def _places(self, numbers: Iterable[int]) -> Numbers:
+        return np.array([self._index[self._roots[int(n)]] for n in numbers], dtype=np.int64)
+
+    def _side(self, layer: Layer, state: Mapping[str, Tensor]) -> _Side:
+        matrix, taps = magnitudes(layer, state)
+        rows = layer.rows if layer.reader is None else layer.reader.rows
+        return _Side(layer, matrix, taps, self._places(rows), self._places(layer.columns))
+
+    def _limits(self, limited: Iterable[Limited]) -> NDArray[np.bool_]:
+        """Whether each channel's factor must not be above 1, because its limit stays where it is."""
+        found = np.zeros(self.count + 1, dtype=bool)
+        for entry in limited:
+            found[self._places(entry.numbers)] = True
+        return found[: self.count]
+
+    def _grouped(self) -> Numbers:
+        """Channels that are rows of one layer are of one group."""
+        group = np.arange(self.count + 1)
+        for _ in range(len(self._sides)):
+            before = group.copy()
+            for side in self._sides:
+                for places in (side.rows, side.columns):
+                    own = places[places < self.count]
+                    if len(own):
+                        group[own] = group[own].min()
+            if (group == before).all():
+                break
+        return group[: self.count]
+
+    def members(self) -> dict[str, Numbers]:
+        """The channels of each group, by the name of the first layer that makes them."""
+        found: dict[str, Numbers] = {}
+        for group in dict.fromkeys(self.groups.tolist()):
+            own = np.flatnonzero(self.groups == group)
+            makers = [side.layer.name for side in self._sides if np.isin(side.rows, own).any()]
+            found[makers[0] if makers else f"channel {group}"] = own
+        return found
+
+    def spread(self, exponents: Array, own: Numbers) -> float:
+        """The mean number of bits by which channels are below the largest of their tensor, in all that holds them."""
+        bits: list[Array] = []
+        factors = np.exp2(np.append(exponents, 0.0))
+        for side in self._sides:
+            rows, columns = self._ranges(side, factors)
+            for found, places in ((rows, side.rows), (columns, side.columns)):
+                is_own = np.isin(places, own) & (found > 0)
+                bits.append(np.log2(found.max() / found[is_own]) if is_own.any() else np.array([]))
+        seen = (self.largest * factors[:-1])[own]
+        bits.append(np.log2(seen.max() / seen[seen > 0]) if (seen > 0).any() else np.array([]))
+        joined = np.concatenate(bits)
+        return float(joined.mean()) if len(joined) else 0.0
+
+    # ranges under factors
+    def _scaled(self, side: _Side, factors: Array) -> Array:
+        form = side.layer.form
+        groups = side.columns.shape[0] if side.layer.norm is not None else form.groups
+        rows, columns = factors[side.rows], factors[side.columns]
+        bottoms = columns.reshape(groups, -1).repeat(len(rows) // groups, 0)
+        scaled: Array = side.matrix * rows[:, None] / bottoms
+        return scaled
+
+    def _ranges(self, side: _Side, factors: Array) -> tuple[Array, Array]:
+        """The largest magnitude of each row and of each column."""
+        scaled = self._scaled(side, factors)
+        groups = side.columns.shape[0] if side.layer.norm is not None else side.layer.form.groups
+        columns = scaled.reshape(groups, -1, scaled.shape[1]).max(1).reshape(-1)
+        return scaled.max(1), columns
+
+    def balanced(self, share: float) -> Array:
+        """Exponents that make every channel as large where it is read as where it is made.
+
+        Args:
+            share: How much the weights that make a channel count, beside the tensor itself: 1 for weights alone.
+        """
+        exponents = np.zeros(self.count)
+        for _ in range(_ROUNDS):
+            made, read = self._relative(np.exp2(np.append(exponents, 0.0)))
+            seen = self.largest * np.exp2(exponents)
+            tops = _group_max(seen, self.groups)
+            source = share * made + (1 - share) * np.log2(np.maximum(seen, _TINY) / np.maximum(tops, _TINY))
+            is_used = np.isfinite(made) & np.isfinite(read) & (seen > 0)
+            step = np.where(is_used, (read - np.where(is_used, source, 0.0)) / 2, 0.0)
+            step = np.where(np.isfinite(step), step, 0.0)
+            exponents = np.clip(exponents + step - _group_mean(step, self.groups), -_LARGEST, _LARGEST)
+            if np.abs(step - _group_mean(step, self.groups)).max(initial=0.0) < _SETTLED:
+                break
+        return exponents
+
+    def _relative(self, factors: Array) -> tuple[Array, Array]:
+        """How far each channel is below the largest of the weights that make it, and that read it, in bits."""
+        made, read = np.full(self.count + 1, -np.inf), np.full(self.count + 1, -np.inf)
+        for side in self._sides:
+            rows, columns = self._ranges(side, factors)
+            with np.errstate(divide="ignore"):
+                np.maximum.at(made, side.rows, np.log2(rows / max(rows.max(initial=0.0), _TINY)))
+                np.maximum.at(read, side.columns, np.log2(columns / max(columns.max(initial=0.0), _TINY)))
+        return made[:-1], read[:-1]
+
+    def least_noise(self, start: Array) -> Array:
+        """Exponents that make the expected noise at the outputs of all layers small.
+
+        The noise of rounding to steps of Δ is Δ²/12. Weights with a step Δw add Δw²·Σ taps·E[x²] to each output, and the
+        tensor's own rounding Δ². What reaches the next layers is that noise times their squared weights; it is counted
+        in parts of their signal. The steps follow from the largest magnitudes. In the logarithms of the factors this is
+        a sum of maxima of exponentials, so it is convex, and a plain descent finds the least.
+        """
+        exponents = torch.tensor(start, requires_grad=True)
+        terms = self._noise_terms()
+        if not terms:
+            return start
+        optimizer = torch.optim.Adam([exponents], lr=0.1)
+        best, least = start, float("inf")
+        with torch.enable_grad():
+            for step in range(_STEPS):
+                optimizer.param_groups[0]["lr"] = 0.1 * (1 - step / _STEPS)
+                factors = torch.cat([exponents, exponents.new_zeros(1)])
+                noise = torch.stack([term(factors) for term in terms]).sum()
+                if float(noise.detach()) < least:
+                    best, least = exponents.detach().numpy().copy(), float(noise.detach())
+                optimizer.zero_grad()
+                noise.backward()
+                optimizer.step()
+        return np.clip(best, -_LARGEST, _LARGEST)
+
+    def _noise_terms(self) -> list[Callable[[Tensor], Tensor]]:
+        weight = self._weights_of_noise()
+        largest = np.append(self.largest, 0.0)
+        return [self._noise_term(side, weight, largest) for side in self._sides if side.layer.input_power is not None]
+
+    def _weights_of_noise(self) -> Array:
+        """By how much the noise of each channel counts: its readers' squared weights, in parts of their output's power."""
+        found = np.zeros(self.count + 1)
+        for side in self._sides:
+            power = side.layer.output_power * side.matrix.shape[0]
+            groups = side.columns.shape[0] if side.layer.norm is not None else side.layer.form.groups
+            squares = np.square(side.matrix).reshape(groups, -1, side.matrix.shape[1]).sum(1).reshape(-1)
+            if power > 0:
+                np.add.at(found, side.columns, squares * side.taps / power)
+        return found
+
+    def _noise_term(self, side: _Side, weights: Array, largest: Array) -> Callable[[Tensor], Tensor]:
+        """The noise that one layer's weights and output add, as a function of all exponents."""
+        power = side.layer.output_power * len(side.rows)
+        own = np.where(side.rows < self.count, weights[side.rows], 1.0 / max(power, _TINY))  # an output of the model
+        assert side.layer.input_power is not None
+        inputs = torch.from_numpy(side.layer.input_power * side.taps)
+        logs = torch.from_numpy(np.log2(np.maximum(side.matrix, _TINY)))
+        seen = torch.from_numpy(np.log2(np.maximum(largest[side.rows], _TINY)))
+        counts = torch.from_numpy(own)
+        rows, columns = torch.from_numpy(side.rows), torch.from_numpy(side.columns)
+        groups = side.columns.shape[0] if side.layer.norm is not None else side.layer.form.groups
+
+        def term(exponents: Tensor) -> Tensor:
+            top, bottom = exponents[rows], exponents[columns].reshape(groups, -1)
+            repeated = bottom.repeat_interleave(len(rows) // groups, 0)
+            step = (logs + top[:, None] - repeated).max()
+            signal = (inputs.reshape(groups, -1) * torch.exp2(2 * bottom)).sum(1).repeat_interleave(len(rows) // groups)
+            tensor_step = (seen + top).max()
+            noise = torch.exp2(2 * step) * signal + torch.exp2(2 * tensor_step)
+            return (counts * torch.exp2(-2 * top) * noise).sum()
+
+        return term
+
+    # onto the grid
+    def fitted(self, exponents: Array) -> Array:
+        """Exponents shifted group by group so that ranges lie just below powers of two, and limited ones below 1."""
+        made = exponents.copy()
+        for own in self.members().values():
+            if self.limits[own].any():
+                made[own] -= made[own].max()
+                continue
+            shifts = np.arange(8) / 8
+            waste = [self._waste(made, own, float(shift)) for shift in shifts]
+            made[own] += shifts[int(np.argmin(waste))]
+        return made
+
+    def _waste(self, exponents: Array, own: Numbers, shift: float) -> float:
+        """Bits that the next power of two is above the ranges of all tensors that a group lies in."""
+        factors = np.exp2(np.append(exponents, 0.0))
+        factors[own] *= 2.0**shift
+        total = _lost(float((self.largest[own] * factors[own]).max(initial=0.0)))
+        for side in self._sides:
+            if np.isin(side.rows, own).any() or np.isin(side.columns, own).any():
+                total += _lost(float(self._scaled(side, factors).max(initial=0.0)))
+        return total
+
+    def factors(self, exponents: Array) -> dict[int, float]:
+        """Factors by the numbers of channels."""
+        values = np.append(np.exp2(exponents), 1.0)
+        return {number: float(values[self._index[root]]) for number, root in self._roots.items()}
+
+
+def _is_inside(layer: Layer, layers: Iterable[Layer]) -> bool:
+    """Whether a batch norm counts as a part of the products that it reads."""
+    return layer.norm is not None and any(other.reader is layer for other in layers)
+
+
+def _group_mean(values: Array, groups: Numbers) -> Array:
+    sums, counts = np.zeros(len(groups) + 1), np.zeros(len(groups) + 1)
+    np.add.at(sums, groups, values)
+    np.add.at(counts, groups, 1.0)
+    found: Array = (sums / np.maximum(counts, 1.0))[groups]
+    return found
+
+
+def _group_max(values: Array, groups: Numbers) -> Array:
+    tops = np.zeros(len(groups) + 1)
+    np.maximum.at(tops, groups, values)
+    found: Array = tops[groups]
+    return found
+
+
+def _lost(range_: float) -> float:
+    return float(np.ceil(np.log2(range_)) - np.log2(range_)) if range_ > 0 else 0.0

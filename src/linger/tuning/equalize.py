@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""equalize: factors per channel that leave a float model's function as it is and let one scale per tensor suit all channels."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from linger.analysis.attributes import evaluating
+from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
+from linger.constraint.tracing import trace_layers
+from linger.errors import UsageError
+from linger.progress import progress
+from linger.quantization.core.calibrate import calibration
+from linger.quantization.setup.initialize import init
+from linger.targets import find_target
+from linger.tuning.channels.factors import Chains
+from linger.tuning.channels.limit import Limited, limited_modules, put_limits
+from linger.tuning.channels.rules import RULES
+from linger.tuning.channels.watching import watch_channels
+from linger.tuning.channels.weights import Array, put, state_of
+from linger.tuning.measure import OutputError, error_db
+from linger.tuning.remedy import Change, Remedy, checked_data, require_float
+
+_LIMIT_OP = "iqMin"
+"""What limits single channels on a device."""
+
+_SAME = 2.0**-6
+"""A factor that differs from 1 by less bits is none: it would change weights for nothing."""
+
+
+def equalize(model: nn.Module, data: object, *, target: str | None = None) -> Remedy:
+    """Balance the channels of a float model, before `linger.init`, so that 8 bits of one scale hold all of them better.
+
+    Rows of weights are multiplied by positive factors and the columns that read them divided by the same, through ReLU,
+    LeakyReLU, PReLU, pools, dropout, padding, resizing, sums, joins, batch norms and depthwise convolutions, into linear
+    and recurrent layers. ReLU6 and other limits from 0 to a number become limits of single channels: the layer before is
+    then a `ChannelLimits` with the layer inside. Anything else keeps its channels as they are. Several choices of
+    factors, from weights and from activations, are tried on quantised copies; the best is kept, and none if none helps.
+
+    Args:
+        model: The float model, as it is or after `trace_layers`. Changed in place; its function stays.
+        data: Typical inputs: a batch or an iterable of batches.
+        target: The chip. Limits of single channels are made only where it has what they need.
+
+    Returns:
+        The signal-to-noise ratios of 8-bit copies calibrated on the data, before and after, and for each group of
+        channels the mean number of bits by which a channel is below the largest of its tensor.
+
+    Raises:
+        UsageError: No float model, no data, data that the model does not accept; or the outputs changed by more than
+            rounding explains. The model is then as it was.
+    """
+    require_float("equalize", model)
+    batches = checked_data("equalize", data)
+    chip = None if target is None else find_target(target)
+    watch = watch_channels(model, batches, RULES)
+    limited = limited_modules(watch, has_limits=chip is None or _LIMIT_OP in chip.ops | chip.unpacked_ops)
+    chains = Chains(watch, model, limited)
+    search = _Search(model, batches, target, chains, limited)
+    chosen = search.run()
+    if chosen is not None:
+        with _checked_change(model, batches):
+            put(model, chains.layers, chains.factors(chosen))
+            put_limits(model, limited, chains.factors(chosen))
+    return Remedy(
+        "equalize", error_db(search.before), error_db(search.least), _changes(chains, chosen), trials=search.trials
+    )
+
+
+@dataclass
+class _Search:
+    """The trials of candidates on quantised copies of a model."""
+
+    model: nn.Module
+    batches: Sequence[Batch]
+    target: str | None
+    chains: Chains
+    limited: Sequence[Limited]
+    before: float = math.inf
+    least: float = math.inf
+    trials: int = 0
+
+    def run(self) -> Array | None:
+        """The exponents that give the least error; None where plain calibration does."""
+        self._measure = OutputError(self.model, self.batches)
+        self.before = self.least = self._error(None)
+        chosen: Array | None = None
+        for exponents in progress(self._candidates(), "equalize"):
+            error = self._error(exponents)
+            if error < self.least:
+                self.least, chosen = error, exponents
+        return chosen
+
+    def _candidates(self) -> list[Array]:
+        chains = self.chains
+        if chains.count == 0:
+            return []
+        balanced = [chains.balanced(share) for share in (1.0, 0.5, 0.0)]
+        found = [*balanced, chains.least_noise(balanced[1])]
+        return [_without_small(chains.fitted(exponents)) for exponents in found]
+
+    def _error(self, exponents: Array | None) -> float:
+        """The error at the outputs of a copy with these factors, quantised and calibrated."""
+        self.trials += 1
+        made = copy.deepcopy(self.model)
+        if exponents is not None:
+            factors = self.chains.factors(exponents)
+            put(made, self.chains.layers, factors)
+            put_limits(made, self.limited, factors)
+        error = self._measure(quantized_copy(made, self.batches, self.target))
+        return error if math.isfinite(error) else math.inf
+
+
+def quantized_copy(model: nn.Module, batches: Sequence[Batch], target: str | None) -> nn.Module:
+    """A model, which is used up, fused, quantised with 8 bits and calibrated."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what there is to say is said when the user does the same
+        trace_layers(model.eval(), *fresh(batches[0]))
+        made = init(model, target=target).eval()
+        with torch.no_grad(), calibration():
+            for batch in batches:
+                run_batch(made, fresh(batch))
+    return made
+
+
+def _without_small(exponents: Array) -> Array:
+    return np.where(np.abs(exponents) < _SAME, 0.0, exponents)
+
+
+def _changes(chains: Chains, exponents: Array | None) -> tuple[Change, ...]:
+    if exponents is None:
+        return ()
+    none = np.zeros(chains.count)
+    return tuple(
+        Change(name, f"spread of {len(own)} channels in bits", chains.spread(none, own), chains.spread(exponents, own))
+        for name, own in chains.members().items()
+        if np.any(exponents[own] != 0)
+    )
+
+
+@contextmanager
+def _checked_change(model: nn.Module, batches: Sequence[Batch]) -> Iterator[None]:
+    """Let a model be changed, and undo it where its outputs differ from before by more than rounding explains."""
+    state = state_of(model)
+    before = {name: tensor.detach().clone() for name, tensor in state.items()}
+    parts = [(parent, dict(parent._modules)) for parent in model.modules()]  # noqa: SLF001 - torch has no public name
+    expected = list(_outputs(model, batches))
+    try:
+        yield
+        _require_same(model, expected, list(_outputs(model, batches)))
+    except BaseException:
+        for parent, children in parts:
+            parent._modules.update(children)  # noqa: SLF001
+        with torch.no_grad():
+            for name, tensor in state.items():
+                tensor.copy_(before[name])
+        raise
+
+
+def _outputs(model: nn.Module, batches: Iterable[Batch]) -> Iterator[list[Tensor]]:
+    with torch.no_grad(), evaluating(model):
+        for batch in batches:
+            yield [t.detach().clone() for t in float_tensors(run_batch(model, fresh(batch)))]
+
+
+def _require_same(model: nn.Module, expected: list[list[Tensor]], found: list[list[Tensor]]) -> None:
+    """Compare outputs before and after.
+
+    A sum of n products in floats of the precision ε is off by at most n·ε of the sum of magnitudes. To first order the
+    errors of successive layers add, and two models are compared: 2·ε·Σn, in parts of the largest output. Factors
+    are multiplied with one rounding, which is another ε for each layer.
+    """
+    count = sum(p.numel() // p.shape[0] + 1 for p in model.parameters() if p.dim() > 1)
+    for before, after in zip(expected, found, strict=True):
+        for first, second in zip(before, after, strict=True):
+            bound = 2 * count * torch.finfo(first.dtype).eps * float(first.abs().amax()) if first.numel() else 0.0
+            off = float((first - second).abs().amax()) if first.numel() else 0.0
+            if not off <= bound:
+                raise UsageError(
+                    f"equalize: an output of {type(model).__name__} would change by {off:.3g}, and rounding explains {bound:.3g}. "
+                    "Something in its forward pass cannot be watched (code of torch.jit, an autograd function of its own), "
+                    "so its channels cannot be followed. The model is as it was."
+                )
