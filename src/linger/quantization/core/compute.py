@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -15,25 +15,49 @@ from linger.numeric.torch.scale import Scale
 from linger.quantization.core.qtensor import QTensor, to_carrier
 from linger.quantization.core.runtime import OpCall
 
+Real = Callable[[], Tensor]
+"""Computes the result of an op in real numbers."""
+
 Operand = QTensor | Tensor | tuple[int, ...]
 """A quantised tensor, a constant matrix of integers, or a tuple of places or counts, whose values a trace knows too."""
 
 
 def compute(
-    call: OpCall, operands: Sequence[Operand], attributes: Mapping[str, Any], scale_o: Scale, bits: int
+    call: OpCall,
+    operands: Sequence[Operand],
+    attributes: Mapping[str, Any],
+    scale_o: Scale,
+    bits: int,
+    real: Real | None = None,
 ) -> QTensor:
-    """Write the op as a node, or simulate it: in training on real values, else by the exact integers."""
+    """Write the op as a node, or simulate it: in training on real values, else by the exact integers.
+
+    `real` gives the values of a pass in real numbers; without it they are those of the body on real operands.
+    """
     op, runtime = call.op, call.runtime
     full = op.complete(attributes)
     call.note()
     if call.is_written:
         return QTensor(call.emit([_content(o) for o in operands], attributes), scale_o, bits, runtime)
-    is_training = runtime.frame is not None and runtime.frame.module.training
-    values = simulate(op, operands, full, scale_o, is_exact=not is_training)
+    if runtime.is_real:
+        values = _unrounded(op, operands, full, scale_o) if real is None else real()
+    else:
+        is_training = runtime.frame is not None and runtime.frame.module.training
+        values = simulate(op, operands, full, scale_o, is_exact=not is_training)
     result = QTensor(to_carrier(values, bits), scale_o, bits, runtime)
     shown = [torch.tensor(o) if isinstance(o, tuple) else o for o in operands] if runtime.is_recorded else ()
     call.record(result, shown, attributes)
     return result
+
+
+def _unrounded(op: Op, operands: Sequence[Operand], attributes: Mapping[str, Any], scale_o: Scale) -> Tensor:
+    """The op in real numbers; one that has no such form, because it stands for no function of torch, by its integers."""
+    x = cast(QTensor, operands[0]).content
+    if op.name == "Requant":
+        return x
+    if op.name == "iqSubMax":
+        return x - x.amax(attributes["dim"], keepdim=True) if x.numel() else x
+    return simulate(op, operands, attributes, scale_o, is_exact=True)
 
 
 def _content(operand: Operand) -> Tensor | tuple[int, ...]:

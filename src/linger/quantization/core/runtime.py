@@ -11,6 +11,7 @@ mode, and gain nothing.
 
 from __future__ import annotations
 
+import copy
 import sys
 import threading
 import weakref
@@ -194,6 +195,7 @@ class Runtime:
         make_unpacking: Makes the mode that keeps packed sequences padded in exports, where a model has quantised
             recurrent layers and no float ones.
         recomputation: Remembers what a checkpoint may ask for again (`linger.quantization.core.recomputation`).
+        stays_real: Whether every pass computes in real numbers, as `real_copy` asks.
     """
 
     dispatch: Dispatch
@@ -215,6 +217,7 @@ class Runtime:
     make_unpacking: Callable[[], AbstractContextManager[Any]] | None = None
     announcer: Announcer[Any] | None = None
     recomputation: Any = None
+    stays_real: bool = False
     _pass: _Pass = field(default_factory=_Pass)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -336,6 +339,14 @@ class Runtime:
     def is_recorded(self) -> bool:
         """Whether every op is recorded or observed: then each one runs on its own, as in the file."""
         return self.recorder is not None or bool(self.observers)
+
+    @property
+    def is_real(self) -> bool:
+        """Whether this pass computes what the float model does: no operand, weight or result is rounded.
+
+        So it is while ranges are calibrated, which then depend on no scale, and in a model that `real_copy` made.
+        """
+        return self.emitter is None and (self.stays_real or CALIBRATION.get() is not None)
 
     @property
     def is_tracing(self) -> bool:
@@ -517,6 +528,26 @@ def runtime_of(model: nn.Module) -> Runtime | None:
     """The runtime of a quantised model; None for a float one."""
     found: Runtime | None = model.__dict__.get(_RUNTIME)
     return found
+
+
+def real_copy(model: nn.Module) -> nn.Module:
+    """A copy of a quantised model that computes in real numbers, in evaluation mode: the model's own float reference.
+
+    Batch norms are folded and the limits of the constraint stage kept, nothing is rounded, no range is needed or changed.
+    The modules and their paths are those of the model.
+
+    Raises:
+        UsageError: The model is not quantised.
+    """
+    if runtime_of(model) is None:
+        raise UsageError(
+            f"real_copy: {type(model).__name__} is not quantised. Give the model that linger.init returned."
+        )
+    made = copy.deepcopy(model).eval()
+    runtime = runtime_of(made)
+    assert runtime is not None  # the model has one
+    runtime.stays_real = True
+    return made
 
 
 def set_runtime(model: nn.Module, runtime: Runtime) -> None:

@@ -27,6 +27,9 @@ from linger.quantization.core.frozen import Frozen, Ready, round_output
 from linger.quantization.core.qtensor import QTensor, to_carrier
 from linger.quantization.core.runtime import RUN_FIRST, OpCall, Runtime
 
+NOMINAL = 1.0
+"""The scale of a tensor in real numbers whose range was not looked at: nothing is rounded to it."""
+
 _ZEROS = 2.0**-126
 """Range of a tensor that held nothing but zeros: seen, but negligible."""
 
@@ -198,6 +201,16 @@ class QuantizedBase(nn.Module):
         self.write(f"scale_{name}", scale)
         return scale
 
+    def scale_in(self, call: OpCall, name: str, bits: int, *, at_most: Scale = math.inf) -> Scale:
+        """`scale_of` in a pass; one in real numbers that observes nothing needs no range."""
+        if call.runtime.is_real and not self.is_observing:
+            return NOMINAL
+        return self.scale_of(name, bits, call.name, at_most=at_most)
+
+    def used_interval(self, name: str) -> tuple[float, float]:  # noqa: ARG002 - for those that override it
+        """The part of a range that its consumers tell apart: what lies beyond is the same to them as its ends."""
+        return -math.inf, math.inf
+
     # a range that was chosen for weights, whatever their largest magnitude is
     def chosen_range(self, name: str) -> float | None:
         """The range that weights `name` are rounded for; None where it is that of their largest magnitude."""
@@ -238,12 +251,14 @@ class QuantizedBase(nn.Module):
         calibration = CALIBRATION.get()
         if calibration is not None:
             calibration.see_input(call.name, x)
-        scale = self.scale_of(key, bits, call.name)
+        scale = self.scale_in(call, key, bits)
         attributes = {"data_bits": bits, "scale_x": scale}
         call.note()
         if call.is_written:
             return QTensor(call.emit([x], attributes), scale, bits, runtime)
-        if carrier(bits) == torch.float32:
+        if runtime.is_real:
+            values = to_carrier(x.clone(), bits)  # a function in place must not write into the caller's tensor
+        elif carrier(bits) == torch.float32:
             values = fake_quantize(x, scale, bits, can_saturate=may_saturate(seen, scale, bits))
         else:
             values = call.op.body(TorchKernel(device=x.device), x, **call.op.complete(attributes)) / scale
@@ -265,7 +280,7 @@ class QuantizedBase(nn.Module):
         if bits < x.bits:
             if call.is_learning:
                 self.observe(key, x.content, call.name)
-            scale_o = self.scale_of(key, bits, call.name, at_most=x.scale)
+            scale_o = self.scale_in(call, key, bits, at_most=x.scale)
         attributes = {"data_bits": x.bits, "o_bits": bits, "scale_x": x.scale, "scale_o": scale_o}
         return compute(call, [x], attributes, scale_o, bits)
 
@@ -279,21 +294,30 @@ class QuantizedBase(nn.Module):
         self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale, bits: int, where: str
     ) -> tuple[Tensor, Scale]:
         """Integer weights and their scale, lowered where the int32 bias at scale_x·scale_w would not fit."""
-        chosen = self.chosen_range("w")
+        saturates_at = None if self.chosen_range("w") is None else bits
+        fit = partial(self._fit_weight, bias, scale_x, bits, where)
+        return round_weight(weight, factor, fit, saturates_at=saturates_at, stays_there=self.is_observing)
 
-        def choose_scale(largest: Scale) -> Scale:
-            scale = weight_scale(largest, bits, bias, scale_x, where, chosen=chosen)
-            self.write("running_w", largest)
-            self.write("scale_w", scale)
-            return scale
+    def _fit_weight(self, bias: Tensor | None, scale_x: Scale, bits: int, where: str, largest: Scale) -> Scale:
+        """The scale of weights up to `largest`, which is remembered."""
+        scale = weight_scale(largest, bits, bias, scale_x, where, chosen=self.chosen_range("w"))
+        self.write("running_w", largest)
+        self.write("scale_w", scale)
+        return scale
 
-        saturates_at = None if chosen is None else bits
-        return round_weight(weight, factor, choose_scale, saturates_at=saturates_at, stays_there=self.is_observing)
+    def observe_weight(self, weight: Tensor, bias: Tensor | None, scale_x: Scale, bits: int, where: str) -> Scale:
+        """The scale of weights that a pass in real numbers does not round."""
+        if not self.is_observing:
+            return NOMINAL
+        return self._fit_weight(bias, scale_x, bits, where, largest_magnitude(weight))
 
     def learn_output(
         self, call: OpCall, q: QTensor, y: Tensor, scale_w: Scale, bits: int, *, taps: int, is_relu: bool = False
     ) -> QTensor:
-        """A product of rounded operands, rounded to the observed range. `taps`: products in each sum."""
+        """A product, rounded to the observed range unless the pass is in real numbers. `taps`: products in each sum."""
+        if call.runtime.is_real:
+            call.note(macs=_macs(call.op, q, y, taps))
+            return self.observe_output(call, y, bits, at_most=q.scale * scale_w, is_relu=is_relu)
         seen = self.observe("o", y, call.name, is_relu=is_relu)
         scale_o = self.scale_of("o", bits, call.name, at_most=q.scale * scale_w)
         is_fused = is_relu and self.training
@@ -303,6 +327,14 @@ class QuantizedBase(nn.Module):
         )
         call.note(macs=_macs(call.op, q, y, taps))
         return QTensor(values, scale_o, bits, call.runtime, is_nonnegative=is_fused)
+
+    def observe_output(
+        self, call: OpCall, y: Tensor, bits: int, *, at_most: Scale = math.inf, is_relu: bool = False
+    ) -> QTensor:
+        """The result of an op in real numbers; its range is observed where the pass changes ranges."""
+        if self.is_observing:
+            self.observe("o", y, call.name, is_relu=is_relu)
+        return QTensor(to_carrier(y, bits), self.scale_in(call, "o", bits, at_most=at_most), bits, call.runtime)
 
     def deploy_product(
         self,

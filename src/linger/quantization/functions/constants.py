@@ -91,6 +91,7 @@ def as_constant(value: Tensor, runtime: Runtime) -> QTensor | None:
     rounded = fake_quantize(base.float(), scale, CONSTANT_BITS, can_saturate=False)
     with kept():
         runtime.last_pass[name] = (scale, (rounded.detach() * scale).to(integer_type(CONSTANT_BITS)))
+    rounded = base.float() if runtime.is_real else rounded
     return QTensor(_expanded(rounded, value), scale, CONSTANT_BITS, runtime)
 
 
@@ -140,4 +141,5 @@ def quantize_parameter(value: Tensor, runtime: Runtime, name: str, *, stays_ther
     rounded, scale = round_weight(value.float(), None, choose_scale, stays_there=stays_there)
     with kept():
         runtime.last_pass[name] = (scale, rounded.detach().to(integer_type(PARAMETER_BITS)).clone())
-    return QTensor(rounded * (1.0 / scale), scale, PARAMETER_BITS, runtime)
+    content = value.float() if runtime.is_real else rounded * (1.0 / scale)
+    return QTensor(content, scale, PARAMETER_BITS, runtime)

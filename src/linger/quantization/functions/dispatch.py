@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from typing import Any, TypeVar, cast
 
 import torch
@@ -282,8 +282,18 @@ def _run_op(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -
     x = _target(func, args, kwargs)
     with full_precision():
         known = cast("list[QTensor]", operands)
-        result = run_functional(op, known, settings, runtime, is_in_place=x is not None, parameter=parameter)
+        real = partial(_by_torch, func, args, kwargs)
+        result = run_functional(op, known, settings, runtime, is_in_place=x is not None, parameter=parameter, real=real)
     return result if x is None else _written_over(x, result, func.__name__)
+
+
+def _by_torch(func: TorchFunction, args: Args, kwargs: Kwargs) -> Tensor:
+    """What torch's own function makes of the real values; in place, it writes over a copy."""
+    real_args, real_kwargs = unwrap(args), unwrap(kwargs)
+    if _target(func, args, kwargs) is not None:
+        real_args = (real_args[0].clone(), *real_args[1:])
+    result: Tensor = func(*real_args, **real_kwargs)
+    return result
 
 
 def _target(func: TorchFunction, args: Args, kwargs: Kwargs) -> QTensor | None:

@@ -19,7 +19,7 @@ from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.quantize import fake_quantize
 from linger.numeric.torch.scale import Scale, limit_of, may_saturate
 from linger.ops.fast.twin import ExactTwin, RealTwin, functional_twin
-from linger.quantization.core.compute import Operand, compute, simulate
+from linger.quantization.core.compute import Operand, Real, compute, simulate
 from linger.quantization.core.qtensor import QTensor, to_carrier
 from linger.quantization.core.runtime import OpCall, Runtime
 from linger.quantization.core.statistics import QuantizedBase
@@ -57,7 +57,8 @@ def _constant(value: float, runtime: Runtime) -> QTensor:
     integer = min(max(round_half_up(Fraction(value) * Fraction(scale)), low), high)
     if runtime.emitter is not None:
         return QTensor(torch.tensor(integer, dtype=integer_type(_SCALAR_BITS)), scale, _SCALAR_BITS, runtime)
-    return QTensor(torch.tensor(integer / scale, dtype=torch.float32), scale, _SCALAR_BITS, runtime)
+    real = value if runtime.is_real else integer / scale
+    return QTensor(torch.tensor(real, dtype=torch.float32), scale, _SCALAR_BITS, runtime)
 
 
 def run_functional(
@@ -69,27 +70,29 @@ def run_functional(
     layer: QuantizedBase | None = None,
     is_in_place: bool = False,
     parameter: Tensor | None = None,
+    real: Real | None = None,
 ) -> QTensor:
     """Compute an op on quantised operands: observe, simulate or emit, as the pass demands.
 
     `layer` holds the output's range; without one, the current module's next functional layer does. `parameter` is the
-    last operand where it is a float tensor that learns.
+    last operand where it is a float tensor that learns. `real` is what torch's own function gives, for a pass in real numbers.
     """
     op = op.for_platform(runtime.target)
+    real = real if runtime.is_real else None
     if op.limit is None and op.output_scale is None:
-        return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place)
+        return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place, real=real)
     if op.last_axis is not None and settings[op.last_axis] != _LAST:
-        return _along_last_axis(op, operands[0], settings, runtime, layer)
+        return _along_last_axis(op, operands[0], settings, runtime, layer, real)
     call, layer = begin_function(op, runtime, operands[0].content.device, layer)
     operands = _as_wanted(call, operands, layer)
     bits = _widest(op, operands)
     if parameter is not None:
         operands = [*operands, quantize_parameter(parameter, runtime, call.name, stays_there=layer.is_observing)]
     fast = None if call.is_written else functional_twin(op)
-    output = _observe_output(call, operands, settings, layer, bits, fast)
+    output = _observe_output(call, operands, settings, layer, bits, fast, real)
     attributes = dict(settings) | _format_attributes(op, operands, output.scale, output.bits)
     if fast is None:
-        return compute(call, operands, attributes, output.scale, output.bits)
+        return compute(call, operands, attributes, output.scale, output.bits, output.given)
     values = _fast_values(op, fast, operands, op.complete(attributes), output)
     call.note(reason=loss_of(layer), macs=_macs(op, operands, values))
     result = QTensor(values, output.scale, output.bits, runtime)
@@ -104,12 +107,22 @@ def _widest(op: Op, operands: Sequence[QTensor]) -> int:
 
 @dataclass(frozen=True)
 class _Output:
-    """The format of a result; where it was observed, also its real values and their largest magnitude."""
+    """The format of a result; where it was observed, also its real values and their largest magnitude.
+
+    `is_real`: these values are the result, without rounding.
+    """
 
     scale: Scale
     bits: int
     real: Tensor | None = None
     seen: Scale | None = None
+    is_real: bool = False
+
+    @property
+    def given(self) -> Real | None:
+        """The result of a pass in real numbers."""
+        values = self.real
+        return None if values is None or not self.is_real else lambda: values
 
 
 def _observe_output(
@@ -119,24 +132,26 @@ def _observe_output(
     layer: QuantizedBase,
     bits: int,
     fast: ExactTwin | RealTwin | None,
+    given: Real | None,
 ) -> _Output:
     """The format that the device fixes, or that follows from the observed range and the operands' scales."""
-    op = call.op
+    op, is_real = call.op, given is not None
+    real = None if given is None else given()
     # numbers unless this pass may leave them on a device
     scales = [o.scale if layer.is_observing else o.scale_on_host for o in operands]
     if op.output_scale is not None:
         if call.is_learning:  # a scale that was not observed stands in the checkpoint as that of the range ±1
             layer.write("running_o", 1.0)
             layer.write("scale_o", op.output_scale)
-        return _Output(op.output_scale, _default_bits(op))
-    real = seen = None
+        return _Output(op.output_scale, _default_bits(op), real, is_real=is_real)
+    seen = None
     if call.is_learning:
         # without a twin the op only moves its operands: the result's range is the widest of theirs
-        real = None if fast is None else _real_result(fast, operands, settings)
+        real = _real_result(fast, operands, settings) if real is None and fast is not None else real
         seen = layer.observe("o", _all_values(operands) if real is None else real, call.name)
     assert op.limit is not None  # an op has a limit or a fixed scale, else it keeps its scale
-    scale = layer.scale_of("o", bits, call.name, at_most=limit_of(op.limit, scales))
-    return _Output(scale, bits, real, seen)
+    scale = layer.scale_in(call, "o", bits, at_most=limit_of(op.limit, scales))
+    return _Output(scale, bits, real, seen, is_real)
 
 
 def _as_wanted(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBase) -> Sequence[QTensor]:
@@ -166,14 +181,15 @@ def _macs(op: Op, operands: Sequence[QTensor], result: Tensor) -> int:
 
 
 def _along_last_axis(
-    op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime, layer: QuantizedBase | None
+    op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime, layer: QuantizedBase | None, real: Real | None
 ) -> QTensor:
     """The op with its axis moved to the end and back."""
     assert op.last_axis is not None  # checked by the caller
     axis = settings[op.last_axis]
     is_last = axis == x.content.dim() - 1
     moved = x if is_last else x.like(x.content.transpose(axis, _LAST))
-    result = run_functional(op, [moved], {**settings, op.last_axis: _LAST}, runtime, layer=layer)
+    turned = real if real is None or is_last else lambda: real().transpose(axis, _LAST)
+    result = run_functional(op, [moved], {**settings, op.last_axis: _LAST}, runtime, layer=layer, real=turned)
     return result if is_last else result.like(result.content.transpose(axis, _LAST))
 
 
@@ -192,6 +208,8 @@ def _fast_values(
 ) -> Tensor:
     """The device's integers, also in training; their gradient is that of the real function at the same operands."""
     contents, bits = [o.content for o in operands], output.bits
+    if output.is_real:
+        return to_carrier(cast(Tensor, output.real), bits)
     if isinstance(fast, ExactTwin):
         can_saturate = may_saturate(output.seen, output.scale, bits)
         return fast.evaluate(output.real, contents, attributes, can_saturate=can_saturate)
@@ -221,7 +239,9 @@ def _format_attributes(op: Op, operands: Sequence[QTensor], scale_o: Scale, bits
     return scales | widths
 
 
-def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime, *, is_in_place: bool) -> QTensor:
+def _keep_scale(
+    op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtime, *, is_in_place: bool, real: Real | None
+) -> QTensor:
     """Ops whose output has the scale and width of the input: Relu, MaxPool, Clip, AvgPool2dInt."""
     call, is_relu = runtime.begin(op, runtime.path), op.name == RELU
     constants, attributes, is_positive = _constants(op, x, settings)
@@ -230,7 +250,7 @@ def _keep_scale(op: Op, x: QTensor, settings: Mapping[str, Any], runtime: Runtim
     if is_relu and is_in_place and not x.is_integer:
         result = _relu_in_place(call, x, attributes)
     else:
-        result = compute(call, [x, *constants], attributes, x.scale, x.bits)
+        result = compute(call, [x, *constants], attributes, x.scale, x.bits, real)
     result.is_nonnegative = (x.is_nonnegative or is_relu) and is_positive
     return result
 

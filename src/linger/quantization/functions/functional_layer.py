@@ -119,18 +119,25 @@ def begin_function(
     index = frame.next_index(op.name if op.has_own_counter else "")
     call = runtime.begin(op, frame.path)
     if layer is None:
-        layer = functional_layer(frame, f"{op.state_name}_{index}", call.name, device)
+        layer = functional_layer(frame, f"{op.state_name}_{index}", call.name, device, is_real=runtime.is_real)
     call.is_learning = layer.is_observing and not call.is_written
     return call, layer
 
 
-def functional_layer(frame: Frame, key: str, where: str, device: torch.device) -> FunctionalLayer:
-    """The module's functional layer of this name, made on first use in a pass that may change the model."""
+def functional_layer(
+    frame: Frame, key: str, where: str, device: torch.device, *, is_real: bool = False
+) -> FunctionalLayer:
+    """The module's functional layer of this name, made on first use in a pass that may change the model.
+
+    A pass in real numbers that may not change it gets one for itself.
+    """
     child = KEY_PREFIX + key
     found = frame.module._modules.get(child)  # noqa: SLF001 - getattr would hide an AttributeError of the module
     if isinstance(found, FunctionalLayer):
         return found
     made = FunctionalLayer(key, device).train(frame.module.training)
+    if is_real and not made.is_observing:
+        return made
     if not made.is_observing:
         raise UsageError(made.missing_scale(where))
     frame.module.add_module(child, made)
@@ -146,6 +153,8 @@ def judge_input(call: OpCall, x: QTensor, layer: FunctionalLayer) -> None:
     Calibration and training also decide whether the largest number of each row is to be subtracted first.
     """
     calibration = CALIBRATION.get()
+    if call.runtime.is_real and calibration is None:
+        return  # a float reference loses nothing
     is_training = layer.training and calibration is None
     if not _may_look(x, call.runtime, is_training=is_training):
         return

@@ -117,7 +117,8 @@ def select(call: OpCall, x: QTensor, y: QTensor, mask: Tensor, scale: Scale, bit
     call.note()
     if call.is_written:
         return QTensor(call.emit([x.content, y.content, mask], attributes), scale, bits, call.runtime)
-    left, right = (_at(q, scale, bits) for q in (x, y))
+    is_real = call.runtime.is_real
+    left, right = (q.content.to(carrier(bits)) if is_real else _at(q, scale, bits) for q in (x, y))
     result = QTensor(torch.where(mask, left, right), scale, bits, call.runtime)
     if not is_exporting():
         call.record(result, (x, y, mask), attributes)
@@ -153,6 +154,8 @@ def fill(x: QTensor, mask: Tensor, value: float) -> QTensor | Refusal:
         integer = limits(bits)[0]
     if runtime.emitter is not None:
         content = torch.tensor(integer, dtype=integer_type(bits), device=x.content.device)
+    elif runtime.is_real:
+        content = _real_value(value, x.content).to(carrier(bits))
     else:
         content = torch.tensor(integer / scale, dtype=carrier(bits), device=x.content.device)
     return _filled(x, mask, QTensor(content, scale, bits, runtime), is_negative=integer < 0)
@@ -166,8 +169,20 @@ def _fill_there(x: QTensor, mask: Tensor, value: float) -> QTensor:
     else:
         bits = max(bits, _MASK_BITS)
         scale = smallest([scale, limits(bits)[0] / MASKED])
-        content = (limits(bits)[0] / scale).to(carrier(bits))
+        is_real = runtime.is_real
+        content = (_real_value(value, x.content) if is_real else limits(bits)[0] / scale).to(carrier(bits))
     return _filled(x, mask, QTensor(content, scale, bits, runtime), is_negative=value != 0.0)
+
+
+def _real_value(value: float, x: Tensor) -> Tensor:
+    """The value in a pass in real numbers; one that masks, down to −∞, is 64 below every other number, or −64.
+
+    So it stays a number whose range can be observed, and its softmax is 0 in float32.
+    """
+    if value > MASKED:
+        return torch.tensor(value, device=x.device)
+    lowest = x.detach().amin() + MASKED if x.numel() else x.new_tensor(MASKED)
+    return lowest.clamp(min=value, max=MASKED)
 
 
 def _filled(x: QTensor, mask: Tensor, value: QTensor, *, is_negative: bool) -> QTensor:
@@ -256,7 +271,7 @@ def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime) -> QTensor:
     bits = max(x.bits, y.bits)
     if call.is_learning:
         layer.observe("o", torch.where(mask, x.content, y.content), call.name)
-    scale = layer.scale_of("o", bits, call.name, at_most=smallest([x.scale, y.scale]))
+    scale = layer.scale_in(call, "o", bits, at_most=smallest([x.scale, y.scale]))
     return select(call, x, y, mask, scale, bits)
 
 

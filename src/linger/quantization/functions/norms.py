@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -69,10 +69,13 @@ def run_norm(
     op = call.op
     scale_x = q.scale if layer.is_observing else q.scale_on_host
     _refuse_long_lines(q, frozen, settings, call.name)
-    real = _real_result(call, q, frozen, settings)
+    real, limit = _real_result(call, q, frozen, settings), cast(Any, op.limit)
+    if real is not None and call.runtime.is_real:
+        call.note()
+        return layer.observe_output(call, real, bits, at_most=limit([scale_x, frozen.scale_w]), is_relu=is_relu)
     if call.is_learning and real is not None:
         layer.observe("o", real, call.name, is_relu=is_relu)
-    scale_o = layer.scale_of("o", bits, call.name, at_most=cast(Any, op.limit)([scale_x, frozen.scale_w]))
+    scale_o = layer.scale_of("o", bits, call.name, at_most=limit([scale_x, frozen.scale_w]))
     attributes = dict(settings) | {
         "data_bits": q.bits,
         "parameter_bits": PARAMETER_BITS,
@@ -100,7 +103,7 @@ def _real_result(call: OpCall, q: QTensor, frozen: Frozen, settings: Mapping[str
     """The real function at the same operands, where a range or a gradient needs it."""
     parameters = [frozen.weight, cast(Tensor, frozen.bias).to(frozen.weight.dtype)]
     has_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in (q.content, *parameters))
-    if not call.is_learning and (call.runtime.is_tracing or not has_gradient):
+    if not call.is_learning and not call.runtime.is_real and (call.runtime.is_tracing or not has_gradient):
         return None
     contents = [q.content.to(parameters[0].dtype), *parameters]
     return RealTwin(call.op).real_result(contents, settings=settings)
@@ -134,6 +137,9 @@ def call_norm(op: Op, x: QTensor, settings: Mapping[str, Any], affine: Affine) -
         weight, bias = affine.flat(x.content.device)
         with kept():
             runtime.last_pass[call.name] = freeze(weight, bias, call.name, stays_there=layer.is_observing)
+        if runtime.is_real:
+            frozen = replace(runtime.last_pass[call.name], weight=weight, bias=bias)
+            return run_norm(call, x, frozen, settings, layer, x.bits)
         if torch.is_grad_enabled() and (weight.requires_grad or bias.requires_grad):
             frozen = freeze(weight, bias, call.name, stays_there=layer.is_observing)
             return run_norm(call, x, frozen, settings, layer, x.bits)

@@ -65,4 +65,6 @@ def drop(func: TorchFunction, x: QTensor, args: tuple[Any, ...], kwargs: dict[st
     dropped = func(x.content, *args, **kwargs)
     if dropped is x.content:
         return x
+    if x.runtime.is_real:
+        return x.like(dropped)
     return QTensor(fake_quantize(dropped, x.scale, x.bits), x.scale, x.bits, x.runtime)  # alpha dropout goes negative

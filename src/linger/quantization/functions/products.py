@@ -159,6 +159,10 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
     scale_x: Scale = q.scale if layer.is_observing else q.scale_on_host
     weight = product.weight if product.weight.dtype == torch.float32 else product.weight.float()
     round_weight = partial(layer.round_weight, weight, None, product.bias, scale_x, widths.parameter, call.name)
+    if runtime.is_real:
+        scale_w = layer.observe_weight(weight, product.bias, scale_x, widths.parameter, call.name)
+        y = accumulate(product.op, product.geometry, q.content, weight, product.bias)
+        return layer.learn_output(call, q, y, scale_w, widths.output, taps=product.weight.shape[1:].numel())
     if call.is_learning:
         integers, scale_w = round_weight()
         bias = None if product.bias is None else round_bias(product.bias, scale_x * scale_w)

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from torch.compiler import is_exporting
 
 from linger.constraint.conv_bn import fold, learning_factor, normalize_folded, per_weight
-from linger.constraint.limits import Limits, exceeds
+from linger.constraint.limits import Limits, clamp, exceeds
 from linger.constraint.marks import Widths
 from linger.constraint.normalized import output_padding
 from linger.dialect import Op, Refusal
 from linger.errors import UsageError, listing
+from linger.numeric.fixed import BIAS_BITS
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.scale import Scale
 from linger.quantization.core.frozen import (
@@ -199,7 +200,9 @@ class QuantLayer(QuantizedBase):
         if not self._has_weight:
             return self._run_without_weight(q, geometry)
         call = self.runtime.begin(self._op, self.path, is_observing=self.is_observing)
-        return self._learn(q, geometry, call) if call.is_learning else self._deploy(q, geometry, call)
+        if call.is_learning or self.runtime.is_real:
+            return self._learn(q, geometry, call)
+        return self._deploy(q, geometry, call)
 
     def _bind(self, x: Tensor, output_size: Sequence[int] | None = None) -> Mapping[str, Any] | Refusal:
         """The op's attributes. Layers that are a function call are bound when the input's size is known.
@@ -222,6 +225,11 @@ class QuantLayer(QuantizedBase):
         found: TorchFunction = reduce(getattr, self.geometry["call"].split(".")[1:], cast(Any, torch))
         return found
 
+    def _by_torch(self, x: Tensor) -> Tensor:
+        """The function itself, on real values."""
+        result: Tensor = self._function(x, *self.geometry["arguments"])
+        return result
+
     def _call_in_float(self, x: Tensor, reason: str) -> Tensor:
         """Call the layer's function: as several pools where that is possible, else on real values, noted as float."""
         function, runtime = self._function, self.runtime
@@ -232,8 +240,7 @@ class QuantLayer(QuantizedBase):
             if pooled is not None:
                 return pooled
         runtime.note(OpRecord(self.path, self.op_name, is_integer=False, reason=reason))
-        result: Tensor = function(unwrap(x), *self.geometry["arguments"])
-        return result
+        return self._by_torch(unwrap(x))
 
     def _quantized(self, x: Tensor) -> QTensor:
         """The input in the layer's width. Its range is observed, or follows from the scale that it has."""
@@ -272,13 +279,14 @@ class QuantLayer(QuantizedBase):
 
     def _run_without_weight(self, q: QTensor, geometry: Mapping[str, Any]) -> QTensor:
         """A layer that is a function of its input: an activation, a pool."""
-        is_written = self.runtime.emitter is not None
-        if self._op.constant_names and not is_written and not is_exporting():
+        runtime = self.runtime
+        is_kept = runtime.emitter is None and (self.is_observing or not runtime.is_real)
+        if self._op.constant_names and is_kept and not is_exporting():
             for name, value in zip(self._op.constant_names, constants_of(self._op, geometry, q), strict=True):
                 buffer = self.get_buffer(name)  # quant_module may have changed its width
                 self._buffers[name] = buffer.to(integer_type(q.bits)).fill_(value)
-        result = run_functional(self._op, [q], geometry, self.runtime, layer=self)
-        if "running_o" in self._buffers and not is_written:
+        result = run_functional(self._op, [q], geometry, runtime, layer=self, real=partial(self._by_torch, q.content))
+        if "running_o" in self._buffers and is_kept:
             self.write("running_o", self.value("running_x"))
             self.write("scale_o", 0.0 if result.scale is None else result.scale)
         return result
@@ -307,19 +315,22 @@ class QuantLayer(QuantizedBase):
         if not is_exporting():
             for kind in ("running", "scale"):
                 self.write(f"{kind}_o", self.value(f"{kind}_w"))
-        rows = F.embedding(indices, frozen.weight, cast("int | None", self.padding_idx))
+        table = self._limited_parts()[0] if runtime.is_real else frozen.weight
+        rows = F.embedding(indices, table, cast("int | None", self.padding_idx))
         result = QTensor(rows, scale, bits, runtime)
         call.record(result, (indices, frozen), attributes)
         return result
 
     # training
     def _learn(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
-        """The layer on rounded operands, its output rounded to the observed range."""
+        """The layer on rounded operands, its output rounded to the observed range; or in real numbers, as the pass demands."""
         if self.bn is not None and self.bn.training and self.training:
             y, scale_w = self._learn_batch_norm(q, geometry)
         else:
             y, scale_w = self._learn_product(q, geometry, *self._limited_parts())
         bits, is_relu = self.widths.output, self.is_ahead_of_relu
+        if self.runtime.is_real:
+            y = clamp(y, self.limited_to.output)
         return self.learn_output(call, q, y, scale_w, bits, taps=self._taps, is_relu=is_relu)
 
     @property
@@ -330,7 +341,10 @@ class QuantLayer(QuantizedBase):
     def _learn_product(
         self, q: QTensor, geometry: Mapping[str, Any], weight: Tensor, factor: Tensor | None, bias: Tensor | None
     ) -> tuple[Tensor, Scale]:
-        """The product with rounded parameters, and the scale of the weights."""
+        """The product with the parameters as the pass wants them, and the scale of the weights."""
+        if self.runtime.is_real:
+            real, scale_w = self._real_weight(weight, factor, bias, q.scale)
+            return accumulate(self._op, geometry, q.content, real, bias), scale_w
         integers, scale_w = self._round_weight(weight, factor, bias, q.scale)
         bias_q = None if bias is None else round_bias(bias, q.scale * scale_w)
         return accumulate(self._op, geometry, q.content, integers * (1.0 / scale_w), bias_q), scale_w
@@ -342,9 +356,7 @@ class QuantLayer(QuantizedBase):
         """
         assert self.bn is not None  # checked by the caller
         factor = learning_factor(self.bn)
-        integers, scale_w = self._round_weight(self.weight, factor, None, q.scale)
-        # batch norm cancels a common gain, so the integers need not be scaled back; but its eps must be a number
-        weight, gain = (integers * (1.0 / scale_w), 1.0) if isinstance(scale_w, Tensor) else (integers, scale_w)
+        weight, scale_w, gain = self._weight_and_gain(factor, q.scale)
         z = accumulate(self._op, geometry, q.content, weight, None)
         y = normalize_folded(z, self.bias, self.bn, factor, gain=gain)
         limits_kept, bits = self.limited_to, self.widths.parameter
@@ -357,6 +369,15 @@ class QuantLayer(QuantizedBase):
             return self._learn_product(q, geometry, *limit_parameters(limits_kept, bits, weight, None, bias))
         return y, scale_w
 
+    def _weight_and_gain(self, factor: Tensor, scale_x: Scale) -> tuple[Tensor, Scale, Scale]:
+        """Weights ahead of a batch norm, their scale, and how much larger than the real weights they are."""
+        if self.runtime.is_real:
+            return *self._real_weight(self.weight, factor, None, scale_x), 1.0
+        integers, scale_w = self._round_weight(self.weight, factor, None, scale_x)
+        # batch norm cancels a common gain, so the integers need not be scaled back; but its eps must be a number
+        is_there = isinstance(scale_w, Tensor)
+        return (integers * (1.0 / scale_w), scale_w, 1.0) if is_there else (integers, scale_w, scale_w)
+
     # parameters
     def largest_range(self, name: str) -> float:
         """The output's limit: the integers saturate there, so no op has to clip them."""
@@ -366,12 +387,28 @@ class QuantLayer(QuantizedBase):
 
     def _limited_parts(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Weight, the factor on it and bias, with the running statistics of a batch norm folded in, within limits."""
-        bits, groups = self.widths.parameter, self.transposed_groups
+        bits, groups = self._limit_bits, self.transposed_groups
         if self.bn is None:
             return limit_parameters(self.limited_to, bits, self.weight, None, self.bias)
         assert self.bias is not None  # take_batch_norm made it
         factor, bias = fold(self.bias.new_ones(len(self.bias), 1), self.bias, self.bn)
         return limit_parameters(self.limited_to, bits, self.weight, factor.squeeze(1), bias, groups)
+
+    @property
+    def _limit_bits(self) -> int:
+        """The width whose integers keep the limits of parameters; a float reference reaches the limits themselves."""
+        return BIAS_BITS if self.runtime.stays_real else self.widths.parameter
+
+    def _real_weight(
+        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale
+    ) -> tuple[Tensor, Scale]:
+        """Weights in real numbers, and the scale that they would be rounded to."""
+        real = weight if factor is None else weight * per_weight(factor, weight, self.transposed_groups)
+        return self._laid_out(real), self.observe_weight(real, bias, scale_x, self.widths.parameter, self.path)
+
+    def _laid_out(self, weight: Tensor) -> Tensor:
+        """The weights with the axes that the op has."""
+        return weight
 
     def _round_weight(
         self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale
@@ -380,7 +417,8 @@ class QuantLayer(QuantizedBase):
         wide = None if factor is None else per_weight(factor, weight, self.transposed_groups)
         if wide is not None and wide.requires_grad:  # a frozen batch norm, whose gamma still learns
             weight, wide = weight * wide, None
-        return self.round_weight(weight, wide, bias, scale_x, self.widths.parameter, self.path)
+        integers, scale = self.round_weight(weight, wide, bias, scale_x, self.widths.parameter, self.path)
+        return self._laid_out(integers), scale
 
     # evaluation and export
     def _deploy(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
@@ -504,9 +542,6 @@ class TransposedSignalLayer(QuantLayer):
         size = None if output_size is None else [*output_size[:-1], 1, output_size[-1]]
         return super().forward(x.unsqueeze(_ROW), size).squeeze(_ROW)
 
-    def _round_weight(
-        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale
-    ) -> tuple[Tensor, Scale]:
+    def _laid_out(self, weight: Tensor) -> Tensor:
         """[in, out/groups, length], with a row."""
-        integers, scale = super()._round_weight(weight, factor, bias, scale_x)
-        return integers.unsqueeze(_ROW), scale
+        return weight.unsqueeze(_ROW)

@@ -64,12 +64,15 @@ class NormLayer(QuantLayer):
 
     def _deploy(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
         frozen, bits = self.freeze(SCALE), self.widths.output
+        if self.runtime.is_real:
+            weight, _, bias = self._limited_parts()
+            frozen = replace(frozen, weight=weight, bias=bias)
         return run_norm(call, q, frozen, geometry, self, bits, is_relu=self.is_ahead_of_relu)
 
     def _limited_parts(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
         affine = Affine(cast("Tensor | None", self.weight), self.bias, self.count)
         weight, bias = affine.flat(cast(Tensor, self.running_normal).device)
-        return limit_parameters(self.limited_to, PARAMETER_BITS, weight, None, bias)
+        return limit_parameters(self.limited_to, self._limit_bits, weight, None, bias)
 
     def _sources(self) -> list[Tensor | None]:
         return [cast("Tensor | None", self.weight), self.bias]
@@ -134,7 +137,7 @@ class BatchNormLayer(QuantLayer):
         # without affine parameters torch's layer has None for both
         alpha = alpha if cast("Tensor | None", self.weight) is None else self.weight * alpha
         offset = -mean * alpha if self.bias is None else self.bias - mean * alpha
-        bound = integer_bound(self.limited_to.weight, self.widths.parameter)
+        bound = integer_bound(self.limited_to.weight, self._limit_bits)
         return clamp(alpha, bound), clamp(offset, self.limited_to.bias)
 
     def _learn_statistics(self, mean: Tensor, var: Tensor, *, count: int) -> None:

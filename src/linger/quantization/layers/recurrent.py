@@ -16,20 +16,20 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from linger.constraint.limits import Limits
+from linger.constraint.limits import Limits, clamp
 from linger.constraint.marks import Widths
 from linger.dialect import Op, find_op
 from linger.errors import UsageError
-from linger.numeric.fixed import limits
+from linger.numeric.fixed import BIAS_BITS, limits
 from linger.numeric.torch.gates import Formats
 from linger.numeric.torch.quantize import fake_quantize, largest_magnitude
 from linger.numeric.torch.scale import Scale, largest_of, scale_for_range, smallest
 from linger.ops.fast.twin import recurrent_twin
 from linger.quantization.core.frozen import Watchman, integer_bound, kept
 from linger.quantization.core.packing import pack, unpack
-from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.core.runtime import OpCall, OpRecord, Runtime
-from linger.quantization.core.statistics import QuantizedBase, over_all_processes
+from linger.quantization.core.statistics import NOMINAL, QuantizedBase, over_all_processes
 from linger.quantization.functions import passthrough
 from linger.quantization.layers.recurrent_operands import (
     ROLES,
@@ -46,6 +46,7 @@ from linger.quantization.layers.recurrent_operands import (
     ordered,
     range_suffix,
     round_parameters,
+    run_real,
 )
 
 CELL_SCALE, CELL_BITS = 128.0, 16
@@ -193,6 +194,8 @@ class QuantRecurrent(QuantizedBase):
         assert q.scale is not None
         end = range_suffix(layer, 0)
         calls = [self.runtime.begin(self._op, self.path) for _ in self.suffixes[layer]]
+        if self.runtime.is_real:
+            return self._run_real(layer, sequences, states, calls)
         scale_h = self._output_scale(end, calls[0].name)
         rounded = self._learned(layer, q.scale, scale_h)
         self._note(layer, sequences)
@@ -202,6 +205,25 @@ class QuantRecurrent(QuantizedBase):
         result = self._simulate(layer, sequences, states, rounded, scale_h)
         self._record(sequences, result.out, calls, attributes)
         return result
+
+    def _run_real(
+        self, layer: int, sequences: Sequences, states: tuple[Tensor, ...] | None, calls: Sequence[OpCall]
+    ) -> LayerResult:
+        """The layer in real numbers, by torch; where ranges are learned, those of the output and of the weights."""
+        q, bits, runtime = sequences.x, self.widths.output, self.runtime
+        limit_bits = BIAS_BITS if runtime.stays_real else self.widths.parameter
+        starts = None if states is None else [unwrap(s).float() for s in states]
+        real, h, *c = run_real(self._op, sequences, starts, self._directions(layer, limit_bits))
+        real, scale, attributes = clamp(real, self.limited_to.output), NOMINAL, [dict[str, Any]()] * len(calls)
+        self._note(layer, sequences)
+        if self.is_observing:
+            self._widen_output(layer, largest_magnitude(real), states)
+            scale = self.value(f"scale_o{range_suffix(layer, 0)}")
+            rounded = self._learned(layer, q.scale, scale)
+            attributes = [self._attributes(sequences, q.scale, scale, rounded, layer, k) for k in range(len(calls))]
+        out = QTensor(to_carrier(real, bits), scale, bits, runtime)
+        self._record(sequences, out, calls, attributes)
+        return LayerResult(out, to_carrier(h, bits), None, c[0] if c else None)
 
     def _output_scale(self, end: str, where: str) -> Scale:
         """The scale of the range so far; in a first pass the coarsest one that can be needed."""
@@ -317,11 +339,7 @@ class QuantRecurrent(QuantizedBase):
 
     def _round(self, layer: int, scale_i: Scale, scale_h: Scale) -> RoundedWeights:
         bits = self.widths.parameter
-        parts = []
-        for back in range(len(self.suffixes[layer])):
-            weights = [self._parameter(name, layer, back) for name in ("weight_ih", "weight_hh")]
-            biases = [self._parameter(n, layer, back) if self.bias else None for n in ("bias_ih", "bias_hh")]
-            parts.append(Direction(*weights, *biases).within(self.limited_to, bits))
+        parts = self._directions(layer, bits)
         chosen = self._chosen_ranges(layer)
         rounded = round_parameters(parts, scale_i, scale_h, bits, self.path, chosen, stays_there=self.is_observing)
         for back, seen in enumerate(rounded.largest):
@@ -331,6 +349,15 @@ class QuantRecurrent(QuantizedBase):
                 self.write(f"running_{name}{ends}", largest)
                 self.write(f"scale_{name}{ends}", scale)
         return rounded
+
+    def _directions(self, layer: int, bits: int) -> list[Direction]:
+        """The real parameters of one layer within the limits that integers of this width keep."""
+        parts = []
+        for back in range(len(self.suffixes[layer])):
+            weights = [self._parameter(name, layer, back) for name in ("weight_ih", "weight_hh")]
+            biases = [self._parameter(n, layer, back) if self.bias else None for n in ("bias_ih", "bias_hh")]
+            parts.append(Direction(*weights, *biases).within(self.limited_to, bits))
+        return parts
 
     def _chosen_ranges(self, layer: int) -> tuple[tuple[float | None, float | None], ...]:
         """Of each direction, the ranges that its weights of the input and of the state are rounded for."""

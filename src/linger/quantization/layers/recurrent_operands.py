@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from linger.constraint.limits import Limits, clamp
+from linger.dialect import Op
 from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS
 from linger.numeric.torch.kernel import beside, integer_type
@@ -141,6 +143,35 @@ class Direction:
         bound = integer_bound(limits.weight, bits)
         weights = clamp(self.w_ih, bound), clamp(self.w_hh, bound)
         return Direction(*weights, clamp(self.b_ih, limits.bias), clamp(self.b_hh, limits.bias))
+
+
+def run_real(
+    op: Op, sequences: Sequences, states: Sequence[Tensor] | None, directions: Sequence[Direction]
+) -> tuple[Tensor, ...]:
+    """One layer by torch's own recurrence: output sequence, zero beyond each length, and the last states."""
+    x, lengths = sequences.x.content.float(), sequences.lengths
+    x = x.transpose(0, 1) if sequences.is_batch_first else x
+    if states is None:
+        zeros = x.new_zeros(len(directions), x.shape[1], directions[0].w_hh.shape[1])
+        states = [zeros] * (len(op.outputs) - 1)
+    weights = [t for d in directions for t in (d.w_ih, d.w_hh, d.b_ih, d.b_hh) if t is not None]
+    has_bias, is_double = directions[0].b_ih is not None, len(directions) > 1
+    settings = (weights, has_bias, 1, 0.0, False, is_double)
+    run: Callable[..., tuple[Tensor, ...]] = torch.lstm if len(states) > 1 else torch.gru
+    if lengths is None:
+        out, *last = run(x, _as_given(states), *settings, False)  # noqa: FBT003 - torch takes it by position
+    else:
+        packed = pack_padded_sequence(x, lengths.cpu(), enforce_sorted=False)
+        starts = [ordered(s, packed.sorted_indices) for s in states]
+        data, *last = run(packed.data, packed.batch_sizes, _as_given(starts), *settings)
+        last = [ordered(s, packed.unsorted_indices) for s in last]
+        out, _ = pad_packed_sequence(packed._replace(data=data), total_length=x.shape[0])
+    return out.transpose(0, 1) if sequences.is_batch_first else out, *last
+
+
+def _as_given(states: Sequence[Tensor]) -> Sequence[Tensor] | Tensor:
+    """States as torch takes them: two of an LSTM, one of a GRU."""
+    return states if len(states) > 1 else states[0]
 
 
 @dataclass(frozen=True)

@@ -75,9 +75,13 @@ def _quantized(x: Tensor, bits: int, key: str, where: str, module: nn.Module, sc
     owner = Frame(scope.path, module)
     if not isinstance(x, QTensor) or x.scale is None:
         real = x.dequantize() if isinstance(x, QTensor) else x
-        return functional_layer(owner, key, where, x.device).quantize(real, bits, scope.runtime, scope.path)
+        layer = functional_layer(owner, key, where, x.device, is_real=scope.runtime.is_real)
+        return layer.quantize(real, bits, scope.runtime, scope.path)
     # only what becomes narrower needs a range
-    layer = functional_layer(owner, key, where, x.device) if bits < x.bits else FunctionalLayer(key)
+    if bits < x.bits:
+        layer = functional_layer(owner, key, where, x.device, is_real=scope.runtime.is_real)
+    else:
+        layer = FunctionalLayer(key)
     return layer.requantize(x, bits, scope.runtime, scope.path)
 
 
