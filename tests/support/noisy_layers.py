@@ -69,7 +69,8 @@ def linear_by_hand(layer, x, bits):
     scale_w = scale_by_hand(np.abs(weight).max(), bits)
     y = round_by_hand(x, scale_x, bits) @ round_by_hand(weight, scale_w, bits).T
     y = y + round_by_hand(bias, scale_x * scale_w, 32)
-    scale_o = min(scale_by_hand(np.abs(y).max(), bits), scale_x * scale_w)
+    largest = np.abs(x @ weight.T + bias).max()  # ranges are those of the float layer
+    scale_o = min(scale_by_hand(largest, bits), scale_x * scale_w)
     return round_by_hand(y, scale_o, bits)
 
 

@@ -26,7 +26,7 @@ def pair(function):
     """A calibrated model that returns two quantised tensors of different scales and a function of them."""
 
     def forward(m, x):
-        a, b = m.conv(x), m.conv2(F.relu(m.conv(x)) * 3)
+        a, b = m.conv(x), m.conv2(F.relu(m.conv(x)) * 5)
         return a.clone(), b.clone(), function(a, b)
 
     return quantise(Wired(forward), picture())

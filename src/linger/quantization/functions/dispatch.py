@@ -290,7 +290,10 @@ def _run_op(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -
 def _by_torch(func: TorchFunction, args: Args, kwargs: Kwargs) -> Tensor:
     """What torch's own function makes of the real values; in place, it writes over a copy."""
     real_args, real_kwargs = unwrap(args), unwrap(kwargs)
-    if _target(func, args, kwargs) is not None:
+    x = _target(func, args, kwargs)
+    if x is not None:
+        shapes = [leaf.shape for leaf in tree_leaves((real_args, real_kwargs)) if isinstance(leaf, Tensor)]
+        _refuse_growth(x, torch.broadcast_shapes(*shapes), func.__name__)
         real_args = (real_args[0].clone(), *real_args[1:])
     result: Tensor = func(*real_args, **real_kwargs)
     return result
@@ -315,12 +318,16 @@ def _run_norm(op: Op, binding: Binding, args: Args, kwargs: Kwargs, settings: Ma
 
 def _written_over(x: QTensor, result: QTensor, name: str) -> QTensor:
     """The tensor of a call in place, which has become the result."""
-    if result.content.shape != x.content.shape:
+    _refuse_growth(x, result.content.shape, name)
+    return x.overwrite(result)
+
+
+def _refuse_growth(x: QTensor, shape: torch.Size, name: str) -> None:
+    if shape != x.content.shape:
         raise UsageError(
             f"{x.runtime.path or 'model'}: {name} in place would change the shape {tuple(x.content.shape)} "
-            f"to {tuple(result.content.shape)}. Write x = x + y instead of x += y."
+            f"to {tuple(shape)}. Write x = x + y instead of x += y."
         )
-    return x.overwrite(result)
 
 
 def _operands(op: Op, binding: Binding, args: Args, kwargs: Kwargs) -> list[Any]:
