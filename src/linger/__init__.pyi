@@ -82,9 +82,11 @@ from linger.settings import SetPlatFormQuant as SetPlatFormQuant
 from linger.settings import Switches as Switches
 from linger.simulation.recorder import record as record
 from linger.tuning.biases import correct_biases as correct_biases
+from linger.tuning.bits import find_bits as find_bits
 from linger.tuning.equalize import equalize as equalize
 from linger.tuning.remedy import Remedy as Remedy
 from linger.tuning.rounding import round_weights as round_weights
+from linger.tuning.widths.result import BitWidths as BitWidths
 from linger.verification.devices.compare import compare as compare
 from linger.verification.devices.comparison_result import FileComparison as FileComparison
 from linger.verification.devices.vectors import write_vectors as write_vectors

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layer or function makes each tensor of a quantised model, and which layers and ops read it.
+
+A wide tensor helps only where its readers take all of its bits, so whoever chooses widths must know both ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from linger.analysis.batches import Batch, Function, Keywords, fresh, run_batch, tensors_of
+from linger.dialect import Op
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import Operands, Runtime, runtime_of
+from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
+from linger.quantization.layers.layer import QuantLayer
+from linger.quantization.layers.recurrent import QuantRecurrent
+
+Layer = QuantLayer | QuantRecurrent
+"""A quantised layer, which has widths."""
+
+_QUANTISES = "Quant"
+
+Keys = frozenset[str]
+
+
+@dataclass
+class Flow:
+    """The activations of one pass.
+
+    Attributes:
+        sizes: Numbers in each tensor that has a range, by the range's key.
+        ops: The op that makes it.
+        readers: Paths of the layers that read it.
+        reading_ops: Names of all ops that read it.
+        feeds: Keys of the tensors that get its width, because what makes them gives what it takes: functions, pools.
+        macs: Products that each layer and function computes, by its path.
+    """
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    ops: dict[str, str] = field(default_factory=dict)
+    readers: dict[str, list[str]] = field(default_factory=dict)
+    reading_ops: dict[str, set[str]] = field(default_factory=dict)
+    feeds: dict[str, set[str]] = field(default_factory=dict)
+    macs: dict[str, int] = field(default_factory=dict)
+
+    def ops_behind(self, key: str) -> frozenset[str]:
+        """The ops that read a tensor, or one that gets its width."""
+        found, seen, open_keys = set[str](), set[str](), [key]
+        while open_keys:
+            now = open_keys.pop()
+            if now not in seen:
+                seen.add(now)
+                found |= self.reading_ops.get(now, set())
+                open_keys += self.feeds.get(now, ())
+        return frozenset(found)
+
+    def feed(self, keys: Iterable[str], made: str) -> None:
+        """A tensor gets the width of those that it is made from."""
+        for key in keys:
+            self.feeds.setdefault(key, set()).add(made)
+
+    def make(self, key: str, op: str, size: int) -> None:
+        """A tensor is made; a layer that runs several times counts with all of its results."""
+        self.ops[key] = op
+        self.sizes[key] = self.sizes.get(key, 0) + size
+
+    def read(self, keys: Iterable[str], op: str, layer: str | None = None) -> None:
+        """An op, of a layer or not, reads tensors."""
+        for key in keys:
+            self.reading_ops.setdefault(key, set()).add(op)
+            known = self.readers.setdefault(key, [])
+            if layer is not None and layer not in known:
+                known.append(layer)
+
+
+def layers_of(model: nn.Module) -> dict[str, Layer]:
+    """The layers that have widths, by their path."""
+    return {path: m for path, m in model.named_modules() if isinstance(m, (QuantLayer, QuantRecurrent))}
+
+
+def input_range_of(layer: Layer) -> str:
+    """The name of the range of a layer's input."""
+    return "i" if isinstance(layer, QuantRecurrent) else "x"
+
+
+def output_range_of(layer: Layer) -> str | None:
+    """The name of the range of a layer's output; None where the op keeps the scale of its input."""
+    if isinstance(layer, QuantRecurrent):
+        return f"o_l{layer.num_layers - 1}" if layer.num_layers > 1 else "o"
+    return "o" if "running_o" in dict(layer.named_buffers(recurse=False)) else None
+
+
+def watch_flow(model: nn.Module, batch: Batch) -> Flow:
+    """Run a calibrated model on one batch and follow its tensors. The model is in evaluation mode."""
+    runtime = runtime_of(model)
+    assert runtime is not None  # the callers check that the model is quantised
+    watch = _Watch(runtime)
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(torch.no_grad())
+        for path, layer in layers_of(model).items():
+            before, after = partial(watch.enter, path), partial(watch.leave, path)
+            stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
+            stack.callback(layer.register_forward_hook(after, with_kwargs=True).remove)
+        runtime.observers.append(watch.observe)
+        stack.callback(runtime.observers.remove, watch.observe)
+        stack.enter_context(watch)
+        run_batch(model, fresh(batch))
+    for record in runtime.ops:
+        watch.flow.macs[record.where] = watch.flow.macs.get(record.where, 0) + record.macs
+    return watch.flow
+
+
+class _Watch(TorchFunctionMode):
+    """While active, knows of every quantised tensor which ranges its numbers were rounded by last."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__()
+        self.flow = Flow()
+        self._runtime = runtime
+        self._keys: dict[int, tuple[Tensor, Keys]] = {}  # with the tensor, so that its id is not given to another one
+        self._last: Keys = frozenset()
+
+    def keys_of(self, tree: object) -> Keys:
+        """The ranges behind the quantised tensors of a nest."""
+        none = (None, frozenset[str]())
+        return frozenset().union(*(self._keys.get(id(t), none)[1] for t in tensors_of(tree)))
+
+    def _set(self, tree: object, keys: Keys) -> None:
+        for tensor in tensors_of(tree):
+            if isinstance(tensor, QTensor):
+                self._keys[id(tensor)] = (tensor, keys)
+
+    # layers
+    def enter(self, path: str, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Forward pre-hook of a layer."""
+        given = [t for t in tensors_of((args, kwargs)) if isinstance(t, QTensor) and t.scale is not None]
+        self.flow.read(self.keys_of(given), layer.op_name, path)
+
+    def leave(self, path: str, layer: Layer, args: Any, kwargs: Any, result: Any) -> None:
+        """Forward hook of a layer."""
+        name = output_range_of(layer)
+        if name is None:
+            self._set(result, self.keys_of((args, kwargs)) or frozenset({_key(path, input_range_of(layer))}))
+            return
+        key = _key(path, name)
+        if not any(True for _ in layer.parameters()):
+            self.flow.feed(self.keys_of((args, kwargs)), key)
+        first = next(iter(tensors_of(result)), None)
+        self.flow.make(key, layer.op_name, 0 if first is None else first.numel())
+        self._set(result, frozenset({key}))
+
+    # ops
+    def observe(self, name: str, op: Op, operands: Operands, attributes: Mapping[str, Any], result: QTensor) -> None:
+        """Observer of the runtime: an op was computed."""
+        del name, attributes
+        frame = self._runtime.frame
+        assert frame is not None  # ops are computed inside a module
+        read = self.keys_of([o for o in operands if isinstance(o, Tensor)])
+        if isinstance(frame.module, (QuantLayer, QuantRecurrent)):
+            if op.name == _QUANTISES:
+                own = _key(frame.path, input_range_of(frame.module))
+                read = frozenset({own})
+                self.flow.make(own, op.name, result.numel())
+                self.flow.read(read, frame.module.op_name, frame.path)
+            self._set(result, read)
+            return
+        self.flow.read(read, op.name)
+        counter = op.name if op.has_own_counter else ""
+        child = f"{KEY_PREFIX}{op.state_name}_{frame.indices[counter] - 1}"
+        layer = frame.module._modules.get(child)  # noqa: SLF001 - getattr would hide an AttributeError of the module
+        if isinstance(layer, FunctionalLayer) and op.state_name is not None:
+            made = _key(_key(frame.path, child), "o")
+            self.flow.make(made, op.name, result.numel())
+            self.flow.feed(read, made)
+            read = self._last = frozenset({made})
+        self._set(result, read)
+
+    def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
+        """Run a function; what it only moves keeps its ranges, what it computes was observed."""
+        self._last = frozenset()
+        result = func(*args, **(kwargs or {}))
+        lost = [t for t in tensors_of(result) if isinstance(t, QTensor) and id(t) not in self._keys]
+        if lost:
+            self._set(lost, self._last or self.keys_of((args, kwargs)))
+        return result
+
+
+def _key(path: str, name: str) -> str:
+    return f"{path}.{name}".lstrip(".")

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a search works towards: decibels at the output, agreement with the float model, or a user's own figure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from linger.analysis.attributes import evaluating
+from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
+from linger.errors import LingerError, UsageError
+from linger.quantization.core.qtensor import unwrap
+from linger.tuning.measure import OutputError, error_db
+
+Metric = Callable[[nn.Module], float]
+"""A user's figure of a model: the larger, the better."""
+
+_DB, _PERCENT = "dB", "%"
+_FORMS = 'Give decibels (30 or "30 dB"), agreement ("99 %"), or a function metric(model) -> float with at_least=.'
+_TEXT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*(dB|%)\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure that should be reached.
+
+    Attributes:
+        value: The least that is enough.
+        unit: `dB`, `%`, or nothing for a user's metric.
+        measure: The figure of a model.
+    """
+
+    value: float
+    unit: str
+    measure: Metric
+
+    def show(self, value: float) -> str:
+        """A figure with its unit."""
+        return f"{value:.1f} {self.unit}" if self.unit else f"{value:.4g}"
+
+    def __str__(self) -> str:
+        return f"{self.value:g} {self.unit}".strip()
+
+    @property
+    def most_noise(self) -> float | None:
+        """The noise at the output, relative to the signal, that a goal in decibels allows."""
+        return 10.0 ** (-self.value / 10.0) if self.unit == _DB else None
+
+
+def read_goal(
+    where: str, goal: object, at_least: object, reference: nn.Module, batches: Sequence[Batch], error: OutputError
+) -> Goal:
+    """The goal that a user gave.
+
+    Raises:
+        UsageError: It is none, or cannot be measured.
+    """
+    if callable(goal):
+        if not _is_number(at_least):
+            raise UsageError(f"{where}: at_least={at_least!r}. Say which value of the metric is enough: at_least=0.95.")
+        return Goal(float(at_least), "", _checked(where, goal))  # type: ignore[arg-type]  # a number, checked above
+    if at_least is not None:
+        raise UsageError(f"{where}: at_least={at_least!r} belongs to a metric, and goal={goal!r} is none. {_FORMS}")
+    value, unit = _value_and_unit(where, goal)
+    if unit == _DB:
+        return Goal(value, _DB, lambda model: error_db(error(model)))
+    if not 0 < value <= 100:
+        raise UsageError(f"{where}: goal={goal!r} is no share of decisions. Give a number above 0 and up to 100.")
+    return Goal(value, _PERCENT, Agreement(where, reference, batches))
+
+
+def _value_and_unit(where: str, goal: object) -> tuple[float, str]:
+    if _is_number(goal):
+        return float(goal), _DB  # type: ignore[arg-type]  # a number, checked above
+    found = _TEXT.fullmatch(goal) if isinstance(goal, str) else None
+    if found is None:
+        raise UsageError(f"{where}: goal={goal!r} is no goal. {_FORMS}")
+    return float(found[1]), _PERCENT if found[2] == _PERCENT else _DB
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _checked(where: str, metric: Callable[..., object]) -> Metric:
+    """A user's metric, whose errors and odd results say what is wrong."""
+    name = getattr(metric, "__name__", type(metric).__name__)
+
+    def measure(model: nn.Module) -> float:
+        try:
+            with torch.no_grad(), evaluating(model):
+                found = metric(model)
+            value = float(found)  # type: ignore[arg-type]  # what is no number is refused below
+        except LingerError:
+            raise
+        except Exception as error:  # a user's code may raise anything
+            raise UsageError(f"{where}: {name}(model) failed with {type(error).__name__}: {error}.") from error
+        if not math.isfinite(value):
+            raise UsageError(f"{where}: {name}(model) returned {value}. Return a finite number, larger is better.")
+        return value
+
+    return measure
+
+
+class Agreement:
+    """The share of decisions that are the float model's, in percent.
+
+    A decision is the largest number of the first output: along axis 1 of pictures (four axes or more), else along the last.
+    """
+
+    def __init__(self, where: str, reference: nn.Module, batches: Sequence[Batch]) -> None:
+        self._batches = batches
+        first = [self._output(reference, batch) for batch in batches]
+        if any(f is None or f.dim() == 0 or f.shape[_classes(f)] < 2 for f in first):
+            raise UsageError(
+                f"{where}: agreement compares the largest of several numbers, and the first output has no axis of two or "
+                "more. Give decibels, or a metric of your own."
+            )
+        self._expected = [f.argmax(_classes(f)) for f in first if f is not None]
+
+    @staticmethod
+    def _output(model: nn.Module, batch: Batch) -> Tensor | None:
+        with torch.no_grad(), evaluating(model):
+            return next(iter(float_tensors(unwrap(run_batch(model, fresh(batch))))), None)
+
+    def __call__(self, model: nn.Module) -> float:
+        """The share, from 0 to 100."""
+        same = total = 0
+        for batch, expected in zip(self._batches, self._expected, strict=True):
+            found = self._output(model, batch)
+            assert found is not None  # the quantised model returns what the float one does
+            same += int((found.argmax(_classes(found)) == expected).sum())
+            total += expected.numel()
+        return 100.0 * same / max(total, 1)
+
+
+def _classes(x: Tensor) -> int:
+    return 1 if x.dim() > 3 else -1

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A copy of a quantised model with 16 bits everywhere, which is nearly float, and single tensors of it as narrow as they are.
+
+So the noise of one tensor is measured alone: what its width costs at the output while nothing else costs much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from torch import nn
+
+from linger.analysis.batches import Batch, fresh, run_batch
+from linger.constraint.marks import Widths
+from linger.numeric.fixed import limits
+from linger.quantization.core.calibrate import collecting
+from linger.quantization.core.ranges import Kind, Range, ranges_of
+from linger.quantization.diagnosis.noise_bench import sharing_copy
+from linger.tuning.measure import OutputError
+from linger.tuning.widths.flow import Layer, input_range_of, layers_of
+from linger.tuning.widths.units import WEIGHTS, WIDE_BITS, Unit
+
+_WIDE = Widths(WIDE_BITS, WIDE_BITS, WIDE_BITS)
+
+
+class WideModel:
+    """The copy; its weights are those of the model, its ranges are observed anew."""
+
+    def __init__(self, model: nn.Module, batches: Sequence[Batch]) -> None:
+        self._narrow = {path: layer.widths for path, layer in layers_of(model).items()}
+        self._narrow_inputs = {path: _input_range(layer) for path, layer in layers_of(model).items()}
+        self._narrow_ranges = {key: (found.save(), found.bits, found.scale) for key, found in ranges_of(model).items()}
+        self._copy = sharing_copy(model).eval()
+        self._layers = layers_of(self._copy)
+        for layer in self._layers.values():
+            layer.widths = replace(_WIDE, output=max(layer.widths.output, WIDE_BITS))
+        self._ranges = ranges_of(self._copy)
+        for found in self._ranges.values():
+            _forget(found)
+        with collecting():
+            for batch in batches:
+                run_batch(self._copy, fresh(batch))
+        self._ranges = ranges_of(self._copy)
+        self._wide_inputs = {path: _input_range(layer) for path, layer in self._layers.items()}
+        self._wide_ranges = {key: found.save() for key, found in self._ranges.items()}
+
+    @property
+    def reach(self) -> dict[str, float]:
+        """The largest magnitude of every activation, by the key of its range."""
+        return {key: found.largest for key, found in self._ranges.items() if found.kind is not Kind.WEIGHT}
+
+    def error_with(self, units: Collection[Unit], error: OutputError) -> float:
+        """The error at the output with these tensors as narrow as they are in the model, and everything else wide."""
+        for unit in units:
+            self._narrow_down(unit)
+        try:
+            return error(self._copy)
+        finally:
+            for path, layer in self._layers.items():
+                layer.widths = replace(_WIDE, output=max(self._narrow[path].output, WIDE_BITS))
+                _write_input_range(layer, self._wide_inputs[path])
+            for key, saved in self._wide_ranges.items():
+                self._ranges[key].restore(saved)
+
+    def _narrow_down(self, unit: Unit) -> None:
+        if unit.what == WEIGHTS:
+            layer = self._layers[unit.name]
+            layer.widths = replace(layer.widths, parameter=self._narrow[unit.name].parameter)
+            for key in [k for k, r in self._ranges.items() if r.layer is layer and r.kind is Kind.WEIGHT]:
+                self._take_range(key)
+            return
+        self._take_range(unit.key, is_function=unit.name not in self._layers)
+        made = self._narrow_output(unit) if unit.is_output and unit.name in self._layers else WIDE_BITS
+        for reader in unit.readers:
+            if self._narrow[reader].data < made:  # the reader rounds once more, or is the one that quantises it
+                self._narrow_input(reader)
+
+    def _narrow_output(self, unit: Unit) -> int:
+        """Narrow what a layer makes; returns its width."""
+        layer, own = self._layers[unit.name], self._narrow[unit.name]
+        layer.widths = replace(layer.widths, output=own.output)
+        if unit.has_weights:
+            return own.output
+        self._narrow_input(unit.name)
+        return own.data
+
+    def _narrow_input(self, path: str) -> None:
+        layer = self._layers[path]
+        layer.widths = replace(layer.widths, data=self._narrow[path].data)
+        _write_input_range(layer, self._narrow_inputs[path])
+
+    def _take_range(self, key: str, *, is_function: bool = False) -> None:
+        """The range that the model has; of a function, which keeps its 16 bits, the model's steps."""
+        if key not in self._ranges or key not in self._narrow_ranges:
+            return
+        saved, bits, scale = self._narrow_ranges[key]
+        found = self._ranges[key]
+        if is_function and bits < found.bits:
+            found.layer.write(f"running_{found.name}", limits(found.bits)[1] / scale)
+        else:
+            found.restore(saved)
+
+
+def _forget(found: Range) -> None:
+    """A range that was never seen, so that calibration starts anew."""
+    found.layer.write(f"running_{found.name}", 0.0)
+    if found.kind is Kind.WEIGHT:
+        found.layer.choose_range(found.name, None)
+
+
+def _input_range(layer: Layer) -> float:
+    """The range of a layer's input, its own or that of what it reads."""
+    return layer.read(f"running_{input_range_of(layer)}") if _has_input_range(layer) else 0.0
+
+
+def _write_input_range(layer: Layer, largest: float) -> None:
+    if _has_input_range(layer):
+        layer.write(f"running_{input_range_of(layer)}", largest)
+
+
+def _has_input_range(layer: Layer) -> bool:
+    return f"running_{input_range_of(layer)}" in dict(layer.named_buffers(recurse=False))
