@@ -83,6 +83,7 @@ from linger.settings import Switches as Switches
 from linger.simulation.recorder import record as record
 from linger.tuning.biases import correct_biases as correct_biases
 from linger.tuning.bits import find_bits as find_bits
+from linger.tuning.distillation import distill as distill
 from linger.tuning.equalize import equalize as equalize
 from linger.tuning.remedy import Remedy as Remedy
 from linger.tuning.rounding import round_weights as round_weights

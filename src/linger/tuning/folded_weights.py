@@ -36,43 +36,45 @@ def grid_of(layer: QuantLayer, frozen: Frozen, groups: int) -> Grid:
     rows, now = (to_rows(t, groups, is_transposed=is_transposed).double().cpu() for t in (weight, integers))
     largest, limit = limits(layer.widths.parameter)[1], integer_bound(layer.limited_to.weight, layer.widths.parameter)
     bound = largest if limit is None else min(largest, int(limit * frozen.scale_w))
-    bias = None if frozen.bias is None else frozen.bias.double().cpu().reshape(groups, -1)
+    bias = rows.new_zeros(rows.shape[:2]) if frozen.bias is None else frozen.bias.double().cpu().reshape(groups, -1)
     ones = torch.ones(rows.shape[2], dtype=torch.float64)
     return Grid(rows, now, bias, ones / frozen.scale_w, ones * bound)
 
 
 def put_integers(layer: QuantLayer, frozen: Frozen, scale_x: float, found: Fit) -> bool:
     """Write new integers and biases into a layer; where it would not round to these integers, it stays as it was."""
-    scale, bn = frozen.scale_w, layer.bn
-    before = [p.detach().clone() for p in (layer.weight, layer.bias) if p is not None]
-    chosen, is_new = layer.chosen_range("w"), found.is_new.flatten().to(layer.weight.device)
-    factor, offset = (None, None) if bn is None else (t.double() for t in affine_of(layer))
-    if factor is not None:
+    device = layer.weight.device
+    scale, before, chosen = (
+        frozen.scale_w,
+        {n: t.clone() for n, t in layer.state_dict().items()},
+        layer.chosen_range("w"),
+    )
+    is_new, bias = found.is_new.flatten().to(device), found.bias.flatten().to(device)
+    factor, offset = torch.ones_like(bias), torch.zeros_like(bias)
+    if layer.bn is not None:
+        factor, offset = (t.double() for t in affine_of(layer))
         is_new = is_new & (factor.abs() > _NEGLIGIBLE)
         factor = factor.masked_fill(~is_new, 1.0)
-    is_transposed = layer.transposed_groups is not None
-    integers = from_rows(found.integers.to(layer.weight.device), layer.weight, is_transposed=is_transposed)
+    integers = from_rows(found.integers.to(device), layer.weight, is_transposed=layer.transposed_groups is not None)
     is_new_weight = per_weight(is_new, integers, layer.transposed_groups)
     integers = torch.where(is_new_weight, integers, frozen.weight_integers.reshape(integers.shape))
-    weight = integers / scale
-    if factor is not None:
-        weight = weight / per_weight(factor, weight, layer.transposed_groups)
+    weight = integers / scale / per_weight(factor, integers, layer.transposed_groups)
     layer.weight.copy_(torch.where(is_new_weight, weight.to(layer.weight), layer.weight))
-    if found.bias is not None:
-        _put_bias(layer, found.bias.flatten().to(layer.weight.device), is_new, factor, offset)
+    limited = clamp(bias, layer.limited_to.bias)
+    assert limited is not None  # as the bias
+    _put_bias(layer, (limited - offset) / factor, is_new)
     layer.choose_range("w", limits(layer.widths.parameter)[1] / scale)
     again = layer.freeze(scale_x)
     is_kept = again.scale_w == scale and bool((again.weight_integers.reshape(integers.shape) == integers).all())
     if not is_kept:
-        for parameter, value in zip((p for p in (layer.weight, layer.bias) if p is not None), before, strict=True):
-            parameter.copy_(value)
+        layer.load_state_dict(before)
         layer.choose_range("w", chosen)
     return is_kept
 
 
-def _put_bias(layer: QuantLayer, bias: Tensor, is_new: Tensor, factor: Tensor | None, offset: Tensor | None) -> None:
-    assert layer.bias is not None  # what has no bias gets none
-    limited = clamp(bias, layer.limited_to.bias)
-    assert limited is not None
-    real = limited if factor is None or offset is None else (limited - offset) / factor
-    layer.bias.copy_(torch.where(is_new, real.to(layer.bias), layer.bias))
+def _put_bias(layer: QuantLayer, bias: Tensor, is_new: Tensor) -> None:
+    """The new biases of some channels; a layer without a bias gets one."""
+    if layer.bias is None:
+        layer.shift_output(torch.where(is_new, bias, 0.0))
+    else:
+        layer.bias.copy_(torch.where(is_new, bias.to(layer.bias), layer.bias))

@@ -23,17 +23,23 @@ def split_data(where: str, batches: Sequence[Batch]) -> tuple[list[Batch], list[
         UsageError: There is one batch alone, and its tensors have no common first axis of at least two.
     """
     if len(batches) > 1:
-        held = range(len(batches) - 1, -1, -_ONE_IN)
-        return [b for i, b in enumerate(batches) if i not in held], [b for i, b in enumerate(batches) if i in held]
-    rows = {len(t) if t.dim() else 0 for t in batches[0] if isinstance(t, Tensor)}
-    count = min(rows, default=0)
-    if len(rows) != 1 or count <= 1:
+        held = list(range(len(batches) - 1, -1, -_ONE_IN))
+        return [b for i, b in enumerate(batches) if i not in held], [batches[i] for i in sorted(held)]
+    count = _common_rows(batches[0])
+    if count <= 1:
         raise UsageError(
             f"{where}: one batch that cannot be split is too little: a part of the data is held out to judge the result. "
             "Give at least two batches."
         )
     learned = count - max(1, count // _ONE_IN)
     return [_rows(batches[0], slice(learned))], [_rows(batches[0], slice(learned, None))]
+
+
+def _common_rows(batch: Batch) -> int:
+    """The size of the first axis, if all tensors have the same; else 0."""
+    sizes = {tuple(part.shape[:1]) for part in batch if isinstance(part, Tensor)}
+    size = sizes.pop() if len(sizes) == 1 else ()
+    return size[0] if size else 0
 
 
 def _rows(batch: Batch, rows: slice) -> Batch:

@@ -139,14 +139,14 @@ class Grid:
     Attributes:
         start: Real weights, [groups, channels, taps].
         integers: What they are rounded to now.
-        bias: The real bias as it is rounded now, [groups, channels]; None where the layer has none.
+        bias: The real bias as it is rounded now, [groups, channels].
         step: Distance of neighbours on the grid, [taps].
         bound: Largest integer, [taps].
     """
 
     start: Tensor
     integers: Tensor
-    bias: Tensor | None
+    bias: Tensor
     step: Tensor
     bound: Tensor
 
@@ -156,7 +156,7 @@ class Fit:
     """Integers and bias that were chosen, which channels differ from before, and the error on the held-out data."""
 
     integers: Tensor
-    bias: Tensor | None
+    bias: Tensor
     is_new: Tensor
     before: float
     after: float
@@ -164,31 +164,25 @@ class Fit:
 
 def fit_integers(grid: Grid, learned: Moments, held: Moments) -> Fit:
     """The best integers for data that were learned from; channel by channel kept only if the held-out data agree."""
-    wanted = _wanted(grid, learned, held)
-    xx = learned.xx if grid.bias is None else learned.centred()[0]
+    wanted, xx = _wanted(grid, learned, held), learned.centred()[0]
     rounded = nearest_integers(xx * grid.step[:, None] * grid.step, wanted, grid.bound)
-    zero = torch.zeros_like(learned.y)
-    if grid.bias is None:
-        candidates = [(grid.integers, zero), (rounded, zero)]
-    else:
-        corrected = [(q, learned.bias_for(q * grid.step)) for q in (grid.integers, rounded)]
-        candidates = [(grid.integers, grid.bias), *corrected]
+    corrected = [(q, learned.bias_for(q * grid.step)) for q in (grid.integers, rounded)]
+    candidates = [(grid.integers, grid.bias), *corrected]
     errors = torch.stack([held.error(q * grid.step, b) for q, b in candidates])
     best = errors.argmin(0)  # the first among equals: what was there
     integers = torch.stack([q for q, _ in candidates]).gather(0, best[None, :, :, None].expand(1, *rounded.shape))[0]
     bias = torch.stack([b for _, b in candidates]).gather(0, best[None])[0]
     after = float(errors.gather(0, best[None]).sum())
-    return Fit(integers, None if grid.bias is None else bias, best > 0, float(errors[0].sum()), after)
+    return Fit(integers, bias, best > 0, float(errors[0].sum()), after)
 
 
 def _wanted(grid: Grid, learned: Moments, held: Moments) -> Tensor:
     """Real weights in units of the grid: those of least squares, held back as far as the held-out data want it."""
-    has_bias = grid.bias is not None
-    xx, yx = learned.centred() if has_bias else (learned.xx, learned.yx)
+    xx, yx = learned.centred()
     xx, yx, start = xx * grid.step[:, None] * grid.step, yx * grid.step, grid.start / grid.step
 
     def error(weight: Tensor) -> float:
         real = weight * grid.step
-        return float(held.error(real, learned.bias_for(real) if has_bias else torch.zeros_like(held.y)).sum())
+        return float(held.error(real, learned.bias_for(real)).sum())
 
     return min((start, *(refit(xx, yx, start, damping) for damping in _DAMPINGS)), key=error)

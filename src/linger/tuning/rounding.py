@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from linger.analysis.attributes import evaluating
 from linger.analysis.batches import Batch, fresh, run_batch
@@ -22,7 +23,7 @@ from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.diagnosis.signal_noise import decibels
 from linger.quantization.layers.layer import QuantLayer
-from linger.tuning.folded_weights import affine_of, grid_of, put_integers
+from linger.tuning.folded_weights import grid_of, put_integers
 from linger.tuning.held_out import split_data
 from linger.tuning.integer_fit import Moments, fit_integers
 from linger.tuning.measure import OutputError, error_db
@@ -78,6 +79,9 @@ def round_weights(
         model.load_state_dict(state)
         after, changes = before, []
     return Remedy(where, error_db(before), error_db(after), tuple(changes))
+
+
+_SIGNAL_AXES = 3
 
 
 class _Enough(BaseException):
@@ -195,23 +199,33 @@ class _Bench:
     def _outputs(self, layer: QuantLayer, batch: Batch, count: int) -> list[Tensor]:
         """What the float layer gives in one pass, as the quantised one would: its batch norm included."""
         found: list[Tensor] = []
+        products: list[Tensor] = []
         module = self._reference.get_submodule(layer.path)
-        axes = layer.weight.dim() - 2
-        is_row = axes == 1 and layer.transposed_groups is not None  # a transposed signal is a picture of one row
+        has_norm = layer.bn is not None and not isinstance(module, ConvBN)
+        # a transposed signal is a picture of one row
+        is_row = layer.transposed_groups is not None and layer.weight.dim() == _SIGNAL_AXES
 
-        def note(_module: nn.Module, _args: object, output: Tensor) -> None:
-            if layer.bn is not None and not isinstance(module, ConvBN):
-                factor, offset = affine_of(layer)
-                output = output * factor.reshape(-1, *[1] * axes) + offset.reshape(-1, *[1] * axes)
+        def add(output: Tensor) -> None:
             found.append(output.unsqueeze(-2) if is_row else output)
             if len(found) == count:
                 raise _Enough
 
-        handle = module.register_forward_hook(note)
-        try:
+        def note(_module: nn.Module, _args: object, output: Tensor) -> None:
+            if has_norm:
+                products.append(output)
+            else:
+                add(output)
+
+        def note_norm(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+            if any(args[0] is product for product in products):
+                add(output)
+
+        with ExitStack() as stack:
+            stack.callback(module.register_forward_hook(note).remove)
+            for norm in self._reference.modules():
+                if has_norm and isinstance(norm, _BatchNorm):
+                    stack.callback(norm.register_forward_hook(note_norm).remove)
             _run_until(self._reference, batch)
-        finally:
-            handle.remove()
         return found
 
 

@@ -303,6 +303,7 @@ class QuantizedBase(nn.Module):
         scale = weight_scale(largest, bits, bias, scale_x, where, chosen=self.chosen_range("w"))
         self.write("running_w", largest)
         self.write("scale_w", scale)
+        self.bits_of["w"] = bits
         return scale
 
     def observe_weight(self, weight: Tensor, bias: Tensor | None, scale_x: Scale, bits: int, where: str) -> Scale:

@@ -348,6 +348,7 @@ class QuantRecurrent(QuantizedBase):
             for name, largest, scale in zip(("iw", "hw"), seen, scales, strict=True):
                 self.write(f"running_{name}{ends}", largest)
                 self.write(f"scale_{name}{ends}", scale)
+                self.bits_of[f"{name}{ends}"] = bits
         return rounded
 
     def _directions(self, layer: int, bits: int) -> list[Direction]:

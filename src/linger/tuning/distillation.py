@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""distill: a short training of the quantised model against the float model, without labels, on the device's own integers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from linger.analysis.attributes import evaluating
+from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
+from linger.errors import UsageError
+from linger.progress import progress
+from linger.quantization.core.qtensor import unwrap
+from linger.quantization.core.ranges import Kind, ranges_of
+from linger.quantization.diagnosis.signal_noise import mismatch
+from linger.tuning.grid_steps import grid_steps
+from linger.tuning.held_out import split_data
+from linger.tuning.measure import OutputError, error_db
+from linger.tuning.remedy import Change, Remedy, checked_data, require_pair, undone_on_error
+
+_LOOKS = 20
+"""How often the held-out data are looked at during a training."""
+
+_PATIENCE = 12
+"""Looks without a new best after which it ends."""
+
+_MEAN, _SQUARE = 0.9, 0.99
+"""How much of the running mean of a gradient, and of its square, is kept at each step."""
+
+
+def distill(
+    model: nn.Module,
+    reference: nn.Module,
+    data: object,
+    *,
+    steps: int = 200,
+    learning_rate: float = 0.03,
+    batch_size: int | None = None,
+    seed: int = 0,
+    budget: float | None = None,
+) -> Remedy:
+    """Train a quantised model for a short time towards the outputs of its float model, without labels.
+
+    It runs in evaluation mode, on exactly the integers of the device, with gradients straight through every rounding; ranges
+    and the statistics of batch norms stay, and the ranges of weights are pinned (`chosen_w` in the checkpoint). One batch in
+    four is held out (of a single one, the last quarter). The model ends in the state whose error at the outputs was smallest
+    there, and is as it was if none was smaller than before. An interruption (Ctrl-C) is raised again; the model then has the
+    best state so far.
+
+    Args:
+        model: A quantised and calibrated model; it is changed in place.
+        reference: The float model, a copy taken before `linger.init`.
+        data: Batches of typical inputs; each step takes one, in random order.
+        steps: Most steps; it ends earlier if the held-out error does not fall for long.
+        learning_rate: How far a weight moves in a step at first, in units of its own grid; it falls to 0 along a cosine.
+        batch_size: Put the data into batches of this size first, along their first axis.
+        seed: Decides the order of the batches.
+        budget: Most seconds of CPU time; what was reached by then is kept.
+
+    Returns:
+        The figures, on all of the data, and a row for each parameter that moved.
+
+    Raises:
+        UsageError: The data are empty, not finite or a single input; the model is not quantised or calibrated; the reference is
+            another model; a number is out of range; no output depends on a weight. The model is then as it was.
+    """
+    where = "distill"
+    _check_numbers(where, steps=steps, learning_rate=learning_rate, batch_size=batch_size, budget=budget)
+    require_pair(where, model, reference)
+    batches = checked_data(where, data)
+    learned, held = split_data(where, batches)
+    generator = torch.Generator().manual_seed(seed)
+    if batch_size is not None:
+        learned = _regrouped(where, learned, batch_size, generator)
+    error, held_error, lesson = (OutputError(reference, part) for part in (batches, held, learned))
+    before, state = error(model), {key: value.detach().clone() for key, value in model.state_dict().items()}
+    with undone_on_error(where, model), evaluating(model), _learning(model) as parameters:
+        training = _Training(model, lesson, held_error, parameters)
+        is_interrupted = training.run(where, steps, learning_rate, generator, budget)
+    after = error(model)
+    if training.is_no_better or after >= before:
+        model.load_state_dict(state)
+        after = before
+    if is_interrupted:
+        raise KeyboardInterrupt
+    changes = () if after == before else _changes(parameters, state)
+    return Remedy(where, error_db(before), error_db(after), changes, trials=training.looks)
+
+
+def _check_numbers(
+    where: str, *, steps: int, learning_rate: float, batch_size: int | None, budget: float | None
+) -> None:
+    least = {"steps": steps, "learning_rate": learning_rate, "batch_size": batch_size, "budget": budget}
+    wrong = [f"{name} is {value!r}" for name, value in least.items() if value is not None and not 0 < value < math.inf]
+    if wrong:
+        raise UsageError(f"{where}: {', '.join(wrong)}; a number above 0 is expected.")
+
+
+def _regrouped(where: str, batches: Sequence[Batch], size: int, generator: torch.Generator) -> list[Batch]:
+    """The rows of all batches in random order, in batches of another size."""
+    parts = list(zip(*batches, strict=False))
+    if not all(isinstance(t, Tensor) and t.dim() for part in parts for t in part):
+        raise UsageError(
+            f"{where}: batch_size needs arguments that are tensors. Leave it out; batches are then as given."
+        )
+    joined = [torch.cat(part) for part in parts]
+    if len({len(t) for t in joined}) != 1:
+        raise UsageError(f"{where}: batch_size needs arguments with a common first axis. Leave it out.")
+    order = torch.randperm(len(joined[0]), generator=generator).to(joined[0].device)
+    return [tuple(t[order[i : i + size]] for t in joined) for i in range(0, len(order), size)]
+
+
+@contextmanager
+def _learning(model: nn.Module) -> Iterator[dict[str, tuple[nn.Parameter, Tensor]]]:
+    """The parameters to train with the steps of their grids; gradients are on for them alone, and weights keep their scales."""
+    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        try:
+            for found in ranges_of(model).values():
+                if found.kind is Kind.WEIGHT and found.scale:
+                    found.layer.choose_range(found.name, found.largest)
+            model.requires_grad_(requires_grad=False)
+            trained = grid_steps(model)
+            for parameter, _ in trained.values():
+                parameter.requires_grad_()
+            yield trained
+        finally:
+            for parameter, flag in flags:
+                parameter.requires_grad_(flag)
+
+
+class _Training:
+    """Steps down the error of some batches; the best state is that of others."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        lesson: OutputError,
+        held_error: OutputError,
+        parameters: Mapping[str, tuple[nn.Parameter, Tensor]],
+    ) -> None:
+        self._model, self._lesson, self._held_error = model, lesson, held_error
+        self._parameters = [parameter for parameter, _ in parameters.values()]
+        self._steps = [step for _, step in parameters.values()]
+        self._means = [torch.zeros_like(p) for p in self._parameters]
+        self._squares = [torch.zeros_like(p) for p in self._parameters]
+        self._powers = [_mean_power(tensors) for tensors in zip(*lesson.expected, strict=True)]
+        self.looks, self._since_best = 0, 0
+        self._first = self._best = held_error(model)
+        self._kept = [p.detach().clone() for p in self._parameters]
+
+    @property
+    def is_no_better(self) -> bool:
+        """Whether no state was better than the first."""
+        return self._best >= self._first
+
+    def run(
+        self, where: str, steps: int, learning_rate: float, generator: torch.Generator, budget: float | None
+    ) -> bool:
+        """Train, and leave the best state; returns whether the user interrupted it."""
+        start, every = time.process_time(), max(1, steps // _LOOKS)
+        order: list[int] = []
+        try:
+            for number in progress(range(1, steps + 1), "distilling"):
+                order = order or torch.randperm(len(self._lesson.batches), generator=generator).tolist()
+                rate = learning_rate * 0.5 * (1 + math.cos(math.pi * (number - 1) / steps))
+                self._step(where, order.pop(), number, rate)
+                is_late = budget is not None and time.process_time() - start >= budget
+                if (is_late or number == steps or number % every == 0) and self._look(is_last=is_late):
+                    break
+        except KeyboardInterrupt:
+            return True
+        finally:
+            with torch.no_grad():
+                for parameter, value in zip(self._parameters, self._kept, strict=True):
+                    parameter.copy_(value)
+        return False
+
+    def _look(self, *, is_last: bool) -> bool:
+        """Compare with the best state on the held-out data; returns whether to stop."""
+        error = self._held_error(self._model)
+        self.looks += 1
+        self._since_best += 1
+        if error < self._best:
+            self._best, self._since_best = error, 0
+            self._kept = [p.detach().clone() for p in self._parameters]
+        return is_last or self._since_best >= _PATIENCE
+
+    def _step(self, where: str, batch: int, number: int, rate: float) -> None:
+        loss = self._loss(self._lesson.batches[batch], self._lesson.expected[batch])
+        if not loss.requires_grad:
+            raise UsageError(
+                f"{where}: no output depends on a weight by a gradient. Let the model return what it computes before argmax, "
+                "sort or a comparison."
+            )
+        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        with torch.no_grad():
+            for i, gradient in enumerate(gradients):
+                if gradient is not None:
+                    self._move(i, gradient, number, rate)
+
+    def _move(self, i: int, gradient: Tensor, number: int, rate: float) -> None:
+        """One step along a gradient whose size does not count: mean over root mean square, in units of the grid."""
+        mean, square = self._means[i], self._squares[i]
+        mean.lerp_(gradient, 1 - _MEAN)
+        square.lerp_(gradient.square(), 1 - _SQUARE)
+        size = (square / (1 - _SQUARE**number)).sqrt_().clamp_(min=torch.finfo(square.dtype).tiny)
+        direction = mean / (1 - _MEAN**number) / size
+        self._parameters[i].sub_(direction * (rate * self._steps[i]))
+
+    def _loss(self, batch: Batch, expected: Sequence[Tensor]) -> Tensor:
+        """The mean over the outputs of the squared error, in units of the output's power in the float model."""
+        found = float_tensors(unwrap(run_batch(self._model, fresh(batch))))
+        problem = mismatch(expected, found)
+        if problem is not None:
+            raise UsageError(f"{problem}. The reference must be the float model of the quantised one.")
+        parts = [
+            (f - e).abs().square().mean() / power
+            for f, e, power in zip(found, expected, self._powers, strict=True)
+            if e.numel()
+        ]
+        return torch.stack(parts).mean()
+
+
+def _mean_power(tensors: Sequence[Tensor]) -> float:
+    """The mean square of all numbers; 1 where all are zero."""
+    total = sum(float(t.abs().double().square().sum()) for t in tensors)
+    return total / sum(t.numel() for t in tensors) if total else 1.0
+
+
+def _changes(parameters: Mapping[str, tuple[nn.Parameter, Tensor]], state: Mapping[str, Tensor]) -> tuple[Change, ...]:
+    found = []
+    for name, (parameter, step) in parameters.items():
+        moved = torch.where(step > 0, (parameter.detach() - state[name]).abs() / step, 0.0)
+        if bool(moved.any()):
+            found.append(Change(name, "moved on average, in steps of its grid", None, float(moved.mean())))
+    return tuple(found)
