@@ -194,6 +194,9 @@ class NodeFacts(Protocol):
 
 
 NodeRule = Callable[[NodeFacts], "str | None"]
+Interval = tuple[float, float]
+UsedRule = Callable[[Mapping[str, Any], Sequence[Interval]], Interval]
+"""From an op's settings, and the smallest and largest number of each constant operand, to the interval that it looks at."""
 TorchFunction = Callable[..., Any]
 
 
@@ -241,6 +244,8 @@ class _Properties:
     """False for Dequant alone."""
     is_scale_free: bool = False
     """The body compares and moves numbers without looking at the scale, so it works on real values too."""
+    picks: bool = False
+    """Every number of the result is one of an operand's, limited or not, so that limits behind the op hold before it too."""
     normalises: bool = False
     """It divides its input by a deviation measured in it, and takes a weight and a bias, or neither."""
 
@@ -304,6 +309,7 @@ class Op(_Properties):
     refusal: NodeRule | None = None
     real_function: TorchFunction | None = None
     exact_result: TorchFunction | None = None
+    used_rule: UsedRule | None = None
     platform: str | None = None
     variants: dict[str, Op] = field(default_factory=dict)
     """Ops of the same name with the arithmetic of another chip, by the attribute `platform` of their nodes."""
@@ -407,6 +413,12 @@ class Op(_Properties):
         """Declare the exact real result that one rounding turns into the integers: also of torch, operands, their `bits`."""
         self.exact_result = function
         return function
+
+    def used(self, rule: UsedRule) -> UsedRule:
+        """Declare the interval of the input beyond whose ends the result does not change, nor its gradient."""
+        for each in (self, *self.variants.values()):
+            each.used_rule = rule
+        return rule
 
     def layer(self, *names: str) -> Callable[[Binding], Binding]:
         """Declare how a torch module's settings become this op's attributes."""

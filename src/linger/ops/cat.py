@@ -11,7 +11,15 @@ from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("iqCat", newer=(Newer("QCat"),), limit=max, float_op="Concat", chip_limits=("join",), state_name="iqcat")
+@op(
+    "iqCat",
+    newer=(Newer("QCat"),),
+    limit=max,
+    float_op="Concat",
+    chip_limits=("join",),
+    picks=True,
+    state_name="iqcat",
+)
 def iq_cat(
     k: Kernel[T],
     *xs: T,

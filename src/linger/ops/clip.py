@@ -8,14 +8,14 @@ scale from ½ up; at a coarser scale it is rounded half up.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from linger.dialect import Draw, Refusal, Sample, op
+from linger.dialect import Draw, Interval, Refusal, Sample, op
 from linger.numeric.kernel import Kernel, T
 
 
-@op("Clip", standard_name="Clip", output_bits=None, float_op="Clip", chip_limits=("clip",))
+@op("Clip", standard_name="Clip", output_bits=None, float_op="Clip", chip_limits=("clip",), picks=True)
 def clip(k: Kernel[T], x: T, low: T, high: T) -> T:
     """Y = min(max(q, low), high)."""
     return k.clamp(x, low, high)
@@ -39,6 +39,12 @@ def thresholds(*, low: float, high: float, scale: float, bits: int) -> tuple[int
         return max(smallest, min(largest, math.floor(limited + 0.5)))
 
     return nearest(low), nearest(high)
+
+
+@clip.used
+def used(settings: Mapping[str, Any], constants: Sequence[Interval]) -> Interval:
+    """What lies between the limits."""
+    return settings["low"], settings["high"]
 
 
 @clip.function("torch.nn.functional.relu6")

@@ -8,10 +8,10 @@ output's steps, as integers would be, ⌊(2·t + 6)/12⌋.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Interval, Refusal, Sample, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
@@ -26,6 +26,12 @@ def iq_hardsigmoid(
     ramp = blocks.ramp(k, k.wide(x), source)
     whole = blocks.round_sixth(k, k.mul(ramp, k.div(k.scalar(scale_o), source)))
     return k.store(blocks.saturate(k, whole, o_bits), o_bits)
+
+
+@iq_hardsigmoid.used
+def used(settings: Mapping[str, Any], constants: Sequence[Interval]) -> Interval:
+    """The ramp."""
+    return -3.0, 3.0
 
 
 @iq_hardsigmoid.real

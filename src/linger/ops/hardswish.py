@@ -8,10 +8,10 @@ rational: it is rounded once, half up, to the output's steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Interval, Refusal, Sample, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
@@ -26,6 +26,12 @@ def iq_hardswish(
     product = k.mul(wide, blocks.ramp(k, wide, source))
     whole = blocks.round_sixth(k, k.mul(product, k.div(k.scalar(scale_o), k.mul(source, source))))
     return k.store(blocks.saturate(k, whole, o_bits), o_bits)
+
+
+@iq_hardswish.used
+def used(settings: Mapping[str, Any], constants: Sequence[Interval]) -> Interval:
+    """Below −3 everything becomes zero."""
+    return -3.0, math.inf
 
 
 @iq_hardswish.real

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Interval, Refusal, Sample, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("iqMax", limit=min, state_name="iqmax")
+@op("iqMax", limit=min, picks=True, state_name="iqmax")
 def iq_max(
     k: Kernel[T],
     x: T,
@@ -28,6 +29,12 @@ def iq_max(
     left = blocks.rescale(k, k.wide(x), source=k.scalar(scale_x), target=target)
     right = blocks.rescale(k, k.wide(y), source=k.scalar(scale_y), target=target)
     return k.store(blocks.saturate(k, k.where_less(left, right, right, left), o_bits), o_bits)
+
+
+@iq_max.used
+def used(settings: Mapping[str, Any], constants: Sequence[Interval]) -> Interval:
+    """A constant operand limits the other one from below."""
+    return max((low for low, _ in constants), default=-math.inf), math.inf
 
 
 @iq_max.exact

@@ -19,6 +19,7 @@ from linger.numeric.kernel import Ints, Kernel, T
     window_axes=2,
     float_op="MaxPool",
     chip_limits=("pool",),
+    picks=True,
 )
 def maxpool(
     k: Kernel[T],

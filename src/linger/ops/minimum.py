@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.dialect import PLATFORM_QUANT, Draw, Interval, Refusal, Sample, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("iqMin", limit=min, state_name="iqmin", has_own_counter=True)
+@op("iqMin", limit=min, picks=True, state_name="iqmin", has_own_counter=True)
 def iq_min(
     k: Kernel[T],
     x: T,
@@ -28,6 +29,12 @@ def iq_min(
     left = blocks.rescale(k, k.wide(x), source=k.scalar(scale_x), target=target)
     right = blocks.rescale(k, k.wide(y), source=k.scalar(scale_y), target=target)
     return k.store(blocks.saturate(k, k.where_less(left, right, left, right), o_bits), o_bits)
+
+
+@iq_min.used
+def used(settings: Mapping[str, Any], constants: Sequence[Interval]) -> Interval:
+    """A constant operand limits the other one from above."""
+    return -math.inf, min((high for _, high in constants), default=math.inf)
 
 
 @iq_min.exact

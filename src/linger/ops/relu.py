@@ -3,17 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from linger.dialect import Draw, Sample, op
+from linger.dialect import Draw, Interval, Sample, op
 from linger.numeric.kernel import Kernel, T
 
 
-@op("Relu", standard_name="Relu", is_scale_free=True, output_bits=None, float_op="Relu")
+@op("Relu", standard_name="Relu", is_scale_free=True, output_bits=None, float_op="Relu", picks=True)
 def relu(k: Kernel[T], x: T) -> T:
     """Y = max(q, 0)."""
     return k.relu(x)
+
+
+@relu.used
+def used(settings: Mapping[str, Any], constants: Sequence[Interval]) -> Interval:
+    """Positive numbers."""
+    return 0.0, math.inf
 
 
 @relu.function("torch.relu", "torch.relu_", "torch.Tensor.relu", "torch.Tensor.relu_")

@@ -170,6 +170,16 @@ def largest_magnitude(x: Tensor, *, is_relu: bool = False) -> Scale:
     return torch.maximum(-low, high).double()
 
 
+def ends_of(x: Tensor, *, is_relu: bool = False) -> tuple[Scale, Scale]:
+    """The smallest and the largest number of a tensor that is not empty, left where it is; with ReLU from zero on."""
+    x = x.detach()
+    if is_relu:
+        high = x.max()
+        return (0.0, float(high)) if x.is_cpu else (torch.zeros_like(high).double(), high.double())
+    low, high = torch.aminmax(x)
+    return (float(low), float(high)) if x.is_cpu else (low.double(), high.double())
+
+
 def max_abs(x: Tensor, *, is_relu: bool = False) -> float:
     """Largest magnitude (of the positive part only, where ReLU follows); 0 for an empty tensor."""
     if x.numel() == 0:

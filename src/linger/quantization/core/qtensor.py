@@ -11,8 +11,9 @@ its own place on to its content.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, SupportsIndex, TypeGuard
+from typing import Any, NamedTuple, Protocol, SupportsIndex, TypeGuard
 
 import torch
 from torch import Tensor
@@ -106,6 +107,29 @@ def follow(wrapper: Tensor, content: Tensor) -> None:
             _Rewrapped.apply(wrapper, content)
 
 
+# where numbers come from
+class Origin(NamedTuple):
+    """A range that numbers of a tensor were rounded to, and the limits that they have passed since."""
+
+    range_: UsedBy
+    low: float = -math.inf
+    high: float = math.inf
+
+    def limited(self, low: float, high: float) -> Origin:
+        """The same numbers behind a function that limits them."""
+        return Origin(self.range_, *(min(max(end, self.low), self.high) for end in (low, high)))
+
+
+class UsedBy(Protocol):
+    """A range that is told which of its numbers matter (`linger.quantization.core.statistics.RangeUse`)."""
+
+    def use(self, low: float, high: float) -> None:
+        """Somebody looks at the numbers between these two; what lies beyond counts as the nearer one."""
+
+    def settle(self, *, is_complete: bool) -> None:
+        """Every user of a pass is known."""
+
+
 # the tensor
 class QTensor(Tensor):
     """Real values that are multiples of 1/scale, with their scale and width.
@@ -120,6 +144,10 @@ class QTensor(Tensor):
     runtime: Runtime
     is_nonnegative: bool
     own_bits: int
+    origins: tuple[Origin, ...] = ()
+    """In passes that observe ranges, those that the numbers come from, as long as nothing has used all of them."""
+    is_constant: bool = False
+    """Whether it is a parameter or a buffer."""
     _real: Tensor | None
     _make: Callable[[], Tensor] | None
     _writes: list[int]
@@ -178,7 +206,26 @@ class QTensor(Tensor):
 
     @property
     def content(self) -> Tensor:
-        """Real values in a simulation, integers in an export.
+        """`moved_content`, all of which is used from now on."""
+        if self.origins:
+            self.use()
+        return self.moved_content
+
+    def use(self, low: float = -math.inf, high: float = math.inf) -> None:
+        """Tell the ranges that the numbers come from which of them matter: all, or those between two ends."""
+        for origin in self.origins:
+            ends = origin.limited(low, high)
+            ends.range_.use(ends.low, ends.high)
+            if not self.runtime.frames:  # a tensor that was kept is used after its pass
+                ends.range_.settle(is_complete=True)
+        if (low, high) == (-math.inf, math.inf):
+            self.origins = ()
+
+    @property
+    def moved_content(self) -> Tensor:
+        """Real values in a simulation, integers in an export, for functions that move or limit them.
+
+        What they return has the same `origins`, so that its users decide which numbers matter.
 
         Raises:
             UnsupportedError: A view of this tensor, or the tensor it is a view of, was changed in place since.
@@ -208,7 +255,7 @@ class QTensor(Tensor):
         self._make = make
         self._writes, self._writes_known = [0, _version(self._content)], 0
         if has_place(self):
-            made = self.content
+            made = self.moved_content
             if not self.is_integer:
                 follow(self, made)
             self._announce()
@@ -275,6 +322,8 @@ class QTensor(Tensor):
         assert self.scale is not None  # callers handle overwritten tensors first
         made = QTensor(content, self.scale, self.bits, self.runtime, is_nonnegative=self.is_nonnegative)
         made.own_bits = self.own_bits
+        if self.origins:
+            made.origins = self.origins
         if _share_memory(content, self._content):
             made._writes, made._writes_known = self._writes, self._writes_known
         return made
@@ -284,14 +333,16 @@ class QTensor(Tensor):
         if other is self:
             return self
         self._real = self._make = None
-        if not (isinstance(other, QTensor) and other.content is self._content):  # else the memory itself was written
+        content = other.moved_content if isinstance(other, QTensor) else other
+        if not (isinstance(other, QTensor) and content is self._content):  # else the memory itself was written
             self._writes[0] += 1
-            self._writes, self._writes_known = [0, _version(other.content if isinstance(other, QTensor) else other)], 0
+            self._writes, self._writes_known = [0, _version(content)], 0
+        self._content = content
         if isinstance(other, QTensor):
-            self._content, self.scale, self.bits = other.content, other.scale, other.bits
+            self.scale, self.bits, self.origins = other.scale, other.bits, other.origins
             self.is_nonnegative, self.own_bits = other.is_nonnegative, other.own_bits
         else:
-            self._content, self.scale, self.is_nonnegative = other, None, False
+            self.scale, self.is_nonnegative, self.origins = None, False, ()
         if torch.is_grad_enabled():  # else the gradient stays what it was, as with any tensor of torch
             follow(self, self._content)
         self._announce()

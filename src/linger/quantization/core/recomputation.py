@@ -159,7 +159,9 @@ def _other_input(what: str) -> UnsupportedError:
 def _described(args: Any) -> list[tuple[tuple[int, ...], Tensor]]:
     """Shape and sum of every tensor."""
     with torch.no_grad():
-        contents = [x.content if isinstance(x, QTensor) else x for x in tree_leaves(args) if isinstance(x, Tensor)]
+        contents = [
+            x.moved_content if isinstance(x, QTensor) else x for x in tree_leaves(args) if isinstance(x, Tensor)
+        ]
         return [(tuple(x.shape), x.sum(dtype=None if x.is_complex() else torch.float64)) for x in contents]
 
 

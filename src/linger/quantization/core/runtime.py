@@ -19,13 +19,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch._C._dynamo import eval_frame
 from torch.compiler import is_exporting
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.constraint.marks import QUANTIZATION, Widths
 from linger.dialect import Op
@@ -153,6 +153,13 @@ class Scaled(Protocol):
         """Whether a range was never seen."""
 
 
+class UsedRange(Protocol):
+    """A range whose users are watched (`linger.quantization.core.statistics.RangeUse`)."""
+
+    def settle(self, *, is_complete: bool) -> None:
+        """The pass has ended; an incomplete one does not show every user."""
+
+
 Operands = Sequence[Tensor | Frozen]
 """What an op was computed from; a layer's parameters are one `Frozen`."""
 
@@ -170,6 +177,7 @@ class _Pass(threading.local):
         self.frames: list[Frame] = []
         self.records: list[OpRecord] = []
         self.names: Counter[str] = Counter()
+        self.watched: list[UsedRange] = []
         self.watch: AbstractContextManager[Any] | None = None
         self.sees_all = False
         self.edge: AbstractContextManager[Any] | None = None
@@ -268,6 +276,7 @@ class Runtime:
             calibration.passes += 1
         current.records, current.state_memory = [], None
         current.names.clear()
+        current.watched.clear()
         current.derived.clear()
         if self.make_edge is not None:
             current.edge = self.make_edge(self)
@@ -314,7 +323,15 @@ class Runtime:
         """Forget a pass that did not end."""
         while self._pass.frames:
             self._pop()
+        self.settle_ranges(is_complete=False)
         self._stop_modes()
+
+    def settle_ranges(self, *, is_complete: bool) -> None:
+        """Tell the watched ranges that the pass has ended."""
+        watched, self._pass.watched = self._pass.watched, []
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - the arithmetic of ranges is no function of the model
+            for each in watched:
+                each.settle(is_complete=is_complete)
 
     @property
     def is_watching(self) -> bool:
@@ -501,10 +518,19 @@ class Scope:
         runtime = self.runtime
         if is_in_backward():
             runtime.recomputation.leave(module)
+        if len(runtime.frames) == 1 and runtime.current.watched:
+            self._use_results(output)
         frame = runtime.leave(module)
         if frame is not None:
             resume(frame.compiler)
         return tree_map(self._real, output) if is_exporting() and not runtime.frames else None
+
+    def _use_results(self, output: Any) -> None:
+        """Every number of a model's results counts. After an exception there are none, and some users were not reached."""
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, Tensor) and getattr(leaf, "runtime", None) is self.runtime:
+                cast(Any, leaf).use()
+        self.runtime.settle_ranges(is_complete=output is not None)
 
     def _real(self, leaf: object) -> object:
         if isinstance(leaf, Tensor) and getattr(leaf, "runtime", None) is self.runtime:

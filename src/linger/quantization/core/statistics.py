@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -13,19 +14,19 @@ from torch import Tensor, nn
 from torch.compiler import is_exporting
 
 from linger.constraint.marks import Widths
-from linger.dialect import Op, find_op
+from linger.dialect import Interval, Op, find_op
 from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, as_float32, limits
 from linger.numeric.torch.exact import run_product
 from linger.numeric.torch.kernel import TorchKernel, carrier
-from linger.numeric.torch.quantize import fake_quantize, largest_magnitude, max_abs, round_weight
-from linger.numeric.torch.scale import Scale, may_saturate, scale_for_range, smallest
+from linger.numeric.torch.quantize import ends_of, fake_quantize, largest_magnitude, max_abs, round_weight
+from linger.numeric.torch.scale import Scale, largest_of, may_saturate, scale_for_range, smallest
 from linger.ops.fast.twin import product_twin
-from linger.quantization.core.calibrate import CALIBRATION
+from linger.quantization.core.calibrate import CALIBRATION, Calibration
 from linger.quantization.core.compute import compute
 from linger.quantization.core.frozen import Frozen, Ready, round_output
-from linger.quantization.core.qtensor import QTensor, to_carrier
-from linger.quantization.core.runtime import RUN_FIRST, OpCall, Runtime
+from linger.quantization.core.qtensor import Origin, QTensor, to_carrier
+from linger.quantization.core.runtime import RUN_FIRST, OpCall, Runtime, is_in_backward
 
 NOMINAL = 1.0
 """The scale of a tensor in real numbers whose range was not looked at: nothing is rounded to it."""
@@ -38,6 +39,93 @@ _find_op = cache(find_op)
 
 MOMENTUM = 0.1
 """Weight of the newest batch in a running range during training."""
+
+
+EVERYTHING = (-math.inf, math.inf)
+"""The interval of a tensor all of whose numbers are used."""
+
+
+class RangeUse:
+    """Which numbers of a range its users look at; the others may saturate.
+
+    The users run after the range is observed, so they are known when a pass has ended. Then the range is brought down to
+    what is used. It is never narrower than any pass has asked for.
+
+    Attributes:
+        known: The interval used in all passes so far; None before the first.
+        applied: The interval that the last pass observed by.
+        last: The ends of the tensor that was observed last, and the range before it.
+    """
+
+    def __init__(self, layer: QuantizedBase, name: str) -> None:
+        self.layer, self.name = layer, name
+        self.known: Interval | None = None
+        self.applied: Interval = EVERYTHING
+        self.last: tuple[Scale, Scale, Scale] | None = None
+        self._found: Interval | None = None
+        self._seen: list[tuple[Scale, Scale]] = []
+        self._before: Scale = 0.0
+        self._block: weakref.ref[Calibration] | None = None
+        self._held: Interval = EVERYTHING  # what the range holds now
+        self._is_settled = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy of a model has no pass in progress."""
+        return self.__dict__ | {"last": None, "_found": None, "_seen": [], "_block": None}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether users can still change the range: not once everything is used, nor when a checkpoint runs again."""
+        return self.known != EVERYTHING and not is_in_backward()
+
+    def apply(self) -> Interval:
+        """The interval to observe by: that of the first run where a checkpoint runs again."""
+        if not is_in_backward():
+            self.applied = self._held = self.known or EVERYTHING
+        return self.applied
+
+    def watch(self) -> None:
+        """Wait for the users of the tensor that was observed last, with those before it of this pass or calibration."""
+        if self.last is None:
+            return
+        (low, high, before), self.last = self.last, None
+        block = CALIBRATION.get()
+        is_same = (None if self._block is None else self._block()) is block
+        if self._seen and is_same and block is not None:
+            old_low, old_high = self._seen[0]
+            self._seen = [(smallest([low, old_low]), largest_of([high, old_high]))]
+            return
+        if self._is_settled or not is_same:
+            self._seen, self._is_settled = [], False
+            self._block = None if block is None else weakref.ref(block)
+        if not self._seen:
+            self._before = before
+        self._seen.append((low, high))
+
+    def use(self, low: float, high: float) -> None:
+        """Somebody looks at the numbers between these two; zero always counts."""
+        found = self._found or (0.0, 0.0)
+        self._found = min(found[0], low), max(found[1], high)
+
+    def settle(self, *, is_complete: bool) -> None:
+        """Bring the range down to what was used; the users of an incomplete pass are forgotten."""
+        found, self._found, self._is_settled = self._found, None, True
+        if found is None or not is_complete:
+            return
+        if self.known is not None:
+            found = min(found[0], self.known[0]), max(found[1], self.known[1])
+        self.known = found
+        if found != self._held:
+            self._held = found
+            self.layer.observe_again(self.name, self._before, self._seen, found, is_calibrating=self._block is not None)
+
+
+def _within(low: Scale, high: Scale, interval: Interval) -> Scale:
+    """The largest magnitude of numbers from `low` to `high` once they are limited to an interval around zero."""
+    if not isinstance(high, Tensor):
+        return max(min(high, interval[1]), -max(low, interval[0]), 0.0)
+    limited = torch.maximum(high.clamp(max=interval[1]), -low.clamp(min=interval[0])).clamp(min=0.0)
+    return limited.masked_fill(~(high.isfinite() & low.isfinite()), math.nan)
 
 
 class QuantizedBase(nn.Module):
@@ -60,6 +148,7 @@ class QuantizedBase(nn.Module):
         super().__init__()
         self._known: dict[str, tuple[int, float]] = {}
         self.bits_of: dict[str, int] = {}  # the width that each range was last used for
+        self._uses: dict[str, RangeUse] = {}
         with torch.inference_mode(mode=False):  # a layer made in an inference pass can be trained later
             for name in names:
                 self.register_buffer(f"running_{name}", torch.zeros(1, device=device))
@@ -143,45 +232,92 @@ class QuantizedBase(nn.Module):
 
         Calibration keeps the largest value; training an exponential mean that starts at the first batch.
         """
+        use = self._uses.get(name) or self._uses.setdefault(name, RangeUse(self, name))
+        interval = use.apply()
+        is_limited = interval != EVERYTHING and not (is_relu and interval[1] == math.inf)
+        if (is_limited or use.known is None) and x.numel():
+            return self._observe_used(use, x, where, interval, is_relu=is_relu)
         found = largest_magnitude(x, is_relu=is_relu)
         seen = over_all_processes(found if self.is_observing else float(found), x)
         if isinstance(seen, Tensor) or x.numel() or not math.isfinite(seen):
             self.widen(name, seen, where)
         return seen
 
-    def _widen_there(self, name: str, seen: Tensor) -> None:
-        """`widen` without a look at any number. NaN and infinity stay in the range, where an evaluation finds them."""
-        running = self._buffers[f"running_{name}"]
-        assert running is not None
-        if running.device != seen.device:  # the model was moved since, or runs on several devices
-            self.to(seen.device)
-            running = self._buffers[f"running_{name}"]
-            assert running is not None
-        before, kept = running.double().squeeze(0), seen.clamp(max=self.largest_range(name))
-        kept = kept.masked_fill(~seen.isfinite(), math.nan)
-        after = (
-            torch.maximum(before, kept) if CALIBRATION.get() is not None else (1 - MOMENTUM) * before + MOMENTUM * kept
-        )
-        after = torch.where(before <= _ZEROS, kept, after).float()
-        self.write(f"running_{name}", after.masked_fill(after == 0.0, _ZEROS))
+    def _observe_used(self, use: RangeUse, x: Tensor, where: str, interval: Interval, *, is_relu: bool) -> Scale:
+        """`observe` by the numbers within an interval; remembers the ends, as the users of this pass come later."""
+        low, high = ends_of(x, is_relu=is_relu)
+        low, high = -over_all_processes(-low, x), over_all_processes(high, x)
+        before = self.value(f"running_{use.name}")
+        own = _within(low, high, EVERYTHING)
+        is_finite = isinstance(own, Tensor) or (math.isfinite(low) and math.isfinite(high))
+        self.widen(use.name, _within(low, high, interval) if is_finite else math.nan, where)
+        if not is_in_backward():
+            use.last = low, high, before.clone() if isinstance(before, Tensor) else before
+        return own
+
+    def observe_again(
+        self,
+        name: str,
+        before: Scale,
+        seen: Sequence[tuple[Scale, Scale]],
+        interval: Interval,
+        *,
+        is_calibrating: bool,
+    ) -> None:
+        """Set a range to what it would be, had the tensors since `before` been observed by this interval."""
+        for low, high in seen:
+            before = self._widened(name, before, _within(low, high, interval), is_calibrating=is_calibrating)
+        if seen:
+            self.write(f"running_{name}", before)
+
+    def used_interval(self, name: str) -> Interval:
+        """The lowest and highest number of a range that its users look at, as far as is known; what lies beyond may saturate."""
+        use = self._uses.get(name)
+        return EVERYTHING if use is None or use.known is None else use.known
+
+    def origins(self, name: str, runtime: Runtime) -> tuple[Origin, ...]:
+        """The origin of a tensor that was just rounded to an observed range; none where its users need not be watched."""
+        use = self._uses.get(name)
+        if use is None or not use.is_open:
+            return ()
+        use.watch()
+        runtime.current.watched.append(use)
+        return (Origin(use),)
 
     def widen(self, name: str, seen: Scale, where: str) -> None:
-        """Let the largest magnitude of a tensor widen the range `name`."""
+        """Let the largest magnitude of a tensor widen the range `name`.
+
+        What is on a device is not looked at: NaN and infinity stay in the range, where an evaluation finds them.
+        """
+        key = f"running_{name}"
+        if not isinstance(seen, Tensor):
+            if not math.isfinite(seen):
+                raise UsageError(_not_finite(where))
+            before: Scale = self.read(key)
+        else:
+            running = self._buffers[key]
+            assert running is not None
+            if running.device != seen.device:  # the model was moved since, or runs on several devices
+                self.to(seen.device)
+            before = self.get_buffer(key).double().squeeze(0)
+        self.write(key, self._widened(name, before, seen, is_calibrating=CALIBRATION.get() is not None))
+
+    def _widened(self, name: str, before: Scale, seen: Scale, *, is_calibrating: bool) -> Scale:
+        """A range with one more tensor: the largest magnitude of all in calibration, else a running mean."""
         if isinstance(seen, Tensor):
-            self._widen_there(name, seen)
-            return
-        if not math.isfinite(seen):
-            raise UsageError(_not_finite(where))
-        before = self.read(f"running_{name}")
+            kept = seen.clamp(max=self.largest_range(name)).masked_fill(~seen.isfinite(), math.nan)
+            after = torch.maximum(before, kept) if is_calibrating else (1 - MOMENTUM) * before + MOMENTUM * kept
+            after = torch.where(before <= _ZEROS, kept, after).float()
+            return after.masked_fill(after == 0.0, _ZEROS)
         kept = min(seen, self.largest_range(name))
         if before <= _ZEROS:  # nothing but zeros so far: the first real batch sets the range
             after = kept
-        elif CALIBRATION.get() is not None:
+        elif is_calibrating:
             after = max(before, kept)
         else:
             after = (1 - MOMENTUM) * before + MOMENTUM * kept
         # rounded to float32 as the buffer is, so that both give the same scale
-        self.write(f"running_{name}", as_float32(after) or _ZEROS)
+        return as_float32(after) or _ZEROS
 
     def scale_of(self, name: str, bits: int, where: str, *, at_most: Scale = math.inf) -> Scale:
         """The scale of a range, not above `at_most`.
@@ -206,10 +342,6 @@ class QuantizedBase(nn.Module):
         if call.runtime.is_real and not self.is_observing:
             return NOMINAL
         return self.scale_of(name, bits, call.name, at_most=at_most)
-
-    def used_interval(self, name: str) -> tuple[float, float]:  # noqa: ARG002 - for those that override it
-        """The part of a range that its consumers tell apart: what lies beyond is the same to them as its ends."""
-        return -math.inf, math.inf
 
     # a range that was chosen for weights, whatever their largest magnitude is
     def chosen_range(self, name: str) -> float | None:
@@ -263,6 +395,8 @@ class QuantizedBase(nn.Module):
         else:
             values = call.op.body(TorchKernel(device=x.device), x, **call.op.complete(attributes)) / scale
         result = QTensor(values, scale, bits, runtime)
+        if seen is not None:
+            result.origins = self.origins(key, runtime)
         call.record(result, [x], attributes)
         return result
 
@@ -327,7 +461,9 @@ class QuantizedBase(nn.Module):
             to_carrier(y, bits), scale_o, bits, is_relu=is_fused, can_saturate=can_saturate, is_owned=True
         )
         call.note(macs=_macs(call.op, q, y, taps))
-        return QTensor(values, scale_o, bits, call.runtime, is_nonnegative=is_fused)
+        result = QTensor(values, scale_o, bits, call.runtime, is_nonnegative=is_fused)
+        result.origins = self.origins("o", call.runtime)
+        return result
 
     def observe_output(
         self, call: OpCall, y: Tensor, bits: int, *, at_most: Scale = math.inf, is_relu: bool = False
@@ -335,7 +471,10 @@ class QuantizedBase(nn.Module):
         """The result of an op in real numbers; its range is observed where the pass changes ranges."""
         if self.is_observing:
             self.observe("o", y, call.name, is_relu=is_relu)
-        return QTensor(to_carrier(y, bits), self.scale_in(call, "o", bits, at_most=at_most), bits, call.runtime)
+        result = QTensor(to_carrier(y, bits), self.scale_in(call, "o", bits, at_most=at_most), bits, call.runtime)
+        if self.is_observing:
+            result.origins = self.origins("o", call.runtime)
+        return result
 
     def deploy_product(
         self,

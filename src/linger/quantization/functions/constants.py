@@ -92,7 +92,9 @@ def as_constant(value: Tensor, runtime: Runtime) -> QTensor | None:
     with kept():
         runtime.last_pass[name] = (scale, (rounded.detach() * scale).to(integer_type(CONSTANT_BITS)))
     rounded = base.float() if runtime.is_real else rounded
-    return QTensor(_expanded(rounded, value), scale, CONSTANT_BITS, runtime)
+    result = QTensor(_expanded(rounded, value), scale, CONSTANT_BITS, runtime)
+    result.is_constant = True
+    return result
 
 
 def _recalled(name: str, runtime: Runtime) -> tuple[Tensor, Scale]:

@@ -142,7 +142,7 @@ def _moved(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> objec
 
 def _transposed(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> object:
     del rest, kwargs
-    return x.like(func(x.content))
+    return x.like(func(x.moved_content))
 
 
 def _dropped(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> object:
@@ -177,7 +177,11 @@ def _already_done(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwa
     runtime.note(OpRecord(runtime.path, RELU, is_integer=True))
     # out of place the result is a tensor of its own
     is_same = _is_in_place(func, args, kwargs)
-    return x if is_same else QTensor(x.content, x.scale, x.bits, runtime, is_nonnegative=True)
+    if is_same:
+        return x
+    result = QTensor(x.moved_content, x.scale, x.bits, runtime, is_nonnegative=True)
+    result.origins = x.origins
+    return result
 
 
 @cache
@@ -318,14 +322,14 @@ def _run_norm(op: Op, binding: Binding, args: Args, kwargs: Kwargs, settings: Ma
 
 def _written_over(x: QTensor, result: QTensor, name: str) -> QTensor:
     """The tensor of a call in place, which has become the result."""
-    _refuse_growth(x, result.content.shape, name)
+    _refuse_growth(x, result.shape, name)
     return x.overwrite(result)
 
 
 def _refuse_growth(x: QTensor, shape: torch.Size, name: str) -> None:
-    if shape != x.content.shape:
+    if shape != x.shape:
         raise UsageError(
-            f"{x.runtime.path or 'model'}: {name} in place would change the shape {tuple(x.content.shape)} "
+            f"{x.runtime.path or 'model'}: {name} in place would change the shape {tuple(x.shape)} "
             f"to {tuple(shape)}. Write x = x + y instead of x += y."
         )
 
@@ -397,7 +401,7 @@ def _answer(func: TorchFunction, name: str, args: Args, kwargs: Kwargs) -> objec
         if name == "__set__":
             raise _cannot_write(runtime_among(args), "assigning to .data")
         return args[0].dequantize().detach()  # .data itself hides later writes from torch
-    seen = unwrap_indices if name in _CONTENT_QUERIES or attribute in _CONTENT_ATTRIBUTES else unwrap
+    seen = _contents if name in _CONTENT_QUERIES or attribute in _CONTENT_ATTRIBUTES else unwrap
     answer = func(*seen(args), **unwrap(kwargs))
     if attribute == "requires_grad" or name == "requires_grad_":
         return _gradient_answer(args[0], answer, is_set=name in ("requires_grad_", "__set__"))
@@ -407,10 +411,16 @@ def _answer(func: TorchFunction, name: str, args: Args, kwargs: Kwargs) -> objec
     return answer
 
 
+def _contents(args: Args) -> Args:
+    """Arguments of a question to which the numbers themselves are no answer."""
+    result: Args = tree_map(lambda a: a.moved_content if isinstance(a, QTensor) else a, args)
+    return result
+
+
 def _gradient_answer(x: QTensor, answer: object, *, is_set: bool) -> object:
     """Whether a tensor requires a gradient; after it was set, the wrapper follows its content."""
     if is_set:
-        follow(x, x.content)
+        follow(x, x.moved_content)
         return x
     return answer or (has_place(x) and not x.is_integer)
 

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 from torch.compiler import is_exporting
 
-from linger.dialect import Op, find_op
+from linger.dialect import Interval, Op, find_op
 from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.quantize import fake_quantize
 from linger.numeric.torch.scale import Scale, limit_of, may_saturate
 from linger.ops.fast.twin import ExactTwin, RealTwin, functional_twin
 from linger.quantization.core.compute import Operand, Real, compute, simulate
-from linger.quantization.core.qtensor import QTensor, to_carrier
+from linger.quantization.core.qtensor import Origin, QTensor, to_carrier
 from linger.quantization.core.runtime import OpCall, Runtime
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.statistics import EVERYTHING, QuantizedBase
 from linger.quantization.functions.constants import as_constant, quantize_parameter
 from linger.quantization.functions.functional_layer import (
     SUBTRACTION,
@@ -78,7 +78,45 @@ def run_functional(
     last operand where it is a float tensor that learns. `real` is what torch's own function gives, for a pass in real numbers.
     """
     op = op.for_platform(runtime.target)
-    real = real if runtime.is_real else None
+    settled: dict[str, Any] = {"layer": layer, "is_in_place": is_in_place, "parameter": parameter}
+    settled["real"] = real if runtime.is_real else None
+    watched = [(o, o.origins) for o in operands if o.origins]
+    if not watched or not (op.picks or op.used_rule):
+        return _run(op, operands, settings, runtime, **settled)
+    passed = _used_origins(op, operands, settings)
+    for operand, _ in watched:
+        operand.origins = ()  # what the op reads is accounted for
+    try:
+        result = _run(op, operands, settings, runtime, **settled)
+    finally:
+        for operand, origins in watched:
+            operand.origins = origins
+    result.origins += passed
+    return result
+
+
+def _used_origins(op: Op, operands: Sequence[QTensor], settings: Mapping[str, Any]) -> tuple[Origin, ...]:
+    """The origins of a result that picks its operands' numbers; the operands of any other op are used here."""
+    ends = [tuple(torch.stack(torch.aminmax(o.content.detach())).tolist()) for o in operands if o.is_constant]
+    low, high = EVERYTHING if op.used_rule is None else op.used_rule(settings, cast("list[Interval]", ends))
+    if op.picks and not settings.get("value"):  # a border of another number than zero must fit, too
+        return tuple(origin.limited(low, high) for o in operands for origin in o.origins)
+    for operand in operands:
+        operand.use(*(EVERYTHING if op.picks else (low, high)))
+    return ()
+
+
+def _run(
+    op: Op,
+    operands: Sequence[QTensor],
+    settings: Mapping[str, Any],
+    runtime: Runtime,
+    *,
+    layer: QuantizedBase | None,
+    is_in_place: bool,
+    parameter: Tensor | None,
+    real: Real | None,
+) -> QTensor:
     if op.limit is None and op.output_scale is None:
         return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place, real=real)
     if op.last_axis is not None and settings[op.last_axis] != _LAST:
@@ -92,11 +130,14 @@ def run_functional(
     output = _observe_output(call, operands, settings, layer, bits, fast, real)
     attributes = dict(settings) | _format_attributes(op, operands, output.scale, output.bits)
     if fast is None:
-        return compute(call, operands, attributes, output.scale, output.bits, output.given)
-    values = _fast_values(op, fast, operands, op.complete(attributes), output)
-    call.note(reason=loss_of(layer), macs=_macs(op, operands, values))
-    result = QTensor(values, output.scale, output.bits, runtime)
-    call.record(result, operands, attributes)
+        result = compute(call, operands, attributes, output.scale, output.bits, output.given)
+    else:
+        values = _fast_values(op, fast, operands, op.complete(attributes), output)
+        call.note(reason=loss_of(layer), macs=_macs(op, operands, values))
+        result = QTensor(values, output.scale, output.bits, runtime)
+        call.record(result, operands, attributes)
+    if output.seen is not None:
+        result.origins = layer.origins("o", runtime)
     return result
 
 
@@ -283,14 +324,14 @@ def constants_of(op: Op, settings: Mapping[str, Any], x: QTensor) -> Sequence[An
     """The integers that a layer keeps beside its input; of the layers only Clip has any."""
     assert op.make_constants is not None  # checked by the caller
     if isinstance(x.scale, Tensor):
-        return [_end_there(settings[end], x).content * x.scale for end in ("low", "high")]
+        return [_end_there(settings[end], x).moved_content * x.scale for end in ("low", "high")]
     return cast("Sequence[Any]", op.make_constants(scale=x.scale, bits=x.bits, **settings))
 
 
 def _end_there(end: float, x: QTensor) -> QTensor:
     """The threshold of a Clip, rounded and limited as `thresholds` of the op does, where the scale is on a device."""
-    real = torch.full((), end, dtype=torch.float64, device=x.content.device)
-    return x.like(fake_quantize(real, x.scale, x.bits).to(x.content.dtype))
+    real = torch.full((), end, dtype=torch.float64, device=x.moved_content.device)
+    return x.like(fake_quantize(real, x.scale, x.bits).to(x.moved_content.dtype))
 
 
 def _integer_constant(value: Any, x: QTensor) -> Operand:

@@ -95,6 +95,8 @@ def run_norm(
     if real is not None and real.requires_grad:
         values = values + to_carrier(real - real.detach(), bits)  # the difference is exactly zero
     result = QTensor(values, scale_o, bits, call.runtime)
+    if call.is_learning:
+        result.origins = layer.origins("o", call.runtime)
     call.record(result, (q, frozen), attributes)
     return result
 

@@ -34,6 +34,9 @@ TRANSPOSES: frozenset[TorchFunction] = frozenset(getattr(Tensor, name).__get__ f
 DROPOUTS = _collect("dropout feature_dropout alpha_dropout") | frozenset[TorchFunction](
     (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
 )
+_SHIFTING_DROPOUTS = _collect("alpha_dropout feature_alpha_dropout") | frozenset[TorchFunction](
+    (F.alpha_dropout, F.feature_alpha_dropout)
+)
 CONVERSIONS: frozenset[TorchFunction] = frozenset(
     {Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.float, Tensor.type_as, Tensor.pin_memory}
 )
@@ -42,7 +45,7 @@ ALL = MOVES | DROPOUTS | CONVERSIONS
 
 def move(func: TorchFunction, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     """Apply a moving function to the content."""
-    result = func(x.content, *args, **kwargs)
+    result = func(x.moved_content, *args, **kwargs)
     if isinstance(result, Tensor):
         return x.like(result)
     return type(result)(x.like(part) for part in result)
@@ -50,10 +53,12 @@ def move(func: TorchFunction, x: QTensor, args: tuple[Any, ...], kwargs: dict[st
 
 def convert(func: TorchFunction, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     """.to(device) and .float() leave the numbers as they are; another type asks for real values."""
+    if not x.is_integer:
+        result = func(x.moved_content, *args, **kwargs)
+        if result.dtype == x.moved_content.dtype:
+            return x.like(result)
     result = func(x.dequantize(), *args, **kwargs)
-    if x.is_integer:
-        return x if result.dtype == torch.float32 else result
-    return x.like(result) if result.dtype == x.content.dtype else result
+    return x if x.is_integer and result.dtype == torch.float32 else result
 
 
 def drop(func: TorchFunction, x: QTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> QTensor:
@@ -62,9 +67,12 @@ def drop(func: TorchFunction, x: QTensor, args: tuple[Any, ...], kwargs: dict[st
     if x.is_integer:
         return x
     assert x.scale is not None  # dispatch handles overwritten tensors
-    dropped = func(x.content, *args, **kwargs)
-    if dropped is x.content:
+    before = x.content if func in _SHIFTING_DROPOUTS else x.moved_content
+    dropped = func(before, *args, **kwargs)
+    if dropped is before:
         return x
     if x.runtime.is_real:
         return x.like(dropped)
-    return QTensor(fake_quantize(dropped, x.scale, x.bits), x.scale, x.bits, x.runtime)  # alpha dropout goes negative
+    result = QTensor(fake_quantize(dropped, x.scale, x.bits), x.scale, x.bits, x.runtime)  # alpha dropout goes negative
+    result.origins = x.origins  # the survivors are larger than before, so limits behind a dropout hold before it too
+    return result

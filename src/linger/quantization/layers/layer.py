@@ -285,7 +285,7 @@ class QuantLayer(QuantizedBase):
             for name, value in zip(self._op.constant_names, constants_of(self._op, geometry, q), strict=True):
                 buffer = self.get_buffer(name)  # quant_module may have changed its width
                 self._buffers[name] = buffer.to(integer_type(q.bits)).fill_(value)
-        result = run_functional(self._op, [q], geometry, runtime, layer=self, real=partial(self._by_torch, q.content))
+        result = run_functional(self._op, [q], geometry, runtime, layer=self, real=lambda: self._by_torch(q.content))
         if "running_o" in self._buffers and is_kept:
             self.write("running_o", self.value("running_x"))
             self.write("scale_o", 0.0 if result.scale is None else result.scale)

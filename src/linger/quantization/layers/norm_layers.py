@@ -57,7 +57,7 @@ class NormLayer(QuantLayer):
         if x.dim() + 1 != self._axes:
             return super().forward(x, output_size)
         y = cast(QTensor, super().forward(x.unsqueeze(0), output_size))
-        return y.like(y.content.squeeze(0))
+        return y.like(y.moved_content.squeeze(0))
 
     def _learn(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
         return self._deploy(q, geometry, call)
@@ -116,7 +116,7 @@ class BatchNormLayer(QuantLayer):
         for _ in range(missing):
             x = x.unsqueeze(-1)
         y = cast(QTensor, super().forward(x, output_size))
-        return y.like(y.content.flatten(-1 - missing))
+        return y.like(y.moved_content.flatten(-1 - missing))
 
     def _learn_product(
         self, q: QTensor, geometry: Mapping[str, Any], weight: Tensor, factor: Tensor | None, bias: Tensor | None
