@@ -105,7 +105,7 @@ def init(
     refuse_empty(model)
     if mode is not QuantMode.QValue:
         raise UsageError(f"init: unknown mode {mode!r}. Use QuantMode.QValue.")
-    _refuse(model)
+    refuse_unquantizable(model)
     if switches is not None and not isinstance(switches, Switches):
         raise UsageError(f"init: switches={switches!r}. Use linger.Switches(add=False, …).")
     config = None
@@ -179,8 +179,12 @@ def _replacements(
     return replacements, kept_float
 
 
-def _refuse(model: nn.Module) -> None:
-    """Refuse a model that is quantised already, or whose Python code torch.jit has removed."""
+def refuse_unquantizable(model: nn.Module) -> None:
+    """Refuse a model that is quantised already, or whose Python code torch.jit has removed.
+
+    Raises:
+        UsageError: It is one.
+    """
     if runtime_of(model) is not None:
         raise UsageError("init: this model is quantised already. Call init once, on the float model.")
     scripts = [

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tuning may cost: seconds of CPU time, or a number of trials."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from linger.errors import LingerError, UsageError
+
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+_SECONDS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
+_TRIALS = "trial"
+_FORMS = 'Give CPU time ("2 min", "90 s", "1 h", or seconds as a number), or a number of trials ("20 trials").'
+
+
+class OutOfBudgetError(LingerError):
+    """A step would go beyond the budget; it is given up, and what was there before it stays."""
+
+
+class Budget:
+    """CPU time and trials that are left.
+
+    A copy of a model that is being watched has the same budget.
+
+    Attributes:
+        text: As the user wrote it.
+    """
+
+    def __init__(
+        self, text: str, seconds: float = math.inf, trials: float = math.inf, clock: Callable[[], float] | None = None
+    ) -> None:
+        self.text, self._seconds, self._trials = text, seconds, trials
+        self._clock = clock or time.process_time
+        self._start = self._clock()
+        self._used = 0
+
+    def __deepcopy__(self, memo: object) -> Budget:
+        return self
+
+    @property
+    def spent(self) -> float:
+        """Seconds of CPU time so far."""
+        return self._clock() - self._start
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds that are left; infinity where they are not counted."""
+        return max(0.0, self._seconds - self.spent)
+
+    @property
+    def trials_left(self) -> float:
+        """Trials that are left; infinity where they are not counted."""
+        return max(0.0, self._trials - self._used)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing is left."""
+        return self.seconds_left <= 0 or self.trials_left <= 0
+
+    def lift(self) -> None:
+        """Count no longer: a repetition ends by itself."""
+        self._seconds = self._trials = math.inf
+
+    def use(self, trials: int) -> None:
+        """Count trials: models that were measured."""
+        self._used += trials
+
+    def check(self, *_: Any) -> None:
+        """Give a step up; a forward pre-hook of the models that it runs.
+
+        Raises:
+            OutOfBudgetError: The time is over.
+        """
+        if self.seconds_left <= 0:
+            raise OutOfBudgetError(f"the budget of {self.text} ended during this step")
+
+    @contextmanager
+    def watching(self, *models: nn.Module) -> Iterator[None]:
+        """Check the time at every forward pass of these models and of copies made of them inside the block."""
+        handles = [model.register_forward_pre_hook(self.check) for model in models]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def read_budget(budget: object, clock: Callable[[], float] | None = None) -> Budget:
+    """The budget that a user gave.
+
+    Raises:
+        UsageError: It is none, or nothing.
+    """
+    if isinstance(budget, (int, float)) and not isinstance(budget, bool):
+        value, unit = float(budget), "s"
+    else:
+        found = _TEXT.fullmatch(budget) if isinstance(budget, str) else None
+        if found is None:
+            raise UsageError(f"tune: budget={budget!r} is no budget. {_FORMS}")
+        value, unit = float(found[1]), found[2].lower()
+        unit = unit.removesuffix("s") or unit
+    if not 0 < value < math.inf:
+        raise UsageError(f"tune: budget={budget!r} leaves nothing to tune with. {_FORMS}")
+    if unit == _TRIALS and value == int(value):
+        return Budget(f"{value:g} trials", trials=value, clock=clock)
+    if unit not in _SECONDS:
+        raise UsageError(f"tune: budget={budget!r} has no unit that is known. {_FORMS}")
+    return Budget(f"{value * _SECONDS[unit]:g} s", seconds=value * _SECONDS[unit], clock=clock)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data apart, and one verdict: what remedies may see, what they are judged by, and when a step is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from linger.analysis.attributes import evaluating
+from linger.analysis.batches import Batch
+from linger.errors import LingerError, UsageError
+from linger.tuning.held_out import split_data
+from linger.tuning.measure import OutputError, error_db
+
+Metric = Callable[[nn.Module], float]
+"""A user's figure of a model: the larger, the better."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The data in two parts.
+
+    Attributes:
+        tuning: What remedies see.
+        held_out: What they are judged by; never given to a remedy.
+        note: A sentence where both had to be the same.
+    """
+
+    tuning: tuple[Batch, ...]
+    held_out: tuple[Batch, ...]
+    note: str = ""
+
+
+def split(reference: nn.Module, batches: Sequence[Batch]) -> Parts:
+    """One batch in four is held out; of a single batch, a quarter of its rows; a single input is used for both.
+
+    Raises:
+        UsageError: The model does not accept the data.
+    """
+    OutputError(reference, batches[:1])  # what the model refuses is named before anything else
+    try:
+        tuning, held_out = split_data("tune", batches)
+        OutputError(reference, [tuning[0], held_out[0]])
+    except UsageError:
+        note = "The data are a single input that cannot be split, so every step was judged on the data that it saw."
+        return Parts(tuple(batches), tuple(batches), note)
+    return Parts(tuple(tuning), tuple(held_out))
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good a model is on held-out data.
+
+    Attributes:
+        error: Noise at the outputs, relative to the signal.
+        metric: The user's figure, if there is one.
+    """
+
+    error: float
+    metric: float | None = None
+
+    @property
+    def db(self) -> float:
+        """The error as a signal-to-noise ratio."""
+        return error_db(self.error)
+
+
+def is_better(found: Score, best: Score) -> bool:
+    """Whether a step is kept: the metric rises or, where there is none or it stays equal, the error falls.
+
+    >>> is_better(Score(0.2), Score(0.1)), is_better(Score(0.2, metric=0.9), Score(0.1, metric=0.8))
+    (False, True)
+    """
+    if found.metric is not None and best.metric is not None and found.metric != best.metric:
+        return found.metric > best.metric
+    return found.error < best.error
+
+
+class Judge:
+    """Measures models on held-out data against the float model, whose outputs are computed once."""
+
+    def __init__(self, reference: nn.Module, held_out: Sequence[Batch], metric: Metric | None = None) -> None:
+        self._error = OutputError(reference, held_out)
+        self._metric = None if metric is None else checked_metric(metric)
+
+    def __call__(self, model: nn.Module) -> Score:
+        """The score of a model.
+
+        Raises:
+            UsageError: The metric fails or returns no number.
+        """
+        error = self._error(model)
+        metric = None if self._metric is None else self._metric(model)
+        return Score(error if math.isfinite(error) else math.inf, metric)
+
+
+def checked_metric(metric: Metric) -> Metric:
+    """A user's metric, whose errors and odd results say what is wrong."""
+    if not callable(metric):
+        raise UsageError(f"tune: metric={metric!r} cannot be called. Give a function metric(model) -> float.")
+    name = getattr(metric, "__name__", type(metric).__name__)
+
+    def measure(model: nn.Module) -> float:
+        try:
+            with torch.no_grad(), evaluating(model):
+                value = float(metric(model))
+        except LingerError:
+            raise
+        except Exception as error:  # a user's code may raise anything
+            raise UsageError(f"tune: {name}(model) failed with {type(error).__name__}: {error}.") from error
+        if not math.isfinite(value):
+            raise UsageError(f"tune: {name}(model) returned {value}. Return a finite number, larger is better.")
+        return value
+
+    return measure

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tuning tried, what each step gained, what was kept, and which tensors stay the problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from linger.analysis.result_table import Column, to_csv, to_json, to_rich, to_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Settings = Mapping[str, Any]
+"""What a step was asked for: plain numbers and names."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to try.
+
+    Attributes:
+        name: The remedy.
+        branch: What it changes.
+        source: What it starts from.
+        settings: Its arguments.
+    """
+
+    name: str
+    branch: str
+    source: str
+    settings: Settings = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{key}={value}" for key, value in self.settings.items())
+        return f"{self.name}({said})"
+
+
+@dataclass(frozen=True)
+class TuneStep:
+    """One step that was tried.
+
+    Attributes:
+        name: The remedy.
+        settings: Its arguments.
+        branch: Which line of attempts it belongs to.
+        source: The branch that it started from.
+        before_db, after_db: Signal to noise at the outputs on held-out data; after is None where the step did not end.
+        before_metric, after_metric: The user's metric.
+        seconds: CPU time.
+        trials: Models that were measured.
+        is_complete: Whether it ran to its end; only then a repetition runs it again.
+        is_kept: Whether the model has it.
+        why: Why it was kept or dropped.
+    """
+
+    name: str
+    settings: Settings
+    branch: str
+    source: str
+    before_db: float
+    after_db: float | None
+    before_metric: float | None
+    after_metric: float | None
+    seconds: float
+    trials: int
+    is_complete: bool
+    is_kept: bool
+    why: str
+
+    @property
+    def shown(self) -> str:
+        """The step with its arguments."""
+        return str(Step(self.name, self.branch, self.source, self.settings))
+
+    @property
+    def kept(self) -> str:
+        """Whether it was kept."""
+        return "yes" if self.is_kept else "no"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A tensor that still costs much.
+
+    Attributes:
+        name: The weight, or the layer whose output it is.
+        role: `weight` or `output`.
+        bits: Its width.
+        born_db: Signal to noise of the error that its layer makes itself.
+        cause: `outlier`, `channel spread`, `narrow width`.
+        advice: A sentence about it.
+    """
+
+    name: str
+    role: str
+    bits: int
+    born_db: float
+    cause: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of fine-tuning with labels.
+
+    Attributes:
+        number: From 0, which is before any training.
+        flagged: Tensors that a limit would help.
+        worst: The most worrying of them, with its signal to noise at 8 bits.
+        worst_db: That ratio.
+        loss: What the training step returned, if it did.
+    """
+
+    number: int
+    flagged: int
+    worst: str
+    worst_db: float | None
+    loss: float | None
+
+
+_STEP_COLUMNS = (
+    Column("shown", "step"),
+    Column("branch", "branch"),
+    Column("before_db", "before dB", "{:.2f}"),
+    Column("after_db", "after dB", "{:.2f}"),
+    Column("seconds", "CPU s", "{:.1f}"),
+    Column("kept", "kept"),
+    Column("why", "why"),
+)
+_METRIC_COLUMNS = (
+    *_STEP_COLUMNS[:4],
+    Column("before_metric", "metric before", "{:.4g}"),
+    Column("after_metric", "after", "{:.4g}"),
+    *_STEP_COLUMNS[4:],
+)
+_PROBLEM_COLUMNS = (
+    Column("name", "stays a problem"),
+    Column("role", "role"),
+    Column("bits", "bits", "{:d}"),
+    Column("born_db", "born dB", "{:.1f}"),
+    Column("cause", "cause"),
+    Column("advice", "what helps"),
+)
+_ROUND_COLUMNS = (
+    Column("number", "round", "{:d}"),
+    Column("flagged", "flagged", "{:d}"),
+    Column("worst", "worst"),
+    Column("worst_db", "dB", "{:.1f}"),
+    Column("loss", "loss", "{:.4g}"),
+)
+
+
+@dataclass(frozen=True, repr=False)
+class TuneResult:
+    """What `linger.tune` did. All figures are of held-out data, which no step has seen.
+
+    Attributes:
+        plain_db, after_db: Signal to noise at the outputs, of plain calibration and of the tuned model.
+        plain_metric, after_metric: The user's metric of both.
+        steps: What was tried, in its order. `linger.tune(…, steps=result.steps)` does the same again.
+        branch: The line of attempts that ended best.
+        problems: The tensors that cost most now.
+        wide_weights, wide_activations: Share of the weight tensors, and of the other tensors, with more than 8 bits.
+        seconds: CPU time of everything.
+        budget: As it was given.
+        seed: Of everything random.
+        rounds: Of fine-tuning with labels.
+        notes: Sentences that a reader should know.
+    """
+
+    plain_db: float
+    after_db: float
+    steps: tuple[TuneStep, ...]
+    branch: str = ""
+    plain_metric: float | None = None
+    after_metric: float | None = None
+    problems: tuple[Problem, ...] = ()
+    wide_weights: float = 0.0
+    wide_activations: float = 0.0
+    seconds: float = 0.0
+    budget: str = ""
+    seed: int = 0
+    rounds: tuple[Round, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def kept(self) -> tuple[TuneStep, ...]:
+        """The steps that the model has."""
+        return tuple(step for step in self.steps if step.is_kept)
+
+    def summary(self) -> str:
+        """The result in one line."""
+        metric = ""
+        if self.plain_metric is not None and self.after_metric is not None:
+            metric = f", metric {self.plain_metric:.4g} → {self.after_metric:.4g}"
+        done = ", ".join(step.name for step in self.kept) or "nothing"
+        return (
+            f"tune: {self.plain_db:.1f} dB by plain calibration → {self.after_db:.1f} dB{metric}; kept: {done}; "
+            f"{self.seconds:.0f} s of CPU time"
+        )
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Everything as JSON text, also written to `path` if one is given."""
+        facts = asdict(self)
+        del facts["steps"]
+        return to_json(facts | {"summary": self.summary()}, self.steps, path)
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """The steps as CSV text, also written to `path` if one is given."""
+        return to_csv(TuneStep, self.steps, path)
+
+    def __repr__(self) -> str:
+        return f"TuneResult({self.plain_db:.1f} → {self.after_db:.1f} dB, {len(self.kept)} of {len(self.steps)} steps kept)"
+
+    @property
+    def _columns(self) -> tuple[Column, ...]:
+        return _STEP_COLUMNS if self.plain_metric is None else _METRIC_COLUMNS
+
+    def _extras(self) -> list[str]:
+        """What follows the table of steps."""
+        lines = []
+        if self.wide_weights or self.wide_activations:
+            lines.append(
+                f"wider than 8 bits: {self.wide_weights:.1%} of weights, {self.wide_activations:.1%} of other tensors"
+            )
+        if self.rounds:
+            lines.append(to_text(_ROUND_COLUMNS, self.rounds))
+        if self.problems:
+            lines.append(to_text(_PROBLEM_COLUMNS, self.problems))
+        return [*lines, *self.notes]
+
+    def __str__(self) -> str:
+        return "\n\n".join([self.summary(), to_text(self._columns, self.steps), *self._extras()])
+
+    def __rich__(self) -> Table:
+        return to_rich("\n\n".join([self.summary(), *self._extras()]), self._columns, self.steps)

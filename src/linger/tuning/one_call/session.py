@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop of tuning: run a step on a copy, judge it on held-out data, keep it or drop it, remember both."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import nn
+
+from linger.errors import LingerError
+from linger.tuning.one_call.budget import Budget, OutOfBudgetError
+from linger.tuning.one_call.judging import Judge, Parts, Score, is_better
+from linger.tuning.one_call.result import Settings, Step, TuneStep
+
+PLAIN = "direct"
+"""The branch that begins with plain calibration."""
+
+
+class NothingToDoError(LingerError):
+    """A step found nothing to change."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model that a step made.
+
+    Attributes:
+        model: Quantised, in evaluation mode.
+        reference: The float model that it stands for, layer by layer: traced and equalised as it is.
+        trials: Models that were measured on the way.
+    """
+
+    model: nn.Module
+    reference: nn.Module
+    trials: int = 1
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The best model of a branch, and its score."""
+
+    trial: Trial
+    score: Score
+
+
+@dataclass
+class Session:
+    """Everything that steps share.
+
+    Attributes:
+        parts: The data; steps may see the tuning part, and the judge has the other.
+        judge: Measures models on the held-out part.
+        target: The chip.
+        seed: Of everything random.
+        budget: What is left.
+        known: The steps that there are.
+        branches: The best of each line of attempts so far.
+        steps: What was tried.
+        costs: The most CPU seconds that each step has taken.
+        plain: The score of plain calibration.
+    """
+
+    parts: Parts
+    judge: Judge
+    budget: Budget
+    known: Mapping[str, StepFunction]
+    target: str | None = None
+    seed: int = 0
+    branches: dict[str, Candidate] = field(default_factory=dict)
+    steps: list[TuneStep] = field(default_factory=list)
+    costs: dict[str, float] = field(default_factory=dict)
+    plain: Score = field(default_factory=lambda: Score(math.inf))
+
+    def begin(self, trial: Trial) -> None:
+        """Judge plain calibration, with which everything is compared."""
+        self.plain = self.judge(trial.model)
+        self.branches[PLAIN] = Candidate(trial, self.plain)
+
+    @property
+    def tuning(self) -> list[tuple[object, ...]]:
+        """What remedies see."""
+        return list(self.parts.tuning)
+
+    @property
+    def best_branch(self) -> str:
+        """The branch that is best now; the older one where two are equal."""
+        best = PLAIN
+        for name, candidate in self.branches.items():
+            if is_better(candidate.score, self.branches[best].score):
+                best = name
+        return best
+
+    @property
+    def best(self) -> Candidate:
+        """The best of all branches."""
+        return self.branches[self.best_branch]
+
+    def run(self, step: Step) -> None:
+        """Try a step. What it makes is kept in its branch if it is better there, and always where it begins a branch."""
+        start, begun = self.branches[step.source], self.budget.spent
+        trial, why = self._tried(step, start.trial)
+        score = None if trial is None else self.judge(trial.model)
+        before = self.branches.get(step.branch)
+        is_kept = False
+        if trial is not None and score is not None:
+            is_kept = before is None or is_better(score, before.score)
+            why = _verdict(score, start.score if before is None else before.score)
+            self.budget.use(trial.trials)
+            if is_kept:
+                self.branches[step.branch] = Candidate(trial, score)
+        compared = start.score if before is None else before.score
+        seconds = self.budget.spent - begun
+        self.costs[step.name] = max(self.costs.get(step.name, 0.0), seconds)
+        self.steps.append(
+            TuneStep(
+                name=step.name,
+                settings=dict(step.settings),
+                branch=step.branch,
+                source=step.source,
+                before_db=compared.db,
+                after_db=None if score is None else score.db,
+                before_metric=compared.metric,
+                after_metric=None if score is None else score.metric,
+                seconds=seconds,
+                trials=0 if trial is None else trial.trials,
+                is_complete=score is not None,
+                is_kept=is_kept,
+                why=why,
+            )
+        )
+
+    def _tried(self, step: Step, start: Trial) -> tuple[Trial | None, str]:
+        """What a step makes of a copy; None and the reason where it makes nothing."""
+        try:
+            with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+                warnings.simplefilter("ignore")  # what there is to say about the result is said at the end
+                torch.manual_seed(self.seed)
+                return self.known[step.name](self, start, step.settings), ""
+        except NothingToDoError as error:
+            return None, f"nothing to do: {error}"
+        except (OutOfBudgetError, LingerError) as error:
+            return None, str(error)
+
+    def skip(self, step: Step, why: str) -> None:
+        """Remember a step that was not tried."""
+        score = self.branches[step.source].score
+        self.steps.append(
+            TuneStep(
+                step.name, dict(step.settings), step.branch, step.source, score.db, None, score.metric, None,
+                seconds=0.0, trials=0, is_complete=False, is_kept=False, why=why,
+            )
+        )  # fmt: skip
+
+    def settled(self) -> tuple[TuneStep, ...]:
+        """The steps, with those that the best model does not have marked as dropped."""
+        best, until = self.best_branch, len(self.steps)
+        found: dict[int, TuneStep] = {}
+        branch = best
+        while True:
+            own = [i for i, step in enumerate(self.steps[:until]) if step.branch == branch]
+            found |= {i: self.steps[i] for i in own}
+            if not own or self.steps[own[0]].source == branch:
+                break
+            until, branch = own[0], self.steps[own[0]].source
+        note = f", but the branch {best} ended better"
+        return tuple(
+            step if i in found or not step.is_kept else replace(step, is_kept=False, why=step.why + note)
+            for i, step in enumerate(self.steps)
+        )
+
+    def copied(self, trial: Trial) -> nn.Module:
+        """A copy of a quantised model that a step may change."""
+        return copy.deepcopy(trial.model)
+
+
+StepFunction = Callable[[Session, Trial, Settings], Trial]
+"""Makes a model from another, which stays as it is."""
+
+
+def _verdict(found: Score, before: Score) -> str:
+    if found.metric is not None and before.metric is not None and found.metric != before.metric:
+        return "the metric rises" if found.metric > before.metric else "the metric falls"
+    if found.error == before.error:
+        return "the error stays"
+    return "the error falls" if found.error < before.error else "the error rises"
+
+
+def repeatable(steps: Sequence[TuneStep]) -> list[Step]:
+    """The steps that ran to their end, to be tried again."""
+    return [Step(s.name, s.branch, s.source, dict(s.settings)) for s in steps if s.is_complete]

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger.tune: a float model in, the best quantised model that a budget allows out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+from linger.analysis.batches import Batch
+from linger.errors import LingerError, UsageError
+from linger.progress import progress
+from linger.quantization.core.supported import refuse_compiled, refuse_empty
+from linger.quantization.setup.initialize import refuse_unquantizable
+from linger.targets import find_target
+from linger.tuning.measure import float_copy
+from linger.tuning.one_call.budget import Budget, read_budget
+from linger.tuning.one_call.judging import Judge, Metric, split
+from linger.tuning.one_call.plan import Plan, expected_seconds, usual_plan
+from linger.tuning.one_call.problems import problems_of, wide_shares
+from linger.tuning.one_call.result import Problem, Step, TuneResult, TuneStep
+from linger.tuning.one_call.session import Session, Trial, repeatable
+from linger.tuning.one_call.steps import STEPS, quantized
+from linger.tuning.remedy import checked_data, require_float
+
+_PASSES_OF_PLAIN = 4.0
+"""Plain calibration and its judgement take about as long as so many passes over the tuning data."""
+
+
+def tune(
+    model: nn.Module,
+    data: object,
+    *,
+    metric: Metric | None = None,
+    budget: str | float = "2 min",
+    target: str | None = None,
+    seed: int = 0,
+    steps: Sequence[TuneStep] | None = None,
+) -> tuple[nn.Module, TuneResult]:
+    """Quantise a model as well as a budget allows, without labels.
+
+    A part of the data is held out: one batch in four, of a single batch a quarter of its rows. Every step runs on a copy,
+    sees the rest of the data only, and is kept if the error at the outputs falls on the held-out part (or `metric` rises;
+    where it stays equal, the error decides). So the result is never worse there than plain calibration.
+
+    The model that is given is not changed.
+
+    Args:
+        model: The float model.
+        data: Typical inputs: a tensor, a tuple of arguments, or an iterable of either; all of it is kept in memory.
+        metric: A figure of a quantised model, the larger the better, on data of your own; without it the error at the
+            outputs against the float model decides.
+        budget: CPU time ("2 min", "90 s", "1 h", or seconds), or a number of measured models ("20 trials").
+        target: The chip: steps stay within what it has.
+        seed: Of everything random. The same seed and the same completed steps give the same model.
+        steps: Repeat the steps of an earlier result, without a budget.
+
+    Returns:
+        The tuned model, quantised and in evaluation mode, and what was tried. Ctrl-C ends the search: the best model so
+        far is returned, and the result says so.
+
+    Raises:
+        UsageError: No data, data that the model does not accept or that are not finite, a metric that fails or returns
+            no number, a budget that leaves nothing, a model that cannot be quantised. The model is as it was.
+    """
+    require_float("tune", model)
+    for refuse in (refuse_compiled, refuse_empty, refuse_unquantizable):
+        refuse(model)
+    left = read_budget(budget)
+    batches = checked_data("tune", data)
+    if target is not None:
+        target = find_target(target).name
+    plan = usual_plan if steps is None else _repetition(repeatable(steps))
+    session, notes = _begun(model, batches, metric, left, target, seed)
+    if steps is not None:
+        left.lift()
+    notes += _searched(session, plan)
+    return _finished(session, notes)
+
+
+def _begun(
+    model: nn.Module, batches: list[Batch], metric: Metric | None, budget: Budget, target: str | None, seed: int
+) -> tuple[Session, list[str]]:
+    """Plain calibration, judged: what everything else is compared with."""
+    try:
+        reference = float_copy(model)
+    except LingerError:
+        raise
+    except Exception as error:  # a user's class may refuse to be copied in any way
+        raise UsageError(f"tune: {type(model).__name__} cannot be copied ({type(error).__name__}: {error}).") from error
+    parts = split(reference, batches)
+    judge = Judge(reference, parts.held_out, metric)
+    session = Session(parts, judge, budget, STEPS, target, seed)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        made = quantized(reference, parts.tuning, target)
+    session.begin(Trial(made, reference))
+    return session, [part for part in (parts.note, *(str(w.message) for w in said)) if part]
+
+
+def _repetition(steps: list[Step]) -> Plan:
+    def plan(session: Session) -> Iterator[Step]:
+        del session
+        yield from steps
+
+    return plan
+
+
+def _searched(session: Session, plan: Plan) -> list[str]:
+    """Run the plan; returns what has to be said about its end."""
+    pass_seconds = session.budget.spent / _PASSES_OF_PLAIN
+    try:
+        for step in progress(plan(session), "tune"):
+            if session.budget.is_spent:
+                return [f"The budget of {session.budget.text} ended before the last step."]
+            if expected_seconds(session, step, pass_seconds) > session.budget.seconds_left:
+                session.skip(step, "it would not end within the budget")
+            else:
+                session.run(step)
+    except KeyboardInterrupt:
+        return ["Interrupted: this is the best model until then."]
+    return []
+
+
+def _finished(session: Session, notes: list[str]) -> tuple[nn.Module, TuneResult]:
+    best, first = session.best, session.plain
+    model = best.trial.model.eval()
+    weights, others = wide_shares(model)
+    return model, TuneResult(
+        plain_db=first.db,
+        after_db=best.score.db,
+        steps=session.settled(),
+        branch=session.best_branch,
+        plain_metric=first.metric,
+        after_metric=best.score.metric,
+        problems=_problems(session, notes),
+        wide_weights=weights,
+        wide_activations=others,
+        seconds=session.budget.spent,
+        budget=session.budget.text,
+        seed=session.seed,
+        notes=tuple(notes),
+    )
+
+
+def _problems(session: Session, notes: list[str]) -> tuple[Problem, ...]:
+    """What stays the problem; the search is over, so a failure here is only a note."""
+    trial = session.best.trial
+    try:
+        return problems_of(trial.model, trial.reference, session.parts.held_out[0])
+    except LingerError as error:
+        notes.append(f"The remaining problems were not found: {error}")
+        return ()
