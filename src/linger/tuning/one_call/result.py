@@ -155,7 +155,9 @@ _ROUND_COLUMNS = (
 
 @dataclass(frozen=True, repr=False)
 class TuneResult:
-    """What `linger.tune` did. All figures are of held-out data, which no step has seen.
+    """What `linger.tune` did.
+
+    All figures are of held-out data, which no step has seen.
 
     Attributes:
         plain_db, after_db: Signal to noise at the outputs, of plain calibration and of the tuned model.

@@ -102,33 +102,47 @@ class Session:
 
     def run(self, step: Step) -> None:
         """Try a step. What it makes is kept in its branch if it is better there, and always where it begins a branch."""
-        start, begun = self.branches[step.source], self.budget.spent
-        trial, why = self._tried(step, start.trial)
-        score = None if trial is None else self.judge(trial.model)
-        before = self.branches.get(step.branch)
-        is_kept = False
-        if trial is not None and score is not None:
-            is_kept = before is None or is_better(score, before.score)
-            why = _verdict(score, start.score if before is None else before.score)
-            self.budget.use(trial.trials)
-            if is_kept:
-                self.branches[step.branch] = Candidate(trial, score)
-        compared = start.score if before is None else before.score
+        begun = self.budget.spent
+        rival = self.branches.get(step.branch)
+        compared = (rival or self.branches[step.source]).score
+        trial, why = self._tried(step, self.branches[step.source].trial)
+        if trial is None:
+            self._note(step, compared, why, self.budget.spent - begun)
+            return
+        found = self.judge(trial.model)
+        self.budget.use(trial.trials)
+        is_kept = rival is None or is_better(found, compared)
+        if is_kept:
+            self.branches[step.branch] = Candidate(trial, found)
         seconds = self.budget.spent - begun
         self.costs[step.name] = max(self.costs.get(step.name, 0.0), seconds)
+        self._note(step, compared, _verdict(found, compared), seconds, found, trial.trials, is_kept=is_kept)
+
+    def _note(
+        self,
+        step: Step,
+        before: Score,
+        why: str,
+        seconds: float = 0.0,
+        after: Score | None = None,
+        trials: int = 0,
+        *,
+        is_kept: bool = False,
+    ) -> None:
+        """Remember a step."""
         self.steps.append(
             TuneStep(
                 name=step.name,
                 settings=dict(step.settings),
                 branch=step.branch,
                 source=step.source,
-                before_db=compared.db,
-                after_db=None if score is None else score.db,
-                before_metric=compared.metric,
-                after_metric=None if score is None else score.metric,
+                before_db=before.db,
+                after_db=None if after is None else after.db,
+                before_metric=before.metric,
+                after_metric=None if after is None else after.metric,
                 seconds=seconds,
-                trials=0 if trial is None else trial.trials,
-                is_complete=score is not None,
+                trials=trials,
+                is_complete=after is not None,
                 is_kept=is_kept,
                 why=why,
             )
@@ -148,13 +162,7 @@ class Session:
 
     def skip(self, step: Step, why: str) -> None:
         """Remember a step that was not tried."""
-        score = self.branches[step.source].score
-        self.steps.append(
-            TuneStep(
-                step.name, dict(step.settings), step.branch, step.source, score.db, None, score.metric, None,
-                seconds=0.0, trials=0, is_complete=False, is_kept=False, why=why,
-            )
-        )  # fmt: skip
+        self._note(step, self.branches[step.source].score, why)
 
     def settled(self) -> tuple[TuneStep, ...]:
         """The steps, with those that the best model does not have marked as dropped."""
