@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from linger.constraint.limits import Limits, clamp
 from linger.dialect import Op
@@ -18,6 +17,7 @@ from linger.numeric.fixed import BIAS_BITS
 from linger.numeric.torch.kernel import beside, integer_type
 from linger.numeric.torch.quantize import round_weight
 from linger.numeric.torch.scale import Scale, largest_of, smallest
+from linger.numeric.torch.timeline import Timeline
 from linger.quantization.core.frozen import integer_bound, round_bias
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.statistics import weight_scale
@@ -145,33 +145,42 @@ class Direction:
         return Direction(*weights, clamp(self.b_ih, limits.bias), clamp(self.b_hh, limits.bias))
 
 
+# in real numbers
 def run_real(
     op: Op, sequences: Sequences, states: Sequence[Tensor] | None, directions: Sequence[Direction]
 ) -> tuple[Tensor, ...]:
-    """One layer by torch's own recurrence: output sequence, zero beyond each length, and the last states."""
-    x, lengths = sequences.x.content.float(), sequences.lengths
+    """One layer in real numbers: output sequence, zero beyond each length, and the last states."""
+    x = sequences.x.content.float()
     x = x.transpose(0, 1) if sequences.is_batch_first else x
-    if states is None:
-        zeros = x.new_zeros(len(directions), x.shape[1], directions[0].w_hh.shape[1])
-        states = [zeros] * (len(op.outputs) - 1)
-    weights = [t for d in directions for t in (d.w_ih, d.w_hh, d.b_ih, d.b_hh) if t is not None]
-    has_bias, is_double = directions[0].b_ih is not None, len(directions) > 1
-    settings = (weights, has_bias, 1, 0.0, False, is_double)
-    run: Callable[..., tuple[Tensor, ...]] = torch.lstm if len(states) > 1 else torch.gru
-    if lengths is None:
-        out, *last = run(x, _as_given(states), *settings, False)  # noqa: FBT003 - torch takes it by position
-    else:
-        packed = pack_padded_sequence(x, lengths.cpu(), enforce_sorted=False)
-        starts = [ordered(s, packed.sorted_indices) for s in states]
-        data, *last = run(packed.data, packed.batch_sizes, _as_given(starts), *settings)
-        last = [ordered(s, packed.unsorted_indices) for s in last]
-        out, _ = pad_packed_sequence(packed._replace(data=data), total_length=x.shape[0])
-    return out.transpose(0, 1) if sequences.is_batch_first else out, *last
+    timeline = Timeline.of(x, sequences.lengths)
+    w_ih, w_hh = (torch.stack([getattr(d, name) for d in directions]) for name in ("w_ih", "w_hh"))
+    b_ih, b_hh = (_stacked([getattr(d, name) for d in directions]) for name in ("b_ih", "b_hh"))
+    parts = timeline.by_direction(x, len(directions)) @ w_ih.transpose(1, 2).unsqueeze(1)
+    parts = parts if b_ih is None else parts + b_ih[:, None, None]
+    start = x.new_zeros(len(directions), timeline.batch, w_hh.shape[2])
+    steps = [tuple(states or [start] * (len(op.outputs) - 1))]
+    advance = _lstm_step if len(steps[0]) > 1 else _gru_step
+    offset = w_hh.new_zeros(()) if b_hh is None else b_hh.unsqueeze(1)
+    for part in parts.unbind(1):
+        steps.append(advance(part, torch.baddbmm(offset, steps[-1][0], w_hh.transpose(1, 2)), *steps[-1]))
+    kinds = [torch.stack(kind) for kind in zip(*steps[1:], strict=True)]
+    out = timeline.outputs(kinds[0])
+    return out.transpose(0, 1) if sequences.is_batch_first else out, *map(timeline.final, kinds)
 
 
-def _as_given(states: Sequence[Tensor]) -> Sequence[Tensor] | Tensor:
-    """States as torch takes them: two of an LSTM, one of a GRU."""
-    return states if len(states) > 1 else states[0]
+def _lstm_step(part: Tensor, sums: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+    """The states after one step; the gates are i, f, g, o."""
+    del h
+    i, f, g, o = (part + sums).chunk(4, -1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def _gru_step(part: Tensor, sums: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+    """The state after one step; the gates are r, z, n."""
+    (x_r, x_z, x_n), (h_r, h_z, h_n) = part.chunk(3, -1), sums.chunk(3, -1)
+    z, n = torch.sigmoid(x_z + h_z), torch.tanh(x_n + torch.sigmoid(x_r + h_r) * h_n)
+    return ((1.0 - z) * n + z * h,)
 
 
 @dataclass(frozen=True)
