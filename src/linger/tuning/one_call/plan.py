@@ -11,20 +11,73 @@ from linger.tuning.one_call.session import PLAIN, Session
 Plan = Callable[[Session], Iterator[Step]]
 """Gives the steps one after the other, each after the one before was judged."""
 
-_PASSES: Mapping[str, float] = {"fuse": 4.0, "correct_biases": 8.0, "round_weights": 30.0}
+EQUALISED = "equalised"
+"""The branch that begins with equalisation."""
+
+_PASSES: Mapping[str, float] = {
+    "fuse": 4.0,
+    "equalize": 20.0,
+    "correct_biases": 8.0,
+    "find_bits": 60.0,
+    "round_weights": 30.0,
+    "distill": 20.0,
+}
 """What a step costs at least, in passes over the tuning data, before it was measured."""
+
+_WIDE_LAYERS = 6
+"""At most so many layers get 16-bit weights at first."""
+
+_GAIN_DB = 10.0
+"""What wider tensors should gain where no goal is given."""
+
+_STEP_COST = 5.0
+"""A step of training costs about as much as so many forward passes of its batch."""
+
+_SHARE = 0.6
+"""Of the time left that training may take."""
+
+_MOST_STEPS, _LEAST_STEPS = 400, 20
 
 
 def usual_plan(session: Session) -> Iterator[Step]:
-    """Fuse; correct biases; round weights."""
+    """Two branches, with and without equalisation; then wider tensors, if wished; the best of all is rounded and trained."""
     yield Step("fuse", PLAIN, PLAIN)
+    yield Step("equalize", EQUALISED, PLAIN)
     for branch in list(session.branches):
         yield Step("correct_biases", branch, branch)
+    if session.wish.is_mixed:
+        for branch in list(session.branches):
+            yield from _widened(session, branch)
+            yield Step("correct_biases", branch, branch)
     best = session.best_branch
     for name in ("round_weights", "correct_biases"):
         yield Step(name, best, best)
+    steps = training_steps(session)
+    if steps >= _LEAST_STEPS:
+        yield Step("distill", best, best, {"steps": steps})
+        yield Step("correct_biases", best, best)
 
 
-def expected_seconds(session: Session, step: Step, pass_seconds: float) -> float:
+def _widened(session: Session, branch: str) -> Iterator[Step]:
+    """16-bit weights of a few layers; where that is not enough, of any tensor."""
+    wish, before = session.wish, session.branches[branch]
+    goal = wish.goal if wish.goal is not None else round(before.score.db + _GAIN_DB, 1)
+    settings = {"goal": goal, "is_of_metric": wish.goal is not None and session.metric is not None}
+    few = {"widen": ["weights"], "max_wide_layers": _WIDE_LAYERS}
+    yield Step("find_bits", branch, branch, settings | few)
+    after = session.branches[branch]
+    is_enough = wish.is_reached(after) if wish.is_reached is not None else after.score.db >= float(goal)
+    if not is_enough:
+        yield Step("find_bits", branch, branch, settings)
+
+
+def training_steps(session: Session) -> int:
+    """As many steps as fit into a part of the time that is left."""
+    left = session.budget.seconds_left * _SHARE
+    return int(min(_MOST_STEPS, left / (_STEP_COST * max(session.batch_seconds, 1e-4))))
+
+
+def expected_seconds(session: Session, step: Step) -> float:
     """What a step will cost: as much as before, or a number of passes."""
-    return session.costs.get(step.name, _PASSES.get(step.name, 1.0) * pass_seconds)
+    one_pass = session.batch_seconds * len(session.parts.tuning)
+    return session.costs.get(step.name, _PASSES.get(step.name, 1.0) * one_pass)

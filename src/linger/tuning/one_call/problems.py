@@ -35,12 +35,13 @@ def problems_of(model: nn.Module, reference: nn.Module, batch: Batch) -> tuple[P
 
 
 def _problem(row: LayerRow, layer: nn.Module, items: Sequence[Item]) -> Problem | None:
-    judged = [(item.sqnr_8, item) for item in items if item.module == row.name and item.sqnr_8 is not None]
-    if not judged:
-        return None
-    _, worst = min(judged, key=lambda pair: pair[0])
     assert isinstance(layer, (QuantLayer, QuantRecurrent))  # as the caller chose it
-    bits = layer.widths.parameter if worst.role == "weight" else layer.widths.output
+    widths = {"weight": layer.widths.parameter, "output": layer.widths.output}
+    own = [item for item in items if item.module == row.name and item.role in widths and item.sqnr_8 is not None]
+    if not own:
+        return None
+    worst = min(own, key=lambda item: (widths[item.role], item.sqnr_8))  # of the narrowest, what loses most
+    bits = widths[worst.role]
     return Problem(worst.name, worst.role, bits, row.born_db, _cause(worst), worst.advice)
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
+from linger.analysis.batches import fresh, run_batch
 from linger.errors import LingerError
 from linger.tuning.one_call.budget import Budget, OutOfBudgetError
-from linger.tuning.one_call.judging import Judge, Parts, Score, is_better
+from linger.tuning.one_call.judging import Judge, Metric, Parts, Score, is_better
 from linger.tuning.one_call.result import Settings, Step, TuneStep
 
 PLAIN = "direct"
@@ -48,6 +49,21 @@ class Candidate:
     score: Score
 
 
+@dataclass(frozen=True)
+class Wish:
+    """What the user wants.
+
+    Attributes:
+        is_mixed: Whether tensors may have 16 bits.
+        goal: What is enough: decibels, a share of decisions, or a value of the metric; None: as good as possible.
+        is_reached: Tells a model that is good enough.
+    """
+
+    is_mixed: bool = False
+    goal: float | str | None = None
+    is_reached: Callable[[Candidate], bool] | None = None
+
+
 @dataclass
 class Session:
     """Everything that steps share.
@@ -57,6 +73,9 @@ class Session:
         judge: Measures models on the held-out part.
         target: The chip.
         seed: Of everything random.
+        metric: The user's figure, if there is one.
+        wish: Widths and goal.
+        batch_seconds: CPU time of one forward pass of a tuning batch.
         budget: What is left.
         known: The steps that there are.
         branches: The best of each line of attempts so far.
@@ -71,6 +90,9 @@ class Session:
     known: Mapping[str, StepFunction]
     target: str | None = None
     seed: int = 0
+    metric: Metric | None = None
+    wish: Wish = field(default_factory=Wish)
+    batch_seconds: float = 0.0
     branches: dict[str, Candidate] = field(default_factory=dict)
     steps: list[TuneStep] = field(default_factory=list)
     costs: dict[str, float] = field(default_factory=dict)
@@ -80,6 +102,15 @@ class Session:
         """Judge plain calibration, with which everything is compared."""
         self.plain = self.judge(trial.model)
         self.branches[PLAIN] = Candidate(trial, self.plain)
+        begun = self.budget.spent
+        with torch.no_grad():
+            run_batch(trial.model, fresh(self.parts.tuning[0]))
+        self.batch_seconds = self.budget.spent - begun
+
+    @property
+    def is_good_enough(self) -> bool:
+        """Whether the goal is reached."""
+        return self.wish.is_reached is not None and self.wish.is_reached(self.best)
 
     @property
     def tuning(self) -> list[tuple[object, ...]]:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,10 +18,16 @@ from linger.constraint.tracing import trace_layers
 from linger.quantization.core.calibrate import calibration
 from linger.quantization.setup.initialize import init
 from linger.tuning.biases import correct_biases
+from linger.tuning.bits import find_bits
+from linger.tuning.distillation import distill
+from linger.tuning.equalize import equalize
 from linger.tuning.one_call.result import Settings
 from linger.tuning.one_call.session import NothingToDoError, Session, StepFunction, Trial
 from linger.tuning.remedy import Remedy
 from linger.tuning.rounding import round_weights
+
+_SAFE = 0.9
+"""The share of the time left that a step may take which keeps what it has when the clock ends it."""
 
 
 def quantized(reference: nn.Module, batches: Sequence[Batch], target: str | None) -> nn.Module:
@@ -51,6 +59,16 @@ def _marked(model: nn.Module) -> int:
     return sum(FUSED.of(m) is not None or getattr(m, AHEAD_RELU, False) for m in model.modules())
 
 
+def equalization(session: Session, start: Trial, settings: Settings) -> Trial:
+    """`linger.equalize`, on the float model."""
+    reference = copy.deepcopy(start.reference)
+    with session.budget.watching(reference):
+        found = equalize(reference, session.tuning, target=session.target, **settings)
+    if not found.changes or found.after_db <= found.before_db:
+        raise NothingToDoError("no factors are better than none on the data that it saw")
+    return Trial(quantized(reference, session.parts.tuning, session.target), reference, found.trials)
+
+
 def bias_correction(session: Session, start: Trial, settings: Settings) -> Trial:
     """`linger.correct_biases`."""
     model = session.copied(start)
@@ -66,6 +84,31 @@ def rounding(session: Session, start: Trial, settings: Settings) -> Trial:
     return _done(found, model, start)
 
 
+def distillation(session: Session, start: Trial, settings: Settings) -> Trial:
+    """`linger.distill`; the clock ends it where its steps take longer than expected."""
+    model = session.copied(start)
+    left = session.budget.seconds_left
+    limit = None if math.isinf(left) else left * _SAFE
+    found = distill(model, start.reference, session.tuning, seed=session.seed, budget=limit, **settings)
+    return _done(found, model, start)
+
+
+def widening(session: Session, start: Trial, settings: Settings) -> Trial:
+    """`linger.find_bits`: 16 bits for a few tensors."""
+    model = session.copied(start)
+    goal: dict[str, Any] = {"goal": settings["goal"]}
+    if session.metric is not None and settings["is_of_metric"]:
+        goal = {"goal": session.metric, "at_least": settings["goal"]}
+    options = {name: value for name, value in settings.items() if name not in ("goal", "is_of_metric")}
+    with session.budget.watching(model):
+        found = find_bits(
+            model, start.reference, session.tuning, target=session.target, bits=(8, 16), **goal, **options
+        )
+    if not any(row.after != row.before for row in found.rows):
+        raise NothingToDoError("no tensor had to be wider")
+    return Trial(model, start.reference, max(1, found.trials))
+
+
 def _done(found: Remedy, model: nn.Module, start: Trial) -> Trial:
     """What a remedy made; it has judged itself on the tuning data, and may have undone everything.
 
@@ -79,7 +122,10 @@ def _done(found: Remedy, model: nn.Module, start: Trial) -> Trial:
 
 STEPS: Mapping[str, StepFunction] = {
     "fuse": fuse,
+    "equalize": equalization,
     "correct_biases": bias_correction,
     "round_weights": rounding,
+    "distill": distillation,
+    "find_bits": widening,
 }
 """Every step by its name."""

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from torch import nn
 
@@ -14,18 +16,16 @@ from linger.progress import progress
 from linger.quantization.core.supported import refuse_compiled, refuse_empty
 from linger.quantization.setup.initialize import refuse_unquantizable
 from linger.targets import find_target
-from linger.tuning.measure import float_copy
+from linger.tuning.measure import OutputError
 from linger.tuning.one_call.budget import Budget, read_budget
 from linger.tuning.one_call.judging import Judge, Metric, split
 from linger.tuning.one_call.plan import Plan, expected_seconds, usual_plan
 from linger.tuning.one_call.problems import problems_of, wide_shares
 from linger.tuning.one_call.result import Problem, Step, TuneResult, TuneStep
-from linger.tuning.one_call.session import Session, Trial, repeatable
+from linger.tuning.one_call.session import Session, Trial, Wish, repeatable
 from linger.tuning.one_call.steps import STEPS, quantized
 from linger.tuning.remedy import checked_data, require_float
-
-_PASSES_OF_PLAIN = 4.0
-"""Plain calibration and its judgement take about as long as so many passes over the tuning data."""
+from linger.tuning.widths.goals import read_goal
 
 
 def tune(
@@ -34,6 +34,8 @@ def tune(
     *,
     metric: Metric | None = None,
     budget: str | float = "2 min",
+    bits: Literal["8", "mixed"] = "8",
+    goal: float | str | None = None,
     target: str | None = None,
     seed: int = 0,
     steps: Sequence[TuneStep] | None = None,
@@ -52,6 +54,9 @@ def tune(
         metric: A figure of a quantised model, the larger the better, on data of your own; without it the error at the
             outputs against the float model decides.
         budget: CPU time ("2 min", "90 s", "1 h", or seconds), or a number of measured models ("20 trials").
+        bits: "8": every tensor keeps 8 bits. "mixed": a few get 16, weights first.
+        goal: What is enough: decibels at the output (`30`, `"30 dB"`), agreement with the float model's decisions
+            (`"99 %"`), or a value of the metric; the search ends there. Without one wider tensors are to gain 10 dB.
         target: The chip: steps stay within what it has.
         seed: Of everything random. The same seed and the same completed steps give the same model.
         steps: Repeat the steps of an earlier result, without a budget.
@@ -68,11 +73,14 @@ def tune(
     for refuse in (refuse_compiled, refuse_empty, refuse_unquantizable):
         refuse(model)
     left = read_budget(budget)
+    if bits not in ("8", "mixed"):
+        raise UsageError(f'tune: bits={bits!r}. Use "8", or "mixed" for 16 bits where they help most.')
     batches = checked_data("tune", data)
     if target is not None:
         target = find_target(target).name
     plan = usual_plan if steps is None else _repetition(repeatable(steps))
     session, notes = _begun(model, batches, metric, left, target, seed)
+    session.wish = _wish(session, goal, is_mixed=bits == "mixed")
     if steps is not None:
         left.lift()
     notes += _searched(session, plan)
@@ -84,19 +92,37 @@ def _begun(
 ) -> tuple[Session, list[str]]:
     """Plain calibration, judged: what everything else is compared with."""
     try:
-        reference = float_copy(model)
+        reference = copy.deepcopy(model).eval()
     except LingerError:
         raise
     except Exception as error:  # a user's class may refuse to be copied in any way
         raise UsageError(f"tune: {type(model).__name__} cannot be copied ({type(error).__name__}: {error}).") from error
     parts = split(reference, batches)
     judge = Judge(reference, parts.held_out, metric)
-    session = Session(parts, judge, budget, STEPS, target, seed)
+    session = Session(parts, judge, budget, STEPS, target, seed, metric)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         made = quantized(reference, parts.tuning, target)
     session.begin(Trial(made, reference))
     return session, [part for part in (parts.note, *(str(w.message) for w in said)) if part]
+
+
+def _wish(session: Session, goal: float | str | None, *, is_mixed: bool) -> Wish:
+    """Widths and goal, the latter measured on held-out data.
+
+    Raises:
+        UsageError: The goal is none.
+    """
+    if goal is None:
+        return Wish(is_mixed)
+    if session.metric is not None:
+        if isinstance(goal, bool) or not isinstance(goal, (int, float)):
+            raise UsageError(f"tune: goal={goal!r} is no value of the metric. Give a number.")
+        least = float(goal)
+        return Wish(is_mixed, least, lambda found: (found.score.metric or least) >= least)
+    reference, held_out = session.best.trial.reference, session.parts.held_out
+    wanted = read_goal("tune", goal, None, reference, held_out, OutputError(reference, held_out))
+    return Wish(is_mixed, goal, lambda found: wanted.measure(found.trial.model) >= wanted.value)
 
 
 def _repetition(steps: list[Step]) -> Plan:
@@ -109,12 +135,13 @@ def _repetition(steps: list[Step]) -> Plan:
 
 def _searched(session: Session, plan: Plan) -> list[str]:
     """Run the plan; returns what has to be said about its end."""
-    pass_seconds = session.budget.spent / _PASSES_OF_PLAIN
     try:
         for step in progress(plan(session), "tune"):
+            if session.is_good_enough:
+                return [f"The goal of {session.wish.goal} is reached."]
             if session.budget.is_spent:
                 return [f"The budget of {session.budget.text} ended before the last step."]
-            if expected_seconds(session, step, pass_seconds) > session.budget.seconds_left:
+            if expected_seconds(session, step) > session.budget.seconds_left:
                 session.skip(step, "it would not end within the budget")
             else:
                 session.run(step)
