@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from torch import nn
 
+from linger.constraint.channel_limits import ChannelLimits
 from linger.constraint.conv_bn import ConvBN
 from linger.constraint.limits import Normalized
 from linger.constraint.marks import QUANTIZATION, QuantChoice, Types
@@ -37,6 +39,7 @@ def prepared(model: nn.Module, path: str | Path) -> Config:
         raise UsageError(
             f"config_file: {path} does not fit {type(model).__name__}: {joined(problems)}. Nothing was changed."
         )
+    _limit_channels(model, config)
     modules = dict(model.named_modules())
     for pair in config.fused:
         if not isinstance(modules[pair.conv], ConvBN):
@@ -57,6 +60,15 @@ def named_types(config: Config) -> Types | None:
     if config.types is None:
         return None
     return tuple(kind for kind in supported_types() if kind.__name__ in config.types)
+
+
+def _limit_channels(model: nn.Module, config: Config) -> None:
+    """Put layers into the place that `equalize` gave them; the limits themselves come with the checkpoint."""
+    for path, entry in config.channel_limits.items():
+        layer = model.get_submodule(path)
+        if not isinstance(layer, ChannelLimits):
+            limit = torch.full(entry.shape, entry.largest, device=device_of(layer, model))
+            replace_everywhere(model, {layer: ChannelLimits(layer, limit, entry.largest)})
 
 
 def _limit(model: nn.Module, config: Config) -> None:
