@@ -34,7 +34,7 @@ _LIMIT_OP = "iqMin"
 """What limits single channels on a device."""
 
 _SAME = 2.0**-6
-"""A factor that differs from 1 by less bits is none: it would change weights for nothing."""
+"""A factor that differs from 1 by fewer bits than this is none: it would change weights for nothing."""
 
 
 def equalize(model: nn.Module, data: object, *, target: str | None = None) -> Remedy:
@@ -104,9 +104,9 @@ class _Search:
         chains = self.chains
         if chains.count == 0:
             return []
-        balanced = [chains.balanced(share) for share in (1.0, 0.5, 0.0)]
-        found = [*balanced, chains.least_noise(balanced[1])]
-        return [_without_small(chains.fitted(exponents)) for exponents in found]
+        half, quiet = chains.balanced(0.5), chains.least_noise(chains.balanced(0.5))
+        fitted = [chains.fitted(found) for found in (half, quiet, chains.balanced(0.25), chains.balanced(1.0))]
+        return [_without_small(found) for found in (*fitted, chains.bounded(half), chains.bounded(quiet))]
 
     def _error(self, exponents: Array | None) -> float:
         """The error at the outputs of a copy with these factors, quantised and calibrated."""

@@ -11,7 +11,6 @@ import linger
 from linger.constraint.limits import Limits
 from linger.constraint.marks import Widths
 from linger.quantization.setup.config_file import (
-    ChannelLimit,
     Config,
     FunctionConfig,
     Fused,
@@ -29,7 +28,6 @@ EVERYTHING = Config(
     switches={"add": False, "freezes_batch_norm": True},
     stays_float=("head", "odd: name"),
     stays_float_alone=("block",),
-    channel_limits={"a.conv": ChannelLimit(6.0, (8, 1, 1))},
     fused=(Fused("a.conv", "a.bn"), Fused("b.conv", "b.bn", folded=True)),
     limits={"head": Limits(output=8.0)},
     parts={"attention": Widths(8, 4, 16)},
@@ -76,7 +74,6 @@ def test_a_reader_sees_powers_of_two_and_widths() -> None:
         ("parameter_bits: 5", "parameter_bits: '5' is unknown (known: 4, 8, 16)"),
         ("switches: {ad: true}", "switches.ad: 'ad' is unknown (is add meant?)"),
         ("fused: [{conv: a}]", "fused[0]: bn is missing"),
-        ("channel_limits: {a: {largest: 6.0}}", "channel_limits.a: shape is missing"),
         ("fused: {conv: a}", "a list of pairs is expected"),
         ("stays_float: head", "a list of names is expected, not 'head'"),
         ("functions: {a.iqadd_0: {bits: {o: 9}}}", "functions.a.iqadd_0.bits.o: '9' is unknown"),

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from torch import nn
 
-from linger.constraint.channel_limits import ChannelLimits
 from linger.constraint.conv_bn import ConvBN
 from linger.constraint.limits import Normalized
 from linger.constraint.marks import QUANTIZATION, QuantChoice, Types
@@ -39,7 +37,6 @@ def prepared(model: nn.Module, path: str | Path) -> Config:
         raise UsageError(
             f"config_file: {path} does not fit {type(model).__name__}: {joined(problems)}. Nothing was changed."
         )
-    _limit_channels(model, config)
     modules = dict(model.named_modules())
     for pair in config.fused:
         if not isinstance(modules[pair.conv], ConvBN):
@@ -60,15 +57,6 @@ def named_types(config: Config) -> Types | None:
     if config.types is None:
         return None
     return tuple(kind for kind in supported_types() if kind.__name__ in config.types)
-
-
-def _limit_channels(model: nn.Module, config: Config) -> None:
-    """Put layers into the place that `equalize` gave them; the limits themselves come with the checkpoint."""
-    for path, entry in config.channel_limits.items():
-        layer = model.get_submodule(path)
-        if not isinstance(layer, ChannelLimits):
-            limit = torch.full(entry.shape, entry.largest, device=device_of(layer, model))
-            replace_everywhere(model, {layer: ChannelLimits(layer, limit, entry.largest)})
 
 
 def _limit(model: nn.Module, config: Config) -> None:
@@ -121,8 +109,6 @@ def _finish_function(model: nn.Module, name: str, function: FunctionConfig) -> N
         made = FunctionalLayer(key, device_of(parent, model)).train(parent.training)
         parent.add_module(KEY_PREFIX + key, made)
     made.bits_of |= function.bits
-    if made.may_be_finer:
-        made.become_fine()  # its scale is written in the file
     made.subtract_max(is_wanted=function.subtracts_max)
 
 

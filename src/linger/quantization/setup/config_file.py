@@ -53,19 +53,6 @@ class Fused:
 
 
 @dataclass(frozen=True)
-class ChannelLimit:
-    """A layer whose output is limited channel by channel, as `equalize` makes it; the limits are in the checkpoint.
-
-    Attributes:
-        largest: The limit that all channels had before.
-        shape: Of the limits.
-    """
-
-    largest: float = 0.0
-    shape: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class LayerConfig:
     """One quantised layer.
 
@@ -116,7 +103,6 @@ class Config:
         switches: Those that differ from the usual.
         stays_float: Parts that stay float with everything inside.
         stays_float_alone: Modules that stay float themselves; what is inside is not concerned.
-        channel_limits: Layers that `equalize` gave limits for each channel; such a layer then has `.layer` in its path.
         fused: Convolutions with their batch norms.
         limits: Limits of layers that stay float.
         parts: Widths of products in the forward of a user's own modules.
@@ -132,7 +118,6 @@ class Config:
     switches: Mapping[str, bool] = field(default_factory=dict)
     stays_float: tuple[str, ...] = ()
     stays_float_alone: tuple[str, ...] = ()
-    channel_limits: Mapping[str, ChannelLimit] = field(default_factory=dict)
     fused: tuple[Fused, ...] = ()
     limits: Mapping[str, Limits] = field(default_factory=dict)
     parts: Mapping[str, Widths] = field(default_factory=dict)
@@ -252,7 +237,6 @@ class _Reader:
             "switches": self._switches,
             "stays_float": self._names,
             "stays_float_alone": self._names,
-            "channel_limits": lambda place, value: self._each(place, value, self._channel_limit),
             "fused": self._fused,
             "limits": lambda place, value: self._each(place, value, self._limits),
             "parts": lambda place, value: self._each(place, value, self._widths),
@@ -292,13 +276,6 @@ class _Reader:
             "adopts_input": self._boolean,
         }
         return LayerConfig(**self._fields(place, value, readers))
-
-    def _channel_limit(self, place: str, value: object) -> ChannelLimit:
-        found = self._fields(place, value, {"largest": self._limit, "shape": self._shape})
-        missing = [name for name in ("largest", "shape") if not found.get(name)]
-        if missing and isinstance(value, dict):
-            self.problems.append(f"{place}: {' and '.join(missing)} is missing")
-        return ChannelLimit(**found)
 
     def _function(self, place: str, value: object) -> FunctionConfig:
         readers: dict[str, Callable[[str, Any], Any]] = {

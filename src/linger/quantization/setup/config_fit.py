@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from torch import Tensor, nn
 
 from linger.constraint.batch_norm import as_batch_norm
-from linger.constraint.channel_limits import ChannelLimits
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm, layer_of, parts_of_pairs
 from linger.constraint.limits import Normalized
 from linger.constraint.marks import QUANTIZATION
@@ -24,9 +23,9 @@ from linger.quantization.setup.marking import types_by_name
 
 def misfits(config: Config, model: nn.Module) -> Iterator[str]:
     """Every place where a file does not fit a float model."""
-    modules = named_as_after(config, model)
+    modules = dict(model.named_modules())
     yield from _unknown("types", config.types or (), [kind.__name__ for kind in supported_types()])
-    for place in ("stays_float", "stays_float_alone", "parts", "layers", "limits", "channel_limits"):
+    for place in ("stays_float", "stays_float_alone", "parts", "layers", "limits"):
         yield from _unknown(place, getattr(config, place), modules)
     yield from _misfits_of_layers(config, modules)
     for pair in config.fused:
@@ -34,19 +33,7 @@ def misfits(config: Config, model: nn.Module) -> Iterator[str]:
     for name, function in config.functions.items():
         yield from _misfits_of_function(name, function, modules)
     if config.complete:
-        yield from _left_out(config, model, modules)
-
-
-def named_as_after(config: Config, model: nn.Module) -> dict[str, nn.Module]:
-    """The modules of a float model by the paths that they have once layers have limits for each channel."""
-    found: dict[str, nn.Module] = {}
-    for path, module in model.named_modules():
-        tops = [top for top in config.channel_limits if f"{path}.".startswith(f"{top}.")]
-        is_new = len(tops) == 1 and not isinstance(model.get_submodule(tops[0]), ChannelLimits)
-        if is_new and path == tops[0]:
-            found[path] = module
-        found[f"{tops[0]}.layer{path.removeprefix(tops[0])}" if is_new else path] = module
-    return found
+        yield from _left_out(config, model)
 
 
 def _unknown(place: str, names: Iterable[str], known: Collection[str]) -> Iterator[str]:
@@ -109,12 +96,12 @@ def _misfits_of_function(name: str, function: FunctionConfig, modules: dict[str,
     yield from _unknown(f"functions.{name}", (*function.scales, *function.bits), known)
 
 
-def _left_out(config: Config, model: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[str]:
+def _left_out(config: Config, model: nn.Module) -> Iterator[str]:
     """Layers that would be quantised although a complete file does not name them."""
     inside = parts_of_pairs(model)
-    named = {*config.layers, *config.stays_float_alone, *config.channel_limits, *(pair.bn for pair in config.fused)}
+    named = {*config.layers, *config.stays_float_alone, *(pair.bn for pair in config.fused)}
     tops = tuple(f"{top}." for top in config.stays_float)
-    for path, module in modules.items():
+    for path, module in model.named_modules():
         is_said = module in inside or path in named or f"{path}.".startswith(tops)
         if not is_said and _would_be_quantized(layer_of(module)):
             yield f"{path or type(module).__name__}: the file says nothing about this {type(module).__name__}"

@@ -8,12 +8,11 @@ three magnitudes to balance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from linger.tuning.channels.flow import PINNED, Layer, Numbers
@@ -28,6 +27,12 @@ _ROUNDS = 30
 _SETTLED = 0.01
 _STEPS = 120
 _TINY = 1e-30
+_HEADROOM = 0.5
+"""Bits that other data may be larger than those that were seen: an activation beyond its range saturates."""
+_SWEEPS = 2
+_SHIFTS = np.arange(8) / 8
+_FULL = -np.log2(127 / 128)
+"""A range of 127/128 of a power of two fills 8 bits."""
 
 
 @dataclass
@@ -40,12 +45,53 @@ class _Side:
     rows: Numbers
     columns: Numbers
 
+    @property
+    def groups(self) -> int:
+        """Parts of the channels that have nothing to do with each other; a batch norm is a product of each alone."""
+        return len(self.columns) if self.layer.norm is not None else self.layer.form.groups
+
+
+class _Noise:
+    """The noise that one layer's weights and output add, as a function of all exponents and a zero for the pinned."""
+
+    def __init__(self, side: _Side, weights: Array, largest: Array) -> None:
+        power = max(side.layer.output_power * len(side.rows), _TINY)
+        is_free = side.rows < len(weights) - 1
+        self._counts = torch.from_numpy(np.where(is_free, weights[side.rows], 1.0 / power))  # or an output of the model
+        assert side.layer.input_power is not None
+        self._inputs = torch.from_numpy(side.layer.input_power * side.taps)
+        self._logs = torch.from_numpy(np.log2(np.maximum(side.matrix, _TINY)))
+        self._seen = torch.from_numpy(np.log2(np.maximum(largest[side.rows], _TINY)))
+        self._rows, self._columns = torch.from_numpy(side.rows), torch.from_numpy(side.columns)
+        self._groups = side.groups
+
+    def __call__(self, exponents: Tensor, *, is_on_grid: bool = False) -> Tensor:
+        top, bottom = exponents[self._rows], exponents[self._columns].reshape(self._groups, -1)
+        repeats = len(self._rows) // self._groups
+        step = (self._logs + top[:, None] - bottom.repeat_interleave(repeats, 0)).amax()
+        tensor_step = (self._seen + top).amax()
+        if is_on_grid:
+            step, tensor_step = torch.ceil(step + _FULL), torch.ceil(tensor_step + _HEADROOM)
+        signal = (self._inputs.reshape(self._groups, -1) * torch.exp2(2 * bottom)).sum(1).repeat_interleave(repeats)
+        noise = torch.exp2(2 * step) * signal + torch.exp2(2 * tensor_step)
+        return (self._counts * torch.exp2(-2 * top) * noise).sum()
+
+    def on_grid(self, exponents: Array) -> float:
+        """The noise where steps are powers of two."""
+        return float(self(torch.from_numpy(np.append(exponents, 0.0)), is_on_grid=True))
+
+    def touches(self, own: Numbers) -> bool:
+        """Whether the noise depends on these channels."""
+        return bool(np.isin(self._rows.numpy(), own).any() or np.isin(self._columns.numpy(), own).any())
+
 
 class Chains:
     """The free channels of a watched model, the weights that make and read them, and factors for them.
 
     Attributes:
         count: How many channels may have a factor.
+        limits: The limit of each; infinity where there is none.
+        largest: The largest magnitude that each was seen with; its limit, if there is one, because limits share a scale.
         groups: For each, the number of its group: channels that lie in one tensor.
     """
 
@@ -59,8 +105,9 @@ class Chains:
         self._index = {root: i for i, root in enumerate(free)} | {PINNED: len(free)}
         self.count = len(free)
         seen = channels.largest()
-        self.largest = np.array([seen.get(root, 0.0) for root in free])
         self.limits = self._limits(limited)
+        observed = np.array([seen.get(root, 0.0) for root in free])
+        self.largest = np.where(np.isfinite(self.limits), self.limits, observed)
         state = state_of(model)
         self._sides = [self._side(layer, state) for layer in self.layers if not _is_inside(layer, self.layers)]
         self.groups = self._grouped()
@@ -73,11 +120,12 @@ class Chains:
         rows = layer.rows if layer.reader is None else layer.reader.rows
         return _Side(layer, matrix, taps, self._places(rows), self._places(layer.columns))
 
-    def _limits(self, limited: Iterable[Limited]) -> NDArray[np.bool_]:
-        """Whether each channel's factor must not be above 1, because its limit stays where it is."""
-        found = np.zeros(self.count + 1, dtype=bool)
+    def _limits(self, limited: Iterable[Limited]) -> Array:
+        """The limit of each channel; infinity where there is none."""
+        found = np.full(self.count + 1, np.inf)
         for entry in limited:
-            found[self._places(entry.numbers)] = True
+            places = self._places(entry.numbers)
+            found[places] = np.minimum(found[places], entry.limit)
         return found[: self.count]
 
     def _grouped(self) -> Numbers:
@@ -119,8 +167,7 @@ class Chains:
 
     # ranges under factors
     def _scaled(self, side: _Side, factors: Array) -> Array:
-        form = side.layer.form
-        groups = side.columns.shape[0] if side.layer.norm is not None else form.groups
+        groups = side.groups
         rows, columns = factors[side.rows], factors[side.columns]
         bottoms = columns.reshape(groups, -1).repeat(len(rows) // groups, 0)
         scaled: Array = side.matrix * rows[:, None] / bottoms
@@ -129,7 +176,7 @@ class Chains:
     def _ranges(self, side: _Side, factors: Array) -> tuple[Array, Array]:
         """The largest magnitude of each row and of each column."""
         scaled = self._scaled(side, factors)
-        groups = side.columns.shape[0] if side.layer.norm is not None else side.layer.form.groups
+        groups = side.groups
         columns = scaled.reshape(groups, -1, scaled.shape[1]).max(1).reshape(-1)
         return scaled.max(1), columns
 
@@ -143,11 +190,11 @@ class Chains:
         for _ in range(_ROUNDS):
             made, read = self._relative(np.exp2(np.append(exponents, 0.0)))
             seen = self.largest * np.exp2(exponents)
-            tops = _group_max(seen, self.groups)
-            source = share * made + (1 - share) * np.log2(np.maximum(seen, _TINY) / np.maximum(tops, _TINY))
             is_used = np.isfinite(made) & np.isfinite(read) & (seen > 0)
-            step = np.where(is_used, (read - np.where(is_used, source, 0.0)) / 2, 0.0)
-            step = np.where(np.isfinite(step), step, 0.0)
+            tops = _group_max(seen, self.groups)
+            below = np.log2(np.maximum(seen, _TINY) / np.maximum(tops, _TINY))
+            source = share * np.where(is_used, made, 0.0) + (1 - share) * below
+            step = np.where(is_used, (np.where(is_used, read, 0.0) - source) / 2, 0.0)
             exponents = np.clip(exponents + step - _group_mean(step, self.groups), -_LARGEST, _LARGEST)
             if np.abs(step - _group_mean(step, self.groups)).max(initial=0.0) < _SETTLED:
                 break
@@ -189,67 +236,51 @@ class Chains:
                 optimizer.step()
         return np.clip(best, -_LARGEST, _LARGEST)
 
-    def _noise_terms(self) -> list[Callable[[Tensor], Tensor]]:
+    def _noise_terms(self) -> list[_Noise]:
         weight = self._weights_of_noise()
         largest = np.append(self.largest, 0.0)
-        return [self._noise_term(side, weight, largest) for side in self._sides if side.layer.input_power is not None]
+        return [_Noise(side, weight, largest) for side in self._sides if side.layer.input_power is not None]
 
     def _weights_of_noise(self) -> Array:
         """By how much the noise of each channel counts: its readers' squared weights, in parts of their output's power."""
         found = np.zeros(self.count + 1)
         for side in self._sides:
             power = side.layer.output_power * side.matrix.shape[0]
-            groups = side.columns.shape[0] if side.layer.norm is not None else side.layer.form.groups
+            groups = side.groups
             squares = np.square(side.matrix).reshape(groups, -1, side.matrix.shape[1]).sum(1).reshape(-1)
             if power > 0:
                 np.add.at(found, side.columns, squares * side.taps / power)
         return found
 
-    def _noise_term(self, side: _Side, weights: Array, largest: Array) -> Callable[[Tensor], Tensor]:
-        """The noise that one layer's weights and output add, as a function of all exponents."""
-        power = side.layer.output_power * len(side.rows)
-        own = np.where(side.rows < self.count, weights[side.rows], 1.0 / max(power, _TINY))  # an output of the model
-        assert side.layer.input_power is not None
-        inputs = torch.from_numpy(side.layer.input_power * side.taps)
-        logs = torch.from_numpy(np.log2(np.maximum(side.matrix, _TINY)))
-        seen = torch.from_numpy(np.log2(np.maximum(largest[side.rows], _TINY)))
-        counts = torch.from_numpy(own)
-        rows, columns = torch.from_numpy(side.rows), torch.from_numpy(side.columns)
-        groups = side.columns.shape[0] if side.layer.norm is not None else side.layer.form.groups
-
-        def term(exponents: Tensor) -> Tensor:
-            top, bottom = exponents[rows], exponents[columns].reshape(groups, -1)
-            repeated = bottom.repeat_interleave(len(rows) // groups, 0)
-            step = (logs + top[:, None] - repeated).max()
-            signal = (inputs.reshape(groups, -1) * torch.exp2(2 * bottom)).sum(1).repeat_interleave(len(rows) // groups)
-            tensor_step = (seen + top).max()
-            noise = torch.exp2(2 * step) * signal + torch.exp2(2 * tensor_step)
-            return (counts * torch.exp2(-2 * top) * noise).sum()
-
-        return term
-
     # onto the grid
-    def fitted(self, exponents: Array) -> Array:
-        """Exponents shifted group by group so that ranges lie just below powers of two, and limited ones below 1."""
+    def bounded(self, exponents: Array) -> Array:
+        """Exponents that limits allow: below 1, and no limit above what its tensor holds.
+
+        The limits of a tensor have one scale, too. A channel that never comes near its limit must not make it the largest.
+        """
         made = exponents.copy()
         for own in self.members().values():
-            if self.limits[own].any():
-                made[own] -= made[own].max()
-                continue
-            shifts = np.arange(8) / 8
-            waste = [self._waste(made, own, float(shift)) for shift in shifts]
-            made[own] += shifts[int(np.argmin(waste))]
+            limits = self.limits[own]
+            is_limited = np.isfinite(limits)
+            if is_limited.any():
+                range_ = max((self.largest[own] * np.exp2(made[own])).max(), _TINY)
+                made[own] = np.where(is_limited, np.minimum(made[own], np.log2(range_ / limits)), made[own])
+                made[own] -= made[own][is_limited].max()
         return made
 
-    def _waste(self, exponents: Array, own: Numbers, shift: float) -> float:
-        """Bits that the next power of two is above the ranges of all tensors that a group lies in."""
-        factors = np.exp2(np.append(exponents, 0.0))
-        factors[own] *= 2.0**shift
-        total = _lost(float((self.largest[own] * factors[own]).max(initial=0.0)))
-        for side in self._sides:
-            if np.isin(side.rows, own).any() or np.isin(side.columns, own).any():
-                total += _lost(float(self._scaled(side, factors).max(initial=0.0)))
-        return total
+    def fitted(self, exponents: Array) -> Array:
+        """Exponents shifted group by group to where the noise is least, steps being powers of two.
+
+        A range just above a power of two wastes a bit. Where there are limits, factors stay below 1 and are not shifted.
+        """
+        made = self.bounded(exponents)
+        terms = self._noise_terms()
+        free = [own for own in self.members().values() if not np.isfinite(self.limits[own]).any()]
+        for own in free * _SWEEPS:
+            touched = [term for term in terms if term.touches(own)]
+            noises = [sum(term.on_grid(_shifted(made, own, shift)) for term in touched) for shift in _SHIFTS]
+            made[own] += _SHIFTS[int(np.argmin(noises))]
+        return made
 
     def factors(self, exponents: Array) -> dict[int, float]:
         """Factors by the numbers of channels."""
@@ -277,5 +308,7 @@ def _group_max(values: Array, groups: Numbers) -> Array:
     return found
 
 
-def _lost(range_: float) -> float:
-    return float(np.ceil(np.log2(range_)) - np.log2(range_)) if range_ > 0 else 0.0
+def _shifted(exponents: Array, own: Numbers, shift: float) -> Array:
+    made = exponents.copy()
+    made[own] += shift
+    return made

@@ -23,6 +23,9 @@ from linger.tuning.channels.watching import Clip, Rule, Watch, named_norm
 _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 _NORM = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+_SIGNED = ("leaky_relu", "prelu", "abs", "neg")
+"""Functions to which the negative numbers of a layer's output matter, too."""
+
 _SMOOTH = ("nearest", "nearest-exact", "linear", "bilinear", "trilinear", "area", "bicubic")
 
 
@@ -80,9 +83,10 @@ def _batch_norm(watch: Watch, func: Function, args: Sequence[Any], kwargs: dict[
 # functions of each element
 def _same(watch: Watch, func: Function, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> bool:
     """A function of each element: it keeps its label."""
-    del func
     given = _bound(("input",), args, kwargs)
     labels = watch.channels.labels(given["input"])
+    if func.__name__.startswith(_SIGNED):
+        watch.observe_made(given["input"])
     if labels is not None:
         watch.channels.label(output, labels)
     return True
@@ -135,6 +139,8 @@ def _add(watch: Watch, func: Function, args: Sequence[Any], kwargs: dict[str, An
         return True
     a, b = (_or_pinned(found, t) for found, t in zip(labels, (first, second), strict=True))
     joined = watch.channels.join_labels(a, b)
+    watch.observe_made(first)
+    watch.observe_made(second)
     watch.channels.label(output, joined)
     _observe(watch, output, joined)
     return True

@@ -149,6 +149,13 @@ class Watch:
         if isinstance(output, Tensor) and output in self._makers and output not in self._returned_by:
             self._returned_by[output] = path
 
+    def observe_made(self, tensor: Tensor) -> None:
+        """Note the magnitudes of a layer's output that is used as it is, not only where it is positive."""
+        found = self.maker(tensor)
+        if found is not None:
+            layer, axis = found
+            self.channels.observe(tensor, axis, layer.rows)
+
     # layers
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, form: Form, axis: int) -> Layer | None:
         """Note that a weight reads the channels of x; None where it is no parameter, or has other forms elsewhere.
@@ -363,4 +370,5 @@ def _recurrent(watch: Watch, module: nn.Module, x: Tensor) -> bool:
             if layer is None:
                 return False
             watch.channels.pin(layer.rows)
+            layer.output_power = float(nn.functional.linear(x, own[name]).double().square().mean())
     return True
