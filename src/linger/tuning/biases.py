@@ -30,11 +30,17 @@ from linger.quantization.core.runtime import Operands, runtime_of
 from linger.quantization.core.statistics import QuantizedBase, accumulate
 from linger.quantization.functions.products import PRODUCTS
 from linger.quantization.layers.layer import QuantLayer
-from linger.tuning.float_means import Call, ChannelMeans, Found, float_means
+from linger.quantization.layers.recurrent import QuantRecurrent
+from linger.tuning.means.channel_means import Call, ChannelMeans
+from linger.tuning.means.float_means import Found, Wanted, float_means
+from linger.tuning.means.gate_means import Start, quantised_gates
 from linger.tuning.measure import OutputError, error_db
 from linger.tuning.remedy import Change, Remedy, checked_data, require_pair, undone_on_error
 
 _WHERE = "correct_biases"
+
+_MOST_SWEEPS = 4
+"""Passes over the data at most: one, another where a layer runs several times, and one for each recurrent layer."""
 
 
 def correct_biases(model: nn.Module, reference: nn.Module, data: object) -> Remedy:
@@ -45,7 +51,8 @@ def correct_biases(model: nn.Module, reference: nn.Module, data: object) -> Reme
     computes, before it is rounded and limited: a ReLU or ReLU6 behind it does not count. A layer that runs several times, in
     several batches or in one, gets the mean over all its runs; the data then pass twice, so that all runs see the same
     corrections. A product without a bias gets one. With a folded batch norm β is corrected. Functions in a user's own
-    forward (F.linear, F.conv2d) are corrected where their bias is a parameter.
+    forward (F.linear, F.conv2d) are corrected where their bias is a parameter. Of recurrent layers and cells, `bias_ih` is
+    corrected by the mean of the sums in the gates; the data pass once more for each of them.
 
     The correction is undone where the error at the outputs rises on the data.
 
@@ -84,9 +91,9 @@ class _Shift:
 
     needs: dict[Call, tuple[Tensor, int]] = field(default_factory=dict)
 
-    def add(self, call: Call, expected: ChannelMeans, found: ChannelMeans) -> Tensor:
+    def add(self, call: Call, need: Tensor, count: int) -> Tensor:
         """Let one call count; returns the mean over all calls that are known by now."""
-        self.needs[call] = (expected.mean - found.mean, found.count)
+        self.needs[call] = (need, count)
         return self.mean
 
     @property
@@ -97,13 +104,22 @@ class _Shift:
 
 
 def _correct(model: nn.Module, reference: nn.Module, batches: Sequence[Batch]) -> list[Change]:
-    products = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, QuantLayer)]
-    layers = {path: layer.bn is not None for path, layer in products if layer.can_shift}
-    sweep = _Sweep(model, reference, float_means(reference, batches, layers, _function_biases(model)))
+    recurrent = {path: m for path, m in model.named_modules() if isinstance(m, QuantRecurrent)}
+    biased = [path for path, layer in recurrent.items() if layer.bias]
+    wanted = Wanted(_products(model), biased, _function_biases(model))
+    sweep = _Sweep(model, reference, float_means(reference, batches, wanted))
     sweep.run(batches)
-    if any(len(shift.needs) > 1 for shift in sweep.shifts.values()):
-        sweep.run(batches)  # every run of a layer now sees the corrections of all others
-    return sweep.apply()
+    more = max(sum(recurrent[path].num_layers for path in biased), int(sweep.is_repeated))
+    for _ in range(min(more, _MOST_SWEEPS - 1)):
+        sweep.run(batches)
+    without = [Change(path, "left alone: it has no bias") for path in recurrent if path not in biased]
+    return sweep.apply() + without
+
+
+def _products(model: nn.Module) -> dict[str, bool]:
+    """Paths of the layers that can be corrected, and whether a batch norm is folded into each."""
+    layers = ((path, layer) for path, layer in model.named_modules() if isinstance(layer, QuantLayer))
+    return {path: layer.bn is not None for path, layer in layers if layer.can_shift}
 
 
 def _function_biases(model: nn.Module) -> list[str]:
@@ -113,7 +129,10 @@ def _function_biases(model: nn.Module) -> list[str]:
 
 
 class _Sweep(TorchFunctionMode):
-    """Passes of the quantised model in which every layer returns what it will return when it is corrected."""
+    """Passes of the quantised model in which every layer returns what it will return when it is corrected.
+
+    The bias of a recurrent layer, which acts inside its loop, is corrected after each pass.
+    """
 
     def __init__(self, model: nn.Module, reference: nn.Module, expected: Found) -> None:
         super().__init__()
@@ -123,7 +142,10 @@ class _Sweep(TorchFunctionMode):
         self._limits = {path: limits_of(module).output for path, module in reference.named_modules()}
         self._named = dict(model.named_parameters())
         self._biases = {id(p): name for name, p in self._named.items() if name in expected}
+        self._added: dict[str, Tensor] = {}  # to the biases of recurrent layers, so far
         self._function_bias: str | None = None
+        self._starts: dict[str, Start] = {}
+        self._nodes: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._batch = 0
 
@@ -134,12 +156,27 @@ class _Sweep(TorchFunctionMode):
         with ExitStack() as stack:
             stack.enter_context(evaluating(self._model))
             stack.enter_context(torch.no_grad())
+            for module in self._modules.values():
+                if isinstance(module, QuantRecurrent):
+                    stack.callback(module.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
             runtime.observers.append(self._observe)
             stack.callback(runtime.observers.remove, self._observe)
             stack.enter_context(self)
             for self._batch, batch in enumerate(progress(batches, _WHERE)):
                 self._counts.clear()
                 run_batch(self._model, fresh(batch))
+        for key in self.shifts:
+            if self._is_recurrent(key):
+                self._add(key, self.shifts[key].mean - self._added.get(key, 0.0))
+                self._added[key] = self.shifts[key].mean
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether a layer runs more than once, in several batches or in one."""
+        return any(len(shift.needs) > 1 for shift in self.shifts.values())
+
+    def _is_recurrent(self, key: str) -> bool:
+        return isinstance(self._modules.get(key.rpartition(".")[0]), QuantRecurrent) and key in self._named
 
     def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
         kwargs = kwargs or {}
@@ -152,29 +189,55 @@ class _Sweep(TorchFunctionMode):
         finally:
             self._function_bias = outer
 
-    def _observe(self, name: str, op: Op, operands: Operands, attributes: Mapping[str, Any], result: QTensor) -> None:
-        """An op was computed: if it is a product, let it return what it would with a corrected bias."""
-        frozen = operands[-1]
-        if not isinstance(frozen, Frozen) or op.inputs[0] == "w" or op.normalises:
-            return
-        path = name.rpartition(".")[0]
-        key = path if isinstance(self._modules.get(path), QuantizedBase) else self._function_bias
-        if key is None:
-            return
-        call = (self._batch, self._counts[key])
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A recurrent layer begins."""
+        assert isinstance(module, QuantRecurrent)
+        self._starts[module.path] = Start.of(module, args, kwargs)
+        self._nodes[module.path] = 0
+
+    def _next_call(self, key: str) -> Call:
         self._counts[key] += 1
+        return self._batch, self._counts[key] - 1
+
+    def _observe(self, name: str, op: Op, operands: Operands, attributes: Mapping[str, Any], result: QTensor) -> None:
+        """An op was computed: if it has a bias, see what the bias must take back."""
+        path, x = name.rpartition(".")[0], operands[0]
+        module = self._modules.get(path)
+        if isinstance(module, QuantRecurrent):
+            if op.is_recurrent and isinstance(x, QTensor):
+                self._see_gates(module, x, result, attributes)
+        elif isinstance(operands[-1], Frozen) and isinstance(x, QTensor) and not op.normalises:
+            key = path if isinstance(module, QuantizedBase) else self._function_bias
+            if key is not None:
+                self._see_product(key, op, x, operands[-1], attributes, result)
+
+    def _see_gates(self, module: QuantRecurrent, x: QTensor, out: QTensor, attributes: Mapping[str, Any]) -> None:
+        path = module.path
+        number = self._nodes[path]
+        self._nodes[path] += 1
+        name, found = quantised_gates(module, self._starts[path], number, x, out, attributes)
+        key = f"{path}.{name}".lstrip(".")
+        call = self._next_call(key)
+        expected = self._expected.get(key, {}).get(call)
+        if expected is not None:
+            need = expected.mean - found.mean + self._added.get(key, 0.0)
+            self.shifts.setdefault(key, _Shift()).add(call, need, found.count)
+
+    def _see_product(
+        self, key: str, op: Op, x: QTensor, frozen: Frozen, attributes: Mapping[str, Any], result: QTensor
+    ) -> None:
+        """Let a product return what it would with a corrected bias."""
+        call = self._next_call(key)
         expected = self._expected.get(key, {}).get(call)
         if expected is None:
             return
-        x = operands[0]
-        assert isinstance(x, QTensor)  # the first operand of a product
         axis = product_twin(op).channel_axis
         product = accumulate(op, attributes, x.content, frozen.weight, None)
         bias = self._real_bias(key, product.new_zeros(product.shape[axis])).double()
         shape = [-1 if i == product.dim() + axis else 1 for i in range(product.dim())]
         y = product + bias.to(product.dtype).reshape(shape)
-        found = ChannelMeans.of(clamp(y, self._limits.get(path)), axis)
-        shift = self.shifts.setdefault(key, _Shift()).add(call, expected, found)
+        found = ChannelMeans.of(clamp(y, self._limits.get(key)), axis)
+        shift = self.shifts.setdefault(key, _Shift()).add(call, expected.mean - found.mean, found.count)
         rounded = round_bias(bias + shift, x.scale * frozen.scale_w)
         shifted = product + rounded.to(product.dtype).reshape(shape)
         result.content.copy_(fake_quantize(shifted, result.scale, result.bits))
@@ -186,18 +249,23 @@ class _Sweep(TorchFunctionMode):
         bias = layer.real_bias if isinstance(layer, QuantLayer) else self._named[key].detach()
         return zeros if bias is None else bias
 
+    def _add(self, key: str, shift: Tensor) -> None:
+        """Add to a layer's bias, or to a parameter."""
+        layer = self._modules.get(key)
+        with torch.no_grad():
+            if isinstance(layer, QuantLayer):
+                layer.shift_output(shift)
+            else:
+                self._named[key].add_(shift.to(self._named[key]))
+
     def apply(self) -> list[Change]:
         """Add what was found to the biases of the model."""
         changes: list[Change] = []
         for key, shift in self.shifts.items():
-            largest = float(shift.mean.abs().max())
-            layer = self._modules.get(key)
-            with torch.no_grad():
-                if isinstance(layer, QuantLayer):
-                    layer.shift_output(shift.mean)
-                else:
-                    self._named[key].add_(shift.mean.to(self._named[key]))
-            changes.append(Change(key, "bias, largest shift in σ of the output", None, largest / self._spread(key)))
+            if key not in self._added:
+                self._add(key, shift.mean)
+            largest = float(shift.mean.abs().max()) / self._spread(key)
+            changes.append(Change(key, "bias, largest shift in σ of the output", None, largest))
         return changes
 
     def _spread(self, key: str) -> float:

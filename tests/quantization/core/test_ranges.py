@@ -115,3 +115,19 @@ def test_a_scale_is_a_power_of_two(net: nn.Module) -> None:
     made = calibrated(net, torch.randn(4, 2, 6, 6))
     with pytest.raises(linger.UsageError, match=r"0\.w: the scale 3 is no power of two"):
         ranges_of(made)["0.w"].choose(3)
+
+
+@pytest.mark.parametrize("kind", [nn.Linear, nn.LSTM])
+def test_wide_weights_get_the_scale_that_was_chosen(kind: type[nn.Module]) -> None:
+    source = kind(4, 3)
+    linger.quant_module(source, parameter_bits=16)
+    model = linger.init(source).eval()
+    x = torch.randn(5, 2, 4)
+    with torch.no_grad(), linger.calibration():
+        model(x)
+    found = ranges_of(model)["w" if kind is nn.Linear else "iw"]
+    wanted = found.scale / 16
+    found.choose(wanted)
+    with torch.no_grad():
+        model(x)
+    assert (found.bits, found.scale) == (16, wanted)

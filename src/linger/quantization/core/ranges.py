@@ -9,6 +9,7 @@ from enum import Enum
 
 from torch import nn
 
+from linger.constraint.marks import Widths
 from linger.errors import UsageError
 from linger.numeric.fixed import is_power_of_two, limits
 from linger.quantization.core.statistics import QuantizedBase
@@ -53,7 +54,10 @@ class Range:
 
     @property
     def bits(self) -> int:
-        """The width that it was last used for."""
+        """The width that it was last used for; of a layer's weights the one that it has."""
+        widths: Widths | None = getattr(self.layer, "widths", None)
+        if self.kind is Kind.WEIGHT and widths is not None:
+            return widths.parameter
         return self.layer.bits_of.get(self.name, _USUAL_BITS)
 
     @property

@@ -119,6 +119,13 @@ class QuantLayer(QuantizedBase):
         return self._has_weight and not self.is_lookup and not self._op.normalises
 
     @property
+    def real_weight(self) -> Tensor:
+        """The weights before they are rounded, with a batch norm folded in."""
+        weight, factor, _ = self._limited_parts()
+        wide = 1.0 if factor is None else per_weight(factor, weight, self.transposed_groups)
+        return (weight * wide).detach()
+
+    @property
     def real_bias(self) -> Tensor | None:
         """What is added to each channel before it is rounded, with a batch norm folded in; None where nothing is."""
         bias = self._limited_parts()[2]

@@ -197,7 +197,7 @@ class QuantRecurrent(QuantizedBase):
         if self.runtime.is_real:
             return self._run_real(layer, sequences, states, calls)
         scale_h = self._output_scale(end, calls[0].name)
-        rounded = self._learned(layer, q.scale, scale_h)
+        rounded = self.rounded_weights(layer, q.scale, scale_h)
         self._note(layer, sequences)
         attributes = [self._attributes(sequences, q.scale, scale_h, rounded, layer, back) for back in range(len(calls))]
         if calls[0].is_written:
@@ -219,7 +219,7 @@ class QuantRecurrent(QuantizedBase):
         if self.is_observing:
             self._widen_output(layer, largest_magnitude(real), states)
             scale = self.value(f"scale_o{range_suffix(layer, 0)}")
-            rounded = self._learned(layer, q.scale, scale)
+            rounded = self.rounded_weights(layer, q.scale, scale)
             attributes = [self._attributes(sequences, q.scale, scale, rounded, layer, k) for k in range(len(calls))]
         out = QTensor(to_carrier(real, bits), scale, bits, runtime)
         self._record(sequences, out, calls, attributes)
@@ -320,7 +320,7 @@ class QuantRecurrent(QuantizedBase):
     def _parameter(self, name: str, layer: int, back: int) -> Tensor:
         return cast(Tensor, getattr(self, name + self.suffixes[layer][back]))
 
-    def _learned(self, layer: int, scale_i: Scale, scale_h: Scale) -> RoundedWeights:
+    def rounded_weights(self, layer: int, scale_i: Scale, scale_h: Scale) -> RoundedWeights:
         """Rounded anew while they learn, else kept until one changes."""
         key = (layer, scale_i, scale_h, self.widths, *self._chosen_ranges(layer))
         if self.runtime.is_tracing:

@@ -20,28 +20,26 @@ from linger.analysis.attributes import evaluating
 from linger.analysis.batches import Batch, Function, Keywords, fresh, run_batch
 from linger.constraint.conv_bn import layer_of
 from linger.quantization.functions.products import PRODUCTS
+from linger.tuning.means.channel_means import Call, ChannelMeans
+from linger.tuning.means.gate_means import float_gates
 
-Call = tuple[int, int]
-"""Number of the batch, and which call of a layer in that pass, both from 0."""
+Found = dict[str, dict[Call, ChannelMeans]]
+"""By the path of a layer, or the key of the bias that a function or a recurrent layer adds."""
 
 
 @dataclass(frozen=True)
-class ChannelMeans:
-    """The mean of each channel of a tensor, over `count` positions; `power` is the mean square of all channels."""
+class Wanted:
+    """What to look at in a float model.
 
-    mean: Tensor
-    count: int
-    power: float
+    Attributes:
+        layers: Paths of products, and whether the quantised model has a batch norm folded into each.
+        recurrent: Paths of recurrent layers.
+        biases: Keys of biases that functions may add (F.linear in a user's own forward).
+    """
 
-    @classmethod
-    def of(cls, y: Tensor, axis: int) -> ChannelMeans:
-        """Those of a tensor whose channels are on this axis."""
-        rows = y.detach().transpose(axis, -1).reshape(-1, y.shape[axis]).double()
-        return cls(rows.mean(0), rows.shape[0], float(rows.square().mean()))
-
-
-Found = dict[str, dict[Call, ChannelMeans]]
-"""By the path of a layer, or the key of the bias that a function adds."""
+    layers: Mapping[str, bool]
+    recurrent: Sequence[str]
+    biases: Sequence[str]
 
 
 def channel_axis(module: nn.Module) -> int:
@@ -55,11 +53,13 @@ def channel_axis(module: nn.Module) -> int:
 class _Watch(TorchFunctionMode):
     """Hooks on the layers of a float model, and an eye on the products that its own forwards compute."""
 
-    def __init__(self, reference: nn.Module, layers: Mapping[str, bool], biases: Sequence[str]) -> None:
+    def __init__(self, reference: nn.Module, wanted: Wanted) -> None:
         super().__init__()
+        layers, biases = wanted.layers, wanted.biases
         self.found: Found = {}
         self.batch = 0
         self._paths = {reference.get_submodule(path): path for path in layers}
+        self._recurrent = {reference.get_submodule(path): path for path in wanted.recurrent}
         self._layers = layers
         named = dict(reference.named_parameters())
         self._biases = {id(named[name]): name for name in biases if name in named}
@@ -73,10 +73,25 @@ class _Watch(TorchFunctionMode):
         self._returned.clear()
 
     def _add(self, key: str, y: Tensor, axis: int) -> None:
-        call = (self.batch, self._counts[key])
-        self._counts[key] += 1
+        call = self._next_call(key)
         if y.numel():
             self.found.setdefault(key, {})[call] = ChannelMeans.of(y, axis)
+
+    def _next_call(self, key: str) -> Call:
+        self._counts[key] += 1
+        return self.batch, self._counts[key] - 1
+
+    def leave_recurrent(
+        self,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: object,  # noqa: ARG002 - a hook's signature
+    ) -> None:
+        """A recurrent layer has returned."""
+        for name, means in float_gates(module, args, kwargs):
+            key = f"{self._recurrent[module]}.{name}".lstrip(".")
+            self.found.setdefault(key, {})[self._next_call(key)] = means
 
     def leave_layer(self, module: nn.Module, args: object, output: object) -> None:  # noqa: ARG002 - a hook's signature
         """A layer has returned; one that the quantised model has fused counts at its batch norm."""
@@ -111,24 +126,18 @@ def product_axis(func: Function) -> int:
     return -1 if kind is nn.Linear else -2 if kind is nn.Conv1d else -3
 
 
-def float_means(
-    reference: nn.Module, batches: Sequence[Batch], layers: Mapping[str, bool], biases: Sequence[str]
-) -> Found:
-    """Run a float model and collect the means.
-
-    Args:
-        reference: The float model, its convolutions fused with their batch norms or not.
-        batches: The data.
-        layers: Paths of layers, and whether the quantised model has a batch norm folded into each.
-        biases: Keys of biases that functions add (F.linear in a user's own forward).
-    """
-    watch = _Watch(reference, layers, biases)
+def float_means(reference: nn.Module, batches: Sequence[Batch], wanted: Wanted) -> Found:
+    """Run a float model, its convolutions fused with their batch norms or not, and collect the means."""
+    watch = _Watch(reference, wanted)
     with ExitStack() as stack:
         stack.enter_context(evaluating(reference))
         stack.enter_context(torch.no_grad())
-        for path in layers:
+        for path in wanted.layers:
             module = reference.get_submodule(path)
             stack.callback(module.register_forward_hook(watch.leave_layer).remove)
+        for path in wanted.recurrent:
+            module = reference.get_submodule(path)
+            stack.callback(module.register_forward_hook(watch.leave_recurrent, with_kwargs=True).remove)
         for module in reference.modules():
             if isinstance(module, _BatchNorm):
                 stack.callback(module.register_forward_hook(watch.leave_batch_norm).remove)
