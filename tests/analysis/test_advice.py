@@ -51,6 +51,20 @@ def test_outliers_get_a_limit_that_leaves_the_bell_alone():
     assert f"costs {math.log2(100 / found.dynamic):.1f} of 8 bits" in found.advice
 
 
+@pytest.mark.parametrize(
+    ("role", "remedies"),
+    [
+        ("weight", ["equalize", "calibration(weights='mse')", "correct_biases", "round_weights"]),
+        ("output", ["equalize", "calibration(method='mse')", "choose_exponents"]),
+    ],
+)
+def test_what_needs_no_labels_comes_before_a_limit_and_before_wider_numbers(role, remedies):
+    text = item(with_outlier(), role=role).advice
+    places = [text.index(f"linger.{name}") for name in ("tune", *remedies)]
+    assert places == sorted(places)
+    assert max(places) < text.index("limit it to") < text.index("16 bits keep")
+
+
 def test_an_output_is_limited_as_an_output():
     found = item(with_outlier(), role="output", name="a.relu")
     assert "normalize_output_value=4" in found.line

@@ -25,6 +25,12 @@ _SPREAD_BITS = 4.0
 _FEW = 0.1
 """At most this share of the channels are called outliers."""
 
+_WITHOUT_TRAINING = {
+    "weight": "linger.equalize before init, linger.calibration(weights='mse'), linger.correct_biases and linger.round_weights",
+    "output": "linger.equalize before init, linger.calibration(method='mse') and linger.choose_exponents",
+}
+"""By role, what may mend a tensor at 8 bits without labels, in the order to try it; `linger.tune` tries all of it."""
+
 _ROOM = 1.5
 """A limit is at least this many times the magnitude that 99 % do not exceed, so that a normal distribution is not cut."""
 
@@ -161,7 +167,8 @@ def _advised(item: Item, subject: Subject, found: Magnitudes, loss: Loss) -> Ite
     if loss.rest_db < POOR_DB:
         return _poor(item, subject, found, loss)
     if loss.rest_db < FAIR_DB:
-        return replace(item, advice=f"{loss.rest_db:.0f} dB at 8 bits: watch it; 16 bits if the accuracy asks for it.")
+        text = f"{loss.rest_db:.0f} dB at 8 bits: watch it; linger.tune or 16 bits if the accuracy asks for it."
+        return replace(item, advice=text)
     return replace(item, advice=f"8 bits suffice ({loss.rest_db:.0f} dB).")
 
 
@@ -181,7 +188,10 @@ def _poor(item: Item, subject: Subject, found: Magnitudes, loss: Loss) -> Item:
         if channels is not None and channels.spread_bits >= _SPREAD_BITS
         else ""
     )
-    text = f"{loss.rest_db:.0f} dB at 8 bits, {wide:.0f} at 16{differ}: give it 16 bits{_readers(subject)}."
+    text = (
+        f"{loss.rest_db:.0f} dB at 8 bits, {wide:.0f} at 16{differ}: {_mend(subject)}; else give it 16 bits"
+        f"{_readers(subject)}, where linger.find_bits says so."
+    )
     line = width_line(subject.module, {subject.role}) if subject.can_widen else ""
     return replace(item, needs_width=True, advice=text, line=line)
 
@@ -192,12 +202,17 @@ def _limited(item: Item, subject: Subject, loss: Loss, why: str, *, reach: float
     limit = 2.0 ** math.ceil(math.log2(reach * _ROOM))
     what_to_do = f"limit it to ±{limit:g} and train on" if subject.can_limit else "limit the layer that produces it"
     text = (
-        f"{why} which costs {bits:.1f} of 8 bits ({usual.zeroed:.0%} of the values become zero): {what_to_do}; "
-        f"without training, 16 bits keep {loss.rule[16].sqnr_db:.0f} dB{_readers(subject)}."
+        f"{why} which costs {bits:.1f} of 8 bits ({usual.zeroed:.0%} of the values become zero): {_mend(subject)}; with "
+        f"labels, {what_to_do}; else 16 bits keep {loss.rule[16].sqnr_db:.0f} dB{_readers(subject)}."
     )
     line = limit_line(subject.module, {subject.role: limit}, subject.type_name) if subject.can_limit else ""
     alternative = width_line(subject.module, {subject.role}) if subject.can_widen else ""
     return replace(item, limit=limit, advice=text, line=line, alternative=alternative)
+
+
+def _mend(subject: Subject) -> str:
+    """The remedies that need no labels."""
+    return f"without labels, linger.tune tries {_WITHOUT_TRAINING.get(subject.role, _WITHOUT_TRAINING['output'])}"
 
 
 def _readers(subject: Subject) -> str:

@@ -55,6 +55,8 @@ def test_every_number_is_what_it_is_by_hand(batches):
     with torch.no_grad():
         for row, (name, layer) in zip(found.rows, model.named_children(), strict=True):
             f_out, q_out, local = layer(f_in), getattr(quantised, name)(q_in), layer(real(q_in))
+            if name == "first":  # ReLU is all that reads it: negative numbers do not count
+                f_out, q_out, local = f_out.relu(), quantised.relu(q_out), local.relu()
             # between one batch and three, float32 products may round differently: 2^-24, -144 dB, of values whose
             # noise is at least -50 dB. That moves a level by less than 10^(-94/20) of itself, 0.0002 dB
             assert row.input_db == pytest.approx(db_by_hand(f_in, real(q_in)), abs=3e-4)

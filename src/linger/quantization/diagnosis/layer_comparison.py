@@ -23,7 +23,7 @@ from linger.progress import progress
 from linger.quantization.core.calibrate import is_calibrating
 from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.statistics import EVERYTHING, QuantizedBase
 from linger.quantization.diagnosis.noise_bench import working_copy
 from linger.quantization.diagnosis.signal_noise import (
     SignalNoise,
@@ -205,11 +205,9 @@ class _Sums:
     quantised_power: float = 0.0
     max_lsb: float | None = None
 
-    def add(self, reference: Tensor, local: Tensor, found: Tensor, *, is_relu: bool) -> None:
+    def add(self, reference: Tensor, local: Tensor, found: Tensor, used: tuple[float, float]) -> None:
         """Count one output: the float model's, the float layer's on the quantised input, the quantised one."""
-        f, between, q = (as_real(tensor) for tensor in (reference, local, found))
-        if is_relu:
-            f, between, q = (values.clamp_min(0) for values in (f, between, q))
+        f, between, q = (as_real(tensor).clamp(*used) for tensor in (reference, local, found))
         self.output.add(f, q)
         self.born += squared_error(between, q)
         self.passed += squared_error(f, between)
@@ -235,9 +233,12 @@ class _Sums:
         )
 
 
-def _is_ahead_of_relu(layer: nn.Module) -> bool:
-    """Whether only ReLU reads the output of a quantised layer, which then does the work of that ReLU."""
-    return isinstance(layer, QuantLayer) and layer.is_ahead_of_relu
+def _used(layer: nn.Module | None) -> tuple[float, float]:
+    """The numbers of a layer's output that its readers look at; what lies beyond, as below a ReLU, may be anything."""
+    if not isinstance(layer, QuantLayer):
+        return EVERYTHING
+    low, high = layer.used_interval("o")
+    return (max(low, 0.0) if layer.is_ahead_of_relu else low), high
 
 
 def _verdict(signal: float, born: float, passed: float) -> str:
@@ -389,16 +390,15 @@ class _Comparison:
             local = run_batch(first.module, begin.args, begin.kwargs)
             if expected.through is not None:
                 local = run_batch(last, (local,))
-        is_relu = _is_ahead_of_relu(layer)
+        end = expected.call.module  # of a pair, the batch norm, unless it is folded into the convolution
+        used = _used(end if isinstance(end, QuantLayer) else layer)
         for f, between, q in zip(reference, float_tensors(local), expected.output, strict=True):
-            sums.add(f, between, q, is_relu=is_relu)
+            sums.add(f, between, q, used)
 
     def _seen(self, call: Call, reference: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
-        """What arrives at a layer; at a ReLU that the layer before has done already, what it leaves."""
-        source = None if call.source is None else self._layers.get(call.source)
-        if source is None or not (isinstance(call.module, nn.ReLU) and _is_ahead_of_relu(source)):
-            return reference, found
-        return reference.clamp_min(0), found.clamp_min(0)
+        """What arrives at a layer, as far as anybody looks at it."""
+        used = _used(None if call.source is None else self._layers.get(call.source))
+        return (reference, found) if used == EVERYTHING else (reference.clamp(*used), found.clamp(*used))
 
     def result(self) -> LayerComparison:
         """Everything that was summed."""
