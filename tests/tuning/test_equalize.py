@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
+from linger.constraint.channel_limits import ChannelLimits
 from linger.tuning import equalize as module
 from linger.tuning.channels import weights
-from linger.tuning.channels.limit import ChannelLimits
 from linger.tuning.equalize import quantized_copy
 from linger.tuning.measure import OutputError, error_db
 
@@ -228,6 +228,49 @@ def test_limits_are_kept_in_a_checkpoint(limited: tuple[nn.Module, nn.Module, An
     x = pictures(7)[0]
     assert torch.equal(other(x), model(x))
     made, again = (quantized_copy(copy.deepcopy(m), [(x,)], None) for m in (model, model))
+    again.load_state_dict(made.state_dict())
+    assert torch.equal(again(x).dequantize(), made(x).dequantize())
+
+
+def test_settings_in_a_file_bring_the_limits_back(limited: tuple[nn.Module, nn.Module, Any], tmp_path: Path) -> None:
+    model, _, _ = limited
+    x = pictures(7)[0]
+    made = quantized_copy(copy.deepcopy(model), [(x,)], None)
+    linger.save_config(made, tmp_path / "c.yaml")
+    again = linger.init(net(nn.ReLU6), config_file=tmp_path / "c.yaml").eval()
+    again.load_state_dict(made.state_dict())
+    assert torch.equal(again(x).dequantize(), made(x).dequantize())
+    text = (tmp_path / "c.yaml").read_text().replace('"0":', '"5":').replace("'0':", "'5':")
+    (tmp_path / "c.yaml").write_text(text)
+    fresh = net(nn.ReLU6)
+    with pytest.raises(linger.UsageError, match=r"channel_limits.*Nothing was changed"):
+        linger.init(fresh, config_file=tmp_path / "c.yaml")
+    assert type(fresh[0]) is nn.Conv2d
+
+
+@pytest.mark.parametrize("is_traced_first", [False, True], ids=["equalised first", "traced first"])
+def test_limits_behind_a_batch_norm_survive_every_stage(is_traced_first: bool, tmp_path: Path) -> None:
+    def build() -> nn.Module:
+        made = net(nn.ReLU6)
+        return nn.Sequential(made[0], nn.BatchNorm2d(8), made[1], made[2]).eval()
+
+    model, x = build(), pictures(7)[0]
+    with torch.no_grad():
+        model[1].weight.copy_(100 * torch.tensor(SPREAD))
+    expected = model(x)
+    if is_traced_first:
+        linger.trace_layers(model, x)
+    assert linger.equalize(model, pictures(1)).changes
+    # 2·(27 + 72 + 2) products and factors, as above; a batch norm folded into its weights is one more for each channel
+    assert float((model(x) - expected).abs().amax().detach()) <= 2 * 110 * 2**-23 * float(
+        expected.abs().amax().detach()
+    )
+    assert isinstance(model[0] if is_traced_first else model[1], ChannelLimits)
+    made = quantized_copy(copy.deepcopy(model), [(x,)], None)
+    linger.onnx.export(made, (x,), tmp_path / "m.onnx")
+    assert linger.verify(made, tmp_path / "m.onnx", (x,)).ok
+    linger.save_config(made, tmp_path / "c.yaml")
+    again = linger.init(build(), config_file=tmp_path / "c.yaml").eval()
     again.load_state_dict(made.state_dict())
     assert torch.equal(again(x).dequantize(), made(x).dequantize())
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
+from linger.constraint.channel_limits import ChannelLimits
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
 from linger.constraint.limits import limits_of
 from linger.constraint.marks import FUSED, QUANTIZATION, Fusion, Widths
@@ -21,7 +22,7 @@ from linger.quantization.core.supported import supported_types
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
-from linger.quantization.setup.config_file import Config, FunctionConfig, Fused, LayerConfig, write_config
+from linger.quantization.setup.config_file import ChannelLimit, Config, FunctionConfig, Fused, LayerConfig, write_config
 from linger.quantization.setup.marking import checked_types
 from linger.settings import Switches
 
@@ -63,6 +64,11 @@ def config_of(model: nn.Module) -> Config:
         stays_float=whole,
         stays_float_alone=alone,
         fused=tuple(_fused_pairs(modules)),
+        channel_limits={
+            path: ChannelLimit(m.largest, tuple(m.limit.shape))
+            for path, m in modules.items()
+            if isinstance(m, ChannelLimits)
+        },
         limits={path: limits_of(m) for path, m in modules.items() if limits_of(m).is_any},
         parts=dict(_parts(modules)),
         layers={path: _layer_config(m, ranges) for path, m in modules.items() if isinstance(m, _LAYERS)},

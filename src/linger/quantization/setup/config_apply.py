@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
+from linger.constraint.channel_limits import limit_channels
 from linger.constraint.conv_bn import ConvBN
 from linger.constraint.limits import Normalized
 from linger.constraint.marks import QUANTIZATION, QuantChoice, Types
@@ -20,7 +21,7 @@ from linger.quantization.functions.functional_layer import KEY_PREFIX, Functiona
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.quantization.setup.config import width_of
-from linger.quantization.setup.config_file import Config, FunctionConfig, LayerConfig, joined, read_config
+from linger.quantization.setup.config_file import Config, FunctionConfig, LayerConfig, joined, read_config, unknown
 from linger.quantization.setup.config_fit import misfits
 from linger.quantization.setup.marking import types_by_name
 
@@ -32,8 +33,10 @@ def prepared(model: nn.Module, path: str | Path) -> Config:
         UsageError: The file is wrong or belongs to another model; every such place is named, and nothing is changed.
     """
     config = read_config(path)
-    problems = list(misfits(config, model))
+    around, problems = _with_channel_limits(model, config)
+    problems += misfits(config, model)
     if problems:
+        replace_everywhere(model, around)
         raise UsageError(
             f"config_file: {path} does not fit {type(model).__name__}: {joined(problems)}. Nothing was changed."
         )
@@ -50,6 +53,15 @@ def prepared(model: nn.Module, path: str | Path) -> Config:
     for place in config.stays_float_alone:
         QUANTIZATION.put(modules[place], QuantChoice(is_disabled=True))
     return config
+
+
+def _with_channel_limits(model: nn.Module, config: Config) -> tuple[dict[nn.Module, nn.Module], list[str]]:
+    """Put limits around the modules that a file names, and tell the names that the model does not have."""
+    modules = dict(model.named_modules())
+    wanted = {path: (entry.largest, entry.shape) for path, entry in config.channel_limits.items()}
+    known = {path: limits for path, limits in wanted.items() if path in modules and path}
+    problems = [unknown("channel_limits", path, modules) for path in wanted if path not in known]
+    return limit_channels(model, known), problems
 
 
 def named_types(config: Config) -> Types | None:

@@ -53,6 +53,19 @@ class Fused:
 
 
 @dataclass(frozen=True)
+class ChannelLimit:
+    """Limits of a module's single channels, as `linger.equalize` sets them; the limits themselves are in the checkpoint.
+
+    Attributes:
+        largest: The largest of them.
+        shape: Of all of them.
+    """
+
+    largest: float = math.inf
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class LayerConfig:
     """One quantised layer.
 
@@ -103,6 +116,7 @@ class Config:
         switches: Those that differ from the usual.
         stays_float: Parts that stay float with everything inside.
         stays_float_alone: Modules that stay float themselves; what is inside is not concerned.
+        channel_limits: Modules whose channels have limits of their own. Paths elsewhere are those of a model that has them.
         fused: Convolutions with their batch norms.
         limits: Limits of layers that stay float.
         parts: Widths of products in the forward of a user's own modules.
@@ -118,6 +132,7 @@ class Config:
     switches: Mapping[str, bool] = field(default_factory=dict)
     stays_float: tuple[str, ...] = ()
     stays_float_alone: tuple[str, ...] = ()
+    channel_limits: Mapping[str, ChannelLimit] = field(default_factory=dict)
     fused: tuple[Fused, ...] = ()
     limits: Mapping[str, Limits] = field(default_factory=dict)
     parts: Mapping[str, Widths] = field(default_factory=dict)
@@ -237,6 +252,7 @@ class _Reader:
             "switches": self._switches,
             "stays_float": self._names,
             "stays_float_alone": self._names,
+            "channel_limits": lambda place, value: self._each(place, value, self._channel_limit),
             "fused": self._fused,
             "limits": lambda place, value: self._each(place, value, self._limits),
             "parts": lambda place, value: self._each(place, value, self._widths),
@@ -264,6 +280,13 @@ class _Reader:
             self.problems.append(f"{place}: a mapping from paths to settings is expected, not {value!r}")
             return {}
         return {key: read(f"{place}.{key}", item) for key, item in value.items()}
+
+    def _channel_limit(self, place: str, value: object) -> ChannelLimit:
+        found = self._fields(place, value, {"largest": self._limit, "shape": self._shape})
+        missing = [key for key in ("largest", "shape") if key not in found]
+        if missing:
+            self.problems.append(f"{place}: {' and '.join(missing)} is missing")
+        return ChannelLimit(**found)
 
     def _layer(self, place: str, value: object) -> LayerConfig:
         readers: dict[str, Callable[[str, Any], Any]] = {
