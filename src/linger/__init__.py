@@ -11,7 +11,7 @@ _STAGES = {
     "analyse": "wb_analyse Analysis advise Advice Dumper plot_tensors",
     "constrain": "trace_layers normalize_layers normalize_module disable_normalize",
     "quantise": "init Switches QuantMode quant_module disable_quant quant_tensor channel_shuffle calibration save_config QTensor FixedPoint",
-    "tune": "tune TuneResult equalize correct_biases choose_exponents round_weights distill find_bits Remedy BitWidths",
+    "tune": "tune TuneResult equalize correct_biases choose_exponents round_weights distill LearnedRanges find_bits Remedy BitWidths",
     "diagnose": "coverage compare_layers LayerComparison sensitivity Sensitivity plot_layers",
     "export": "onnx redirect restore",
     "edit": "graph convert_dialect Conversion",

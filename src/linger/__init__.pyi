@@ -86,6 +86,7 @@ from linger.tuning.bits import find_bits as find_bits
 from linger.tuning.distillation import distill as distill
 from linger.tuning.equalize import equalize as equalize
 from linger.tuning.exponents import choose_exponents as choose_exponents
+from linger.tuning.learned_ranges import LearnedRanges as LearnedRanges
 from linger.tuning.one_call.result import TuneResult as TuneResult
 from linger.tuning.one_call.tune import tune as tune
 from linger.tuning.remedy import Remedy as Remedy

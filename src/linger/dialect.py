@@ -238,6 +238,10 @@ class _Properties:
     """
     output_scale: float | None = None
     """The one scale that the output has; its width is then the default of the attribute `output_bits`."""
+    finer_limit: Limit | None = None
+    """The bound that replaces `limit` in models whose ranges are observed now; checkpoints of older ones keep theirs."""
+    keeps_scale_unseen: bool = False
+    """Its output is never coarser than its input, and keeps the input's scale in models that have no range for it."""
     output_bits: str | None = "o_bits"
     """The attribute that holds the output's width; None: the width of the first input."""
     has_integer_output: bool = True

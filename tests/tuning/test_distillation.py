@@ -69,6 +69,15 @@ def test_a_step_is_a_part_of_the_grid() -> None:
     assert result.changes[0].after == pytest.approx(0.2, abs=1e-3)
 
 
+def test_a_vanishing_gradient_moves_nothing() -> None:
+    model, reference = pair_of_weights(TOGETHER)
+    error = OutputError(reference, [(x,) for x in TOGETHER])
+    training = distillation._Training(model, error, error, grid_steps(model), None)
+    with torch.no_grad():
+        training._move(0, torch.full((1, 2), 1e-25), 1, 0.03)  # its square is 0 in float32
+    assert torch.equal(model.weight.detach(), reference.weight.detach())
+
+
 def test_the_held_out_part_decides() -> None:
     # what the learned part wants, 65 and 64, is wrong by 0.8 for a difference of both inputs, 64 and 64 by 0.2 alone
     data = [*TOGETHER, AGAINST]

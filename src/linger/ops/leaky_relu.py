@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iqLeakyRelu: negative integers are multiplied by a slope; scale and width stay.
+"""iqLeakyRelu: negative integers are multiplied by a slope; where that makes the range smaller, the scale becomes finer.
 
 The dialect has no such op, so the format is linger's own: `alpha` is a whole number of at most 16 bits, sign included,
 over a power of two. A float32 attribute holds such a number exactly, and 0.1 becomes 26214/2^18, off by 1.5e-5 of itself.
-A slope beyond ±1 would widen the range; such a layer stays float (PReLU chooses an output scale of its own).
+A slope beyond ±1 would widen the range; such a layer stays float (PReLU's output may also be coarser than its input).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -18,16 +18,28 @@ from linger.numeric import blocks, fixed
 from linger.numeric.kernel import Kernel, T
 
 _SLOPE_BITS = 16
+_FINER = 8
 
 
-@op("iqLeakyRelu")
+def _finest(scales: Iterable[float]) -> float:
+    """Eight more bits than the input has: a slope of 2^-8 fills them."""
+    return min(scales) * 2.0**_FINER
+
+
+@op("iqLeakyRelu", limit=_finest, keeps_scale_unseen=True, state_name="iqleakyrelu", has_own_counter=True)
 def iq_leaky_relu(
     k: Kernel[T], x: T, *, alpha: float, data_bits: int, o_bits: int, scale_x: float, scale_o: float
 ) -> T:
-    """O = sat(⌊(x > 0 ? x : x·alpha)·scale_o/scale_x + ½⌋), the product exact; linger writes scale_o = scale_x."""
+    """O = sat(⌊(x > 0 ? x : x·alpha)·scale_o/scale_x + ½⌋), the product exact; linger writes scale_o ≥ scale_x."""
     wide = k.wide(x)
     bent = k.where_less(k.scalar(0.0), wide, wide, k.mul(wide, k.scalar(alpha)))
     return blocks.requantize(k, bent, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits)
+
+
+@iq_leaky_relu.real
+def real(torch: Any, x: Any, *, alpha: float, **_: Any) -> Any:
+    """Torch's leaky_relu, with the slope of the file."""
+    return torch.nn.functional.leaky_relu(x, alpha)
 
 
 def rounded_slope(slope: float) -> float:

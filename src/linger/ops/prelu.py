@@ -3,12 +3,13 @@
 
 The dialect has no such op, so the format is linger's own: `w` is [1] or [channels], whole numbers of 16 bits at their
 own scale, the finest that holds the largest slope (a slope of 0.1 is off by at most 1.6e-5 of itself). Slopes may be
-negative or beyond 1. The range of the output is observed, and its scale is at most that of x, so that the positive
-side is shifted right only.
+negative or beyond 1. The range of the output is observed. Where it is smaller than that of x the output's scale is finer:
+both sides are products at scale_x·scale_w, which are shifted right only. Older models have a scale of at most that of x.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,12 +22,12 @@ _SLOPE_BITS = 16
 
 
 def _finest(scales: Iterable[float]) -> float:
-    """Neither side is shifted left."""
+    """Neither side of x is shifted left."""
     scale_x, scale_w = scales
     return scale_x * (1.0 + scale_w - abs(1.0 - scale_w)) * 0.5  # scale_x·min(1, scale_w), for a tensor too
 
 
-@op("iqPRelu", limit=_finest, state_name="iqprelu")
+@op("iqPRelu", limit=_finest, finer_limit=math.prod, state_name="iqprelu")
 def iq_prelu(
     k: Kernel[T],
     x: T,

@@ -15,6 +15,7 @@ from linger.analysis.attributes import evaluating
 from linger.analysis.batches import Batch
 from linger.errors import UsageError
 from linger.quantization.core.runtime import runtime_of
+from linger.quantization.diagnosis.noise_bench import abandoned_on_error
 from linger.tuning.measure import OutputError, error_db
 from linger.tuning.remedy import checked_data, require_pair, undone_on_error
 from linger.tuning.widths.chip import ChipWidths
@@ -79,7 +80,7 @@ def find_bits(
     runtime = runtime_of(model)
     assert runtime is not None  # require_pair has looked
     chips = ChipWidths.of(runtime.target if target is None else target)
-    with undone_on_error(_WHERE, model), torch.random.fork_rng(devices=[]):
+    with undone_on_error(_WHERE, model), abandoned_on_error(model), torch.random.fork_rng(devices=[]):
         error = OutputError(reference, batches)
         wanted = read_goal(_WHERE, goal, at_least, reference, batches, error)
         rules = _Rules(chips, bits, widen, max_wide_layers, max_trials)

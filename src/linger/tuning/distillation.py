@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,12 @@ from linger.quantization.core.ranges import Kind, ranges_of
 from linger.quantization.diagnosis.signal_noise import mismatch
 from linger.tuning.grid_steps import grid_steps
 from linger.tuning.held_out import split_data
+from linger.tuning.learned_ranges import LearnedRanges
 from linger.tuning.measure import OutputError, error_db
 from linger.tuning.remedy import Change, Remedy, checked_data, require_pair, undone_on_error
+
+_NO_GRADIENT = 1e-15
+"""A gradient this small moves nothing: float32 cannot hold the square of one below 1e-19, and would take it for 0."""
 
 _LOOKS = 20
 """How often the held-out data are looked at during a training."""
@@ -41,6 +45,7 @@ def distill(
     steps: int = 200,
     learning_rate: float = 0.03,
     batch_size: int | None = None,
+    learn_ranges: bool = False,
     seed: int = 0,
     budget: float | None = None,
 ) -> Remedy:
@@ -59,6 +64,7 @@ def distill(
         steps: Most steps; it ends earlier if the held-out error does not fall for long.
         learning_rate: How far a weight moves in a step at first, in units of its own grid; it falls to 0 along a cosine.
         batch_size: Put the data into batches of this size first, along their first axis.
+        learn_ranges: Let the scales of layers learn, too; they stay powers of two (`linger.LearnedRanges`).
         seed: Decides the order of the batches.
         budget: Most seconds of CPU time; what was reached by then is kept.
 
@@ -80,7 +86,8 @@ def distill(
     error, held_error, lesson = (OutputError(reference, part) for part in (batches, held, learned))
     before, state = error(model), {key: value.detach().clone() for key, value in model.state_dict().items()}
     with undone_on_error(where, model), evaluating(model), _learning(model) as parameters:
-        training = _Training(model, lesson, held_error, parameters)
+        ranges = LearnedRanges(model) if learn_ranges else None
+        training = _Training(model, lesson, held_error, parameters, ranges)
         is_interrupted = training.run(where, steps, learning_rate, generator, budget)
     after = error(model)
     if training.is_no_better or after >= before:
@@ -88,7 +95,7 @@ def distill(
         after = before
     if is_interrupted:
         raise KeyboardInterrupt
-    changes = () if after == before else _changes(parameters, state)
+    changes = () if after == before else (*_changes(parameters, state), *_moved_scales(model, state))
     return Remedy(where, error_db(before), error_db(after), changes, trials=training.looks)
 
 
@@ -118,20 +125,21 @@ def _regrouped(where: str, batches: Sequence[Batch], size: int, generator: torch
 @contextmanager
 def _learning(model: nn.Module) -> Iterator[dict[str, tuple[nn.Parameter, Tensor]]]:
     """The parameters to train with the steps of their grids; gradients are on for them alone, and weights keep their scales."""
-    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    flags = [(parameter, parameter.requires_grad, parameter.grad) for parameter in model.parameters()]
     with torch.inference_mode(mode=False), torch.enable_grad():
         try:
             for found in ranges_of(model).values():
                 if found.kind is Kind.WEIGHT and found.scale:
                     found.layer.choose_range(found.name, found.largest)
-            model.requires_grad_(requires_grad=False)
+            model.requires_grad_(requires_grad=False).zero_grad()
             trained = grid_steps(model)
             for parameter, _ in trained.values():
                 parameter.requires_grad_()
             yield trained
         finally:
-            for parameter, flag in flags:
+            for parameter, flag, gradient in flags:
                 parameter.requires_grad_(flag)
+                parameter.grad = gradient
 
 
 class _Training:
@@ -143,16 +151,29 @@ class _Training:
         lesson: OutputError,
         held_error: OutputError,
         parameters: Mapping[str, tuple[nn.Parameter, Tensor]],
+        ranges: LearnedRanges | None,
     ) -> None:
-        self._model, self._lesson, self._held_error = model, lesson, held_error
+        self._model, self._lesson, self._held_error, self._ranges = model, lesson, held_error, ranges
         self._parameters = [parameter for parameter, _ in parameters.values()]
-        self._steps = [step for _, step in parameters.values()]
+        self._parameters += ranges.parameters() if ranges is not None else []
+        self._steps = [*(step for _, step in parameters.values()), torch.ones(())]  # exponents count in powers of two
         self._means = [torch.zeros_like(p) for p in self._parameters]
         self._squares = [torch.zeros_like(p) for p in self._parameters]
         self._powers = [_mean_power(tensors) for tensors in zip(*lesson.expected, strict=True)]
         self.looks, self._since_best = 0, 0
         self._first = self._best = held_error(model)
+        self._keep()
+
+    def _keep(self) -> None:
         self._kept = [p.detach().clone() for p in self._parameters]
+        self._kept_ranges = None if self._ranges is None else self._ranges.save()
+
+    def _put_back(self) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(self._parameters, self._kept, strict=True):
+                parameter.copy_(value)
+        if self._ranges is not None and self._kept_ranges is not None:
+            self._ranges.restore(self._kept_ranges)
 
     @property
     def is_no_better(self) -> bool:
@@ -176,9 +197,7 @@ class _Training:
         except KeyboardInterrupt:
             return True
         finally:
-            with torch.no_grad():
-                for parameter, value in zip(self._parameters, self._kept, strict=True):
-                    parameter.copy_(value)
+            self._put_back()
         return False
 
     def _look(self, *, is_last: bool) -> bool:
@@ -188,28 +207,38 @@ class _Training:
         self._since_best += 1
         if error < self._best:
             self._best, self._since_best = error, 0
-            self._kept = [p.detach().clone() for p in self._parameters]
+            self._keep()
         return is_last or self._since_best >= _PATIENCE
 
     def _step(self, where: str, batch: int, number: int, rate: float) -> None:
+        with self._ranges or nullcontext():
+            gradients = self._gradients(where, batch)
+        with torch.no_grad():
+            for i, gradient in enumerate(gradients):
+                if gradient is not None:
+                    self._move(i, gradient, number, rate)
+        if self._ranges is not None:
+            self._ranges.after_step()
+
+    def _gradients(self, where: str, batch: int) -> list[Tensor | None]:
         loss = self._loss(self._lesson.batches[batch], self._lesson.expected[batch])
         if not loss.requires_grad:
             raise UsageError(
                 f"{where}: no output depends on a weight by a gradient. Let the model return what it computes before argmax, "
                 "sort or a comparison."
             )
-        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-        with torch.no_grad():
-            for i, gradient in enumerate(gradients):
-                if gradient is not None:
-                    self._move(i, gradient, number, rate)
+        loss.backward()
+        gradients = [parameter.grad for parameter in self._parameters]
+        for parameter in self._parameters:
+            parameter.grad = None
+        return gradients
 
     def _move(self, i: int, gradient: Tensor, number: int, rate: float) -> None:
         """One step along a gradient whose size does not count: mean over root mean square, in units of the grid."""
         mean, square = self._means[i], self._squares[i]
         mean.lerp_(gradient, 1 - _MEAN)
         square.lerp_(gradient.square(), 1 - _SQUARE)
-        size = (square / (1 - _SQUARE**number)).sqrt_().clamp_(min=torch.finfo(square.dtype).tiny)
+        size = (square / (1 - _SQUARE**number)).sqrt_().clamp_(min=_NO_GRADIENT)
         direction = mean / (1 - _MEAN**number) / size
         self._parameters[i].sub_(direction * (rate * self._steps[i]))
 
@@ -240,3 +269,13 @@ def _changes(parameters: Mapping[str, tuple[nn.Parameter, Tensor]], state: Mappi
         if bool(moved.any()):
             found.append(Change(name, "moved on average, in steps of its grid", None, float(moved.mean())))
     return tuple(found)
+
+
+def _moved_scales(model: nn.Module, state: Mapping[str, Tensor]) -> list[Change]:
+    changed = []
+    for key, found in ranges_of(model).items():
+        path, _, name = key.rpartition(".")
+        before = float(state[f"{path}.scale_{name}".lstrip(".")])
+        if before != found.scale:
+            changed.append(Change(key, "scale", before, found.scale))
+    return changed

@@ -10,8 +10,8 @@ from torch.nn.utils.rnn import pack_sequence
 
 from linger.constraint.marks import Widths
 from linger.errors import UsageError
+from linger.quantization.diagnosis.measurements import Measurements, fingerprint, open_measurements
 from linger.quantization.diagnosis.noise_bench import LayerFacts, Trial
-from linger.quantization.diagnosis.sensitivity import Measurements, fingerprint, open_measurements
 from linger.quantization.diagnosis.signal_noise import SignalNoise
 from tests.support.odd_targets import Pipe
 
@@ -20,8 +20,8 @@ LAYERS = {"0": LayerFacts("0", "LinearInt", Widths(), Widths(), 20)}
 
 def filled(path):
     found = Measurements("same", path)
-    found.add_alone("a", SignalNoise(1 / 3, 1e-17))
-    found.add_alone("b", SignalNoise(1 / 3, math.inf))
+    found.add("alone", "a", SignalNoise(1 / 3, 1e-17))
+    found.add("weights", "b", SignalNoise(1 / 3, math.inf))
     found.add_together(("b", "a"), Trial(SignalNoise(2.0, 0.0), {"a": 5, "b": 0}))
     return found
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from linger.quantization.diagnosis.sensitivity import Sensitivity, SensitivityRow
 
 ROWS = (
-    SensitivityRow("block.conv", "Conv2dInt", "8/8/8", 21.04, 0.75, 1234, 5_000_000),
+    SensitivityRow("block.conv", "Conv2dInt", "8/8/8", 21.04, 0.75, 1234, 5_000_000, "weights", 21.26, 33.0),
     SensitivityRow("fc", "LinearInt", "8/4/8", math.inf, 0.25, 10, 0),
 )
 PLAIN = Sensitivity(ROWS, 8, 20.5)
@@ -21,8 +21,31 @@ WIDE = Sensitivity(ROWS, 8, 20.5, 30.0, ("fc",), 33.3, (LINE,))
 
 
 def test_summary_says_what_was_asked():
-    assert PLAIN.summary() == ("2 layers, 20.5 dB with all at 8 bits; most damaging: block.conv (75% of the noise)")
+    assert PLAIN.summary() == (
+        "2 layers, 20.5 dB with all at 8 bits; most damaging: block.conv (75% of the noise, weights)"
+    )
     assert WIDE.summary().endswith("; 30.0 dB reached with 1 of them raised to 16 bits: 33.3 dB")
+
+
+def test_the_prediction_stands_beside_the_measurement():
+    assert "20.5 dB with all at 8 bits (21.0 dB predicted by their sum)" in (
+        dataclasses.replace(PLAIN, predicted_db=21.0).summary()
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("weights", ["equalize", "correct_biases", "round_weights", "find_bits"]),
+        ("activations", ["equalize", "calibration(method='mse')", "choose_exponents", "find_bits"]),
+        ("both", ["equalize", "correct_biases", "choose_exponents", "find_bits"]),
+    ],
+)
+def test_the_remedy_names_what_needs_no_labels(what, expected):
+    remedy = dataclasses.replace(PLAIN, rows=(dataclasses.replace(ROWS[0], what=what),)).remedy
+    assert remedy.startswith("block.conv: linger.tune(model, data) tries every remedy")
+    places = [remedy.index(f"linger.{name}") for name in expected]
+    assert places == sorted(places)
 
 
 def test_an_unreachable_target_is_said():
@@ -39,9 +62,10 @@ def test_reached(result, expected):
 def test_text_holds_the_rows_and_the_lines():
     assert str(WIDE).splitlines() == [
         WIDE.summary(),
-        "layer       op         bits   SQNR dB  noise  parameters       MACs",
-        "block.conv  Conv2dInt  8/8/8     21.0  75.0%       1,234  5,000,000",
-        "fc          LinearInt  8/4/8      inf  25.0%          10          0",
+        "layer       op         bits   noise of  SQNR dB  weights dB  activations dB  noise  parameters       MACs",
+        "block.conv  Conv2dInt  8/8/8  weights      21.0        21.3            33.0  75.0%       1,234  5,000,000",
+        "fc          LinearInt  8/4/8  both          inf           -               -  25.0%          10          0",
+        WIDE.remedy,
         LINE,
     ]
 
@@ -56,10 +80,15 @@ def test_json_holds_everything():
         "noise_share": 0.25,
         "parameters": 10,
         "macs": 0,
+        "what": "both",
+        "weights_db": None,
+        "activations_db": None,
     }
     assert found == {
         "bits": 8,
         "quantised_db": 20.5,
+        "predicted_db": None,
+        "remedy": WIDE.remedy,
         "target_db": 30.0,
         "is_reached": True,
         "reached_db": 33.3,

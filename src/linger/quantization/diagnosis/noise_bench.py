@@ -1,32 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantises one layer of a model or all of them, on copies of the model, and measures the noise at its output."""
+"""Quantises one tensor or layer of a model or all of them, on copies of the model, and measures the noise at its output.
+
+A layer stands as integers in a copy of the float model. A function stands in a copy of the quantised model that computes in real
+numbers, and only its results are rounded as the device does: the noise of its operands is that of the layers before.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_map
 
 from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
 from linger.constraint.marks import QUANTIZATION, Widths
 from linger.constraint.tracing import replace_everywhere
+from linger.dialect import Op
 from linger.errors import UsageError
+from linger.numeric.torch.quantize import fake_quantize
 from linger.quantization.core.calibrate import collecting
-from linger.quantization.core.qtensor import unwrap
-from linger.quantization.core.runtime import OpRecord, Runtime, runtime_of
+from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.runtime import Frame, Operands, OpRecord, Runtime, runtime_of
+from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.diagnosis.signal_noise import SignalNoise
 from linger.quantization.functions.dispatch import dispatch
+from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
-from linger.quantization.setup.initialize import init, quantized_layers
+from linger.quantization.layers.recurrent import QuantRecurrent
+from linger.quantization.setup.initialize import init
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
+Layer = QuantLayer | QuantRecurrent
+
 WIDE_BITS = 16
+BOTH, WEIGHTS, ACTIVATIONS = "both", "weights", "activations"
+
+_ROUNDS_INPUTS = ("Quant", "Requant")
+_NO_FUNCTIONS = frozenset({"Requant", "Dequant"})
 
 
 @dataclass(frozen=True)
@@ -55,11 +74,42 @@ class LayerFacts:
 
 
 @dataclass(frozen=True)
+class FunctionFacts:
+    """What a function of the quantised model rounds its results to.
+
+    Attributes:
+        name: The name of its first call in a pass: the module's path and the op.
+        op: The op.
+        bits, scale: The format of its results.
+        calls: The names of all calls that share a range.
+        layer: Path of the layer that it belongs to; empty for a function in a forward.
+        macs: Products that it computes for the first batch.
+    """
+
+    name: str
+    op: str
+    bits: int
+    scale: float
+    calls: tuple[str, ...]
+    layer: str = ""
+    macs: int = 0
+
+
+@dataclass(frozen=True)
 class Trial:
-    """One measurement: powers at the output, and the products that each layer computes for the first batch."""
+    """One measurement of the whole model.
+
+    Attributes:
+        powers: At the output.
+        macs: Products that each layer computes for the first batch.
+        own_inputs: Layers that quantise their input themselves; the others read what another layer has rounded.
+        functions: Functions that round, by name.
+    """
 
     powers: SignalNoise
     macs: dict[str, int]
+    own_inputs: frozenset[str] = frozenset()
+    functions: dict[str, FunctionFacts] = field(default_factory=dict)
 
 
 class NoiseBench:
@@ -70,9 +120,9 @@ class NoiseBench:
         # never run itself: every measurement starts from the same state
         self._model = working_copy(model, "sensitivity")
         self._template = init(sharing_copy(self._model))
-        self.layers = {path: self._facts(path, layer, bits) for path, layer in quantized_layers(self._template).items()}
+        self.layers = {path: self._facts(path, layer, bits) for path, layer in _layers_of(self._template).items()}
 
-    def _facts(self, path: str, layer: QuantLayer, bits: int) -> LayerFacts:
+    def _facts(self, path: str, layer: Layer, bits: int) -> LayerFacts:
         module = self._model.get_submodule(path)
         choices = [
             QUANTIZATION.of(part) for part in module.modules()
@@ -83,11 +133,20 @@ class NoiseBench:
         widths = layer.widths if is_chosen else Widths(bits, bits, bits)
         return LayerFacts(path, layer.op_name, widths, layer.widths, parameters)
 
-    def alone(self, path: str) -> SignalNoise:
-        """This layer as integers, its input and output too; everything else in float."""
-        source = quantized_layers(self._template)[path]
+    def alone(self, path: str, what: str = BOTH, *, has_own_input: bool = True) -> SignalNoise:
+        """This layer as integers, or only its weights or activations; everything else in float.
+
+        What is not asked for gets 16 bits, which is nearly float, and so does an input that the layer does not quantise
+        itself: its noise is that of the layer before.
+        """
+        source = _layers_of(self._template)[path]
         layer = sharing_copy(source, instead=[(source.runtime, Runtime(dispatch))])
-        layer.widths = self.layers[path].widths
+        own, wide = self.layers[path].widths, self.layers[path].wide
+        layer.widths = Widths(
+            data=own.data if what != WEIGHTS and has_own_input else wide.data,
+            parameter=own.parameter if what != ACTIVATIONS else wide.parameter,
+            output=own.output if what != WEIGHTS else wide.output,
+        )
         layer.register_forward_hook(_give_real_values)
         model = sharing_copy(self._model)
         old = model.get_submodule(path)
@@ -96,14 +155,41 @@ class NoiseBench:
         self._calibrate(root)
         return self._measure(root)
 
+    def function(self, facts: FunctionFacts) -> SignalNoise:
+        """The results of one function rounded; everything else in real numbers."""
+        model = sharing_copy(self._calibrated[0])
+        runtime = runtime_of(model)
+        assert runtime is not None  # init made it
+        runtime.stays_real = True
+        runtime.observers.append(partial(_round_result, facts))
+        return self._measure(model)
+
     def together(self, wide: Collection[str] = ()) -> Trial:
         """The model as `init` quantises it, with some layers at 16 bits."""
+        if wide:
+            model, ops = self._quantised(wide)
+            return Trial(self._measure(model), self._macs(ops))
+        calibrated, ops = self._calibrated
+        model = sharing_copy(calibrated)
+        runtime = runtime_of(model)
+        assert runtime is not None
+        watch = FunctionWatch(runtime)
+        runtime.observers.append(watch.observe)
+        powers = self._measure(model)
+        own_inputs = frozenset(record.where for record in ops if record.op in _ROUNDS_INPUTS)
+        return Trial(powers, self._macs(ops), own_inputs & self.layers.keys(), watch.functions(ops))
+
+    @cached_property
+    def _calibrated(self) -> tuple[nn.Module, Sequence[OpRecord]]:
+        """The quantised model, calibrated, and the ops of its first batch; it runs no more."""
+        return self._quantised(())
+
+    def _quantised(self, wide: Collection[str]) -> tuple[nn.Module, Sequence[OpRecord]]:
         model = sharing_copy(self._template)
-        for path, layer in quantized_layers(model).items():
+        for path, layer in _layers_of(model).items():
             facts = self.layers[path]
             layer.widths = facts.wide if path in wide else facts.widths
-        macs = self._macs(self._calibrate(model))
-        return Trial(self._measure(model), macs)
+        return model, self._calibrate(model)
 
     @cached_property
     def _reference(self) -> list[list[Tensor]]:
@@ -121,7 +207,7 @@ class NoiseBench:
     def _run(self, model: nn.Module, use: Callable[[int, list[Tensor]], None]) -> None:
         """Show the float outputs of every batch to `use`, with the batch's number."""
         # every run starts from the same random state, should the model draw numbers in evaluation
-        with torch.random.fork_rng(), torch.no_grad():
+        with torch.random.fork_rng(), torch.no_grad(), abandoned_on_error(model):
             for number, batch in enumerate(self._batches):
                 use(number, float_tensors(run_batch(model, fresh(batch))))
 
@@ -130,7 +216,7 @@ class NoiseBench:
         self._reference  # noqa: B018 - a model that fails in float is refused as such, before it fails as a quantised one
         runtime = runtime_of(model)
         first: Sequence[OpRecord] = ()
-        with torch.random.fork_rng(), collecting():
+        with torch.random.fork_rng(), collecting(), abandoned_on_error(model):
             for number, batch in enumerate(self._batches):
                 run_batch(model, fresh(batch))
                 if number == 0 and runtime is not None:
@@ -150,9 +236,98 @@ class NoiseBench:
         return macs
 
 
+class FunctionWatch:
+    """An observer of a quantised model: collects the functions that round their results, and to what."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._found: dict[str, FunctionFacts] = {}
+
+    def observe(self, name: str, op: Op, operands: Operands, attributes: Mapping[str, object], result: QTensor) -> None:
+        """Remember the format of one call."""
+        del attributes
+        frame = self._runtime.frame
+        assert frame is not None  # ops are computed inside a module
+        module = frame.module
+        is_layer = isinstance(module, QuantizedBase)
+        if not _rounds(op, operands, result) or (is_layer and has_weights(module)):
+            return
+        key = frame.path if is_layer else range_of_function(op, frame) or name
+        known = self._found.get(key)
+        calls = (name,) if known is None else tuple(dict.fromkeys((*known.calls, name)))
+        layer = frame.path if is_layer else ""
+        self._found[key] = FunctionFacts(calls[0], op.name, result.bits, float(result.scale), calls, layer)
+
+    def functions(self, ops: Sequence[OpRecord]) -> dict[str, FunctionFacts]:
+        """The functions by name, with their products among the ops of the first batch."""
+        macs: dict[str, int] = {}
+        counts: Counter[str] = Counter()
+        for record in ops:
+            stem = f"{record.where}.{record.op}".lstrip(".")
+            name = stem if not counts[stem] else f"{stem}_{counts[stem]}"
+            counts[stem] += 1
+            macs[name] = record.macs
+        found = [replace(facts, macs=sum(macs.get(call, 0) for call in facts.calls)) for facts in self._found.values()]
+        return {facts.name: facts for facts in found}
+
+
+def range_of_function(op: Op, frame: Frame) -> str | None:
+    """The path of the functional layer that keeps the range of an op that was just computed; None if it has none."""
+    if op.state_name is None:
+        return None
+    child = f"{KEY_PREFIX}{op.state_name}_{frame.indices[op.name if op.has_own_counter else ''] - 1}"
+    layer = frame.module._modules.get(child)  # noqa: SLF001 - getattr would hide an AttributeError of the module
+    return f"{frame.path}.{child}".lstrip(".") if isinstance(layer, FunctionalLayer) else None
+
+
+def has_weights(layer: nn.Module) -> bool:
+    """Whether a layer has parameters of its own."""
+    return any(True for _ in layer.parameters())
+
+
+def _rounds(op: Op, operands: Operands, result: QTensor) -> bool:
+    """Whether an op rounds what it computes; others move numbers, or pick some at a scale that is no coarser."""
+    if op.picks and all(o.scale <= result.scale for o in operands if isinstance(o, QTensor)):
+        return False
+    return op.name not in _NO_FUNCTIONS and (op.has_attribute("scale_o") or op.output_scale is not None)
+
+
+def _round_result(
+    facts: FunctionFacts, name: str, op: Op, operands: Operands, attributes: Mapping[str, object], result: QTensor
+) -> None:
+    """An observer that writes the rounded numbers over the real ones."""
+    del op, operands, attributes
+    if name in facts.calls:
+        content = result.content
+        content.copy_(fake_quantize(content.float(), facts.scale, facts.bits).to(content.dtype))
+        result.accept_write()
+
+
+@contextmanager
+def abandoned_on_error(model: nn.Module) -> Iterator[None]:
+    """End the pass of a quantised model that an error or an interruption stopped: what watched it must not stay at work."""
+    try:
+        yield
+    except BaseException:
+        runtime = runtime_of(model)
+        if runtime is not None:
+            runtime.abandon()
+        raise
+
+
+def _layers_of(model: nn.Module) -> dict[str, Layer]:
+    return {path: m for path, m in model.named_modules() if isinstance(m, (QuantLayer, QuantRecurrent))}
+
+
 def _give_real_values(module: nn.Module, args: object, output: object) -> object:  # noqa: ARG001 - a hook's signature
     """Makes everything after a single quantised layer compute in float."""
-    return unwrap(output)
+    return tree_map(_real, output)
+
+
+def _real(leaf: object) -> object:
+    if isinstance(leaf, PackedSequence):
+        return leaf._replace(data=unwrap(leaf.data))
+    return unwrap(leaf)
 
 
 def working_copy(model: nn.Module, who: str) -> nn.Module:

@@ -3,60 +3,84 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
-from linger.analysis.batches import Batch, as_batches
-from linger.analysis.result_table import Column, to_csv, to_json, to_rich, to_text, written
+from linger.analysis.batches import as_batches
+from linger.analysis.result_table import Column, to_csv, to_json, to_rich, to_text
 from linger.constraint.marks import Widths
 from linger.errors import UsageError
 from linger.progress import progress
 from linger.quantization.core.calibrate import is_calibrating
 from linger.quantization.core.statistics import QuantizedBase
-from linger.quantization.diagnosis.noise_bench import WIDE_BITS, LayerFacts, NoiseBench, Trial
+from linger.quantization.diagnosis.measurements import Measurements, fingerprint, open_measurements
+from linger.quantization.diagnosis.noise_bench import (
+    ACTIVATIONS,
+    BOTH,
+    WEIGHTS,
+    WIDE_BITS,
+    FunctionFacts,
+    LayerFacts,
+    NoiseBench,
+    Trial,
+)
 from linger.quantization.diagnosis.signal_noise import SignalNoise, decibels
 from linger.quantization.setup.marking import checked_widths
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-
-_KIND = "linger sensitivity, measurements so far"
+_MOST = 3.0
+"""Weights or activations are named alone where their noise is so many times the other's."""
 
 _COLUMNS = (
     Column("name", "layer"),
     Column("op", "op"),
     Column("widths", "bits"),
+    Column("what", "noise of"),
     Column("sqnr_db", "SQNR dB", "{:.1f}"),
+    Column("weights_db", "weights dB", "{:.1f}"),
+    Column("activations_db", "activations dB", "{:.1f}"),
     Column("noise_share", "noise", "{:.1%}"),
     Column("parameters", "parameters", "{:,}"),
     Column("macs", "MACs", "{:,}"),
 )
 
 
+_FIRST = "linger.tune(model, data) tries every remedy that needs no labels. One by one: "
+_LAST = "linger.find_bits(model, reference, data, goal=…) widens the fewest tensors."
+_REMEDIES = {
+    WEIGHTS: f"{_FIRST}linger.equalize before init; linger.calibration(weights='mse'), linger.correct_biases and "
+    f"linger.round_weights after it; {_LAST}",
+    ACTIVATIONS: f"{_FIRST}linger.equalize before init; linger.calibration(method='mse') and linger.choose_exponents after "
+    f"it; {_LAST}",
+    BOTH: f"{_FIRST}linger.equalize before init; linger.calibration(method='mse'), linger.correct_biases and "
+    f"linger.choose_exponents after it; {_LAST}",
+}
+
+
 @dataclass(frozen=True)
 class SensitivityRow:
-    """One layer, quantised while everything else is float.
+    """One layer or function, quantised while everything else is float.
 
     Attributes:
-        name: Its path in the model; "" if the layer is the whole model.
+        name: Its path in the model, "" if the layer is the whole model; of a function, the module's path and the op.
         op: The op that `linger.init` makes of it.
-        widths: Bits of its input, parameters and output, `8/8/8`.
+        widths: Bits of a layer's input, parameters and output, `8/8/8`; of a function's result, `8`.
         sqnr_db: 10·log10(Σ f²/Σ (f − q)²) at the model's output; ∞ if the output does not change.
-        noise_share: Its part of the noise that all layers make one by one, from 0 to 1.
+        noise_share: Its part of the noise that all layers and functions make one by one, from 0 to 1.
         parameters: Numbers in its weights and bias.
         macs: Products that it computes for the first batch.
+        what: What makes the noise: `weights`, `activations` (its output, and its input where it quantises that itself), or
+            `both`.
+        weights_db, activations_db: The same ratio with only these as integers; None where there is nothing to tell apart.
     """
 
     name: str
@@ -66,20 +90,24 @@ class SensitivityRow:
     noise_share: float
     parameters: int
     macs: int
+    what: str = BOTH
+    weights_db: float | None = None
+    activations_db: float | None = None
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How much each layer's quantisation costs at the output of the model, most damaging layer first.
+    """How much each layer's and function's quantisation costs at the output of the model, the most damaging first.
 
     Attributes:
-        rows: The layers.
+        rows: The layers and functions.
         bits: Width of the layers that `quant_module` has not marked.
         quantised_db: SQNR of the model with all layers quantised.
         target_db: The SQNR asked for.
         wide_layers: Layers that 16 bits were given to, most damaging first.
         reached_db: SQNR measured with these at 16 bits: at least the target, or the best there is. None without a target.
         lines: Python lines that choose the measured widths for a later `linger.init(model)`.
+        predicted_db: What the noises of the rows, added up, predict for all layers quantised; compare `quantised_db`.
     """
 
     rows: tuple[SensitivityRow, ...]
@@ -89,6 +117,7 @@ class Sensitivity:
     wide_layers: tuple[str, ...] = ()
     reached_db: float | None = None
     lines: tuple[str, ...] = ()
+    predicted_db: float | None = None
 
     @property
     def is_reached(self) -> bool:
@@ -99,7 +128,10 @@ class Sensitivity:
         """The result in one line."""
         worst = self.rows[0]
         text = f"{len(self.rows)} layers, {self.quantised_db:.1f} dB with all at {self.bits} bits"
-        text += f"; most damaging: {worst.name or 'the model'} ({worst.noise_share:.0%} of the noise)"
+        if self.predicted_db is not None:
+            text += f" ({self.predicted_db:.1f} dB predicted by their sum)"
+        which = "" if worst.what == BOTH else f", {worst.what}"
+        text += f"; most damaging: {worst.name or 'the model'} ({worst.noise_share:.0%} of the noise{which})"
         if self.target_db is None or self.reached_db is None:
             return text
         wide = f"{len(self.wide_layers)} of them raised to 16 bits"
@@ -107,11 +139,19 @@ class Sensitivity:
             return f"{text}; {self.target_db:.1f} dB reached with {wide}: {self.reached_db:.1f} dB"
         return f"{text}; {self.target_db:.1f} dB cannot be reached: {self.reached_db:.1f} dB with {wide} is the best"
 
+    @property
+    def remedy(self) -> str:
+        """What to do about the most damaging row, without labels and without more bits first."""
+        worst = self.rows[0]
+        return f"{worst.name or 'the model'}: {_REMEDIES[worst.what]}"
+
     def to_json(self, path: str | Path | None = None) -> str:
         """Everything as JSON text, also written to `path` if one is given; infinity is "inf"."""
         facts = {
             "bits": self.bits,
             "quantised_db": self.quantised_db,
+            "predicted_db": self.predicted_db,
+            "remedy": self.remedy,
             "target_db": self.target_db,
             "is_reached": self.is_reached,
             "reached_db": self.reached_db,
@@ -129,7 +169,7 @@ class Sensitivity:
         return f"Sensitivity({len(self.rows)} layers, {result})"
 
     def __str__(self) -> str:
-        return "\n".join([self.summary(), to_text(_COLUMNS, self.rows), *self.lines])
+        return "\n".join([self.summary(), to_text(_COLUMNS, self.rows), self.remedy, *self.lines])
 
     def __rich__(self) -> Table:
         return to_rich(self.summary(), _COLUMNS, self.rows)
@@ -143,10 +183,11 @@ def sensitivity(
     target_db: float | None = None,
     save_path: str | Path | None = None,
 ) -> Sensitivity:
-    """Rank the layers of a float model by the noise that quantising each of them puts on the output.
+    """Rank the layers and functions of a float model by the noise that quantising each of them puts on the output.
 
-    One layer at a time becomes integers (weights, input and output), is calibrated on the inputs and run on them,
-    while everything else stays float; the noise is compared with the float model's output. Layers are those that
+    One layer at a time becomes integers (weights, output, and input where it quantises that itself), is calibrated on the
+    inputs and run on them, while everything else stays float; then its weights alone, and its activations alone. Of a function
+    (a sum, a softmax) the results are rounded. The noise is compared with the float model's output. Layers are those that
     `linger.init` would quantise; the marks of `disable_quant` and `quant_module` hold. The model is not changed.
 
     Args:
@@ -179,22 +220,23 @@ def sensitivity(
             )
         key = "" if save_path is None else fingerprint(model, batches, bits, bench.layers)
         found = open_measurements(save_path, key, bench.layers)
-        for path in progress([path for path in bench.layers if path not in found.alone], "sensitivity"):
-            found.add_alone(path, bench.alone(path))
-        ranked = sorted(bench.layers, key=lambda path: -found.alone[path].noise)
         narrow = _together(bench, found, ())
+        _measure(bench, found, narrow)
+        noises = _noises(found)
+        ranked = sorted(bench.layers, key=lambda path: -found.alone[path].noise)
         wide: Sequence[str] = ()
         reached = None
         if target_db is not None:
             wide, reached = _widen(bench, found, ranked, target_db)
     return Sensitivity(
-        rows=_rows(ranked, bench, found, narrow),
+        rows=_rows(noises, bench, found, narrow),
         bits=bits,
         quantised_db=narrow.powers.db,
         target_db=None if target_db is None else float(target_db),
         wide_layers=tuple(wide),
         reached_db=reached,
         lines=() if target_db is None else _lines(bench, wide),
+        predicted_db=decibels(narrow.powers.signal, sum(noises.values())),
     )
 
 
@@ -208,6 +250,48 @@ def _check(model: object, target_db: object) -> None:
     is_number = isinstance(target_db, (int, float)) and not isinstance(target_db, bool) and math.isfinite(target_db)
     if target_db is not None and not is_number:
         raise UsageError(f"sensitivity: target_db={target_db!r} is no number of decibels. Give for example 30.0.")
+
+
+def _measure(bench: NoiseBench, found: Measurements, narrow: Trial) -> None:
+    """Every layer, its weights, its activations and every function alone, as far as the file has not got them."""
+    missing = [job for job in _jobs(bench, narrow) if not found.has(job.kind, job.name)]
+    for job in progress(missing, "sensitivity"):
+        if isinstance(job.subject, FunctionFacts):
+            powers = bench.function(job.subject)
+        else:
+            what = BOTH if job.kind == "alone" else job.kind
+            powers = bench.alone(job.name, what, has_own_input=job.name in narrow.own_inputs)
+        found.add(job.kind, job.name, powers)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One measurement: of what `kind`, the layer's or function's name, and what stands for it."""
+
+    kind: str
+    name: str
+    subject: LayerFacts | FunctionFacts
+
+
+def _jobs(bench: NoiseBench, narrow: Trial) -> Iterator[_Job]:
+    by_layer = {facts.layer: facts for facts in narrow.functions.values() if facts.layer}
+    for path, layer in bench.layers.items():
+        own = None if path in narrow.own_inputs else by_layer.get(path)
+        yield from _jobs_of_layer(layer, own)
+    yield from (_Job("functions", name, facts) for name, facts in narrow.functions.items() if not facts.layer)
+
+
+def _jobs_of_layer(layer: LayerFacts, result: FunctionFacts | None) -> Iterator[_Job]:
+    """A layer without weights that reads what others rounded is its `result`: that is as wide as what it reads."""
+    yield _Job("alone", layer.path, layer if result is None else result)
+    if layer.parameters and layer.wide != layer.widths:
+        yield from (_Job(kind, layer.path, layer) for kind in (WEIGHTS, ACTIVATIONS))
+
+
+def _noises(found: Measurements) -> dict[tuple[str, str], float]:
+    """The noise of every row, by the kind of the measurement and the name."""
+    measured = (("alone", found.alone), ("functions", found.functions))
+    return {(kind, name): powers.noise for kind, powers_of in measured for name, powers in powers_of.items()}
 
 
 def _together(bench: NoiseBench, found: Measurements, wide: tuple[str, ...]) -> Trial:
@@ -238,28 +322,55 @@ def _widen(
 
 def _predicted_count(bench: NoiseBench, found: Measurements, candidates: Sequence[str], target_db: float) -> int:
     """How many layers must be wide if noises simply add up, at least one; each bit more quarters a noise."""
-    noises = {path: powers.noise for path, powers in found.alone.items()}
+    noises = _noises(found)
     signal = max(powers.signal for powers in found.alone.values())
     for count, path in enumerate(candidates, start=1):
-        noises[path] *= 4.0 ** -(WIDE_BITS - min(astuple(bench.layers[path].widths)))
+        noises["alone", path] *= 4.0 ** -(WIDE_BITS - min(astuple(bench.layers[path].widths)))
         if decibels(signal, sum(noises.values())) >= target_db:
             return count
     return len(candidates)
 
 
-def _rows(ranked: Sequence[str], bench: NoiseBench, found: Measurements, narrow: Trial) -> tuple[SensitivityRow, ...]:
-    shares = _shares([found.alone[path].noise for path in ranked])
+def _rows(
+    noises: dict[tuple[str, str], float], bench: NoiseBench, found: Measurements, narrow: Trial
+) -> tuple[SensitivityRow, ...]:
+    ranked = sorted(noises, key=lambda key: -noises[key])
+    shares = _shares([noises[key] for key in ranked])
     return tuple(
-        SensitivityRow(
-            name=path,
-            op=bench.layers[path].op,
-            widths=str(bench.layers[path].widths),
-            sqnr_db=found.alone[path].db,
-            noise_share=share,
-            parameters=bench.layers[path].parameters,
-            macs=narrow.macs[path],
-        )
-        for path, share in zip(ranked, shares, strict=True)
+        _layer_row(bench.layers[name], share, found, narrow)
+        if kind == "alone"
+        else _function_row(narrow.functions[name], share, found.functions[name])
+        for (kind, name), share in zip(ranked, shares, strict=True)
+    )
+
+
+def _layer_row(layer: LayerFacts, share: float, found: Measurements, narrow: Trial) -> SensitivityRow:
+    weights, activations = found.weights.get(layer.path), found.activations.get(layer.path)
+    return SensitivityRow(
+        name=layer.path,
+        op=layer.op,
+        widths=str(layer.widths),
+        sqnr_db=found.alone[layer.path].db,
+        noise_share=share,
+        parameters=layer.parameters,
+        macs=narrow.macs[layer.path],
+        what=_culprit(weights, activations) if layer.parameters else ACTIVATIONS,
+        weights_db=None if weights is None else weights.db,
+        activations_db=None if activations is None else activations.db,
+    )
+
+
+def _culprit(weights: SignalNoise | None, activations: SignalNoise | None) -> str:
+    if weights is None or activations is None or weights.noise == activations.noise:
+        return BOTH
+    if weights.noise >= _MOST * activations.noise:
+        return WEIGHTS
+    return ACTIVATIONS if activations.noise >= _MOST * weights.noise else BOTH
+
+
+def _function_row(facts: FunctionFacts, share: float, powers: SignalNoise) -> SensitivityRow:
+    return SensitivityRow(
+        facts.name, facts.op, str(facts.bits), powers.db, share, parameters=0, macs=facts.macs, what=ACTIVATIONS
     )
 
 
@@ -286,140 +397,3 @@ def _line(layer: LayerFacts, widths: Widths) -> str:
         f"linger.quant_module(model.get_submodule({name}), "
         f"data_bits={widths.data}, parameter_bits={widths.parameter}, out_bits={widths.output})"
     )
-
-
-@dataclass
-class Measurements:
-    """What has been measured, by layer and by set of wide layers; every addition is written to the file, if any."""
-
-    fingerprint: str
-    path: Path | None = None
-    alone: dict[str, SignalNoise] = field(default_factory=dict)
-    together: dict[tuple[str, ...], Trial] = field(default_factory=dict)
-
-    @property
-    def layers(self) -> set[str]:
-        """The names of all layers that a measurement mentions."""
-        measured = [name for wide, trial in self.together.items() for name in (*wide, *trial.macs)]
-        return {*self.alone, *measured}
-
-    def add_alone(self, name: str, powers: SignalNoise) -> None:
-        """Remember one layer."""
-        self.alone[name] = powers
-        self.save()
-
-    def add_together(self, wide: tuple[str, ...], trial: Trial) -> None:
-        """Remember the whole model with these layers at 16 bits."""
-        self.together[wide] = trial
-        self.save()
-
-    def save(self) -> None:
-        """Write the file, all or nothing."""
-        if self.path is None:
-            return
-        content = {
-            "kind": _KIND,
-            "fingerprint": self.fingerprint,
-            "alone": {name: _pair(powers) for name, powers in self.alone.items()},
-            "together": [
-                {"wide": list(wide), "powers": _pair(trial.powers), "macs": trial.macs}
-                for wide, trial in self.together.items()
-            ],
-        }
-        written(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", self.path)
-
-
-def open_measurements(path: str | Path | None, fingerprint: str, names: Iterable[str]) -> Measurements:
-    """The measurements in the file of an earlier run; none if there is no file yet.
-
-    Raises:
-        UsageError: The file is damaged, or belongs to another model, other inputs or other widths. It stays untouched.
-    """
-    if path is None:
-        return Measurements(fingerprint)
-    place = Path(path)
-    if not place.exists():
-        made = Measurements(fingerprint, place)
-        made.save()  # a folder that does not exist is better found now than after the first layer
-        return made
-    if not place.is_file():
-        raise UsageError(f"{place}: measurements are read again, and this is no file. Give the name of a file.")
-    try:
-        return _parsed(json.loads(place.read_bytes()), place, fingerprint, frozenset(names))
-    except UsageError:
-        raise
-    except OSError as error:
-        raise UsageError(f"{place}: the file cannot be read ({error.strerror or error}).") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UsageError(
-            f"{place}: this is no file of an earlier sensitivity run, or it is damaged ({type(error).__name__}: {error}). "
-            "It was left as it is. Give another save_path, or remove the file to start anew."
-        ) from error
-
-
-def _parsed(content: dict[str, Any], place: Path, fingerprint: str, names: frozenset[str]) -> Measurements:
-    if content["kind"] != _KIND:
-        raise ValueError(f"kind {content['kind']!r}")
-    if content["fingerprint"] != fingerprint:
-        raise UsageError(
-            f"{place}: this file belongs to another model, other inputs, other bits or another version of linger. "
-            "It was left as it is. Give another save_path, or remove the file to start anew."
-        )
-    alone = {name: _powers(pair) for name, pair in content["alone"].items()}
-    together = {
-        tuple(trial["wide"]): Trial(_powers(trial["powers"]), {name: int(n) for name, n in trial["macs"].items()})
-        for trial in content["together"]
-    }
-    measurements = Measurements(fingerprint, place, alone, together)
-    strange = measurements.layers - names
-    if strange:
-        raise ValueError(f"unknown layers {sorted(strange)}")
-    return measurements
-
-
-def _pair(powers: SignalNoise) -> list[str]:
-    """Both powers, exactly, infinite ones too."""
-    return [powers.signal.hex(), powers.noise.hex()]
-
-
-def _powers(pair: Sequence[str]) -> SignalNoise:
-    signal, noise = (float.fromhex(text) for text in pair)
-    if not (signal >= 0 and noise >= 0):
-        raise ValueError(f"powers {pair}")
-    return SignalNoise(signal, noise)
-
-
-def fingerprint(model: nn.Module, batches: Sequence[Batch], bits: int, layers: Mapping[str, LayerFacts]) -> str:
-    """A number that differs for another model, other inputs, other widths or another linger.
-
-    It does not see the code of `forward`.
-    """
-    digest = hashlib.sha256(repr((_KIND, _version(), bits, list(layers.values()))).encode())
-    for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
-        for name, tensor in tensors:
-            digest.update(f"{kind} {name} ".encode())
-            _take(digest, tensor)
-    for batch in batches:
-        digest.update(b"batch ")
-        for leaf in tree_leaves(batch):
-            _take(digest, leaf.data if isinstance(leaf, PackedSequence) else leaf)
-    return digest.hexdigest()
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("linger")
-    except importlib.metadata.PackageNotFoundError:  # run from a folder of sources
-        return "unknown"
-
-
-def _take(digest: hashlib._Hash, value: object) -> None:
-    """Count a tensor's type, shape and bits, a plain value, or the type of anything else."""
-    if not isinstance(value, Tensor):
-        is_plain = value is None or isinstance(value, (bool, int, float, complex, str, bytes))
-        digest.update((repr(value) if is_plain else type(value).__qualname__).encode() + b" ")
-        return
-    plain = value.detach().cpu()
-    plain = plain if plain.layout is torch.strided else plain.to_dense()
-    digest.update(f"{plain.dtype} {tuple(plain.shape)} ".encode())
-    digest.update(plain.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().data)

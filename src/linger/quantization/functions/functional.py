@@ -17,7 +17,7 @@ from linger.dialect import Interval, Op, find_op
 from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.quantize import fake_quantize
-from linger.numeric.torch.scale import Scale, limit_of, may_saturate
+from linger.numeric.torch.scale import Scale, largest_of, limit_of, may_saturate
 from linger.ops.fast.twin import ExactTwin, RealTwin, functional_twin
 from linger.quantization.core.compute import Operand, Real, compute, simulate
 from linger.quantization.core.qtensor import Origin, QTensor, to_carrier
@@ -28,6 +28,7 @@ from linger.quantization.functions.functional_layer import (
     SUBTRACTION,
     FunctionalLayer,
     begin_function,
+    is_unseen,
     judge_input,
     loss_of,
 )
@@ -119,6 +120,8 @@ def _run(
 ) -> QTensor:
     if op.limit is None and op.output_scale is None:
         return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place, real=real)
+    if op.keeps_scale_unseen and is_unseen(op, runtime):
+        return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place, real=real)
     if op.last_axis is not None and settings[op.last_axis] != _LAST:
         return _along_last_axis(op, operands[0], settings, runtime, layer, real)
     call, layer = begin_function(op, runtime, operands[0].content.device, layer)
@@ -189,9 +192,16 @@ def _observe_output(
     if call.is_learning:
         # without a twin the op only moves its operands: the result's range is the widest of theirs
         real = _real_result(fast, operands, settings) if real is None and fast is not None else real
+        if op.finer_limit is not None and isinstance(layer, FunctionalLayer):
+            layer.become_fine()
         seen = layer.observe("o", _all_values(operands) if real is None else real, call.name)
     assert op.limit is not None  # an op has a limit or a fixed scale, else it keeps its scale
-    scale = layer.scale_in(call, "o", bits, at_most=limit_of(op.limit, scales))
+    is_fine = op.finer_limit is not None and isinstance(layer, FunctionalLayer) and layer.is_fine
+    limit = limit_of(cast(Any, op.finer_limit if is_fine else op.limit), scales)
+    scale = layer.scale_in(call, "o", bits, at_most=limit)
+    if op.keeps_scale_unseen:
+        scale = largest_of([scale, *scales])
+        layer.write("scale_o", scale)
     return _Output(scale, bits, real, seen, is_real)
 
 

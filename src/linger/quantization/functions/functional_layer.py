@@ -31,6 +31,7 @@ INPUT_KEY = "iq_tensor_quant_"
 """What follows the prefix in the name of a range that belongs to a quantised input."""
 
 _BELOW_MAX = "below_max"
+_FINER = "finer"
 
 SUBTRACTION = "iqSubMax"
 
@@ -78,6 +79,8 @@ class FunctionalLayer(QuantizedBase):
         else:
             names = ("o",) if op is None or op.input_bits is None else ("x", "o")
         super().__init__(names, device)
+        self.keeps_unseen = op is not None and op.keeps_scale_unseen
+        self.may_be_finer = op is not None and op.finer_limit is not None
         self.beyond: Beyond | None = None  # what was seen beyond the device's format; no part of a checkpoint
 
     @property
@@ -87,17 +90,31 @@ class FunctionalLayer(QuantizedBase):
 
     def subtract_max(self, *, is_wanted: bool) -> None:
         """Set whether it is subtracted; a checkpoint has the buffer only then."""
+        self._decide(_BELOW_MAX, is_wanted=is_wanted)
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether the range was observed since the output may be finer than the input (`Op.finer_limit`)."""
+        return _FINER in self._buffers
+
+    def become_fine(self) -> None:
+        """Allow the finer scale; a checkpoint has the buffer only then, and older ones keep their scales."""
+        self._decide(_FINER, is_wanted=True)
+
+    def _decide(self, key: str, *, is_wanted: bool) -> None:
+        """Have a buffer, or not."""
         if not is_wanted:
-            self._buffers.pop(_BELOW_MAX, None)
-        elif not self.subtracts_max:
+            self._buffers.pop(key, None)
+        elif key not in self._buffers:
             with torch.inference_mode(mode=False):
-                self.register_buffer(_BELOW_MAX, torch.ones_like(self.get_buffer("running_o")))
+                self.register_buffer(key, torch.ones_like(self.get_buffer("running_o")))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        if prefix + "running_o" in state_dict:  # else it is a checkpoint of an earlier stage, which decides nothing
-            self.subtract_max(is_wanted=prefix + _BELOW_MAX in state_dict)
-        elif self.subtracts_max:
-            state_dict.setdefault(prefix + _BELOW_MAX, self._buffers[_BELOW_MAX])
+        for key in (_BELOW_MAX, _FINER):
+            if prefix + "running_o" in state_dict:  # else it is a checkpoint of an earlier stage, which decides nothing
+                self._decide(key, is_wanted=prefix + key in state_dict)
+            elif key in self._buffers:
+                state_dict.setdefault(prefix + key, self._buffers[key])
         # older checkpoints of products also hold the last scalar operand and the input's range
         for name in ("y", "running_x", "scale_x", "running_y", "scale_y", "scale_local_o"):
             if name not in self._buffers:
@@ -122,6 +139,23 @@ def begin_function(
         layer = functional_layer(frame, f"{op.state_name}_{index}", call.name, device, is_real=runtime.is_real)
     call.is_learning = layer.is_observing and not call.is_written
     return call, layer
+
+
+def is_unseen(op: Op, runtime: Runtime) -> bool:
+    """Whether the next call of an op has no range, nor gets one in this pass; such a call is counted here.
+
+    So it is with checkpoints of a time when the op had none.
+    """
+    frame = runtime.frame
+    assert frame is not None  # as above
+    if frame.module.training or runtime.is_real or CALIBRATION.get() is not None:
+        return False
+    counter = op.name if op.has_own_counter else ""
+    found = frame.module._modules.get(f"{KEY_PREFIX}{op.state_name}_{frame.indices[counter]}")  # noqa: SLF001 - as below
+    if isinstance(found, FunctionalLayer) and found.read("running_o") != 0.0:
+        return False
+    frame.next_index(counter)
+    return True
 
 
 def functional_layer(

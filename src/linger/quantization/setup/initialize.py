@@ -435,3 +435,13 @@ def _make_functional_layers(module: nn.Module, state_dict: dict[str, Any], prefi
         child = KEY_PREFIX + name
         if child not in module._modules:  # noqa: SLF001 - hasattr would also find attributes that are no modules
             module.add_module(child, FunctionalLayer(name, device_of(module)).train(module.training))
+    if not prefix and any(key.endswith(".running_o") for key in state_dict):
+        _forget_unknown_ranges(module, state_dict)
+
+
+def _forget_unknown_ranges(model: nn.Module, state_dict: dict[str, Any]) -> None:
+    """Let functions keep the scale of their input where a checkpoint has ranges, and was made without theirs."""
+    for path, layer in model.named_modules():
+        if isinstance(layer, FunctionalLayer) and layer.keeps_unseen:
+            for name in ("running_o", "scale_o"):
+                state_dict.setdefault(f"{path}.{name}", torch.zeros_like(layer.get_buffer(name)))

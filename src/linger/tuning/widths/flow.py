@@ -20,7 +20,7 @@ from linger.analysis.batches import Batch, Function, Keywords, fresh, run_batch,
 from linger.dialect import Op
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Operands, Runtime, runtime_of
-from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
+from linger.quantization.diagnosis.noise_bench import range_of_function
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 
@@ -175,11 +175,9 @@ class _Watch(TorchFunctionMode):
             self._set(result, read)
             return
         self.flow.read(read, op.name)
-        counter = op.name if op.has_own_counter else ""
-        child = f"{KEY_PREFIX}{op.state_name}_{frame.indices[counter] - 1}"
-        layer = frame.module._modules.get(child)  # noqa: SLF001 - getattr would hide an AttributeError of the module
-        if isinstance(layer, FunctionalLayer) and op.state_name is not None:
-            made = _key(_key(frame.path, child), "o")
+        found = None if op.picks else range_of_function(op, frame)  # what is picked keeps the rounding that it had
+        if found is not None:
+            made = _key(found, "o")
             self.flow.make(made, op.name, result.numel())
             self.flow.feed(read, made)
             read = self._last = frozenset({made})

@@ -16,7 +16,7 @@ from linger.constraint.marks import Widths
 from linger.numeric.fixed import limits
 from linger.quantization.core.calibrate import collecting
 from linger.quantization.core.ranges import Kind, Range, ranges_of
-from linger.quantization.diagnosis.noise_bench import sharing_copy
+from linger.quantization.diagnosis.noise_bench import abandoned_on_error, sharing_copy
 from linger.tuning.measure import OutputError
 from linger.tuning.widths.flow import Layer, input_range_of, layers_of
 from linger.tuning.widths.units import WEIGHTS, WIDE_BITS, Unit
@@ -38,7 +38,7 @@ class WideModel:
         self._ranges = ranges_of(self._copy)
         for found in self._ranges.values():
             _forget(found)
-        with collecting():
+        with collecting(), abandoned_on_error(self._copy):
             for batch in batches:
                 run_batch(self._copy, fresh(batch))
         self._ranges = ranges_of(self._copy)
@@ -55,7 +55,8 @@ class WideModel:
         for unit in units:
             self._narrow_down(unit)
         try:
-            return error(self._copy)
+            with abandoned_on_error(self._copy):
+                return error(self._copy)
         finally:
             for path, layer in self._layers.items():
                 layer.widths = replace(_WIDE, output=max(self._narrow[path].output, WIDE_BITS))
