@@ -143,7 +143,7 @@ ENTRIES = {
     "upconv7": Entry(
         "waifu2x upconv7",
         "enlarger",
-        "Tuned on photographs of a cat, a coffee and a motorcycle, judged on three others at 128 pixels.",
+        "Tuned on twelve crops of three photographs (cat, coffee, motorcycle), judged on three others at 128 pixels.",
         bars=(
             Bar("tune", "dB lost, worst picture", 1.7, is_least=False),
             Bar("tune mixed", "dB lost, worst picture", 0.4, is_least=False),

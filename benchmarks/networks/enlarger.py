@@ -6,8 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from real_models.enlarger import crops, psnr
+from real_models.enlarger import MARGIN, crops, psnr
 from real_models.enlarger import load as load_enlarger
+from real_models.packages import photograph
+from torch import Tensor
+from torch.nn import functional
 
 from networks import Figures, Network, Outputs
 
@@ -15,11 +18,25 @@ TUNED_ON = ("coffee", "cat", "motorcycle")
 JUDGED_ON = ("astronaut", "temple", "flower")
 
 
+def random_crops(name: str, side: int, count: int) -> list[Tensor]:
+    """Squares at random places of a photograph, at half their size and with margins: what the network enlarges."""
+    pixels = photograph(name)
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for _ in range(count):
+        top, left = (int(torch.randint(size - side + 1, (1,), generator=generator)) for size in pixels.shape[1:])
+        whole = pixels[None, :, top : top + side, left : left + side]
+        small = functional.interpolate(whole, scale_factor=0.5, mode="bicubic", antialias=True).round().clamp(0, 255)
+        made.append(functional.pad(small / 255, (MARGIN,) * 4, mode="replicate"))
+    return made
+
+
 def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
     """The network at 128 pixels, or 64 where it must be quick."""
     del name, cache, seed
     side = 64 if is_quick else 128
     pairs = [crops(photo, side) for photo in JUDGED_ON]
+    tuning = [random_crops(photo, side, count=2 if is_quick else 4) for photo in TUNED_ON]
     wanted = torch.cat([whole for _, whole in pairs])
 
     def figures(expected: Outputs, found: Outputs) -> Figures:
@@ -34,7 +51,7 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
 
     return Network(
         load_enlarger(),
-        [(crops(photo, side)[0],) for photo in TUNED_ON],
+        [(crop,) for group in zip(*tuning, strict=True) for crop in group],
         [(small,) for small, _ in pairs],
         figures,
         ["picture"],
