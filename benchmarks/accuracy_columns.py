@@ -66,15 +66,15 @@ def remedied(network: Network, seed: int, *, remedy: str) -> nn.Module:
 
 def tuned(network: Network, seed: int, *, bits: str) -> nn.Module:
     """The one call."""
-    del seed
-    goal = GOALS.get(bits)
-    options = {} if goal is None else {"goal": goal}
-    found = linger.tune(copy.deepcopy(network.model), list(network.tuning), budget=BUDGET, bits=bits, **options)
-    return found[0] if isinstance(found, tuple) else found.model
+    options = {} if network.goal is None or bits == "8" else {"goal": network.goal}
+    model, result = linger.tune(
+        copy.deepcopy(network.model), list(network.tuning), budget=BUDGET, bits=bits, seed=seed, **options
+    )
+    print(result, flush=True)
+    return model
 
 
 SEEDED = ("distill", "round_weights")
-GOALS: dict[str, float] = {}
 
 METHODS = ("percentile", "mse", "kl", "topk")
 REMEDIES = ("correct_biases", "choose_exponents", "round_weights", "distill")

@@ -61,6 +61,7 @@ class Network:
         is_stepwise: Whether the file holds one step of a stream (`model(x, h, c)` on one step), and the batches many.
         can_fuse: Whether `linger.trace_layers` can read the model.
         opset: Of the exported file.
+        goal: What is enough for mixed widths; None leaves it to `linger.tune`.
     """
 
     model: nn.Module
@@ -73,6 +74,7 @@ class Network:
     is_stepwise: bool = False
     can_fuse: bool = True
     opset: int | None = None
+    goal: float | str | None = None
 
 
 def shared_samples(network: Network) -> int:
