@@ -15,7 +15,6 @@ import gc
 import json
 import logging
 import re
-import statistics
 import sys
 import tempfile
 import time
@@ -26,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accuracy_columns import COLUMNS, NEEDED, RUNTIME
+from accuracy_columns import COLUMNS, NEEDED, RANDOM, RUNTIME
 from accuracy_outliers import OUTLIERS, measure_outliers
 from accuracy_page import write_page
-from networks import ENTRIES, Network, Outputs, Unobtainable
+from accuracy_verdicts import verdicts
+from networks import ENTRIES, SEEDS, Network, Outputs, Unobtainable
 from networks.figures import join_outputs, sqnr_db
 from torch import Tensor
 
@@ -150,13 +150,14 @@ def lacks(column: str) -> str | None:
 def run_network(name: str, columns: Sequence[str], cells: Cells, options: argparse.Namespace) -> None:
     """Measure the cells of a network for every seed."""
     entry = ENTRIES[name]
-    for seed in entry.seeds[:1] if options.quick else entry.seeds:
+    for seed in SEEDS[: options.seeds]:
         try:
             network = entry.load(name, options.cache, seed, is_quick=options.quick)
         except Unobtainable as error:
             print(f"{entry.title}: skipped, {error}")
             return
-        run_columns(name, network, columns, seed, cells)
+        is_new = seed == 0 or entry.is_trained
+        run_columns(name, network, [c for c in columns if is_new or c in RANDOM], seed, cells)
 
 
 def run_columns(name: str, network: Network, columns: Sequence[str], seed: int, cells: Cells) -> None:
@@ -180,20 +181,6 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def verdicts(cells: Cells) -> list[tuple[str, str, str]]:
-    """Every bar: what it asks for, what was measured, and whether it is met. The mean of the seeds counts."""
-    rows = []
-    for name, entry in ENTRIES.items():
-        for bar in entry.bars:
-            found = [c["figures"][bar.figure] for c in cells.read(name, bar.column) if "figures" in c]
-            if not found:
-                rows.append((f"{entry.title}, {bar}", "not measured", "—"))
-                continue
-            mean = statistics.fmean(found)
-            rows.append((f"{entry.title}, {bar}", f"{mean:.2f}", "met" if bar.is_met(mean) else "MISSED"))
-    return rows
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -203,9 +190,11 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="little data, one seed; kept apart, and no page is written"
     )
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many; 1 with --quick")
     parser.add_argument("--page-only", action="store_true", help="measure nothing, write the page from what is kept")
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"for data, trained networks and cells ({CACHE})")
     options = parser.parse_args()
+    options.seeds = 1 if options.quick else options.seeds
     sys.path.append(str(REPOSITORY / "examples"))
     torch.set_num_threads(1)
     logging.getLogger().setLevel(logging.ERROR)

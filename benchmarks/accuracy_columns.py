@@ -68,7 +68,13 @@ def tuned(network: Network, seed: int, *, bits: str) -> nn.Module:
     """The one call."""
     options = {} if network.goal is None or bits == "8" else {"goal": network.goal}
     model, result = linger.tune(
-        copy.deepcopy(network.model), list(network.tuning), budget=BUDGET, bits=bits, seed=seed, **options
+        copy.deepcopy(network.model),
+        list(network.tuning),
+        budget=BUDGET,
+        bits=bits,
+        target=network.target,
+        seed=seed,
+        **options,
     )
     print(result, flush=True)
     return model
@@ -89,6 +95,9 @@ COLUMNS: dict[str, Way] = {
     "tune mixed": partial(tuned, bits="mixed"),
 }
 """By name, in the order of the page. The column of ONNX Runtime is apart: it makes a file, not a model."""
+
+RANDOM = (*SEEDED, "tune", "tune mixed")
+"""Columns in which a seed plays a part."""
 
 RUNTIME = "ONNX Runtime static"
 NEEDED = {"equalize": "equalize", "find_bits": "find_bits", "tune": "tune", "tune mixed": "tune"} | {

@@ -10,6 +10,7 @@ import torch
 from accuracy_columns import COLUMNS, calibrated
 from accuracy_outliers import with_outlier
 from accuracy_page import spread, write_page
+from accuracy_verdicts import verdicts
 from networks import ENTRIES, Bar, Entry, Network, Unobtainable, shared_samples
 from networks.figures import EXACT_DB, class_agreement, join_outputs, label_accuracy, sqnr_db
 from networks.runtime import streamed
@@ -76,7 +77,7 @@ def test_bars_hold_at_their_limit():
 
 def test_every_bar_is_about_a_column_and_a_figure_that_exist():
     known = (*class_agreement(torch.eye(2), torch.eye(2)), *label_accuracy(torch.eye(2), torch.eye(2), torch.arange(2)))
-    known += ("output SQNR dB", "layers with 16-bit weights", "same decision %", "dB lost, worst picture")
+    known += ("output SQNR dB", "layers with 16-bit weights", "same decision %", "dB lost", "dB lost, worst picture")
     for entry in ENTRIES.values():
         for bar in entry.bars:
             assert bar.column in COLUMNS
@@ -172,9 +173,14 @@ def test_widths_count_tensors_and_layers():
 def test_page_says_what_was_measured_and_what_was_not(tmp_path):
     cells = accuracy.Cells(tmp_path / "cells")
     for seed, lost in enumerate((0.0, 0.2, 0.4)):
-        cells.write("digits", "tune", seed, {"figures": {"accuracy %": 99 - lost, "accuracy lost, points": lost}})
+        cells.write(
+            "digits",
+            "tune",
+            seed,
+            {"figures": {"accuracy %": 99 - lost, "accuracy lost, points": lost, "CPU seconds": 1.0}},
+        )
     cells.write("digits", "mse", 0, {"reason": "UsageError: a | b"})
-    write_page(tmp_path / "page.md", cells, accuracy.verdicts(cells))
+    write_page(tmp_path / "page.md", cells, verdicts(cells))
     page = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "| digits CNN, tune: accuracy lost, points ≤ 0.3 | 0.20 | met |" in page
     assert "| digits CNN, tune mixed: accuracy lost, points ≤ 0.3 | not measured | — |" in page
@@ -182,6 +188,30 @@ def test_page_says_what_was_measured_and_what_was_not(tmp_path):
     assert "| mse | does not run: UsageError: a / b |" in page
     assert "| max | not measured |" in page
     assert json.loads((tmp_path / "cells" / "digits.mse.0.json").read_text())["reason"]
+
+
+def test_bars_of_all_networks_take_the_worst(tmp_path):
+    cells = accuracy.Cells(tmp_path)
+    assert {verdict for _, _, verdict in verdicts(cells)} == {"—"}
+    facts = {"accuracy lost, points": 0.0, "CPU seconds": 20.0, "differing integers": 0.0, "errors for venus": 0.0}
+    cells.write("digits", "max", 0, {"figures": facts})
+    cells.write("digits", "tune", 0, {"figures": facts})
+    cells.write("silero", "tune", 0, {"figures": facts | {"same decision %": 97.0, "errors for venus": 3.0}})
+    cells.write("outliers-digits", "max", 0, {"figures": {"cost dB": 20.0}})
+    cells.write("outliers-digits", "mse", 0, {"figures": {"cost dB": 1.5}})
+    found = {text: (value, verdict) for text, value, verdict in verdicts(cells)}
+    assert found["digits CNN, one outlier: cost in dB by the best method ≤ 1"] == ("1.50", "MISSED")
+    assert found["silero-vad, tune: same decision % ≥ 98"] == ("97.00", "MISSED")
+    assert found["every tuned network: CPU seconds ≤ 300"] == ("20.00", "met")
+    assert found["every tuned network: integers of its file that differ = 0"] == ("0.00", "met")
+    fits = "tuned networks whose untuned file fits venus: errors for venus = 0"
+    assert found[fits] == ("0.00", "met"), "the untuned file of silero was not found to fit"
+    cells.write("silero", "tune", 1, {"reason": "UsageError: no"})
+    assert ("silero-vad, tune: same decision % ≥ 98", "does not run", "MISSED") in verdicts(cells), "no seed may fail"
+    cells.write("digits", "tune mixed", 0, {"figures": facts | {"CPU seconds": 301.0, "errors for venus": 1.0}})
+    found = {text: (value, verdict) for text, value, verdict in verdicts(cells)}
+    assert found["every tuned network: CPU seconds ≤ 300"] == ("301.00", "MISSED")
+    assert found[fits] == ("1.00", "MISSED")
 
 
 def test_spread_of_one_and_of_several():

@@ -14,7 +14,10 @@ from torch.nn import functional
 
 from networks import Figures, Network, Outputs
 
-TUNED_ON = ("coffee", "cat", "motorcycle")
+TUNED_ON = ("coffee", "cat", "motorcycle", "rocket")
+JUDGED_SIDE = 128
+TUNED_SIDE = 64
+"""Pixels of a crop that is tuned on: small ones show more of a photograph for the same work."""
 JUDGED_ON = ("astronaut", "temple", "flower")
 
 
@@ -32,11 +35,10 @@ def random_crops(name: str, side: int, count: int) -> list[Tensor]:
 
 
 def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
-    """The network at 128 pixels, or 64 where it must be quick."""
+    """The network; 48 crops to tune on, or 8 where it must be quick."""
     del name, cache, seed
-    side = 64 if is_quick else 128
-    pairs = [crops(photo, side) for photo in JUDGED_ON]
-    tuning = [random_crops(photo, side, count=2 if is_quick else 4) for photo in TUNED_ON]
+    pairs = [crops(photo, JUDGED_SIDE) for photo in JUDGED_ON]
+    tuning = [random_crops(photo, TUNED_SIDE, count=2 if is_quick else 12) for photo in TUNED_ON]
     wanted = torch.cat([whole for _, whole in pairs])
 
     def figures(expected: Outputs, found: Outputs) -> Figures:
@@ -51,7 +53,7 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
 
     return Network(
         load_enlarger(),
-        [(crop,) for group in zip(*tuning, strict=True) for crop in group],
+        [(torch.cat(group),) for group in zip(*tuning, strict=True)],
         [(small,) for small, _ in pairs],
         figures,
         ["picture"],
