@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.tuning import rounding
 from linger.tuning.held_out import split_data
-from linger.tuning.integer_fit import Fit, Grid, Moments, nearest_integers
+from linger.tuning.weights import product_rounding
+from linger.tuning.weights.integer_fit import Fit, Grid, Moments, nearest_integers
 
 
 def quantised(model: nn.Module, data: list[Tensor]) -> tuple[nn.Module, nn.Module]:
@@ -167,7 +167,7 @@ def test_what_hurts_is_undone(net: tuple[nn.Module, nn.Module, list[Tensor]], mo
     def harmful(grid: Grid, *_: Moments) -> Fit:
         return Fit(-grid.integers, grid.bias, torch.ones_like(grid.integers[:, :, 0]).bool(), 1.0, 0.5)
 
-    monkeypatch.setattr(rounding, "fit_integers", harmful)
+    monkeypatch.setattr(product_rounding, "fit_integers", harmful)
     result = linger.round_weights(model, reference, data)
     assert result.changes == ()
     assert result.after_db == result.before_db

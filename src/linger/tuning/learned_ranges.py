@@ -27,7 +27,7 @@ from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.statistics import accumulate
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import NormLayer
-from linger.tuning.folded_weights import affine_of
+from linger.tuning.weights.folded_weights import affine_of
 
 _REACH = 4.0
 """A scale moves by at most so many powers of two."""
@@ -58,7 +58,7 @@ class LearnedRanges:
     keys: tuple[str, ...]
 
     def __init__(self, model: nn.Module) -> None:
-        runtime = runtime_of(model) if isinstance(model, nn.Module) else None
+        runtime = runtime_of(model)
         if runtime is None:
             raise UsageError("LearnedRanges: the model is not quantised. Call linger.init and calibrate it first.")
         self._model, self._runtime = model, runtime

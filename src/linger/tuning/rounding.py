@@ -4,31 +4,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import nn
 
 from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, fresh, run_batch
-from linger.constraint.conv_bn import ConvBN
+from linger.analysis.batches import fresh, run_batch
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.progress import progress
-from linger.quantization.core.frozen import Frozen
-from linger.quantization.core.runtime import runtime_of
-from linger.quantization.diagnosis.signal_noise import decibels
+from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.layers.layer import QuantLayer
-from linger.tuning.folded_weights import grid_of, put_integers
+from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.tuning.held_out import split_data
-from linger.tuning.integer_fit import Moments, fit_integers
 from linger.tuning.measure import OutputError, error_db
-from linger.tuning.patches import input_rows, output_rows, positions
 from linger.tuning.remedy import Change, Remedy, checked_data, require_pair, undone_on_error
+from linger.tuning.weights.product_rounding import improve_product, is_product
+from linger.tuning.weights.recurrent_rounding import improve_recurrent
+from linger.tuning.weights.side_by_side import Pair
 
 _MOST_TAPS = 4608
 """A layer whose sums are longer is left alone: its table of second moments would take more than 170 MB."""
@@ -72,8 +66,9 @@ def round_weights(
     before, held_before = error(model), held_error(model)
     state = {key: value.detach().clone() for key, value in model.state_dict().items()}
     with undone_on_error(where, model), torch.no_grad(), evaluating(model), evaluating(reference):
-        bench = _Bench(model, reference, learned, held, positions, seed)
-        changes = [c for layer in progress(bench.layers, "rounding weights") if (c := bench.improve(layer)) is not None]
+        pair = Pair(model, reference, learned, held, positions, seed)
+        layers = _layers(pair)
+        changes = [c for layer in progress(layers, "rounding weights") for c in _improve(pair, layer, layers[layer])]
     after = error(model)
     if held_error(model) >= held_before or after >= before:
         model.load_state_dict(state)
@@ -81,158 +76,33 @@ def round_weights(
     return Remedy(where, error_db(before), error_db(after), tuple(changes))
 
 
-_SIGNAL_AXES = 3
+def _layers(pair: Pair) -> dict[QuantizedBase, int]:
+    """The layers that can be rounded, in the order of execution, and how often each is called in a pass."""
+    calls: Counter[str] = Counter()
+    layers = {m.path: m for m in pair.model.modules() if isinstance(m, (QuantLayer, QuantRecurrent))}
+
+    def note(name: str, op: Op, *_: object) -> None:
+        path = name.rpartition(".")[0]
+        if path in layers and op.name == layers[path].op_name and is_product(op):
+            calls[path] += 1
+
+    with pair.observed(note):
+        run_batch(pair.model, fresh(pair.learned[0]))
+    tensors = (p for m in pair.model.modules() for p in m._parameters.values() if p is not None)  # noqa: SLF001 - parameters() names each once
+    uses = Counter(map(id, tensors))
+    return {layers[path]: count for path, count in calls.items() if _is_free(layers[path], uses)}
 
 
-class _Enough(BaseException):
-    """The call that was waited for has happened; the rest of the pass need not run. No code of a model catches it."""
+def _is_free(layer: QuantizedBase, uses: Mapping[int, int]) -> bool:
+    """Whether a layer's parameters are its own, and its sums are not too long."""
+    own = dict(layer.named_parameters(recurse=False))
+    is_transposed = isinstance(layer, QuantLayer) and layer.transposed_groups is not None
+    taps = max(p.numel() // p.shape[is_transposed] for name, p in own.items() if name.startswith("weight"))
+    return taps <= _MOST_TAPS and all(p.is_leaf and uses[id(p)] == 1 for p in own.values())
 
 
-@dataclass(frozen=True)
-class _Call:
-    """One product of a quantised pass: its op, its parameters and the scale of its input, and that input at some positions."""
-
-    op: Op
-    frozen: Frozen
-    scale_x: float
-    rows: Tensor
-    picks: Tensor
-    shape: tuple[int, ...]
-
-
-class _Bench:
-    """Runs both models side by side and changes one layer after the other."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        reference: nn.Module,
-        learned: Sequence[Batch],
-        held: Sequence[Batch],
-        positions: int,
-        seed: int,
-    ) -> None:
-        self._model, self._reference = model, reference
-        self._parts = (learned, held)
-        self._positions, self._seed = positions, seed
-        self._calls: Counter[str] = Counter()
-        layers = {layer.path: layer for layer in model.modules() if isinstance(layer, QuantLayer)}
-
-        def note(name: str, op: Op, operands: Any, *_: Any) -> None:
-            path = name.rpartition(".")[0]
-            if path in layers and len(operands) > 1 and isinstance(operands[1], Frozen) and _is_product(op):
-                self._calls[path] += 1
-
-        with self._observed(note):
-            run_batch(model, fresh(learned[0]))
-        uses = Counter(id(p) for m in model.modules() for p in m._parameters.values() if p is not None)  # noqa: SLF001 - parameters() names each once
-        self.layers = [layers[path] for path in self._calls if self._is_free(layers[path], uses)]
-
-    @staticmethod
-    def _is_free(layer: QuantLayer, uses: Mapping[int, int]) -> bool:
-        """Whether a layer's weight is its own, and its sums are not too long."""
-        taps = layer.weight.numel() // layer.weight.shape[1 if layer.transposed_groups else 0]
-        own = [p for p in (layer.weight, layer.bias) if p is not None]
-        return taps <= _MOST_TAPS and all(p.is_leaf and uses[id(p)] == 1 for p in own)
-
-    @contextmanager
-    def _observed(self, observer: Callable[..., None]) -> Iterator[None]:
-        runtime = runtime_of(self._model)
-        assert runtime is not None  # checked at the beginning
-        runtime.observers.append(observer)
-        try:
-            yield
-        finally:
-            runtime.observers.remove(observer)
-
-    # one layer
-    def improve(self, layer: QuantLayer) -> Change | None:
-        """Give a layer other integers if the held-out data agree."""
-        learned, held = (self._moments(layer, batches, i) for i, batches in enumerate(self._parts))
-        if learned is None or held is None:
-            return None
-        (fitting, call), (judging, _) = learned, held
-        grid = grid_of(layer, call.frozen, call.rows.shape[1])
-        found = fit_integers(grid, fitting, judging)
-        if not bool(found.is_new.any()) or not put_integers(layer, call.frozen, call.scale_x, found):
-            return None
-        share = float((found.integers != grid.integers).double().mean())
-        what = f"{100 * share:.0f} % of its weights rounded otherwise; its error in dB"
-        signal = float(judging.yy.sum())
-        return Change(layer.path, what, decibels(signal, found.before), decibels(signal, found.after))
-
-    def _moments(self, layer: QuantLayer, batches: Sequence[Batch], part: int) -> tuple[Moments, _Call] | None:
-        """Second moments of a layer's inputs and of the float layer's outputs, over some batches; None if these differ in shape."""
-        total: Moments | None = None
-        call: _Call | None = None
-        for number, batch in enumerate(batches):
-            generator = torch.Generator().manual_seed(self._seed * 1_000_003 + 2 * number + part)
-            calls = self._inputs(layer, batch, max(1, self._positions // len(batches)), generator)
-            outputs = self._outputs(layer, batch, len(calls))
-            if [c.shape for c in calls] != [positions(c.op, y) for c, y in zip(calls, outputs, strict=False)]:
-                return None
-            for call, y in zip(calls, outputs, strict=True):
-                groups = call.rows.shape[1]
-                wanted = output_rows(call.op, y, call.picks).float().cpu().reshape(len(call.picks), groups, -1)
-                total = total or Moments(groups, wanted.shape[2], call.rows.shape[2])
-                total.add(call.rows, wanted)
-        return None if total is None or call is None else (total, call)
-
-    def _inputs(self, layer: QuantLayer, batch: Batch, count: int, generator: torch.Generator) -> list[_Call]:
-        """What a layer multiplies in one pass."""
-        found: list[_Call] = []
-
-        def note(name: str, op: Op, operands: Any, attributes: Mapping[str, Any], result: Any) -> None:
-            if name.rpartition(".")[0] != layer.path or not _is_product(op):
-                return
-            shape = positions(op, result.content)
-            picks = torch.randperm(int(torch.Size(shape).numel()), generator=generator)[:count]
-            rows = input_rows(op, operands[0].content, attributes, picks, shape)
-            found.append(_Call(op, operands[1], attributes["scale_x"], rows.float().cpu(), picks, shape))
-            if len(found) == self._calls[layer.path]:
-                raise _Enough
-
-        with self._observed(note):
-            _run_until(self._model, batch)
-        return found
-
-    def _outputs(self, layer: QuantLayer, batch: Batch, count: int) -> list[Tensor]:
-        """What the float layer gives in one pass, as the quantised one would: its batch norm included."""
-        found: list[Tensor] = []
-        products: list[Tensor] = []
-        module = self._reference.get_submodule(layer.path)
-        has_norm = layer.bn is not None and not isinstance(module, ConvBN)
-        # a transposed signal is a picture of one row
-        is_row = layer.transposed_groups is not None and layer.weight.dim() == _SIGNAL_AXES
-
-        def add(output: Tensor) -> None:
-            found.append(output.unsqueeze(-2) if is_row else output)
-            if len(found) == count:
-                raise _Enough
-
-        def note(_module: nn.Module, _args: object, output: Tensor) -> None:
-            if has_norm:
-                products.append(output)
-            else:
-                add(output)
-
-        def note_norm(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-            if any(args[0] is product for product in products):
-                add(output)
-
-        with ExitStack() as stack:
-            stack.callback(module.register_forward_hook(note).remove)
-            for norm in self._reference.modules():
-                if has_norm and isinstance(norm, _BatchNorm):
-                    stack.callback(norm.register_forward_hook(note_norm).remove)
-            _run_until(self._reference, batch)
-        return found
-
-
-def _run_until(model: nn.Module, batch: Batch) -> None:
-    with suppress(_Enough):
-        run_batch(model, fresh(batch))
-
-
-def _is_product(op: Op) -> bool:
-    return bool(op.window_axes) or op.weight_axes == 2
+def _improve(pair: Pair, layer: QuantizedBase, calls: int) -> list[Change]:
+    if isinstance(layer, QuantRecurrent):
+        return improve_recurrent(pair, layer)
+    assert isinstance(layer, QuantLayer)
+    return improve_product(pair, layer, calls)

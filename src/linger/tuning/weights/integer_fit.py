@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from linger.quantization.diagnosis.signal_noise import decibels
+from linger.tuning.remedy import Change
+
 _BLOCK = 64
 """Columns after which a change is passed on to all later ones, by one product of matrices."""
 
@@ -142,6 +145,7 @@ class Grid:
         bias: The real bias as it is rounded now, [groups, channels].
         step: Distance of neighbours on the grid, [taps].
         bound: Largest integer, [taps].
+        has_bias: Whether the bias can be changed.
     """
 
     start: Tensor
@@ -149,6 +153,7 @@ class Grid:
     bias: Tensor
     step: Tensor
     bound: Tensor
+    has_bias: bool = True
 
 
 @dataclass(frozen=True)
@@ -164,10 +169,22 @@ class Fit:
 
 def fit_integers(grid: Grid, learned: Moments, held: Moments) -> Fit:
     """The best integers for data that were learned from; channel by channel kept only if the held-out data agree."""
-    wanted, xx = _wanted(grid, learned, held), learned.centred()[0]
-    rounded = nearest_integers(xx * grid.step[:, None] * grid.step, wanted, grid.bound)
-    corrected = [(q, learned.bias_for(q * grid.step)) for q in (grid.integers, rounded)]
-    candidates = [(grid.integers, grid.bias), *corrected]
+    xx, yx = (
+        learned.centred() if grid.has_bias else (learned.xx, learned.yx - grid.bias[:, :, None] * learned.x[:, None])
+    )
+    xx, yx = xx * grid.step[:, None] * grid.step, yx * grid.step
+
+    def bias_for(weight: Tensor) -> Tensor:
+        return learned.bias_for(weight * grid.step) if grid.has_bias else grid.bias
+
+    def error(weight: Tensor) -> Tensor:
+        return held.error(weight * grid.step, bias_for(weight))
+
+    start = grid.start / grid.step
+    refits = [refit(xx, yx, start, damping) for damping in _DAMPINGS]
+    wanted = min((start, *refits), key=lambda weight: float(error(weight).sum()))
+    rounded = nearest_integers(xx, wanted, grid.bound)
+    candidates = [(grid.integers, grid.bias), *((q, bias_for(q)) for q in (grid.integers, rounded))]
     errors = torch.stack([held.error(q * grid.step, b) for q, b in candidates])
     best = errors.argmin(0)  # the first among equals: what was there
     integers = torch.stack([q for q, _ in candidates]).gather(0, best[None, :, :, None].expand(1, *rounded.shape))[0]
@@ -176,13 +193,9 @@ def fit_integers(grid: Grid, learned: Moments, held: Moments) -> Fit:
     return Fit(integers, bias, best > 0, float(errors[0].sum()), after)
 
 
-def _wanted(grid: Grid, learned: Moments, held: Moments) -> Tensor:
-    """Real weights in units of the grid: those of least squares, held back as far as the held-out data want it."""
-    xx, yx = learned.centred()
-    xx, yx, start = xx * grid.step[:, None] * grid.step, yx * grid.step, grid.start / grid.step
-
-    def error(weight: Tensor) -> float:
-        real = weight * grid.step
-        return float(held.error(real, learned.bias_for(real)).sum())
-
-    return min((start, *(refit(xx, yx, start, damping) for damping in _DAMPINGS)), key=error)
+def change_of(name: str, grid: Grid, found: Fit, held: Moments) -> Change:
+    """What a fit changed, with the layer's error on the held-out data."""
+    share = float((found.integers != grid.integers).double().mean())
+    what = f"{100 * share:.0f} % of its weights rounded otherwise; its error in dB"
+    signal = float(held.yy.sum())
+    return Change(name, what, decibels(signal, found.before), decibels(signal, found.after))

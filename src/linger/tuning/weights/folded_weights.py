@@ -11,8 +11,8 @@ from linger.constraint.limits import clamp
 from linger.numeric.fixed import limits
 from linger.quantization.core.frozen import Frozen, integer_bound
 from linger.quantization.layers.layer import QuantLayer
-from linger.tuning.integer_fit import Fit, Grid
-from linger.tuning.patches import from_rows, to_rows
+from linger.tuning.weights.integer_fit import Fit, Grid
+from linger.tuning.weights.patches import from_rows, to_rows
 
 _NEGLIGIBLE = 1e-8
 """A batch norm's factor below which a weight has no effect."""

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A quantised model and its float model, run on the same batches and watched until the layer in question has been called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from linger.analysis.batches import Batch, fresh, run_batch
+from linger.quantization.core.runtime import runtime_of
+
+
+class Enough(BaseException):
+    """The call that was waited for has happened; the rest of the pass need not run. No code of a model catches it."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both models, batches to learn from and to judge by, and how many positions of a layer's output are looked at."""
+
+    model: nn.Module
+    reference: nn.Module
+    learned: Sequence[Batch]
+    held: Sequence[Batch]
+    positions: int
+    seed: int
+
+    def draws(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, int, torch.Generator]]:
+        """Batches with the number of positions to draw from each, and a generator that draws the same ones again."""
+        count = max(1, self.positions // len(batches))
+        for number, batch in enumerate(batches):
+            seed = self.seed * 1_000_003 + 2 * number + (batches is self.held)
+            yield batch, count, torch.Generator().manual_seed(seed)
+
+    @contextmanager
+    def observed(self, observer: Callable[..., None]) -> Iterator[None]:
+        """Show every op of the quantised model to an observer."""
+        runtime = runtime_of(self.model)
+        assert runtime is not None  # a remedy has asked
+        runtime.observers.append(observer)
+        try:
+            yield
+        finally:
+            runtime.observers.remove(observer)
+
+
+def run_until(model: nn.Module, batch: Batch) -> None:
+    """A forward pass that ends where a hook or an observer raises `Enough`."""
+    with suppress(Enough):
+        run_batch(model, fresh(batch))
