@@ -7,7 +7,7 @@ hold it. `normalize_layers` reads `LIMITS`, `init` reads `QUANTIZATION` and sets
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -68,6 +68,9 @@ LIMITS: Mark[Limits] = Mark("_linger_normalize_wish")
 
 QUANTIZATION: Mark[QuantChoice] = Mark("_linger_quant_mark")
 """Set by `quant_module` and `disable_quant`."""
+
+FUNCTION_BITS: Mark[Mapping[str, int]] = Mark("_linger_function_mark")
+"""Set by `quant_function`: widths of the outputs of functions that a module calls, by the names of their ops."""
 
 QUANTIZED: Mark[bool] = Mark("_linger_is_quantized")
 """Set by `init` on every module of a quantised model."""

@@ -31,6 +31,7 @@ from linger.quantization.functions.functional_layer import (
     is_unseen,
     judge_input,
     loss_of,
+    output_bits,
 )
 from linger.quantization.functions.multiplications import multiplications
 
@@ -126,7 +127,7 @@ def _run(
         return _along_last_axis(op, operands[0], settings, runtime, layer, real)
     call, layer = begin_function(op, runtime, operands[0].content.device, layer)
     operands = _as_wanted(call, operands, layer)
-    bits = _widest(op, operands)
+    bits = output_bits(op, layer, runtime, _widest(op, operands))
     if parameter is not None:
         operands = [*operands, quantize_parameter(parameter, runtime, call.name, stays_there=layer.is_observing)]
     fast = None if call.is_written else functional_twin(op)
@@ -261,11 +262,12 @@ def _fast_values(
     contents, bits = [o.content for o in operands], output.bits
     if output.is_real:
         return to_carrier(cast(Tensor, output.real), bits)
-    if isinstance(fast, ExactTwin):
+    if isinstance(fast, ExactTwin) and max(o.bits for o in operands) <= bits:  # else it takes them for narrower ones
         can_saturate = may_saturate(output.seen, output.scale, bits)
         return fast.evaluate(output.real, contents, attributes, can_saturate=can_saturate)
     with torch.no_grad():
-        exact = None if is_exporting() else fast.exact_values(contents, attributes)  # a trace would keep its table
+        has_table = isinstance(fast, RealTwin) and not is_exporting()  # a trace would keep its table
+        exact = cast(RealTwin, fast).exact_values(contents, attributes) if has_table else None
         if exact is None:
             exact = to_carrier(simulate(op, operands, attributes, output.scale, is_exact=True), bits)
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in contents)):

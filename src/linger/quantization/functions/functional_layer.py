@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linger.constraint.marks import FUNCTION_BITS
 from linger.dialect import Op, ops
 from linger.errors import UsageError
 from linger.quantization.core.calibrate import CALIBRATION
@@ -69,6 +70,9 @@ class FunctionalLayer(QuantizedBase):
     `key` is the op's state name and a number. An op that wants its input at a width of its own also has a range for it;
     a product has those of a layer; the quantiser of an input has that input's alone.
     """
+
+    out_bits: int | None = None
+    """The width of the output; None: that of the widest operand, unless `quant_function` says otherwise."""
 
     def __init__(self, key: str = "", device: torch.device | None = None) -> None:
         op = _ops_by_state_name().get(key.rpartition("_")[0])
@@ -139,6 +143,16 @@ def begin_function(
         layer = functional_layer(frame, f"{op.state_name}_{index}", call.name, device, is_real=runtime.is_real)
     call.is_learning = layer.is_observing and not call.is_written
     return call, layer
+
+
+def output_bits(op: Op, layer: QuantizedBase, runtime: Runtime, usual: int) -> int:
+    """The width of a function's output: its own, the one its module is marked with, or the usual one."""
+    if not isinstance(layer, FunctionalLayer):
+        return usual
+    marked = None if runtime.frame is None else FUNCTION_BITS.of(runtime.frame.module)
+    if layer.out_bits is None and marked is not None:
+        layer.out_bits = marked.get(op.name)
+    return usual if layer.out_bits is None else layer.out_bits
 
 
 def is_unseen(op: Op, runtime: Runtime) -> bool:

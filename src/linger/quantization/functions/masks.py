@@ -27,7 +27,7 @@ from linger.quantization.core.qtensor import QTensor, is_quantized, runtime_amon
 from linger.quantization.core.runtime import OpCall, Runtime, TorchFunction
 from linger.quantization.functions.constants import Kind, kind_of
 from linger.quantization.functions.functional import as_operand
-from linger.quantization.functions.functional_layer import begin_function
+from linger.quantization.functions.functional_layer import begin_function, output_bits
 from linger.quantization.functions.rewrites import Handler
 
 MASKED = -64.0
@@ -268,7 +268,7 @@ def _chosen(x: object, y: object, mask: Tensor, runtime: Runtime) -> QTensor | R
 def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime) -> QTensor:
     """Two quantised tensors: the result has a range of its own."""
     call, layer = begin_function(find_op("iqWhere"), runtime, mask.device)
-    bits = max(x.bits, y.bits)
+    bits = output_bits(call.op, layer, runtime, max(x.bits, y.bits))
     if call.is_learning:
         layer.observe("o", torch.where(mask, x.content, y.content), call.name)
     scale = layer.scale_in(call, "o", bits, at_most=smallest([x.scale, y.scale]))

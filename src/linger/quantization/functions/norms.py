@@ -24,7 +24,7 @@ from linger.quantization.core.frozen import Frozen, kept, make_frozen
 from linger.quantization.core.qtensor import QTensor, to_carrier
 from linger.quantization.core.runtime import OpCall
 from linger.quantization.core.statistics import QuantizedBase, weight_scale
-from linger.quantization.functions.functional_layer import begin_function
+from linger.quantization.functions.functional_layer import begin_function, output_bits
 
 SCALE = 2.0**FRACTION
 """Scale of the normalised numbers, which the weight multiplies."""
@@ -135,17 +135,18 @@ def call_norm(op: Op, x: QTensor, settings: Mapping[str, Any], affine: Affine) -
     """A norm that is a function call; its weight and bias are float tensors of the model."""
     runtime = x.runtime
     call, layer = begin_function(op, runtime, x.content.device)
+    bits = output_bits(op, layer, runtime, x.bits)
     if not runtime.is_tracing:
         weight, bias = affine.flat(x.content.device)
         with kept():
             runtime.last_pass[call.name] = freeze(weight, bias, call.name, stays_there=layer.is_observing)
         if runtime.is_real:
             frozen = replace(runtime.last_pass[call.name], weight=weight, bias=bias)
-            return run_norm(call, x, frozen, settings, layer, x.bits)
+            return run_norm(call, x, frozen, settings, layer, bits)
         if torch.is_grad_enabled() and (weight.requires_grad or bias.requires_grad):
             frozen = freeze(weight, bias, call.name, stays_there=layer.is_observing)
-            return run_norm(call, x, frozen, settings, layer, x.bits)
-    return run_norm(call, x, runtime.recall(call.name), settings, layer, x.bits)
+            return run_norm(call, x, frozen, settings, layer, bits)
+    return run_norm(call, x, runtime.recall(call.name), settings, layer, bits)
 
 
 def freeze(weight: Tensor, bias: Tensor, where: str, *, stays_there: bool) -> Frozen:

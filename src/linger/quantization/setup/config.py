@@ -141,9 +141,10 @@ def _layer_config(layer: QuantLayer | QuantRecurrent, ranges: list[Range]) -> La
 
 def _function_config(layer: FunctionalLayer, ranges: list[Range]) -> FunctionConfig:
     widths = {r.name: _used_bits(r) for r in ranges if r.layer is layer and r.scale}
+    chosen = () if layer.out_bits is None else ("o",)
     return FunctionConfig(
         scales=_scales(layer, ranges),
-        bits={name: bits for name, bits in widths.items() if bits != _WIDTHS[0]},
+        bits={name: bits for name, bits in widths.items() if bits != _WIDTHS[0] or name in chosen},
         subtracts_max=layer.subtracts_max,
     )
 

@@ -121,6 +121,7 @@ def _finish_function(model: nn.Module, name: str, function: FunctionConfig) -> N
         made = FunctionalLayer(key, device_of(parent, model)).train(parent.training)
         parent.add_module(KEY_PREFIX + key, made)
     made.bits_of |= function.bits
+    made.out_bits = function.bits.get("o")
     if made.may_be_finer:
         made.become_fine()  # its scale is written in the file
     made.subtract_max(is_wanted=function.subtracts_max)

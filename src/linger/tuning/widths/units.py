@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from torch import nn
 
@@ -153,7 +154,7 @@ class BitModel:
         for path, layer in self._layers.items():
             layer.widths = self._widths[path]
         for path, bits in self._out_bits.items():
-            self.model.get_submodule(path).out_bits = bits
+            cast(FunctionalLayer, self.model.get_submodule(path)).out_bits = bits
         for key, saved in self._saved.items():
             self._ranges[key].restore(saved)
 
