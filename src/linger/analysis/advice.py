@@ -281,6 +281,16 @@ class Advice:
         """What to paste, one call per module: a second call for the same module would replace the first."""
         return (*_limit_lines(self.items), *_width_lines(self.items))
 
+    @property
+    def limits(self) -> dict[str, dict[str, float]]:
+        """The limits that are advised, by the path of the module and the role: `weight` or `output`."""
+        flagged = [item for item in self.items if item.line and item.limit is not None]
+        found: dict[str, dict[str, float]] = {item.module: {} for item in flagged}
+        for item in flagged:
+            alike = [i for i in self.items if (i.module, i.role) == (item.module, item.role)]
+            found[item.module][item.role] = _joint_limit(alike)
+        return found
+
     def to_json(self, path: str | Path | None = None) -> str:
         """Items and lines as JSON text, also written to `path` if one is given."""
         return result_table.to_json({"lines": list(self.lines)}, self.items, path)

@@ -124,7 +124,9 @@ def require_pair(where: str, model: object, reference: object) -> None:
     """
     if not isinstance(model, nn.Module) or runtime_of(model) is None:
         raise UsageError(f"{where}: the model is not quantised. Call linger.init and calibrate it first.")
-    require_float(f"{where}, reference", reference)
+    runtime = runtime_of(reference) if isinstance(reference, nn.Module) else None
+    if runtime is None or not runtime.stays_real:  # a model that was quantised is its own reference in real numbers
+        require_float(f"{where}, reference", reference)
     assert isinstance(reference, nn.Module)
     missing = [path for path, layer in model.named_modules() if isinstance(layer, QuantizedBase) and layer.lacks_scale]
     if missing:

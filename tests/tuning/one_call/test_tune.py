@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import linger
 from linger.quantization.core.calibrate import is_calibrating
 from linger.tuning.measure import OutputError, error_db
+from linger.tuning.one_call import plan
 from linger.tuning.one_call import tune as front
 from linger.tuning.one_call.result import Step
 from linger.tuning.one_call.session import PLAIN, Session, Trial
@@ -53,6 +54,14 @@ class TwoInputs(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return self.first(x) + self.second(y), self.first(x)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_training() -> Iterator[None]:
+    """Networks this small learn nothing by a long training."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "_MOST_STEPS", 20)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -206,10 +215,10 @@ def interrupted(session: Session, start: Trial, settings: object) -> Trial:
 
 
 def plan_of(*names: str) -> object:
-    def plan(session: Session) -> Iterator[Step]:
+    def steps(session: Session) -> Iterator[Step]:
         yield from (Step(name, PLAIN, PLAIN) for name in names)
 
-    return plan
+    return steps
 
 
 def test_a_harmful_step_is_dropped(net: nn.Module, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,3 +304,118 @@ def test_bad_input_is_one_sentence_and_the_model_is_as_it_was(net: nn.Module, im
         linger.tune(traced, images)
     with pytest.raises(linger.UsageError, match="a torch module is expected"):
         linger.tune("net", images)
+
+
+def test_a_model_after_init_is_its_own_reference(net: nn.Module, images: Tensor) -> None:
+    given = linger.init(linger.trace_layers(copy.deepcopy(net), images[:1]), target="venus").eval()
+    made, result = linger.tune(given, images)  # never calibrated
+    assert result.after_db >= result.plain_db
+    skipped = {step.name: step.why for step in result.steps}["equalize"]
+    assert "needs the float model" in skipped
+    assert linger.coverage(made).float_ops == ()
+    with linger.calibration():
+        given(images)
+    before, text = state(given), str(given)
+    again, second = linger.tune(given, images)
+    assert_untouched(given, before, text)
+    assert second.after_db >= second.plain_db
+    assert error_db(OutputError(net, [(images[18:],)])(again)) == pytest.approx(second.after_db, abs=0.1)
+    with pytest.raises(linger.UsageError, match=r"target='arcs', and the model was quantised for 'venus'"):
+        linger.tune(given, images, target="arcs")
+
+
+def test_a_calibration_that_was_better_is_kept(net: nn.Module, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = linger.init(linger.trace_layers(copy.deepcopy(net), images[:1])).eval()
+    with linger.calibration():
+        given(images)  # it has seen what is held out
+    outlier = images.clone()
+    outlier[0, 0, 0, 0] = 1000.0
+    monkeypatch.setattr(front, "usual_plan", plan_of())
+    made, result = linger.tune(given, outlier)
+    assert result.branch == "as given"
+    assert torch.equal(made(images).integers(), given(images).integers())
+
+
+def test_mixed_widths_and_a_goal(net: nn.Module, images: Tensor, tmp_path: Path) -> None:
+    made, result = linger.tune(net, images, bits="mixed", goal="40 dB")
+    assert result.after_db > 35
+    assert result.wide_weights + result.wide_activations > 0
+    linger.save_config(made, tmp_path / "c.yaml")
+    again = linger.init(copy.deepcopy(net), config_file=tmp_path / "c.yaml").eval()
+    again.load_state_dict(made.state_dict())
+    assert torch.equal(again(images).integers(), made(images).integers())
+    _, easy = linger.tune(net, images, goal=1.0)
+    assert easy.steps == ()
+    assert easy.notes[-1] == "The goal of 1.0 is reached."
+    with pytest.raises(linger.UsageError, match="is no goal"):
+        linger.tune(net, images, goal="much")
+    with pytest.raises(linger.UsageError, match="tune: bits='16'"):
+        linger.tune(net, images, bits="16")  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def classes() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(64, 8, generator=generator)
+    return x, (x[:, :4].sum(1) > 0).long()
+
+
+def outlier_net() -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+    with torch.no_grad():
+        model[0].weight[0, 7] = 40.0  # one weight far beyond all others
+    return model
+
+
+def test_fine_tuning_ends_with_no_row_that_a_limit_would_help(classes: tuple[Tensor, Tensor]) -> None:
+    x, labels = classes
+    model = outlier_net()
+
+    def train_step(trained: nn.Module) -> float:
+        assert trained.training
+        optimizer = torch.optim.SGD(trained.parameters(), lr=0.05)
+        for _ in range(10):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(trained(x), labels)
+            loss.backward()
+            optimizer.step()
+        return loss.item()
+
+    before, text = state(model), str(model)
+    made, result = linger.tune(model, x, finetune=train_step)
+    assert result.rounds[0].flagged > 0
+    assert result.rounds[0].worst
+    assert result.rounds[-1].flagged == 0
+    assert len(result.rounds) > 1
+    assert result.rounds[-1].loss is not None
+    assert made[0].limited_to.weight is not None
+    assert "flagged" in str(result)
+    assert_untouched(model, before, text)
+
+
+def test_fine_tuning_that_fails_or_does_not_help(classes: tuple[Tensor, Tensor]) -> None:
+    x, _ = classes
+
+    def spoils(trained: nn.Module) -> None:
+        with torch.no_grad():
+            trained[2].weight.mul_(-1)
+
+    def accuracy(model: nn.Module) -> float:
+        return float((model(x).argmax(1) == outlier_net()(x).argmax(1)).float().mean())
+
+    _, result = linger.tune(outlier_net(), x, finetune=spoils, metric=accuracy)
+    assert "Fine-tuning did not help" in " ".join(result.notes)
+    assert result.after_metric is not None
+    assert result.plain_metric is not None
+    assert result.after_metric >= result.plain_metric
+
+    def fails(trained: nn.Module) -> None:
+        raise RuntimeError("no labels")
+
+    with pytest.raises(linger.UsageError, match=r"tune: finetune\(model\) failed with RuntimeError: no labels"):
+        linger.tune(outlier_net(), x, finetune=fails)
+    with pytest.raises(linger.UsageError, match="returned the loss nan"):
+        linger.tune(outlier_net(), x, finetune=lambda model: math.nan)
+    with pytest.raises(linger.UsageError, match="finetune works on the float model"):
+        linger.tune(linger.init(outlier_net()), x, finetune=fails)

@@ -19,7 +19,11 @@ from torch.overrides import TorchFunctionMode
 from linger.analysis.attributes import evaluating
 from linger.analysis.batches import Batch, Function, Keywords, fresh, run_batch
 from linger.constraint.conv_bn import layer_of
+from linger.dialect import find_op
+from linger.ops.fast.twin import product_twin
+from linger.quantization.core.qtensor import unwrap
 from linger.quantization.functions.products import PRODUCTS
+from linger.quantization.layers.layer import QuantLayer, TransposedSignalLayer
 from linger.tuning.means.channel_means import Call, ChannelMeans
 from linger.tuning.means.gate_means import float_gates
 
@@ -43,7 +47,9 @@ class Wanted:
 
 
 def channel_axis(module: nn.Module) -> int:
-    """The axis of the channels in what a float layer returns."""
+    """The axis of the channels in what a float layer, or one that computes in real numbers, returns."""
+    if isinstance(module, QuantLayer):
+        return -2 if isinstance(module, TransposedSignalLayer) else product_twin(find_op(module.op_name)).channel_axis
     layer = layer_of(module)
     if isinstance(layer, _ConvNd):
         return -1 - len(layer.kernel_size)
@@ -98,7 +104,9 @@ class _Watch(TorchFunctionMode):
         path = self._paths[module]
         if not isinstance(output, Tensor):
             return
-        if self._layers[path] and layer_of(module) is module:
+        if isinstance(module, QuantLayer):  # its batch norm is part of it
+            self._add(path, unwrap(output), channel_axis(module))
+        elif self._layers[path] and layer_of(module) is module:
             self._returned[id(output)] = (weakref.ref(output), path)
         else:
             self._add(path, output, channel_axis(module))

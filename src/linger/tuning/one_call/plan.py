@@ -21,6 +21,7 @@ _PASSES: Mapping[str, float] = {
     "find_bits": 60.0,
     "round_weights": 30.0,
     "distill": 20.0,
+    "headroom": 2.0,
 }
 """What a step costs at least, in passes over the tuning data, before it was measured."""
 
@@ -48,6 +49,7 @@ def usual_plan(session: Session) -> Iterator[Step]:
     if session.wish.is_mixed:
         for branch in list(session.branches):
             yield from _widened(session, branch)
+            yield Step("headroom", branch, branch, {"bits": 2})
             yield Step("correct_biases", branch, branch)
     best = session.best_branch
     for name in ("round_weights", "correct_biases"):

@@ -16,6 +16,8 @@ from linger.constraint.limits import AHEAD_RELU
 from linger.constraint.marks import FUSED
 from linger.constraint.tracing import trace_layers
 from linger.quantization.core.calibrate import calibration
+from linger.quantization.core.ranges import Kind, ranges_of
+from linger.quantization.core.runtime import runtime_of
 from linger.quantization.setup.initialize import init
 from linger.tuning.biases import correct_biases
 from linger.tuning.bits import find_bits
@@ -28,6 +30,8 @@ from linger.tuning.rounding import round_weights
 
 _SAFE = 0.9
 """The share of the time left that a step may take which keeps what it has when the clock ends it."""
+
+_WIDE = 16
 
 
 def quantized(reference: nn.Module, batches: Sequence[Batch], target: str | None) -> nn.Module:
@@ -47,12 +51,18 @@ def calibrate(model: nn.Module, batches: Sequence[Batch]) -> None:
 def fuse(session: Session, start: Trial, settings: Settings) -> Trial:
     """Fold batch norms into their convolutions, and mark what ReLU follows."""
     del settings
-    reference = copy.deepcopy(start.reference)
+    reference = _float_model(start)
     before = _marked(reference)
     trace_layers(reference, *fresh(session.parts.tuning[0]))
     if _marked(reference) == before:
         raise NothingToDoError("no batch norm follows a convolution, and no ReLU a layer")
     return Trial(quantized(reference, session.parts.tuning, session.target), reference)
+
+
+def _float_model(start: Trial) -> nn.Module:
+    if runtime_of(start.reference) is not None:
+        raise NothingToDoError("the model was quantised already, and this needs the float model")
+    return copy.deepcopy(start.reference)
 
 
 def _marked(model: nn.Module) -> int:
@@ -61,7 +71,7 @@ def _marked(model: nn.Module) -> int:
 
 def equalization(session: Session, start: Trial, settings: Settings) -> Trial:
     """`linger.equalize`, on the float model."""
-    reference = copy.deepcopy(start.reference)
+    reference = _float_model(start)
     with session.budget.watching(reference):
         found = equalize(reference, session.tuning, target=session.target, **settings)
     if not found.changes or found.after_db <= found.before_db:
@@ -109,6 +119,17 @@ def widening(session: Session, start: Trial, settings: Settings) -> Trial:
     return Trial(model, start.reference, max(1, found.trials))
 
 
+def headroom(session: Session, start: Trial, settings: Settings) -> Trial:
+    """Coarser scales for wide activations: other data may go beyond what was seen, and 16 bits can spare a few."""
+    model = session.copied(start)
+    wide = [r for r in ranges_of(model).values() if r.kind is not Kind.WEIGHT and r.bits >= _WIDE and r.scale]
+    if not wide:
+        raise NothingToDoError("no activation is wider than 8 bits")
+    for one in wide:
+        one.choose(one.scale / 2.0 ** settings["bits"])
+    return Trial(model, start.reference)
+
+
 def _done(found: Remedy, model: nn.Module, start: Trial) -> Trial:
     """What a remedy made; it has judged itself on the tuning data, and may have undone everything.
 
@@ -127,5 +148,6 @@ STEPS: Mapping[str, StepFunction] = {
     "round_weights": rounding,
     "distill": distillation,
     "find_bits": widening,
+    "headroom": headroom,
 }
 """Every step by its name."""

@@ -4,28 +4,28 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from torch import nn
 
-from linger.analysis.batches import Batch
 from linger.errors import LingerError, UsageError
 from linger.progress import progress
-from linger.quantization.core.supported import refuse_compiled, refuse_empty
-from linger.quantization.setup.initialize import refuse_unquantizable
-from linger.targets import find_target
 from linger.tuning.measure import OutputError
 from linger.tuning.one_call.budget import Budget, read_budget
-from linger.tuning.one_call.judging import Judge, Metric, split
+from linger.tuning.one_call.finetuning import TrainStep, finetuned
+from linger.tuning.one_call.judging import Judge, Metric, Parts, is_better, split
 from linger.tuning.one_call.plan import Plan, expected_seconds, usual_plan
 from linger.tuning.one_call.problems import problems_of, wide_shares
-from linger.tuning.one_call.result import Problem, Step, TuneResult, TuneStep
-from linger.tuning.one_call.session import Session, Trial, Wish, repeatable
-from linger.tuning.one_call.steps import STEPS, quantized
-from linger.tuning.remedy import checked_data, require_float
+from linger.tuning.one_call.result import Problem, Round, Step, TuneResult, TuneStep
+from linger.tuning.one_call.session import Candidate, Session, Trial, Wish, repeatable
+from linger.tuning.one_call.starting import Start, is_calibrated, start_of
+from linger.tuning.one_call.steps import STEPS
+from linger.tuning.remedy import checked_data
 from linger.tuning.widths.goals import read_goal
+
+GIVEN = "as given"
+"""The branch of a model that was calibrated before."""
 
 
 def tune(
@@ -37,6 +37,7 @@ def tune(
     bits: Literal["8", "mixed"] = "8",
     goal: float | str | None = None,
     target: str | None = None,
+    finetune: TrainStep | None = None,
     seed: int = 0,
     steps: Sequence[TuneStep] | None = None,
 ) -> tuple[nn.Module, TuneResult]:
@@ -49,7 +50,8 @@ def tune(
     The model that is given is not changed.
 
     Args:
-        model: The float model.
+        model: The float model; or one after `linger.init`, calibrated or not, whose reference then is the model itself
+            in real numbers. Fusing and equalising need the float model.
         data: Typical inputs: a tensor, a tuple of arguments, or an iterable of either; all of it is kept in memory.
         metric: A figure of a quantised model, the larger the better, on data of your own; without it the error at the
             outputs against the float model decides.
@@ -58,6 +60,9 @@ def tune(
         goal: What is enough: decibels at the output (`30`, `"30 dB"`), agreement with the float model's decisions
             (`"99 %"`), or a value of the metric; the search ends there. Without one wider tensors are to gain 10 dB.
         target: The chip: steps stay within what it has.
+        finetune: `train_step(model) -> loss or None`, for those with labels: the float model is analysed, limited where
+            `linger.advise` says so and given to this function, again and again until nothing is left to limit; then it is
+            tuned as above, and it is its own reference.
         seed: Of everything random. The same seed and the same completed steps give the same model.
         steps: Repeat the steps of an earlier result, without a budget.
 
@@ -69,42 +74,49 @@ def tune(
         UsageError: No data, data that the model does not accept or that are not finite, a metric that fails or returns
             no number, a budget that leaves nothing, a model that cannot be quantised. The model is as it was.
     """
-    require_float("tune", model)
-    for refuse in (refuse_compiled, refuse_empty, refuse_unquantizable):
-        refuse(model)
     left = read_budget(budget)
     if bits not in ("8", "mixed"):
         raise UsageError(f'tune: bits={bits!r}. Use "8", or "mixed" for 16 bits where they help most.')
-    batches = checked_data("tune", data)
-    if target is not None:
-        target = find_target(target).name
-    plan = usual_plan if steps is None else _repetition(repeatable(steps))
-    session, notes = _begun(model, batches, metric, left, target, seed)
+    start = start_of(model, target)
+    parts = split(start.reference, checked_data("tune", data))
+    session, notes = _begun(start, parts, metric, left, seed)
+    rounds: tuple[Round, ...] = ()
+    first = session
+    if finetune is not None:
+        session, rounds, notes = _trained(first, start, finetune)
     session.wish = _wish(session, goal, is_mixed=bits == "mixed")
     if steps is not None:
         left.lift()
-    notes += _searched(session, plan)
-    return _finished(session, notes)
+    notes += _searched(session, usual_plan if steps is None else _repetition(repeatable(steps)))
+    return _finished(first, session, rounds, notes)
 
 
-def _begun(
-    model: nn.Module, batches: list[Batch], metric: Metric | None, budget: Budget, target: str | None, seed: int
-) -> tuple[Session, list[str]]:
+def _begun(start: Start, parts: Parts, metric: Metric | None, budget: Budget, seed: int) -> tuple[Session, list[str]]:
     """Plain calibration, judged: what everything else is compared with."""
-    try:
-        reference = copy.deepcopy(model).eval()
-    except LingerError:
-        raise
-    except Exception as error:  # a user's class may refuse to be copied in any way
-        raise UsageError(f"tune: {type(model).__name__} cannot be copied ({type(error).__name__}: {error}).") from error
-    parts = split(reference, batches)
-    judge = Judge(reference, parts.held_out, metric)
-    session = Session(parts, judge, budget, STEPS, target, seed, metric)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        made = quantized(reference, parts.tuning, target)
-    session.begin(Trial(made, reference))
-    return session, [part for part in (parts.note, *(str(w.message) for w in said)) if part]
+    judge = Judge(start.reference, parts.held_out, metric)
+    session = Session(parts, judge, budget, STEPS, start.target, seed, metric)
+    made, said = start.plain(parts.tuning)
+    session.begin(Trial(made, start.reference))
+    if start.given is not None and is_calibrated(start.given):
+        session.branches[GIVEN] = Candidate(Trial(start.given, start.reference), judge(start.given))
+    return session, [note for note in (parts.note, *said) if note]
+
+
+def _trained(first: Session, start: Start, finetune: TrainStep) -> tuple[Session, tuple[Round, ...], list[str]]:
+    """A session that begins with the model after fine-tuning.
+
+    Raises:
+        UsageError: The model is quantised already, or training fails.
+    """
+    if start.given is not None:
+        raise UsageError("tune: finetune works on the float model. Give the model before linger.init.")
+    trained, rounds = finetuned(copy.deepcopy(start.reference), finetune, first.parts.tuning, first.budget)
+    made = Start(trained, start.target)
+    session, notes = _begun(made, first.parts, first.metric, first.budget, first.seed)
+    notes.append(
+        "After fine-tuning the reference is the fine-tuned model in float; plain calibration is that of the model given."
+    )
+    return session, rounds, notes
 
 
 def _wish(session: Session, goal: float | str | None, *, is_mixed: bool) -> Wish:
@@ -119,7 +131,7 @@ def _wish(session: Session, goal: float | str | None, *, is_mixed: bool) -> Wish
         if isinstance(goal, bool) or not isinstance(goal, (int, float)):
             raise UsageError(f"tune: goal={goal!r} is no value of the metric. Give a number.")
         least = float(goal)
-        return Wish(is_mixed, least, lambda found: (found.score.metric or least) >= least)
+        return Wish(is_mixed, least, lambda found: found.score.metric is not None and found.score.metric >= least)
     reference, held_out = session.best.trial.reference, session.parts.held_out
     wanted = read_goal("tune", goal, None, reference, held_out, OutputError(reference, held_out))
     return Wish(is_mixed, goal, lambda found: wanted.measure(found.trial.model) >= wanted.value)
@@ -150,16 +162,23 @@ def _searched(session: Session, plan: Plan) -> list[str]:
     return []
 
 
-def _finished(session: Session, notes: list[str]) -> tuple[nn.Module, TuneResult]:
-    best, first = session.best, session.plain
+def _finished(
+    first: Session, session: Session, rounds: tuple[Round, ...], notes: list[str]
+) -> tuple[nn.Module, TuneResult]:
+    """The best model, which after fine-tuning may still be that of plain calibration, if a metric says so."""
+    plain = first.plain
+    if first is not session and first.metric is not None and is_better(first.best.score, session.best.score):
+        notes.append("Fine-tuning did not help by the metric, so this is the model without it.")
+        session = first
+    best = session.best
     model = best.trial.model.eval()
     weights, others = wide_shares(model)
     return model, TuneResult(
-        plain_db=first.db,
+        plain_db=plain.db,
         after_db=best.score.db,
         steps=session.settled(),
         branch=session.best_branch,
-        plain_metric=first.metric,
+        plain_metric=plain.metric,
         after_metric=best.score.metric,
         problems=_problems(session, notes),
         wide_weights=weights,
@@ -167,6 +186,7 @@ def _finished(session: Session, notes: list[str]) -> tuple[nn.Module, TuneResult
         seconds=session.budget.spent,
         budget=session.budget.text,
         seed=session.seed,
+        rounds=rounds,
         notes=tuple(notes),
     )
 

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where tuning begins: a copy of what the user gave, its reference in real numbers, and plain calibration."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from linger.analysis.batches import Batch
+from linger.errors import LingerError, UsageError
+from linger.quantization.core.ranges import Kind, ranges_of
+from linger.quantization.core.runtime import real_copy, runtime_of
+from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.supported import refuse_compiled, refuse_empty
+from linger.quantization.setup.initialize import refuse_unquantizable
+from linger.targets import find_target
+from linger.tuning.one_call.steps import calibrate, quantized
+
+
+@dataclass(frozen=True)
+class Start:
+    """A copy of the model that was given.
+
+    Attributes:
+        reference: It in real numbers: the float model, or the quantised one without rounding.
+        target: The chip.
+        given: The model itself if it was quantised already.
+    """
+
+    reference: nn.Module
+    target: str | None
+    given: nn.Module | None = None
+
+    def plain(self, batches: Sequence[Batch]) -> tuple[nn.Module, list[str]]:
+        """The model quantised and calibrated on these batches, and what calibration warned of."""
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            if self.given is None:
+                made = quantized(self.reference, batches, self.target)
+            else:
+                made = copy.deepcopy(self.given)
+                forget_ranges(made)
+                calibrate(made, batches)
+        return made, [str(warning.message) for warning in said]
+
+
+def start_of(model: object, target: str | None) -> Start:
+    """Copy a model; what cannot be tuned is refused.
+
+    Raises:
+        UsageError: It is no module, or cannot be quantised or copied; the chip is unknown, or another one than its own.
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"tune: a torch module is expected, not {type(model).__name__}.")
+    chip = None if target is None else find_target(target).name
+    runtime = runtime_of(model)
+    refuse_compiled(model)
+    refuse_empty(model)
+    if runtime is None:
+        refuse_unquantizable(model)
+        return Start(_copied(model).eval(), chip)
+    if chip not in (None, runtime.target):
+        raise UsageError(
+            f"tune: target={chip!r}, and the model was quantised for {runtime.target!r}. Give the float model instead, or "
+            "leave target out."
+        )
+    made = _copied(model).eval()
+    return Start(real_copy(made), runtime.target, made)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except LingerError:
+        raise
+    except Exception as error:  # a user's class may refuse to be copied in any way
+        raise UsageError(f"tune: {type(model).__name__} cannot be copied ({type(error).__name__}: {error}).") from error
+
+
+def is_calibrated(model: nn.Module) -> bool:
+    """Whether every layer of a quantised model has its scales."""
+    return not any(isinstance(layer, QuantizedBase) and layer.lacks_scale for layer in model.modules())
+
+
+def forget_ranges(model: nn.Module) -> None:
+    """Let a quantised model be calibrated as if for the first time."""
+    for one in ranges_of(model, with_adopted=True).values():
+        one.layer.write(f"running_{one.name}", 0.0)
+        one.layer.write(f"scale_{one.name}", 0.0)
+        if one.kind is Kind.WEIGHT:
+            one.layer.choose_range(one.name, None)
