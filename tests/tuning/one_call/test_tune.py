@@ -8,6 +8,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ from linger.quantization.core.calibrate import is_calibrating
 from linger.tuning.measure import OutputError, error_db
 from linger.tuning.one_call import plan
 from linger.tuning.one_call import tune as front
-from linger.tuning.one_call.result import Step
+from linger.tuning.one_call.problems import problems_of, wide_shares
+from linger.tuning.one_call.result import Problem, Step
 from linger.tuning.one_call.session import PLAIN, Session, Trial
 
 
@@ -119,11 +121,14 @@ def test_the_model_given_is_not_changed(net: nn.Module, images: Tensor) -> None:
     assert_untouched(net, before, text)
 
 
-def test_what_is_left_over_is_named_with_its_cause(tuned: tuple[nn.Module, linger.TuneResult]) -> None:
-    _, result = tuned
-    worst = result.problems[0]
+def test_what_costs_most_is_named_with_its_cause(net: nn.Module, images: Tensor) -> None:
+    plain = linger.init(copy.deepcopy(net)).eval()
+    with linger.calibration():
+        plain(images)
+    worst = problems_of(plain, net, (images,))[0]
     assert (worst.name, worst.cause, worst.bits) == ("depth", "channel spread", 8)
-    assert (result.wide_weights, result.wide_activations) == (0.0, 0.0)
+    assert worst.advice
+    assert wide_shares(plain) == (0.0, 0.0)
 
 
 def test_the_result_can_be_shown_and_written(tuned: tuple[nn.Module, linger.TuneResult], tmp_path: Path) -> None:
@@ -131,7 +136,9 @@ def test_the_result_can_be_shown_and_written(tuned: tuple[nn.Module, linger.Tune
     facts = json.loads(result.to_json(tmp_path / "r.json"))
     assert facts["after_db"] == result.after_db
     assert len(facts["rows"]) == len(result.steps)
-    assert "stays a problem" in str(result)
+    assert "step" in str(result)
+    problem = replace(result, problems=(Problem("a", "weight", 8, 12.0, "outlier", "limit it."),))
+    assert "stays a problem" in str(problem)
     assert repr(result).startswith("TuneResult(")
     assert result.to_csv().startswith("name,settings,branch")
 

@@ -37,12 +37,16 @@ def problems_of(model: nn.Module, reference: nn.Module, batch: Batch) -> tuple[P
 def _problem(row: LayerRow, layer: nn.Module, items: Sequence[Item]) -> Problem | None:
     assert isinstance(layer, (QuantLayer, QuantRecurrent))  # as the caller chose it
     widths = {"weight": layer.widths.parameter, "output": layer.widths.output}
-    own = [item for item in items if item.module == row.name and item.role in widths and item.sqnr_8 is not None]
+    own = [item for item in items if item.module == row.name and item.role in widths and _loses(item)]
     if not own:
         return None
     worst = min(own, key=lambda item: (widths[item.role], item.sqnr_8))  # of the narrowest, what loses most
     bits = widths[worst.role]
     return Problem(worst.name, worst.role, bits, row.born_db, _cause(worst), worst.advice)
+
+
+def _loses(item: Item) -> bool:
+    return item.sqnr_8 is not None and (item.sqnr_8 < FAIR_DB or item.limit is not None or item.needs_width)
 
 
 def _cause(item: Item) -> str:
