@@ -22,6 +22,7 @@ from linger.progress import progress
 from linger.quantization.core.calibrate import calibration
 from linger.quantization.setup.initialize import init
 from linger.targets import find_target
+from linger.tuning.channels.absorption import Offsets, absorb
 from linger.tuning.channels.factors import Chains
 from linger.tuning.channels.limit import Limited, limited_modules, put_limits
 from linger.tuning.channels.rules import RULES
@@ -45,6 +46,7 @@ def equalize(model: nn.Module, data: object, *, target: str | None = None) -> Re
     and recurrent layers. ReLU6 and other limits from 0 to a number become limits of single channels: the layer before is
     then a `ChannelLimits` with the layer inside. Anything else keeps its channels as they are. Several choices of
     factors, from weights and from activations, are tried on quantised copies; the best is kept, and none if none helps.
+    High biases are absorbed by the layers that read the channels, where that helps.
 
     Args:
         model: The float model, as it is or after `trace_layers`. Changed in place; its function stays.
@@ -69,11 +71,17 @@ def equalize(model: nn.Module, data: object, *, target: str | None = None) -> Re
     chosen = search.run()
     if chosen is not None:
         with _checked_change(model, batches):
-            put(model, chains.layers, chains.factors(chosen))
-            put_limits(model, limited, chains.factors(chosen))
-    return Remedy(
-        "equalize", error_db(search.before), error_db(search.least), _changes(chains, chosen), trials=search.trials
-    )
+            search.put(model, chosen)
+    changes = () if chosen is None else (*_changes(chains, chosen.exponents), *_absorbed(chains, chosen.offsets))
+    return Remedy("equalize", error_db(search.before), error_db(search.least), changes, trials=search.trials)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Exponents of all free channels, and what channels give away before."""
+
+    exponents: Array
+    offsets: Offsets
 
 
 @dataclass
@@ -89,16 +97,32 @@ class _Search:
     least: float = math.inf
     trials: int = 0
 
-    def run(self) -> Array | None:
-        """The exponents that give the least error; None where plain calibration does."""
+    def run(self) -> _Choice | None:
+        """The choice that gives the least error; None where plain calibration does."""
         self._measure = OutputError(self.model, self.batches)
         self.before = self.least = self._error(None)
-        chosen: Array | None = None
-        for exponents in progress(self._candidates(), "equalize"):
-            error = self._error(exponents)
+        chosen: _Choice | None = None
+        for choice in progress(self._choices(), "equalize", total=7):
+            error = self._error(choice)
             if error < self.least:
-                self.least, chosen = error, exponents
+                self.least, chosen = error, choice
+                self._best = choice.exponents
         return chosen
+
+    def _choices(self) -> Iterator[_Choice]:
+        """The candidates, and at last the best of them with high biases absorbed."""
+        self._best = np.zeros(self.chains.count)
+        yield from (_Choice(exponents, {}) for exponents in self._candidates())
+        offsets = self.chains.offsets()
+        if offsets:
+            yield _Choice(self._best, offsets)
+
+    def put(self, model: nn.Module, choice: _Choice) -> None:
+        """Carry a choice out on a model like the one that was watched."""
+        factors = self.chains.factors(choice.exponents)
+        absorb(model, self.chains.layers, choice.offsets)
+        put(model, self.chains.layers, factors)
+        put_limits(model, self.limited, factors)
 
     def _candidates(self) -> list[Array]:
         chains = self.chains
@@ -108,14 +132,12 @@ class _Search:
         fitted = [chains.fitted(found) for found in (half, quiet, chains.balanced(0.25), chains.balanced(1.0))]
         return [_without_small(found) for found in (*fitted, chains.bounded(half), chains.bounded(quiet))]
 
-    def _error(self, exponents: Array | None) -> float:
+    def _error(self, choice: _Choice | None) -> float:
         """The error at the outputs of a copy with these factors, quantised and calibrated."""
         self.trials += 1
         made = copy.deepcopy(self.model)
-        if exponents is not None:
-            factors = self.chains.factors(exponents)
-            put(made, self.chains.layers, factors)
-            put_limits(made, self.limited, factors)
+        if choice is not None:
+            self.put(made, choice)
         error = self._measure(quantized_copy(made, self.batches, self.target))
         return error if math.isfinite(error) else math.inf
 
@@ -136,15 +158,19 @@ def _without_small(exponents: Array) -> Array:
     return np.where(np.abs(exponents) < _SAME, 0.0, exponents)
 
 
-def _changes(chains: Chains, exponents: Array | None) -> tuple[Change, ...]:
-    if exponents is None:
-        return ()
+def _changes(chains: Chains, exponents: Array) -> Iterator[Change]:
     none = np.zeros(chains.count)
-    return tuple(
-        Change(name, f"spread of {len(own)} channels in bits", chains.spread(none, own), chains.spread(exponents, own))
-        for name, own in chains.members().items()
-        if np.any(exponents[own] != 0)
-    )
+    for name, own in chains.members().items():
+        if np.any(exponents[own] != 0):
+            before, after = chains.spread(none, own), chains.spread(exponents, own)
+            yield Change(name, f"spread of {len(own)} channels in bits", before, after)
+
+
+def _absorbed(chains: Chains, offsets: Offsets) -> Iterator[Change]:
+    for layer in chains.layers:
+        given = [offsets[int(n)] for n in layer.rows if int(n) in offsets] if layer.reader is None else []
+        if given:
+            yield Change(layer.name, f"biases of {len(given)} channels absorbed, the largest", max(given), 0.0)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from linger.tuning.channels.absorption import find_offsets
 from linger.tuning.channels.flow import PINNED, Layer, Numbers
 from linger.tuning.channels.limit import Limited
 from linger.tuning.channels.watching import Watch
@@ -281,6 +282,10 @@ class Chains:
             noises = [sum(term.on_grid(_shifted(made, own, shift)) for term in touched) for shift in _SHIFTS]
             made[own] += _SHIFTS[int(np.argmin(noises))]
         return made
+
+    def offsets(self) -> dict[int, float]:
+        """What channels may give away, by their numbers."""
+        return find_offsets(self.layers, self._watch.channels)
 
     def factors(self, exponents: Array) -> dict[int, float]:
         """Factors by the numbers of channels."""

@@ -68,6 +68,7 @@ class Layer:
         is_padded: Whether zeros are added around its input.
         input_power: Mean square of every input channel, from what was watched.
         output_power: Mean square of all outputs.
+        lowest, mean, deviation: The least output of each channel, and the least mean and largest standard deviation of a pass.
     """
 
     name: str
@@ -81,6 +82,9 @@ class Layer:
     is_padded: bool = False
     input_power: NDArray[np.float64] | None = None
     output_power: float = 0.0
+    lowest: NDArray[np.float64] | None = None
+    mean: NDArray[np.float64] | None = None
+    deviation: NDArray[np.float64] | None = None
 
 
 class Channels:
@@ -90,6 +94,7 @@ class Channels:
         self._parents = [PINNED]
         self._labels = WeakTensorKeyDictionary()
         self._largest: dict[int, float] = {}
+        self.with_origin: set[int] = set()  # numbers of channels that a constant cannot be added to
 
     def new(self, count: int) -> Numbers:
         """Numbers of channels that nothing is known of yet."""
@@ -142,6 +147,13 @@ class Channels:
         labels = self.labels(tensor)
         if labels is not None:
             self.pin(as_numbers(compact(labels).unique()))
+
+    def keep_origin(self, tensor: Tensor) -> None:
+        """Note that a function of a tensor is another one when a constant is added to a channel."""
+        labels = self.labels(tensor)
+        if labels is not None:
+            self.with_origin.update(as_numbers(compact(labels).unique()).tolist())
+            self.with_origin.discard(ANY)
 
     def along(self, labels: Tensor, axis: int) -> Numbers:
         """One number per index of an axis; what else an index holds is joined with it."""

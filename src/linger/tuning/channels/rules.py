@@ -87,6 +87,7 @@ def _same(watch: Watch, func: Function, args: Sequence[Any], kwargs: dict[str, A
     labels = watch.channels.labels(given["input"])
     if func.__name__.startswith(_SIGNED):
         watch.observe_made(given["input"])
+        watch.channels.keep_origin(given["input"])
     if labels is not None:
         watch.channels.label(output, labels)
     return True
@@ -120,6 +121,7 @@ def _clip(watch: Watch, x: Tensor, limit: float, output: Tensor) -> bool:
     if labels is None or maker is None or (is_in_place and uses[0] != 1):
         return False
     layer, axis = maker
+    watch.channels.keep_origin(x)
     watch.clips.append(Clip(watch.module_of(x), layer.rows, limit, uses, is_in_place, axis))
     watch.channels.label(output, labels)
     return True
@@ -137,6 +139,8 @@ def _add(watch: Watch, func: Function, args: Sequence[Any], kwargs: dict[str, An
     labels = [watch.channels.labels(t) for t in (first, second)]
     if all(found is None for found in labels):
         return True
+    watch.channels.keep_origin(first)
+    watch.channels.keep_origin(second)
     a, b = (_or_pinned(found, t) for found, t in zip(labels, (first, second), strict=True))
     joined = watch.channels.join_labels(a, b)
     watch.observe_made(first)
@@ -164,6 +168,9 @@ def _scaled(watch: Watch, func: Function, args: Sequence[Any], kwargs: dict[str,
     given = _bound(("input", "other"), args, kwargs)
     first, second = given["input"], given.get("other")
     labels = [watch.channels.labels(t) if isinstance(t, Tensor) else None for t in (first, second)]
+    for tensor in (first, second):
+        if isinstance(tensor, Tensor):
+            watch.channels.keep_origin(tensor)
     is_quotient = "div" in func.__name__ and (labels[1] is not None or given.get("rounding_mode") is not None)
     if is_quotient or None not in labels:
         return False
@@ -205,6 +212,7 @@ def _pad(watch: Watch, func: Function, args: Sequence[Any], kwargs: dict[str, An
     if labels is None or (mode == "constant" and (given.get("value") or 0.0) != 0.0):
         return labels is None
     if mode == "constant":
+        watch.channels.keep_origin(x)
         padded = F.pad(labels, given["pad"], value=float(ANY))
     else:
         padded = F.pad(labels, given["pad"], mode=mode)
@@ -223,6 +231,8 @@ def _window(watch: Watch, func: Function, args: Sequence[Any], kwargs: dict[str,
     if found is None and given.get("mode", "nearest") not in _SMOOTH:
         return False
     count = x.dim() - 2 if found is None else int(found.group(1))
+    if func.__name__.startswith("avg_pool"):  # it may count zeros of its padding
+        watch.channels.keep_origin(x)
     collapsed = watch.channels.collapse(labels, list(range(x.dim() - count, x.dim())))
     watch.channels.label(output if isinstance(output, Tensor) else output[0], collapsed)
     return True
@@ -240,6 +250,8 @@ def _reduce(watch: Watch, func: Function, args: Sequence[Any], kwargs: dict[str,
     chosen = list(range(x.dim())) if axes is None else [a % x.dim() for a in tree_leaves(axes)]
     if "other" in given:
         return False
+    if func.__name__ == "sum":
+        watch.channels.keep_origin(x)
     made = output if isinstance(output, Tensor) else output[0]
     watch.channels.label(made, watch.channels.collapse(labels, chosen).reshape(made.shape))
     return True

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -202,6 +203,7 @@ class Watch:
         self.channels.label_axis(output, axis, layer.rows)
         self._makers[output] = (layer, axis % output.dim() - output.dim())
         layer.output_power = max(layer.output_power, float(output.detach().double().square().mean()))
+        _note_heights(layer, output.detach().double().movedim(axis, 0).flatten(1).numpy())
 
     def normalize(self, x: Tensor, feeder: Layer | None, norm: Norm, output: Tensor, axis: int) -> None:
         """Note a batch norm: rows are its γ and β, columns its statistics.
@@ -229,6 +231,19 @@ class Watch:
             if isinstance(leaf, Tensor):
                 self.channels.pin_tensor(leaf)
                 self.keep_state(leaf)
+
+
+def _note_heights(layer: Layer, values: NDArray[np.float64]) -> None:
+    """Note how low each channel of a layer's output is; [channels, numbers]."""
+    if values.shape[1] == 0:
+        return
+    found = (values.min(1), values.mean(1), values.std(1))
+    if layer.lowest is None or layer.mean is None or layer.deviation is None:
+        layer.lowest, layer.mean, layer.deviation = found
+        return
+    layer.lowest = np.minimum(layer.lowest, found[0])
+    layer.mean = np.minimum(layer.mean, found[1])
+    layer.deviation = np.maximum(layer.deviation, found[2])
 
 
 def _sharing_memory(state: dict[str, Tensor]) -> set[str]:
@@ -366,7 +381,7 @@ def _recurrent(watch: Watch, module: nn.Module, x: Tensor) -> bool:
     own = dict(module.named_parameters(recurse=False))
     for name in names:
         if name in own:
-            layer = watch.product(x, own[name], None, Form(), -1)
+            layer = watch.product(x, own[name], own.get(name.replace("weight", "bias")), Form(), -1)
             if layer is None:
                 return False
             watch.channels.pin(layer.rows)
