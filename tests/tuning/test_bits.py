@@ -18,6 +18,7 @@ import linger
 from linger.tuning.bits import find_bits
 from linger.tuning.measure import OutputError, error_db
 from linger.tuning.widths.flow import layers_of, watch_flow
+from linger.tuning.widths.originals import Originals
 from linger.tuning.widths.result import BitWidths
 from linger.tuning.widths.units import BitModel, units_of
 from linger.tuning.widths.wide_model import WideModel
@@ -87,7 +88,8 @@ def test_no_smaller_set_reaches_the_goal(goal: float) -> None:
     found = find_bits(model, reference, X, goal=goal, bits=(8, 16))
     flow = watch_flow(original, (X,))
     units = units_of(original, flow)
-    bits = BitModel(original, units, flow, WideModel(original, [(X,)]).reach)
+    originals = Originals(original, reference)
+    bits = BitModel(original, units, flow, WideModel(original, [(X,)], originals).reach, originals)
 
     def reaches(chosen: tuple[object, ...]) -> bool:
         bits.apply(dict.fromkeys(chosen, 16))  # type: ignore[arg-type]
@@ -161,6 +163,24 @@ def test_where_the_goal_is_met_weights_get_four_bits() -> None:
     assert found.cost_after.weight_bytes < found.cost_before.weight_bytes
     untouched = find_bits(*pair(net_with_outlier(), X), X, goal=2, bits=(8, 16))
     assert untouched.changed == ()
+
+
+def test_a_corrected_bias_is_taken_back_where_weights_are_widened() -> None:
+    remedy = linger.correct_biases
+    model, reference = pair(net_with_outlier(), X)
+    remedy(model, reference, X)
+    bad = layers_of(model)["bad"]
+    assert not all(torch.equal(bad.get_parameter(n), p) for n, p in reference.bad.named_parameters())
+    found = find_bits(model, reference, X, goal=100)
+    assert ("bad", "weights", 16) in changed(found)
+    assert found.after_db > found.before_db
+    assert all(torch.equal(bad.get_parameter(n), p) for n, p in reference.bad.named_parameters())
+    failing = pair(net_with_outlier(), X)[0]
+    remedy(failing, reference, X)
+    before = state_of(failing)
+    with pytest.raises(KeyboardInterrupt):
+        find_bits(failing, reference, X, goal=Once(), at_least=1)
+    assert state_of(failing) == before
 
 
 # other goals

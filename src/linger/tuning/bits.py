@@ -21,6 +21,7 @@ from linger.tuning.remedy import checked_data, require_pair, undone_on_error
 from linger.tuning.widths.chip import ChipWidths
 from linger.tuning.widths.flow import watch_flow
 from linger.tuning.widths.goals import Goal, Metric, read_goal
+from linger.tuning.widths.originals import Originals
 from linger.tuning.widths.result import BitRow, BitWidths
 from linger.tuning.widths.search import Ranking, Search, harmless_noise, rank
 from linger.tuning.widths.units import ACTIVATIONS, WEIGHTS, WIDE_BITS, BitModel, Choice, Unit, units_of
@@ -48,10 +49,9 @@ def find_bits(
     The noise of every tensor is measured alone, while all others have 16 bits. The noisiest for their cost are widened,
     as many as the sum of the noises asks for and then, measured on the whole model, more; afterwards every one that the
     goal is reached without is taken back. An activation is widened where it is made and where layers read it. Where the
-    goal is reached, weights get 4 bits as long as it stays so. The model is changed in place, its weights are not.
-
-    Widths that were chosen before biases were corrected or weights rounded are not the best after it, and the other way
-    round: correct and round after this call.
+    goal is reached, weights get 4 bits as long as it stays so. The model is changed in place, its weights are not. Where
+    weights are widened, a bias that was corrected for 8 bits is the float model's again: correct the biases once more after
+    this call. Round weights and distil after it too: what these learn suits the widths that they see.
 
     Args:
         model: The quantised model, calibrated.
@@ -84,7 +84,7 @@ def find_bits(
         error = OutputError(reference, batches)
         wanted = read_goal(_WHERE, goal, at_least, reference, batches, error)
         rules = _Rules(chips, bits, widen, max_wide_layers, max_trials)
-        return _found(model, batches, error, wanted, rules)
+        return _found(model, reference, batches, error, wanted, rules)
 
 
 def _check_options(bits: Sequence[int], widen: Sequence[str], max_wide_layers: int | None, max_trials: int) -> None:
@@ -117,16 +117,19 @@ class _Rules:
         return is_asked and width in self.bits and self.chips.allows(unit, width)
 
 
-def _found(model: nn.Module, batches: Sequence[Batch], error: OutputError, goal: Goal, rules: _Rules) -> BitWidths:
+def _found(
+    model: nn.Module, reference: nn.Module, batches: Sequence[Batch], error: OutputError, goal: Goal, rules: _Rules
+) -> BitWidths:
     before = goal.measure(model)
     noise = error(model)
     with evaluating(model):
         flow = watch_flow(model, batches[0])
-        wide = WideModel(model, batches)
+        originals = Originals(model, reference)
+        wide = WideModel(model, batches, originals)
     units = units_of(model, flow)
     harmless = harmless_noise(goal, noise)
     ranking = rank(units, lambda narrow: wide.error_with(narrow, error), harmless, rules.widen)
-    changed = BitModel(model, units, flow, wide.reach)
+    changed = BitModel(model, units, flow, wide.reach, originals)
     search = Search(changed, goal, ranking, rules.allow, rules.max_trials, rules.max_wide_layers)
     with _restored_on_error(changed):
         choice = search.widened()
@@ -164,7 +167,7 @@ def _rows(model: BitModel, choice: Choice, ranking: Ranking) -> tuple[BitRow, ..
     ranked = sorted(model.units, key=lambda unit: -ranking.noises[unit])
     return tuple(
         BitRow(
-            name=unit.name,
+            name=unit.label,
             op=unit.op,
             what=unit.what,
             before=unit.bits,

@@ -39,6 +39,7 @@ class Flow:
     Attributes:
         sizes: Numbers in each tensor that has a range, by the range's key.
         ops: The op that makes it.
+        names: Of a function's result, the name of its first call: the module's path and the op.
         readers: Paths of the layers that read it.
         reading_ops: Names of all ops that read it.
         feeds: Keys of the tensors that get its width, because what makes them gives what it takes: functions, pools.
@@ -47,6 +48,7 @@ class Flow:
 
     sizes: dict[str, int] = field(default_factory=dict)
     ops: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
     readers: dict[str, list[str]] = field(default_factory=dict)
     reading_ops: dict[str, set[str]] = field(default_factory=dict)
     feeds: dict[str, set[str]] = field(default_factory=dict)
@@ -162,7 +164,7 @@ class _Watch(TorchFunctionMode):
     # ops
     def observe(self, name: str, op: Op, operands: Operands, attributes: Mapping[str, Any], result: QTensor) -> None:
         """Observer of the runtime: an op was computed."""
-        del name, attributes
+        del attributes
         frame = self._runtime.frame
         assert frame is not None  # ops are computed inside a module
         read = self.keys_of([o for o in operands if isinstance(o, Tensor)])
@@ -179,6 +181,7 @@ class _Watch(TorchFunctionMode):
         if found is not None:
             made = _key(found, "o")
             self.flow.make(made, op.name, result.numel())
+            self.flow.names.setdefault(made, name)
             self.flow.feed(read, made)
             read = self._last = frozenset({made})
         self._set(result, read)

@@ -156,7 +156,8 @@ class Search:
         return [unit for unit in ranked if unit not in refused]
 
     def _may_widen(self, unit: Unit) -> bool:
-        return unit.bits < WIDE_BITS and self.ranking.noises[unit] > 0 and self.allows(unit, WIDE_BITS)
+        is_open = unit.bits < WIDE_BITS and not unit.is_fixed
+        return is_open and self.ranking.noises[unit] > 0 and self.allows(unit, WIDE_BITS)
 
     def _gain(self, unit: Unit) -> float:
         """The noise that a tensor makes, for its cost: as many bytes as the whole model has cost as much as another tensor."""

@@ -10,9 +10,11 @@ from typing import cast
 from torch import nn
 
 from linger.constraint.marks import Widths
+from linger.dialect import find_op
 from linger.quantization.core.ranges import Kind, Range, Saved, ranges_of
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.tuning.widths.flow import Flow, Layer, input_range_of, layers_of, output_range_of
+from linger.tuning.widths.originals import Originals
 
 WIDE_BITS = 16
 _USUAL_BITS = 8
@@ -34,6 +36,8 @@ class Unit:
         reading_ops: Every op that reads it.
         macs: Products that become wide with it.
         has_weights: Whether its layer has weights; one that has none gives the width that it takes.
+        label: What people read: the path of a layer, of a function the module's path and the op.
+        is_fixed: Whether it has one format only, as the result of a sigmoid.
     """
 
     key: str
@@ -46,6 +50,8 @@ class Unit:
     reading_ops: frozenset[str] = frozenset()
     macs: int = 0
     has_weights: bool = False
+    label: str = ""
+    is_fixed: bool = False
 
     @property
     def is_output(self) -> bool:
@@ -69,8 +75,16 @@ def units_of(model: nn.Module, flow: Flow) -> tuple[Unit, ...]:
         if path in layers:
             found += _units_of_layer(path, layers, flow)
         elif isinstance(module, FunctionalLayer) and f"{path}.o" in flow.sizes:
-            found.append(_activation(f"{path}.o", path, layers, flow, module.bits_of.get("o")))
+            found.append(_function(f"{path}.o", path, module, layers, flow))
     return tuple(unit for unit in found if unit.size)
+
+
+def _function(key: str, path: str, module: FunctionalLayer, layers: Mapping[str, Layer], flow: Flow) -> Unit:
+    """The result of a function. Without weights and with a range of its own it may have another width."""
+    op = find_op(flow.ops[key])
+    is_free = op.limit is not None and op.has_attribute("o_bits") and op.weight_axes is None
+    made = _activation(key, path, layers, flow, module.bits_of.get("o"))
+    return replace(made, label=flow.names[key], is_fixed=not is_free)
 
 
 def _units_of_layer(path: str, layers: Mapping[str, Layer], flow: Flow) -> list[Unit]:
@@ -102,6 +116,7 @@ def _weights(path: str, layer: Layer, flow: Flow, size: int, output: str) -> Uni
         reading_ops=flow.ops_behind(output),
         macs=flow.macs.get(path, 0),
         has_weights=True,
+        label=path,
     )
 
 
@@ -110,7 +125,7 @@ def _activation(key: str, path: str, layers: Mapping[str, Layer], flow: Flow, ma
     read = [layers[reader].widths.data for reader in readers]
     bits = min([b for b in (made, *read) if b is not None], default=_USUAL_BITS)
     macs = sum(flow.macs.get(reader, 0) for reader in readers)
-    return Unit(key, path, flow.ops[key], ACTIVATIONS, bits, flow.sizes[key], readers, ops, macs)
+    return Unit(key, path, flow.ops[key], ACTIVATIONS, bits, flow.sizes[key], readers, ops, macs, label=path)
 
 
 @dataclass(frozen=True)
@@ -136,23 +151,25 @@ class Cost:
 class BitModel:
     """A quantised model whose widths change to and fro; `restore` gives it back as it was."""
 
-    def __init__(self, model: nn.Module, units: Sequence[Unit], flow: Flow, reach: Mapping[str, float]) -> None:
+    def __init__(
+        self, model: nn.Module, units: Sequence[Unit], flow: Flow, reach: Mapping[str, float], originals: Originals
+    ) -> None:
         self.model, self.units = model, units
+        self._originals = originals
         self._flow, self._reach = flow, reach
         self._layers = layers_of(model)
         self._widths = {path: layer.widths for path, layer in self._layers.items()}
         self._ranges = ranges_of(model)
         self._saved: dict[str, Saved] = {key: found.save() for key, found in self._ranges.items()}
         self._out_bits = {
-            path: layer.out_bits
-            for path, layer in model.named_modules()
-            if isinstance(layer, FunctionalLayer) and hasattr(layer, "out_bits")
+            path: layer.out_bits for path, layer in model.named_modules() if isinstance(layer, FunctionalLayer)
         }
 
     def restore(self) -> None:
         """All widths and ranges as they were at first."""
         for path, layer in self._layers.items():
             layer.widths = self._widths[path]
+            self._originals.put(path, layer, is_original=False)
         for path, bits in self._out_bits.items():
             cast(FunctionalLayer, self.model.get_submodule(path)).out_bits = bits
         for key, saved in self._saved.items():
@@ -162,14 +179,14 @@ class BitModel:
         """The model as it was, with these widths.
 
         A wide tensor needs no range that cuts its largest numbers off: weights follow their largest magnitude again,
-        activations what they reached.
+        activations what they reached. Nor does it need what mends 8 bits: the parameters are the float model's again.
         """
         self.restore()
         for path, widths in self.widths_with(choice).items():
             self._layers[path].widths = widths
         for unit, bits in choice.items():
-            if unit.name in self._out_bits:
-                self.model.get_submodule(unit.name).out_bits = bits  # type: ignore[assignment]  # a FunctionalLayer
+            if unit.name in self._out_bits and not unit.is_fixed:
+                cast(FunctionalLayer, self.model.get_submodule(unit.name)).out_bits = bits
             if bits > unit.bits:
                 self._uncut(unit)
 
@@ -188,6 +205,8 @@ class BitModel:
         return widths
 
     def _uncut(self, unit: Unit) -> None:
+        if unit.what == WEIGHTS:
+            self._originals.put(unit.name, self._layers[unit.name], is_original=True)
         for found in self._ranges_of(unit):
             if found.kind is Kind.WEIGHT:
                 found.layer.choose_range(found.name, None)

@@ -6,6 +6,7 @@ So the noise of one tensor is measured alone: what its width costs at the output
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -16,25 +17,32 @@ from linger.constraint.marks import Widths
 from linger.numeric.fixed import limits
 from linger.quantization.core.calibrate import collecting
 from linger.quantization.core.ranges import Kind, Range, ranges_of
-from linger.quantization.diagnosis.noise_bench import abandoned_on_error, sharing_copy
+from linger.quantization.diagnosis.noise_bench import abandoned_on_error
+from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.tuning.measure import OutputError
 from linger.tuning.widths.flow import Layer, input_range_of, layers_of
+from linger.tuning.widths.originals import Originals
 from linger.tuning.widths.units import WEIGHTS, WIDE_BITS, Unit
 
 _WIDE = Widths(WIDE_BITS, WIDE_BITS, WIDE_BITS)
 
 
 class WideModel:
-    """The copy; its weights are those of the model, its ranges are observed anew."""
+    """The copy; its parameters are the float model's, its ranges are observed anew."""
 
-    def __init__(self, model: nn.Module, batches: Sequence[Batch]) -> None:
+    def __init__(self, model: nn.Module, batches: Sequence[Batch], originals: Originals) -> None:
+        self._originals = originals
         self._narrow = {path: layer.widths for path, layer in layers_of(model).items()}
         self._narrow_inputs = {path: _input_range(layer) for path, layer in layers_of(model).items()}
         self._narrow_ranges = {key: (found.save(), found.bits, found.scale) for key, found in ranges_of(model).items()}
-        self._copy = sharing_copy(model).eval()
+        self._copy = copy.deepcopy(model).eval()
         self._layers = layers_of(self._copy)
-        for layer in self._layers.values():
+        for path, layer in self._layers.items():
+            originals.put(path, layer, is_original=True)
             layer.widths = replace(_WIDE, output=max(layer.widths.output, WIDE_BITS))
+        for module in self._copy.modules():
+            if isinstance(module, FunctionalLayer) and module.out_bits is not None:
+                module.out_bits = WIDE_BITS
         self._ranges = ranges_of(self._copy)
         for found in self._ranges.values():
             _forget(found)
@@ -60,6 +68,7 @@ class WideModel:
         finally:
             for path, layer in self._layers.items():
                 layer.widths = replace(_WIDE, output=max(self._narrow[path].output, WIDE_BITS))
+                self._originals.put(path, layer, is_original=True)
                 _write_input_range(layer, self._wide_inputs[path])
             for key, saved in self._wide_ranges.items():
                 self._ranges[key].restore(saved)
@@ -68,6 +77,7 @@ class WideModel:
         if unit.what == WEIGHTS:
             layer = self._layers[unit.name]
             layer.widths = replace(layer.widths, parameter=self._narrow[unit.name].parameter)
+            self._originals.put(unit.name, layer, is_original=False)
             for key in [k for k, r in self._ranges.items() if r.layer is layer and r.kind is Kind.WEIGHT]:
                 self._take_range(key)
             return
