@@ -46,6 +46,8 @@ from linger.pipeline import plot_layers as plot_layers
 from linger.pipeline import plot_tensors as plot_tensors
 from linger.proof import verify as verify
 from linger.quantization.core.calibrate import calibration as calibration
+from linger.quantization.core.calibrate import choose_ranges as choose_ranges
+from linger.quantization.core.methods import calibration_method as calibration_method
 from linger.quantization.core.qtensor import QTensor as QTensor
 from linger.quantization.diagnosis.coverage import coverage as coverage
 from linger.quantization.diagnosis.dumper import Dumper as Dumper

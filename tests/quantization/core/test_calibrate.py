@@ -13,7 +13,8 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.quantization.core.calibrate import calibration, is_calibrating
+from linger.quantization.core.calibrate import calibration
+from linger.quantization.core.observation import is_calibrating
 from linger.quantization.setup.initialize import init
 from linger.simulation.recorder import record
 from tests.support import int64

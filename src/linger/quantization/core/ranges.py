@@ -120,7 +120,7 @@ def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Rang
         names = [key.removeprefix("running_") for key in layer.state_dict() if key.startswith("running_")]
         for name in names:
             kind = kind_of(name)
-            is_adopted = kind is Kind.INPUT and layer.input_range == "adopted"
+            is_adopted = kind is Kind.INPUT and layer.input_range in ("adopted", "stale")
             if kind is None or (is_adopted and not with_adopted):
                 continue
             key = f"{path}.{name}".lstrip(".")

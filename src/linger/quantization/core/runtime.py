@@ -30,8 +30,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from linger.constraint.marks import QUANTIZATION, Widths
 from linger.dialect import Op
 from linger.errors import UsageError
-from linger.quantization.core.calibrate import CALIBRATION
 from linger.quantization.core.frozen import Frozen
+from linger.quantization.core.observation import CALIBRATION
 from linger.settings import Switches
 
 RUN_FIRST = "torch.export needs the scales and integer weights of a pass before it. Run model.eval() once under torch.no_grad() first."
@@ -265,15 +265,16 @@ class Runtime:
         if not path and current.frames:
             self.abandon()  # the root never runs inside itself: an interrupted pass is still here
         if not current.frames:
-            self._start(current)
+            self._start(current, module)
         frame = Frame(path, module, autocast=put_autocast_aside())
         current.frames.append(frame)
         return frame
 
-    def _start(self, current: _Pass) -> None:
+    def _start(self, current: _Pass, module: nn.Module) -> None:
         calibration = CALIBRATION.get()
         if calibration is not None:
             calibration.passes += 1
+            calibration.begin(module)
         current.records, current.state_memory = [], None
         current.names.clear()
         current.watched.clear()

@@ -22,24 +22,24 @@ from linger.numeric.torch.kernel import TorchKernel, carrier
 from linger.numeric.torch.quantize import ends_of, fake_quantize, largest_magnitude, max_abs, round_weight
 from linger.numeric.torch.scale import Scale, largest_of, may_saturate, scale_for_range, smallest
 from linger.ops.fast.twin import product_twin
-from linger.quantization.core.calibrate import CALIBRATION, Calibration
 from linger.quantization.core.compute import compute
 from linger.quantization.core.frozen import Frozen, Ready, round_output
+from linger.quantization.core.histogram import Histogram
+from linger.quantization.core.observation import CALIBRATION, Calibration
 from linger.quantization.core.qtensor import Origin, QTensor, to_carrier
 from linger.quantization.core.runtime import RUN_FIRST, OpCall, Runtime, is_in_backward
 
 NOMINAL = 1.0
 """The scale of a tensor in real numbers whose range was not looked at: nothing is rounded to it."""
 
-_ZEROS = 2.0**-126
+ZEROS = 2.0**-126
 """Range of a tensor that held nothing but zeros: seen, but negligible."""
 
 _find_op = cache(find_op)
 """Cached, because every tensor of every pass asks for it."""
 
 MOMENTUM = 0.1
-"""Weight of the newest batch in a running range during training."""
-
+"""Weight of the newest batch in a running range during training; the mean starts at the first one."""
 
 EVERYTHING = (-math.inf, math.inf)
 """The interval of a tensor all of whose numbers are used."""
@@ -142,13 +142,14 @@ class QuantizedBase(nn.Module):
     """Where it stands in the model."""
 
     input_range = ""
-    """Where the range of a layer's input comes from: "own" observation, "adopted" from a quantised input."""
+    """Where the range of a layer's input comes from: "own" observation, "adopted" from a quantised input, "stale" until then."""
 
     def __init__(self, names: tuple[str, ...], device: torch.device | None = None) -> None:
         super().__init__()
         self._known: dict[str, tuple[int, float]] = {}
         self.bits_of: dict[str, int] = {}  # the width that each range was last used for
         self._uses: dict[str, RangeUse] = {}
+        self.histograms: dict[str, Histogram] = {}  # of the ranges that were calibrated; no part of a checkpoint
         with torch.inference_mode(mode=False):  # a layer made in an inference pass can be trained later
             for name in names:
                 self.register_buffer(f"running_{name}", torch.zeros(1, device=device))
@@ -230,8 +231,16 @@ class QuantizedBase(nn.Module):
     def observe(self, name: str, x: Tensor, where: str, *, is_relu: bool = False) -> Scale:
         """Let a tensor widen the range `name`; returns the tensor's own maximum.
 
-        Calibration keeps the largest value; training an exponential mean that starts at the first batch.
+        Calibration keeps the largest value and counts all numbers; training keeps an exponential mean.
         """
+        seen, calibration = self._observe(name, x, where, is_relu=is_relu), CALIBRATION.get()
+        if calibration is not None:
+            calibration.count(self, name, x)
+        else:
+            self.histograms.pop(name, None)  # the range is no longer what was counted
+        return seen
+
+    def _observe(self, name: str, x: Tensor, where: str, *, is_relu: bool) -> Scale:
         use = self._uses.get(name) or self._uses.setdefault(name, RangeUse(self, name))
         interval = use.apply()
         is_limited = interval != EVERYTHING and not (is_relu and interval[1] == math.inf)
@@ -307,17 +316,17 @@ class QuantizedBase(nn.Module):
         if isinstance(seen, Tensor):
             kept = seen.clamp(max=self.largest_range(name)).masked_fill(~seen.isfinite(), math.nan)
             after = torch.maximum(before, kept) if is_calibrating else (1 - MOMENTUM) * before + MOMENTUM * kept
-            after = torch.where(before <= _ZEROS, kept, after).float()
-            return after.masked_fill(after == 0.0, _ZEROS)
+            after = torch.where(before <= ZEROS, kept, after).float()
+            return after.masked_fill(after == 0.0, ZEROS)
         kept = min(seen, self.largest_range(name))
-        if before <= _ZEROS:  # nothing but zeros so far: the first real batch sets the range
+        if before <= ZEROS:  # nothing but zeros so far: the first real batch sets the range
             after = kept
         elif is_calibrating:
             after = max(before, kept)
         else:
             after = (1 - MOMENTUM) * before + MOMENTUM * kept
         # rounded to float32 as the buffer is, so that both give the same scale
-        return as_float32(after) or _ZEROS
+        return as_float32(after) or ZEROS
 
     def scale_of(self, name: str, bits: int, where: str, *, at_most: Scale = math.inf) -> Scale:
         """The scale of a range, not above `at_most`.
@@ -444,6 +453,9 @@ class QuantizedBase(nn.Module):
         """The scale of weights that a pass in real numbers does not round."""
         if not self.is_observing:
             return NOMINAL
+        calibration = CALIBRATION.get()
+        if calibration is not None and not self.is_layer:  # a layer's own weights can be asked for later
+            calibration.count(self, "w", weight, is_whole=True)
         return self._fit_weight(bias, scale_x, bits, where, largest_magnitude(weight))
 
     def learn_output(
@@ -530,6 +542,7 @@ class QuantizedBase(nn.Module):
         """Choose the ranges of weights that a checkpoint of this stage chose, and no others."""
         for name in [key.removeprefix("running_") for key in self._buffers if key.startswith("running_")]:
             if prefix + f"running_{name}" in state_dict:
+                self.histograms.pop(name, None)
                 chosen = state_dict.get(prefix + f"chosen_{name}")
                 self.choose_range(name, None if chosen is None else float(chosen))
 

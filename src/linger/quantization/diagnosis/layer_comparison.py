@@ -20,7 +20,7 @@ from linger.analysis.result_table import Column, to_csv, to_json, to_rich, to_te
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
 from linger.errors import UsageError, listing
 from linger.progress import progress
-from linger.quantization.core.calibrate import is_calibrating
+from linger.quantization.core.observation import is_calibrating
 from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.statistics import EVERYTHING, QuantizedBase

@@ -18,7 +18,7 @@ from linger.analysis.result_table import Column, to_csv, to_json, to_rich, to_te
 from linger.constraint.marks import Widths
 from linger.errors import UsageError
 from linger.progress import progress
-from linger.quantization.core.calibrate import is_calibrating
+from linger.quantization.core.observation import is_calibrating
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.diagnosis.measurements import Measurements, fingerprint, open_measurements
 from linger.quantization.diagnosis.noise_bench import (

@@ -20,8 +20,8 @@ from linger.errors import UsageError
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.quantize import fake_quantize, largest_magnitude, max_abs, round_weight
 from linger.numeric.torch.scale import Scale, scale_for_range
-from linger.quantization.core.calibrate import is_calibrating
 from linger.quantization.core.frozen import kept
+from linger.quantization.core.observation import is_calibrating
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
 

@@ -300,6 +300,8 @@ def _by_torch(func: TorchFunction, args: Args, kwargs: Kwargs) -> Tensor:
         _refuse_growth(x, torch.broadcast_shapes(*shapes), func.__name__)
         real_args = (real_args[0].clone(), *real_args[1:])
     result: Tensor = func(*real_args, **real_kwargs)
+    if bindings()[func][0].name == "iqDiv":  # a divisor of zero counts for no range
+        result = result.masked_fill(~result.isfinite(), 0.0)
     return result
 
 

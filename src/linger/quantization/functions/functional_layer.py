@@ -19,7 +19,7 @@ from torch import Tensor
 from linger.constraint.marks import FUNCTION_BITS
 from linger.dialect import Op, ops
 from linger.errors import UsageError
-from linger.quantization.core.calibrate import CALIBRATION
+from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Frame, OpCall, Runtime
 from linger.quantization.core.statistics import QuantizedBase, over_all_processes
@@ -85,6 +85,7 @@ class FunctionalLayer(QuantizedBase):
         super().__init__(names, device)
         self.keeps_unseen = op is not None and op.keeps_scale_unseen
         self.may_be_finer = op is not None and op.finer_limit is not None
+        self.has_fixed_output = op is not None and op.output_scale is not None
         self.beyond: Beyond | None = None  # what was seen beyond the device's format; no part of a checkpoint
 
     @property
@@ -112,6 +113,13 @@ class FunctionalLayer(QuantizedBase):
         elif key not in self._buffers:
             with torch.inference_mode(mode=False):
                 self.register_buffer(key, torch.ones_like(self.get_buffer("running_o")))
+
+    def merge_decisions(self, other: FunctionalLayer) -> None:
+        """Take over what a copy of the model has decided on another shard of the data."""
+        for key in (_BELOW_MAX, _FINER):
+            if key in other._buffers:
+                self._decide(key, is_wanted=True)
+        self.beyond = self.beyond if other.beyond is None else other.beyond.joined(self.beyond)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for key in (_BELOW_MAX, _FINER):

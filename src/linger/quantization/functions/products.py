@@ -200,7 +200,9 @@ def _input(x: Tensor, layer: QuantizedBase, bits: int, call: OpCall) -> QTensor:
     if not is_quantized(x):
         return layer.quantize(unwrap(x), bits, call.runtime, call.path)
     q = layer.requantize(x, bits, call.runtime, call.path)
-    if x.bits <= bits and call.is_learning:
+    is_due = call.is_learning or (layer.input_range == "stale" and not call.runtime.is_tracing)
+    if x.bits <= bits and is_due:
+        layer.input_range = "adopted"
         layer.adopt_range(q)  # as of a layer
     return q
 

@@ -259,13 +259,14 @@ class QuantLayer(QuantizedBase):
             self._own_input_range()  # what is too wide gets a scale that fits its values
         q = self.requantize(x, bits, runtime, self.path)
         # a layer that also gets float inputs (it may be called twice) keeps their range
-        if self.input_range != "own" and self.is_observing and runtime.emitter is None:
+        is_due = self.is_observing or self.input_range == "stale"
+        if self.input_range != "own" and is_due and not runtime.is_tracing:
             self.input_range = "adopted"
             self.adopt_range(q)
         return q
 
     def _own_input_range(self) -> None:
-        if self.input_range == "adopted" and self.is_observing:
+        if self.input_range in ("adopted", "stale") and self.is_observing:
             self.write("running_x", 0.0)
         self.input_range = "own"
 
@@ -391,6 +392,24 @@ class QuantLayer(QuantizedBase):
         limit = self.limited_to.output if name == "o" else None
         bound = None if limit is None else integer_bound(limit, self.widths.output)
         return math.inf if bound is None else bound
+
+    def range_weights(self) -> dict[str, Tensor]:
+        """The weights as they are rounded, with a batch norm folded in, by the name of their range."""
+        if not self._has_weight:
+            return {}
+        with torch.no_grad():
+            weight, factor, _ = self._limited_parts()
+            return {"w": weight if factor is None else weight * per_weight(factor, weight, self.transposed_groups)}
+
+    @property
+    def has_fixed_output(self) -> bool:
+        """Whether the range of the output follows from another one: that of the input, or of an embedding's table."""
+        return self.is_lookup or not self._has_weight
+
+    def follow_range(self, name: str) -> None:
+        """A layer that is a function of its input has its range."""
+        if name == "x" and not self._has_weight and "running_o" in self._buffers:
+            self.write("running_o", self.read("running_x"))
 
     def _limited_parts(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Weight, the factor on it and bias, with the running statistics of a batch norm folded in, within limits."""

@@ -165,9 +165,13 @@ class QuantRecurrent(QuantizedBase):
         key, runtime = f"i{range_suffix(layer, 0)}", self.runtime
         if isinstance(x, QTensor) and (x.scale if self.is_observing else x.scale_on_host) is not None:
             q = self.requantize(x, self.widths.data, runtime, self.path, key=key)
-            if self.is_observing and runtime.emitter is None:
+            is_due = self.is_observing or (layer == 0 and self.input_range == "stale")
+            if is_due and not runtime.is_tracing:
+                self.input_range = "adopted" if layer == 0 else self.input_range
                 self.adopt_range(q, key)
             return q
+        if self.is_observing:
+            self.input_range = "own"
         return self.quantize(unwrap(x), self.widths.data, runtime, self.path, key=key)
 
     def _joined_states(self, found: Sequence[LayerResult]) -> States:
@@ -217,13 +221,24 @@ class QuantRecurrent(QuantizedBase):
         real, scale, attributes = clamp(real, self.limited_to.output), NOMINAL, [dict[str, Any]()] * len(calls)
         self._note(layer, sequences)
         if self.is_observing:
-            self._widen_output(layer, largest_magnitude(real), states)
+            self._observe_real(layer, real, starts)
             scale = self.value(f"scale_o{range_suffix(layer, 0)}")
             rounded = self.rounded_weights(layer, q.scale, scale)
             attributes = [self._attributes(sequences, q.scale, scale, rounded, layer, k) for k in range(len(calls))]
         out = QTensor(to_carrier(real, bits), scale, bits, runtime)
         self._record(sequences, out, calls, attributes)
         return LayerResult(out, to_carrier(h, bits), None, c[0] if c else None)
+
+    def _observe_real(self, layer: int, out: Tensor, starts: Sequence[Tensor] | None) -> None:
+        """Let the output sequence widen its range, and the initial state, which has the same scale."""
+        end, where = range_suffix(layer, 0), f"{self.path}.{self.op_name}"
+        limit = self._largest_output
+        if starts is not None:
+            limit = largest_of([limit, largest_magnitude(starts[0])])
+            self.observe(f"o{end}", starts[0], where)
+        self.observe(f"o{end}", torch.clamp(out, -limit, limit), where)
+        self.scale_of(f"o{end}", self.widths.output, where)
+        self.follow_range(f"o{end}")
 
     def _output_scale(self, end: str, where: str) -> Scale:
         """The scale of the range so far; in a first pass the coarsest one that can be needed."""
@@ -293,16 +308,30 @@ class QuantRecurrent(QuantizedBase):
             seen = largest_of([seen, largest_magnitude(unwrap(states[0]))])
         self.widen(f"o{end}", over_all_processes(seen, self._parameter("weight_ih", layer, 0)), where)
         self.scale_of(f"o{end}", self.widths.output, where)
+        self.follow_range(f"o{end}")
+
+    def follow_range(self, name: str) -> None:
+        """Write the ranges of a layer that follow from that of its output: the state's, the gates', the other direction's."""
+        layer = next((k for k in range(self.num_layers) if name == f"o{range_suffix(k, 0)}"), None)
+        if layer is None:
+            return
+        end = range_suffix(layer, 0)
         for back in range(len(self.suffixes[layer])):
             ends = range_suffix(layer, back)
-            for name in ("o", "h"):
-                self.write(f"running_{name}{ends}", self.value(f"running_o{end}"))
-                self.write(f"scale_{name}{ends}", self.value(f"scale_o{end}"))
-            for name in ("io", "ho"):  # gates are always in Q11, with 16 bits
-                self.write(f"running_{name}{ends}", limits(16)[1] / _GATE_SCALE)
-                self.write(f"scale_{name}{ends}", _GATE_SCALE)
+            for kind in ("o", "h"):
+                self.write(f"running_{kind}{ends}", self.value(f"running_o{end}"))
+                self.write(f"scale_{kind}{ends}", self.value(f"scale_o{end}"))
+            for kind in ("io", "ho"):  # gates are always in Q11, with 16 bits
+                self.write(f"running_{kind}{ends}", limits(16)[1] / _GATE_SCALE)
+                self.write(f"scale_{kind}{ends}", _GATE_SCALE)
             for kind in ("running", "scale"):
                 self.write(f"{kind}_i{ends}", self.value(f"{kind}_i{end}"))
+        wider = self.widths.data - self.widths.output
+        if layer + 1 < self.num_layers and wider >= 0:
+            scale = self.value(f"scale_o{end}") * 2.0**wider
+            for back in range(len(self.suffixes[layer])):
+                self.write(f"running_i{range_suffix(layer + 1, back)}", limits(self.widths.data)[1] / scale)
+                self.write(f"scale_i{range_suffix(layer + 1, back)}", scale)
 
     def _record(
         self, sequences: Sequences, out: QTensor, calls: Sequence[OpCall], attributes: Sequence[Mapping[str, Any]]
@@ -359,6 +388,16 @@ class QuantRecurrent(QuantizedBase):
             biases = [self._parameter(n, layer, back) if self.bias else None for n in ("bias_ih", "bias_hh")]
             parts.append(Direction(*weights, *biases).within(self.limited_to, bits))
         return parts
+
+    def range_weights(self) -> dict[str, Tensor]:
+        """The weights within their limits, by the names of their ranges."""
+        found: dict[str, Tensor] = {}
+        with torch.no_grad():
+            for layer in range(self.num_layers):
+                for back, part in enumerate(self._directions(layer, self.widths.parameter)):
+                    end = range_suffix(layer, back)
+                    found |= {f"iw{end}": part.w_ih, f"hw{end}": part.w_hh}
+        return found
 
     def _chosen_ranges(self, layer: int) -> tuple[tuple[float | None, float | None], ...]:
         """Of each direction, the ranges that its weights of the input and of the state are rounded for."""

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How often numbers of each size occurred in a tensor: the same for any order of batches and for any division into shards.
+
+The bin of a number is the upper part of its float32: sign, exponent and four bits of the mantissa, so that a bin is at most
+1/16 wide, relative to its numbers, at every magnitude. Bins do not depend on data, so histograms are added by adding counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_MANTISSA_BITS = 4
+_DROPPED = 23 - _MANTISSA_BITS
+_HALF = 1 << (8 + _MANTISSA_BITS)
+"""Bins of each sign; the last ones of each hold infinity and NaN."""
+
+_FIRST_NOT_FINITE = 255 << _MANTISSA_BITS
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The bins of a histogram in which numbers lie, from the lowest to the highest, for a method of calibration to look at.
+
+    Attributes:
+        low: Lower ends.
+        high: Upper ends; equal to the lower end where every number of the bin is the same.
+        counts: How many numbers lie in each.
+        smallest: The smallest number of each item (a slice along the first axis: a picture of a batch), in bins; None in
+            these themselves.
+        greatest: The largest number of each item.
+    """
+
+    low: Numbers
+    high: Numbers
+    counts: Numbers
+    smallest: Bins | None = None
+    greatest: Bins | None = None
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude: exact, not the end of a bin."""
+        return float(max(-self.low[0], self.high[-1])) if len(self.counts) else 0.0
+
+    def magnitudes(self) -> Bins:
+        """The same numbers without their signs, from the smallest."""
+        is_negative = self.high <= 0.0
+        low = np.where(is_negative, -self.high, self.low)
+        high = np.where(is_negative, -self.low, self.high)
+        order = np.lexsort((high, low))
+        return Bins(low[order], high[order], self.counts[order])
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """Counts of the numbers of a tensor by sign and size, with the exact smallest and largest one.
+
+    Attributes:
+        counts: Three rows of one int64 per bin: of all numbers, of the smallest ones of each item, of the largest ones.
+        low: The smallest number; +∞ where there are none.
+        high: The largest number.
+        earlier: A range that was known before anything was counted, from a checkpoint or from training; 0: none.
+        method: The method that the range was last found by, as a user writes it.
+    """
+
+    counts: Tensor
+    low: float = math.inf
+    high: float = -math.inf
+    earlier: float = 0.0
+    method: str = "max"
+
+    @classmethod
+    def of(cls, *tensors: Tensor) -> Histogram:
+        """The numbers of some tensors."""
+        counter = Counter()
+        for x in tensors:
+            counter.add(x)
+        return histograms_of([counter])[0]
+
+    @property
+    def count(self) -> int:
+        """How many numbers were counted."""
+        return int(self.counts[0].sum())
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every number is one: neither infinity nor NaN."""
+        halves = self.counts[0].reshape(2, _HALF)
+        return not bool(halves[:, _FIRST_NOT_FINITE:].any())
+
+    def merged(self, other: Histogram) -> Histogram:
+        """The numbers of both."""
+        return Histogram(
+            self.counts + other.counts,
+            min(self.low, other.low),
+            max(self.high, other.high),
+            max(self.earlier, other.earlier),
+            self.method,
+        )
+
+    def bins(self, low: float = -math.inf, high: float = math.inf) -> Bins:
+        """The bins that hold numbers, with what lies beyond `low` and `high` moved to these ends."""
+        numbers, smallest, greatest = (self._used(row, low, high) for row in self.counts.numpy())
+        return replace(numbers, smallest=smallest, greatest=greatest)
+
+    def _used(self, row: NDArray[np.int64], low: float, high: float) -> Bins:
+        is_used = row > 0
+        # the exact ends are known, so the outermost bins end there
+        below, above = (np.clip(np.clip(ends[is_used], self.low, self.high), low, high) for ends in _ends())
+        order = np.lexsort((above, below))
+        return Bins(below[order], above[order], row[is_used].astype(np.float64)[order])
+
+
+@cache
+def _ends() -> tuple[Numbers, Numbers]:
+    """Lower and upper end of every bin, in the order of the counts: negative numbers first."""
+    edges = np.full(_HALF + 1, math.inf)
+    places = np.arange(_FIRST_NOT_FINITE, dtype=np.uint32)
+    edges[:_FIRST_NOT_FINITE] = (places << _DROPPED).view(np.float32)
+    return np.concatenate([-edges[1:], edges[:-1]]), np.concatenate([-edges[:-1], edges[1:]])
+
+
+class Counter:
+    """Counts the numbers of tensors where they are: a device is asked for what it has counted once, by `histograms_of`."""
+
+    def __init__(self) -> None:
+        self.counts = torch.zeros(3, 2 * _HALF, dtype=torch.int64)
+        self.ends = torch.tensor([math.inf, -math.inf])
+
+    def add(self, x: Tensor) -> None:
+        """Count a tensor, whose items lie along the first axis."""
+        if not x.numel():
+            return
+        rows = x.detach().reshape(x.shape[0] if x.dim() > 1 else 1, -1)
+        rows = rows if rows.dtype == torch.float32 else rows.float()
+        low, high = torch.aminmax(rows, dim=1)
+        counts = torch.stack([_count(part) for part in (rows.reshape(-1), low, high)])
+        self.counts = self.counts.to(counts.device).add_(counts)
+        before = self.ends.to(rows.device)
+        self.ends = torch.stack([torch.minimum(before[0], low.amin()), torch.maximum(before[1], high.amax())])
+
+
+def _count(numbers: Tensor) -> Tensor:
+    places = (numbers.view(torch.int32) >> _DROPPED) + _HALF  # the sign bit is the sign of the integer
+    return torch.bincount(places, minlength=2 * _HALF)
+
+
+def histograms_of(counters: Sequence[Counter]) -> list[Histogram]:
+    """What was counted, by all processes of a distributed run together; every device is asked twice, for all counters."""
+    found: dict[int, Histogram] = {}
+    by_device: dict[torch.device, list[int]] = {}
+    for number, counter in enumerate(counters):
+        by_device.setdefault(counter.counts.device, []).append(number)
+    for numbers in by_device.values():
+        counts = torch.stack([counters[n].counts for n in numbers])
+        ends = torch.stack([counters[n].ends for n in numbers])
+        _add_other_processes(counts, ends)
+        for number, own, (low, high) in zip(numbers, counts.cpu(), ends.tolist(), strict=True):
+            found[number] = Histogram(own.clone(), low, high)
+    return [found[number] for number in range(len(counters))]
+
+
+def _add_other_processes(counts: Tensor, ends: Tensor) -> None:
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    distributed.all_reduce(counts)
+    ends[:, 0].neg_()
+    distributed.all_reduce(ends, op=distributed.ReduceOp.MAX)
+    ends[:, 0].neg_()
