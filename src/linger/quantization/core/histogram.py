@@ -151,7 +151,11 @@ class Counter:
 
 def _count(numbers: Tensor) -> Tensor:
     places = (numbers.view(torch.int32) >> _DROPPED) + _HALF  # the sign bit is the sign of the integer
-    return torch.bincount(places, minlength=2 * _HALF)
+    if places.is_cpu:
+        return torch.bincount(places, minlength=2 * _HALF)
+    # bincount would ask the device how large its result is
+    ones = torch.ones_like(places, dtype=torch.int64)
+    return torch.zeros(2 * _HALF, dtype=torch.int64, device=places.device).index_add_(0, places, ones)
 
 
 def histograms_of(counters: Sequence[Counter]) -> list[Histogram]:

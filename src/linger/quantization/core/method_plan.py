@@ -128,7 +128,8 @@ def find_ranges(ranges: Mapping[str, Range], plan: Plan, *, is_settled: bool) ->
     """
     changes: dict[str, tuple[Choice, float]] = {}
     for key, found in ranges.items():
-        choice, histogram = plan.choice(found), histogram_of(found)
+        choice = plan.choice(found)
+        histogram = None if choice is None else histogram_of(found)
         if choice is None or histogram is None:
             continue
         is_max = choice.written == MAX
