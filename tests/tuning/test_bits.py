@@ -128,6 +128,63 @@ def test_an_activation_is_widened_where_it_is_made_and_where_it_is_read() -> Non
     assert found.cost_after.activation_bytes - found.cost_before.activation_bytes == 48 * 12
 
 
+class Sums(nn.Module):
+    """Exact layers, and a sum whose range one number stretches that nothing reads later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.last = (nn.Linear(4, 4, bias=False) for _ in range(3))
+        with torch.no_grad():
+            self.a.weight.copy_(torch.eye(4))
+            self.b.weight.copy_(torch.eye(4))
+            self.last.weight.copy_(torch.diag(torch.tensor([0.0, 1.0, 1.0, 1.0])))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.a(x[:, :4]) + self.b(x[:, 4:]))
+
+
+def far_sums() -> Tensor:
+    x = torch.randint(-60, 61, (64, 8), generator=torch.Generator().manual_seed(1)) / 256.0
+    x[:, 0], x[:, 4] = 0.9, 0.9
+    return x
+
+
+def test_a_sum_is_widened_with_what_reads_it(tmp_path: Path) -> None:
+    x = far_sums()
+    model, reference = pair(Sums(), x)
+    found = find_bits(model, reference, x, goal=26, bits=(8, 16))
+    assert changed(found) == [("iqAdd", "activations", 16)]
+    assert found.is_reached
+    assert {path: str(layer.widths) for path, layer in layers_of(model).items()} == {
+        "a": "8/8/8",
+        "b": "8/8/8",
+        "last": "16/8/8",
+    }
+    assert found.lines[1:] == ('linger.quant_function(model, "iqAdd", out_bits=16)',)
+    again = copy.deepcopy(reference)
+    for line in found.lines:
+        exec(line, {"linger": linger, "model": again})
+    assert torch.equal(quantised_copy(again, x)(x).integers(), model(x).integers())
+    linger.onnx.export(model, (x[:3],), tmp_path / "net.onnx")
+    assert linger.verify(model, tmp_path / "net.onnx", (x[:3],)).ok
+
+
+def test_lines_leave_the_functions_of_inner_modules_narrow() -> None:
+    class Outer(Sums):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Sums()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + self.inner(x / 64)
+
+    x = far_sums()
+    model, reference = pair(Outer(), x)
+    found = find_bits(model, reference, x, goal=24, bits=(8, 16))
+    assert ("iqAdd", "activations", 16) in changed(found)
+    assert 'linger.quant_function(model.get_submodule("inner"), "iqAdd", out_bits=None)' in found.lines
+
+
 class Hearing(nn.Module):
     def __init__(self, kind: type[nn.LSTM | nn.GRU]) -> None:
         super().__init__()

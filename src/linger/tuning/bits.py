@@ -182,11 +182,38 @@ def _rows(model: BitModel, choice: Choice, ranking: Ranking) -> tuple[BitRow, ..
 
 
 def _lines(model: BitModel, choice: Choice) -> tuple[str, ...]:
-    """The calls before `init` that give a later model the same widths."""
+    """The calls before `init` that give a later model the same widths.
+
+    A call for functions holds for all of that name in a module and inside it; where others stay narrow, a second one says so.
+    """
     before, after = model.widths_with({}), model.widths_with(choice)
-    return tuple(
-        f"linger.quant_module(model.get_submodule({json.dumps(path, ensure_ascii=False)}), data_bits={widths.data}, "
-        f"parameter_bits={widths.parameter}, out_bits={widths.output})"
+    layers = [
+        f"linger.quant_module({_submodule(path)}, data_bits={widths.data}, parameter_bits={widths.parameter}, "
+        f"out_bits={widths.output})"
         for path, widths in after.items()
         if widths != before[path]
-    )
+    ]
+    return (*layers, *_function_lines(model, choice))
+
+
+def _function_lines(model: BitModel, choice: Choice) -> Iterator[str]:
+    functions = {_home(unit) for unit in model.units if unit.is_function}
+    wide = {_home(unit) for unit in choice if unit.is_function}
+    narrow = {home for home in functions - wide if any(_is_inside(home, other) for other in wide)}
+    for homes, bits in ((wide, WIDE_BITS), (narrow, None)):
+        for path, op in sorted(homes):
+            yield f'linger.quant_function({_submodule(path)}, "{op}", out_bits={bits})'
+
+
+def _home(unit: Unit) -> tuple[str, str]:
+    """The module that calls a function, and the function's op."""
+    return unit.name.rpartition(".")[0], unit.op
+
+
+def _is_inside(home: tuple[str, str], other: tuple[str, str]) -> bool:
+    """Whether a call for the functions of one module holds for those of another."""
+    return home[1] == other[1] and (not other[0] or home[0].startswith(f"{other[0]}."))
+
+
+def _submodule(path: str) -> str:
+    return f"model.get_submodule({json.dumps(path, ensure_ascii=False)})" if path else "model"

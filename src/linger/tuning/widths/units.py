@@ -37,6 +37,7 @@ class Unit:
         macs: Products that become wide with it.
         has_weights: Whether its layer has weights; one that has none gives the width that it takes.
         label: What people read: the path of a layer, of a function the module's path and the op.
+        is_function: Whether it is the result of a function in a forward.
         is_fixed: Whether it has one format only, as the result of a sigmoid.
     """
 
@@ -51,6 +52,7 @@ class Unit:
     macs: int = 0
     has_weights: bool = False
     label: str = ""
+    is_function: bool = False
     is_fixed: bool = False
 
     @property
@@ -84,7 +86,7 @@ def _function(key: str, path: str, module: FunctionalLayer, layers: Mapping[str,
     op = find_op(flow.ops[key])
     is_free = op.limit is not None and op.has_attribute("o_bits") and op.weight_axes is None
     made = _activation(key, path, layers, flow, module.bits_of.get("o"))
-    return replace(made, label=flow.names[key], is_fixed=not is_free)
+    return replace(made, label=flow.names[key], is_function=True, is_fixed=not is_free)
 
 
 def _units_of_layer(path: str, layers: Mapping[str, Layer], flow: Flow) -> list[Unit]:

@@ -37,14 +37,8 @@ class WideModel:
         self._narrow_ranges = {key: (found.save(), found.bits, found.scale) for key, found in ranges_of(model).items()}
         self._copy = copy.deepcopy(model).eval()
         self._layers = layers_of(self._copy)
-        for path, layer in self._layers.items():
-            originals.put(path, layer, is_original=True)
-            layer.widths = replace(_WIDE, output=max(layer.widths.output, WIDE_BITS))
-        for module in self._copy.modules():
-            if isinstance(module, FunctionalLayer) and module.out_bits is not None:
-                module.out_bits = WIDE_BITS
-        self._ranges = ranges_of(self._copy)
-        for found in self._ranges.values():
+        self._widen_all()
+        for found in ranges_of(self._copy).values():
             _forget(found)
         with collecting(), abandoned_on_error(self._copy):
             for batch in batches:
@@ -52,6 +46,14 @@ class WideModel:
         self._ranges = ranges_of(self._copy)
         self._wide_inputs = {path: _input_range(layer) for path, layer in self._layers.items()}
         self._wide_ranges = {key: found.save() for key, found in self._ranges.items()}
+
+    def _widen_all(self) -> None:
+        for path, layer in self._layers.items():
+            self._originals.put(path, layer, is_original=True)
+            layer.widths = replace(_WIDE, output=max(layer.widths.output, WIDE_BITS))
+        for module in self._copy.modules():
+            if isinstance(module, FunctionalLayer) and module.out_bits is not None:
+                module.out_bits = WIDE_BITS
 
     @property
     def reach(self) -> dict[str, float]:
