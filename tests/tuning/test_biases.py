@@ -63,7 +63,8 @@ def test_batches_count_by_their_positions() -> None:
     model, reference = quantised(linear([[LARGEST, SMALL]], [0.0]), INPUT)
     batches = [torch.tensor([[0.0, 1.5], [0.0, 1.5], [0.0, 1.5]]), torch.tensor([[0.0, 0.5]])]
     linger.correct_biases(model, reference, batches)
-    assert model.bias.item() == -(2.0**-7) * 1.25
+    # the shifts are 1.5 and 0.5, in the ratio 3 : 1, so m = 1.25; s² = 3/4·0.25² + 1/4·0.75² = 0.1875
+    assert model.bias.item() == pytest.approx(-(2.0**-7) * 1.25 * 1.25**2 / (1.25**2 + 0.1875))
 
 
 class Twice(nn.Module):
@@ -78,8 +79,18 @@ class Twice(nn.Module):
 def test_a_layer_that_runs_twice_gets_the_mean_of_its_runs() -> None:
     model, reference = quantised(Twice(), INPUT)
     linger.correct_biases(model, reference, INPUT)
-    # 2^-7 too much in the first run, half of that in the second
-    assert model.shared.bias.tolist() == [-0.75 * 2.0**-7, 0.0]
+    # 2^-7 too much in the first run, half of that in the second: m = 0.75 and s² = 0.25²
+    assert model.shared.bias.tolist() == pytest.approx([-(2.0**-7) * 0.75 * 0.9, 0.0])
+
+
+def test_a_shift_that_does_not_last_is_left() -> None:
+    model, reference = quantised(linear([[LARGEST, SMALL]], [0.0]), INPUT)
+    batches = [torch.tensor([[0.0, 1.5]]), torch.tensor([[0.0, -1.5]])]
+    linger.correct_biases(model, reference, batches)
+    assert model.bias.item() == 0.0
+    constant = [torch.tensor([[0.0, 1.5]])] * 3
+    linger.correct_biases(model, reference, constant)
+    assert model.bias.item() == -(2.0**-7) * 1.5
 
 
 class Nets(nn.Module):

@@ -49,7 +49,8 @@ def correct_biases(model: nn.Module, reference: nn.Module, data: object) -> Reme
     For every layer in the order of execution, the mean over all positions of the float output minus the quantised one is
     added to the bias, channel by channel, while the layers before are corrected already. Compared is the sum that a layer
     computes, before it is rounded and limited: a ReLU or ReLU6 behind it does not count. A layer that runs several times, in
-    several batches or in one, gets the mean over all its runs; the data then pass twice, so that all runs see the same
+    several batches or in one, gets the mean m over all its runs, lowered to m·m²/(m² + s²) where s² is the variance of that
+    mean: what differs from batch to batch is no lasting shift. The data then pass twice, so that all runs see the same
     corrections. A product without a bias gets one. With a folded batch norm β is corrected. Functions in a user's own
     forward (F.linear, F.conv2d) are corrected where their bias is a parameter. Of recurrent layers and cells, `bias_ih` is
     corrected by the mean of the sums in the gates; the data pass once more for each of them.
@@ -92,15 +93,28 @@ class _Shift:
     needs: dict[Call, tuple[Tensor, int]] = field(default_factory=dict)
 
     def add(self, call: Call, need: Tensor, count: int) -> Tensor:
-        """Let one call count; returns the mean over all calls that are known by now."""
+        """Let one call count; returns the shift by all calls that are known by now."""
         self.needs[call] = (need, count)
         return self.mean
 
     @property
     def mean(self) -> Tensor:
-        """The mean over the calls, each with the weight of its positions."""
+        """The mean m over the calls, each with the weight of its positions, as far as it is certain: m·m²/(m² + s²).
+
+        s² is the variance of the mean of several calls. A shift that comes and goes with the data is not the rounding's, and
+        would be wrong on other data.
+        """
         total = sum(count for _, count in self.needs.values())
-        return torch.stack([need * (count / total) for need, count in self.needs.values()]).sum(0)
+        needs = torch.stack([need for need, _ in self.needs.values()])
+        weights = torch.tensor(
+            [count / total for _, count in self.needs.values()], dtype=needs.dtype, device=needs.device
+        )
+        mean = weights @ needs
+        if len(needs) == 1:
+            return mean
+        uncertainty = weights @ (needs - mean).square() / (len(needs) - 1)
+        power = mean.square()
+        return mean * (power / (power + uncertainty)).nan_to_num(0.0)
 
 
 def _correct(model: nn.Module, reference: nn.Module, batches: Sequence[Batch]) -> list[Change]:
