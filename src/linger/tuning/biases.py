@@ -32,7 +32,7 @@ from linger.quantization.functions.products import PRODUCTS
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.tuning.means.channel_means import Call, ChannelMeans
-from linger.tuning.means.float_means import Found, Wanted, float_means
+from linger.tuning.means.float_means import Found, Wanted, float_means, projections
 from linger.tuning.means.gate_means import Start, quantised_gates
 from linger.tuning.measure import OutputError, error_db
 from linger.tuning.remedy import Change, Remedy, checked_data, require_pair, undone_on_error
@@ -120,7 +120,8 @@ class _Shift:
 def _correct(model: nn.Module, reference: nn.Module, batches: Sequence[Batch]) -> list[Change]:
     recurrent = {path: m for path, m in model.named_modules() if isinstance(m, QuantRecurrent)}
     biased = [path for path, layer in recurrent.items() if layer.bias]
-    wanted = Wanted(_products(model), biased, _function_biases(model))
+    attention = [path for path, m in model.named_modules() if isinstance(m, nn.MultiheadAttention)]
+    wanted = Wanted(_products(model), biased, attention, _function_biases(model))
     sweep = _Sweep(model, reference, float_means(reference, batches, wanted))
     sweep.run(batches)
     more = max(sum(recurrent[path].num_layers for path in biased), int(sweep.is_repeated))
@@ -154,8 +155,14 @@ class _Sweep(TorchFunctionMode):
         self._model, self._expected = model, expected
         self._modules = dict(model.named_modules())
         self._limits = {path: limits_of(module).output for path, module in reference.named_modules()}
-        self._named = dict(model.named_parameters())
+        self._named: dict[str, Tensor] = dict(model.named_parameters())
         self._biases = {id(p): name for name, p in self._named.items() if name in expected}
+        self._projections: dict[str, list[str]] = {}
+        for path, module in self._modules.items():
+            if isinstance(module, nn.MultiheadAttention):
+                parts = {f"{path}.in_proj_bias, {name}".lstrip("."): bias for name, _, bias in projections(module)}
+                self._projections[path] = list(parts)
+                self._named |= {key: bias for key, bias in parts.items() if bias is not None}
         self._added: dict[str, Tensor] = {}  # to the biases of recurrent layers, so far
         self._function_bias: str | None = None
         self._starts: dict[str, Start] = {}
@@ -178,6 +185,7 @@ class _Sweep(TorchFunctionMode):
             stack.enter_context(self)
             for self._batch, batch in enumerate(progress(batches, _WHERE)):
                 self._counts.clear()
+                self._nodes.clear()
                 run_batch(self._model, fresh(batch))
         for key in self.shifts:
             if self._is_recurrent(key):
@@ -221,9 +229,18 @@ class _Sweep(TorchFunctionMode):
             if op.is_recurrent and isinstance(x, QTensor):
                 self._see_gates(module, x, result, attributes)
         elif isinstance(operands[-1], Frozen) and isinstance(x, QTensor) and not op.normalises:
-            key = path if isinstance(module, QuantizedBase) else self._function_bias
+            key = self._key_of(path, module)
             if key is not None:
                 self._see_product(key, op, x, operands[-1], attributes, result)
+
+    def _key_of(self, path: str, module: nn.Module | None) -> str | None:
+        """The layer that a product belongs to, or the bias that it adds."""
+        if isinstance(module, QuantizedBase):
+            return path
+        if not isinstance(module, nn.MultiheadAttention):
+            return self._function_bias
+        self._nodes[path] += 1  # query, key and value come in this order
+        return self._projections[path][(self._nodes[path] - 1) % 3]
 
     def _see_gates(self, module: QuantRecurrent, x: QTensor, out: QTensor, attributes: Mapping[str, Any]) -> None:
         path = module.path

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
@@ -38,11 +39,13 @@ class Wanted:
     Attributes:
         layers: Paths of products, and whether the quantised model has a batch norm folded into each.
         recurrent: Paths of recurrent layers.
+        attention: Paths of attention layers, whose projections are products without a layer.
         biases: Keys of biases that functions may add (F.linear in a user's own forward).
     """
 
     layers: Mapping[str, bool]
     recurrent: Sequence[str]
+    attention: Sequence[str]
     biases: Sequence[str]
 
 
@@ -56,6 +59,24 @@ def channel_axis(module: nn.Module) -> int:
     return -1 if isinstance(layer, (nn.Linear, nn.LayerNorm)) else 1
 
 
+INPUTS = ("query", "key", "value")
+"""The inputs of an attention layer, each of which has a projection."""
+
+
+def projections(module: Any) -> Iterator[tuple[str, Tensor, Tensor | None]]:
+    """The inputs of an attention layer by name, with weight and bias of their projections; biases are views."""
+    if module.in_proj_weight is None:
+        weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+    else:
+        weights = module.in_proj_weight.chunk(3)
+    biases = (None,) * 3 if module.in_proj_bias is None else module.in_proj_bias.chunk(3)
+    yield from zip(INPUTS, weights, biases, strict=True)
+
+
+def _inside(path: str, name: str) -> str:
+    return f"{path}.{name}".lstrip(".")
+
+
 class _Watch(TorchFunctionMode):
     """Hooks on the layers of a float model, and an eye on the products that its own forwards compute."""
 
@@ -66,6 +87,7 @@ class _Watch(TorchFunctionMode):
         self.batch = 0
         self._paths = {reference.get_submodule(path): path for path in layers}
         self._recurrent = {reference.get_submodule(path): path for path in wanted.recurrent}
+        self._attention = {reference.get_submodule(path): path for path in wanted.attention}
         self._layers = layers
         named = dict(reference.named_parameters())
         self._biases = {id(named[name]): name for name in biases if name in named}
@@ -98,6 +120,17 @@ class _Watch(TorchFunctionMode):
         for name, means in float_gates(module, args, kwargs):
             key = f"{self._recurrent[module]}.{name}".lstrip(".")
             self.found.setdefault(key, {})[self._next_call(key)] = means
+
+    def leave_attention(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: tuple[Tensor, ...]
+    ) -> None:
+        """An attention layer has returned: the projection of its output is what it returns, those of its inputs follow."""
+        path = self._attention[module]
+        self._add(_inside(path, "out_proj"), output[0], -1)
+        given = dict(zip(INPUTS, args, strict=False)) | kwargs
+        for name, weight, bias in projections(module):
+            if bias is not None:
+                self._add(_inside(path, f"in_proj_bias, {name}"), F.linear(given[name], weight, bias), -1)
 
     def leave_layer(self, module: nn.Module, args: object, output: object) -> None:  # noqa: ARG002 - a hook's signature
         """A layer has returned; one that the quantised model has fused counts at its batch norm."""
@@ -146,6 +179,9 @@ def float_means(reference: nn.Module, batches: Sequence[Batch], wanted: Wanted) 
         for path in wanted.recurrent:
             module = reference.get_submodule(path)
             stack.callback(module.register_forward_hook(watch.leave_recurrent, with_kwargs=True).remove)
+        for path in wanted.attention:
+            module = reference.get_submodule(path)
+            stack.callback(module.register_forward_hook(watch.leave_attention, with_kwargs=True).remove)
         for module in reference.modules():
             if isinstance(module, _BatchNorm):
                 stack.callback(module.register_forward_hook(watch.leave_batch_norm).remove)
