@@ -14,7 +14,8 @@ floats = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
 
 def equal(a, b):
-    return torch.equal(a.counts, b.counts) and (a.low, a.high) == (b.low, b.high)
+    parts = ((a.places, b.places), (a.counts, b.counts))
+    return all(torch.equal(*pair) for pair in parts) and (a.low, a.high) == (b.low, b.high)
 
 
 @settings(deadline=None, max_examples=60)

@@ -65,13 +65,15 @@ class Histogram:
     """Counts of the numbers of a tensor by sign and size, with the exact smallest and largest one.
 
     Attributes:
-        counts: Three rows of one int64 per bin: of all numbers, of the smallest ones of each item, of the largest ones.
+        places: The bins that hold numbers.
+        counts: Three rows of one int64 per such bin: of all numbers, of the smallest ones of each item, of the largest ones.
         low: The smallest number; +∞ where there are none.
         high: The largest number.
         earlier: A range that was known before anything was counted, from a checkpoint or from training; 0: none.
         method: The method that the range was last found by, as a user writes it.
     """
 
+    places: Tensor
     counts: Tensor
     low: float = math.inf
     high: float = -math.inf
@@ -94,13 +96,15 @@ class Histogram:
     @property
     def is_finite(self) -> bool:
         """Whether every number is one: neither infinity nor NaN."""
-        halves = self.counts[0].reshape(2, _HALF)
-        return not bool(halves[:, _FIRST_NOT_FINITE:].any())
+        return bool((self.places % _HALF < _FIRST_NOT_FINITE).all())
 
     def merged(self, other: Histogram) -> Histogram:
         """The numbers of both."""
+        places, of_each = torch.cat([self.places, other.places]).unique(return_inverse=True)
+        counts = torch.zeros(3, len(places), dtype=torch.int64)
         return Histogram(
-            self.counts + other.counts,
+            places,
+            counts.index_add_(1, of_each, torch.cat([self.counts, other.counts], 1)),
             min(self.low, other.low),
             max(self.high, other.high),
             max(self.earlier, other.earlier),
@@ -115,7 +119,8 @@ class Histogram:
     def _used(self, row: NDArray[np.int64], low: float, high: float) -> Bins:
         is_used = row > 0
         # the exact ends are known, so the outermost bins end there
-        below, above = (np.clip(np.clip(ends[is_used], self.low, self.high), low, high) for ends in _ends())
+        places = self.places.numpy()[is_used]
+        below, above = (np.clip(np.clip(ends[places], self.low, self.high), low, high) for ends in _ends())
         order = np.lexsort((above, below))
         return Bins(below[order], above[order], row[is_used].astype(np.float64)[order])
 
@@ -169,7 +174,8 @@ def histograms_of(counters: Sequence[Counter]) -> list[Histogram]:
         ends = torch.stack([counters[n].ends for n in numbers])
         _add_other_processes(counts, ends)
         for number, own, (low, high) in zip(numbers, counts.cpu(), ends.tolist(), strict=True):
-            found[number] = Histogram(own.clone(), low, high)
+            places = own[0].nonzero().reshape(-1)
+            found[number] = Histogram(places, own[:, places], low, high)
     return [found[number] for number in range(len(counters))]
 
 
