@@ -8,7 +8,7 @@ corrected in the order in which they run, each on what the corrected layers befo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,8 +59,8 @@ def correct_biases(model: nn.Module, reference: nn.Module, data: object) -> Reme
 
     Args:
         model: Quantised and calibrated; changed in place.
-        reference: The float model that was quantised, before or after `trace_layers`. Where layers were equalised, the
-            equalised one.
+        reference: The float model that was quantised, before or after `trace_layers`, or a quantised one in real numbers
+            (`real_copy`). Where layers were equalised, the equalised one.
         data: Typical inputs: a tensor, a tuple of arguments, or an iterable of either.
 
     Returns:
@@ -118,17 +118,21 @@ class _Shift:
 
 
 def _correct(model: nn.Module, reference: nn.Module, batches: Sequence[Batch]) -> list[Change]:
-    recurrent = {path: m for path, m in model.named_modules() if isinstance(m, QuantRecurrent)}
+    modules = dict(model.named_modules())
+    recurrent = {path: m for path, m in modules.items() if isinstance(m, QuantRecurrent)}
     biased = [path for path, layer in recurrent.items() if layer.bias]
-    attention = [path for path, m in model.named_modules() if isinstance(m, nn.MultiheadAttention)]
+    attention = [path for path, m in modules.items() if isinstance(m, nn.MultiheadAttention)]
     wanted = Wanted(_products(model), biased, attention, _function_biases(model))
     sweep = _Sweep(model, reference, float_means(reference, batches, wanted))
     sweep.run(batches)
-    more = max(sum(recurrent[path].num_layers for path in biased), int(sweep.is_repeated))
+    more = max([sum(recurrent[path].num_layers for path in biased), int(sweep.is_repeated)])
     for _ in range(min(more, _MOST_SWEEPS - 1)):
         sweep.run(batches)
-    without = [Change(path, "left alone: it has no bias") for path in recurrent if path not in biased]
-    return sweep.apply() + without
+    return sweep.apply() + _left_alone(recurrent, biased)
+
+
+def _left_alone(recurrent: Iterable[str], biased: Sequence[str]) -> list[Change]:
+    return [Change(path, "left alone: it has no bias") for path in recurrent if path not in biased]
 
 
 def _products(model: nn.Module) -> dict[str, bool]:

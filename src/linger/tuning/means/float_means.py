@@ -25,6 +25,7 @@ from linger.ops.fast.twin import product_twin
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.functions.products import PRODUCTS
 from linger.quantization.layers.layer import QuantLayer, TransposedSignalLayer
+from linger.quantization.layers.norm_layers import BatchNormLayer
 from linger.tuning.means.channel_means import Call, ChannelMeans
 from linger.tuning.means.gate_means import float_gates
 
@@ -50,12 +51,14 @@ class Wanted:
 
 
 def channel_axis(module: nn.Module) -> int:
-    """The axis of the channels in what a float layer, or one that computes in real numbers, returns."""
-    if isinstance(module, QuantLayer):
-        return -2 if isinstance(module, TransposedSignalLayer) else product_twin(find_op(module.op_name)).channel_axis
+    """The axis of the channels in what a layer returns."""
     layer = layer_of(module)
+    if isinstance(layer, TransposedSignalLayer):
+        return -2
     if isinstance(layer, _ConvNd):
         return -1 - len(layer.kernel_size)
+    if isinstance(layer, QuantLayer) and not isinstance(layer, BatchNormLayer):
+        return product_twin(find_op(layer.op_name)).channel_axis
     return -1 if isinstance(layer, (nn.Linear, nn.LayerNorm)) else 1
 
 
@@ -126,11 +129,11 @@ class _Watch(TorchFunctionMode):
     ) -> None:
         """An attention layer has returned: the projection of its output is what it returns, those of its inputs follow."""
         path = self._attention[module]
-        self._add(_inside(path, "out_proj"), output[0], -1)
+        self._add(_inside(path, "out_proj"), unwrap(output[0]), -1)
         given = dict(zip(INPUTS, args, strict=False)) | kwargs
         for name, weight, bias in projections(module):
             if bias is not None:
-                self._add(_inside(path, f"in_proj_bias, {name}"), F.linear(given[name], weight, bias), -1)
+                self._add(_inside(path, f"in_proj_bias, {name}"), F.linear(unwrap(given[name]), weight, bias), -1)
 
     def leave_layer(self, module: nn.Module, args: object, output: object) -> None:  # noqa: ARG002 - a hook's signature
         """A layer has returned; one that the quantised model has fused counts at its batch norm."""
@@ -157,7 +160,7 @@ class _Watch(TorchFunctionMode):
             bias = args[2] if len(args) > 2 else kwargs.get("bias")
             key = self._biases.get(id(bias))
             if key is not None:
-                self._add(key, result, product_axis(func))
+                self._add(key, unwrap(result), product_axis(func))
         return result
 
 
@@ -168,7 +171,10 @@ def product_axis(func: Function) -> int:
 
 
 def float_means(reference: nn.Module, batches: Sequence[Batch], wanted: Wanted) -> Found:
-    """Run a float model, its convolutions fused with their batch norms or not, and collect the means."""
+    """Run a float model, or a quantised one in real numbers (`real_copy`), and collect the means.
+
+    The convolutions of a float model may be fused with their batch norms or not.
+    """
     watch = _Watch(reference, wanted)
     with ExitStack() as stack:
         stack.enter_context(evaluating(reference))

@@ -24,6 +24,7 @@ from linger.quantization.layers.recurrent_operands import ordered
 from linger.tuning.means.channel_means import ChannelMeans
 
 _GATES_OF_GRU = 3
+_CELLS = (nn.RNNCellBase, QuantCell)
 _WITHOUT_BATCH = 2
 """Axes of a sequence that is no batch."""
 
@@ -67,7 +68,7 @@ class Start:
             padded, lengths = unpack(x)
             return cls(unwrap(padded), lengths, *(ordered(s, x.sorted_indices) for s in states))
         x = unwrap(x)
-        if isinstance(module, (nn.RNNCellBase, QuantCell)):
+        if isinstance(module, _CELLS):
             rows = (t.reshape(1, -1, t.shape[-1]) for t in (x, *states))  # one step, maybe without a batch
             return cls(next(rows), None, *rows)
         is_batch_first = bool(module.batch_first)
@@ -100,9 +101,9 @@ def _states_of(hx: Tensor | tuple[Tensor, ...] | None) -> list[Tensor]:
 
 
 def float_gates(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, ChannelMeans]]:
-    """The keys of the input's biases of a float layer, and the means of the sums that they are part of."""
+    """The keys of the input's biases of a layer in real numbers, and the means of the sums that they are part of."""
     start = Start.of(module, args, kwargs)
-    if isinstance(module, nn.RNNCellBase):
+    if isinstance(module, _CELLS):
         before = start.states_before(start.x.new_zeros(1, start.x.shape[1], module.hidden_size), 0, is_backward=False)
         yield "bias_ih", start.means(_weights_of(module, "").sums(start.x, before))
         return
@@ -124,7 +125,8 @@ def _weights_of(module: nn.Module, end: str) -> Weights:
 
 def _run_one_layer(module: Any, ends: list[str], x: Tensor, start: Start, row: int) -> Tensor:
     """The output [time, batch, directions · hidden] of one layer of a float stack."""
-    kind = nn.LSTM if isinstance(module, nn.LSTM) else nn.GRU
+    is_gru = len(getattr(module, f"weight_hh{ends[0]}")) == _GATES_OF_GRU * module.hidden_size
+    kind = nn.GRU if is_gru else nn.LSTM
     one = kind(x.shape[-1], module.hidden_size, bias=module.bias, bidirectional=len(ends) > 1, device=x.device)
     for end, name in zip(ends, ("_l0", "_l0_reverse"), strict=False):
         for role in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if module.bias else 2]:
