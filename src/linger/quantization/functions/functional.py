@@ -182,8 +182,6 @@ def _observe_output(
     """The format that the device fixes, or that follows from the observed range and the operands' scales."""
     op, is_real = call.op, given is not None
     real = None if given is None else given()
-    # numbers unless this pass may leave them on a device
-    scales = [o.scale if layer.is_observing else o.scale_on_host for o in operands]
     if op.output_scale is not None:
         if call.is_learning:  # a scale that was not observed stands in the checkpoint as that of the range ±1
             layer.write("running_o", 1.0)
@@ -193,17 +191,25 @@ def _observe_output(
     if call.is_learning:
         # without a twin the op only moves its operands: the result's range is the widest of theirs
         real = _real_result(fast, operands, settings) if real is None and fast is not None else real
-        if op.finer_limit is not None and isinstance(layer, FunctionalLayer):
-            layer.become_fine()
         seen = layer.observe("o", _all_values(operands) if real is None else real, call.name)
-    assert op.limit is not None  # an op has a limit or a fixed scale, else it keeps its scale
-    is_fine = op.finer_limit is not None and isinstance(layer, FunctionalLayer) and layer.is_fine
-    limit = limit_of(cast(Any, op.finer_limit if is_fine else op.limit), scales)
-    scale = layer.scale_in(call, "o", bits, at_most=limit)
+    return _Output(_output_scale(call, operands, layer, bits), bits, real, seen, is_real)
+
+
+def _output_scale(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBase, bits: int) -> Scale:
+    """The scale of the layer's range, as far as the op's format allows it."""
+    op, limit = call.op, call.op.limit
+    # numbers unless this pass may leave them on a device
+    scales = [o.scale if layer.is_observing else o.scale_on_host for o in operands]
+    if op.finer_limit is not None and isinstance(layer, FunctionalLayer):
+        if call.is_learning:
+            layer.become_fine()
+        limit = op.finer_limit if layer.is_fine else limit
+    assert limit is not None  # an op has a limit or a fixed scale, else it keeps its scale
+    scale = layer.scale_in(call, "o", bits, at_most=limit_of(limit, scales))
     if op.keeps_scale_unseen:
         scale = largest_of([scale, *scales])
         layer.write("scale_o", scale)
-    return _Output(scale, bits, real, seen, is_real)
+    return scale
 
 
 def _as_wanted(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBase) -> Sequence[QTensor]:
@@ -265,15 +271,23 @@ def _fast_values(
     if isinstance(fast, ExactTwin) and max(o.bits for o in operands) <= bits:  # else it takes them for narrower ones
         can_saturate = may_saturate(output.seen, output.scale, bits)
         return fast.evaluate(output.real, contents, attributes, can_saturate=can_saturate)
-    with torch.no_grad():
-        has_table = isinstance(fast, RealTwin) and not is_exporting()  # a trace would keep its table
-        exact = cast(RealTwin, fast).exact_values(contents, attributes) if has_table else None
-        if exact is None:
-            exact = to_carrier(simulate(op, operands, attributes, output.scale, is_exact=True), bits)
+    exact = _exact_values(op, fast, operands, attributes, output)
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in contents)):
         return exact
     real = _real_result(fast, operands, attributes) if output.real is None else output.real
     return exact + to_carrier(real - real.detach(), bits)  # the difference is exactly zero
+
+
+def _exact_values(
+    op: Op, fast: ExactTwin | RealTwin, operands: Sequence[QTensor], attributes: Mapping[str, Any], output: _Output
+) -> Tensor:
+    """What the body gives: looked up in a table, if there is one and no trace would keep it; else computed."""
+    with torch.no_grad():
+        has_table = isinstance(fast, RealTwin) and not is_exporting()
+        found = cast(RealTwin, fast).exact_values([o.content for o in operands], attributes) if has_table else None
+        if found is not None:
+            return found
+        return to_carrier(simulate(op, operands, attributes, output.scale, is_exact=True), output.bits)
 
 
 def _all_values(operands: Sequence[QTensor]) -> Tensor:

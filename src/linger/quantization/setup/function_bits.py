@@ -46,14 +46,19 @@ def quant_function(
         raise UsageError(
             f"quant_function: needs a module, not a {type(module).__name__}. Give the model, or a part of it."
         )
-    wanted = [functions] if isinstance(functions, str) else None if functions is None else list(functions)
-    problems = [*_width_problems(out_bits), *(problem for name in wanted or () for problem in _name_problems(name))]
-    if problems:
-        raise UsageError(f"quant_function: {'; '.join(problems)}.")
-    chosen = _adjustable() if wanted is None else {op.name: op for name in wanted for op in _by_name()[_plain(name)]}
+    chosen = _chosen_ops(functions, out_bits)
     for part in module.modules():
         _choose(part, chosen, out_bits)
     return module
+
+
+def _chosen_ops(functions: str | Iterable[str] | None, bits: int | None) -> dict[str, Op]:
+    """The ops of these functions; raises an error that names every wrong name and width."""
+    names = [functions] if isinstance(functions, str) else list(_adjustable() if functions is None else functions)
+    problems = [*_width_problems(bits), *(problem for name in names for problem in _name_problems(name))]
+    if problems:
+        raise UsageError(f"quant_function: {'; '.join(problems)}.")
+    return {op.name: op for name in names for op in _by_name()[_plain(name)]}
 
 
 def _choose(module: nn.Module, chosen: dict[str, Op], bits: int | None) -> None:
