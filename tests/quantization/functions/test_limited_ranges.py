@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
+from linger.quantization.core.calibrate import merge_histograms
 
 LOWEST, HIGHEST = -16.0, 10.0
 """Ends of what the layer before the activation computes from `data()`, exactly."""
@@ -158,6 +159,16 @@ def test_one_range_for_all_batches_and_blocks() -> None:
     with linger.calibration():
         model(data())
     assert range_of(model.before) == 6.0
+
+
+def test_copies_on_shards_of_the_data_join_their_uses() -> None:
+    first = linger.init(Twice(lambda net, y: net.other(y.clamp(-2.0, 8.0))))
+    second = linger.init(Twice(lambda net, y: net.other(y.clamp(-9.0, 7.0))))
+    with linger.calibration():
+        first(data())
+        second(data())
+    merge_histograms(first, second)
+    assert first.before.used_interval("o") == (-9.0, 8.0)
 
 
 # somebody needs the rest

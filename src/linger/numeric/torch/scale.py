@@ -68,3 +68,11 @@ def limit_of(rule: Callable[..., Scale], scales: Sequence[Scale]) -> Scale:
     if rule is min:
         return smallest(scales)
     return largest_of(scales) if rule is max else rule(scales)
+
+
+def magnitude_within(low: Scale, high: Scale, interval: tuple[float, float]) -> Scale:
+    """The largest magnitude of numbers from `low` to `high` once they are limited to an interval around zero."""
+    if not isinstance(high, Tensor):
+        return max(min(high, interval[1]), -max(low, interval[0]), 0.0)
+    limited = torch.maximum(high.clamp(max=interval[1]), -low.clamp(min=interval[0])).clamp(min=0.0)
+    return limited.masked_fill(~(high.isfinite() & low.isfinite()), math.nan)

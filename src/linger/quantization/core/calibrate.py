@@ -129,6 +129,7 @@ def merge_histograms(model: nn.Module, *others: nn.Module) -> None:
             if counted is not None:
                 before = own.layer.histograms.get(own.name)
                 own.layer.histograms[own.name] = counted if before is None else before.merged(counted)
+                own.layer.join_use(own.name, theirs.layer)
     for path, layer in model.named_modules():
         merge = getattr(layer, "merge_decisions", None)
         if merge is not None:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+import torch
 from torch import nn
 
 from linger.constraint.marks import Widths
@@ -126,3 +127,9 @@ def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Rang
             key = f"{path}.{name}".lstrip(".")
             found[key] = Range(key, layer, name, kind)
     return found
+
+
+def device_of(*modules: nn.Module) -> torch.device:
+    """The device of the first tensor of these modules; the CPU if they hold none."""
+    tensors = (t for module in modules for t in (*module.parameters(), *module.buffers()))
+    return next((t.device for t in tensors), torch.device("cpu"))

@@ -20,7 +20,7 @@ from linger.numeric.fixed import BIAS_BITS, as_float32, limits
 from linger.numeric.torch.exact import run_product
 from linger.numeric.torch.kernel import TorchKernel, carrier
 from linger.numeric.torch.quantize import ends_of, fake_quantize, largest_magnitude, max_abs, round_weight
-from linger.numeric.torch.scale import Scale, largest_of, may_saturate, scale_for_range, smallest
+from linger.numeric.torch.scale import Scale, largest_of, magnitude_within, may_saturate, scale_for_range, smallest
 from linger.ops.fast.twin import product_twin
 from linger.quantization.core.compute import compute
 from linger.quantization.core.frozen import Frozen, Ready, round_output
@@ -120,14 +120,6 @@ class RangeUse:
             self.layer.observe_again(self.name, self._before, self._seen, found, is_calibrating=self._block is not None)
 
 
-def _within(low: Scale, high: Scale, interval: Interval) -> Scale:
-    """The largest magnitude of numbers from `low` to `high` once they are limited to an interval around zero."""
-    if not isinstance(high, Tensor):
-        return max(min(high, interval[1]), -max(low, interval[0]), 0.0)
-    limited = torch.maximum(high.clamp(max=interval[1]), -low.clamp(min=interval[0])).clamp(min=0.0)
-    return limited.masked_fill(~(high.isfinite() & low.isfinite()), math.nan)
-
-
 class QuantizedBase(nn.Module):
     """Buffers `running_<name>` (0 = never seen) and `scale_<name>`, read and written as Python floats.
 
@@ -148,6 +140,7 @@ class QuantizedBase(nn.Module):
         super().__init__()
         self._known: dict[str, tuple[int, float]] = {}
         self.bits_of: dict[str, int] = {}  # the width that each range was last used for
+        self._bounds: dict[str, Scale] = {}  # and the finest scale that the device's format allowed then
         self._uses: dict[str, RangeUse] = {}
         self.histograms: dict[str, Histogram] = {}  # of the ranges that were calibrated; no part of a checkpoint
         with torch.inference_mode(mode=False):  # a layer made in an inference pass can be trained later
@@ -257,9 +250,9 @@ class QuantizedBase(nn.Module):
         low, high = ends_of(x, is_relu=is_relu)
         low, high = -over_all_processes(-low, x), over_all_processes(high, x)
         before = self.value(f"running_{use.name}")
-        own = _within(low, high, EVERYTHING)
+        own = magnitude_within(low, high, EVERYTHING)
         is_finite = isinstance(own, Tensor) or (math.isfinite(low) and math.isfinite(high))
-        self.widen(use.name, _within(low, high, interval) if is_finite else math.nan, where)
+        self.widen(use.name, magnitude_within(low, high, interval) if is_finite else math.nan, where)
         if not is_in_backward():
             use.last = low, high, before.clone() if isinstance(before, Tensor) else before
         return own
@@ -275,14 +268,21 @@ class QuantizedBase(nn.Module):
     ) -> None:
         """Set a range to what it would be, had the tensors since `before` been observed by this interval."""
         for low, high in seen:
-            before = self._widened(name, before, _within(low, high, interval), is_calibrating=is_calibrating)
+            before = self._widened(name, before, magnitude_within(low, high, interval), is_calibrating=is_calibrating)
         if seen:
             self.write(f"running_{name}", before)
+            self.scale_of(name, self.bits_of[name], self.path, at_most=self._bounds[name])
 
     def used_interval(self, name: str) -> Interval:
         """The lowest and highest number of a range that its users look at, as far as is known; what lies beyond may saturate."""
         use = self._uses.get(name)
         return EVERYTHING if use is None or use.known is None else use.known
+
+    def join_use(self, name: str, other: QuantizedBase) -> None:
+        """Use as much of a range as another copy of this layer does, which ran on other data."""
+        low, high = other.used_interval(name)
+        use = self._uses.setdefault(name, RangeUse(self, name))
+        use.known = (low, high) if use.known is None else (min(low, use.known[0]), max(high, use.known[1]))
 
     def origins(self, name: str, runtime: Runtime) -> tuple[Origin, ...]:
         """The origin of a tensor that was just rounded to an observed range; none where its users need not be watched."""
@@ -342,7 +342,7 @@ class QuantizedBase(nn.Module):
                 raise UsageError(_not_finite(where))
         # a checkpoint of a model without limits may hold a larger range
         scale = smallest([scale_for_range(smallest([running, self.largest_range(name)]), bits), at_most])
-        self.bits_of[name] = bits
+        self.bits_of[name], self._bounds[name] = bits, at_most
         self.write(f"scale_{name}", scale)
         return scale
 
@@ -558,12 +558,6 @@ def _macs(op: Op, q: QTensor, y: Tensor, taps: int) -> int:
     if is_exporting():
         return 0  # in a trace the count would fix an open batch size
     return int((q.content if op.is_transposed else y).numel() * taps)
-
-
-def device_of(*modules: nn.Module) -> torch.device:
-    """The device of the first tensor of these modules; the CPU if they hold none."""
-    tensors = (t for module in modules for t in (*module.parameters(), *module.buffers()))
-    return next((t.device for t in tensors), torch.device("cpu"))
 
 
 def weight_scale(

@@ -14,8 +14,7 @@ from linger.constraint.marks import QUANTIZATION, QuantChoice, Types
 from linger.constraint.normalize import NORMALIZED
 from linger.constraint.tracing import fuse, replace_everywhere
 from linger.errors import UsageError
-from linger.quantization.core.ranges import ranges_of
-from linger.quantization.core.statistics import device_of
+from linger.quantization.core.ranges import device_of, ranges_of
 from linger.quantization.core.supported import supported_types
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer

@@ -24,9 +24,10 @@ from linger.dialect import Binding, Op, Refusal
 from linger.errors import UsageError, listing
 from linger.quantization.core.frozen import limits_of_rows
 from linger.quantization.core.packing import Unpacked
+from linger.quantization.core.ranges import device_of
 from linger.quantization.core.recomputation import Recomputation
 from linger.quantization.core.runtime import ProductPolicy, Runtime, attach_scope, runtime_of, set_runtime
-from linger.quantization.core.statistics import QuantizedBase, device_of
+from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.core.supported import (
     has_own_forward,
     holds_matrices,
