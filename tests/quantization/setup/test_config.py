@@ -219,3 +219,43 @@ def test_a_float_model_has_nothing_to_save(float_net: nn.Module, tmp_path: Path)
     with pytest.raises(linger.UsageError, match="save_config: the model is not quantised"):
         linger.save_config(float_net, tmp_path / "c.yaml")
     assert not (tmp_path / "c.yaml").exists()
+
+
+class Limited(nn.Module):
+    """Layers before ReLU6, with and without a batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU6())
+        self.depth = nn.Conv2d(8, 8, 3, groups=8)
+        self.head = nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(nn.functional.relu6(self.depth(self.block(x))))
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_an_equalised_model_comes_back(tmp_path: Path, *, is_traced: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(8, 3, 8, 8)
+    float_model = Limited()
+    float_model(x)
+    float_model.eval()
+    with torch.no_grad():
+        float_model.depth.weight[0].mul_(30)
+        float_model.block[0].weight[1].mul_(30)
+    model = copy.deepcopy(float_model)
+    if is_traced:
+        linger.trace_layers(model, x)
+    linger.equalize(model, x)
+    if not is_traced:
+        linger.trace_layers(model, x)
+    model = linger.init(model).eval()
+    with linger.calibration():
+        model(x)
+    path = _saved(model, tmp_path)
+    assert "channel_limits" in path.read_text()
+    again = linger.init(copy.deepcopy(float_model), config_file=path).eval()
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(model(x).integers(), again(x).integers())
+    assert config_of(again) == config_of(model)

@@ -11,6 +11,7 @@ import linger
 from linger.constraint.limits import Limits
 from linger.constraint.marks import Widths
 from linger.quantization.setup.config_file import (
+    ChannelLimit,
     Config,
     FunctionConfig,
     Fused,
@@ -28,6 +29,7 @@ EVERYTHING = Config(
     switches={"add": False, "freezes_batch_norm": True},
     stays_float=("head", "odd: name"),
     stays_float_alone=("block",),
+    channel_limits={"a.conv": ChannelLimit(6.0, (8, 1, 1))},
     fused=(Fused("a.conv", "a.bn"), Fused("b.conv", "b.bn", folded=True)),
     limits={"head": Limits(output=8.0)},
     parts={"attention": Widths(8, 4, 16)},

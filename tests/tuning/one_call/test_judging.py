@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is held out, and when a step is kept."""
+"""When a step is kept, and metrics that fail."""
 
 from __future__ import annotations
 
@@ -7,42 +7,10 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import linger
-from linger.tuning.one_call.judging import Judge, Score, checked_metric, is_better, split
-
-
-class Two(nn.Module):
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return x + y
-
-
-def test_one_batch_in_four_is_held_out() -> None:
-    parts = split(nn.Linear(2, 2), [(torch.full((1, 2), float(i)),) for i in range(8)])
-    assert [float(b[0][0, 0]) for b in parts.held_out] == [3.0, 7.0]
-    assert len(parts.tuning) == 6
-    assert not parts.note
-
-
-def test_a_single_batch_is_split_by_rows() -> None:
-    x = torch.arange(16.0).reshape(8, 2)
-    parts = split(nn.Linear(2, 2), [(x,)])
-    assert torch.equal(torch.cat([parts.tuning[0][0], parts.held_out[0][0]]), x)
-    assert len(parts.held_out[0][0]) == 2
-
-
-def test_a_single_input_serves_for_both_and_it_is_said() -> None:
-    parts = split(nn.Linear(2, 2), [(torch.ones(1, 2),)])
-    assert parts.tuning == parts.held_out
-    assert "a single input" in parts.note
-    # tensors of other sizes are not one batch of rows
-    assert split(Two(), [(torch.ones(4, 2), torch.ones(2))]).note
-
-
-def test_data_of_another_shape_are_refused() -> None:
-    with pytest.raises(linger.UsageError, match=r"the forward pass fails on the input \[\(4, 3\)\]"):
-        split(nn.Linear(2, 2), [(torch.ones(4, 3),), (torch.ones(4, 3),)])
+from linger.tuning.one_call.judging import Judge, Score, checked_metric, is_better
 
 
 def test_the_metric_decides_and_where_it_stays_the_error() -> None:

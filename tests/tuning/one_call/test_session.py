@@ -13,9 +13,10 @@ from torch import nn
 import linger
 from linger.tuning.one_call import session as loop
 from linger.tuning.one_call.budget import read_budget
-from linger.tuning.one_call.judging import Judge, Parts, split
+from linger.tuning.one_call.judging import Judge
 from linger.tuning.one_call.result import Step
 from linger.tuning.one_call.session import PLAIN, NothingToDoError, Session, Trial, repeatable
+from linger.tuning.one_call.splitting import Parts, split
 from linger.tuning.one_call.steps import quantized
 
 

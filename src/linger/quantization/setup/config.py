@@ -64,16 +64,17 @@ def config_of(model: nn.Module) -> Config:
         stays_float=whole,
         stays_float_alone=alone,
         fused=tuple(_fused_pairs(modules)),
-        channel_limits={
-            path: ChannelLimit(m.largest, tuple(m.limit.shape))
-            for path, m in modules.items()
-            if isinstance(m, ChannelLimits)
-        },
+        channel_limits=_channel_limits(modules),
         limits={path: limits_of(m) for path, m in modules.items() if limits_of(m).is_any},
         parts=dict(_parts(modules)),
         layers={path: _layer_config(m, ranges) for path, m in modules.items() if isinstance(m, _LAYERS)},
         functions={_function_name(path): _function_config(m, ranges) for path, m in functions.items()},
     )
+
+
+def _channel_limits(modules: dict[str, nn.Module]) -> dict[str, ChannelLimit]:
+    found = {path: m for path, m in modules.items() if isinstance(m, ChannelLimits)}
+    return {path: ChannelLimit(m.largest, tuple(m.limit.shape)) for path, m in found.items()}
 
 
 def _parts(modules: dict[str, nn.Module]) -> Iterator[tuple[str, Widths]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data apart, and one verdict: what remedies may see, what they are judged by, and when a step is kept."""
+"""One verdict: how good a model is on held-out data, and when a step is kept."""
 
 from __future__ import annotations
 
@@ -13,42 +13,10 @@ from torch import nn
 from linger.analysis.attributes import evaluating
 from linger.analysis.batches import Batch
 from linger.errors import LingerError, UsageError
-from linger.tuning.held_out import split_data
 from linger.tuning.measure import OutputError, error_db
 
 Metric = Callable[[nn.Module], float]
 """A user's figure of a model: the larger, the better."""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The data in two parts.
-
-    Attributes:
-        tuning: What remedies see.
-        held_out: What they are judged by; never given to a remedy.
-        note: A sentence where both had to be the same.
-    """
-
-    tuning: tuple[Batch, ...]
-    held_out: tuple[Batch, ...]
-    note: str = ""
-
-
-def split(reference: nn.Module, batches: Sequence[Batch]) -> Parts:
-    """One batch in four is held out; of a single batch, a quarter of its rows; a single input is used for both.
-
-    Raises:
-        UsageError: The model does not accept the data.
-    """
-    OutputError(reference, batches[:1])  # what the model refuses is named before anything else
-    try:
-        tuning, held_out = split_data("tune", batches)
-        OutputError(reference, [tuning[0], held_out[0]])
-    except UsageError:
-        note = "The data are a single input that cannot be split, so every step was judged on the data that it saw."
-        return Parts(tuple(batches), tuple(batches), note)
-    return Parts(tuple(tuning), tuple(held_out))
 
 
 @dataclass(frozen=True)

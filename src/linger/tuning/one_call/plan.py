@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from linger.quantization.core.ranges import ranges_of
 from linger.tuning.one_call.result import Step
 from linger.tuning.one_call.session import PLAIN, Session
 
@@ -20,6 +21,7 @@ _PASSES: Mapping[str, float] = {
     "correct_biases": 8.0,
     "find_bits": 60.0,
     "round_weights": 30.0,
+    "choose_exponents": 10.0,
     "distill": 20.0,
     "headroom": 2.0,
 }
@@ -30,6 +32,10 @@ _WIDE_LAYERS = 6
 
 _GAIN_DB = 10.0
 """What wider tensors should gain where no goal is given."""
+
+_TRIALS_EACH = 3
+_SEARCH_SHARE = 0.3
+"""Trials of exponents for each range, and the part of the time left that they may take."""
 
 _STEP_COST = 5.0
 """A step of training costs about as much as so many forward passes of its batch."""
@@ -52,7 +58,8 @@ def usual_plan(session: Session) -> Iterator[Step]:
             yield Step("headroom", branch, branch, {"bits": 2})
             yield Step("correct_biases", branch, branch)
     best = session.best_branch
-    for name in ("round_weights", "correct_biases"):
+    yield Step("choose_exponents", best, best, exponent_settings(session))
+    for name in ("correct_biases", "round_weights", "correct_biases"):
         yield Step(name, best, best)
     steps = training_steps(session)
     if steps >= _LEAST_STEPS:
@@ -71,6 +78,15 @@ def _widened(session: Session, branch: str) -> Iterator[Step]:
     is_enough = wish.is_reached(after) if wish.is_reached is not None else after.score.db >= float(goal)
     if not is_enough:
         yield Step("find_bits", branch, branch, settings)
+
+
+def exponent_settings(session: Session) -> dict[str, int]:
+    """Two trials for each range within a part of the time that is left, on fewer batches where all take too long."""
+    wanted = _TRIALS_EACH * len(ranges_of(session.best.trial.model))
+    allowed = session.budget.seconds_left * _SEARCH_SHARE / max(session.batch_seconds, 1e-4)  # passes of one batch
+    batches = max(1, min(len(session.parts.tuning), int(allowed / wanted)))
+    fits = min(allowed / batches, session.budget.trials_left)
+    return {"max_trials": max(1, int(min(wanted, fits))), "batches": batches}
 
 
 def training_steps(session: Session) -> int:

@@ -15,8 +15,9 @@ from torch import nn
 from linger.analysis.batches import fresh, run_batch
 from linger.errors import LingerError
 from linger.tuning.one_call.budget import Budget, OutOfBudgetError
-from linger.tuning.one_call.judging import Judge, Metric, Parts, Score, is_better
+from linger.tuning.one_call.judging import Judge, Metric, Score, is_better
 from linger.tuning.one_call.result import Settings, Step, TuneStep
+from linger.tuning.one_call.splitting import Parts
 
 PLAIN = "direct"
 """The branch that begins with plain calibration."""

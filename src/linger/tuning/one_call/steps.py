@@ -23,6 +23,7 @@ from linger.tuning.biases import correct_biases
 from linger.tuning.bits import find_bits
 from linger.tuning.distillation import distill
 from linger.tuning.equalize import equalize
+from linger.tuning.exponents import choose_exponents
 from linger.tuning.one_call.result import Settings
 from linger.tuning.one_call.session import NothingToDoError, Session, StepFunction, Trial
 from linger.tuning.remedy import Remedy
@@ -94,6 +95,14 @@ def rounding(session: Session, start: Trial, settings: Settings) -> Trial:
     return _done(found, model, start)
 
 
+def exponents(session: Session, start: Trial, settings: Settings) -> Trial:
+    """`linger.choose_exponents`, on some of the batches where all would take too long."""
+    model, some = session.copied(start), session.tuning[: settings["batches"]]
+    with session.budget.watching(model):
+        found = choose_exponents(model, start.reference, some, max_trials=settings["max_trials"])
+    return _done(found, model, start)
+
+
 def distillation(session: Session, start: Trial, settings: Settings) -> Trial:
     """`linger.distill`; the clock ends it where its steps take longer than expected."""
     model = session.copied(start)
@@ -146,6 +155,7 @@ STEPS: Mapping[str, StepFunction] = {
     "equalize": equalization,
     "correct_biases": bias_correction,
     "round_weights": rounding,
+    "choose_exponents": exponents,
     "distill": distillation,
     "find_bits": widening,
     "headroom": headroom,

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data apart: what remedies may see, and what they are judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from linger.analysis.batches import Batch
+from linger.errors import UsageError
+from linger.tuning.held_out import split_data
+from linger.tuning.measure import OutputError
+
+_ENOUGH = 4
+"""So many batches can be divided as they are, one in four held out; of fewer, the rows are."""
+
+_LARGEST = 32
+_SAME = 1e-3
+"""Rows beside others give the same up to this share of the largest number: batched products round differently."""
+
+_ONE_INPUT = "The data are one input that cannot be split, so every step was judged on the data that it saw."
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The data in two parts.
+
+    Attributes:
+        tuning: What remedies see.
+        held_out: What they are judged by; never given to a remedy.
+        note: A sentence where both had to be the same.
+    """
+
+    tuning: tuple[Batch, ...]
+    held_out: tuple[Batch, ...]
+    note: str = ""
+
+
+def split(reference: nn.Module, batches: Sequence[Batch]) -> Parts:
+    """One batch in four is held out; of fewer batches, one row in four; one input that cannot be split is used for both.
+
+    Where rows are independent, few large batches to tune on become several smaller ones, as remedies hold out a part of
+    them in their turn.
+
+    Raises:
+        UsageError: The model does not accept the data.
+    """
+    OutputError(reference, batches[:1])  # what the model refuses is named before anything else
+    rows = _all_rows(reference, batches) if len(batches) < _ENOUGH else []
+    if len(rows) >= _ENOUGH:
+        held_out = rows[_ENOUGH - 1 :: _ENOUGH]
+        tuning = [row for i, row in enumerate(rows) if i % _ENOUGH != _ENOUGH - 1]
+        return Parts(tuple(_grouped(tuning)), tuple(_grouped(held_out)))
+    try:
+        learned, judged = split_data("tune", batches)
+        OutputError(reference, [learned[0], judged[0]])  # rows of a single batch may not be what the model accepts
+    except UsageError:
+        return Parts(tuple(batches), tuple(batches), _ONE_INPUT)
+    return Parts(tuple(learned), tuple(judged))
+
+
+def _all_rows(reference: nn.Module, batches: Sequence[Batch]) -> list[Batch]:
+    """Every row of all batches; none where rows depend on each other or differ in shape."""
+    if not all(_has_rows(reference, batch) for batch in batches):
+        return []
+    rows = [_rows(batch, slice(i, i + 1)) for batch in batches for i in range(len(batch[0]))]
+    shapes = {tuple(part.shape for part in row) for row in rows}
+    return rows if len(shapes) == 1 else []
+
+
+def _has_rows(reference: nn.Module, batch: Batch) -> bool:
+    """Whether a batch is rows side by side: the model gives for one of them what it gives for it among the others."""
+    counts = {len(part) if isinstance(part, Tensor) and part.dim() else 0 for part in batch}
+    if len(counts) != 1 or counts == {0}:
+        return False
+    last = slice(max(counts) - 1, None)
+    try:
+        whole, alone = OutputError(reference, [batch, _rows(batch, last)]).expected
+    except UsageError:
+        return False
+    return all(_is_row(w, a, last) for w, a in zip(whole, alone, strict=True))
+
+
+def _is_row(whole: Tensor, alone: Tensor, row: slice) -> bool:
+    if not whole.dim() or len(whole) != row.start + 1 or whole[row].shape != alone.shape:
+        return False
+    return torch.allclose(whole[row], alone, rtol=_SAME, atol=_SAME * float(whole.abs().max()))
+
+
+def _rows(batch: Batch, rows: slice) -> Batch:
+    return tuple(part[rows] for part in batch)
+
+
+def _grouped(rows: Sequence[Batch]) -> list[Batch]:
+    """Rows as about eight batches, none of more than 32 rows."""
+    size = min(_LARGEST, max(1, len(rows) // (2 * _ENOUGH)))
+    groups = [rows[i : i + size] for i in range(0, len(rows), size)]
+    return [tuple(torch.cat(parts) for parts in zip(*group, strict=True)) for group in groups]
