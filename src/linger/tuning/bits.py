@@ -125,8 +125,8 @@ def _found(
     with evaluating(model):
         flow = watch_flow(model, batches[0])
         originals = Originals(model, reference)
-        wide = WideModel(model, batches, originals)
-    units = units_of(model, flow)
+        units = units_of(model, flow)
+        wide = WideModel(model, batches, originals, units)
     harmless = harmless_noise(goal, noise)
     ranking = rank(units, lambda narrow: wide.error_with(narrow, error), harmless, rules.widen)
     changed = BitModel(model, units, flow, wide.reach, originals)

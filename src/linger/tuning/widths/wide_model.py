@@ -9,12 +9,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import cast
 
 from torch import nn
 
 from linger.analysis.batches import Batch, fresh, run_batch
 from linger.constraint.marks import Widths
-from linger.numeric.fixed import limits
 from linger.quantization.core.calibrate import collecting
 from linger.quantization.core.ranges import Kind, Range, ranges_of
 from linger.quantization.diagnosis.noise_bench import abandoned_on_error
@@ -30,13 +30,18 @@ _WIDE = Widths(WIDE_BITS, WIDE_BITS, WIDE_BITS)
 class WideModel:
     """The copy; its parameters are the float model's, its ranges are observed anew."""
 
-    def __init__(self, model: nn.Module, batches: Sequence[Batch], originals: Originals) -> None:
+    def __init__(self, model: nn.Module, batches: Sequence[Batch], originals: Originals, units: Sequence[Unit]) -> None:
         self._originals = originals
         self._narrow = {path: layer.widths for path, layer in layers_of(model).items()}
         self._narrow_inputs = {path: _input_range(layer) for path, layer in layers_of(model).items()}
-        self._narrow_ranges = {key: (found.save(), found.bits, found.scale) for key, found in ranges_of(model).items()}
+        self._narrow_ranges = {key: (found.save(), found.bits) for key, found in ranges_of(model).items()}
         self._copy = copy.deepcopy(model).eval()
         self._layers = layers_of(self._copy)
+        self._functions = {
+            unit.key: cast(FunctionalLayer, self._copy.get_submodule(unit.name))
+            for unit in units
+            if unit.is_function and not unit.is_fixed
+        }
         self._widen_all()
         for found in ranges_of(self._copy).values():
             _forget(found)
@@ -50,10 +55,9 @@ class WideModel:
     def _widen_all(self) -> None:
         for path, layer in self._layers.items():
             self._originals.put(path, layer, is_original=True)
-            layer.widths = replace(_WIDE, output=max(layer.widths.output, WIDE_BITS))
-        for module in self._copy.modules():
-            if isinstance(module, FunctionalLayer) and module.out_bits is not None:
-                module.out_bits = WIDE_BITS
+            layer.widths = replace(_WIDE, output=max(self._narrow[path].output, WIDE_BITS))
+        for function in self._functions.values():
+            function.out_bits = WIDE_BITS
 
     @property
     def reach(self) -> dict[str, float]:
@@ -68,9 +72,8 @@ class WideModel:
             with abandoned_on_error(self._copy):
                 return error(self._copy)
         finally:
+            self._widen_all()
             for path, layer in self._layers.items():
-                layer.widths = replace(_WIDE, output=max(self._narrow[path].output, WIDE_BITS))
-                self._originals.put(path, layer, is_original=True)
                 _write_input_range(layer, self._wide_inputs[path])
             for key, saved in self._wide_ranges.items():
                 self._ranges[key].restore(saved)
@@ -83,7 +86,9 @@ class WideModel:
             for key in [k for k, r in self._ranges.items() if r.layer is layer and r.kind is Kind.WEIGHT]:
                 self._take_range(key)
             return
-        self._take_range(unit.key, is_function=unit.name not in self._layers)
+        self._take_range(unit.key)
+        if unit.key in self._functions:
+            self._functions[unit.key].out_bits = self._narrow_ranges[unit.key][1]
         made = self._narrow_output(unit) if unit.is_output and unit.name in self._layers else WIDE_BITS
         for reader in unit.readers:
             if self._narrow[reader].data < made:  # the reader rounds once more, or is the one that quantises it
@@ -103,16 +108,10 @@ class WideModel:
         layer.widths = replace(layer.widths, data=self._narrow[path].data)
         _write_input_range(layer, self._narrow_inputs[path])
 
-    def _take_range(self, key: str, *, is_function: bool = False) -> None:
-        """The range that the model has; of a function, which keeps its 16 bits, the model's steps."""
-        if key not in self._ranges or key not in self._narrow_ranges:
-            return
-        saved, bits, scale = self._narrow_ranges[key]
-        found = self._ranges[key]
-        if is_function and bits < found.bits:
-            found.layer.write(f"running_{found.name}", limits(found.bits)[1] / scale)
-        else:
-            found.restore(saved)
+    def _take_range(self, key: str) -> None:
+        """The range that the model has."""
+        if key in self._ranges and key in self._narrow_ranges:
+            self._ranges[key].restore(self._narrow_ranges[key][0])
 
 
 def _forget(found: Range) -> None:
