@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -196,26 +196,28 @@ def _cubes(a: Numbers, b: Numbers) -> Numbers:
 
 def least_divergence(bins: Bins, bits: int) -> float:
     """The range whose integers keep the distribution of magnitudes best, by Kullback and Leibler; zeros do not count."""
-    found, coarsest = bins.magnitudes(), scale_for(bins.largest, bits)
-    smallest, best = math.inf, coarsest
-    for finer in range(min(_MOST_CLIPPED, bits) + 1):
-        scale = coarsest * 2.0**finer
-        divergence = _divergence(_evenly(found, limits(bits)[1] / scale), 2 ** (bits - 1))
-        if divergence < smallest:
-            smallest, best = divergence, scale
+    coarsest = scale_for(bins.largest, bits)
+    scales = [coarsest * 2.0**finer for finer in range(min(_MOST_CLIPPED, bits) + 1)]
+    shares = _evenly(bins.magnitudes(), [limits(bits)[1] / scale for scale in scales])
+    divergences = [_divergence(each, 2 ** (bits - 1)) for each in shares]
+    best = scales[int(np.argmin(divergences))]
     return bins.largest if best == coarsest else limits(bits)[1] / best
 
 
-def _evenly(bins: Bins, reach: float) -> Numbers:
-    """The numbers above zero in equal bins up to `reach`, each bin's numbers spread evenly over it; then those beyond."""
+def _evenly(bins: Bins, reaches: Sequence[float]) -> Iterator[Numbers]:
+    """For each reach, the numbers above zero in equal bins up to it, each bin's numbers spread evenly; then those beyond."""
     is_used = bins.high > 0.0
     low, high, counts = bins.low[is_used], bins.high[is_used], bins.counts[is_used]
-    edges = np.linspace(0.0, reach, _FINE_BINS + 1)
-    # numbers up to each edge: all of the bins below it, and a part of the one in which it lies
-    width = high - low
-    parts = np.clip((edges[:, None] - low) / np.where(width > 0.0, width, 1.0), 0.0, 1.0)
-    up_to = (np.where(width > 0.0, parts, edges[:, None] >= high) * counts).sum(1)
-    return np.append(np.diff(up_to), counts.sum() - up_to[-1])
+    is_point = high == low
+    points, weights = low[is_point], counts[is_point]
+    low, high, counts = low[~is_point], high[~is_point], counts[~is_point]
+    # how many numbers lie below each end of a bin; between ends that grows evenly
+    knots = np.unique([0.0, *low, *high])
+    below = (np.clip((knots[:, None] - low) / (high - low), 0.0, 1.0) * counts).sum(1)
+    for reach in reaches:
+        edges = np.linspace(0.0, reach, _FINE_BINS + 1)
+        inside = np.diff(np.interp(edges, knots, below)) + np.histogram(points, edges, weights=weights)[0]
+        yield np.append(inside, max(counts.sum() + weights.sum() - inside.sum(), 0.0))
 
 
 def _divergence(shares: Numbers, levels: int) -> float:
