@@ -34,6 +34,9 @@ from linger.tuning.remedy import Change, Remedy, checked_data, require_float
 _LIMIT_OP = "iqMin"
 """What limits single channels on a device."""
 
+_WORTH = 0.8
+"""Biases are absorbed only where that takes a fifth of the error away: on other data the function may change."""
+
 _SAME = 2.0**-6
 """A factor that differs from 1 by fewer bits than this is none: it would change weights for nothing."""
 
@@ -104,7 +107,7 @@ class _Search:
         chosen: _Choice | None = None
         for choice in progress(self._choices(), "equalize", total=7):
             error = self._error(choice)
-            if error < self.least:
+            if error < self.least * (_WORTH if choice.offsets else 1.0):
                 self.least, chosen = error, choice
                 self._best = choice.exponents
         return chosen

@@ -2,7 +2,7 @@
 """High biases absorbed: what a channel never falls below moves from its own bias into the biases of those who read it.
 
 ReLU passes x − c as it passes x while x ≥ c ≥ 0. A channel that is always above c can thus give c away, and its tensor needs
-less range. c is the mean less three standard deviations, and no more than the least number seen: on the data the function
+less range. c is three standard deviations below the least number seen, and six below the mean: on the data the function
 stays. Where other data fall below c, ReLU cuts off what it did not before.
 """
 
@@ -22,34 +22,40 @@ Offsets = Mapping[int, float]
 """What each channel gives away, by its number."""
 
 _DEVIATIONS = 3.0
+"""Below the mean, and once more below the least number seen: other data may be lower."""
 
 
 def find_offsets(layers: Sequence[Layer], channels: Channels) -> dict[int, float]:
     """What each channel can give away: nothing where other functions than ReLU, pools and moves lie between."""
-    makers = Counter(
-        root for layer in layers if layer.lowest is not None for root in channels.roots(layer.rows).tolist()
-    )
-    barred = {channels.find(n) for n in channels.with_origin} | {PINNED}
     shared = _shared_state(layers)
-    for layer in layers:
-        if not _can_take(layer, shared):
-            barred |= set(channels.roots(layer.columns).tolist())
+    barred = _barred(layers, channels, shared)
     by_root: dict[int, float] = {}
     for layer in layers:
-        if layer.lowest is None or not _can_give(layer, shared):
-            continue
-        for root, offset in zip(channels.roots(layer.rows).tolist(), _heights(layer), strict=True):
-            if root not in barred and makers[root] == 1 and offset > 0:
-                by_root[root] = float(offset)
-    numbers = {int(n) for layer in layers for n in (*layer.rows, *layer.columns)}
-    return {n: by_root[root] for n in numbers if (root := channels.find(n)) in by_root}
+        if layer.lowest is not None and _can_give(layer, shared):
+            by_root |= dict(zip(channels.roots(layer.rows).tolist(), _heights(layer).tolist(), strict=True))
+    by_root = {root: height for root, height in by_root.items() if root not in barred and height > 0}
+    numbers = np.concatenate([part for layer in layers for part in (layer.rows, layer.columns)] or [np.array([], int)])
+    found = zip(numbers.tolist(), channels.roots(numbers).tolist(), strict=True)
+    return {number: by_root[root] for number, root in found if root in by_root}
+
+
+def _barred(layers: Sequence[Layer], channels: Channels, shared: set[str]) -> set[int]:
+    """Channels that are pinned, made by several rows, or read by what cannot make up for a constant."""
+    barred = {channels.find(n) for n in channels.with_origin} | {PINNED}
+    makers: Counter[int] = Counter()
+    for layer in layers:
+        if layer.lowest is not None:
+            makers.update(channels.roots(layer.rows).tolist())
+        if not _can_take(layer, shared):
+            barred |= set(channels.roots(layer.columns).tolist())
+    return barred | {root for root, count in makers.items() if count > 1}
 
 
 def _heights(layer: Layer) -> Array:
     assert layer.lowest is not None
     assert layer.mean is not None
     assert layer.deviation is not None
-    found: Array = np.minimum(layer.lowest, layer.mean - _DEVIATIONS * layer.deviation)
+    found: Array = np.minimum(layer.lowest, layer.mean - _DEVIATIONS * layer.deviation) - _DEVIATIONS * layer.deviation
     return found
 
 
@@ -96,7 +102,7 @@ def _take(layer: Layer, state: Mapping[str, Tensor], taken: Tensor) -> None:
         _add(state[layer.norm.mean], -taken)
         return
     assert layer.weight is not None
-    weight = state[layer.weight].double()
+    weight = state[layer.weight].double().cpu()
     sums = weight.reshape(*weight.shape[:2], -1).sum(2)
     groups = layer.form.groups
     repeated = taken.reshape(groups, -1).repeat_interleave(len(sums) // groups, 0)

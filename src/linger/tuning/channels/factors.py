@@ -42,6 +42,7 @@ class _Side:
 
     layer: Layer
     matrix: Array
+    energy: Array
     taps: int
     rows: Numbers
     columns: Numbers
@@ -56,9 +57,7 @@ class _Noise:
     """The noise that one layer's weights and output add, as a function of all exponents and a zero for the pinned."""
 
     def __init__(self, side: _Side, weights: Array, largest: Array) -> None:
-        power = max(side.layer.output_power * len(side.rows), _TINY)
-        is_free = side.rows < len(weights) - 1
-        self._counts = torch.from_numpy(np.where(is_free, weights[side.rows], 1.0 / power))  # or an output of the model
+        self._counts = torch.from_numpy(_counts(side, weights))
         assert side.layer.input_power is not None
         self._inputs = torch.from_numpy(side.layer.input_power * side.taps)
         self._logs = torch.from_numpy(np.log2(np.maximum(side.matrix, _TINY)))
@@ -117,9 +116,10 @@ class Chains:
         return np.array([self._index[self._roots[int(n)]] for n in numbers], dtype=np.int64)
 
     def _side(self, layer: Layer, state: Mapping[str, Tensor]) -> _Side:
-        matrix, taps = magnitudes(layer, state)
+        matrix, energy = magnitudes(layer, state)
         rows = layer.rows if layer.reader is None else layer.reader.rows
-        return _Side(layer, matrix, taps, self._places(rows), self._places(layer.columns))
+        taps = 1 if layer.weight is None else state[layer.weight][0, 0].numel()
+        return _Side(layer, matrix, energy, taps, self._places(rows), self._places(layer.columns))
 
     def _limits(self, limited: Iterable[Limited]) -> Array:
         """The limit of each channel; infinity where there is none."""
@@ -215,8 +215,8 @@ class Chains:
         """Exponents that make the expected noise at the outputs of all layers small.
 
         The noise of rounding to steps of Δ is Δ²/12. Weights with a step Δw add Δw²·Σ taps·E[x²] to each output, and the
-        tensor's own rounding Δ². What reaches the next layers is that noise times their squared weights; it is counted
-        in parts of their signal. The steps follow from the largest magnitudes. In the logarithms of the factors this is
+        tensor's own rounding Δ². What reaches the outputs is that noise times the squared weights of all layers after it,
+        counted in parts of the outputs' power. The steps follow from the largest magnitudes. In the logarithms of the factors this is
         a sum of maxima of exponentials, so it is convex, and a plain descent finds the least.
         """
         exponents = torch.tensor(start, requires_grad=True)
@@ -243,14 +243,12 @@ class Chains:
         return [_Noise(side, weight, largest) for side in self._sides if side.layer.input_power is not None]
 
     def _weights_of_noise(self) -> Array:
-        """By how much the noise of each channel counts: its readers' squared weights, in parts of their output's power."""
+        """By how much the noise of each channel counts at the outputs: through the squared weights of all that follows."""
         found = np.zeros(self.count + 1)
-        for side in self._sides:
-            power = side.layer.output_power * side.matrix.shape[0]
-            groups = side.groups
-            squares = np.square(side.matrix).reshape(groups, -1, side.matrix.shape[1]).sum(1).reshape(-1)
-            if power > 0:
-                np.add.at(found, side.columns, squares * side.taps / power)
+        for side in reversed(self._sides):
+            counts = _counts(side, found)
+            shares = (side.energy * counts[:, None]).reshape(side.groups, -1, side.energy.shape[1]).sum(1).reshape(-1)
+            np.add.at(found, side.columns, shares)
         return found
 
     # onto the grid
@@ -291,6 +289,14 @@ class Chains:
         """Factors by the numbers of channels."""
         values = np.append(np.exp2(exponents), 1.0)
         return {number: float(values[self._index[root]]) for number, root in self._roots.items()}
+
+
+def _counts(side: _Side, weights: Array) -> Array:
+    """By how much the noise of a layer's outputs counts; that of pinned ones in parts of their own power."""
+    power = max(side.layer.output_power * len(side.rows), _TINY)
+    is_free = side.rows < len(weights) - 1
+    found: Array = np.where(is_free, weights[side.rows], 1.0 / power)
+    return found
 
 
 def _is_inside(layer: Layer, layers: Iterable[Layer]) -> bool:

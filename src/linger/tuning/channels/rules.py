@@ -167,10 +167,7 @@ def _scaled(watch: Watch, func: Function, args: Sequence[Any], kwargs: dict[str,
     """A product with, or a quotient by, numbers that carry no factor."""
     given = _bound(("input", "other"), args, kwargs)
     first, second = given["input"], given.get("other")
-    labels = [watch.channels.labels(t) if isinstance(t, Tensor) else None for t in (first, second)]
-    for tensor in (first, second):
-        if isinstance(tensor, Tensor):
-            watch.channels.keep_origin(tensor)
+    labels = [_labels_and_origin(watch, operand) for operand in (first, second)]
     is_quotient = "div" in func.__name__ and (labels[1] is not None or given.get("rounding_mode") is not None)
     if is_quotient or None not in labels:
         return False
@@ -178,6 +175,14 @@ def _scaled(watch: Watch, func: Function, args: Sequence[Any], kwargs: dict[str,
         if found is not None:
             watch.channels.label(output, found)
     return True
+
+
+def _labels_and_origin(watch: Watch, operand: object) -> Tensor | None:
+    """The labels of an operand, to which no constant can be added from now on."""
+    if not isinstance(operand, Tensor):
+        return None
+    watch.channels.keep_origin(operand)
+    return watch.channels.labels(operand)
 
 
 # functions that move numbers, or reduce them along some axes

@@ -195,7 +195,7 @@ class Watch:
             self.channels.observe(x, axis, layer.columns)
         others = [d for d in range(x.dim()) if d != axis % x.dim()]
         power = x.detach().double().square()
-        found = (power.mean(others) if others else power).numpy()
+        found = (power.mean(others) if others else power).cpu().numpy()
         layer.input_power = found if layer.input_power is None else np.maximum(found, layer.input_power)
 
     def made(self, output: Tensor, layer: Layer, axis: int) -> None:
@@ -203,7 +203,7 @@ class Watch:
         self.channels.label_axis(output, axis, layer.rows)
         self._makers[output] = (layer, axis % output.dim() - output.dim())
         layer.output_power = max(layer.output_power, float(output.detach().double().square().mean()))
-        _note_heights(layer, output.detach().double().movedim(axis, 0).flatten(1).numpy())
+        _note_heights(layer, output.detach().double().movedim(axis, 0).flatten(1).cpu().numpy())
 
     def normalize(self, x: Tensor, feeder: Layer | None, norm: Norm, output: Tensor, axis: int) -> None:
         """Note a batch norm: rows are its γ and β, columns its statistics.

@@ -69,7 +69,7 @@ def _multiply(tensor: Tensor, factor: Tensor) -> None:
 
 
 def _put_norm(state: Mapping[str, Tensor], norm: Norm, rows: Tensor, columns: Tensor) -> None:
-    var = state[norm.var].double()
+    var = state[norm.var].double().cpu()
     correction = torch.sqrt((columns.square() * var + norm.eps) / (columns.square() * (var + norm.eps)))
     _multiply(state[norm.weight], rows * correction)
     if norm.bias is not None:
@@ -78,28 +78,34 @@ def _put_norm(state: Mapping[str, Tensor], norm: Norm, rows: Tensor, columns: Te
     _multiply(state[norm.var], columns.square())
 
 
-def magnitudes(layer: Layer, state: Mapping[str, Tensor]) -> tuple[Array, int]:
-    """The largest magnitude of what multiplies each input channel for each output channel, and the taps of each.
+def magnitudes(layer: Layer, state: Mapping[str, Tensor]) -> tuple[Array, Array]:
+    """The largest magnitude, and the sum of squares, of what multiplies each input channel for each output channel.
 
     [outputs, inputs/groups], a batch norm that reads the product included; a batch norm alone is [channels, 1].
     """
     if layer.norm is not None:
-        return _gain(layer.norm, state)[:, None], 1
+        gain = _gain(layer.norm, state)[:, None]
+        return gain, np.square(gain)
     assert layer.weight is not None
-    weight = state[layer.weight].detach().double()
-    taps = weight[0, 0].numel()
-    found = weight.abs().reshape(*weight.shape[:2], -1).amax(2)
-    if layer.form.is_transposed:
-        parts = found.reshape(layer.form.groups, -1, found.shape[1])
-        found = parts.transpose(1, 2).reshape(-1, parts.shape[1])
-    result: Array = found.numpy()
+    weight = state[layer.weight].detach().double().cpu()
+    taps = weight.abs().reshape(*weight.shape[:2], -1)
+    largest, energy = (_outputs_first(part, layer.form).numpy() for part in (taps.amax(2), taps.square().sum(2)))
     reader = layer.reader
     if reader is not None and reader.norm is not None:
-        result = result * _gain(reader.norm, state)[:, None]
-    return result, taps
+        gain = _gain(reader.norm, state)[:, None]
+        largest, energy = largest * gain, energy * np.square(gain)
+    return largest, energy
+
+
+def _outputs_first(matrix: Tensor, form: Form) -> Tensor:
+    """[outputs, inputs/groups], also of a transposed convolution."""
+    if not form.is_transposed:
+        return matrix
+    parts = matrix.reshape(form.groups, -1, matrix.shape[1])
+    return parts.transpose(1, 2).reshape(-1, parts.shape[1])
 
 
 def _gain(norm: Norm, state: Mapping[str, Tensor]) -> Array:
-    gamma, var = state[norm.weight].detach().double(), state[norm.var].double()
+    gamma, var = state[norm.weight].detach().double().cpu(), state[norm.var].double().cpu()
     found: Array = (gamma.abs() * torch.rsqrt(var + norm.eps)).numpy()
     return found
