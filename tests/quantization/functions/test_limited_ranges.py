@@ -171,6 +171,36 @@ def test_copies_on_shards_of_the_data_join_their_uses() -> None:
     assert first.before.used_interval("o") == (-9.0, 8.0)
 
 
+# curves that end
+@pytest.mark.parametrize(("curve", "last"), [(torch.sigmoid, (0, 127)), (torch.tanh, (-128, 127))])
+def test_a_curve_ends_where_its_last_integer_is_reached(curve: Act, last: tuple[int, int]) -> None:
+    x = torch.linspace(-64, 64, 129).reshape(1, 1, 1, -1) / 64  # sixteen times: up to ±16 in steps of 1/4
+    model = linger.init(Limited(curve)).eval()
+    model.after = nn.Identity()
+    with linger.calibration():
+        model(x)
+    low, high = model.before.used_interval("o")
+    assert -8.0 < low < -2.0
+    assert 2.0 < high < 8.0
+    integers, real = model(x).integers()[0, 0, 0], 16 * x[0, 0, 0]
+    assert set(integers[real <= low].tolist()) == {last[0]}
+    assert set(integers[real >= high].tolist()) == {last[1]}
+    wide = linger.init(Limited(lambda y: curve(y) + y)).eval()  # the sum needs everything
+    with linger.calibration():
+        wide(x)
+    assert model.before.scale_o > wide.before.scale_o
+    exact = curve(real)
+    # off by half a step of 1/128, the curve's own 1.4e-3 and half a step of 1/16 of the input at a slope of at most 1;
+    # the last integer stands for all beyond, which is a step at most
+    assert float((model(x).dequantize().detach()[0, 0, 0] - exact).abs().max()) <= 1 / 128 + 1.4e-3 + 1 / 32
+
+
+def test_training_keeps_the_range_before_a_curve() -> None:
+    model = linger.init(Limited(torch.sigmoid)).train()
+    model(data())
+    assert range_of(model.before) == -LOWEST
+
+
 # somebody needs the rest
 class Twice(Limited):
     """A second use of the tensor before the activation."""

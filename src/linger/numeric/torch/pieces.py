@@ -43,6 +43,14 @@ def _table(pieces: Pieces, scale_o: float, bits: int, device: torch.device) -> T
         return (result / scale_o).to(device)
 
 
+@cache
+def flat_ends(pieces: Pieces, scale_o: float, bits: int) -> tuple[float, float]:
+    """The numbers beyond which a curve returns the same integer for ever, found among all of its inputs."""
+    values = _table(pieces, scale_o, bits, torch.device("cpu"))
+    first, last = (torch.nonzero(values != values[end]) for end in (0, -1))
+    return (int(first[0]) - 1 - _REACH) / _Q11, (int(last[-1]) + 1 - _REACH) / _Q11
+
+
 def evaluate_long_pieces(x: Tensor, pieces: LongPieces, scale_x: Scale, scale_o: Scale, bits: int) -> Tensor:
     """The result of blocks.long_piecewise_linear and requantize for real values x at scale_x, divided by scale_o."""
     # the carrier of 32 bits has too many numbers for a table; and one for a scale on a device could not be found again

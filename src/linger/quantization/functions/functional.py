@@ -15,11 +15,14 @@ from torch.compiler import is_exporting
 
 from linger.dialect import Interval, Op, find_op
 from linger.numeric.fixed import limits, round_half_up, scale_for
+from linger.numeric.tables import Pieces
 from linger.numeric.torch.kernel import integer_type
+from linger.numeric.torch.pieces import flat_ends
 from linger.numeric.torch.quantize import fake_quantize
 from linger.numeric.torch.scale import Scale, largest_of, limit_of, may_saturate
 from linger.ops.fast.twin import ExactTwin, RealTwin, functional_twin
 from linger.quantization.core.compute import Operand, Real, compute, simulate
+from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.qtensor import Origin, QTensor, to_carrier
 from linger.quantization.core.runtime import OpCall, Runtime
 from linger.quantization.core.statistics import EVERYTHING, QuantizedBase
@@ -83,7 +86,7 @@ def run_functional(
     settled: dict[str, Any] = {"layer": layer, "is_in_place": is_in_place, "parameter": parameter}
     settled["real"] = real if runtime.is_real else None
     watched = [(o, o.origins) for o in operands if o.origins]
-    if not watched or not (op.picks or op.used_rule):
+    if not watched or not (op.picks or op.used_rule or _has_flat_ends(op)):
         return _run(op, operands, settings, runtime, **settled)
     passed = _used_origins(op, operands, settings)
     for operand, _ in watched:
@@ -100,12 +103,20 @@ def run_functional(
 def _used_origins(op: Op, operands: Sequence[QTensor], settings: Mapping[str, Any]) -> tuple[Origin, ...]:
     """The origins of a result that picks its operands' numbers; the operands of any other op are used here."""
     ends = [tuple(torch.stack(torch.aminmax(o.content.detach())).tolist()) for o in operands if o.is_constant]
-    low, high = EVERYTHING if op.used_rule is None else op.used_rule(settings, cast("list[Interval]", ends))
+    if _has_flat_ends(op):
+        low, high = flat_ends(op.pieces, cast(float, op.output_scale), _default_bits(op))
+    else:
+        low, high = EVERYTHING if op.used_rule is None else op.used_rule(settings, cast("list[Interval]", ends))
     if op.picks and not settings.get("value"):  # a border of another number than zero must fit, too
         return tuple(origin.limited(low, high) for o in operands for origin in o.origins)
     for operand in operands:
         operand.use(*(EVERYTHING if op.picks else (low, high)))
     return ()
+
+
+def _has_flat_ends(op: Op) -> bool:
+    """Whether the result of a curve does not change beyond two ends. Its gradient is not zero there, so training uses all."""
+    return op.output_scale is not None and isinstance(op.pieces, Pieces) and CALIBRATION.get() is not None
 
 
 def _run(
