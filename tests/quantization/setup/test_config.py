@@ -63,6 +63,7 @@ def tuned(float_net: nn.Module, data: tuple[Tensor, Tensor]) -> nn.Module:
     net = linger.init(net, target="arcs", switches=linger.Switches(sigmoid=False), parameter_bits=8).eval()
     with linger.calibration():
         net(*data)
+    linger.choose_ranges(net, weights="mse", outputs="percentile:99")
     ranges = ranges_of(net)
     for key in ("head.w", "lstm.hw", "conv.o"):
         ranges[key].choose(ranges[key].scale * 2)

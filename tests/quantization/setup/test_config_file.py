@@ -35,11 +35,17 @@ EVERYTHING = Config(
     parts={"attention": Widths(8, 4, 16)},
     layers={
         "a.conv": LayerConfig(
-            "Conv2dInt", (8, 3, 3, 3), Widths(8, 16, 32), True, Limits(8.0, None, 0.1), {"o": 2.0**-3}
+            "Conv2dInt",
+            (8, 3, 3, 3),
+            Widths(8, 16, 32),
+            True,
+            Limits(8.0, None, 0.1),
+            {"o": 2.0**-3},
+            {"o": "percentile:99.9"},
         ),
         "": LayerConfig(adopts_input=True),
     },
-    functions={"a.iqadd_0": FunctionConfig({"o": 32.0}, {"o": 16}, subtracts_max=True)},
+    functions={"a.iqadd_0": FunctionConfig({"o": 32.0}, {"o": "mse"}, {"o": 16}, subtracts_max=True)},
 )
 
 

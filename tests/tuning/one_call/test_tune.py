@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.quantization.core.calibrate import is_calibrating
+from linger.quantization.core.observation import is_calibrating
 from linger.tuning.measure import OutputError, error_db
 from linger.tuning.one_call import plan
 from linger.tuning.one_call import tune as front

@@ -145,6 +145,9 @@ def apply_ranges(ranges: Mapping[str, Range], changes: Mapping[str, tuple[Choice
     for key, (choice, largest) in changes.items():
         found = ranges[key]
         layer, name = found.layer, found.name
+        layer.method_of.pop(name, None)
+        if choice.written != MAX:
+            layer.method_of[name] = choice.written
         if found.kind is Kind.WEIGHT:
             layer.choose_range(name, None if choice.written == MAX else as_float32(largest) or ZEROS)
             continue

@@ -83,6 +83,7 @@ class Range:
         """
         if not is_power_of_two(scale):
             raise UsageError(f"{self.key}: the scale {scale!r} is no power of two.")
+        self.layer.method_of.pop(self.name, None)
         largest = limits(self.bits)[1] / scale
         if self.kind is Kind.WEIGHT:
             self.layer.choose_range(self.name, largest)

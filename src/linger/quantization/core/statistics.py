@@ -142,6 +142,7 @@ class QuantizedBase(nn.Module):
         self.bits_of: dict[str, int] = {}  # the width that each range was last used for
         self._bounds: dict[str, Scale] = {}  # and the finest scale that the device's format allowed then
         self._uses: dict[str, RangeUse] = {}
+        self.method_of: dict[str, str] = {}  # the method that found each range, where it was not the largest magnitude
         self.histograms: dict[str, Histogram] = {}  # of the ranges that were calibrated; no part of a checkpoint
         with torch.inference_mode(mode=False):  # a layer made in an inference pass can be trained later
             for name in names:

@@ -53,7 +53,7 @@ def config_of(model: nn.Module) -> Config:
     assert runtime.products is not None  # init made it
     modules = dict(model.named_modules())
     whole, alone = _float_parts(modules, runtime.products)
-    ranges = list(ranges_of(model, with_adopted=True).values())
+    ranges = list(ranges_of(model).values())
     functions = {path: m for path, m in modules.items() if isinstance(m, FunctionalLayer)}
     return Config(
         complete=True,
@@ -136,7 +136,8 @@ def _layer_config(layer: QuantLayer | QuantRecurrent, ranges: list[Range]) -> La
         relu_ahead=layer.is_ahead_of_relu,
         limits=layer.limited_to,
         scales=_scales(layer, ranges),
-        adopts_input=layer.input_range == "adopted",
+        methods=dict(layer.method_of),
+        adopts_input=layer.input_range in ("adopted", "stale"),
     )
 
 
@@ -145,6 +146,7 @@ def _function_config(layer: FunctionalLayer, ranges: list[Range]) -> FunctionCon
     chosen = () if layer.out_bits is None else ("o",)
     return FunctionConfig(
         scales=_scales(layer, ranges),
+        methods=dict(layer.method_of),
         bits={name: bits for name, bits in widths.items() if bits != _WIDTHS[0] or name in chosen},
         subtracts_max=layer.subtracts_max,
     )

@@ -14,7 +14,7 @@ from linger.constraint.marks import QUANTIZATION, QuantChoice, Types
 from linger.constraint.normalize import NORMALIZED
 from linger.constraint.tracing import fuse, replace_everywhere
 from linger.errors import UsageError
-from linger.quantization.core.ranges import device_of, ranges_of
+from linger.quantization.core.ranges import Kind, device_of, ranges_of
 from linger.quantization.core.supported import supported_types
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
@@ -23,6 +23,9 @@ from linger.quantization.setup.config import width_of
 from linger.quantization.setup.config_file import Config, FunctionConfig, LayerConfig, joined, read_config, unknown
 from linger.quantization.setup.config_fit import misfits
 from linger.quantization.setup.marking import types_by_name
+
+_UNTIL_THE_NEXT_PASS = 1.0
+"""The scale of an input that has that of the layer before, until a pass has shown it."""
 
 
 def prepared(model: nn.Module, path: str | Path) -> Config:
@@ -98,17 +101,20 @@ def finish(model: nn.Module, config: Config) -> None:
 
 
 def _choose_scales(model: nn.Module, config: Config) -> None:
-    scales = {path: entry.scales for path, entry in config.layers.items()}
-    scales |= {_child(name): function.scales for name, function in config.functions.items()}
+    entries: dict[str, LayerConfig | FunctionConfig] = dict(config.layers)
+    entries |= {_child(name): function for name, function in config.functions.items()}
     for one in ranges_of(model, with_adopted=True).values():
-        chosen = scales.get(one.key.rpartition(".")[0], {})
-        if one.name in chosen:
-            one.choose(chosen[one.name])
+        entry = entries.get(one.key.rpartition(".")[0])
+        if one.layer.input_range == "stale" and one.kind is Kind.INPUT:
+            one.choose(_UNTIL_THE_NEXT_PASS)
+        elif entry is not None and one.name in entry.scales:
+            one.choose(entry.scales[one.name])
+            one.layer.method_of |= {name: method for name, method in entry.methods.items() if name == one.name}
 
 
 def _finish_layer(layer: QuantLayer | QuantRecurrent, entry: LayerConfig) -> None:
     layer.widths, layer.limited_to, layer.is_ahead_of_relu = entry.bits, entry.limits, entry.relu_ahead
-    layer.input_range = "adopted" if entry.adopts_input else "own" if "x" in entry.scales else ""
+    layer.input_range = "stale" if entry.adopts_input else "own" if "x" in entry.scales else ""
     layer.bits_of |= {name: width_of(name, entry.bits) for name in entry.scales}
 
 

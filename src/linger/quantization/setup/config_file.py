@@ -76,6 +76,7 @@ class LayerConfig:
         relu_ahead: Whether only ReLU reads its output.
         limits: Largest magnitudes, as `normalize_layers` sets them.
         scales: Scale of each range; weights only where it was chosen.
+        methods: The method of calibration that found a range, where it is not the largest magnitude.
         adopts_input: Whether its input has the scale of the layer before.
     """
 
@@ -85,6 +86,7 @@ class LayerConfig:
     relu_ahead: bool = False
     limits: Limits = field(default_factory=Limits)
     scales: Mapping[str, float] = field(default_factory=dict)
+    methods: Mapping[str, str] = field(default_factory=dict)
     adopts_input: bool = False
 
 
@@ -94,11 +96,13 @@ class FunctionConfig:
 
     Attributes:
         scales: Scale of each range.
+        methods: As of a layer.
         bits: Widths of the ranges that have other than 8 bits.
         subtracts_max: Whether a softmax subtracts the largest number of each row first.
     """
 
     scales: Mapping[str, float] = field(default_factory=dict)
+    methods: Mapping[str, str] = field(default_factory=dict)
     bits: Mapping[str, int] = field(default_factory=dict)
     subtracts_max: bool = False
 
@@ -296,6 +300,7 @@ class _Reader:
             "relu_ahead": self._boolean,
             "limits": self._limits,
             "scales": self._scales,
+            "methods": lambda where, methods: self._each(where, methods, self._text),
             "adopts_input": self._boolean,
         }
         return LayerConfig(**self._fields(place, value, readers))
@@ -303,6 +308,7 @@ class _Reader:
     def _function(self, place: str, value: object) -> FunctionConfig:
         readers: dict[str, Callable[[str, Any], Any]] = {
             "scales": self._scales,
+            "methods": lambda where, methods: self._each(where, methods, self._text),
             "bits": lambda where, bits: self._each(where, bits, lambda w, b: self._one_of(w, b, (4, 8, 16, 32))),
             "subtracts_max": self._boolean,
         }

@@ -63,7 +63,7 @@ def _misfits_of_layer(path: str, layer: LayerConfig, module: nn.Module) -> Itera
     shape = tuple(weight.shape) if isinstance(weight, Tensor) else layer.shape
     if layer.shape not in ((), shape):
         yield f"{path}: its weights are {list(shape)}, and those of the file {list(layer.shape)}"
-    yield from _unknown(f"{path}.scales", layer.scales, _known_ranges(inner))
+    yield from _unknown(f"{path}.scales", (*layer.scales, *layer.methods), _known_ranges(inner))
 
 
 def _known_ranges(module: nn.Module) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ def _misfits_of_function(name: str, function: FunctionConfig, modules: dict[str,
         yield unknown("functions", parent, modules)
         return
     known = [k.removeprefix("running_") for k in FunctionalLayer(key).state_dict() if k.startswith("running_")]
-    yield from _unknown(f"functions.{name}", (*function.scales, *function.bits), known)
+    yield from _unknown(f"functions.{name}", (*function.scales, *function.methods, *function.bits), known)
 
 
 def _left_out(config: Config, model: nn.Module) -> Iterator[str]:

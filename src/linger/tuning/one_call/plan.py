@@ -17,6 +17,7 @@ EQUALISED = "equalised"
 
 _PASSES: Mapping[str, float] = {
     "fuse": 4.0,
+    "choose_ranges": 1.0,
     "equalize": 20.0,
     "correct_biases": 8.0,
     "find_bits": 60.0,
@@ -26,6 +27,15 @@ _PASSES: Mapping[str, float] = {
     "headroom": 2.0,
 }
 """What a step costs at least, in passes over the tuning data, before it was measured."""
+
+_METHODS: tuple[Mapping[str, str], ...] = (
+    {"weights": "mse"},
+    {"outputs": "mse"},
+    {"outputs": "topk"},
+    {"outputs": "percentile:99.9"},
+    {"inputs": "mse"},
+)
+"""Methods of calibration, tried one after the other on top of what helped."""
 
 _WIDE_LAYERS = 6
 """At most so many layers get 16-bit weights at first."""
@@ -51,6 +61,8 @@ def usual_plan(session: Session) -> Iterator[Step]:
     yield Step("fuse", PLAIN, PLAIN)
     yield Step("equalize", EQUALISED, PLAIN)
     for branch in list(session.branches):
+        for methods in _METHODS:
+            yield Step("choose_ranges", branch, branch, methods)
         yield Step("correct_biases", branch, branch)
     if session.wish.is_mixed:
         for branch in list(session.branches):

@@ -15,7 +15,7 @@ from linger.analysis.batches import Batch, fresh, run_batch
 from linger.constraint.limits import AHEAD_RELU
 from linger.constraint.marks import FUSED
 from linger.constraint.tracing import trace_layers
-from linger.quantization.core.calibrate import calibration
+from linger.quantization.core.calibrate import calibration, choose_ranges
 from linger.quantization.core.ranges import Kind, ranges_of
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.setup.initialize import init
@@ -78,6 +78,16 @@ def equalization(session: Session, start: Trial, settings: Settings) -> Trial:
     if not found.changes or found.after_db <= found.before_db:
         raise NothingToDoError("no factors are better than none on the data that it saw")
     return Trial(quantized(reference, session.parts.tuning, session.target), reference, found.trials)
+
+
+def methods(session: Session, start: Trial, settings: Settings) -> Trial:
+    """`linger.choose_ranges`: other methods of calibration, from what was counted."""
+    model = session.copied(start)
+    before = {key: one.save() for key, one in ranges_of(model).items()}
+    choose_ranges(model, **settings)
+    if all(one.save() == before.get(key) for key, one in ranges_of(model).items()):
+        raise NothingToDoError("every range is the same by this method")
+    return Trial(model, start.reference)
 
 
 def bias_correction(session: Session, start: Trial, settings: Settings) -> Trial:
@@ -153,6 +163,7 @@ def _done(found: Remedy, model: nn.Module, start: Trial) -> Trial:
 STEPS: Mapping[str, StepFunction] = {
     "fuse": fuse,
     "equalize": equalization,
+    "choose_ranges": methods,
     "correct_biases": bias_correction,
     "round_weights": rounding,
     "choose_exponents": exponents,
