@@ -17,10 +17,13 @@ _BLOCK = 64
 _SWEEPS = 10
 """Rounds of single steps; each one can only improve the sum of squares."""
 
-_DAMPINGS = (0.001, 0.01, 0.1, 1.0)
-"""How much weights may be held back towards what they were; the held-out data choose."""
+_DAMPINGS = (1.0, 0.1, 0.01, 0.001)
+"""How much weights are held back towards what they were, the strongest first; the held-out data choose."""
 
-_ROUNDING_DAMPING = 0.01
+_SHARE = 0.8
+"""The strongest that has this share of the best one's gain is taken: other data differ more than held-out ones do."""
+
+_ROUNDING_DAMPING = 0.1
 """Part of the inputs' mean power that is added to each input's, so that few data do not decide alone."""
 
 
@@ -181,8 +184,10 @@ def fit_integers(grid: Grid, learned: Moments, held: Moments) -> Fit:
         return held.error(weight * grid.step, bias_for(weight))
 
     start = grid.start / grid.step
-    refits = [refit(xx, yx, start, damping) for damping in _DAMPINGS]
-    wanted = min((start, *refits), key=lambda weight: float(error(weight).sum()))
+    refits = [start, *(refit(xx, yx, start, damping) for damping in _DAMPINGS)]
+    totals = [float(error(weight).sum()) for weight in refits]
+    enough = totals[0] - _SHARE * (totals[0] - min(totals))
+    wanted = next(weight for weight, total in zip(refits, totals, strict=True) if total <= enough)
     rounded = nearest_integers(xx, wanted, grid.bound)
     candidates = [(grid.integers, grid.bias), *((q, bias_for(q)) for q in (grid.integers, rounded))]
     errors = torch.stack([held.error(q * grid.step, b) for q, b in candidates])
