@@ -33,6 +33,10 @@ _LOOKS = 20
 _PATIENCE = 12
 """Looks without a new best after which it ends."""
 
+_PULL = 1.0
+"""Part of its way, in units of the learning rate, that a parameter is taken back before each step: directions in which the
+data say little would drift otherwise, and other data would find them changed."""
+
 _MEAN, _SQUARE = 0.9, 0.99
 """How much of the running mean of a gradient, and of its square, is kept at each step."""
 
@@ -159,6 +163,7 @@ class _Training:
         self._steps = [*(step for _, step in parameters.values()), torch.ones(())]  # exponents count in powers of two
         self._means = [torch.zeros_like(p) for p in self._parameters]
         self._squares = [torch.zeros_like(p) for p in self._parameters]
+        self._starts = [p.detach().clone() for p in self._parameters]
         self._powers = [_mean_power(tensors) for tensors in zip(*lesson.expected, strict=True)]
         self.looks, self._since_best = 0, 0
         self._first = self._best = held_error(model)
@@ -240,7 +245,8 @@ class _Training:
         square.lerp_(gradient.square(), 1 - _SQUARE)
         size = (square / (1 - _SQUARE**number)).sqrt_().clamp_(min=_NO_GRADIENT)
         direction = mean / (1 - _MEAN**number) / size
-        self._parameters[i].sub_(direction * (rate * self._steps[i]))
+        back = min(1.0, _PULL * rate)
+        self._parameters[i].lerp_(self._starts[i], back).sub_(direction * (rate * self._steps[i]))
 
     def _loss(self, batch: Batch, expected: Sequence[Tensor]) -> Tensor:
         """The mean over the outputs of the squared error, in units of the output's power in the float model."""
