@@ -28,15 +28,18 @@ _DEVIATIONS = 3.0
 def find_offsets(layers: Sequence[Layer], channels: Channels) -> dict[int, float]:
     """What each channel can give away: nothing where other functions than ReLU, pools and moves lie between."""
     shared = _shared_state(layers)
-    barred = _barred(layers, channels, shared)
     by_root: dict[int, float] = {}
     for layer in layers:
         if layer.lowest is not None and _can_give(layer, shared):
             by_root |= dict(zip(channels.roots(layer.rows).tolist(), _heights(layer).tolist(), strict=True))
-    by_root = {root: height for root, height in by_root.items() if root not in barred and height > 0}
-    numbers = np.concatenate([part for layer in layers for part in (layer.rows, layer.columns)] or [np.array([], int)])
-    found = zip(numbers.tolist(), channels.roots(numbers).tolist(), strict=True)
-    return {number: by_root[root] for number, root in found if root in by_root}
+    barred = _barred(layers, channels, shared)
+    given = {root: height for root, height in by_root.items() if root not in barred and height > 0}
+    return _by_number(layers, channels, given)
+
+
+def _by_number(layers: Sequence[Layer], channels: Channels, by_root: Mapping[int, float]) -> dict[int, float]:
+    numbers = {int(n) for layer in layers for n in (*layer.rows, *layer.columns)}
+    return {n: by_root[root] for n in numbers if (root := channels.find(n)) in by_root}
 
 
 def _barred(layers: Sequence[Layer], channels: Channels, shared: set[str]) -> set[int]:
