@@ -53,7 +53,7 @@ def config_of(model: nn.Module) -> Config:
     assert runtime.products is not None  # init made it
     modules = dict(model.named_modules())
     whole, alone = _float_parts(modules, runtime.products)
-    ranges = list(ranges_of(model).values())
+    ranges = _own_ranges(model)
     functions = {path: m for path, m in modules.items() if isinstance(m, FunctionalLayer)}
     return Config(
         complete=True,
@@ -175,6 +175,16 @@ def _used_bits(one: Range) -> int:
 def _function_name(path: str) -> str:
     parent, _, name = path.rpartition(".")
     return f"{parent}.{name.removeprefix(KEY_PREFIX)}".lstrip(".")
+
+
+def _own_ranges(model: nn.Module) -> list[Range]:
+    return [one for one in ranges_of(model, with_adopted=True).values() if not follows(one)]
+
+
+def follows(one: Range) -> bool:
+    """Whether a range is that of the layer before; a recurrent layer keeps its own, as it may need fewer bits."""
+    is_adopted = one.layer.input_range in ("adopted", "stale")
+    return is_adopted and one.kind is Kind.INPUT and not isinstance(one.layer, QuantRecurrent)
 
 
 def width_of(name: str, widths: Widths) -> int:

@@ -14,12 +14,12 @@ from linger.constraint.marks import QUANTIZATION, QuantChoice, Types
 from linger.constraint.normalize import NORMALIZED
 from linger.constraint.tracing import fuse, replace_everywhere
 from linger.errors import UsageError
-from linger.quantization.core.ranges import Kind, device_of, ranges_of
+from linger.quantization.core.ranges import device_of, ranges_of
 from linger.quantization.core.supported import supported_types
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
-from linger.quantization.setup.config import width_of
+from linger.quantization.setup.config import follows, width_of
 from linger.quantization.setup.config_file import Config, FunctionConfig, LayerConfig, joined, read_config, unknown
 from linger.quantization.setup.config_fit import misfits
 from linger.quantization.setup.marking import types_by_name
@@ -105,7 +105,7 @@ def _choose_scales(model: nn.Module, config: Config) -> None:
     entries |= {_child(name): function for name, function in config.functions.items()}
     for one in ranges_of(model, with_adopted=True).values():
         entry = entries.get(one.key.rpartition(".")[0])
-        if one.layer.input_range == "stale" and one.kind is Kind.INPUT:
+        if follows(one):
             one.choose(_UNTIL_THE_NEXT_PASS)
         elif entry is not None and one.name in entry.scales:
             one.choose(entry.scales[one.name])
