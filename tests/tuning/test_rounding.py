@@ -100,7 +100,7 @@ def test_integers_are_as_good_as_all_neighbours() -> None:
 
 
 class Net(nn.Module):
-    """A batch norm, a depthwise and a transposed convolution, and a layer that is called twice."""
+    """A batch norm, a depthwise and a transposed convolution, a layer that is called twice, and a pool, which has no weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,6 +108,7 @@ class Net(nn.Module):
         self.depthwise = nn.Conv2d(8, 8, 3, stride=2, groups=8)
         self.twice = nn.Conv2d(8, 8, 1)
         self.up = nn.ConvTranspose2d(8, 4, 2, stride=2, groups=2)
+        self.pool = nn.AvgPool2d(2)
         self.bn.weight.data = torch.linspace(-2.0, 2.0, 8)
         self.bn.weight.data[3] = 0.0
         self.bn.running_mean = torch.linspace(-1.0, 1.0, 8)
@@ -116,7 +117,7 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.bn(self.conv(x)))
         x = torch.relu(self.depthwise(x))
-        return self.up(torch.relu(self.twice(torch.relu(self.twice(x)))))
+        return self.pool(self.up(torch.relu(self.twice(torch.relu(self.twice(x))))))
 
 
 @pytest.fixture

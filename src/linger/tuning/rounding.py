@@ -79,7 +79,7 @@ def round_weights(
 def _layers(pair: Pair) -> dict[QuantizedBase, int]:
     """The layers that can be rounded, in the order of execution, and how often each is called in a pass."""
     calls: Counter[str] = Counter()
-    layers = {m.path: m for m in pair.model.modules() if isinstance(m, (QuantLayer, QuantRecurrent))}
+    layers = {m.path: m for m in pair.model.modules() if isinstance(m, (QuantLayer, QuantRecurrent)) and _has_weight(m)}
 
     def note(name: str, op: Op, *_: object) -> None:
         path = name.rpartition(".")[0]
@@ -91,6 +91,11 @@ def _layers(pair: Pair) -> dict[QuantizedBase, int]:
     tensors = (p for m in pair.model.modules() for p in m._parameters.values() if p is not None)  # noqa: SLF001 - parameters() names each once
     uses = Counter(map(id, tensors))
     return {layers[path]: count for path, count in calls.items() if _is_free(layers[path], uses)}
+
+
+def _has_weight(layer: QuantizedBase) -> bool:
+    """Whether a layer multiplies by weights of its own; a pool does not."""
+    return any(name.startswith("weight") for name, _ in layer.named_parameters(recurse=False))
 
 
 def _is_free(layer: QuantizedBase, uses: Mapping[int, int]) -> bool:
