@@ -126,3 +126,47 @@ def test_error_across_leaky_relu_falls() -> None:
     with torch.no_grad():
         noise = [float((m(x).dequantize() - exact).square().mean()) for m in (before, model)]
     assert noise[1] < noise[0] / 3  # a range of 4.6 becomes one of 1.5: a step of 1/4; noise falls to 1/16 at best
+
+
+class Shared(nn.Module):
+    """One activation behind two layers, of which the second returns a hundred times more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.small, self.large, self.act = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False), nn.LeakyReLU(0.1)
+        nn.init.constant_(self.small.weight, 1.0)
+        nn.init.constant_(self.large.weight, 100.0)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.act(self.small(x)), self.act(self.large(x))
+
+
+class Caller(nn.Module):
+    """Two modules that call one activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        act = nn.LeakyReLU(0.1)
+        self.first, self.second = Net(act), Net(act)
+        nn.init.constant_(self.second.fc.weight, 100.0)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.first(x), self.second(x)
+
+
+@pytest.mark.parametrize("mode", ["calibrated", "trained"])
+@pytest.mark.parametrize(("make", "scales"), [(Shared, (32.0, 0.25)), (Caller, (8.0, 0.125))])
+def test_calls_of_one_activation_do_not_share_a_range(make: Any, scales: tuple[float, float], mode: str) -> None:
+    model = linger.init(make())
+    if mode == "calibrated":
+        with linger.calibration():
+            model(X)
+    else:
+        for _ in range(3):
+            model.train()(X)
+    results = model.eval()(X)
+    # −10 … 3 and −1000 … 300; called from one module each call has a range of its own, else that of its input
+    assert tuple(result.scale for result in results) == scales
+    exact = [F.leaky_relu(factor * X, 0.1) for factor in (1.0, 100.0)]
+    for result, wanted, scale in zip(results, exact, scales, strict=True):
+        assert (result.dequantize() - wanted).abs().max() <= 1.0 / scale  # rounded twice, and nothing saturates

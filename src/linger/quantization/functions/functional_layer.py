@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -71,6 +71,10 @@ class FunctionalLayer(QuantizedBase):
     a product has those of a layer; the quantiser of an input has that input's alone.
     """
 
+    is_shared = False
+    """Whether several calls of one pass had this range, so that it is not used (`is_unseen`)."""
+    observed_in: object = None
+    """The records of the pass that used it last."""
     out_bits: int | None = None
     """The width of the output; None: that of the widest operand, unless `quant_function` says otherwise."""
 
@@ -145,10 +149,13 @@ def begin_function(
     """Number and name an op of the module at work, and find the layer that holds its ranges, unless one is given."""
     frame = runtime.frame
     assert frame is not None  # outside a model nothing is quantised
-    index = frame.next_index(op.name if op.has_own_counter else "")
+    holder, counter = _numbering(op, runtime)
+    index = holder.next_index(counter)
     call = runtime.begin(op, frame.path)
     if layer is None:
         layer = functional_layer(frame, f"{op.state_name}_{index}", call.name, device, is_real=runtime.is_real)
+        if op.keeps_scale_unseen:
+            layer.observed_in = runtime.current.records
     call.is_learning = layer.is_observing and not call.is_written
     return call, layer
 
@@ -166,18 +173,35 @@ def output_bits(op: Op, layer: QuantizedBase, runtime: Runtime, usual: int) -> i
 def is_unseen(op: Op, runtime: Runtime) -> bool:
     """Whether the next call of an op has no range, nor gets one in this pass; such a call is counted here.
 
-    So it is with checkpoints of a time when the op had none.
+    So it is with checkpoints of a time when the op had none, and where two calls of one pass would share a range: one of
+    them may be far larger than the other, and each has the scale of its input.
     """
     frame = runtime.frame
     assert frame is not None  # as above
-    if frame.module.training or runtime.is_real or CALIBRATION.get() is not None:
+    holder, counter = _numbering(op, runtime)
+    found = frame.module._modules.get(f"{KEY_PREFIX}{op.state_name}_{holder.indices[counter]}")  # noqa: SLF001 - as below
+    is_observing = frame.module.training or CALIBRATION.get() is not None
+    if isinstance(found, FunctionalLayer) and is_observing and found.observed_in is runtime.current.records:
+        found.is_shared = True
+        found.write("running_o", 0.0)
+    is_known = isinstance(found, FunctionalLayer) and not found.is_shared
+    if runtime.is_real and not is_observing:
         return False
-    counter = op.name if op.has_own_counter else ""
-    found = frame.module._modules.get(f"{KEY_PREFIX}{op.state_name}_{frame.indices[counter]}")  # noqa: SLF001 - as below
-    if isinstance(found, FunctionalLayer) and found.read("running_o") != 0.0:
+    if is_known and (is_observing or cast(FunctionalLayer, found).read("running_o") != 0.0):
         return False
-    frame.next_index(counter)
+    if found is None and is_observing:
+        return False
+    holder.next_index(counter)
     return True
+
+
+def _numbering(op: Op, runtime: Runtime) -> tuple[Frame, str]:
+    """Where the calls of an op are counted: those of a module that is called several times, in the module that calls it."""
+    frame = runtime.frame
+    assert frame is not None  # as above
+    if op.keeps_scale_unseen and len(runtime.frames) > 1:
+        return runtime.frames[-2], f"{frame.path} {op.name}"
+    return frame, op.name if op.has_own_counter else ""
 
 
 def functional_layer(
