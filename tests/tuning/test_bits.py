@@ -89,8 +89,11 @@ class Residual(nn.Module):
         return x
 
 
-def test_the_noise_of_all_tensors_together_is_that_of_the_model() -> None:
+@pytest.mark.parametrize("is_corrected", [False, True], ids=["calibrated", "corrected"])
+def test_the_noise_of_all_tensors_together_is_that_of_the_model(is_corrected: bool) -> None:
     model, reference = pair(Residual(), X)
+    if is_corrected:
+        linger.correct_biases(model, reference, X)
     flow = watch_flow(model, (X,))
     units = units_of(model, flow)
     error = OutputError(reference, [(X,)])
