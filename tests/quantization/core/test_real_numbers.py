@@ -157,6 +157,20 @@ def test_function_in_place_writes_into_the_views_and_not_into_the_input():
     assert torch.equal(x, kept)
 
 
+@pytest.mark.parametrize("function", [F.gelu, F.silu])
+def test_range_of_a_function_ends_with_the_devices_format(function):
+    class Net(nn.Module):
+        def forward(self, x):
+            return function(linger.quant_tensor(self, x))
+
+    x = torch.linspace(-30.0, 30.0, 61)
+    model, reference = linger.init(Net()), function(x)
+    with pytest.warns(UserWarning, match="the device's format ends at ±16"), linger.calibration():
+        assert torch.equal(model(x).dequantize(), reference)
+    (key,) = [key for key in model.state_dict() if key.endswith("running_o")]
+    assert model.state_dict()[key].item() == 16.0
+
+
 def test_float_model_is_refused():
     with pytest.raises(UsageError, match="Linear is not quantised"):
         real_copy(nn.Linear(2, 2))

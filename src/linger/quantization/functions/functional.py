@@ -202,7 +202,7 @@ def _observe_output(
     if call.is_learning:
         # without a twin the op only moves its operands: the result's range is the widest of theirs
         real = _real_result(fast, operands, settings) if real is None and fast is not None else real
-        seen = layer.observe("o", _all_values(operands) if real is None else real, call.name)
+        seen = layer.observe("o", _all_values(operands) if real is None else _reached(op, real), call.name)
     return _Output(_output_scale(call, operands, layer, bits), bits, real, seen, is_real)
 
 
@@ -221,6 +221,11 @@ def _output_scale(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBas
         scale = largest_of([scale, *scales])
         layer.write("scale_o", scale)
     return scale
+
+
+def _reached(op: Op, real: Tensor) -> Tensor:
+    """A result as far as the device's can reach: that of GELU and SiLU is no larger than their input, which has an end."""
+    return real if op.input_end is None or op.last_axis is not None else real.clamp(-op.input_end, op.input_end)
 
 
 def _as_wanted(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBase) -> Sequence[QTensor]:
