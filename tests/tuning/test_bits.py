@@ -91,7 +91,7 @@ class Residual(nn.Module):
 
 @pytest.mark.parametrize("is_corrected", [False, True], ids=["calibrated", "corrected"])
 def test_the_noise_of_all_tensors_together_is_that_of_the_model(is_corrected: bool) -> None:
-    model, reference = pair(Residual(), X)
+    model, reference = pair(net_with_outlier() if is_corrected else Residual(), X)
     if is_corrected:
         linger.correct_biases(model, reference, X)
     flow = watch_flow(model, (X,))
@@ -99,9 +99,9 @@ def test_the_noise_of_all_tensors_together_is_that_of_the_model(is_corrected: bo
     error = OutputError(reference, [(X,)])
     wide = WideModel(model, [(X,)], Originals(model, reference), units)
     everything = wide.error_with(units, error)
-    # all of them as narrow as they are: that is the model itself, but for biases, which a layer with 16 bits of data rounds
-    # at a finer step than 2^-12 of the output's: less than 1 % of the noise, 0.04 dB
-    assert error_db(everything) == pytest.approx(error_db(error(model)), abs=0.04)
+    # all of them as narrow as they are: that is the model itself, but for biases, which a layer that reads 16 bits rounds at
+    # a finer step: a few per cent of the noise where weights are coarse (0.2 dB is 5 %); a bias that is left uncorrected is 2 dB
+    assert error_db(everything) == pytest.approx(error_db(error(model)), abs=0.2)
     assert error_db(wide.error_with((), error)) > error_db(everything) + 30
 
 
