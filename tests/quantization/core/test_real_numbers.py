@@ -171,6 +171,27 @@ def test_range_of_a_function_ends_with_the_devices_format(function):
     assert model.state_dict()[key].item() == 16.0
 
 
+class Chosen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.other = nn.Linear(4, 4), nn.Parameter(torch.linspace(0.1, 0.7, 4))
+
+    def forward(self, x):
+        h = self.inner(x)
+        h = torch.where(h > 0.1, h, self.other)
+        return h.masked_fill(h > 0.6, 0.123) / (h - h + 3.0)
+
+
+def test_choices_and_constants_are_not_rounded():
+    torch.manual_seed(1)
+    model, x = Chosen(), torch.randn(8, 4, generator=torch.Generator().manual_seed(4))
+    expected = model(x).detach()
+    model = linger.init(model).eval()
+    with linger.calibration():
+        assert_equal_within_rounding(model(x), expected)
+    assert_equal_within_rounding(real_copy(model)(x), expected)
+
+
 def test_float_model_is_refused():
     with pytest.raises(UsageError, match="Linear is not quantised"):
         real_copy(nn.Linear(2, 2))

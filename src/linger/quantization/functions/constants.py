@@ -143,5 +143,4 @@ def quantize_parameter(value: Tensor, runtime: Runtime, name: str, *, stays_ther
     rounded, scale = round_weight(value.float(), None, choose_scale, stays_there=stays_there)
     with kept():
         runtime.last_pass[name] = (scale, rounded.detach().to(integer_type(PARAMETER_BITS)).clone())
-    content = value.float() if runtime.is_real else rounded * (1.0 / scale)
-    return QTensor(content, scale, PARAMETER_BITS, runtime)
+    return QTensor(rounded * (1.0 / scale), scale, PARAMETER_BITS, runtime)

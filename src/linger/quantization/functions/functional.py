@@ -62,8 +62,7 @@ def _constant(value: float, runtime: Runtime) -> QTensor:
     integer = min(max(round_half_up(Fraction(value) * Fraction(scale)), low), high)
     if runtime.emitter is not None:
         return QTensor(torch.tensor(integer, dtype=integer_type(_SCALAR_BITS)), scale, _SCALAR_BITS, runtime)
-    real = value if runtime.is_real else integer / scale
-    return QTensor(torch.tensor(real, dtype=torch.float32), scale, _SCALAR_BITS, runtime)
+    return QTensor(torch.tensor(integer / scale, dtype=torch.float32), scale, _SCALAR_BITS, runtime)
 
 
 def run_functional(
