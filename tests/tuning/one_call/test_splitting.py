@@ -60,6 +60,9 @@ def test_a_single_input_serves_for_both_and_it_is_said() -> None:
     parts = split(nn.Linear(2, 2), [(torch.ones(1, 2),)])
     assert parts.tuning == parts.held_out
     assert "one input" in parts.note
+    # fewer than sixteen rows: half of them judge
+    few = split(nn.Linear(2, 2), [(torch.arange(16.0).reshape(8, 2),)])
+    assert torch.equal(torch.cat([b[0] for b in few.held_out])[:, 0], torch.tensor([2.0, 6.0, 10.0, 14.0]))
     # tensors of other sizes are not one batch of rows
     assert split(Two(), [(torch.ones(4, 2), torch.ones(2))]).note
     # and two or three rows are a quarter at least

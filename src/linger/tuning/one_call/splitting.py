@@ -40,7 +40,9 @@ class Parts:
 
 
 def split(reference: nn.Module, batches: Sequence[Batch]) -> Parts:
-    """One batch in four is held out; of fewer batches, one row in four; one input that cannot be split is used for both.
+    """One batch in four is held out; of fewer batches, one row in four (in two, if there are fewer than sixteen).
+
+    One input that cannot be split is used for both.
 
     Where rows are independent, few large batches to tune on become several smaller ones, as remedies hold out a part of
     them in their turn.
@@ -51,8 +53,9 @@ def split(reference: nn.Module, batches: Sequence[Batch]) -> Parts:
     OutputError(reference, batches[:1])  # what the model refuses is named before anything else
     rows = _all_rows(reference, batches) if len(batches) < _ENOUGH else []
     if len(rows) >= _ENOUGH:
-        held_out = rows[_ENOUGH - 1 :: _ENOUGH]
-        tuning = [row for i, row in enumerate(rows) if i % _ENOUGH != _ENOUGH - 1]
+        one_in = _ENOUGH if len(rows) >= _ENOUGH**2 else 2  # fewer than four rows would be a poor judge
+        held_out = rows[one_in - 1 :: one_in]
+        tuning = [row for i, row in enumerate(rows) if i % one_in != one_in - 1]
         return Parts(tuple(_grouped(tuning)), tuple(_grouped(held_out)))
     try:
         learned, judged = split_data("tune", batches)
