@@ -80,8 +80,11 @@ def test_a_loop_that_keeps_what_hurts_is_noticed(session: Session, monkeypatch: 
 
 
 def test_a_step_that_fails_is_dropped_with_its_sentence(session: Session) -> None:
+    session.known = {**STEPS, "breaks": lambda session, start, settings: 1 / 0}  # type: ignore[dict-item]
     session.run(Step("fails", PLAIN, PLAIN))
+    session.run(Step("breaks", PLAIN, PLAIN))
     assert session.steps[0].why == "it cannot be done."
+    assert session.steps[1].why == "it failed: ZeroDivisionError: division by zero"
     assert session.best.score == session.plain
 
 

@@ -112,6 +112,7 @@ def test_it_helps_and_says_by_how_much(
         f"tune: {result.plain_db:.1f} dB by plain calibration → {result.after_db:.1f} dB; kept: fuse"
     )
     assert all(step.is_kept == (step.why == "the error falls") for step in result.steps)
+    assert not any(step.why.startswith("it failed") for step in result.steps)
     assert not model.training
 
 
@@ -346,6 +347,7 @@ def test_a_calibration_that_was_better_is_kept(net: nn.Module, images: Tensor, m
 def test_mixed_widths_and_a_goal(net: nn.Module, images: Tensor, tmp_path: Path) -> None:
     made, result = linger.tune(net, images, bits="mixed", goal="40 dB")
     assert result.after_db > 35
+    assert not any(step.why.startswith("it failed") for step in result.steps)
     assert result.wide_weights + result.wide_activations > 0
     linger.save_config(made, tmp_path / "c.yaml")
     again = linger.init(copy.deepcopy(net), config_file=tmp_path / "c.yaml").eval()

@@ -44,8 +44,13 @@ _GAIN_DB = 10.0
 """What wider tensors should gain where no goal is given."""
 
 _TRIALS_EACH = 3
-_SEARCH_SHARE = 0.3
-"""Trials of exponents for each range, and the part of the time left that they may take."""
+_SEARCH_SHARE = 0.2
+"""Trials of a search for each range, and the part of the time left that they may take."""
+
+_TRAININGS: tuple[Mapping[str, float | bool], ...] = ({}, {"learning_rate": 0.01}, {"learn_ranges": True})
+"""Ways to train, one after the other on top of what helped."""
+
+_FASTEST = 1e-4
 
 _STEP_COST = 5.0
 """A step of training costs about as much as so many forward passes of its batch."""
@@ -63,6 +68,7 @@ def usual_plan(session: Session) -> Iterator[Step]:
     for branch in list(session.branches):
         for methods in _METHODS:
             yield Step("choose_ranges", branch, branch, methods)
+        yield from _searched(session, branch)
         yield Step("correct_biases", branch, branch)
     if session.wish.is_mixed:
         for branch in list(session.branches):
@@ -70,41 +76,53 @@ def usual_plan(session: Session) -> Iterator[Step]:
             yield Step("headroom", branch, branch, {"bits": 2})
             yield Step("correct_biases", branch, branch)
     best = session.best_branch
-    yield Step("choose_exponents", best, best, exponent_settings(session))
-    for name in ("correct_biases", "round_weights", "correct_biases"):
+    for name in ("round_weights", "correct_biases"):
         yield Step(name, best, best)
-    steps = training_steps(session)
-    if steps >= _LEAST_STEPS:
-        yield Step("distill", best, best, {"steps": steps})
-        yield Step("correct_biases", best, best)
+    for settings in _TRAININGS:
+        steps = training_steps(session)
+        if steps >= _LEAST_STEPS:
+            yield Step("distill", best, best, {"steps": steps, **settings})
+    yield Step("correct_biases", best, best)
+
+
+def _searched(session: Session, branch: str) -> Iterator[Step]:
+    """Exponents by the error at the output, where the time allows a trial of every range at least."""
+    count = len(ranges_of(session.branches[branch].trial.model))
+    batches, trials = affordable(session, _TRIALS_EACH * count)
+    if trials >= count:
+        yield Step("choose_exponents", branch, branch, {"max_trials": trials, "batches": batches})
 
 
 def _widened(session: Session, branch: str) -> Iterator[Step]:
-    """16-bit weights of a few layers; where that is not enough, of any tensor."""
+    """16-bit weights of a few layers; where that is not enough, any activation, too."""
     wish, before = session.wish, session.branches[branch]
     goal = wish.goal if wish.goal is not None else round(before.score.db + _GAIN_DB, 1)
-    settings = {"goal": goal, "is_of_metric": wish.goal is not None and session.metric is not None}
-    few = {"widen": ["weights"], "max_wide_layers": _WIDE_LAYERS}
-    yield Step("find_bits", branch, branch, settings | few)
+    batches, trials = affordable(session, _TRIALS_EACH * len(ranges_of(before.trial.model)))
+    settings = {
+        "goal": goal,
+        "is_of_metric": wish.goal is not None and session.metric is not None,
+        "max_wide_layers": _WIDE_LAYERS,
+        "max_trials": trials,
+        "batches": batches,
+    }
+    yield Step("find_bits", branch, branch, settings | {"widen": ["weights"]})
     after = session.branches[branch]
     is_enough = wish.is_reached(after) if wish.is_reached is not None else after.score.db >= float(goal)
     if not is_enough:
         yield Step("find_bits", branch, branch, settings)
 
 
-def exponent_settings(session: Session) -> dict[str, int]:
-    """Two trials for each range within a part of the time that is left, on fewer batches where all take too long."""
-    wanted = _TRIALS_EACH * len(ranges_of(session.best.trial.model))
-    allowed = session.budget.seconds_left * _SEARCH_SHARE / max(session.batch_seconds, 1e-4)  # passes of one batch
-    batches = max(1, min(len(session.parts.tuning), int(allowed / wanted)))
-    fits = min(allowed / batches, session.budget.trials_left)
-    return {"max_trials": max(1, int(min(wanted, fits))), "batches": batches}
+def affordable(session: Session, wanted: int) -> tuple[int, int]:
+    """Batches and trials of a search: as many trials as wanted, on fewer batches where all of them would take too long."""
+    allowed = session.budget.seconds_left * _SEARCH_SHARE / max(session.batch_seconds, _FASTEST)  # passes of one batch
+    batches = int(max(1, min(len(session.parts.tuning), allowed / wanted)))
+    return batches, int(max(1, min(wanted, allowed / batches, session.budget.trials_left)))
 
 
 def training_steps(session: Session) -> int:
     """As many steps as fit into a part of the time that is left."""
     left = session.budget.seconds_left * _SHARE
-    return int(min(_MOST_STEPS, left / (_STEP_COST * max(session.batch_seconds, 1e-4))))
+    return int(min(_MOST_STEPS, left / (_STEP_COST * max(session.batch_seconds, _FASTEST))))
 
 
 def expected_seconds(session: Session, step: Step) -> float:

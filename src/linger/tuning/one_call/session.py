@@ -14,7 +14,7 @@ from torch import nn
 
 from linger.analysis.batches import fresh, run_batch
 from linger.errors import LingerError
-from linger.tuning.one_call.budget import Budget, OutOfBudgetError
+from linger.tuning.one_call.budget import Budget
 from linger.tuning.one_call.judging import Judge, Metric, Score, is_better
 from linger.tuning.one_call.result import Settings, Step, TuneStep
 from linger.tuning.one_call.splitting import Parts
@@ -189,8 +189,10 @@ class Session:
                 return self.known[step.name](self, start, step.settings), ""
         except NothingToDoError as error:
             return None, f"nothing to do: {error}"
-        except (OutOfBudgetError, LingerError) as error:
+        except LingerError as error:
             return None, str(error)
+        except Exception as error:  # noqa: BLE001 - a model's code may raise anything, and the other steps go on
+            return None, f"it failed: {type(error).__name__}: {error}"
 
     def skip(self, step: Step, why: str) -> None:
         """Remember a step that was not tried."""

@@ -128,11 +128,11 @@ def widening(session: Session, start: Trial, settings: Settings) -> Trial:
     goal: dict[str, Any] = {"goal": settings["goal"]}
     if session.metric is not None and settings["is_of_metric"]:
         goal = {"goal": session.metric, "at_least": settings["goal"]}
-    options = {name: value for name, value in settings.items() if name not in ("goal", "is_of_metric")}
+    own = ("goal", "is_of_metric", "batches")
+    options = {name: value for name, value in settings.items() if name not in own}
+    some = session.tuning[: settings["batches"]]
     with session.budget.watching(model):
-        found = find_bits(
-            model, start.reference, session.tuning, target=session.target, bits=(8, 16), **goal, **options
-        )
+        found = find_bits(model, start.reference, some, target=session.target, bits=(8, 16), **goal, **options)
     if not any(row.after != row.before for row in found.rows):
         raise NothingToDoError("no tensor had to be wider")
     return Trial(model, start.reference, max(1, found.trials))
