@@ -12,7 +12,6 @@ from torch import nn
 
 import linger
 
-BUDGET = "5 min"
 WIDE_GOAL = "20 dB"
 WIDE_TRIALS = 100
 Way = Callable[[Network, int], nn.Module]
@@ -70,7 +69,7 @@ def tuned(network: Network, seed: int, *, bits: str) -> nn.Module:
     model, result = linger.tune(
         copy.deepcopy(network.model),
         list(network.tuning),
-        budget=BUDGET,
+        budget=network.budget,
         bits=bits,
         target=network.target,
         seed=seed,

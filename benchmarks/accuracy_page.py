@@ -30,7 +30,7 @@ functions are explained in [tune.md](tune.md).
 
 Every column begins with the same float network and sees the tuning data only; the figures are of other data. *max* is plain
 `linger.calibration()`; the methods and remedies beside it are each used alone, on top of the plain calibration (*find_bits* with the goal of
-20 dB on the tuning data, in 100 trials at most); *tune* is `linger.tune(model, data, budget="5 min")`, 8 bits throughout, and *tune mixed* the same with `bits="mixed"`. All use
+20 dB on the tuning data, in 100 trials at most); *tune* is `linger.tune(model, data)`, 8 bits throughout, with a budget of two minutes (4½ for efficientnet-lite0 and upconv7), and *tune mixed* the same with `bits="mixed"`. All use
 power-of-two scales, one per tensor. *ONNX Runtime static* is `quantize_static` (QDQ, 8 bits) with a float scale per tensor of
 activations and per channel of weights, run with graph optimisations off: what its scales allow, on any CPU.
 

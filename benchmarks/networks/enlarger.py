@@ -59,4 +59,5 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
         ["picture"],
         [(crops(photo, 32)[0],) for photo in JUDGED_ON],
         {"picture": {0: "batch", 2: "height", 3: "width"}},
+        budget="270 s",
     )
