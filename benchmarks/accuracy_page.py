@@ -25,18 +25,23 @@ LABELLED = ("accuracy %", "accuracy lost, points", "same class %")
 EVERYWHERE = ("output SQNR dB", "CPU seconds", "16-bit tensors %", "layers with 16-bit weights")
 INTRODUCTION = """# Accuracy
 
-How far quantised networks are from their float selves, measured. Written by `benchmarks/accuracy.py` (`make accuracy`); the
-functions are explained in [tune.md](tune.md).
+How far quantised networks are from their float selves, measured by `benchmarks/accuracy.py` (`make accuracy`), which writes this
+page. The functions are explained in [tune.md](tune.md).
 
-Every column begins with the same float network and sees the tuning data only; the figures are of other data. *max* is plain
-`linger.calibration()`; the methods and remedies beside it are each used alone, on top of the plain calibration (*find_bits* with the goal of
-20 dB on the tuning data, in 100 trials at most); *tune* is `linger.tune(model, data)`, 8 bits throughout, with a budget of two minutes (4½ for efficientnet-lite0 and upconv7), and *tune mixed* the same with `bits="mixed"`. All use
-power-of-two scales, one per tensor. *ONNX Runtime static* is `quantize_static` (QDQ, 8 bits) with a float scale per tensor of
-activations and per channel of weights, run with graph optimisations off: what its scales allow, on any CPU.
+Every column begins with the same float network and sees the tuning data only; the figures are of other data.
+
+- *max* is plain calibration, `linger.calibration()`; *percentile*, *mse*, *kl* and *topk* are its other methods.
+- The remedies are each used alone, together with plain calibration. *find_bits* has the goal of 20 dB on the tuning data, in 100
+  trials at most.
+- *tune* is `linger.tune(model, data)`, 8 bits throughout, with a budget of two minutes of CPU time (four and a half for
+  efficientnet-lite0 and upconv7); *tune mixed* is the same with `bits="mixed"`.
+- *ONNX Runtime static* is its `quantize_static` (QDQ, 8 bits) with a float scale for each tensor of activations and each channel
+  of weights, where linger has one power of two for each tensor. It is run with graph optimisations off: what its scales allow,
+  on any CPU. Recurrent layers stay float there.
 
 *Output SQNR* is the signal-to-noise ratio of the network's outputs against float's; several outputs count alike. *CPU seconds*
-are of one core, for quantising and tuning without judging. A figure with ± is the mean of three seeds and half the distance
-between the largest and the smallest. *Not measured* means that nobody has run that cell.
+are of one core, for quantising and tuning without judging. A figure with ± is the mean of several seeds and half the distance
+between the largest and the smallest. *Not measured* means that this cell has not been run.
 """
 
 

@@ -132,7 +132,7 @@ ENTRIES = {
     "efficientnet": Entry(
         "efficientnet-lite0",
         "pictures",
-        "Tuned on 48 crops of three photographs (coffee, flower, rocket), judged on 520 crops of four others.",
+        "Tuned on 36 crops of three photographs (coffee, flower, rocket), judged on 520 crops of four others.",
         bars=(
             Bar("tune", "same class where float is sure %", 98),
             Bar("tune", "output SQNR dB", 9.5),

@@ -37,15 +37,15 @@ def random_crops(name: str, count: int, seed: int) -> Tensor:
 
 
 def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
-    """The network; 48 crops to tune on and 520 to judge by, 24 and 48 where it must be quick."""
+    """The network; 36 crops to tune on and 520 to judge by, 24 and 48 where it must be quick."""
     del name, cache
-    tuned, judged = (8, 12) if is_quick else (16, 130)
+    tuned, judged = (8, 12) if is_quick else (12, 130)
     tuning = torch.cat([random_crops(photo, tuned, 100 + seed) for photo in TUNED_ON])
     tuning = tuning[torch.randperm(len(tuning), generator=torch.Generator().manual_seed(seed))]
     test = torch.cat([random_crops(photo, judged, 200) for photo in JUDGED_ON])
     return Network(
         pictures.with_plain_layers(pictures.load()).eval(),
-        [(part,) for part in tuning.split(8)],
+        [(part,) for part in tuning.split(6)],
         [(part,) for part in test.split(12)],
         lambda expected, found: class_agreement(expected[0], found[0]),
         ["picture"],
