@@ -40,28 +40,27 @@ class Parts:
 
 
 def split(reference: nn.Module, batches: Sequence[Batch]) -> Parts:
-    """One batch in four is held out; of fewer batches, one row in four (in two, if there are fewer than sixteen).
+    """One batch in four is held out, of two or three the last; of a single one the last quarter of its rows.
 
-    One input that cannot be split is used for both.
-
-    Where rows are independent, few large batches to tune on become several smaller ones, as remedies hold out a part of
-    them in their turn.
+    Rows that stand beside each other may be alike, so what is held out is never taken from between them. Of fewer than
+    sixteen rows the last half is held out; one input that cannot be split is used for both. Where rows are independent, few
+    large batches to tune on become several smaller ones, as remedies hold out a part of them in their turn.
 
     Raises:
         UsageError: The model does not accept the data.
     """
     OutputError(reference, batches[:1])  # what the model refuses is named before anything else
     rows = _all_rows(reference, batches) if len(batches) < _ENOUGH else []
-    if len(rows) >= _ENOUGH:
-        one_in = _ENOUGH if len(rows) >= _ENOUGH**2 else 2  # fewer than four rows would be a poor judge
-        held_out = rows[one_in - 1 :: one_in]
-        tuning = [row for i, row in enumerate(rows) if i % one_in != one_in - 1]
-        return Parts(tuple(_grouped(tuning)), tuple(_grouped(held_out)))
+    if len(batches) == 1 and len(rows) >= _ENOUGH:
+        kept = len(rows) - len(rows) // (_ENOUGH if len(rows) >= _ENOUGH**2 else 2)
+        return Parts(tuple(_grouped(rows[:kept])), tuple(_grouped(rows[kept:])))
     try:
         learned, judged = split_data("tune", batches)
         OutputError(reference, [learned[0], judged[0]])  # rows of a single batch may not be what the model accepts
     except UsageError:
         return Parts(tuple(batches), tuple(batches), _ONE_INPUT)
+    if len(batches) > 1 and rows:
+        learned = _grouped(rows[: sum(len(batch[0]) for batch in learned)])
     return Parts(tuple(learned), tuple(judged))
 
 

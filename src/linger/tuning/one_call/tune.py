@@ -44,7 +44,7 @@ def tune(
 ) -> tuple[nn.Module, TuneResult]:
     """Quantise a model as well as a budget allows, without labels.
 
-    A part of the data is held out: one batch in four, of a single batch a quarter of its rows. Every step runs on a copy,
+    A part of the data is held out: one batch in four, of a single batch the last quarter of its rows. Every step runs on a copy,
     sees the rest of the data only, and is kept if the error at the outputs falls on the held-out part (or `metric` rises;
     where it stays equal, the error decides). So the result is never worse there than plain calibration.
 
