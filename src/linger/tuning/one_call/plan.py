@@ -122,10 +122,16 @@ def affordable(session: Session, wanted: int) -> tuple[int, int]:
 def training_steps(session: Session) -> int:
     """As many steps as fit into a part of the time that is left."""
     left = session.budget.seconds_left * _SHARE
-    return int(min(_MOST_STEPS, left / (_STEP_COST * max(session.batch_seconds, _FASTEST))))
+    before = [
+        step.seconds / step.settings["steps"] for step in session.steps if step.name == "distill" and step.seconds
+    ]
+    each = max(before, default=_STEP_COST * max(session.batch_seconds, _FASTEST))
+    return int(min(_MOST_STEPS, left / each))
 
 
 def expected_seconds(session: Session, step: Step) -> float:
     """What a step will cost: as much as before, or a number of passes."""
+    if step.name == "distill":
+        return 0.0  # its number of steps was chosen by the time, and it keeps what it has when the clock ends it
     one_pass = session.batch_seconds * len(session.parts.tuning)
     return session.costs.get(step.name, _PASSES.get(step.name, 1.0) * one_pass)

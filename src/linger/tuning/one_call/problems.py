@@ -42,6 +42,8 @@ def _problem(row: LayerRow, layer: nn.Module, items: Sequence[Item]) -> Problem 
         return None
     worst = min(own, key=lambda item: (widths[item.role], item.sqnr_8))  # of the narrowest, what loses most
     bits = widths[worst.role]
+    if bits > _USUAL_BITS:  # what the weights and the output cost at 8 bits is not the cause
+        return Problem(row.name, "layer", bits, row.born_db, "inside the layer", "Its tensors are wide already.")
     return Problem(worst.name, worst.role, bits, row.born_db, _cause(worst), worst.advice)
 
 

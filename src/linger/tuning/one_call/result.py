@@ -87,10 +87,10 @@ class Problem:
 
     Attributes:
         name: The weight, or the layer whose output it is.
-        role: `weight` or `output`.
+        role: `weight` or `output`, or `layer` where all of its tensors are wide already.
         bits: Its width.
         born_db: Signal to noise of the error that its layer makes itself.
-        cause: `outlier`, `channel spread`, `narrow width`.
+        cause: `outlier`, `channel spread`, `narrow width`, `inside the layer`.
         advice: A sentence about it.
     """
 

@@ -203,4 +203,5 @@ def change_of(name: str, grid: Grid, found: Fit, held: Moments) -> Change:
     share = float((found.integers != grid.integers).double().mean())
     what = f"{100 * share:.0f} % of its weights rounded otherwise; its error in dB"
     signal = float(held.yy.sum())
-    return Change(name, what, decibels(signal, found.before), decibels(signal, found.after))
+    before, after = max(0.0, found.before), max(0.0, found.after)  # with 16 bits the sums that they differ by cancel
+    return Change(name, what, decibels(signal, before), decibels(signal, after))
