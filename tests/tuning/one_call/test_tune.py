@@ -332,6 +332,16 @@ def test_a_model_after_init_is_its_own_reference(net: nn.Module, images: Tensor)
         linger.tune(given, images, target="arcs")
 
 
+def test_a_recurrent_model_after_init() -> None:
+    torch.manual_seed(0)
+    batches = [(x,) for x in torch.randn(4, 4, 6, 4)]
+    model = linger.init(Sequences()).eval()
+    _, result = linger.tune(model, batches)
+    assert result.after_db >= result.plain_db
+    odd = [step.why for step in result.steps if "fails" in step.why or "failed" in step.why]
+    assert not odd
+
+
 def test_a_calibration_that_was_better_is_kept(net: nn.Module, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     given = linger.init(linger.trace_layers(copy.deepcopy(net), images[:1])).eval()
     with linger.calibration():

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from linger.analysis.batches import Batch
-from linger.constraint.limits import clamp
+from linger.constraint.limits import clamp, limits_of
 from linger.dialect import Op, find_op
 from linger.numeric.fixed import BIAS_BITS, limits, scale_for
 from linger.numeric.torch.quantize import fake_quantize, max_abs
 from linger.quantization.core.frozen import integer_bound
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.layers.recurrent import QuantRecurrent
+from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
 from linger.quantization.layers.recurrent_operands import range_suffix
 from linger.tuning.remedy import Change
 from linger.tuning.weights.integer_fit import Fit, Grid, Moments, change_of, fit_integers
@@ -163,7 +163,7 @@ def _float_operands(pair: Pair, place: _Place, batch: Batch) -> list[Operands]:
     module = pair.reference.get_submodule(place.layer.path)
 
     def enter(owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        _note_arguments(args, kwargs, lambda x, states: found.append(_run_float(owner, place, x, states)))
+        _note_arguments(args, kwargs, lambda x, states: found.append(_run_float(owner, place, unwrap(x), states)))
 
     handle = module.register_forward_pre_hook(enter, with_kwargs=True)
     try:
@@ -183,12 +183,15 @@ def _note_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any], use: Calla
 
 
 def _run_float(module: nn.Module, place: _Place, x: Tensor, states: States) -> Operands:
-    """Inputs and states before each step of one layer and direction, in float."""
-    if isinstance(module, nn.RNNCellBase):
+    """Inputs and states before each step of one layer and direction, in float.
+
+    The module may also be a quantised one that computes in real numbers.
+    """
+    if isinstance(module, (nn.RNNCellBase, QuantCell)):
         steps = x.reshape(1, -1, x.shape[-1])
         like = steps.new_zeros(1, steps.shape[1], place.layer.hidden_size)
         return steps, _start(states, place, like).unsqueeze(0)
-    assert isinstance(module, nn.RNNBase)
+    assert isinstance(module, (nn.RNNBase, QuantRecurrent))
     if x.dim() < _SEQUENCE_AXES:
         x = x.unsqueeze(0 if module.batch_first else 1)
     x = _time_first(x, module.batch_first)
@@ -199,15 +202,15 @@ def _run_float(module: nn.Module, place: _Place, x: Tensor, states: States) -> O
     return x, _before_each(out, _start(states, place, out), place.back)
 
 
-def _run_direction(module: nn.RNNBase, place: _Place, x: Tensor, states: States) -> Tensor:
+def _run_direction(module: nn.RNNBase | QuantRecurrent, place: _Place, x: Tensor, states: States) -> Tensor:
     """The output sequence of one layer and direction, in the order of time."""
-    kind = nn.LSTM if isinstance(module, nn.LSTM) else nn.GRU
+    kind = nn.LSTM if place.layer.op_name.startswith("LSTM") else nn.GRU
+    kept = module.limited_to if isinstance(module, QuantRecurrent) else limits_of(module)
     single = kind(x.shape[-1], place.layer.hidden_size, bias=module.bias, device=x.device, dtype=x.dtype)
     for name, parameter in single.named_parameters():
         value = place.parameter(name.removesuffix("_l0"), module)
         assert value is not None  # both have the same
-        limit = getattr(module, "normalize_bias" if name.startswith("bias") else "normalize_weight", None)
-        parameter.copy_(clamp(value, limit))
+        parameter.copy_(clamp(value, kept.bias if name.startswith("bias") else kept.weight))
     rows = [s.reshape(-1, x.shape[1], place.layer.hidden_size)[place.row].unsqueeze(0).contiguous() for s in states]
     start: Any = None if not rows else tuple(rows) if len(rows) > 1 else rows[0]
     out: Tensor = single(x.flip(0) if place.back else x, start)[0]
