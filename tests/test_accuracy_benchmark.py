@@ -16,6 +16,7 @@ from networks.figures import EXACT_DB, class_agreement, join_outputs, label_accu
 from networks.runtime import streamed
 from torch import nn
 
+import linger
 from tests.support.real_models import require
 
 
@@ -166,7 +167,7 @@ def test_widths_count_tensors_and_layers():
     model = calibrated(small_network())
     ranges = list(accuracy.ranges_of(model).values())
     weights = next(r for r in ranges if r.kind is accuracy.Kind.WEIGHT)
-    weights.layer.bits_of[weights.name] = 16
+    linger.quant_module(weights.layer, parameter_bits=16)
     assert accuracy.widths(model) == {"16-bit tensors %": 100 / len(ranges), "layers with 16-bit weights": 1}
 
 

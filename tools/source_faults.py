@@ -99,6 +99,66 @@ FAULTS = (
     ),
     Fault("a chip's number", "targets/venus.toml", "input_bytes = 65_536", "input_bytes = 655_360"),
     Fault("half-written files", "files.py", "        stack.callback(_remove, staged)\n", ""),
+    Fault(
+        "tuning: factors inverted",
+        "tuning/channels/weights.py",
+        "rows, columns = factors_of(layer.rows, factors), factors_of(layer.columns, factors)",
+        "columns, rows = factors_of(layer.rows, factors), factors_of(layer.columns, factors)",
+    ),
+    Fault(
+        "tuning: biases not scaled",
+        "tuning/channels/weights.py",
+        "                _multiply(state[name], rows)\n",
+        "                pass\n",
+    ),
+    Fault(
+        "tuning: sign of a bias",
+        "tuning/biases.py",
+        "_Shift()).add(call, expected.mean - found.mean, found.count)",
+        "_Shift()).add(call, found.mean - expected.mean, found.count)",
+    ),
+    Fault(
+        "tuning: held-out data leaked into tuning",
+        "tuning/one_call/splitting.py",
+        "tuning = [row for i, row in enumerate(rows) if i % one_in != one_in - 1]",
+        "tuning = list(rows)",
+    ),
+    Fault(
+        "tuning: held-out batches leaked into tuning",
+        "tuning/held_out.py",
+        "return [b for i, b in enumerate(batches) if i not in held], [batches[i] for i in sorted(held)]",
+        "return list(batches), [batches[i] for i in sorted(held)]",
+    ),
+    Fault(
+        "tuning: a step kept that hurts",
+        "tuning/one_call/judging.py",
+        "    return found.error < best.error\n",
+        "    return True\n",
+    ),
+    Fault(
+        "tuning: exponents kept that hurt",
+        "tuning/exponents.py",
+        "        if error < self.error * (1 - _LEAST_GAIN):\n",
+        "        if True:\n",
+    ),
+    Fault(
+        "tuning: rounding judged by the data that it saw",
+        "tuning/rounding.py",
+        "OutputError(reference, batches), OutputError(reference, held)",
+        "OutputError(reference, batches), OutputError(reference, learned)",
+    ),
+    Fault(
+        "tuning: distillation judged by the data that it saw",
+        "tuning/distillation.py",
+        "for part in (batches, held, learned))",
+        "for part in (batches, learned, learned))",
+    ),
+    Fault(
+        "calibration: used intervals",
+        "quantization/core/method_plan.py",
+        "    low, high = layer.used_interval(name)\n",
+        '    low, high = float("-inf"), float("inf")\n',
+    ),
 )
 
 
