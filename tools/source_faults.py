@@ -120,8 +120,8 @@ FAULTS = (
     Fault(
         "tuning: held-out data leaked into tuning",
         "tuning/one_call/splitting.py",
-        "tuning = [row for i, row in enumerate(rows) if i % one_in != one_in - 1]",
-        "tuning = list(rows)",
+        "return Parts(tuple(_grouped(rows[:kept])), tuple(_grouped(rows[kept:])))",
+        "return Parts(tuple(_grouped(rows)), tuple(_grouped(rows[kept:])))",
     ),
     Fault(
         "tuning: held-out batches leaked into tuning",
