@@ -46,6 +46,15 @@ def test_time(given: object, seconds: float) -> None:
     assert budget.seconds_left == 0.0
 
 
+def test_time_is_kept_for_the_end() -> None:
+    clock = Clock()
+    budget = read_budget("100 s", clock)
+    budget.reserve(4.0)
+    assert budget.seconds_left == 96.0
+    budget.reserve(40.0)  # a tenth at most
+    assert budget.seconds_left == 90.0
+
+
 def test_trials() -> None:
     budget = read_budget("20 trials")
     assert budget.seconds_left == math.inf

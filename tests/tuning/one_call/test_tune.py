@@ -63,6 +63,8 @@ def short_training() -> Iterator[None]:
     """Networks this small learn nothing by a long training."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "_MOST_STEPS", 20)
+        patch.setattr(plan, "_TRAININGS", ({},))
+        patch.setattr(plan, "_METHODS", plan._METHODS[:2])
         yield
 
 
@@ -204,7 +206,7 @@ def test_a_metric_decides(net: nn.Module, images: Tensor) -> None:
         calls.append(model)
         return -float(len(calls))  # each later model is worse
 
-    _, result = linger.tune(net, images, metric=wants_the_first)
+    _, result = linger.tune(net, images[:16], metric=wants_the_first, budget="8 trials")
     assert result.kept == ()
     assert (result.plain_metric, result.after_metric) == (-1.0, -1.0)
     assert "metric -1 → -1" in result.summary()
@@ -316,7 +318,7 @@ def test_bad_input_is_one_sentence_and_the_model_is_as_it_was(net: nn.Module, im
 
 def test_a_model_after_init_is_its_own_reference(net: nn.Module, images: Tensor) -> None:
     given = linger.init(linger.trace_layers(copy.deepcopy(net), images[:1]), target="venus").eval()
-    made, result = linger.tune(given, images)  # never calibrated
+    made, result = linger.tune(given, images, budget="8 trials")  # never calibrated
     assert result.after_db >= result.plain_db
     skipped = {step.name: step.why for step in result.steps}["equalize"]
     assert "needs the float model" in skipped
@@ -324,7 +326,7 @@ def test_a_model_after_init_is_its_own_reference(net: nn.Module, images: Tensor)
     with linger.calibration():
         given(images)
     before, text = state(given), str(given)
-    again, second = linger.tune(given, images)
+    again, second = linger.tune(given, images, budget="8 trials")
     assert_untouched(given, before, text)
     assert second.after_db >= second.plain_db
     assert error_db(OutputError(net, [(images[18:],)])(again)) == pytest.approx(second.after_db, abs=0.1)

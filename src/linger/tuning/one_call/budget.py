@@ -16,6 +16,7 @@ from linger.errors import LingerError, UsageError
 
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 _SECONDS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
+_MOST_RESERVED = 0.1
 _TRIALS = "trial"
 _FORMS = 'Give CPU time ("2 min", "90 s", "1 h", or seconds as a number), or a number of trials ("20 trials").'
 
@@ -40,6 +41,7 @@ class Budget:
         self._clock = clock or time.process_time
         self._start = self._clock()
         self._used = 0
+        self._reserved = 0.0
 
     def __deepcopy__(self, memo: object) -> Budget:
         return self
@@ -51,8 +53,8 @@ class Budget:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds that are left; infinity where they are not counted."""
-        return max(0.0, self._seconds - self.spent)
+        """Seconds that are left for steps; infinity where they are not counted."""
+        return max(0.0, self._seconds - self._reserved - self.spent)
 
     @property
     def trials_left(self) -> float:
@@ -63,6 +65,11 @@ class Budget:
     def is_spent(self) -> bool:
         """Whether nothing is left."""
         return self.seconds_left <= 0 or self.trials_left <= 0
+
+    def reserve(self, seconds: float) -> None:
+        """Keep time for what comes after the last step, at most a tenth of all."""
+        if math.isfinite(self._seconds):
+            self._reserved = min(seconds, _MOST_RESERVED * self._seconds)
 
     def lift(self) -> None:
         """Count no longer: a repetition ends by itself."""

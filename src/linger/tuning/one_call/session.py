@@ -19,6 +19,9 @@ from linger.tuning.one_call.judging import Judge, Metric, Score, is_better
 from linger.tuning.one_call.result import Settings, Step, TuneStep
 from linger.tuning.one_call.splitting import Parts
 
+_PASSES_AT_THE_END = 15.0
+"""Passes of a batch that finding the remaining problems takes, about."""
+
 PLAIN = "direct"
 """The branch that begins with plain calibration."""
 
@@ -107,6 +110,7 @@ class Session:
         with torch.no_grad():
             run_batch(trial.model, fresh(self.parts.tuning[0]))
         self.batch_seconds = self.budget.spent - begun
+        self.budget.reserve(_PASSES_AT_THE_END * self.batch_seconds)
 
     @property
     def is_good_enough(self) -> bool:
