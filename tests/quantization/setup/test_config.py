@@ -260,3 +260,17 @@ def test_an_equalised_model_comes_back(tmp_path: Path, *, is_traced: bool) -> No
     again.load_state_dict(model.state_dict())
     assert torch.equal(model(x).integers(), again(x).integers())
     assert config_of(again) == config_of(model)
+
+
+def test_biases_that_were_added_come_back_with_the_checkpoint(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(32, 6)
+    float_model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Linear(8, 4, bias=False))
+    model = linger.init(copy.deepcopy(float_model)).eval()
+    with linger.calibration():
+        model(x)
+    model[0].shift_output(torch.full((8,), 0.25))  # as correct_biases does
+    again = linger.init(copy.deepcopy(float_model), config_file=_saved(model, tmp_path)).eval()
+    again.load_state_dict(torch.load(_state(model, tmp_path)))
+    assert again[0].bias is not None
+    assert torch.equal(model(x).integers(), again(x).integers())

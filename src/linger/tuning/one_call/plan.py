@@ -72,9 +72,10 @@ def usual_plan(session: Session) -> Iterator[Step]:
         yield Step("correct_biases", branch, branch)
     if session.wish.is_mixed:
         for branch in list(session.branches):
-            yield from _widened(session, branch)
-            yield Step("headroom", branch, branch, {"bits": 2})
-            yield Step("correct_biases", branch, branch)
+            if branch == PLAIN or _leaves_time(session, branch, "find_bits", "correct_biases"):
+                yield from _widened(session, branch)
+                yield Step("headroom", branch, branch, {"bits": 2})
+                yield Step("correct_biases", branch, branch)
     best = session.best_branch
     for name in ("round_weights", "correct_biases"):
         yield Step(name, best, best)
@@ -108,8 +109,14 @@ def _widened(session: Session, branch: str) -> Iterator[Step]:
     yield Step("find_bits", branch, branch, settings | {"widen": ["weights"]})
     after = session.branches[branch]
     is_enough = wish.is_reached(after) if wish.is_reached is not None else after.score.db >= float(goal)
-    if not is_enough:
+    if not is_enough and _leaves_time(session, branch, "find_bits", "correct_biases"):
         yield Step("find_bits", branch, branch, settings)
+
+
+def _leaves_time(session: Session, branch: str, *names: str) -> bool:
+    """Whether steps can be run and weights still be rounded after them."""
+    steps = [Step(name, branch, branch) for name in (*names, "round_weights")]
+    return sum(expected_seconds(session, step) for step in steps) <= session.budget.seconds_left
 
 
 def affordable(session: Session, wanted: int) -> tuple[int, int]:
