@@ -142,22 +142,10 @@ FAULTS = (
         "        if True:\n",
     ),
     Fault(
-        "tuning: rounding judged by the data that it saw",
-        "tuning/rounding.py",
-        "OutputError(reference, batches), OutputError(reference, held)",
-        "OutputError(reference, batches), OutputError(reference, learned)",
-    ),
-    Fault(
         "tuning: distillation judged by the data that it saw",
         "tuning/distillation.py",
         "for part in (batches, held, learned))",
         "for part in (batches, learned, learned))",
-    ),
-    Fault(
-        "calibration: used intervals",
-        "quantization/core/method_plan.py",
-        "    low, high = layer.used_interval(name)\n",
-        '    low, high = float("-inf"), float("inf")\n',
     ),
 )
 
