@@ -40,7 +40,7 @@ class Limited(nn.Module):
         super().__init__()
         self.before, self.beside, self.after = sixteenfold(), sixteenfold(), nn.Conv2d(2, 2, 1)
         self.drop, self.pool = nn.Dropout(0.5), nn.MaxPool2d(2)
-        self.act, self.through = act, through
+        self.act, self.through = copy.deepcopy(act), through  # a module of a table serves many tests
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.before(x)
@@ -104,7 +104,7 @@ def range_of(layer: Any) -> float:
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_a_limited_activation_limits_the_range_before_it(name: str, through: str) -> None:
     act, expected = ACTIVATIONS[name]
-    model = calibrated(Limited(copy.deepcopy(act), through))
+    model = calibrated(Limited(act, through))
     assert range_of(model.before) == expected
     if through == "cat":
         assert range_of(model.beside) == range_of(model._linger_round_tensor_iqcat_0) == expected
@@ -114,7 +114,7 @@ def test_a_limited_activation_limits_the_range_before_it(name: str, through: str
 @pytest.mark.parametrize("name", ["ReLU", "F.relu", "ReLU6", "F.relu6 in place", "clamp_", "Hardswish"])
 def test_the_same_behind_trace_layers(name: str, through: str) -> None:
     act, expected = ACTIVATIONS[name]
-    assert range_of(calibrated(linger.trace_layers(Limited(copy.deepcopy(act), through), data())).before) == expected
+    assert range_of(calibrated(linger.trace_layers(Limited(act, through), data())).before) == expected
 
 
 @pytest.mark.parametrize("through", THROUGH)
