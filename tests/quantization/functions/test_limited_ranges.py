@@ -40,7 +40,8 @@ class Limited(nn.Module):
         super().__init__()
         self.before, self.beside, self.after = sixteenfold(), sixteenfold(), nn.Conv2d(2, 2, 1)
         self.drop, self.pool = nn.Dropout(0.5), nn.MaxPool2d(2)
-        self.act, self.through = copy.deepcopy(act), through  # a module of a table serves many tests
+        # a module of a table serves many tests
+        self.act, self.through = copy.deepcopy(act) if isinstance(act, nn.Module) else act, through
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.before(x)
