@@ -33,8 +33,8 @@ Every column begins with the same float network and sees the tuning data only; t
 - *max* is plain calibration, `linger.calibration()`; *percentile*, *mse*, *kl* and *topk* are its other methods.
 - The remedies are each used alone, together with plain calibration. *find_bits* has the goal of 20 dB on the tuning data, in 100
   trials at most.
-- *tune* is `linger.tune(model, data)`, 8 bits throughout, with a budget of two minutes of CPU time (four and a half for
-  efficientnet-lite0 and upconv7); *tune mixed* is the same with `bits="mixed"`.
+- *tune* is `linger.tune(model, data)`, 8 bits throughout, with a budget of 270 s of CPU time for efficientnet-lite0 and upconv7,
+  120 s for silero-vad and crepe, and 40 s for the others; *tune mixed* is the same with `bits="mixed"`.
 - *ONNX Runtime static* is its `quantize_static` (QDQ, 8 bits) with a float scale for each tensor of activations and each channel
   of weights, where linger has one power of two for each tensor. It is run with graph optimisations off: what its scales allow,
   on any CPU. Recurrent layers stay float there.

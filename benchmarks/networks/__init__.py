@@ -15,6 +15,8 @@ Outputs = tuple[Tensor, ...]
 Figures = dict[str, float]
 
 SEEDS = (0, 1, 2)
+SMALL = "40 s"
+"""Budget of small networks."""
 
 
 class Unobtainable(Exception):  # noqa: N818  # the name states what is wrong with the network, as the page prints it

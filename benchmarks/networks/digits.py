@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from networks import Network
+from networks import SMALL, Network
 from networks.figures import label_accuracy
 from networks.trained import trained_once
 
@@ -45,4 +45,5 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
         opset=17
         if name == "transformer"
         else None,  # ONNX Runtime cannot run an older float layer norm beside integers
+        budget=SMALL,
     )

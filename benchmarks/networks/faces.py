@@ -12,7 +12,7 @@ from real_models.packages import photograph
 from torch import Tensor
 from torch.nn import functional
 
-from networks import Figures, Network, Outputs
+from networks import SMALL, Figures, Network, Outputs
 from networks.figures import percent
 
 TUNED_ON = ("cat", "coffee", "motorcycle")
@@ -50,6 +50,7 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
         ["picture"],
         proof,
         {"picture": {0: "batch"}},
+        budget=SMALL,
     )
 
 

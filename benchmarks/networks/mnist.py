@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from networks import Network, Unobtainable
+from networks import SMALL, Network, Unobtainable
 from networks.figures import label_accuracy
 from networks.trained import trained_once
 
@@ -156,4 +156,5 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
         ["image"],
         [(part,) for part in test[:60].split(30)],
         {"image": {0: "batch"}},
+        budget=SMALL,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from real_models import vowels
 
-from networks import Network
+from networks import SMALL, Network
 from networks.figures import label_accuracy
 from networks.trained import trained_once
 
@@ -29,4 +29,5 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
         [(test[:30], test_lengths[:30])],
         {"frames": {0: "batch", 1: "time"}, "lengths": {0: "batch"}},
         can_fuse=False,
+        budget=SMALL,
     )
