@@ -209,6 +209,7 @@ def test_bars_of_all_networks_take_the_worst(tmp_path):
     assert found[fits] == ("0.00", "met"), "the untuned file of silero was not found to fit"
     cells.write("silero", "tune", 1, {"reason": "UsageError: no"})
     assert ("silero-vad, tune: same decision % ≥ 98", "does not run", "MISSED") in verdicts(cells), "no seed may fail"
+    assert ("every tuned network: can be exported", "not silero, tune", "MISSED") in verdicts(cells)
     cells.write("digits", "tune mixed", 0, {"figures": facts | {"CPU seconds": 301.0, "errors for venus": 1.0}})
     found = {text: (value, verdict) for text, value, verdict in verdicts(cells)}
     assert found["every tuned network: CPU seconds ≤ 300"] == ("301.00", "MISSED")
