@@ -65,17 +65,7 @@ def usual_plan(session: Session) -> Iterator[Step]:
     """Two branches, with and without equalisation; then wider tensors, if wished; the best of all is rounded and trained."""
     yield Step("fuse", PLAIN, PLAIN)
     yield Step("equalize", EQUALISED, PLAIN)
-    for branch in list(session.branches):
-        for methods in _METHODS:
-            yield Step("choose_ranges", branch, branch, methods)
-        yield from _searched(session, branch)
-        yield Step("correct_biases", branch, branch)
-    if session.wish.is_mixed:
-        for branch in list(session.branches):
-            if branch == PLAIN or _leaves_time(session, branch, "find_bits", "correct_biases"):
-                yield from _widened(session, branch)
-                yield Step("headroom", branch, branch, {"bits": 2})
-                yield Step("correct_biases", branch, branch)
+    yield from _mixed(session) if session.wish.is_mixed else _narrow(session)
     best = session.best_branch
     for name in ("round_weights", "correct_biases"):
         yield Step(name, best, best)
@@ -86,6 +76,35 @@ def usual_plan(session: Session) -> Iterator[Step]:
     yield Step("correct_biases", best, best)
 
 
+def _narrow(session: Session) -> Iterator[Step]:
+    """Every branch at 8 bits: ranges, exponents, biases."""
+    for branch in list(session.branches):
+        yield from _ranges(branch)
+        yield from _searched(session, branch)
+        yield Step("correct_biases", branch, branch)
+
+
+def _mixed(session: Session) -> Iterator[Step]:
+    """Wider tensors first: scales and biases that were fitted to narrow ones would hide what wide ones gain."""
+    for branch in list(session.branches):
+        yield from _ranges(branch)
+    goal = session.wish.goal if session.wish.goal is not None else round(session.best.score.db + _GAIN_DB, 1)
+    for branch in list(session.branches):
+        if branch == PLAIN or _leaves_time(session, branch, "find_bits", "correct_biases"):
+            yield from _widened(session, branch, goal)
+            yield Step("headroom", branch, branch, {"bits": 2})
+            yield Step("correct_biases", branch, branch)
+    best = session.best_branch
+    if _leaves_time(session, best, "choose_exponents", "correct_biases"):
+        yield from _searched(session, best)
+        yield Step("correct_biases", best, best)
+
+
+def _ranges(branch: str) -> Iterator[Step]:
+    for methods in _METHODS:
+        yield Step("choose_ranges", branch, branch, methods)
+
+
 def _searched(session: Session, branch: str) -> Iterator[Step]:
     """Exponents by the error at the output, where the time allows a trial of every range at least."""
     count = len(ranges_of(session.branches[branch].trial.model))
@@ -94,10 +113,9 @@ def _searched(session: Session, branch: str) -> Iterator[Step]:
         yield Step("choose_exponents", branch, branch, {"max_trials": trials, "batches": batches})
 
 
-def _widened(session: Session, branch: str) -> Iterator[Step]:
+def _widened(session: Session, branch: str, goal: float | str) -> Iterator[Step]:
     """16-bit weights of a few layers; where that is not enough, any activation, too."""
     wish, before = session.wish, session.branches[branch]
-    goal = wish.goal if wish.goal is not None else round(before.score.db + _GAIN_DB, 1)
     batches, trials = affordable(session, _TRIALS_EACH * len(ranges_of(before.trial.model)))
     settings = {
         "goal": goal,
