@@ -44,6 +44,23 @@ def test_readers_are_found_behind_what_only_moves_numbers() -> None:
     assert found["stem.w"].macs == 2 * 4 * 4 * 4 * 18
 
 
+class InPlace(Wires):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        y = self.left(x)
+        y += x
+        y = self.pool(torch.relu_(y))
+        return self.fc(torch.cat([y, y], 1).flatten(1))
+
+
+def test_a_sum_in_place_is_what_is_read_behind_it() -> None:
+    found = units(InPlace(), torch.randn(2, 2, 6, 6))
+    (sums,) = (unit for key, unit in found.items() if "iqadd" in key)
+    assert sums.readers == ("fc",)
+    assert sums.reading_ops >= {"MaxPool", "LinearInt"}
+    assert not ChipWidths.of("venus").allows(sums, 16)  # its pools read 8 bits
+
+
 def test_a_chip_that_reads_eight_bits_keeps_its_inputs_narrow() -> None:
     found = units(Wires(), torch.randn(2, 2, 6, 6))
     venus, chip_a = ChipWidths.of("venus"), ChipWidths.of("venusA")

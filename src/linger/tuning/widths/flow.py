@@ -189,10 +189,12 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
         """Run a function; what it only moves keeps its ranges, what it computes was observed."""
         self._last = frozenset()
+        before = {id(t) for t in tensors_of((args, kwargs))}
         result = func(*args, **(kwargs or {}))
-        lost = [t for t in tensors_of(result) if isinstance(t, QTensor) and id(t) not in self._keys]
-        if lost:
-            self._set(lost, self._last or self.keys_of((args, kwargs)))
+        for made in tensors_of(result):
+            is_written_over = bool(self._last) and id(made) in before  # x += y: the tensor stays, its numbers do not
+            if is_written_over or id(made) not in self._keys:
+                self._set(made, self._last or self.keys_of((args, kwargs)))
         return result
 
 
