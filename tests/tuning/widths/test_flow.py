@@ -71,6 +71,13 @@ def test_a_chip_that_reads_eight_bits_keeps_its_inputs_narrow() -> None:
     assert all(ChipWidths.of(None).allows(unit, 16) for unit in found.values())
 
 
+def test_a_pool_that_reads_eight_bits_gives_no_more() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+    found = units(model, torch.randn(2, 2, 6, 6))
+    assert not ChipWidths.of("venus").allows(found["1.o"], 16)
+    assert ChipWidths.of(None).allows(found["1.o"], 16)
+
+
 def test_rows_of_a_table_have_the_width_of_its_weights() -> None:
     class Words(nn.Module):
         def __init__(self) -> None:

@@ -60,7 +60,9 @@ class ChipWidths:
             return False
         if op.is_transposed:
             return bits in self._windows.transposed_output_bits
-        return op.weight_axes is None or bits in self._product(op).output_bits
+        if op.weight_axes is None:
+            return unit.is_function or self._reads(op, bits)  # a pool gives the width that it takes
+        return bits in self._product(op).output_bits
 
     def _reads(self, op: Op, bits: int) -> bool:
         """Whether an op takes an input of this width."""
