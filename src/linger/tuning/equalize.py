@@ -188,7 +188,7 @@ def _checked_change(model: nn.Module, batches: Sequence[Batch]) -> Iterator[None
         _require_same(model, expected, list(_outputs(model, batches)))
     except BaseException:
         for parent, children in parts:
-            parent._modules.update(children)  # noqa: SLF001
+            parent._modules.update(children)  # noqa: SLF001 - as above
         with torch.no_grad():
             for name, tensor in state.items():
                 tensor.copy_(before[name])

@@ -124,24 +124,26 @@ def require_pair(where: str, model: object, reference: object) -> None:
     """
     if not isinstance(model, nn.Module) or runtime_of(model) is None:
         raise UsageError(f"{where}: the model is not quantised. Call linger.init and calibrate it first.")
-    runtime = runtime_of(reference) if isinstance(reference, nn.Module) else None
-    if runtime is None or not runtime.stays_real:  # a model that was quantised is its own reference in real numbers
+    if not _is_real(reference):
         require_float(f"{where}, reference", reference)
     assert isinstance(reference, nn.Module)
-    missing = [path for path, layer in model.named_modules() if isinstance(layer, QuantizedBase) and layer.lacks_scale]
+    layers = {path: layer for path, layer in model.named_modules() if isinstance(layer, QuantizedBase)}
+    missing = [path for path, layer in layers.items() if layer.lacks_scale]
     if missing:
         raise UsageError(f"{where}: {listing(missing)} has no scale yet. Calibrate the model first.")
     theirs = dict(reference.named_modules())
-    wrong = [
-        path
-        for path, layer in model.named_modules()
-        if isinstance(layer, QuantizedBase) and layer.is_layer and not _fits(layer, theirs.get(path))
-    ]
+    wrong = [path for path, layer in layers.items() if layer.is_layer and not _fits(layer, theirs.get(path))]
     if wrong:
         raise UsageError(
             f"{where}: the reference has no layer {listing(wrong)} of that shape. Give the float model that was quantised, "
             "a copy taken before linger.init."
         )
+
+
+def _is_real(reference: object) -> bool:
+    """Whether it is a quantised model that computes in real numbers, which is its own reference."""
+    runtime = runtime_of(reference) if isinstance(reference, nn.Module) else None
+    return runtime is not None and runtime.stays_real
 
 
 def _fits(layer: nn.Module, other: nn.Module | None) -> bool:
