@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import linger
-from linger.tuning.one_call.judging import Judge, Score, checked_metric, is_better
+from linger.tuning.one_call.judging import Judge, Score, is_better
+from linger.tuning.widths.goals import checked_metric
 
 
 def test_the_metric_decides_and_where_it_stays_the_error() -> None:
@@ -33,8 +34,8 @@ def test_a_metric_that_fails_or_gives_no_number() -> None:
         raise KeyError("labels")
 
     with pytest.raises(linger.UsageError, match=r"tune: fails\(model\) failed with KeyError"):
-        checked_metric(fails)(nn.Linear(1, 1))
+        checked_metric("tune", fails)(nn.Linear(1, 1))
     with pytest.raises(linger.UsageError, match=r"returned nan\. Return a finite number"):
-        checked_metric(lambda model: math.nan)(nn.Linear(1, 1))
+        checked_metric("tune", lambda model: math.nan)(nn.Linear(1, 1))
     with pytest.raises(linger.UsageError, match="cannot be called"):
-        checked_metric(0.5)  # type: ignore[arg-type]
+        checked_metric("tune", 0.5)

@@ -166,7 +166,7 @@ class _Backup:
         """Undo what passes have changed; layers of functions that they made are removed."""
         for layer, (buffers, others) in self._layers.items():
             layer._buffers.clear()  # noqa: SLF001 - setattr would ask for a registration again
-            layer._buffers.update(buffers)  # noqa: SLF001
+            layer._buffers.update(buffers)  # noqa: SLF001 - as above
             layer.__dict__.update(others)
             layer.forget_known()
         for model in self.models:

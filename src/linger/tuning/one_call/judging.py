@@ -4,19 +4,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
-from linger.analysis.attributes import evaluating
 from linger.analysis.batches import Batch
-from linger.errors import LingerError, UsageError
 from linger.tuning.measure import OutputError, error_db
-
-Metric = Callable[[nn.Module], float]
-"""A user's figure of a model: the larger, the better."""
+from linger.tuning.widths.goals import Metric, checked_metric
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ class Judge:
 
     def __init__(self, reference: nn.Module, held_out: Sequence[Batch], metric: Metric | None = None) -> None:
         self._error = OutputError(reference, held_out)
-        self._metric = None if metric is None else checked_metric(metric)
+        self._metric = None if metric is None else checked_metric("tune", metric)
 
     def __call__(self, model: nn.Module) -> Score:
         """The score of a model.
@@ -64,24 +59,3 @@ class Judge:
         error = self._error(model)
         metric = None if self._metric is None else self._metric(model)
         return Score(error if math.isfinite(error) else math.inf, metric)
-
-
-def checked_metric(metric: Metric) -> Metric:
-    """A user's metric, whose errors and odd results say what is wrong."""
-    if not callable(metric):
-        raise UsageError(f"tune: metric={metric!r} cannot be called. Give a function metric(model) -> float.")
-    name = getattr(metric, "__name__", type(metric).__name__)
-
-    def measure(model: nn.Module) -> float:
-        try:
-            with torch.no_grad(), evaluating(model):
-                value = float(metric(model))
-        except LingerError:
-            raise
-        except Exception as error:  # a user's code may raise anything
-            raise UsageError(f"tune: {name}(model) failed with {type(error).__name__}: {error}.") from error
-        if not math.isfinite(value):
-            raise UsageError(f"tune: {name}(model) returned {value}. Return a finite number, larger is better.")
-        return value
-
-    return measure

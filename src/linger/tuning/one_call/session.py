@@ -15,9 +15,10 @@ from torch import nn
 from linger.analysis.batches import fresh, run_batch
 from linger.errors import LingerError
 from linger.tuning.one_call.budget import Budget
-from linger.tuning.one_call.judging import Judge, Metric, Score, is_better
+from linger.tuning.one_call.judging import Judge, Score, is_better
 from linger.tuning.one_call.result import Settings, Step, TuneStep
 from linger.tuning.one_call.splitting import Parts
+from linger.tuning.widths.goals import Metric
 
 _PASSES_AT_THE_END = 15.0
 """Passes of a batch that finding the remaining problems takes, about."""

@@ -14,7 +14,7 @@ from linger.progress import progress
 from linger.tuning.measure import OutputError
 from linger.tuning.one_call.budget import Budget, read_budget
 from linger.tuning.one_call.finetuning import TrainStep, finetuned
-from linger.tuning.one_call.judging import Judge, Metric, is_better
+from linger.tuning.one_call.judging import Judge, is_better
 from linger.tuning.one_call.plan import Plan, expected_seconds, usual_plan
 from linger.tuning.one_call.problems import problems_of, wide_shares
 from linger.tuning.one_call.result import Problem, Round, Step, TuneResult, TuneStep
@@ -23,7 +23,7 @@ from linger.tuning.one_call.splitting import Parts, split
 from linger.tuning.one_call.starting import Start, is_calibrated, start_of
 from linger.tuning.one_call.steps import STEPS
 from linger.tuning.remedy import checked_data
-from linger.tuning.widths.goals import read_goal
+from linger.tuning.widths.goals import Metric, read_goal
 
 GIVEN = "as given"
 """The branch of a model that was calibrated before."""

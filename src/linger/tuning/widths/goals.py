@@ -63,7 +63,7 @@ def read_goal(
     if callable(goal):
         if not _is_number(at_least):
             raise UsageError(f"{where}: at_least={at_least!r}. Say which value of the metric is enough: at_least=0.95.")
-        return Goal(float(at_least), "", _checked(where, goal))  # type: ignore[arg-type]  # a number, checked above
+        return Goal(float(at_least), "", checked_metric(where, goal))  # type: ignore[arg-type]  # a number, checked above
     if at_least is not None:
         raise UsageError(f"{where}: at_least={at_least!r} belongs to a metric, and goal={goal!r} is none. {_FORMS}")
     value, unit = _value_and_unit(where, goal)
@@ -87,15 +87,20 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _checked(where: str, metric: Callable[..., object]) -> Metric:
-    """A user's metric, whose errors and odd results say what is wrong."""
+def checked_metric(where: str, metric: object) -> Metric:
+    """A user's metric, whose errors and odd results say what is wrong.
+
+    Raises:
+        UsageError: It cannot be called.
+    """
+    if not callable(metric):
+        raise UsageError(f"{where}: metric={metric!r} cannot be called. Give a function metric(model) -> float.")
     name = getattr(metric, "__name__", type(metric).__name__)
 
     def measure(model: nn.Module) -> float:
         try:
             with torch.no_grad(), evaluating(model):
-                found = metric(model)
-            value = float(found)  # type: ignore[arg-type]  # what is no number is refused below
+                value = float(metric(model))
         except LingerError:
             raise
         except Exception as error:  # a user's code may raise anything
