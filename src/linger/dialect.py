@@ -268,6 +268,8 @@ class _Properties:
     """Axes of its weights, where products of them and the data are added in 32 bits; None: there is no such sum."""
     is_transposed: bool = False
     """Its weights are [in, out/group, …], not [out, in/group, …]."""
+    keeps_shape: bool = False
+    """Its output has the shape of its first input, which shape inference through its body does not see."""
     keeps_open_sizes: bool = True
     """A height or width of its first input that is open is open in its output, too."""
     is_for_open_sizes: bool = False

@@ -25,6 +25,7 @@ from linger.numeric.kernel import Kernel, T
     unread_inputs={"running_mean": 0.0, "running_var": 1.0},
     limit=math.prod,
     weight_axes=1,
+    keeps_shape=True,
 )
 def batchnorm2d_int(
     k: Kernel[T],

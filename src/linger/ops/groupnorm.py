@@ -21,7 +21,7 @@ def _finest(scales: Iterable[float]) -> float:
     return list(scales)[1] * 2.0**normalization.FRACTION
 
 
-@op("GroupNormInt", limit=_finest, normalises=True, state_name="groupnorm")
+@op("GroupNormInt", limit=_finest, normalises=True, keeps_shape=True, state_name="groupnorm")
 def groupnorm_int(
     k: Kernel[T],
     x: T,

@@ -34,6 +34,7 @@ def _finest(scales: Iterable[float]) -> float:
     ),
     limit=_finest,
     normalises=True,
+    keeps_shape=True,
     chip_limits=("layer-norm",),
     state_name="layernorm",
 )

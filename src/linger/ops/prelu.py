@@ -27,7 +27,7 @@ def _finest(scales: Iterable[float]) -> float:
     return scale_x * (1.0 + scale_w - abs(1.0 - scale_w)) * 0.5  # scale_x·min(1, scale_w), for a tensor too
 
 
-@op("iqPRelu", limit=_finest, finer_limit=math.prod, state_name="iqprelu")
+@op("iqPRelu", limit=_finest, keeps_shape=True, finer_limit=math.prod, state_name="iqprelu")
 def iq_prelu(
     k: Kernel[T],
     x: T,

@@ -1,14 +1,12 @@
 """Shapes in files with fixed sizes: constants, which a chip's packer can read."""
 
 import onnx
-import onnx_ir as ir
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.onnx.exporter.shapes import fix_shapes
 from tests.support.models import quantised
 
 
@@ -71,47 +69,3 @@ def test_window_of_an_open_size_is_refused(tmp_path):
     with pytest.raises(linger.LingerError, match="AvgPool2dInt"):
         linger.onnx.export(model, (x,), tmp_path / "net.onnx", input_names=["x"], dynamic_axes={"x": {2: "h", 3: "w"}})
     assert not list(tmp_path.iterdir())
-
-
-def fixed(text, sizes):
-    model = ir.from_proto(onnx.parser.parse_model(text))
-    count = fix_shapes(model, lambda _: sizes)
-    onnx.checker.check_model(ir.to_proto(model), full_check=True)
-    return count, {n.op_type: n for n in model.graph}
-
-
-def test_every_kind_of_shape_arithmetic_by_hand():
-    # of (2, 12): 12 / 4 = 3, 2 · 3 = 6, so (6, -1)
-    count, nodes = fixed(
-        """<ir_version: 8, opset_import: ["": 15]> g (float[2,12] x) => (float[a,b] y) {
-            s = Shape(x)
-            last = Shape<start = 1>(x)
-            four = Constant<value = int64[1] {4}>()
-            three = Div(last, four)
-            zero = Constant<value = int64[1] {0}>()
-            two = Gather(s, zero)
-            six = Mul(two, three)
-            minus = Constant<value = int64[1] {-1}>()
-            wanted = Concat<axis = 0>(six, minus)
-            y = Reshape(x, wanted)
-        }""",
-        {"x": (2, 12)},
-    )
-    assert count == 1
-    assert set(nodes) == {"Constant", "Reshape"}
-    assert nodes["Reshape"].inputs[1].producer().attributes["value"].as_tensor().numpy().tolist() == [6, -1]
-
-
-def test_numbers_that_are_no_shape_stay():
-    count, nodes = fixed(
-        """<ir_version: 8, opset_import: ["": 15]> g (float[2,n] x) => (float[2,n] y, int64[2] z) {
-            a = Constant<value = float[1] {2.0}>()
-            b = Constant<value = float[1] {3.0}>()
-            c = Mul(a, b)
-            y = Mul(x, c)
-            z = Shape(x)
-        }""",
-        {},
-    )
-    assert count == 0
-    assert set(nodes) == {"Constant", "Mul", "Shape"}

@@ -15,10 +15,10 @@ from linger.graph.core.check_rules import CheckRule
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
 from linger.graph.core.tensor_types import integer_bits
+from linger.graph.forms.shaped import Shape
 from linger.targets import Target
 
 KB = 1024
-Shape = tuple[int | None, ...]
 T = TypeVar("T")
 
 _OPEN_SIZE = "Export with fixed sizes, or make sure of it by hand."

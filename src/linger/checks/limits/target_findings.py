@@ -6,21 +6,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-import onnx
 import onnx_ir as ir
 
 from linger.checks.findings.node_places import places_of
 from linger.checks.limits import operands, packing, products, windows
-from linger.checks.limits.limit import Limit, Shape, Site
+from linger.checks.limits.limit import Limit, Site
 from linger.dialect import ops
-from linger.errors import LingerError, UsageError
+from linger.errors import UsageError
 from linger.graph.conversion.convert import convert_nodes
 from linger.graph.core.check_rules import CheckRule
 from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, has_nodes_of, is_newer
 from linger.graph.core.finding import ERROR, SEVERITIES, Finding
-from linger.graph.core.walking import all_nodes
 from linger.graph.files.model_io import copied
-from linger.graph.forms.attach_functions import attach_functions
+from linger.graph.forms.shaped import declared_tensors, known_tensors
+from linger.graph.passes.fixed_shapes import fix_shapes
 from linger.targets import Target, filled, problems_of
 
 TABLES: dict[str, type] = {
@@ -69,7 +68,10 @@ def target_findings(model: ir.Model, target: Target, *, skip: Collection[str] = 
         found += _unpacked_names(model, target)
         model = copied(model)
         convert_nodes(model, OLDER, partial=True)
-    shapes, types = _known_tensors(model, is_sound=not skip)
+    if not skip:
+        model = copied(model)
+        fix_shapes(model)  # the packer computes shapes that do not depend on an open size
+    tensors = declared_tensors(model) if skip else known_tensors(model)
     limits = tables[packing.PackingLimits]
     assert isinstance(limits, packing.PackingLimits)
     found += [replace(f, rule=packing.MODEL.id) for f in packing.model_findings(model, target, limits)]
@@ -77,7 +79,7 @@ def target_findings(model: ir.Model, target: Target, *, skip: Collection[str] = 
     for place in places_of(model.graph):
         if str(place) in skip:
             continue
-        site = Site(place.node, shapes, types, target, tables)
+        site = Site(place.node, tensors.shapes, tensors.types, target, tables)
         op = known.get(site.op_type)
         named = () if op is None else op.chip_limits
         for limit in LIMITS:
@@ -112,32 +114,3 @@ def _unpacked_names(model: ir.Model, target: Target) -> list[Finding]:
             remedy = f"linger.convert_dialect(model, to={OLDER!r}) writes it as {op.older}."
             found.append(Finding(ERROR, str(place), reason, remedy, packing.check_known.rule.id))
     return found
-
-
-def _inferred(model: ir.Model) -> ir.Model:
-    """A copy with inferred types and shapes, as far as inference gets."""
-    copy = copied(model)
-    try:
-        attach_functions(copy)
-        proto = ir.to_proto(copy)
-        del proto.graph.value_info[:]  # half-known ones would stop the inference
-        return ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
-    except (LingerError, onnx.shape_inference.InferenceError, ValueError):  # ValueError: absurd sizes
-        return copy
-
-
-def _known_tensors(model: ir.Model, *, is_sound: bool) -> tuple[dict[str, Shape], dict[str, ir.DataType]]:
-    """Shapes and types by name; only those that the file declares where it has ops that linger does not know."""
-    copy = _inferred(model) if is_sound else model
-    shapes: dict[str, Shape] = {}
-    types: dict[str, ir.DataType] = {}
-    values = [*copy.graph.inputs, *copy.graph.initializers.values()]
-    values += [value for node in all_nodes(copy) for value in node.outputs]
-    for value in values:
-        if value.name is None:
-            continue
-        if value.shape is not None:
-            shapes[value.name] = tuple(n if isinstance(n, int) else None for n in value.shape)
-        if value.dtype is not None:
-            types[value.name] = value.dtype
-    return shapes, types

@@ -18,15 +18,15 @@ from linger.errors import GraphError
 from linger.files import made_folder, write_atomically
 from linger.graph.core.tensor_types import infer_element_types
 from linger.graph.core.walking import all_nodes
-from linger.graph.files.model_io import copied
 from linger.graph.forms.attach_functions import attach_functions
 from linger.graph.forms.expand_dialect import expand_dialect
 from linger.graph.forms.to_qdq import to_qdq
+from linger.graph.passes.fixed_shapes import fix_shapes
 from linger.graph.passes.suit_target import name_platform, replace_idle_clips
 from linger.graph.passes.unneeded_nodes import remove_dead_code
 from linger.onnx.exporter.boundary import keep_integers_at_the_ends, remove_dequants
 from linger.onnx.exporter.naming import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names
-from linger.onnx.exporter.shapes import fix_shapes, forget_sizes_from_values
+from linger.onnx.exporter.shapes import forget_sizes_from_values
 from linger.onnx.exporter.tracing import TraceOptions
 from linger.targets import Target, find_target
 from linger.version import __version__
@@ -81,7 +81,7 @@ def assemble(content: bytes, options: FormOptions, *, is_wrapped: bool = False) 
     infer_element_types(model.graph)
     model.producer_name, model.producer_version = "linger", __version__
     stages.keep("named", model, "nodes and integer parameters carry the names of modules and checkpoint keys")
-    if not options.is_dynamic and fix_shapes(model, _fixed_sizes):
+    if not options.is_dynamic and fix_shapes(model):
         stages.keep("fixed_shapes", model, "shapes that were computed from fixed sizes became constants")
     if options.is_input_quant:
         _warn_about_float_inputs(keep_integers_at_the_ends(model))
@@ -99,20 +99,6 @@ def assemble(content: bytes, options: FormOptions, *, is_wrapped: bool = False) 
     proto = _in_form(model, options)
     stages.keep(options.form, proto, f"the form {options.form!r}: the finished file")
     return proto
-
-
-def _fixed_sizes(model: ir.Model) -> dict[str, tuple[int, ...]]:
-    """Infer the sizes of tensors, through the bodies of dialect nodes, and return those that are fixed."""
-    shaped = copied(model)
-    attach_functions(shaped)
-    proto = ir.to_proto(shaped)
-    del proto.graph.value_info[:]
-    graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
-    types = {value.name: value.type.tensor_type for value in (*graph.input, *graph.value_info, *graph.output)}
-    known = {n: t.shape.dim for n, t in types.items() if t.HasField("shape")}
-    return {
-        n: tuple(d.dim_value for d in dims) for n, dims in known.items() if all(d.HasField("dim_value") for d in dims)
-    }
 
 
 def _warn_about_float_inputs(refused: Mapping[str, str]) -> None:

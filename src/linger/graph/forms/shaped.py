@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types and shapes of every tensor of a model, inferred through the bodies of dialect nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from linger.errors import LingerError
+from linger.graph.core.dialect_node import is_dialect, op_of
+from linger.graph.core.walking import all_nodes
+from linger.graph.files.model_io import copied
+from linger.graph.forms.attach_functions import attach_functions
+
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """What is known of the tensors of a model.
+
+    Attributes:
+        shapes: Shapes by name; None stands for an open size.
+        types: Element types by name.
+    """
+
+    shapes: dict[str, Shape]
+    types: dict[str, ir.DataType]
+
+
+def known_tensors(model: ir.Model) -> Tensors:
+    """Shapes and types by name, as far as inference gets; only those that the file declares where linger lacks an op."""
+    return declared_tensors(_inferred(model))
+
+
+def declared_tensors(model: ir.Model) -> Tensors:
+    """Shapes and types that a model states itself."""
+    shapes: dict[str, Shape] = {}
+    types: dict[str, ir.DataType] = {}
+    values = [*model.graph.inputs, *model.graph.initializers.values()]
+    values += [value for node in all_nodes(model) for value in node.outputs]
+    for value in values:
+        if value.name is None:
+            continue
+        if value.shape is not None:
+            shapes[value.name] = tuple(n if isinstance(n, int) else None for n in value.shape)
+        if value.dtype is not None:
+            types[value.name] = value.dtype
+    return Tensors(shapes, types)
+
+
+def _inferred(model: ir.Model) -> ir.Model:
+    """A copy with inferred types and shapes, as far as inference gets."""
+    copy = copied(model)
+    try:
+        attach_functions(copy)
+        _put_stand_ins(copy)
+        proto = ir.to_proto(copy)
+        del proto.graph.value_info[:]  # half-known ones would stop the inference
+        return ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
+    except (LingerError, onnx.shape_inference.InferenceError, ValueError):  # ValueError: absurd sizes
+        return copy
+
+
+def _put_stand_ins(model: ir.Model) -> None:
+    """Give the readers of some nodes a tensor of the same shape instead: bodies that reshape by computed sizes stop the inference."""
+    for node in [n for n in all_nodes(model) if is_dialect(n)]:
+        op, x, y = op_of(node), node.inputs[0] if node.inputs else None, node.outputs[0]
+        if x is None or y.name is None or y.dtype is None or not (op.keeps_shape or op.is_recurrent):
+            continue
+        nodes = _of_states(node, x) if op.is_recurrent else []
+        nodes.append(_cast(nodes[-1].outputs[0] if nodes else x, y.dtype))
+        assert node.graph is not None  # it came from one
+        node.graph.insert_before(node, nodes)
+        made = nodes[-1].outputs[0]
+        y.replace_all_uses_with(made, replace_graph_outputs=True)
+        y.name, made.name = f"{y.name}/replaced", y.name
+
+
+def _of_states(node: ir.Node, x: ir.Value) -> list[ir.Node]:
+    """A product with the steps and the batch of x, and as many columns as the state has numbers."""
+    sizes = [node.attributes[name].as_int() for name in ("input_size", "hidden_size")]
+    weight = ir.node("Constant", [], {"value": ir.tensor(np.zeros(sizes, np.float32))})
+    real = _cast(x, ir.DataType.FLOAT)
+    return [weight, real, ir.node("MatMul", [real.outputs[0], weight.outputs[0]])]
+
+
+def _cast(x: ir.Value, dtype: ir.DataType) -> ir.Node:
+    return ir.node("Cast", [x], {"to": int(dtype)})

@@ -1,0 +1,34 @@
+"""Shapes of every tensor, also behind bodies that reshape by computed sizes."""
+
+import onnx_ir as ir
+import pytest
+
+from linger.graph.forms.shaped import known_tensors
+from tests.support.samples import arrays, every_op, run_numpy, single_node_model, title
+
+
+def result_shape(op, sample):
+    """The shape of the first result; numpy's of a recurrent op holds all of them."""
+    inputs = arrays(sample)
+    if op.is_recurrent:
+        return (*inputs[0].shape[:2], sample.attributes["hidden_size"])
+    if op.name == "iqPad":
+        return (None,) * inputs[0].ndim  # it depends on the values of an input, which is no constant here
+    return run_numpy(op, inputs, sample.attributes).shape
+
+
+@pytest.mark.parametrize("op", every_op(), ids=title)
+def test_shape_of_every_op_is_that_of_its_result(op):
+    sample = op.samples[0]
+    model = single_node_model(op, arrays(sample), sample.attributes, opset=12)
+    for value in model.graph.outputs:
+        value.shape = None
+    assert known_tensors(model).shapes[model.graph.outputs[0].name] == result_shape(op, sample)
+
+
+def test_the_model_is_not_changed():
+    (op,) = (op for op in every_op() if op.name == "LayerNormInt")
+    model = single_node_model(op, arrays(op.samples[0]), op.samples[0].attributes, opset=12)
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    known_tensors(model)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before

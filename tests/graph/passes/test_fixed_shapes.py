@@ -1,0 +1,67 @@
+"""Shapes that are computed from fixed sizes become constants."""
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from linger.graph.passes.fixed_shapes import fix_shapes
+
+
+def fixed(text):
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    count = len(fix_shapes(model))
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    return count, {n.op_type: n for n in model.graph}
+
+
+def test_every_kind_of_shape_arithmetic_by_hand():
+    # of (2, 12): 12 / 4 = 3, 2 · 3 = 6, so (6, -1)
+    count, nodes = fixed(
+        """<ir_version: 8, opset_import: ["": 15]> g (float[2,12] x) => (float[a,b] y) {
+            s = Shape(x)
+            last = Shape<start = 1>(x)
+            four = Constant<value = int64[1] {4}>()
+            three = Div(last, four)
+            zero = Constant<value = int64[1] {0}>()
+            two = Gather(s, zero)
+            six = Mul(two, three)
+            minus = Constant<value = int64[1] {-1}>()
+            wanted = Concat<axis = 0>(six, minus)
+            y = Reshape(x, wanted)
+        }"""
+    )
+    assert count == 1
+    assert set(nodes) == {"Constant", "Reshape"}
+    assert nodes["Reshape"].inputs[1].producer().attributes["value"].as_tensor().numpy().tolist() == [6, -1]
+
+
+def test_numbers_that_are_no_shape_stay():
+    count, nodes = fixed(
+        """<ir_version: 8, opset_import: ["": 15]> g (float[2,n] x) => (float[2,n] y, int64[2] z) {
+            a = Constant<value = float[1] {2.0}>()
+            b = Constant<value = float[1] {3.0}>()
+            c = Mul(a, b)
+            y = Mul(x, c)
+            z = Shape(x)
+        }"""
+    )
+    assert count == 0
+    assert set(nodes) == {"Constant", "Mul", "Shape"}
+
+
+@pytest.mark.parametrize(
+    "making",
+    [
+        "n = Constant<value = int64[2] {1000000000, 1000000000}>() big = ConstantOfShape(n)",
+        "n = Constant<value = int64[2] {1000000000, 1000000000}>() o = Constant<value = int64[1] {1}>() big = Expand(o, n)",
+        "a = Constant<value = int64 {0}>() e = Constant<value = int64 {1000000000000}>() s = Constant<value = int64 {1}>() "
+        "big = Range(a, e, s)",
+        "a = Constant<value = int64 {0}>() s = Constant<value = int64 {0}>() big = Range(a, a, s)",
+        "a = Constant<value = int64[2] {1, 2}>() b = Constant<value = int64[3] {1, 2, 3}>() big = Add(a, b)",
+    ],
+    ids=["huge tensor", "huge expansion", "long range", "endless range", "shapes that do not fit"],
+)
+def test_what_cannot_be_a_shape_is_left_alone(making):
+    text = f'<ir_version: 8, opset_import: ["": 15]> g (float[n] x) => (float[m] y) {{ {making} y = Reshape(x, big) }}'
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    assert len(fix_shapes(model)) == 0
