@@ -1,5 +1,6 @@
-"""The recorded vectors of tests/golden, and the ways to run a case."""
+"""The recorded vectors of tests/golden, those of whole networks in tests/golden/nets, and the ways to run a case."""
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -8,45 +9,58 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from linger.graph.files.model_io import load
+from linger.graph.files.model_io import ModelLike, load
 from linger.graph.forms.expand_dialect import expand_dialect
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from tests.support.comparison import output_mismatches
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+NETS = GOLDEN / "nets"
 
 Arrays = Mapping[str, np.ndarray]
+Compute = Callable[[Arrays], Arrays]
 Run = Callable[[Path, Arrays], Arrays]
 
 
-def entries() -> list[dict]:
+def entries(folder: Path = GOLDEN) -> list[dict]:
     """What the manifest says of each case."""
-    return json.loads((GOLDEN / "manifest.json").read_text(encoding="utf-8"))["cases"]
+    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["cases"]
 
 
-def case_names(op: str | None = None) -> list[str]:
+def case_names(op: str | None = None, *, folder: Path = GOLDEN) -> list[str]:
     """Names of the cases, or of those recorded for the sake of one op."""
-    return [entry["case"] for entry in entries() if op in (None, entry["op"])]
+    return [entry["case"] for entry in entries(folder) if op in (None, entry.get("op"))]
 
 
-def model_path(case: str) -> Path:
-    return GOLDEN / f"{case}.onnx"
+def model_path(case: str, folder: Path = GOLDEN) -> Path:
+    return folder / f"{case}.onnx"
 
 
-def recorded(case: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def file_digests(case: str, folder: Path = GOLDEN) -> dict[str, str]:
+    """The sha256 of the model and of the arrays, as the files are now, by name."""
+    paths = (model_path(case, folder), folder / f"{case}.npz")
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def recorded(case: str, folder: Path = GOLDEN) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """(what was fed, what came out), told apart by the model's inputs."""
-    fed = {value.name for value in load(model_path(case)).graph.inputs}
-    with np.load(GOLDEN / f"{case}.npz") as content:
+    fed = {value.name for value in load(model_path(case, folder)).graph.inputs}
+    with np.load(folder / f"{case}.npz") as content:
         arrays = {name: content[name] for name in content.files}
     return {n: a for n, a in arrays.items() if n in fed}, {n: a for n, a in arrays.items() if n not in fed}
 
 
+def open_session(model: ModelLike) -> Compute:
+    """Stock ONNX Runtime on the functions, default optimisation, opened once for any number of runs."""
+    session = Session(model)
+    names = [output.name for output in session.get_outputs()]
+    return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
+
+
 def run_session(path: Path, feeds: Arrays) -> Arrays:
     """Stock ONNX Runtime on the functions, default optimisation."""
-    session = Session(path)
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, feeds), strict=True))
+    return open_session(path)(feeds)
 
 
 def run_expanded(path: Path, feeds: Arrays) -> Arrays:
@@ -80,3 +94,16 @@ def golden_mismatches(cases: Iterable[str], run: Run) -> Iterator[str]:
         feeds, expected = recorded(case)
         for found in output_mismatches(run(model_path(case), feeds), expected):
             yield f"{case}: {found}"
+
+
+def net_mismatches(case: str, compute: Compute) -> Iterator[str]:
+    """Where `compute` does not give what the engine computed for a network; along the first axis lie runs at batch 1."""
+    feeds, expected = recorded(case, NETS)
+    for index in range(len(next(iter(feeds.values())))):
+        outputs = compute(_nth_run(feeds, index))
+        for found in output_mismatches(outputs, _nth_run(expected, index)):
+            yield f"{case}, run {index}: {found}"
+
+
+def _nth_run(arrays: Arrays, index: int) -> Arrays:
+    return {name: array[index] for name, array in arrays.items()}
