@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Axes, biases and matrix products in forms that packers of chips take; the integers of every tensor stay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from linger.graph.conversion.node_rewriter import NodeRewriter, content_of
+from linger.graph.core.changes import Changes
+from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
+from linger.graph.core.names import Names, tensor_names
+from linger.graph.core.unused import drop_unused
+from linger.graph.core.walking import all_nodes
+from linger.graph.forms.shaped import Shape, known_tensors
+
+_WEIGHT, _BIAS = "weight", "bias"
+_MATRIX_AXES = 2
+
+
+def count_axes_from_the_front(model: ir.Model) -> Changes:
+    """Write the axes of Squeeze and Unsqueeze as numbers from 0 on.
+
+    Leaves: axes counted from the back only where they are computed or the number of axes is not known.
+    """
+    changes = Changes()
+    found = [node for node in all_nodes(model) if not node.domain and node.op_type in ("Squeeze", "Unsqueeze")]
+    backward = {node: axes for node in found if min(axes := _axes_of(node), default=0) < 0}
+    shapes = known_tensors(model).shapes if backward else {}
+    rewriter = NodeRewriter(model, None, tensor_names(model))
+    for node, axes in backward.items():
+        forward = _forward(node, axes, shapes)
+        if forward is None:
+            continue
+        old = list(node.inputs[1:])
+        rewriter.set_axes(node, forward)
+        drop_unused(old, constants_only=True)
+        changes.note(describe(node), f"its axes {axes} became {forward}, because axes are counted from the front")
+    return changes
+
+
+def _forward(node: ir.Node, axes: Sequence[int], shapes: Mapping[str, Shape]) -> list[int] | None:
+    """The axes counted from the front: those of Unsqueeze are axes of its output. None where the rank is not known."""
+    x = node.inputs[0]
+    shape = None if x is None else shapes.get(x.name or "")
+    if shape is None:
+        return None
+    rank = len(shape) + (len(axes) if node.op_type == "Unsqueeze" else 0)
+    forward = sorted(axis + rank if axis < 0 else axis for axis in axes)
+    return forward if forward[0] >= 0 else None  # too small in a broken file, which the checks report
+
+
+def _axes_of(node: ir.Node) -> list[int]:
+    """The axes that a node names; none where they are left out or computed."""
+    attribute = node.attributes.get("axes")
+    if attribute is not None:
+        return [] if attribute.is_ref() else list(attribute.as_ints())
+    value = node.inputs[1] if len(node.inputs) > 1 else None
+    content = None if value is None or value.is_graph_input() else content_of(value)
+    return [] if content is None else [int(axis) for axis in content.reshape(-1)]
+
+
+def give_transposed_biases(model: ir.Model) -> Changes:
+    """Give transposed convolutions without a bias one of zeros.
+
+    Leaves: no bias only where the shape of the weight is not known.
+    """
+    changes, names = Changes(), tensor_names(model)
+    rewriter = NodeRewriter(model, None, names)
+    for node in all_nodes(model):
+        if not is_dialect(node) or node.op_type != "ConvTranspose2dInt":
+            continue
+        weight, bias = (*node.inputs[1:3], None)[:2]
+        size = None if weight is None or weight.shape is None else weight.shape[1]
+        if weight is None or bias is not None or not isinstance(size, int):
+            continue
+        outputs = size * attributes_of(node, op_of(node))["group"]
+        node.resize_inputs(3)
+        node.replace_input_with(2, rewriter.constant(node, np.zeros(outputs, np.int32), _bias_name(str(weight.name))))
+        changes.note(describe(node), "got a bias of zeros, because a transposed convolution must have one")
+    return changes
+
+
+def _bias_name(weight: str) -> str:
+    return weight.removesuffix(_WEIGHT) + _BIAS if weight.endswith(_WEIGHT) else f"{weight}.{_BIAS}"
+
+
+def flatten_products(model: ir.Model, *, most_axes: int = 3) -> Changes:
+    """Put Reshapes around matrix products of tensors of many axes, so that the product itself has few.
+
+    Requires: no pool is left of which onnx infers a wrong size (`drop_ceil_mode`). Leaves: products of more than `most_axes`
+    axes only where a size is open or zero, or where one factor is repeated along leading axes of the other.
+    """
+    changes = Changes()
+    names = tensor_names(model)
+    found = [node for node in all_nodes(model) if is_dialect(node) and node.op_type in _PRODUCTS]
+    shapes = known_tensors(model).shapes if found else {}
+    for node in found:
+        flat = _flat_of(node, shapes, most_axes)
+        if flat is not None:
+            what = f"its {len(flat.result)} axes became {most_axes}, between Reshapes"
+            changes.note(describe(node), f"{what}, because a factor must not have more than {most_axes}")
+            _flatten(node, flat, names)
+    return changes
+
+
+def flatten_norms(model: ir.Model, *, fewest_axes: int = 3) -> Changes:
+    """Put Reshapes around layer norms over several axes, or of few axes, so that the norm itself is over the last of enough.
+
+    Leaves: norms over several axes, or of fewer than `fewest_axes`, only where a size is open.
+    """
+    changes = Changes()
+    names = tensor_names(model)
+    found = [node for node in all_nodes(model) if is_dialect(node) and _NORM in op_of(node).chip_limits]
+    shapes = known_tensors(model).shapes if found else {}
+    for node in found:
+        x, weight = (_fixed(value, shapes) for value in node.inputs[:2])
+        if x is None or weight is None or (x[-1] == weight[0] and len(x) >= fewest_axes):
+            continue
+        lead = *(1,) * (fewest_axes - _MATRIX_AXES), math.prod(x) // weight[0]
+        _flatten(node, _Flat(((*lead, *weight),), (*lead, *weight), x), names)
+        changes.note(
+            describe(node), f"its {len(x)} axes became {fewest_axes}, between Reshapes: it normalises the last one"
+        )
+    return changes
+
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """Shapes of the factors that are flattened, of the product that they make, and of what it must be again."""
+
+    factors: tuple[Sizes, ...]
+    product: Sizes
+    result: Sizes
+
+
+def _fixed(value: ir.Value | None, shapes: Mapping[str, Shape]) -> Sizes | None:
+    """The shape of a tensor; None where a size is open, or zero, which a Reshape takes for another."""
+    shape = None if value is None else shapes.get(value.name or "")
+    sizes = [size for size in shape or () if size]
+    return tuple(sizes) if shape is not None and len(sizes) == len(shape) else None
+
+
+def _flat_of(node: ir.Node, shapes: Mapping[str, Shape], most_axes: int) -> _Flat | None:
+    """The shapes for a product of factors of too many axes; None where it stays as it is."""
+    x, y = (_fixed(value, shapes) for value in node.inputs[:2])
+    if x is None or y is None or max(len(x), len(y)) <= most_axes:
+        return None
+    return _PRODUCTS[node.op_type](x, y, most_axes)
+
+
+def _flat_linear(x: Sizes, w: Sizes, most_axes: int) -> _Flat | None:
+    """All rows one below the other."""
+    if most_axes < _MATRIX_AXES:
+        return None
+    lead = *(1,) * (most_axes - _MATRIX_AXES), math.prod(x[:-1])
+    return _Flat(((*lead, x[-1]),), (*lead, w[0]), (*x[:-1], w[0]))
+
+
+def _flat_matrices(x: Sizes, y: Sizes, most_axes: int) -> _Flat | None:
+    """All matrices one behind the other, where there are as many of both; else None."""
+    if most_axes <= _MATRIX_AXES or x[:-2] != y[:-2]:
+        return None
+    lead = *(1,) * (most_axes - _MATRIX_AXES - 1), math.prod(x[:-2])
+    return _Flat(((*lead, *x[-2:]), (*lead, *y[-2:])), (*lead, x[-2], y[-1]), (*x[:-1], y[-1]))
+
+
+_NORM = "layer-norm"
+"""The limit of chips that layer norms name."""
+
+_PRODUCTS = {"LinearInt": _flat_linear, "BmmInt": _flat_matrices}
+
+
+def _flatten(node: ir.Node, flat: _Flat, names: Names) -> None:
+    """Put a Reshape before every factor and one behind the product, which takes the product's name and readers."""
+    graph, old = node.graph, node.outputs[0]
+    assert graph is not None  # it came from one
+    for index, shape in enumerate(flat.factors):
+        value = node.inputs[index]
+        assert value is not None  # its shape is known
+        nodes = _reshape(value, shape, f"{old.name}.{'xy'[index]}_flat", names)
+        graph.insert_before(node, nodes)
+        node.replace_input_with(index, nodes[-1].outputs[0])
+    nodes = _reshape(old, flat.result, f"{old.name}.flat", names)
+    graph.insert_after(node, nodes)
+    new = nodes[-1].outputs[0]
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    nodes[-1].replace_input_with(0, old)  # the new node itself goes on reading the old tensor
+    new.name, old.name = old.name, new.name
+    new.shape, old.shape = old.shape, _typed_shape(old, flat.product)
+
+
+def _reshape(x: ir.Value, shape: Sizes, name: str, names: Names) -> list[ir.Node]:
+    """A Reshape, and before it the Constant of its shape."""
+    content = ir.tensor(np.array(shape, np.int64))
+    name = names.choose(name)
+    sizes = ir.Value(
+        name=names.choose(f"{name}_shape"), type=ir.TensorType(content.dtype), shape=ir.Shape([len(shape)])
+    )
+    result = ir.Value(name=name, type=x.type, shape=_typed_shape(x, shape))
+    constant = ir.Node("", "Constant", [], attributes=[ir.AttrTensor("value", content)], outputs=[sizes])
+    reshape = ir.Node("", "Reshape", [x, sizes], outputs=[result])
+    constant.name, reshape.name = sizes.name, f"{name}.Reshape"
+    return [constant, reshape]
+
+
+def _typed_shape(value: ir.Value, shape: Sizes) -> ir.Shape | None:
+    """The shape of a tensor of the type of a value; None where that is not known: a file cannot have one without the other."""
+    return None if value.type is None else ir.Shape(shape)
