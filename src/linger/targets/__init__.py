@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
+from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import TYPE_CHECKING, TypeVar, get_args, get_origin, get_type_hints
@@ -27,6 +28,19 @@ Values = Mapping[str, object]
 T = TypeVar("T")
 
 
+FLOAT = "float "
+"""In lists of ops: the standard op of this name on real numbers."""
+
+
+class Status(StrEnum):
+    """What a chip's packer and engine made of an op."""
+
+    EXACT = "exact"
+    DIFFERS = "differs"
+    REFUSED = "refused"
+    UNTRIED = "not tried"
+
+
 @dataclass(frozen=True)
 class Target:
     """One chip, as its file describes it.
@@ -34,20 +48,42 @@ class Target:
     Attributes:
         name: The chip, as the attribute `platform` of a node spells it; the name of its file.
         is_default: Whether nodes that name no chip are for this one. Its name is not written into nodes.
-        has_clip: Whether the packer takes Clip.
-        ops: Op types that the packer takes.
-        uncompared_ops: Op types whose numbers on this chip nobody has compared.
-        unpacked_ops: Op types that the chip runs and the packer does not know.
+        form: The form of export that its packer takes.
+        reads_newer: Whether its packer takes files of the newer dialect, the domain `linger`.
+        ops: Op types that the packer lists. `float Relu` is Relu on real numbers, also in the lists below.
+        exact_ops: Op types that ran on its engine with linger's integers.
+        differing_ops: Op types that ran and gave other numbers.
+        refused_ops: Op types that the packer lists, and at which it or the engine stopped.
+        unpacked_ops: Op types that the chip runs and the packer does not list.
         limits: The tables of the file, by name.
     """
 
     name: str
     is_default: bool
-    has_clip: bool
+    form: str
+    reads_newer: bool
     ops: frozenset[str]
-    uncompared_ops: frozenset[str]
+    exact_ops: frozenset[str]
+    differing_ops: frozenset[str]
+    refused_ops: frozenset[str]
     unpacked_ops: frozenset[str]
     limits: Mapping[str, Values] = field(default_factory=dict, repr=False)
+
+    def status_of(self, op_type: str, *, is_float: bool = False) -> Status:
+        """What the chip's packer and engine made of an op, on integers or on real numbers."""
+        name = f"{FLOAT}{op_type}" if is_float else op_type
+        for status, listed in (
+            (Status.EXACT, self.exact_ops),
+            (Status.DIFFERS, self.differing_ops),
+            (Status.REFUSED, self.refused_ops),
+        ):
+            if name in listed:
+                return status
+        return Status.UNTRIED if op_type in self.ops | self.unpacked_ops else Status.REFUSED
+
+    def takes(self, op_type: str) -> bool:
+        """Whether the packer takes an op and nothing is known against its numbers."""
+        return op_type in self.ops and self.status_of(op_type) in (Status.EXACT, Status.UNTRIED)
 
 
 def read_target(path: str | os.PathLike[str]) -> Target:
@@ -151,12 +187,15 @@ def find_target(name: str) -> Target:
         UsageError: There is none.
     """
     if name not in TARGETS:
+        by_letters = {known.lower(): known for known in TARGETS}
+        near = get_close_matches(str(name).lower(), by_letters, n=1)
         raise UsageError(
-            f"target: there is no chip {name!r}. Choose one of {', '.join(TARGETS)}, or None for no limits."
+            f"target: there is no chip {name!r}{f' (is {by_letters[near[0]]!r} meant?)' if near else ''}. "
+            f"Choose one of {', '.join(TARGETS)}, or None for no limits."
         )
     return TARGETS[name]
 
 
 def chips_with(op_type: str) -> tuple[str, ...]:
     """The names of the chips that run an op, whether their packer knows it or not."""
-    return tuple(t.name for t in TARGETS.values() if op_type in t.ops | t.unpacked_ops)
+    return tuple(t.name for t in TARGETS.values() if t.takes(op_type) or op_type in t.unpacked_ops)

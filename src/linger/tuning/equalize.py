@@ -68,7 +68,7 @@ def equalize(model: nn.Module, data: object, *, target: str | None = None) -> Re
     batches = checked_data("equalize", data)
     chip = None if target is None else find_target(target)
     watch = watch_channels(model, batches, RULES)
-    limited = limited_modules(watch, has_limits=chip is None or _LIMIT_OP in chip.ops | chip.unpacked_ops)
+    limited = limited_modules(watch, has_limits=chip is None or chip.takes(_LIMIT_OP) or _LIMIT_OP in chip.unpacked_ops)
     chains = Chains(watch, model, limited)
     search = _Search(model, batches, target, chains, limited)
     chosen = search.run()

@@ -121,7 +121,7 @@ def test_an_open_window_is_a_finding_of_a_chip(tmp_path):
     model = quantise(Net(BRANCHES["averages"][0]), picture())
     with pytest.raises(linger.UnsupportedError, match="iqAdaptiveAvgPool"):
         linger.onnx.export(
-            model, (picture(),), tmp_path / "net.onnx", input_names=["x"], dynamic_axes=AXES, target="venus"
+            model, (picture(1),), tmp_path / "net.onnx", input_names=["x"], dynamic_axes=AXES, target="venus"
         )
 
 

@@ -46,7 +46,8 @@ def calibration(
         outputs: Another method for those of outputs, functions included.
         layers: Methods of single layers, by path ("block.conv"), pattern ("block.*") or range ("block.conv.o").
 
-    Warns at its end where no model ran, where data were all zero or constant, and where an input left the device's format.
+    Warns at its end where no model ran, where data were all zero or constant, where an input left the device's format, and
+    where a chip lets pass what the float network cuts (ReLU6).
 
     Raises:
         UsageError: A method or a layer is unknown; the data hold NaN.

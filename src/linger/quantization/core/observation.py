@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,13 @@ class Counted:
     counter: Counter
 
 
+class Judgement(Protocol):
+    """Something about a place that is known only when the ranges are."""
+
+    def finding(self) -> tuple[str, str] | None:
+        """A sentence that holds for several `{places}`, and this place with its figures; None: nothing is to be said."""
+
+
 def _ignore(model: nn.Module) -> None:
     """Does nothing."""
 
@@ -43,10 +51,12 @@ class Calibration:
     Attributes:
         passes: Forward passes of quantised models.
         begin: Called with the module whose forward begins a pass.
+        judgements: What is asked when the block has ended, by runtime and place.
     """
 
     passes: int = 0
     begin: Callable[[nn.Module], None] = _ignore
+    judgements: dict[tuple[int, str], Judgement] = field(default_factory=dict)
     _counted: dict[tuple[int, str], Counted] = field(default_factory=dict)
     _sentences: dict[str, str] = field(default_factory=dict)
     _inputs: dict[str, _Seen] = field(default_factory=dict)
@@ -86,7 +96,14 @@ class Calibration:
                 "calibration: no quantised model ran inside the block, so no scale was set. "
                 "Call the model that linger.init returned, with typical data."
             ]
-        return [*self._without_numbers(), *self._sentences.values()]
+        return [*self._without_numbers(), *self._sentences.values(), *self._judged()]
+
+    def _judged(self) -> list[str]:
+        """One sentence for all places of which the same is to be said."""
+        places: dict[str, list[str]] = {}
+        for sentence, place in filter(None, (judgement.finding() for judgement in self.judgements.values())):
+            places.setdefault(sentence, []).append(place)
+        return [sentence.format(places=listing(found)) for sentence, found in places.items()]
 
     def _without_numbers(self) -> list[str]:
         # reading a number from a GPU stalls it, so each tensor is read once, at the end

@@ -12,7 +12,8 @@ its own place on to its content.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, SupportsIndex, TypeGuard
 
 import torch
@@ -391,6 +392,19 @@ class QTensor(Tensor):
                 f"{args[0].runtime.path or 'model'}: {func} writes over a quantised tensor unseen. Make a new one instead."
             )
         return func(*unwrap(args), **unwrap(dict(kwargs or {})))
+
+
+@contextmanager
+def unwatched(tensors: Sequence[QTensor]) -> Iterator[None]:
+    """Without origins inside the block: which of the numbers are used is accounted for."""
+    before = [(tensor, tensor.origins) for tensor in tensors if tensor.origins]
+    for tensor, _ in before:
+        tensor.origins = ()
+    try:
+        yield
+    finally:
+        for tensor, origins in before:
+            tensor.origins = origins
 
 
 def is_quantized(value: object) -> TypeGuard[QTensor]:

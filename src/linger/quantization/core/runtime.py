@@ -70,13 +70,17 @@ class Frame:
 
 @dataclass(frozen=True)
 class OpRecord:
-    """One op of the last forward pass, for the coverage report; `macs` are its multiply-accumulates."""
+    """One op of the last forward pass, for the coverage report; `macs` are its multiply-accumulates.
+
+    `judged` gives the reason where it depends on scales that were not known in the pass.
+    """
 
     where: str
     op: str
     is_integer: bool
     reason: str = ""
     macs: int = 0
+    judged: Callable[[], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -418,6 +422,7 @@ class OpCall:
         name: Its name in the file and in recordings.
         is_written: Whether it becomes a node of a file instead of being simulated.
         is_learning: Whether it changes ranges on the way.
+        judged: As of an `OpRecord`.
     """
 
     runtime: Runtime
@@ -426,10 +431,13 @@ class OpCall:
     name: str
     is_written: bool
     is_learning: bool
+    judged: Callable[[], str] | None = None
 
     def note(self, *, macs: int = 0, reason: str = "") -> None:
         """Remember it for the coverage report."""
-        self.runtime.note(OpRecord(self.path, self.op.name, is_integer=True, reason=reason, macs=macs))
+        self.runtime.note(
+            OpRecord(self.path, self.op.name, is_integer=True, reason=reason, macs=macs, judged=self.judged)
+        )
 
     def emit(self, tensors: Sequence[Any], attributes: Mapping[str, Any]) -> Tensor:
         """Write its node; returns the integers."""

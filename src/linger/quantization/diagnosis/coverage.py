@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,8 @@ class CoverageRow:
         where: Path of the module; empty for the model itself.
         op: The op of the dialect, or the torch function that stayed float.
         runs_as: "integer" or "float".
-        reason: Why it stayed float; of an integer op, that its input leaves the device's format.
+        reason: Why it stayed float; of an integer op, that its input leaves the device's format, or that it stands for an op
+            that the chip does not have and gives other numbers.
         macs: Multiply-accumulates of convolutions and matrix products; 0 for everything else.
         share: Of all multiply-accumulates of the pass, 0 to 1.
     """
@@ -142,4 +143,5 @@ def coverage(model: nn.Module) -> Coverage:
         raise UsageError("coverage: this model is not quantised. Call linger.init(model) first.")
     if not runtime.ops:
         raise UsageError("coverage: the model has not run yet. Run one forward pass first.")
-    return Coverage(tuple(runtime.ops))
+    judged = (op if op.judged is None else replace(op, reason=op.judged(), judged=None) for op in runtime.ops)
+    return Coverage(tuple(judged))

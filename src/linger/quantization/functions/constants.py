@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters and buffers as operands: x + self.position, x * self.gamma, cat with a class token.
+"""Numbers, parameters and buffers as operands: x + 0.5, x + self.position, x * self.gamma, cat with a class token.
 
 They are constants of 8 bits at the finest scale that holds them, and learn through their rounding. Only tensors that
 share memory with the model's state count: another float tensor may be computed from the input. The slopes of F.prelu are
@@ -12,11 +12,13 @@ import math
 import weakref
 from collections.abc import Sequence
 from enum import Enum
+from fractions import Fraction
 
 import torch
 from torch import Tensor
 
 from linger.errors import UsageError
+from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.quantize import fake_quantize, largest_magnitude, max_abs, round_weight
 from linger.numeric.torch.scale import Scale, scale_for_range
@@ -73,8 +75,18 @@ def note_derived(arguments: Sequence[Tensor], results: Sequence[Tensor], runtime
     return True
 
 
-def as_constant(value: Tensor, runtime: Runtime) -> QTensor | None:
-    """A parameter or buffer as a constant operand; None for anything else, and where the module stays float."""
+def number_constant(value: float, runtime: Runtime) -> QTensor:
+    """The number at the finest scale that holds it; constants cannot saturate."""
+    scale = scale_for(abs(value), CONSTANT_BITS)
+    low, high = limits(CONSTANT_BITS)
+    integer = min(max(round_half_up(Fraction(value) * Fraction(scale)), low), high)
+    if runtime.emitter is not None:
+        return QTensor(torch.tensor(integer, dtype=integer_type(CONSTANT_BITS)), scale, CONSTANT_BITS, runtime)
+    return QTensor(torch.tensor(integer / scale, dtype=torch.float32), scale, CONSTANT_BITS, runtime)
+
+
+def as_constant(value: Tensor, runtime: Runtime, *, is_negated: bool = False) -> QTensor | None:
+    """A parameter or buffer, or minus it, as a constant operand; None for others, and where the module stays float."""
     policy, frame = runtime.products, runtime.frame
     if frame is None or (policy is not None and frame.path in policy.float_paths) or not is_state(value, runtime):
         return None
@@ -82,7 +94,7 @@ def as_constant(value: Tensor, runtime: Runtime) -> QTensor | None:
     if runtime.is_tracing:
         content, scale = _recalled(name, runtime)
         return QTensor(_expanded(content, value), scale, CONSTANT_BITS, runtime)
-    base = _unexpanded(value)
+    base = _unexpanded(value, is_negated=is_negated)
     stays_there = frame.module.training or is_calibrating()
     largest = largest_magnitude(base) if stays_there else max_abs(base)
     if not isinstance(largest, Tensor) and not math.isfinite(largest):
@@ -107,12 +119,13 @@ def _memory(t: Tensor) -> int:
     return int(t.untyped_storage()._cdata)  # noqa: SLF001 - a storage's identity
 
 
-def _unexpanded(t: Tensor) -> Tensor:
-    """The tensor without the repetitions of expand(), which a file must neither hold nor fix in number."""
+def _unexpanded(t: Tensor, *, is_negated: bool) -> Tensor:
+    """The tensor, or minus it, without the repetitions of expand(), which a file must neither hold nor fix in number."""
     for axis, (size, stride) in enumerate(zip(t.shape, t.stride(), strict=True)):
         if stride == 0 and size > 1:
             t = t.narrow(axis, 0, 1)
-    return t.detach() if not torch.is_grad_enabled() else t
+    t = t.detach() if not torch.is_grad_enabled() else t
+    return -t if is_negated else t
 
 
 def _expanded(values: Tensor, like: Tensor) -> Tensor:

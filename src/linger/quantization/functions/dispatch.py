@@ -22,6 +22,7 @@ from linger.quantization.core.supported import NO_INTEGER_FORM
 from linger.quantization.core.switched import SHUFFLES, SWITCHES, reason_of, why_off
 from linger.quantization.functions import passthrough, rewrites
 from linger.quantization.functions.attention import ATTENTION
+from linger.quantization.functions.chip_forms import is_sum, negated, sum_op
 from linger.quantization.functions.constants import is_parameter
 from linger.quantization.functions.functional import RELU, as_operand, run_functional
 from linger.quantization.functions.masks import MASKS
@@ -280,15 +281,30 @@ def _run_op(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -
         return _run_norm(op, binding, args, spelled, settings)
     given = _operands(op, binding, args, spelled)
     parameter = given.pop() if op.inputs[-1] == "w" and is_parameter(given[-1]) else None
-    operands = [as_operand(value, runtime) for value in given]
-    if "out" in kwargs or not all(map(is_quantized, operands)):
-        return Refusal("an operand is a float tensor; let a quantised layer produce it")
     x = _target(func, args, kwargs)
     with full_precision():
-        known = cast("list[QTensor]", operands)
+        found = None if "out" in kwargs else _quantized_operands(op, given, runtime)
+        if found is None:
+            return Refusal("an operand is a float tensor; let a quantised layer produce it")
+        op, known = found
         real = partial(_by_torch, func, args, kwargs)
         result = run_functional(op, known, settings, runtime, is_in_place=x is not None, parameter=parameter, real=real)
     return result if x is None else _written_over(x, result, func.__name__)
+
+
+def _quantized_operands(op: Op, given: list[Any], runtime: Runtime) -> tuple[Op, list[QTensor]] | None:
+    """An op and its operands as integers; None where one is a float tensor. For some chips x − y is the sum of x and −y."""
+    as_sum = runtime.target is not None and is_sum(op, runtime.target)
+    operands = [as_operand(value, runtime, is_negated=as_sum and place == 1) for place, value in enumerate(given)]
+    if not all(map(is_quantized, operands)):
+        return None
+    known = cast("list[QTensor]", operands)
+    if not as_sum:
+        return op, known
+    x, y = known
+    if isinstance(given[1], QTensor):  # a constant is negated already
+        y = negated(y, runtime)
+    return sum_op(), [x, y] if isinstance(given[0], QTensor) else [y, x]  # constants stand behind tensors
 
 
 def _by_torch(func: TorchFunction, args: Args, kwargs: Kwargs) -> Tensor:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, cast
 
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor
 from torch.compiler import is_exporting
 
 from linger.dialect import Interval, Op, find_op
-from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.tables import Pieces
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.pieces import flat_ends
@@ -23,10 +21,11 @@ from linger.numeric.torch.scale import Scale, largest_of, limit_of, may_saturate
 from linger.ops.fast.twin import ExactTwin, RealTwin, functional_twin
 from linger.quantization.core.compute import Operand, Real, compute, simulate
 from linger.quantization.core.observation import CALIBRATION
-from linger.quantization.core.qtensor import Origin, QTensor, to_carrier
+from linger.quantization.core.qtensor import Origin, QTensor, to_carrier, unwatched
 from linger.quantization.core.runtime import OpCall, Runtime
 from linger.quantization.core.statistics import EVERYTHING, QuantizedBase
-from linger.quantization.functions.constants import as_constant, quantize_parameter
+from linger.quantization.functions.chip_forms import is_saturation, saturate
+from linger.quantization.functions.constants import as_constant, number_constant, quantize_parameter
 from linger.quantization.functions.functional_layer import (
     SUBTRACTION,
     FunctionalLayer,
@@ -39,30 +38,22 @@ from linger.quantization.functions.functional_layer import (
 from linger.quantization.functions.multiplications import multiplications
 
 RELU = "Relu"
-_SCALAR_BITS = 8
 _MATRIX_BITS = 16
 _LAST = -1
 
 
-def as_operand(value: object, runtime: Runtime) -> QTensor | None:
-    """A QTensor as it is; a Python number, a parameter or a buffer as a constant of 8 bits; None for anything else."""
+def as_operand(value: object, runtime: Runtime, *, is_negated: bool = False) -> QTensor | None:
+    """A QTensor as it is; a Python number, a parameter or a buffer as a constant of 8 bits; None for anything else.
+
+    `is_negated`: the constant is minus the value.
+    """
     if isinstance(value, QTensor):
         return value if value.scale is not None else None
     if isinstance(value, Tensor):
-        return as_constant(value, runtime)
+        return as_constant(value, runtime, is_negated=is_negated)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return _constant(float(value), runtime)
+        return number_constant(-float(value) if is_negated else float(value), runtime)
     return None
-
-
-def _constant(value: float, runtime: Runtime) -> QTensor:
-    """The number at the finest scale that holds it; constants cannot saturate."""
-    scale = scale_for(abs(value), _SCALAR_BITS)
-    low, high = limits(_SCALAR_BITS)
-    integer = min(max(round_half_up(Fraction(value) * Fraction(scale)), low), high)
-    if runtime.emitter is not None:
-        return QTensor(torch.tensor(integer, dtype=integer_type(_SCALAR_BITS)), scale, _SCALAR_BITS, runtime)
-    return QTensor(torch.tensor(integer / scale, dtype=torch.float32), scale, _SCALAR_BITS, runtime)
 
 
 def run_functional(
@@ -82,19 +73,16 @@ def run_functional(
     last operand where it is a float tensor that learns. `real` is what torch's own function gives, for a pass in real numbers.
     """
     op = op.for_platform(runtime.target)
+    if runtime.target is not None and is_saturation(op, settings, runtime.target):
+        return saturate(operands[0], settings["high"], runtime, real)
     settled: dict[str, Any] = {"layer": layer, "is_in_place": is_in_place, "parameter": parameter}
     settled["real"] = real if runtime.is_real else None
-    watched = [(o, o.origins) for o in operands if o.origins]
-    if not watched or not (op.picks or op.used_rule or _has_flat_ends(op)):
+    is_watched = any(o.origins for o in operands)
+    if not is_watched or not (op.picks or op.used_rule or _has_flat_ends(op)):
         return _run(op, operands, settings, runtime, **settled)
     passed = _used_origins(op, operands, settings)
-    for operand, _ in watched:
-        operand.origins = ()  # what the op reads is accounted for
-    try:
+    with unwatched(operands):
         result = _run(op, operands, settings, runtime, **settled)
-    finally:
-        for operand, origins in watched:
-            operand.origins = origins
     result.origins += passed
     return result
 

@@ -166,7 +166,8 @@ def output_bits(op: Op, layer: QuantizedBase, runtime: Runtime, usual: int) -> i
         return usual
     marked = None if runtime.frame is None else FUNCTION_BITS.of(runtime.frame.module)
     if layer.out_bits is None and marked is not None:
-        layer.out_bits = marked.get(op.name)
+        # a sum that stands for a difference has that one's range, and its mark
+        layer.out_bits = marked.get(_ops_by_state_name().get(op.state_name or "", op).name)
     return usual if layer.out_bits is None else layer.out_bits
 
 
@@ -297,7 +298,7 @@ def _look(op: Op, x: QTensor) -> Beyond | None:
 
 def _has_subtraction(runtime: Runtime) -> bool:
     """Whether the subtraction may be computed: a chip without the op is simulated as it is."""
-    return runtime.target is None or SUBTRACTION in find_target(runtime.target).ops
+    return runtime.target is None or find_target(runtime.target).takes(SUBTRACTION)
 
 
 def _remedy(op: Op, layer: FunctionalLayer, runtime: Runtime, *, can_subtract: bool) -> str:

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a chip computes exactly in the place of an op that it lacks, or computes otherwise: differences and limits.
+
+x − y is x + y·(−1). A limit from 0 to a number is a Relu at a scale at which the integers end near that number. Both hold in
+every pass of a model that was quantised for such a chip, so its file has the same numbers. Without a chip nothing changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, cast
+
+from torch import Tensor
+
+from linger.dialect import Op, find_op
+from linger.numeric.fixed import limits, scale_for
+from linger.numeric.torch.scale import Scale, largest_of
+from linger.quantization.core.compute import Real, compute
+from linger.quantization.core.frozen import integer_bound
+from linger.quantization.core.observation import CALIBRATION
+from linger.quantization.core.qtensor import QTensor, unwatched
+from linger.quantization.core.runtime import Runtime
+from linger.quantization.core.statistics import RangeUse
+from linger.quantization.functions.constants import number_constant
+from linger.targets import Status, find_target
+
+_DIFFERENCE, _SUM, _PRODUCT = "iqSub", "iqAdd", "iqMul"
+_LIMIT, _RELU, _REQUANT = "Clip", "Relu", "Requant"
+
+
+# differences
+def is_sum(op: Op, target: str) -> bool:
+    """Whether an op is a difference that a chip is not known to compute exactly."""
+    return op.name == _DIFFERENCE and find_target(target).status_of(_DIFFERENCE) is not Status.EXACT
+
+
+@cache
+def sum_op() -> Op:
+    """The sum of x and −y, with the range of the difference: a checkpoint fits with and without a chip."""
+    return replace(find_op(_SUM), state_name=find_op(_DIFFERENCE).state_name)
+
+
+@cache
+def _product_op() -> Op:
+    """A product that has no range."""
+    return replace(find_op(_PRODUCT), state_name=None)
+
+
+def negated(y: QTensor, runtime: Runtime) -> QTensor:
+    """−y at the scale of y. The smallest integer, −2^(bits−1), saturates to 2^(bits−1) − 1; all others are exact."""
+    call, factor = runtime.begin(_product_op(), runtime.path), number_constant(-1.0, runtime)
+    attributes = {"scale_x": y.scale, "scale_y": factor.scale, "scale_o": y.scale}
+    if y.bits != call.op.default("o_bits"):
+        attributes["o_bits"] = y.bits
+    return compute(call, [y, factor], attributes, y.scale, y.bits, lambda: -y.content)
+
+
+# limits
+def is_saturation(op: Op, settings: Mapping[str, Any], target: str) -> bool:
+    """Whether an op is a limit from 0 to a number (ReLU6), and the chip has none."""
+    is_limit = op.name == _LIMIT and settings["low"] == 0.0 < settings["high"]
+    return is_limit and not find_target(target).takes(_LIMIT)
+
+
+def saturate(x: QTensor, high: float, runtime: Runtime, real: Real | None) -> QTensor:
+    """Limit numbers to 0 … `high` by a Relu: at the scale of that limit the integers end not far from it.
+
+    Where the input has a coarser scale, a Requant comes first. `real` gives the numbers of the float network.
+    """
+    limit, origins = cast(float, integer_bound(high, x.bits)), x.origins
+    source = cast(RangeUse, origins[0].range_) if origins else None
+    least = scale_for(limit, x.bits) if math.isfinite(limit) else 0.0
+    with unwatched([x]):
+        result = _saturated(x, Saturation(str(runtime.target), high, x.bits, least, x.scale, source), runtime, real)
+    result.origins = tuple(origin.limited(0.0, limit) for origin in origins)
+    return result
+
+
+def _saturated(x: QTensor, end: Saturation, runtime: Runtime, real: Real | None) -> QTensor:
+    call, bits, scale = runtime.begin(find_op(_RELU), runtime.path), x.bits, largest_of([x.scale, end.least])
+    call.judged = _judgement(call.name, x, end, runtime)
+    is_coarse = isinstance(scale, Tensor) or x.scale < scale  # what is on a device is not looked at
+    if is_coarse and end.least and not runtime.is_real:
+        attributes = {"data_bits": bits, "o_bits": bits, "scale_x": x.scale, "scale_o": scale}
+        x = compute(runtime.begin(find_op(_REQUANT), runtime.path), [x], attributes, scale, bits)
+    result = compute(call, [x], {}, scale, bits, real)
+    result.is_nonnegative = True
+    return result
+
+
+def _judgement(name: str, x: QTensor, end: Saturation, runtime: Runtime) -> Callable[[], str] | None:
+    """What coverage asks for the reason of a Relu; calibration counts what the float network cuts, and asks too."""
+    calibration = CALIBRATION.get()
+    if calibration is None:
+        return None if runtime.is_real else end.reason
+    known = cast(Saturation, calibration.judgements.setdefault((id(runtime), name), end))
+    known.see(name, x, end.source)
+    return known.reason
+
+
+@dataclass
+class Saturation:
+    """A Relu in the place of a limit.
+
+    Attributes:
+        chip: The chip that has no Clip.
+        high: Where the float network cuts.
+        bits: The width of the integers.
+        least: The scale of the limit, and the coarsest that the Relu has.
+        scale: That of its input, as it was seen last.
+        source: The range which that scale follows from, as far as it is known: calibration may still change it.
+        beyond: How many of the numbers seen in calibration the float network cuts.
+        count: How many it has seen; None outside of calibration.
+        name: Of the node, as calibration has seen it.
+    """
+
+    chip: str
+    high: float
+    bits: int
+    least: float
+    scale: Scale
+    source: RangeUse | None = None
+    beyond: Tensor | int = 0
+    count: int | None = None
+    name: str = ""
+
+    def see(self, name: str, x: QTensor, source: RangeUse | None) -> None:
+        """Count the numbers of another input."""
+        self.name, self.scale, self.source = name, x.scale, self.source or source
+        self.beyond = self.beyond + (x.content > self.high).sum()
+        self.count = (self.count or 0) + x.content.numel()
+
+    @property
+    def _end(self) -> float:
+        """Where the integers end."""
+        scale = self.scale if self.source is None else self.source.layer.read(f"scale_{self.source.name}")
+        return limits(self.bits)[1] / max(float(scale), self.least)
+
+    @property
+    def _share(self) -> str:
+        """How many of the numbers seen the float network cuts."""
+        return f"{100.0 * int(self.beyond) / self.count:.2g} %" if self.count else ""
+
+    @property
+    def _is_loose(self) -> bool:
+        """Whether numbers pass, or would pass, that the float network cuts."""
+        return self._end > self.high and (self.count is None or int(self.beyond) > 0)
+
+    def reason(self) -> str:
+        """What coverage says; nothing where no number is another one."""
+        if not self._is_loose:
+            return ""
+        seen = f": {self._share} of the numbers seen lie beyond" if self._share else ""
+        return f"{self.chip} has no Clip, so Relu stands for it and saturates at {self._end:.3g} instead of {self.high:g}{seen}"
+
+    def finding(self) -> tuple[str, str] | None:
+        """What calibration says: a sentence about all such places, and what it says of this one."""
+        if not self._is_loose:
+            return None
+        what = "ReLU6" if self.high == 6.0 else f"a limit of {self.high:g}"
+        finer, end = 2.0 ** (self.bits - 2) / self.least, limits(self.bits)[1] / self.least
+        sentence = (
+            f"{self.chip} has no Clip, so Relu stands for {what} and saturates at {end:.3g} instead of {self.high:g}. Of the "
+            f"numbers seen, so many lie beyond {self.high:g}: {{places}}. Limit the layer before with linger.normalize_module("
+            f"layer, normalize_output_value={finer:g}), and it saturates at {end / 2.0:.3g}, as it does where calibration cuts "
+            "the range to that (mse, percentile); fine-tuning follows either."
+        )
+        return sentence, f"{self.name} {self._share}"
