@@ -15,7 +15,7 @@ _STAGES = {
     "diagnose": "coverage compare_layers LayerComparison sensitivity Sensitivity plot_layers",
     "export": "onnx redirect restore",
     "edit": "graph convert_dialect Conversion",
-    "check, repair": "check CheckResult repair Repair",
+    "check, repair": "check CheckResult memory MemoryUse repair Repair",
     "verify": "record Recording save_recordings load_recordings verify Verification check_certificate",
     "run": "Session",
     "compare": "compare FileComparison write_vectors",

@@ -270,6 +270,8 @@ class _Properties:
     """Its weights are [in, out/group, …], not [out, in/group, …]."""
     keeps_shape: bool = False
     """Its output has the shape of its first input, which shape inference through its body does not see."""
+    is_sized_by_values: bool = False
+    """The values of an input, not its shape alone, decide the shape of the output."""
     keeps_open_sizes: bool = True
     """A height or width of its first input that is open is open in its output, too."""
     is_for_open_sizes: bool = False
@@ -281,6 +283,8 @@ class _Properties:
     """The limits of chips that concern it, by the names of the rules (`target-…`) in `linger.checks.limits`."""
     if_missing: str = ""
     """What to do where a chip does not have it."""
+    if_differs: str = ""
+    """What a chip computes exactly where it computes this otherwise; `{target}` is its name. Empty: nothing is known."""
 
     state_name: str | None = None
     """Part of the state_dict key of the functional form (`iqadd__default_index`)."""

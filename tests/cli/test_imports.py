@@ -54,6 +54,7 @@ def test_what_only_reads_a_file_does_not_start_a_runtime(folder):
     commands = [
         ["inspect", "m.onnx"],
         ["check", "m.onnx"],
+        ["memory", "m.onnx"],
         ["convert", "m.onnx", "--to", "linger"],
         ["repair", "m.onnx"],
     ]

@@ -59,6 +59,7 @@ COMMANDS = {
     "--version": (),
     "ops": (),
     "check": ("{m}",),
+    "memory": ("{m}",),
     "compare": ("{m}", "{m}", "--all"),
     "convert": ("{m}", "--to", "linger"),
     "repair": ("{m}",),
@@ -92,6 +93,7 @@ def test_errors_and_wrong_usage_too(named, encoding):
     "arguments",
     [
         ("check", "--format", "json"),
+        ("memory", "--format", "json"),
         ("check", "--format", "sarif"),
         ("inspect", "--json"),
         ("repair", "--json"),

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx
 
 from tests.support.chip import SIGNAL, WIDTHS, WINDOW, model_of
@@ -238,25 +239,42 @@ RECURRENT = {
 GATES = {"inputs": "int8[7,2,6] x", "a": (16, 6), "c": (16, 4), "d": (16,), "e": (16,)}
 SCALAR = "[c] c = Constant<value = int8 {{{}}}>() [n] y = thinker.{}<scale_x=16.0, scale_y=1.0, scale_o=16.0>(x, c)"
 ONE_BY_ONE = {"kernel_shape": [1, 1], "pads": [0, 0, 0, 0]}
+TRANSPOSED = WIDTHS | WINDOW | {"output_padding": [0, 0]}
+SQUARE = RECURRENT | {"input_size": 16, "hidden_size": 16}
+SQUARE_GATES = {"inputs": "int8[1,16,16] x", "a": (64, 16), "c": (64, 16), "d": (64,), "e": (64,)}
+AVERAGE = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [0, 0, 0, 0], "scale_x": 16.0, "scale_o": 16.0}
 
 CHIPS = [
     ChipCase("LGR901", "[n] y = Relu(x)", "[n] y = thinker.iqAdd<scale_x=16.0, scale_y=16.0, scale_o=16.0>(x, z)",
              settings={"k": None}, changes={"z": (1, 8, 16, 16)}),
     ChipCase("LGR902", "[n] y = Softplus(x)", "[n] y = Relu(x)", {"inputs": "float[2] x"}),
-    _chip("LGR903", "iqSigmoid", {}, {"platform": "arcs"}, common={"scale_x": 16.0, "scale_o": 128.0}, target="arcs"),
+    _chip("LGR903", "Relu", {}, {"platform": "arcs"}, target="arcs"),
+    ChipCase("LGR903", node("Relu", platform="arcs"), node("Relu", platform="venus")),
     ChipCase("LGR904", node("iqVar", dim=2, scale_x=16.0, scale_o=16.0), node("Relu")),
     ChipCase("LGR905", node("Relu"), settings={"inputs": "int16[2,4] x"}, changes={"inputs": "int8[2,4] x"}, target="arcs"),
     _chip("LGR906", "iqAdd", {"scale_o": 32.0}, {"scale_o": 16.0}, "x, x", SUM),
+    ChipCase("LGR907", node("iqSub", "x, x", **SUM), node("iqAdd", "x, x", **SUM)),
+    ChipCase("LGR908", node("QAvgPool2d", x_bits=8, o_bits=8, **AVERAGE).replace("thinker.", "linger."),
+             node("AvgPool2dInt", data_bits=8, o_bits=8, **AVERAGE)),
+    ChipCase("LGR909", node("MaxPool", kernel_shape=[2, 2], strides=[2, 2], pads=[0, 0, 0, 0]),
+             settings={"inputs": "int8[2,8,16,16] x"}, changes={"inputs": "int8[1,8,16,16] x"}),
+    ChipCase("LGR910", '[n] y = Relu<platform="arcs">(x)', node("Relu", platform="arcs"), target="arcs"),
     _chip("LGR911", "Conv2dInt", {"strides": [3, 3]}, {"strides": [1, 1]}, "x, w", WIDTHS | WINDOW, settings=CONV),
     _chip("LGR912", "Conv2dInt", {"o_bits": 16}, {"o_bits": 8}, "x, w", WIDTHS | WINDOW, settings=CONV),
     ChipCase("LGR913", node("Conv1dInt", "x, w", **(WIDTHS | SIGNAL | {"group": 8})),
              node("Conv1dInt", "x, w", **(WIDTHS | SIGNAL)),
              settings={"inputs": "int8[1,8,16] x", "w": (8, 1, 3)}, changes={"w": (8, 8, 3)}),
-    ChipCase("LGR914", node("Conv2dInt", "x, w", **(WIDTHS | WINDOW | ONE_BY_ONE)),
-             settings={"inputs": "int8[1,256,64,64] x", "w": (256, 256, 1, 1)}, changes={"w": (8, 256, 1, 1)}),
+    ChipCase("LGR914", node("ConvTranspose2dInt", "x, w, b", **(TRANSPOSED | ONE_BY_ONE)),
+             settings={"inputs": "int8[1,256,8,8] x", "w": (256, 256, 1, 1), "b": np.zeros(256, np.int32)},
+             changes={"w": (256, 8, 1, 1), "b": np.zeros(8, np.int32)}),
     _chip("LGR915", "AvgPool2dInt", {"kernel_shape": [13, 13]}, {"kernel_shape": [4, 4]}, common=POOL),
     ChipCase("LGR916", node("MaxPool", kernel_shape=[2, 2], strides=[1, 1], pads=[0, 0, 0, 0]),
              settings={"inputs": "int16[1,8,16,16] x"}, changes={"inputs": "int8[1,8,16,16] x"}),
+    _chip("LGR917", "MaxPool", {"strides": [3, 3]}, {"strides": [2, 2]}, common={"kernel_shape": [2, 2], "pads": [0, 0, 0, 0]}),
+    _chip("LGR918", "Conv2dInt", {"group": 4, "pads": [1, 1, 1, 1]}, {"group": 4, "pads": [0, 0, 0, 0]}, "x, w",
+          WIDTHS | WINDOW, settings={"w": (8, 2, 3, 3)}),
+    ChipCase("LGR919", node("ConvTranspose2dInt", "x, w", **TRANSPOSED), node("ConvTranspose2dInt", "x, w, b", **TRANSPOSED),
+             settings=CONV, changes={"b": np.zeros(8, np.int32)}),
     ChipCase("LGR921", node("LinearInt", "x, w", **WIDTHS), settings={"inputs": "int8[2,20000] x", "w": (2, 20000)},
              changes={"inputs": "int8[2,64] x", "w": (2, 64)}),
     ChipCase("LGR922", node("BmmInt", "x, z", **BMM), settings={"inputs": "int8[1,4,256] x, int8[1,256,256] z"},
@@ -268,7 +286,7 @@ CHIPS = [
              settings={"inputs": "int8[1,2,400] x", "w": (400,), "b": (400,)},
              changes={"inputs": "int8[1,2,8] x", "w": (8,), "b": (8,)}),
     _chip("LGR926", "SoftmaxInt", {"dim": 0}, {"dim": -1}, common=SOFTMAX, settings={"inputs": "int8[2,64] x"}),
-    _chip("LGR927", "LSTMInt", {"batch_first": 1}, {"batch_first": 0}, "x, a, c, d, e", RECURRENT, settings=GATES),
+    _chip("LGR927", "LSTMInt", {"batch_first": 0}, {"batch_first": 1}, "x, a, c, d, e", SQUARE, settings=SQUARE_GATES),
     ChipCase("LGR931", node("iqAdd", "x, z", **SUM), settings={"inputs": "int8[1,8,16,16] x, int8[1,1,1,16] z"},
              changes={"inputs": "int8[1,8,16,16] x, int8[1,8,16,16] z"}),
     ChipCase("LGR932", node("iqMul", "x, z", **SUM), settings={"inputs": "int8[1,8,16,16] x, int8[1,1,1,16] z"},
@@ -281,12 +299,22 @@ CHIPS = [
              changes={"inputs": "int16[2,4] x"}),
     _chip("LGR936", "iqVar", {"dim": 1}, {"dim": 2}, common={"scale_x": 16.0, "scale_o": 16.0}),
     ChipCase("LGR941", node("Clip", "x, low, high"), node("Relu"), settings={"low": (), "high": ()}),
-    ChipCase("LGR942", "[n] y = Transpose<perm=[0, 2, 3, 1]>(x)", "[n] y = Transpose<perm=[0, 1, 2, 3]>(x)"),
+    ChipCase("LGR942", "[n] y = Transpose<perm=[1, 2, 3, 0]>(x)", "[n] y = Transpose<perm=[0, 2, 3, 1]>(x)"),
     ChipCase("LGR943", "[n] y = Squeeze(x, k)", "[n] y = Squeeze<axes=[0]>(x)", settings={"opset": 13}, changes={"opset": 12}),
-    ChipCase("LGR944", "[s] s = Shape(x) [n] y = Reshape(x, s)", "[s] s = Constant<value_ints=[2048]>() [n] y = Reshape(x, s)"),
+    ChipCase("LGR944", "[s] s = Shape(x) [n] y = Reshape(x, s)", settings={"inputs": "int8[1,8,h,16] x"},
+             changes={"inputs": "int8[1,8,16,16] x"}),
     ChipCase("LGR945", "[n] y = Slice(x, b, e, a)",
              settings={"b": [0, 0], "e": [1, 1], "a": [0, 1]}, changes={"b": [0], "e": [1], "a": [0]}),
     ChipCase("LGR946", "[n] y, z = Split<axis=1>(x)", "[n] y = Relu(x)"),
     _chip("LGR947", "Quant", {"data_bits": 16}, {"data_bits": 8}, common={"scale_x": 16.0},
           settings={"inputs": "float[2,2] x"}),
+    ChipCase("LGR949", node("iqPad", "x, p, v"), settings={"p": np.array([0, 1, 1, 1] * 2), "v": np.int8(0)},
+             changes={"p": np.array([0, 0, 1, 1] * 2)}),
+    ChipCase("LGR950", node("Dequant", scale_o=16.0), settings={"inputs": "int16[2,4] x"}, changes={"inputs": "int8[2,4] x"}),
+    ChipCase("LGR951", node("Relu"), settings={"inputs": "int8[1,64,64,80] x"}, changes={"inputs": "int8[1,64,64,64] x"}),
+    ChipCase("LGR952", node("LinearInt", "x, w", **(WIDTHS | {"platform": "arcs"})), target="arcs",
+             settings={"inputs": "int8[1,2048] x", "w": (256, 2048)}, changes={"w": (128, 2048)}),
+    _chip("LGR953", "iqSigmoid", {}, {"platform": "arcs"}, common={"scale_x": 16.0, "scale_o": 128.0}, target="arcs"),
+    ChipCase("LGR954", node("ConvTranspose2dInt", "x, w, b", **TRANSPOSED), node("Conv2dInt", "x, w, b", **WIDTHS, **WINDOW),
+             settings=CONV | {"b": np.zeros(8, np.int32)}),
 ]  # fmt: skip

@@ -23,7 +23,7 @@ _WHOLE_AREA = {"count_include_pad": 1, "divisor_override": -1}
     window_axes=2,
     widest_data=16,
     float_op="AveragePool",
-    chip_limits=("average", "pool"),
+    chip_limits=("average", "pool", "pool-window"),
 )
 def avgpool2d_int(
     k: Kernel[T],

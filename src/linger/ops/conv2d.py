@@ -20,7 +20,7 @@ from linger.numeric.kernel import Ints, Kernel, T
     weight_axes=4,
     widest_data=16,
     float_op="Conv",
-    chip_limits=("window", "window-width", "depthwise", "room"),
+    chip_limits=("window", "window-width", "depthwise", "groups"),
     state_name="function_conv2d",
     has_own_counter=True,
 )

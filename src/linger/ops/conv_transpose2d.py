@@ -25,7 +25,7 @@ from linger.numeric.kernel import Ints, Kernel, T
     is_transposed=True,
     widest_data=16,
     float_op="ConvTranspose",
-    chip_limits=("window", "window-width", "depthwise", "room"),
+    chip_limits=("window", "window-width", "depthwise", "groups", "room", "transposed-bias"),
     state_name="function_conv_transpose2d",
     has_own_counter=True,
 )

@@ -13,6 +13,7 @@ from linger.numeric.kernel import Kernel, T
     output_bits=None,
     has_integer_output=False,
     float_op="DequantizeLinear",
+    chip_limits=("wide-end",),
 )
 def dequant(k: Kernel[T], x: T, *, scale_o: float) -> T:
     """Y = q / scale_o, rounded once to float32."""

@@ -18,7 +18,7 @@ from linger.numeric.kernel import Ints, Kernel, T
     output_bits=None,
     window_axes=2,
     float_op="MaxPool",
-    chip_limits=("pool",),
+    chip_limits=("pool", "pool-window"),
     picks=True,
 )
 def maxpool(

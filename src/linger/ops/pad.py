@@ -16,7 +16,15 @@ from linger.dialect import PLATFORM_QUANT, Draw, NodeFacts, Refusal, Sample, op
 from linger.numeric.kernel import Kernel, T
 
 
-@op("iqPad", is_scale_free=True, output_bits=None, picks=True)
+@op(
+    "iqPad",
+    is_scale_free=True,
+    output_bits=None,
+    picks=True,
+    is_sized_by_values=True,
+    chip_limits=("pad",),
+    if_differs="Leave padding to the convolution behind it (padding=), which is exact.",
+)
 def iq_pad(k: Kernel[T], x: T, pads: T, value: T, *, mode: str = "constant", platform_quant: str = PLATFORM_QUANT) -> T:
     """Y = x with `pads` more places at the ends of each axis, all of them `value`."""
     return k.pad(x, pads, value)

@@ -14,7 +14,14 @@ from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("iqSub", limit=min, chip_limits=("sum",), state_name="iqsub__default_index")
+@op(
+    "iqSub",
+    limit=min,
+    chip_limits=("sum",),
+    if_differs="Quantise the model for this chip, linger.init(model, target={target!r}): it then computes x + y·(−1), which is "
+    "exact.",
+    state_name="iqsub__default_index",
+)
 def iq_sub(
     k: Kernel[T],
     x: T,

@@ -4,11 +4,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from linger.checks.limits import operands, packing, products, windows
+from linger.checks.limits import memory, op_status, operands, packing, products, whole_file, windows
 from linger.checks.limits.limit import Site, aligned, one_of
 from linger.checks.limits.target_findings import LIMITS, TARGET_RULES, tables_of
 from linger.dialect import ops
-from linger.graph.core.check_rules import GENERAL_RULES
+from linger.graph.core.check_rules import GENERAL_RULES, CheckRule
 from linger.targets import TARGETS
 from tests.support.chip import model_of
 
@@ -16,11 +16,17 @@ VENUS = TARGETS["venus"]
 
 
 def test_every_check_of_a_limit_has_a_rule_of_its_own():
-    modules = (operands, packing, products, windows)
+    modules = (op_status, operands, packing, products, windows)
     checks = [found for module in modules for name, found in vars(module).items() if name.startswith("check_")]
     assert sorted(found.rule.id for found in checks) == sorted(found.rule.id for found in LIMITS)
+    whole = [
+        found for module in (memory, whole_file) for found in vars(module).values() if isinstance(found, CheckRule)
+    ]
+    assert sorted(rule.id for rule in whole) == [
+        *("LGR901", "LGR903", "LGR908", "LGR909", "LGR910", "LGR951", "LGR952", "LGR954")
+    ]
     ids = [rule.id for rule in TARGET_RULES]
-    assert len(set(ids)) == len(ids) == len(checks) + 1
+    assert len(set(ids)) == len(ids) == len(checks) + len(whole)
     assert not set(ids) & {rule.id for rule in GENERAL_RULES}
 
 

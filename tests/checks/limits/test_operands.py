@@ -17,7 +17,7 @@ def binary(op, inputs=SAME, target="venus", **changes):
 @pytest.mark.parametrize("target", ["venus", "arcs", "venusA"])
 def test_equal_shapes_are_taken(op, target):
     assert binary(op, target=target) == []
-    assert binary(op, "int8[n,4,6,6] x, int8[n,4,6,6] z", target=target) == []
+    assert binary(op, "int8[1,4,n,6] x, int8[1,4,n,6] z", target=target) == []
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,20 @@ def test_products_shift_right_only():
 
 
 def test_sums_repeat_one_axis_at_most():
-    assert binary("iqAdd", "int8[1,4,6,6] x, int8[1,4,6,1] z") == []
-    ((severity, text),) = binary("iqAdd", "int8[1,4,6,6] x, int8[4,1,1] z")
+    assert binary("iqAdd", "int8[1,4,6,6] x, int8[1,4,6,1] z", "venusA") == []
+    ((severity, text),) = binary("iqAdd", "int8[1,4,6,6] x, int8[4,1,1] z", "venusA")
     assert severity == "error"
-    assert "one operand is repeated along 2 axes; the packer takes 1. Fold the number into the bias" in text
+    assert "one operand is repeated along 2 axes; venusA takes 1. Fold the number into the bias" in text
+
+
+@pytest.mark.parametrize("target", ["venus", "arcs"])
+def test_where_one_axis_went_wrong_none_is_repeated(target):
+    ((severity, text),) = binary("iqAdd", "int8[1,4,6,6] x, int8[1,4,6,1] z", target)
+    assert severity == "error"
+    assert text == (
+        f"y (iqAdd): one operand is repeated along 1 axis; {target} takes 0. Fold the number into the bias of the layer "
+        "before, or make it a tensor of the same shape (torch.cat of copies)."
+    )
 
 
 def test_sums_with_a_float_are_refused():
@@ -73,9 +83,18 @@ def test_products_by_channel_or_number():
     assert binary("iqMul", "int8[1,4,6,6] x, int8[4,1,1] z") == []
     ((severity, text),) = binary("iqMul", "int8[1,4,6,6] x, int8[1,1,6,6] z")
     assert severity == "error"
-    assert "operands of the shapes [1, 4, 6, 6] and [1, 1, 6, 6]" in text
-    assert "Expand the second operand" in text
-    assert binary("iqMul", "int8[1,4,6,6] x, int8[1,1,6,6] z", target="arcs") == []
+    assert text == (
+        "y (iqMul): operands of the shapes [1, 4, 6, 6] and [1, 1, 6, 6]; the chip multiplies equal shapes, or by one number "
+        "per channel. Repeat the smaller operand with torch.cat, until both have one shape."
+    )
+    assert binary("iqMul", "int8[1,4,6,6] x, int8[1,1,6,6] z", target="venusA") == []
+
+
+def test_arcs_multiplies_equal_shapes_only():
+    ((severity, text),) = binary("iqMul", "int8[1,4,6,6] x, int8[1,4,1,1] z", "arcs")
+    assert severity == "error"
+    assert "[1, 4, 6, 6] and [1, 4, 1, 1]; the chip multiplies equal shapes. Repeat the smaller operand" in text
+    assert findings(SCALAR + node("iqMul", "x, c", **THREE), "arcs") == []
 
 
 SCALAR = "c = Constant<value = int8 {5}>() "
@@ -102,7 +121,7 @@ def test_division_by_a_power_of_two_only():
         severity, text = only_finding(f"c = Constant<value = {wrong}>() " + node("iqDiv", "x, c", **THREE))
         assert severity == "error"
         assert "a divisor that is no 8-bit power of two" in text
-        assert "Multiply by the reciprocal" in text
+        assert "Multiply by the reciprocal instead (iqMul by a number is exact)." in text
 
 
 def joined(bits, scale, target="venus"):
@@ -142,9 +161,17 @@ def test_width_of_sigmoid():
 
 def test_tanh_of_8_bits_is_not_packed_for_certain():
     assert findings(node("iqTanh", **CURVE), inputs="int16[1,4] x") == []
-    severity, text = only_finding(node("iqTanh", **ON_ARCS), target="arcs", inputs="int8[1,4] x")
+    severity, text = only_finding(node("iqTanh", **CURVE, platform="venusA"), target="venusA", inputs="int8[1,4] x")
     assert severity == "warning"
-    assert "8-bit input of iqTanh, for which the packer asks for 16 bits on every chip. Try the file" in text
+    assert (
+        "8-bit input of iqTanh, for which the packer asks for 16 bits on every chip. Try the file on the chip." in text
+    )
+
+
+def test_nothing_is_said_of_the_width_of_a_curve_that_is_refused():
+    severity, text = only_finding(node("iqTanh", **ON_ARCS), target="arcs", inputs="int8[1,4] x")
+    assert severity == "error"
+    assert "arcs's packer or engine stops at iqTanh. No exact form is known." in text
 
 
 def test_variance_along_one_axis():

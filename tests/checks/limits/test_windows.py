@@ -1,31 +1,73 @@
 """Convolutions and pools within the limits of a chip."""
 
+import numpy as np
 import pytest
 
 from tests.support.chip import SIGNAL, WIDTHS, WINDOW, findings, node, only_finding
 
+SHARED_MEMORY = (
+    "warning",
+    "venus's packer takes ConvTranspose2dInt (1 in this file) with -m params:share-mem only. "
+    "Pack it with: tpacker … -m params:share-mem",
+)
+"""What venus says of every transposed convolution, be it as it should be."""
 
-def conv(weight=(8, 8, 3, 3), *, op="Conv2dInt", target="venus", inputs="int8[1,8,16,16] x", **changes):
+
+def conv(weight=(8, 8, 3, 3), *, op="Conv2dInt", target="venus", inputs="int8[1,8,16,16] x", bias=None, **changes):
     base = SIGNAL if op == "Conv1dInt" else WINDOW
-    return findings(node(op, "x, w", **WIDTHS | base | changes), target, inputs=inputs, w=weight)
+    constants = {"w": weight} if bias is None else {"w": weight, "b": np.zeros(bias, np.int32)}
+    return findings(
+        node(op, f"x, {', '.join(constants)}", **WIDTHS | base | changes), target, inputs=inputs, **constants
+    )
+
+
+def transposed(weight=(8, 8, 3, 3), **changes):
+    bias = weight[1] * changes.get("group", 1)
+    return conv(weight, **{"op": "ConvTranspose2dInt", "output_padding": [0, 0], "bias": bias} | changes)
+
+
+def only_of(found):
+    (one,) = found
+    return one
 
 
 def only(*args, **kwargs):
-    (found,) = conv(*args, **kwargs)
-    return found
+    return only_of(conv(*args, **kwargs))
 
 
-def pool(size, *, inputs="int8[1,8,64,64] x", bits=8):
+def pool(size, *, inputs="int8[1,8,64,64] x", bits=8, **changes):
     window = {"kernel_shape": list(size), "strides": [1, 1], "pads": [0, 0, 0, 0], "ceil_mode": 0}
     widths = {"data_bits": bits, "o_bits": bits, "scale_x": 16.0, "scale_o": 16.0}
-    return findings(node("AvgPool2dInt", **window, **widths), inputs=inputs)
+    return findings(node("AvgPool2dInt", **window | widths | changes), inputs=inputs)
 
 
-@pytest.mark.parametrize("op", ["Conv2dInt", "ConvTranspose2dInt"])
+def max_pool(size, *, target="venus", inputs="int8[1,8,8,8] x", **changes):
+    window = {"kernel_shape": list(size), "strides": [1, 1], "pads": [0, 0, 0, 0]}
+    return findings(node("MaxPool", **window | changes), target, inputs=inputs)
+
+
 @pytest.mark.parametrize("target", ["venus", "arcs", "venusA"])
-def test_an_ordinary_convolution_is_taken(op, target):
-    extra = {"output_padding": [0, 0]} if op == "ConvTranspose2dInt" else {}
-    assert conv(op=op, target=target, **extra) == []
+def test_an_ordinary_convolution_is_taken(target):
+    assert conv(target=target) == []
+
+
+@pytest.mark.parametrize("target", ["arcs", "venusA"])
+def test_an_ordinary_transposed_convolution_is_taken(target):
+    assert transposed(target=target) == []
+
+
+def test_venus_takes_transposed_convolutions_with_an_option_of_the_packer():
+    assert transposed() == [SHARED_MEMORY]
+
+
+@pytest.mark.parametrize("target", ["venus", "arcs", "venusA"])
+def test_a_transposed_convolution_without_a_bias_is_refused(target):
+    severity, text = transposed(target=target, bias=None)[0]
+    assert severity == "error"
+    assert text == (
+        "y (ConvTranspose2dInt): a transposed convolution without a bias, which the packer refuses. Give it a bias of zeros: "
+        f"linger.onnx.export(…, target='{target}') writes it so."
+    )
 
 
 def test_kernel_beyond_the_chip():
@@ -33,7 +75,7 @@ def test_kernel_beyond_the_chip():
     assert severity == "error"
     assert text == (
         "y (Conv2dInt): a kernel of 7×3; venus has 1 to 5. "
-        "Use a size that the chip has, or keep the layer in float with linger.disable_quant."
+        "Use a size that the chip has: no exact form of another one is known."
     )
     assert conv((8, 8, 5, 5), kernel_shape=[5, 5]) == []
 
@@ -45,6 +87,15 @@ def test_larger_kernels_with_spread_taps_or_on_signals_depend_on_the_chip():
     signal = {"op": "Conv1dInt", "inputs": "int8[1,8,30] x", "kernel_shape": [9]}
     assert conv((8, 8, 9), target="arcs", **signal) == []
     assert "a kernel of 9; venus has 1 to 5" in only((8, 8, 9), **signal)[1]
+
+
+@pytest.mark.parametrize("target", ["venus", "arcs"])
+def test_spread_taps_on_signals_are_computed_otherwise(target):
+    signal = {"op": "Conv1dInt", "inputs": "int8[1,8,30] x", "dilations": [2]}
+    severity, text = only((8, 8, 3), target=target, **signal)
+    assert severity == "error"
+    assert f"a dilation of 2; {target} has 1 here. Use a size" in text
+    assert conv((8, 8, 3), target="venusA", **signal) == []
 
 
 @pytest.mark.parametrize(
@@ -73,32 +124,41 @@ def test_what_venus_does_not_have(changes, reason):
 def test_a_pointwise_convolution_cannot_step():
     severity, text = only((8, 8, 1, 1), kernel_shape=[1, 1], strides=[2, 2], pads=[0, 0, 0, 0])
     assert severity == "error"
-    assert "a kernel of 1×1 steps by 2×2" in text
-    assert "Slice the input (x[:, :, ::2, ::2])" in text
+    assert text == (
+        "y (Conv2dInt): a kernel of 1×1 steps by 2×2, beyond itself; the packer refuses that. Use a kernel as large as the "
+        "stride, with zeros: linger.onnx.export(…, target='venus') writes it so."
+    )
 
 
 def test_other_chips_have_other_widths():
-    assert conv(target="arcs", parameter_bits=4) == []
-    assert "arcs has 4 or 8" in only(target="arcs", parameter_bits=16)[1]
+    assert conv(target="venusA", parameter_bits=4) == []
+    assert "venusA has 4, 8, 16 or 32" in only(target="venusA", parameter_bits=2)[1]
+    assert "4-bit weights; arcs has 8. Choose" in only(target="arcs", parameter_bits=4)[1]
     assert conv(target="venusA", o_bits=16) == []
+    assert "an output of 32 bits, which arcs packs but computes as 8 bits" in only(target="arcs", o_bits=32)[1]
 
 
 def test_transposed_convolutions_have_one_dilation_and_one_width():
-    extra = {"op": "ConvTranspose2dInt", "output_padding": [0, 0], "target": "venusA"}
-    assert "has 1 here" in only(dilations=[2, 2], **extra)[1]
-    assert "an output of 16 bits" in only(o_bits=16, **extra)[1]
+    for changes, reason in (
+        ({"dilations": [2, 2]}, "a dilation of 2×2; venusA has 1 here. Use a size"),
+        ({"o_bits": 16}, "an output of 16 bits, which venusA packs but computes as 8 bits. Leave out_bits"),
+    ):
+        ((severity, text),) = transposed(target="venusA", **changes)
+        assert severity == "error"
+        assert reason in text
 
 
 def test_depthwise_over_two_axes_only():
     assert conv((8, 1, 3, 3), group=8) == []
-    for changes in (
-        {"weight": (8, 1, 3), "op": "Conv1dInt", "inputs": "int8[1,8,30] x", "group": 8},
-        {"weight": (8, 1, 3, 3), "op": "ConvTranspose2dInt", "output_padding": [0, 0], "group": 8},
-    ):
-        severity, text = only(**changes)
-        assert severity == "error"
-        assert "which the packer refuses. Use group=1 here" in text
-    assert conv((8, 2, 3), op="Conv1dInt", inputs="int8[1,4,30] x", group=2) == []
+    remedy = "Use one group, with zero weights between the channels: linger.onnx.export(…, target='arcs') writes it so."
+    signal = {"op": "Conv1dInt", "target": "arcs"}
+    assert conv((8, 1, 3), inputs="int8[1,8,30] x", group=8, **signal) == [
+        ("error", f"y (Conv1dInt): a depthwise convolution over one axis, which the packer refuses. {remedy}")
+    ]
+    assert transposed((8, 1, 3, 3), group=8, target="arcs") == [
+        ("error", f"y (ConvTranspose2dInt): a depthwise transposed convolution, which the packer refuses. {remedy}")
+    ]
+    assert conv((8, 2, 3), inputs="int8[1,4,30] x", group=2, **signal) == []
 
 
 def test_depthwise_weights_must_fit():
@@ -107,39 +167,84 @@ def test_depthwise_weights_must_fit():
     severity, text = only((1300, 1, 5, 5), group=1300, **changes)
     assert severity == "error"
     assert "32800 bytes of depthwise weights" in text
+    assert "venus has room for 32 KB. Use fewer channels or a smaller kernel. No exact form is known." in text
     assert conv((1296, 1, 5, 5), group=1296, **changes | {"inputs": "int8[1,1296,8,8] x"}) == []
 
 
-def test_input_and_weights_cannot_both_be_split():
+def test_input_and_weights_of_a_convolution_may_both_be_large():
     # weights 64·64·9 = 36 864 > 32 768; input 64 channels · 40 columns (33 in eights) · 26 rows = 66 560 > 65 536
     large = "int8[1,64,26,33] x"
-    severity, text = only((64, 64, 3, 3), inputs=large)
-    assert severity == "error"
-    assert "66560 bytes of input and 36864 bytes of weights" in text
-    assert "Use fewer channels" in text
-    assert conv((64, 64, 3, 3), inputs="int8[1,64,25,33] x") == []  # 64 000
-    assert conv((56, 64, 3, 3), inputs=large) == []  # 32 256
-    assert conv((64, 64, 3, 3), inputs=large, target="arcs") == []
-    # with a step of two, columns come in sixteens: 64 · 48 · 22 = 67 584
-    assert "67584 bytes" in only((64, 64, 3, 3), inputs="int8[1,64,22,33] x", strides=[2, 2])[1]
+    assert conv((64, 64, 3, 3), inputs=large) == conv((64, 64, 3, 3), inputs=large, strides=[2, 2]) == []
+    assert conv((128, 64, 3, 3), inputs="int8[1,128,26,33] x", group=2) == []
 
 
-def test_groups_are_convolutions_of_their_own():
-    # each of two groups has 64·56·9 = 32 256 bytes of weights and an input of 66 560
-    assert conv((112, 64, 3, 3), inputs="int8[1,128,26,33] x", group=2) == []
-    assert "66560 bytes of input" in only((128, 64, 3, 3), inputs="int8[1,128,26,33] x", group=2)[1]
+def test_input_and_weights_of_a_transposed_convolution_must_fit():
+    # the weight is [in, out, …]: 64·57 outputs in pairs (58)·9 = 33 408 > 32 768 ≥ 64·56·9 = 32 256
+    weights, option = transposed((64, 57, 3, 3), inputs="int8[1,64,25,33] x")  # an input of 64 000
+    assert weights == (
+        "error",
+        "y (ConvTranspose2dInt): 33408 bytes of weights (in the chip's alignment); venus has room for 32 KB of a transposed "
+        "convolution. Use fewer channels or a smaller picture at this layer. No exact form is known.",
+    )
+    assert option == SHARED_MEMORY
+    room, _ = transposed((64, 56, 3, 3), inputs="int8[1,64,26,33] x")
+    assert room[0] == "error"
+    assert (
+        "66560 bytes of input (in the chip's alignment); venus has room for 64 KB of a transposed convolution"
+        in room[1]
+    )
+    assert transposed((64, 56, 3, 3), inputs="int8[1,64,25,33] x") == [SHARED_MEMORY]
+    assert transposed((64, 64, 3, 3), inputs="int8[1,64,26,33] x", target="arcs") == []
 
 
 def test_room_of_a_transposed_convolution_counts_its_inputs():
-    extra = {"op": "ConvTranspose2dInt", "output_padding": [0, 0]}
-    assert "66560 bytes of input" in only((64, 64, 3, 3), inputs="int8[1,64,26,33] x", **extra)[1]
+    # 57 inputs in eights are 64: 64·26·40 = 66 560
+    (room, _) = transposed((57, 8, 3, 3), inputs="int8[1,57,26,33] x")
+    assert "66560 bytes of input" in room[1]
 
 
 def test_open_sizes_are_said():
-    severity, text = only((64, 64, 3, 3), inputs="int8[1,64,H,33] x")
-    assert severity == "note"
-    assert "a size is open, so the room for its input beside 36864 bytes of weights could not be checked" in text
-    assert conv(inputs="int8[N,8,16,16] x") == []
+    note = (
+        "note",
+        "y (ConvTranspose2dInt): a size is open, so the room for its input and weights could not be checked. ",
+    )
+    option, (severity, text) = transposed(inputs="int8[1,8,H,16] x")
+    assert option == SHARED_MEMORY
+    assert (severity, text.removesuffix("Export with fixed sizes, or make sure of it by hand.")) == note
+    assert conv(inputs="int8[1,8,H,16] x") == []
+
+
+@pytest.mark.parametrize(
+    ("weight", "inputs", "changes", "reason"),
+    [
+        pytest.param((16, 2, 3, 3), 16, {"group": 8}, "8 groups of 2 inputs with padding", id="two inputs"),
+        pytest.param((16, 1, 3, 3), 8, {"group": 8}, "8 groups of 1 inputs with padding", id="one input"),
+        pytest.param((18, 3, 3, 3), 27, {"group": 9}, "9 groups; the packer takes 8. Use fewer", id="nine groups"),
+        pytest.param((4, 3, 3, 3), 12, {"group": 4}, "4 groups of 3 inputs and 1 output, which", id="one output"),
+    ],
+)
+def test_groups_that_venus_computes_wrongly_or_refuses(weight, inputs, changes, reason):
+    severity, text = only(weight, inputs=f"int8[1,{inputs},16,16] x", **changes)
+    assert severity == "error"
+    assert reason in text
+    assert text.endswith(
+        "Use fewer groups, with zero weights between them: linger.onnx.export(…, target='venus') writes it so."
+    )
+
+
+def test_groups_that_are_computed_as_they_should():
+    assert conv((16, 3, 3, 3), inputs="int8[1,12,16,16] x", group=4) == []
+    assert conv((16, 2, 3, 3), inputs="int8[1,16,16,16] x", group=8, pads=[0, 0, 0, 0]) == []
+    pointwise = {"kernel_shape": [1, 1], "group": 8}
+    assert conv((16, 2, 1, 1), inputs="int8[1,16,16,16] x", **pointwise) == []
+    assert conv((16, 2, 3, 3), inputs="int8[1,16,16,16] x", group=8, target="arcs") == []
+    assert conv((9, 1, 3, 3), inputs="int8[1,9,16,16] x", group=9) == []
+
+
+def test_transposed_convolutions_have_one_group():
+    ((severity, text),) = transposed((8, 4, 3, 3), group=2, target="arcs")
+    assert severity == "error"
+    assert "a transposed convolution in 2 groups, which the packer refuses. Use fewer groups" in text
 
 
 def test_average_of_a_large_odd_area_is_garbage():
@@ -164,10 +269,48 @@ def test_pools_take_pictures_of_8_bits():
         "error",
         "y (AvgPool2dInt): a pool of 16-bit numbers; the chip takes 8 bits. Leave out_bits of the layer before at 8.",
     )
-    window = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [0, 0, 0, 0]}
-    assert "a pool over 3 axes" in only_finding(node("MaxPool", **window), inputs="int8[8,8,8] x")[1]
+    assert "a pool over 3 axes" in only_of(max_pool((2, 2), inputs="int8[1,8,8] x"))[1]
+
+
+def test_pools_do_not_step_beyond_themselves():
+    for found, op in ((pool((2, 2), strides=[3, 3]), "AvgPool2dInt"), (max_pool((2, 2), strides=[3, 3]), "MaxPool")):
+        assert found == [
+            (
+                "error",
+                f"y ({op}): a pool of 2×2 steps by 3×3, beyond itself; the packer refuses that. "
+                "Use a kernel as large as the stride. No exact form is known.",
+            )
+        ]
+    assert pool((3, 3), strides=[3, 3]) == max_pool((3, 3), strides=[3, 3]) == []
+
+
+def test_pools_do_not_hang_over_the_edge():
+    ((severity, text),) = max_pool((3, 3), strides=[2, 2], ceil_mode=1)
+    assert severity == "error"
+    assert text == (
+        "y (MaxPool): ceil_mode, with which the engine gives another shape. "
+        "Use ceil_mode=False and a size that the stride divides. No exact form is known."
+    )
+
+
+def test_large_max_pools_span_the_picture():
+    assert max_pool((5, 5)) == max_pool((8, 8)) == max_pool((8, 1)) == []
+    for size in ((6, 6), (1, 8)):
+        ((severity, text),) = max_pool(size)
+        assert severity == "error"
+        assert text == (
+            f"y (MaxPool): a kernel of {size[0]}×{size[1]}; venus has 5, or all rows, or the whole picture. Pool in steps, say "
+            "3×3 and then 2×2 for 6×6: linger.onnx.export(…, target='venus') writes it so where that is equal."
+        )
+    assert max_pool((6, 6), target="arcs") == []
+    assert pool((6, 6)) == []
+    ((severity, text),) = max_pool((8, 8), inputs="int8[1,8,H,8] x")
+    assert severity == "note"
+    assert "whether its kernel spans the picture could not be checked" in text
 
 
 def test_weights_that_are_no_constants_are_not_judged():
-    body = node("Conv2dInt", "x, v", **WIDTHS | WINDOW)
-    assert only_finding(body, inputs="int8[1,8,16,16] x, int8[o,8,3,3] v")[0] == "note"
+    body = node("Conv2dInt", "x, v", **WIDTHS | WINDOW | {"group": 4})
+    severity, text = only_finding(body, inputs="int8[1,8,16,16] x, int8[1,o,3,3] v")
+    assert severity == "note"
+    assert "the channels of its groups could not be checked" in text

@@ -21,6 +21,9 @@ from linger.targets import Target
 KB = 1024
 T = TypeVar("T")
 
+NO_EXACT_FORM = "No exact form is known."
+"""The remedy where nothing that was tried gave the right integers."""
+
 _OPEN_SIZE = "Export with fixed sizes, or make sure of it by hand."
 _HELP = "The limit is the chip's or its packer's. Only with a target."
 
@@ -92,6 +95,11 @@ class Site:
         """Storage width of an integer input; None for other types."""
         value = self.input(index)
         return None if value is None else integer_bits(self.types.get(value.name or ""))
+
+    @property
+    def is_of_floats(self) -> bool:
+        """Whether a standard op works on real numbers."""
+        return self.node.domain in ("", "ai.onnx") and self.is_float(0)
 
     def is_float(self, index: int) -> bool:
         """Whether an input is known to hold floats."""

@@ -9,12 +9,16 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from linger.checks.limits.limit import Shape, Site, limit
+from linger.checks.limits.limit import NO_EXACT_FORM, Site, limit
 from linger.dialect import ops
 from linger.graph.core.finding import Finding
+from linger.graph.forms.shaped import Shape
 from linger.numeric.fixed import is_power_of_two
+from linger.targets import Status
 
-_FOLD = "Fold the number into the bias of the layer before, or make it a tensor of the same shape."
+_FOLD = (
+    "Fold the number into the bias of the layer before, or make it a tensor of the same shape (torch.cat of copies)."
+)
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class OperandLimits:
     smallest_scale: int
     repeated_axes: int
     divisor_bits: int
-    multiplies_by_channel_only: bool
+    factor_shapes: str
     packed_curve_bits: Mapping[str, int]
     variance_axis: int
     curve_bits: int | None = None
@@ -74,7 +78,7 @@ def _shift_findings(site: Site, scales: dict[str, float]) -> Iterator[Finding]:
         yield site.error(reason, "Train or calibrate the model with linger, which keeps to that.")
 
 
-@limit(931, "sum", "Summands are integers, repeated along one axis at most.")
+@limit(931, "sum", "Summands are integers, repeated along no more axes than the chip has.")
 def check_sum(site: Site) -> Iterator[Finding]:
     """Two integer tensors of which one is repeated along few axes."""
     if site.is_float(1):
@@ -84,7 +88,8 @@ def check_sum(site: Site) -> Iterator[Finding]:
     if axes is None:
         yield site.unchecked("how its operands are broadcast")
     elif axes > most:
-        yield site.error(f"one operand is repeated along {axes} axes; the packer takes {most}", _FOLD)
+        times = "1 axis" if axes == 1 else f"{axes} axes"
+        yield site.error(f"one operand is repeated along {times}; {site.chip} takes {most}", _FOLD)
 
 
 @limit(932, "factor", "Factors have equal shapes, or are a scalar Constant.")
@@ -93,16 +98,18 @@ def check_factor(site: Site) -> Iterator[Finding]:
     if _is_scalar(site, 1):
         yield from _check_scalar(site)
         return
-    if not site.limits(OperandLimits).multiplies_by_channel_only:
+    allowed = site.limits(OperandLimits).factor_shapes
+    if allowed == "any":
         return
     x, y = site.shape(0), site.shape(1)
     if x is None or y is None:
         yield site.unchecked("how its operands are broadcast")
         return
-    if not _is_per_channel(x, y) and _broadcast_axes(site) != 0:
+    if not (allowed == "channel" and _is_per_channel(x, y)) and _broadcast_axes(site) != 0:
+        also = ", or by one number per channel" if allowed == "channel" else ""
         yield site.error(
-            f"operands of the shapes {_text(x)} and {_text(y)}; the chip multiplies equal shapes, or by one number per channel",
-            "Expand the second operand to the shape of the first (x.expand_as(y)).",
+            f"operands of the shapes {_text(x)} and {_text(y)}; the chip multiplies equal shapes{also}",
+            "Repeat the smaller operand with torch.cat, until both have one shape.",
         )
 
 
@@ -119,7 +126,7 @@ def check_divisor(site: Site) -> Iterator[Finding]:
     if content is None or content.dtype != f"int{bits}" or value is None or not is_power_of_two(value):
         yield site.error(
             f"a divisor that is no {bits}-bit power of two, the only one that the chip runs",
-            "Multiply by the reciprocal instead.",
+            "Multiply by the reciprocal instead (iqMul by a number is exact).",
         )
     else:
         yield from _check_scalar(site)
@@ -145,14 +152,14 @@ def check_join(site: Site) -> Iterator[Finding]:
 def check_curve(site: Site) -> Iterator[Finding]:
     """The width that the chip's tables take, or for which the packer asks whatever they take."""
     limits, bits = site.limits(OperandLimits), site.bits(0)
-    if bits is None:
+    if bits is None or site.target.status_of(site.op_type) is Status.REFUSED:
         return
     packed = limits.packed_curve_bits.get(site.op_type)
     if packed is not None and packed != limits.curve_bits:
         if bits != packed:
             yield site.warning(
                 f"{bits}-bit input of {site.op_type}, for which the packer asks for {packed} bits on every chip",
-                "Try the file on the chip, or keep it in float with linger.disable_quant.",
+                f"Try the file on the chip. {NO_EXACT_FORM}",
             )
     elif limits.curve_bits not in (None, bits):
         yield site.error(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of the packer: which nodes it reads, in what form, and how large a model may be."""
+"""Limits of the packer for nodes that move numbers, and for the ends of a model."""
 
 from __future__ import annotations
 
@@ -7,21 +7,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import onnx_ir as ir
+from linger.checks.limits.limit import KB, NO_EXACT_FORM, Site, limit
+from linger.graph.core.finding import WARNING, Finding
 
-from linger.checks.limits.limit import KB, Site, limit, limit_rule
-from linger.dialect import Op, ops
-from linger.errors import listing
-from linger.graph.core.dialect_node import is_dialect, platform_of
-from linger.graph.core.dialects import NEWER_OPS
-from linger.graph.core.finding import ERROR, WARNING, Finding
-from linger.graph.core.walking import all_nodes
-from linger.targets import DEFAULT_TARGET, Target, chips_with
-
-_FLOAT = "Keep it out of the file: give the layer an integer form, or compute it outside of the model."
-_CONSTANT_SHAPE = "Export with fixed sizes, so that the shape is a constant."
-_INIT = "Quantise the model for this chip: linger.init(model, target={!r})."
-_NO_IDENTITY = "Export with linger, which leaves no Identity in the middle of a graph."
+_CONSTANT_SHAPE = "Export without dynamic_axes or with target=…, so that every size is fixed and the shape a constant."
 
 
 @dataclass(frozen=True)
@@ -31,94 +20,22 @@ class PackingLimits:
     data_bits: tuple[int, ...]
     quant_bits: int
     slice_axes: int
+    padded_axes: int
+    dequant_bits: int
     plane_bytes: int
     model_bytes: int
     transposed_axes: int | None = None
-
-
-MODEL = limit_rule(901, "model", "The model has constants and fits into the chip's memory.")
-
-
-def model_findings(model: ir.Model, target: Target, limits: PackingLimits) -> Iterator[Finding]:
-    """The model as a whole: not empty of constants, not too large."""
-    graph = model.graph
-    has_constants = bool(graph.initializers) or any(n.op_type == "Constant" for n in all_nodes(model))
-    if not has_constants:
-        yield Finding(
-            ERROR, "", "the graph holds no constants, and the packer refuses such a graph", "Add a layer with weights."
-        )
-    tensors = [v.const_value for v in graph.initializers.values() if v.const_value is not None]
-    size = sum(t.nbytes for t in tensors if t.dtype != ir.DataType.STRING)  # words have no fixed width
-    most = limits.model_bytes
-    if size > most:
-        yield Finding(
-            ERROR,
-            "",
-            f"the parameters have {size} bytes; {target.name} has room for {most} ({most // KB // KB} MB)",
-            "Use fewer or narrower parameters.",
-        )
-
-
-@limit(902, "op", "The chip's packer knows the op.", everywhere=True)
-def check_known(site: Site) -> Iterator[Finding]:
-    """The packer stops at an op that it does not know."""
-    name, target = site.op_type, site.target
-    op = _op(name)
-    if name in target.ops or (op is not None and "clip" in op.chip_limits):  # what it says of Clip is a rule of its own
-        return
-    if name in target.unpacked_ops:
-        yield site.warning(
-            f"{target.name} runs {name}, but the public packer does not know it",
-            "Ask the vendor for a packer that does.",
-        )
-    else:
-        yield site.error(f"{target.name}'s packer has no {name}", _remedy(name, op))
-
-
-def _op(op_type: str) -> Op | None:
-    """The op of this name in either dialect."""
-    newer = NEWER_OPS.get(op_type)
-    return ops().get(op_type if newer is None else newer.older or "")
-
-
-def _remedy(op_type: str, op: Op | None) -> str:
-    if op is None:
-        return _NO_IDENTITY if op_type == "Identity" else _FLOAT
-    chips = chips_with(op_type)
-    only = f" Of the known chips only {listing(chips)} has it." if chips else ""
-    return f"{op.if_missing or _FLOAT}{only}"
-
-
-@limit(903, "platform", "Nodes compute as the chip does.", everywhere=True)
-def check_platform(site: Site) -> Iterator[Finding]:
-    """A node computes as the chip does that it names; without a name, as the default chip does."""
-    if not is_dialect(site.node):
-        return
-    named, op = platform_of(site.node), ops().get(site.op_type)
-    if named not in (None, site.chip):
-        yield site.error(f"the node is for {named}, not for {site.chip}", _INIT.format(site.chip))
-    elif op is not None and op.variants and named is None and not site.target.is_default:
-        reason = f"the node computes as {DEFAULT_TARGET.name} does, not as {site.chip}"
-        yield site.error(reason, _INIT.format(site.chip))
-
-
-@limit(904, "compared", "The op's numbers were compared with the chip's.", severity=WARNING, everywhere=True)
-def check_compared(site: Site) -> Iterator[Finding]:
-    """Warn of ops whose results were never compared with those of this chip."""
-    if site.op_type in site.target.uncompared_ops:
-        yield site.warning(
-            f"nobody has compared {site.op_type} with what {site.chip} computes", "Compare a few outputs on the chip."
-        )
+    turned_bytes: int | None = None
 
 
 @limit(941, "clip", "There is no Clip.")
 def check_clip(site: Site) -> Iterator[Finding]:
     """Clip that limits inside the range of the integers, as ReLU6 does."""
-    if not site.target.has_clip:
+    if not site.target.takes("Clip"):
         yield site.error(
             f"{site.chip}'s packer cannot take Clip (ReLU6, clamp), and here it limits inside the range of the integers",
-            "Use ReLU; or keep the layer before within ±4 (linger.normalize_module(layer, normalize_output_value=4)): its "
-            "8-bit output then saturates below 6 by itself and ReLU6 becomes Relu.",
+            f"Quantise the model for this chip, linger.init(model, target={site.chip!r}): a ReLU6 then is a Relu whose integers "
+            "saturate, in training too. For other bounds no exact form is known.",
         )
 
 
@@ -129,7 +46,7 @@ def check_transpose(site: Site) -> Iterator[Finding]:
     shape, order = site.shape(0), site.attribute("perm")
     if shape is None:
         yield site.unchecked("the number of its axes")
-    elif limits.transposed_axes is None or (order is not None and order == tuple(range(len(order)))):
+    elif limits.transposed_axes is None or site.is_of_floats or order == tuple(range(len(shape))):
         return
     elif len(shape) > limits.transposed_axes:
         most = limits.transposed_axes
@@ -139,6 +56,8 @@ def check_transpose(site: Site) -> Iterator[Finding]:
         )
     elif len(shape) == 3:
         yield from _plane_findings(site, limits)
+    elif len(shape) > 3 and limits.turned_bytes is not None:
+        yield from _turning_findings(site, limits.turned_bytes, order)
 
 
 def _plane_findings(site: Site, limits: PackingLimits) -> Iterator[Finding]:
@@ -154,11 +73,34 @@ def _plane_findings(site: Site, limits: PackingLimits) -> Iterator[Finding]:
         )
 
 
-@limit(943, "axes", "Axes are attributes.", "Squeeze", "Unsqueeze")
+def _turning_findings(site: Site, room: int, order: tuple[int, ...] | None) -> Iterator[Finding]:
+    shape = site.shape(0)
+    if not order or order[0] != 0:
+        yield site.error(
+            f"moves the first axis of a tensor of four axes; {site.chip} leaves that in place", "Keep the batch first."
+        )
+    elif shape is None or None in shape:
+        yield site.unchecked("its size")
+    else:
+        size = math.prod(n for n in shape if n is not None) * (site.bits(0) or 8) // 8
+        if size > room:
+            yield site.error(
+                f"exchanges axes of a tensor of {size} bytes; {site.chip} has room for {room // KB} KB",
+                "Cut the tensor into parts, turn each, and join them.",
+            )
+
+
+@limit(943, "axes", "Axes are attributes, counted from the front.", "Squeeze", "Unsqueeze")
 def check_axes_attribute(site: Site) -> Iterator[Finding]:
-    """The packer reads axes from an attribute, as opsets below 13 have it."""
+    """The packer reads axes from an attribute, as opsets below 13 have it, and takes positive ones."""
     if len(site.node.inputs) > 1:
         yield site.error("its axes are an input, which the packer does not read", "Export with opset_version=12 or 11.")
+    negative = [axis for axis in site.attribute("axes", ()) if axis < 0]
+    if negative:
+        yield site.error(
+            f"its axis {negative[0]} is counted from the end; the packer takes axes that are counted from the front",
+            f"Write the positive axis, as in x.unsqueeze(2): linger.onnx.export(…, target={site.chip!r}) writes it so.",
+        )
 
 
 @limit(944, "constant-shape", "Shapes and bounds are constants.", "Reshape", "Expand")
@@ -181,6 +123,12 @@ def check_slice(site: Site) -> Iterator[Finding]:
         yield site.error(
             f"slices {starts.size} axes at once; the packer takes {most}", "Slice one axis after the other."
         )
+    steps = site.constant(4)
+    if steps is not None and any(step != 1 for step in steps.reshape(-1).tolist()):
+        yield site.error(
+            f"steps by {steps.reshape(-1).tolist()[0]}; the engine takes every number",
+            f"{NO_EXACT_FORM} A convolution that reads it can step itself (stride=2).",
+        )
 
 
 @limit(946, "split", "A Split has the attribute that the packer reads.", "Split")
@@ -201,6 +149,33 @@ def check_quant(site: Site) -> Iterator[Finding]:
         yield site.error(
             f"quantises to {bits} bits; {site.chip} makes {made} bits whatever is asked for",
             f"Leave data_bits of the layer behind at {made}.",
+        )
+
+
+@limit(949, "pad", "A border is of zeros, around few axes.")
+def check_pad(site: Site) -> Iterator[Finding]:
+    """How many axes one iqPad pads, and with what."""
+    pads, value, most = site.constant(1), site.constant(2), site.limits(PackingLimits).padded_axes
+    if pads is not None and pads.size % 2 == 0:
+        padded = int((pads.reshape(2, -1) != 0).any(axis=0).sum())
+        if padded > most:
+            yield site.error(
+                f"pads {padded} axes; the engine takes {most}", "Leave padding to the convolution behind (padding=)."
+            )
+    if value is not None and value.any():
+        yield site.error(
+            f"a border of {value.reshape(-1).tolist()[0]}; the packer takes zeros", f"Pad with zeros. {NO_EXACT_FORM}"
+        )
+
+
+@limit(950, "wide-end", "Integers that become real numbers have 8 bits.")
+def check_wide_dequant(site: Site) -> Iterator[Finding]:
+    """A Dequant of wide integers, which the packer makes 8 bits."""
+    bits, most = site.bits(0), site.limits(PackingLimits).dequant_bits
+    if bits is not None and bits > most:
+        yield site.error(
+            f"turns {bits}-bit integers into real numbers; {site.chip}'s packer takes them for {most} bits",
+            "Export with is_input_quant=True: the file then ends in the integers themselves, which are exact.",
         )
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from linger.checks.limits.limit import KB, Site, aligned, limit, one_of
+from linger.checks.limits.limit import KB, NO_EXACT_FORM, Site, aligned, limit, one_of
 from linger.graph.core.finding import WARNING, Finding
 
 _LAST = -1
@@ -21,14 +21,15 @@ class ProductLimits:
     output_bits: tuple[int, ...]
     axes: int
     alignment: tuple[tuple[int, int, int], ...]
-    left_bytes: int
     right_bytes: int
     layer_norm_axes: int
     softmax_axis: str
     softmax_axis_is_negative: bool
     softmax_length: int
     recurrent_layers: int
+    left_bytes: int | None = None
     layer_norm_bits: int | None = None
+    recurrent_sizes: tuple[tuple[int, int, int], ...] | None = None
 
     def alignment_of(self, bits: int) -> tuple[int, int]:
         """Rows and columns of a left matrix of this width are filled up to multiples of these."""
@@ -40,6 +41,8 @@ def check_left_matrix(site: Site) -> Iterator[Finding]:
     """The chip splits the left matrix by rows; the smallest part must fit."""
     limits = site.limits(ProductLimits)
     size = site.sizes(0, _LAST)
+    if limits.left_bytes is None:
+        return
     if size is None:
         yield site.unchecked("the room for its left matrix")
         return
@@ -99,7 +102,8 @@ def check_product_rank(site: Site) -> Iterator[Finding]:
         yield site.unchecked("the number of axes of its input")
     elif len(shape) > most:
         yield site.error(
-            f"an input of {len(shape)} axes; the packer takes {most}", "Flatten the leading axes before it."
+            f"an input of {len(shape)} axes; the packer takes {most}",
+            f"Flatten the leading axes before it: linger.onnx.export(…, target={site.chip!r}) writes it so.",
         )
 
 
@@ -110,7 +114,14 @@ def check_layer_norm(site: Site) -> Iterator[Finding]:
     if shape is not None and len(shape) < limits.layer_norm_axes:
         yield site.error(
             f"an input of {len(shape)} axes; the chip takes {limits.layer_norm_axes} or more",
-            "Add an axis of size 1 before it.",
+            f"Add an axis of size 1 before it: linger.onnx.export(…, target={site.chip!r}) writes it so.",
+        )
+    last = site.sizes(0, _LAST)
+    if weight is not None and last is not None and weight != last:
+        yield site.error(
+            f"normalises {weight[0]} numbers, more than the last axis has; the chip computes that otherwise",
+            "Flatten these axes before it and normalise one axis, which gives the same numbers: linger.onnx.export(…, "
+            f"target={site.chip!r}) writes it so.",
         )
     if limits.layer_norm_bits is None:
         return
@@ -135,9 +146,12 @@ def check_softmax(site: Site) -> Iterator[Finding]:
     axis = site.attribute(limits.softmax_axis)
     shape = site.shape(0)
     if axis is None:
+        has_own_form = site.chip in site.op.variants
         yield site.error(
             f"{site.chip} reads the axis of softmax from the attribute {limits.softmax_axis!r}, which is missing",
-            f"Quantise the model for this chip: linger.init(model, target={site.chip!r}).",
+            f"Quantise the model for this chip: linger.init(model, target={site.chip!r})."
+            if has_own_form
+            else f"{NO_EXACT_FORM} Leave it out of the model: its largest input decides anyway.",
         )
     last = {_LAST} if shape is None or limits.softmax_axis_is_negative else {_LAST, len(shape) - 1}
     if axis is not None and axis not in last:
@@ -151,25 +165,43 @@ def check_softmax(site: Site) -> Iterator[Finding]:
     elif size[0] > limits.softmax_length:
         yield site.error(
             f"rows of {size[0]} numbers; {site.chip} has softmax for at most {limits.softmax_length}",
-            "Use shorter rows, or keep this softmax in float with linger.disable_quant.",
+            f"Use shorter rows. {NO_EXACT_FORM}",
         )
 
 
-@limit(927, "recurrent", "Recurrent nodes have one layer, with time first.")
+@limit(927, "recurrent", "Recurrent nodes have one layer and sizes that ran, for one sequence at a time.")
 def check_recurrent(site: Site) -> Iterator[Finding]:
-    """One layer per node; the packer counts the steps along the wrong axis where the batch comes first."""
-    layers, most = site.attribute("num_layers", 1), site.limits(ProductLimits).recurrent_layers
+    """One layer per node, the batch first; the packer takes the number of steps for that of inputs, so both must be equal."""
+    limits = site.limits(ProductLimits)
+    layers, most = site.attribute("num_layers", 1), limits.recurrent_layers
     if layers != most:
         yield site.error(f"{layers} layers in one node; the chip has {most}", "Use one recurrent module per layer.")
-    sizes = site.sizes(0, 1, 2)
     if not site.attribute("batch_first", 0):
-        return
-    if sizes is None:
-        yield site.unchecked(
-            "the number of its steps, which the packer reads from the wrong axis with batch_first=True,"
-        )
-    elif sizes[0] != sizes[1]:
         yield site.error(
-            f"batch_first=True with {sizes[0]} steps of {sizes[1]} numbers; the packer takes the one for the other",
-            "Build the layer with batch_first=False and transpose its input.",
+            "batch_first=False, with which the packer gives another shape",
+            "Build the layer with batch_first=True, and as many steps as each step has numbers.",
+        )
+        return
+    sizes = site.sizes(0, 0, 1, 2)
+    if sizes is None:
+        yield site.unchecked("the number of its sequences and steps")
+        return
+    yield from _sequence_findings(site, limits, *sizes)
+
+
+def _sequence_findings(site: Site, limits: ProductLimits, batch: int, steps: int, numbers: int) -> Iterator[Finding]:
+    hidden = site.attribute("hidden_size", 0)
+    if batch != 1:
+        yield site.error(f"{batch} sequences at once, which the chip computes otherwise", "Give it one at a time.")
+    if steps != numbers:
+        yield site.error(
+            f"{steps} steps of {numbers} numbers; the packer takes the one for the other",
+            f"Use as many steps as each has numbers. {NO_EXACT_FORM}",
+        )
+    elif limits.recurrent_sizes is not None and (steps, numbers, hidden) not in limits.recurrent_sizes:
+        ran = "; ".join(f"{t} steps, {n} inputs, {h} hidden" for t, n, h in limits.recurrent_sizes)
+        yield site.error(
+            f"{steps} steps, {numbers} inputs and {hidden} hidden numbers, with which nobody has seen the right integers; "
+            f"{site.chip} was exact with {ran}, and wrong with others",
+            f"Use one of these sizes. {NO_EXACT_FORM}",
         )

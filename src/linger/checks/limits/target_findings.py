@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import onnx_ir as ir
 
 from linger.checks.findings.node_places import places_of
-from linger.checks.limits import operands, packing, products, windows
+from linger.checks.limits import memory, op_status, operands, packing, products, whole_file, windows
 from linger.checks.limits.limit import Limit, Site
+from linger.checks.memory_use import memory_use
 from linger.dialect import ops
 from linger.errors import UsageError
 from linger.graph.conversion.convert import convert_nodes
@@ -18,7 +19,7 @@ from linger.graph.core.check_rules import CheckRule
 from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, has_nodes_of, is_newer
 from linger.graph.core.finding import ERROR, SEVERITIES, Finding
 from linger.graph.files.model_io import copied
-from linger.graph.forms.shaped import declared_tensors, known_tensors
+from linger.graph.forms.shaped import Tensors, declared_tensors, known_tensors
 from linger.graph.passes.fixed_shapes import fix_shapes
 from linger.targets import Target, filled, problems_of
 
@@ -27,6 +28,7 @@ TABLES: dict[str, type] = {
     "products": products.ProductLimits,
     "operands": operands.OperandLimits,
     "packing": packing.PackingLimits,
+    "memory": memory.MemoryLimits,
 }
 """The tables of a chip's file, and what each becomes."""
 
@@ -34,7 +36,7 @@ LIMITS: tuple[Limit, ...] = tuple(
     sorted(
         (
             found
-            for module in (windows, products, operands, packing)
+            for module in (op_status, windows, products, operands, packing)
             for found in vars(module).values()
             if isinstance(found, Limit)
         ),
@@ -43,7 +45,11 @@ LIMITS: tuple[Limit, ...] = tuple(
 )
 """Every limit of those modules: first those that ask every node."""
 
-TARGET_RULES: tuple[CheckRule, ...] = (packing.MODEL, *(found.rule for found in LIMITS))
+TARGET_RULES: tuple[CheckRule, ...] = (
+    *(whole_file.MODEL, whole_file.PLATFORM, whole_file.DIALECT, whole_file.BATCH, whole_file.PLAIN_NODE),
+    *(whole_file.OPTION, memory.MEMORY, memory.PRODUCT_MEMORY),
+    *(found.rule for found in LIMITS),
+)
 """The rule of each limit."""
 
 
@@ -63,7 +69,7 @@ def target_findings(model: ir.Model, target: Target, *, skip: Collection[str] = 
         UsageError: The chip's file has values that no limit reads, lacks some, or has some of another type.
     """
     tables = tables_of(target)
-    found: list[Finding] = []
+    found = [*whole_file.name_findings(model, target), *whole_file.plain_node_findings(model, target)]
     if has_nodes_of(model, NEWER):
         found += _unpacked_names(model, target)
         model = copied(model)
@@ -72,9 +78,7 @@ def target_findings(model: ir.Model, target: Target, *, skip: Collection[str] = 
         model = copied(model)
         fix_shapes(model)  # the packer computes shapes that do not depend on an open size
     tensors = declared_tensors(model) if skip else known_tensors(model)
-    limits = tables[packing.PackingLimits]
-    assert isinstance(limits, packing.PackingLimits)
-    found += [replace(f, rule=packing.MODEL.id) for f in packing.model_findings(model, target, limits)]
+    found += _findings_of_the_whole(model, target, tables, tensors, is_sound=not skip)
     known = ops()
     for place in places_of(model.graph):
         if str(place) in skip:
@@ -85,7 +89,32 @@ def target_findings(model: ir.Model, target: Target, *, skip: Collection[str] = 
         for limit in LIMITS:
             if limit.concerns(site.op_type, named):
                 found += (replace(f, rule=limit.rule.id, node=str(place)) for f in limit.check(site))
-    return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
+    return tuple(sorted(_once_per_op(found), key=lambda f: SEVERITIES.index(f.severity)))
+
+
+def _once_per_op(found: Iterable[Finding]) -> Iterator[Finding]:
+    """Findings without those that say the same of another node of an op that nobody has compared."""
+    said: set[str] = set()
+    for finding in found:
+        if finding.rule != op_status.check_compared.rule.id:
+            yield finding
+        elif finding.reason not in said:
+            said.add(finding.reason)
+            yield finding
+
+
+def _findings_of_the_whole(
+    model: ir.Model, target: Target, tables: Mapping[type, object], tensors: Tensors, *, is_sound: bool
+) -> Iterator[Finding]:
+    """Findings that concern no single node; those about memory only where the nodes are sound."""
+    packing_limits, memory_limits = tables[packing.PackingLimits], tables[memory.MemoryLimits]
+    assert isinstance(packing_limits, packing.PackingLimits)
+    assert isinstance(memory_limits, memory.MemoryLimits)
+    yield from whole_file.model_findings(model, target, packing_limits.model_bytes)
+    yield from whole_file.batch_findings(model, target, memory_limits.batch_option, tensors.shapes)
+    if is_sound:
+        yield from memory.memory_findings(memory_use(model, tensors), target, memory_limits)
+    yield from whole_file.option_findings(model, target, memory_limits.command, memory_limits.op_options)
 
 
 def tables_of(target: Target) -> dict[type, object]:
@@ -109,8 +138,8 @@ def _unpacked_names(model: ir.Model, target: Target) -> list[Finding]:
     found = []
     for place in places_of(model.graph):
         op = NEWER_OPS.get(place.node.op_type) if is_newer(place.node) else None
-        if op is not None and not op.is_packed and op.older in target.ops:
+        if op is not None and not op.is_packed and op.older is not None and target.takes(op.older):
             reason = f"{target.name}'s packer does not know the name {op.name}"
             remedy = f"linger.convert_dialect(model, to={OLDER!r}) writes it as {op.older}."
-            found.append(Finding(ERROR, str(place), reason, remedy, packing.check_known.rule.id))
+            found.append(Finding(ERROR, str(place), reason, remedy, op_status.check_known.rule.id))
     return found

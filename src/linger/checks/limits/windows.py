@@ -7,10 +7,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from linger.checks.limits.limit import KB, Site, aligned, limit, one_of
+from linger.checks.limits.limit import KB, NO_EXACT_FORM, Site, aligned, limit, one_of
 from linger.graph.core.finding import Finding
 
-_REMEDY_SIZE = "Use a size that the chip has, or keep the layer in float with linger.disable_quant."
+_REMEDY_SIZE = "Use a size that the chip has: no exact form of another one is known."
+_EXPORT = "linger.onnx.export(…, target={!r}) writes it so"
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class WindowLimits:
     strides: tuple[int, ...]
     pads: tuple[int, int]
     dilations: tuple[int, ...]
+    signal_dilations: tuple[int, ...]
     transposed_dilations: tuple[int, ...]
     data_bits: int
     weight_bits: tuple[int, ...]
@@ -32,10 +34,13 @@ class WindowLimits:
     weight_alignment: tuple[int, int]
     depthwise_alignment: int
     width_alignment: int
+    group_inputs: int
+    groups: int
     divided_area: int
     pool_sum: int
     pool_axes: int
-    input_bytes: int | None = None
+    largest_max_pool: int | None = None
+    transposed_input_bytes: int | None = None
 
 
 @limit(911, "window", "Kernel, stride, padding and dilation are the chip's.")
@@ -48,12 +53,13 @@ def check_window(site: Site) -> Iterator[Finding]:
         yield site.error(f"a stride of {_times(strides)}; {site.chip} has {one_of(limits.strides)}", _REMEDY_SIZE)
     yield from _padding_findings(site, limits, kernel, pads)
     known = limits.transposed_dilations if site.op.is_transposed else limits.dilations
+    known = limits.signal_dilations if site.op.window_axes == 1 else known
     if any(d not in known for d in dilations):
         yield site.error(f"a dilation of {_times(dilations)}; {site.chip} has {one_of(known)} here", _REMEDY_SIZE)
     if any(size < step for size, step in zip(kernel, strides, strict=False)):
         yield site.error(
             f"a kernel of {_times(kernel)} steps by {_times(strides)}, beyond itself; the packer refuses that",
-            "Slice the input (x[:, :, ::2, ::2]) before a convolution with stride 1, or use a kernel as large as the stride.",
+            f"Use a kernel as large as the stride, with zeros: {_EXPORT.format(site.chip)}.",
         )
 
 
@@ -125,7 +131,7 @@ def check_depthwise(site: Site) -> Iterator[Finding]:
         kind = "transposed convolution" if site.op.is_transposed else "convolution over one axis"
         yield site.error(
             f"a depthwise {kind}, which the packer refuses",
-            "Use group=1 here, or write a signal as a picture of one row and take Conv2d.",
+            f"Use one group, with zero weights between the channels: {_EXPORT.format(site.chip)}.",
         )
         return
     kernel = site.attribute("kernel_shape", ())
@@ -134,7 +140,7 @@ def check_depthwise(site: Site) -> Iterator[Finding]:
         yield site.error(
             f"{size} bytes of depthwise weights (channels in steps of {limits.depthwise_alignment} times taps); {site.chip} "
             f"has room for {limits.weight_bytes // KB} KB",
-            "Split the channels over several layers.",
+            f"Use fewer channels or a smaller kernel. {NO_EXACT_FORM}",
         )
 
 
@@ -147,33 +153,72 @@ def _is_depthwise(site: Site) -> bool:
     return size[0] == (group if site.op.is_transposed else 1)
 
 
-@limit(914, "room", "Input or weights of a convolution fit into the chip's memory.")
+@limit(914, "room", "Input and weights of a transposed convolution fit into the chip's memory.")
 def check_room(site: Site) -> Iterator[Finding]:
-    """Input and weights in the chip's memory: one of them can be split, not both."""
+    """Input and weights of a transposed convolution, neither of which is split; those of others are."""
     limits = site.limits(WindowLimits)
-    if limits.input_bytes is None or _is_depthwise(site):
+    if limits.transposed_input_bytes is None:
         return
-    channels = _channels(site)
-    if channels is None:
-        yield site.unchecked("the room for its weights")
+    channels, sizes = _channels(site), site.sizes(0, *range(2, 2 + site.op.window_axes))
+    if channels is None or sizes is None:
+        yield site.unchecked("the room for its input and weights")
         return
     inputs, outputs, taps = channels
-    weight_bytes = aligned(inputs, limits.weight_alignment[0]) * aligned(outputs, limits.weight_alignment[1]) * taps
-    if weight_bytes <= limits.weight_bytes:
+    filled = aligned(inputs, limits.weight_alignment[0])
+    weight_bytes = filled * aligned(outputs, limits.weight_alignment[1]) * taps
+    input_bytes = filled * math.prod(sizes[:-1]) * aligned(sizes[-1], limits.width_alignment)
+    for what, size, room in (
+        ("weights", weight_bytes, limits.weight_bytes),
+        ("input", input_bytes, limits.transposed_input_bytes),
+    ):
+        if size > room:
+            yield site.error(
+                f"{size} bytes of {what} (in the chip's alignment); {site.chip} has room for {room // KB} KB of a transposed "
+                "convolution",
+                f"Use fewer channels or a smaller picture at this layer. {NO_EXACT_FORM}",
+            )
+
+
+@limit(918, "groups", "Grouped convolutions are of a kind that the chip computes.")
+def check_groups(site: Site) -> Iterator[Finding]:
+    """Groups with few inputs, many groups, and groups of a transposed convolution; depthwise ones have a rule of their own."""
+    limits, group, channels = site.limits(WindowLimits), site.attribute("group", 1), _channels(site)
+    if group == 1:
         return
-    sizes = site.sizes(0, *range(2, 2 + site.op.window_axes))
-    if sizes is None:
-        yield site.unchecked(f"the room for its input beside {weight_bytes} bytes of weights")
+    if channels is None:
+        yield site.unchecked("the channels of its groups")
         return
-    *height, width = sizes
-    stride = site.attribute("strides", (1,))[-1]
-    row = aligned(inputs, limits.weight_alignment[0]) * aligned(width, limits.width_alignment * stride)
-    input_bytes = row * math.prod(height)
-    if input_bytes > limits.input_bytes:
+    inputs, outputs, _ = channels
+    if inputs == outputs == 1 or (inputs == 1 and (site.op.is_transposed or site.op.window_axes == 1)):
+        return
+    remedy = f"Use fewer groups, with zero weights between them: {_EXPORT.format(site.chip)}."
+    if site.op.is_transposed:
+        yield site.error(f"a transposed convolution in {group} groups, which the packer refuses", remedy)
+    elif group > limits.groups:
+        yield site.error(f"{group} groups; the packer takes {limits.groups}", remedy)
+    elif outputs == 1:
+        yield site.error(f"{group} groups of {inputs} inputs and 1 output, which the packer refuses", remedy)
+    elif inputs < limits.group_inputs and _is_padded(site):
         yield site.error(
-            f"{input_bytes} bytes of input and {weight_bytes} bytes of weights (in the chip's alignment); {site.chip} splits "
-            f"an input beyond {limits.input_bytes // KB} KB or weights beyond {limits.weight_bytes // KB} KB, not both",
-            "Use fewer channels or groups, or a smaller picture at this layer.",
+            f"{group} groups of {inputs} inputs with padding: {site.chip} computes the first group wrongly where a group has "
+            f"fewer than {limits.group_inputs} inputs",
+            remedy,
+        )
+
+
+def _is_padded(site: Site) -> bool:
+    """Whether windows of more than one pixel reach over the edge."""
+    kernel, _, pads, _ = _geometry(site)
+    return any(pads) and any(size > 1 for size in kernel)
+
+
+@limit(919, "transposed-bias", "Transposed convolutions have a bias.")
+def check_transposed_bias(site: Site) -> Iterator[Finding]:
+    """The packer reads the bias of a transposed convolution without asking whether there is one."""
+    if site.input(2) is None:
+        yield site.error(
+            "a transposed convolution without a bias, which the packer refuses",
+            f"Give it a bias of zeros: {_EXPORT.format(site.chip)}.",
         )
 
 
@@ -222,6 +267,40 @@ def check_pool_input(site: Site) -> Iterator[Finding]:
         yield site.error(
             f"a pool over {len(shape)} axes; the packer takes {limits.pool_axes}", "Add an axis of size 1 before it."
         )
+
+
+@limit(917, "pool-window", "Pools have kernels from their stride to what the chip has, and no ceil_mode.")
+def check_pool_window(site: Site) -> Iterator[Finding]:
+    """Kernels smaller than the stride, too large for the chip, or that hang over the edge."""
+    limits = site.limits(WindowLimits)
+    kernel, strides, pads, _ = _geometry(site)
+    if any(size < step for size, step in zip(kernel, strides, strict=False)):
+        yield site.error(
+            f"a pool of {_times(kernel)} steps by {_times(strides)}, beyond itself; the packer refuses that",
+            f"Use a kernel as large as the stride. {NO_EXACT_FORM}",
+        )
+    if site.attribute("ceil_mode", 0):
+        yield site.error(
+            "ceil_mode, with which the engine gives another shape",
+            f"Use ceil_mode=False and a size that the stride divides. {NO_EXACT_FORM}",
+        )
+    most = limits.largest_max_pool
+    if most is None or site.op.name != "MaxPool" or max(kernel, default=0) <= most:
+        return
+    size = site.sizes(0, -2, -1)
+    if size is None:
+        yield site.unchecked("whether its kernel spans the picture")
+    elif not _spans(kernel, size, pads, most):
+        yield site.error(
+            f"a kernel of {_times(kernel)}; {site.chip} has {most}, or all rows, or the whole picture",
+            f"Pool in steps, say 3×3 and then 2×2 for 6×6: {_EXPORT.format(site.chip)} where that is equal.",
+        )
+
+
+def _spans(kernel: tuple[int, ...], size: tuple[int, ...], pads: tuple[int, ...], most: int) -> bool:
+    """Whether a window covers all rows and, where it is wider than the chip has, all columns."""
+    is_whole = [length == side for length, side in zip(kernel, size, strict=True)]
+    return not any(pads) and is_whole[0] and (is_whole[1] or kernel[1] <= most)
 
 
 def _times(sizes: tuple[int, ...]) -> str:

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a chip's packer asks of a file as a whole: the chip that it names, its dialect, its batch, its size."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+
+from linger.checks.limits.limit import KB, limit_rule
+from linger.dialect import ops
+from linger.errors import listing
+from linger.graph.core.dialect_node import describe, is_dialect, platform_of
+from linger.graph.core.dialects import NEWER, OLDER, is_newer
+from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
+from linger.graph.core.walking import all_nodes
+from linger.graph.forms.shaped import Shape
+from linger.targets import DEFAULT_TARGET, Target
+
+QUANTISE_FOR = "Quantise the model for this chip: linger.init(model, target={!r})."
+
+MODEL = limit_rule(901, "model", "The model has constants and fits into the chip's memory.")
+PLATFORM = limit_rule(903, "platform", "The file names the chip, and no other.")
+DIALECT = limit_rule(908, "dialect", "The file is of a dialect that the chip's packer reads.")
+BATCH = limit_rule(909, "batch", "The batch has one sample.")
+PLAIN_NODE = limit_rule(910, "plain-node", "Standard nodes name no chip.")
+OPTION = limit_rule(954, "option", "The packer needs no option for an op.", WARNING)
+
+
+def model_findings(model: ir.Model, target: Target, model_bytes: int) -> Iterator[Finding]:
+    """The model as a whole: not empty of constants, not too large."""
+    graph = model.graph
+    has_constants = bool(graph.initializers) or any(n.op_type == "Constant" for n in all_nodes(model))
+    if not has_constants:
+        reason = "the graph holds no constants, and the packer refuses such a graph"
+        yield Finding(ERROR, "", reason, "Add a layer with weights.", MODEL.id)
+    tensors = [v.const_value for v in graph.initializers.values() if v.const_value is not None]
+    size = sum(t.nbytes for t in tensors if t.dtype != ir.DataType.STRING)  # words have no fixed width
+    if size > model_bytes:
+        reason = (
+            f"the parameters have {size} bytes; {target.name} has room for {model_bytes} ({model_bytes // KB // KB} MB)"
+        )
+        yield Finding(ERROR, "", reason, "Use fewer or narrower parameters.", MODEL.id)
+
+
+def name_findings(model: ir.Model, target: Target) -> Iterator[Finding]:
+    """The chip that the file is for, by the names in its nodes; the packer wants one name in all of them."""
+    nodes = [node for node in all_nodes(model) if is_dialect(node) or is_newer(node)]
+    named = Counter(name for node in nodes if (name := platform_of(node)) is not None)
+    others = [name for name in named if name != target.name]
+    if others:
+        count = sum(named[name] for name in others)
+        reason = f"the file is for {listing(others)}, not for {target.name}: {count} of {len(nodes)} nodes say so"
+        yield Finding(ERROR, "", reason, QUANTISE_FOR.format(target.name), PLATFORM.id)
+    elif nodes and not named and not target.is_default:
+        reason = (
+            f"the file names no chip, so {target.name}'s packer refuses it; others take it for {DEFAULT_TARGET.name}"
+        )
+        yield Finding(ERROR, "", reason, QUANTISE_FOR.format(target.name), PLATFORM.id)
+    elif nodes and not named:
+        reason = f"the file names no chip; the packer takes it for {target.name}"
+        yield Finding(NOTE, "", reason, "Nothing is to be done.", PLATFORM.id)
+    if not target.reads_newer and any(is_newer(node) for node in nodes):
+        reason = f"{target.name}'s packer refuses files of the domain {NEWER!r}"
+        yield Finding(
+            ERROR, "", reason, f"linger.convert_dialect(model, to={OLDER!r}) writes the older one.", DIALECT.id
+        )
+
+
+def plain_node_findings(model: ir.Model, target: Target) -> Iterator[Finding]:
+    """Standard nodes with an attribute that ONNX does not have, at which the packer stops."""
+    for node in all_nodes(model):
+        if node.domain in ("", "ai.onnx") and platform_of(node) is not None:
+            reason = "a standard node with the attribute 'platform', at which the packer stops"
+            remedy = f"Export again with linger.onnx.export(…, target={target.name!r}), which writes none."
+            yield Finding(ERROR, describe(node), reason, remedy, PLAIN_NODE.id)
+
+
+def batch_findings(
+    model: ir.Model, target: Target, batch_option: str, shapes: Mapping[str, Shape]
+) -> Iterator[Finding]:
+    """Inputs with an open batch, and layers with a window that get several samples; rows of a matrix are no batch."""
+    for value in model.graph.inputs:
+        first = None if value.shape is None or not len(value.shape) else value.shape[0]
+        if first is None or isinstance(first, int) or value.name in model.graph.initializers:
+            continue
+        option = batch_option.format(first.value or "batch")
+        yield Finding(
+            ERROR,
+            str(value.name),
+            f"the batch is open; the packer takes it with {option} only",
+            f"Export with linger.onnx.export(…, target={target.name!r}), which fixes it to 1, or pack with {option}.",
+            BATCH.id,
+        )
+    several = [(node, count) for node in all_nodes(model) if (count := _samples(node, shapes)) > 1]
+    if several:
+        (node, count), more = several[0], len(several) - 1
+        where = f", here and in {more} other {'layer' if more == 1 else 'layers'}" if more else ""
+        reason = f"a batch of {count}{where}; {target.name} computes one sample at a time"
+        yield Finding(ERROR, describe(node), reason, "Export with one sample: args of the shape [1, …].", BATCH.id)
+
+
+def _samples(node: ir.Node, shapes: Mapping[str, Shape]) -> int:
+    """How many samples a layer with a window gets; 0 for other layers, and where that is not known."""
+    op, x = ops().get(node.op_type), node.inputs[0] if node.inputs else None
+    shape = None if x is None else shapes.get(x.name or "")
+    if op is None or not op.window_axes or shape is None or len(shape) != op.window_axes + 2:
+        return 0
+    return shape[0] or 0
+
+
+def option_findings(model: ir.Model, target: Target, command: str, options: Mapping[str, str]) -> Iterator[Finding]:
+    """Ops that the packer takes with an option only; with it they are exact."""
+    found = Counter(node.op_type for node in all_nodes(model) if node.op_type in options)
+    for op_type, count in found.items():
+        reason = f"{target.name}'s packer takes {op_type} ({count} in this file) with {options[op_type]} only"
+        yield Finding(WARNING, "", reason, f"Pack it with: {command} … {options[op_type]}", OPTION.id)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger memory: what a network needs, layer by layer, and whether a chip has that."""
+
+from __future__ import annotations
+
+import io
+import math
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from linger.cli.terminal import UNBROKEN, console, say_json
+from linger.errors import UsageError
+from linger.files import Writer, write_together
+from linger.targets import TARGETS, find_target
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from linger.checks.memory_use import MemoryUse
+
+_BLUE, _RED = "#33658a", "#c1292e"
+_KB = 1024
+_MOST_LABELS = 100
+_LONGEST_LABEL = 40
+_WIDEST = 24.0
+
+
+class Form(StrEnum):
+    """How the layers are written."""
+
+    table = "table"
+    json = "json"
+
+
+def memory(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    target: Annotated[str | None, typer.Option(help=f"Ask a chip too: {', '.join(TARGETS)}.")] = None,
+    form: Annotated[Form, typer.Option("--format", help="A table for people, JSON for programs.")] = Form.table,
+    out: Annotated[Path | None, typer.Option(help="Write the table or the JSON into this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the memory over the layers: a .png or .svg file.")] = None,
+) -> None:
+    """Show what a network needs: tensors alive at one time, weights, multiplications; exit code 1 if a chip lacks room."""
+    from linger.checks.limits.memory import memory as memory_of
+    from linger.reporting.plots import require_picture
+
+    chip = None if target is None else find_target(target)  # wrong usage is said before any file is read
+    if plot is not None:
+        require_picture(plot)
+    if out is not None and out == plot:
+        raise UsageError(f"memory: --out and --plot are both {out}. Give each a file of its own.")
+    use = memory_of(model, chip)
+    _write(use, form, out, plot)
+    if out is None and form is Form.json:
+        say_json(use.to_json())
+    elif out is None:
+        _print(console(), use)
+    if not use.ok:
+        raise typer.Exit(1)
+
+
+def _write(use: MemoryUse, form: Form, out: Path | None, plot: Path | None) -> None:
+    """Both files, or neither."""
+    files = {} if out is None else {out: _text(use, form).encode()}
+    if plot is not None:
+        files[plot] = _picture(use, plot.suffix[1:])
+    write_together({path: _writer(content) for path, content in files.items()})
+
+
+def _writer(content: bytes) -> Writer:
+    return lambda file: file.write(content)
+
+
+def _text(use: MemoryUse, form: Form) -> str:
+    if form is Form.json:
+        return use.to_json()
+    page = io.StringIO()
+    _print(Console(file=page, width=UNBROKEN), use)
+    return page.getvalue()
+
+
+def _print(page: Console, use: MemoryUse) -> None:
+    from linger.reporting.tables import table
+
+    page.print(use)
+    if use.findings:
+        rows = [(f.severity, f.node, f.reason, f.remedy) for f in use.findings]
+        page.print(table(f"on {use.target}", ("severity", "where", "what", "remedy"), rows))
+    if use.packer_line:
+        page.print(
+            f"The packer needs options for this file: {use.packer_line}", markup=False, highlight=False, soft_wrap=True
+        )
+
+
+def _picture(use: MemoryUse, suffix: str) -> bytes:
+    """The bytes that are alive while each layer runs, and the chip's limit as a line."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    width = min(max(6.0, 0.16 * len(use.layers) + 2), _WIDEST)
+    figure = Figure(figsize=(width, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    _draw_bars(axes, use)
+    if use.tensor_bytes is not None:
+        limit = use.tensor_bytes / _KB
+        axes.axhline(limit, color="black", linestyle="--", linewidth=1, label=f"{use.target}: {limit:g} KB")
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False)
+    axes.set_ylabel("tensors alive, KB")
+    axes.set_title(_label("" if use.path is None else use.path.name), loc="left", fontsize=10, parse_math=False)
+    content = io.BytesIO()
+    with rc_context({"svg.hashsalt": "linger"}):  # with it, and without a date, the same data gives the same file
+        figure.savefig(content, format=suffix, dpi=120, metadata={"Date": None} if suffix == "svg" else None)
+    return content.getvalue()
+
+
+def _draw_bars(axes: Axes, use: MemoryUse) -> None:
+    """A bar per layer, red where it reaches the chip's limit."""
+    layers, limit = use.layers, math.inf if use.tensor_bytes is None else use.tensor_bytes
+    colours = [_RED if layer.live_bytes >= limit else _BLUE for layer in layers]
+    axes.bar(range(len(layers)), [layer.live_kb for layer in layers], color=colours)
+    shown = range(0, len(layers), -(-len(layers) // _MOST_LABELS) or 1)
+    labels = [_label(layers[i].node) for i in shown]
+    axes.set_xticks(shown, labels, rotation=90, fontsize=6, parse_math=False)
+
+
+def _label(name: str) -> str:
+    """A name that fits under a bar, in letters that every font has."""
+    plain = name.encode("ascii", "backslashreplace").decode()
+    return plain if len(plain) <= _LONGEST_LABEL else f"{plain[:_LONGEST_LABEL]}..."

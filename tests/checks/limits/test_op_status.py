@@ -1,0 +1,113 @@
+"""What a chip makes of single ops: some it does not know, some it computes otherwise, some nobody has tried."""
+
+import pytest
+
+from linger.checks.limits.target_findings import target_findings
+from linger.targets import TARGETS
+from tests.support.chip import findings, model_of, node, only_finding
+
+SUM = {"scale_x": 16.0, "scale_y": 16.0, "scale_o": 16.0}
+CURVE = {"scale_x": 16.0, "scale_o": 128.0}
+AS_INTEGERS = "Let linger compute it on integers: quantise what it reads (linger.quant_tensor), or move it behind the first layer."
+
+
+@pytest.mark.parametrize("target", ["venus", "arcs", "venusA"])
+def test_an_unknown_op_is_refused(target):
+    severity, text = only_finding("y = Softplus(x)", target=target, inputs="float[1,4] x")
+    assert severity == "error"
+    assert text == (
+        f"y (Softplus): {target}'s packer has no Softplus. No exact form is known. Compute it outside of the model."
+    )
+
+
+def test_sums_along_an_axis_have_a_remedy():
+    severity, text = only_finding(node("iqSum", scale_x=16.0, scale_o=16.0, dims=1))
+    assert severity == "error"
+    assert "Replace the sum by an average pool" in text
+
+
+def test_identities_are_what_linger_does_not_leave():
+    severity, text = only_finding("y = Identity(x)")
+    assert severity == "error"
+    assert text == (
+        "y (Identity): venus's packer has no Identity. Export with linger, which leaves no Identity in the middle of a graph."
+    )
+
+
+def test_gelu_exists_on_one_chip():
+    body = node("QGelu", scale_x=16.0, scale_o=16.0)
+    assert "Use ReLU. Other chips have it: venusA." in only_finding(body)[1]
+    severity, text = only_finding(body, target="venusA")
+    assert severity == "warning"
+    assert "venusA runs QGelu, but the public packer does not know it" in text
+
+
+@pytest.mark.parametrize(("op", "target"), [("Sigmoid", "venus"), ("MaxPool", "venusA"), ("Sigmoid", "arcs")])
+def test_ops_that_the_packer_lists_may_stop_it_on_real_numbers(op, target):
+    window = "<kernel_shape=[2, 2]>" if op == "MaxPool" else ""
+    severity, text = only_finding(f"y = {op}{window}(x)", target=target, inputs="float[1,8,8,8] x")
+    assert severity == "error"
+    assert text == f"y ({op}): {target}'s packer or engine stops at a float {op}. {AS_INTEGERS}"
+
+
+def test_ops_that_are_computed_otherwise_are_refused():
+    severity, text = only_finding(node("iqSub", "x, x", **SUM))
+    assert severity == "error"
+    assert text == (
+        "y (iqSub): venus runs iqSub and computes something else. Quantise the model for this chip, "
+        "linger.init(model, target='venus'): it then computes x + y·(−1), which is exact."
+    )
+    ((severity, text),) = findings("y = Relu(x)", inputs="float[1,4] x")
+    assert severity == "error"
+    assert text == f"y (Relu): venus runs float Relu and computes something else. {AS_INTEGERS}"
+    assert findings("y = Relu(x)") == []
+
+
+def test_arithmetic_of_venus_is_not_taken_elsewhere():
+    assert findings(node("iqSigmoid", **CURVE, platform="arcs"), "arcs") == []
+    severity, text = only_finding(node("iqSigmoid", **CURVE), target="arcs")
+    assert severity == "error"
+    assert text == (
+        "y (iqSigmoid): the node computes as venus does, not as arcs. "
+        "Quantise the model for this chip: linger.init(model, target='arcs')."
+    )
+
+
+def test_standard_nodes_name_no_chip():
+    severity, text = only_finding('y = Relu<platform="arcs">(x)', target="arcs")
+    assert severity == "error"
+    assert text == (
+        "y (Relu): a standard node with the attribute 'platform', at which the packer stops. "
+        "Export again with linger.onnx.export(…, target='arcs'), which writes none."
+    )
+    assert findings(node("Relu", platform="arcs"), "arcs") == []
+
+
+def untried(target, body=None, **model):
+    body = body or node("iqVar", dim=2, scale_x=16.0, scale_o=16.0, platform=target)
+    found = target_findings(model_of(body, w=(1,), **model), TARGETS[target])
+    return [(f.severity, str(f)) for f in found]
+
+
+def test_ops_that_nobody_has_compared_are_said():
+    assert untried("venusA") == [
+        (
+            "warning",
+            "y (iqVar): nobody has compared iqVar with what venusA computes. Compare a few outputs on the chip.",
+        )
+    ]
+    assert untried("arcs") == [
+        (
+            "error",
+            "y (iqVar): arcs runs iqVar and computes something else. No exact form is known. Compute it outside of the model.",
+        )
+    ]
+
+
+def test_ops_on_real_numbers_are_compared_on_their_own():
+    assert untried("venusA", "y = Relu(x)", inputs="float[1,4] x") == [
+        (
+            "warning",
+            "y (Relu): nobody has compared float Relu with what venusA computes. Compare a few outputs on the chip.",
+        )
+    ]
