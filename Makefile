@@ -7,7 +7,7 @@ DEPLOY_VENV := .venv-deploy
 DEPLOY_STAMP := $(DEPLOY_VENV)/.installed
 DEPLOY_TESTS := tests/graph tests/checks tests/runtime tests/verification tests/reporting tests/cli tests/numeric tests/test_hostile.py tests/test_old_files.py \
   tests/test_fuzz_corpus.py tests/test_deployment.py tests/test_house_rules.py tests/test_docs.py tests/test_files.py tests/test_writers.py \
-  tests/test_dialect.py tests/test_errors.py tests/test_progress.py tests/targets
+  tests/test_dialect.py tests/test_errors.py tests/test_progress.py tests/test_golden_nets.py tests/targets
 LOWEST_VENV := .venv-lowest
 LOWEST_STAMP := $(LOWEST_VENV)/.installed
 FUZZ_SECONDS ?= 600
@@ -17,7 +17,7 @@ ORDER := --randomly-seed=20260101
 
 # what runs models; beside it, what shows that they are exact on an emulated CPU, ten times slower
 CPU_TESTS := tests/numeric tests/ops tests/quantization tests/onnx tests/runtime tests/verification tests/checks tests/models \
-  tests/test_proof.py tests/test_golden.py
+  tests/test_proof.py tests/test_golden.py tests/test_golden_nets.py
 EMULATED_TESTS := tests/runtime/test_saturation.py tests/verification/proof/test_causes.py tests/test_golden.py \
   tests/graph/passes/test_other_tools.py tests/graph/qdq/test_byte_fusing.py tests/checks/findings/test_saturation.py \
   tests/onnx/test_exported_kernels.py tests/quantization/diagnosis/test_layer_comparison.py tests/models/test_voice.py tests/analysis/test_fixed_point_loss.py

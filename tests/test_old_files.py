@@ -143,8 +143,16 @@ def test_a_check_says_the_same():
     old = without((DATA / "check.json").read_bytes(), "linger")
     assert (old["format"], old["version"]) == ("linger-check", 1)
     (file,) = old["files"]
-    file["path"] = json.loads(again)["files"][0]["path"]  # relative to where the tests run
-    assert without(again, "linger") == old
+    found = without(again, "linger")
+    file["path"] = found["files"][0]["path"]  # relative to where the tests run
+    # what was learnt of the chip since: the batch of this file is open, and it names no chip
+    learnt = [finding for finding in found["files"][0]["findings"] if finding["rule"] in ("LGR903", "LGR909")]
+    assert len(learnt) == 2
+    found["files"][0]["findings"] = [f for f in found["files"][0]["findings"] if f not in learnt]
+    for part in (found["files"][0], file):
+        del part["ok"], part["counts"]
+    del found["ok"], old["ok"]
+    assert found == old
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from linger.checks.limits.memory import MemoryLimits
 from linger.checks.limits.operands import OperandLimits
 from linger.checks.limits.packing import PackingLimits
 from linger.checks.limits.products import ProductLimits
 from linger.checks.limits.target_findings import tables_of, target_findings
 from linger.checks.limits.windows import WindowLimits
 from linger.errors import UsageError
-from linger.targets import DEFAULT_TARGET, TARGETS, chips_with, find_target, read_target
+from linger.targets import DEFAULT_TARGET, TARGETS, Status, chips_with, find_target, read_target
 from tests.support.chip import WIDTHS, WINDOW, model_of, node
 
 VENUS, ARCS, VENUS_A = (tables_of(TARGETS[name]) for name in ("venus", "arcs", "venusA"))
@@ -21,7 +22,7 @@ VENUS, ARCS, VENUS_A = (tables_of(TARGETS[name]) for name in ("venus", "arcs", "
 def test_target_is_known_and_frozen(name):
     target = TARGETS[name]
     assert target.name == name
-    assert not target.has_clip
+    assert not target.takes("Clip")
     with pytest.raises(AttributeError):
         target.name = "other"
 
@@ -30,12 +31,16 @@ def test_documented_limits_of_venus():
     windows, products, operands = VENUS[WindowLimits], VENUS[ProductLimits], VENUS[OperandLimits]
     assert (windows.kernel, windows.dilated_kernel, windows.signal_kernel) == ((1, 5), (1, 5), (1, 5))
     assert (windows.strides, windows.pads, windows.dilations) == ((1, 2, 4), (0, 4), (1,))
-    assert (windows.weight_bits, windows.output_bits, windows.input_bytes) == ((8,), (8,), 64 * 1024)
-    assert (products.weight_bits, products.output_bits) == ((8,), (8, 16, 32))
+    assert (windows.weight_bits, windows.output_bits, windows.transposed_input_bytes) == ((8,), (8,), 64 * 1024)
+    assert (windows.group_inputs, windows.largest_max_pool, windows.signal_dilations) == (3, 5, (1,))
+    assert (products.weight_bits, products.output_bits, products.left_bytes) == ((4, 8), (8, 16, 32), 64 * 1024)
     assert (products.softmax_axis, products.layer_norm_bits) == ("dim", 32)
-    assert (operands.curve_bits, operands.mixed_join_bits, operands.multiplies_by_channel_only) == (16, 8, True)
-    assert VENUS[PackingLimits].transposed_axes == 3
-    assert TARGETS["venus"].uncompared_ops == {"GRUInt", "iqVar", "Gather"}
+    assert products.recurrent_sizes == ((16, 16, 12), (16, 16, 16), (20, 20, 24))
+    assert (operands.curve_bits, operands.mixed_join_bits, operands.factor_shapes) == (16, 8, "channel")
+    assert operands.repeated_axes == 0
+    assert (VENUS[PackingLimits].transposed_axes, VENUS[PackingLimits].turned_bytes) == (4, 64 * 1024)
+    assert (VENUS[MemoryLimits].tensor_bytes, VENUS[MemoryLimits].product_bytes) == (640 * 1024, None)
+    assert VENUS[MemoryLimits].op_options == {"ConvTranspose2dInt": "-m params:share-mem"}
 
 
 def test_documented_limits_of_the_others():
@@ -43,25 +48,76 @@ def test_documented_limits_of_the_others():
         windows, products, operands = tables[WindowLimits], tables[ProductLimits], tables[OperandLimits]
         assert (windows.kernel, windows.dilated_kernel, windows.signal_kernel) == ((1, 5), (1, 12), (1, 12))
         assert (windows.strides, windows.pads, windows.dilations) == ((1, 2, 4), (0, 11), (1, 2, 4, 8))
-        assert (windows.input_bytes, products.layer_norm_bits, operands.mixed_join_bits) == (None, None, None)
-        assert (products.softmax_axis, operands.multiplies_by_channel_only) == ("axis", False)
-        assert tables[PackingLimits].transposed_axes is None
-    assert ARCS[WindowLimits].weight_bits == ARCS[ProductLimits].weight_bits == (4, 8)
-    assert ARCS[WindowLimits].output_bits == ARCS[ProductLimits].output_bits == (8, 32)
+        assert (windows.transposed_input_bytes, windows.largest_max_pool, windows.group_inputs) == (None, None, 1)
+        assert (products.layer_norm_bits, products.recurrent_sizes, operands.mixed_join_bits) == (None, None, None)
+        assert (products.softmax_axis, tables[PackingLimits].turned_bytes) == ("axis", None)
+        assert (tables[MemoryLimits].tensor_bytes, tables[MemoryLimits].op_options) == (384 * 1024, {})
+    assert ARCS[WindowLimits].weight_bits == ARCS[ProductLimits].weight_bits == (8,)
+    assert (ARCS[WindowLimits].output_bits, ARCS[ProductLimits].output_bits) == ((8,), (8, 32))
+    assert (ARCS[WindowLimits].signal_dilations, VENUS_A[WindowLimits].signal_dilations) == ((1,), (1, 2, 4, 8))
+    assert (ARCS[OperandLimits].factor_shapes, VENUS_A[OperandLimits].factor_shapes) == ("equal", "any")
+    assert (ARCS[OperandLimits].repeated_axes, VENUS_A[OperandLimits].repeated_axes) == (0, 1)
+    assert (ARCS[PackingLimits].transposed_axes, VENUS_A[PackingLimits].transposed_axes) == (4, None)
+    assert (ARCS[MemoryLimits].product_bytes, VENUS_A[MemoryLimits].product_bytes) == (384 * 1024, None)
+    assert (ARCS[ProductLimits].left_bytes, VENUS_A[ProductLimits].left_bytes) == (None, 64 * 1024)
     assert (ARCS[OperandLimits].curve_bits, ARCS[PackingLimits].data_bits) == (8, (8, 32))
     assert VENUS_A[WindowLimits].weight_bits == VENUS_A[ProductLimits].weight_bits == (4, 8, 16, 32)
     assert VENUS_A[WindowLimits].output_bits == VENUS_A[ProductLimits].output_bits == (8, 16, 32)
     assert (VENUS_A[OperandLimits].curve_bits, VENUS_A[PackingLimits].data_bits) == (None, (8, 16, 32))
-    assert TARGETS["arcs"].uncompared_ops == {"GRUInt", "LSTMInt", "LayerNormInt", "LogSoftmaxInt"}
+
+
+def test_forms_and_dialects_that_packers_take():
+    assert [(target.form, target.reads_newer) for target in TARGETS.values()] == [
+        ("bare", False), ("dialect", True), ("dialect", True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op_type", "statuses"),
+    [
+        ("Conv2dInt", (Status.EXACT, Status.EXACT, Status.EXACT)),
+        ("iqSub", (Status.DIFFERS, Status.DIFFERS, Status.UNTRIED)),
+        ("LayerNormInt", (Status.EXACT, Status.DIFFERS, Status.UNTRIED)),
+        ("LSTMInt", (Status.EXACT, Status.UNTRIED, Status.UNTRIED)),
+        ("GRUInt", (Status.DIFFERS, Status.UNTRIED, Status.UNTRIED)),
+        ("Gather", (Status.UNTRIED, Status.UNTRIED, Status.UNTRIED)),
+        ("ShuffleChannel", (Status.EXACT, Status.REFUSED, Status.UNTRIED)),
+        ("Clip", (Status.REFUSED, Status.REFUSED, Status.REFUSED)),
+        ("iqGelu", (Status.REFUSED, Status.REFUSED, Status.UNTRIED)),
+        ("NoSuchOp", (Status.REFUSED, Status.REFUSED, Status.REFUSED)),
+    ],
+)
+def test_what_came_of_an_op(op_type, statuses):
+    assert tuple(target.status_of(op_type) for target in TARGETS.values()) == statuses
+
+
+def test_the_same_op_on_real_numbers_has_a_status_of_its_own():
+    assert [target.status_of("Relu") for target in TARGETS.values()] == [Status.EXACT, Status.EXACT, Status.UNTRIED]
+    assert [target.status_of("Relu", is_float=True) for target in TARGETS.values()] == [
+        Status.DIFFERS,
+        Status.DIFFERS,
+        Status.UNTRIED,
+    ]
+    assert TARGETS["venus"].status_of("Sigmoid", is_float=True) is Status.REFUSED
+
+
+def test_an_op_has_one_status():
+    for target in TARGETS.values():
+        lists = (target.exact_ops, target.differing_ops, target.refused_ops, target.unpacked_ops)
+        assert len(frozenset().union(*lists)) == sum(map(len, lists)), target.name
+        named = {name.removeprefix("float ") for name in frozenset().union(*lists[:3])}
+        assert named <= target.ops, target.name
 
 
 def test_what_all_chips_share():
     for tables in (VENUS, ARCS, VENUS_A):
         windows, products, packing = tables[WindowLimits], tables[ProductLimits], tables[PackingLimits]
         assert (windows.divided_area, windows.pool_sum, windows.weight_bytes) == (127, 32767, 32 * 1024)
-        assert (products.softmax_length, products.left_bytes, products.right_bytes) == (2048, 64 * 1024, 32 * 1024)
+        assert (products.softmax_length, products.right_bytes) == (2048, 32 * 1024)
         assert [products.alignment_of(bits) for bits in (8, 16, 32)] == [(4, 8), (4, 2), (2, 2)]
         assert (packing.plane_bytes, packing.model_bytes) == (64 * 1024, 8 * 1024 * 1024)
+        assert (packing.padded_axes, packing.dequant_bits, windows.groups) == (2, 8, 8)
+        assert tables[MemoryLimits].batch_option == "--dynamic_shape {}=1:1"
         assert tables[OperandLimits].packed_curve_bits == {"iqTanh": 16}
 
 
@@ -70,9 +126,11 @@ def test_table_cannot_be_changed():
         TARGETS["new"] = TARGETS["venus"]
 
 
-def test_what_failed_in_the_packer_is_not_listed():
+def test_what_failed_in_the_packer_is_not_taken():
     for target in TARGETS.values():
-        assert not {"Clip", "iqSum", "iqClamp", "iqMax"} & target.ops
+        assert [op for op in ("Clip", "iqSum", "iqClamp", "iqMax", "iqGelu") if target.takes(op)] == []
+        assert target.takes("Conv2dInt")
+    assert [target.takes("iqSub") for target in TARGETS.values()] == [False, False, True]
 
 
 def test_one_chip_is_the_default():
@@ -82,13 +140,20 @@ def test_one_chip_is_the_default():
 def test_which_chips_run_an_op():
     assert chips_with("Conv2dInt") == ("venus", "arcs", "venusA")
     assert chips_with("iqGelu") == chips_with("QGelu") == ("venusA",)
+    assert chips_with("iqTanh") == ("venus", "venusA")
     assert chips_with("iqSum") == ()
 
 
 def test_an_unknown_chip_is_named_with_the_known_ones():
     assert find_target("arcs") is TARGETS["arcs"]
-    with pytest.raises(UsageError, match=r"no chip 'mars'\. Choose one of venus, arcs, venusA"):
-        find_target("mars")
+    with pytest.raises(UsageError, match=r"no chip 'pluto'\. Choose one of venus, arcs, venusA, or None for no limits"):
+        find_target("pluto")
+
+
+@pytest.mark.parametrize(("name", "meant"), [("venusa", "venusA"), ("VENUS", "venus"), ("arc", "arcs")])
+def test_the_nearest_chip_is_named(name, meant):
+    with pytest.raises(UsageError, match=rf"no chip '{name}' \(is '{meant}' meant\?\)\. Choose one of"):
+        find_target(name)
 
 
 def test_a_file_is_a_chip(tmp_path):
@@ -96,7 +161,7 @@ def test_a_file_is_a_chip(tmp_path):
     tiny = read_target(tmp_path / "tiny.toml")
     assert (tiny.name, tiny.is_default, tiny.ops) == ("tiny", False, TARGETS["venus"].ops)
     assert tables_of(tiny)[WindowLimits].kernel == (1, 2)
-    assert tables_of(tiny)[ProductLimits] == replace(VENUS_A[ProductLimits], weight_bits=(8,))
+    assert tables_of(tiny)[ProductLimits] == replace(VENUS_A[ProductLimits], weight_bits=(8,), left_bytes=None)
     model = model_of(node("Conv2dInt", "x, w", **WIDTHS, **WINDOW), w=(8, 8, 3, 3))
     reasons = [finding.reason for finding in target_findings(model, tiny)]
     assert "a kernel of 3×3; tiny has 1 to 2" in reasons
@@ -107,12 +172,15 @@ def test_a_file_is_a_chip(tmp_path):
     [
         ("kernel = [1", r"bad\.toml: the chip file is no TOML \(.*\)\. Correct it there\."),
         ("\xff", r"bad\.toml: the chip file is no TOML"),
-        ("has_clip = 1", r"the chip file .*bad\.toml: has_clip = 1, expected bool\. Compare it with .*packer\.toml"),
+        (
+            "is_default = 1",
+            r"the chip file .*bad\.toml: is_default = 1, expected bool\. Compare it with .*packer\.toml",
+        ),
         ('ops = "Relu"', r"ops = 'Relu', expected frozenset\[str\]"),
         ("ops = [1]", r"ops = \[1\], expected frozenset\[str\]"),
         (
-            "op = []\nhas_clips = true",
-            r"no value 'op' \(is 'ops' meant\?\); there is no value 'has_clips' \(is 'has_clip'",
+            "op = []\nreads_new = true",
+            r"no value 'op' \(is 'ops' meant\?\); there is no value 'reads_new' \(is 'reads_newer'",
         ),
     ],
 )

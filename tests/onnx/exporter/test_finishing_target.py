@@ -43,19 +43,18 @@ def test_the_digits_network_is_taken_without_a_word(digits, tmp_path, caplog, fo
 
 def test_every_error_is_in_one_message_and_nothing_is_written(tmp_path):
     net = nn.Sequential(
-        nn.Conv2d(3, 4, 7, padding=3), nn.Conv2d(4, 4, 1, stride=2), nn.Hardsigmoid(), nn.Conv2d(4, 4, 3)
+        nn.Conv2d(3, 4, 7, padding=3), nn.Conv2d(4, 4, 3, stride=3), nn.Hardsigmoid(), nn.Conv2d(4, 4, 1)
     )
     path = tmp_path / "net.onnx"
     path.write_bytes(b"older")
     with pytest.raises(UnsupportedError) as caught:
         export(quantise(net, picture(spread=2.0)), picture(1), path, target="venus")
     text = str(caught.value)
-    assert text.startswith("export: venus cannot take this model: ")
+    assert text.startswith("export: venus cannot take this model: 3 of 3 findings are errors. Nothing was written.")
     for part in (
         "0.Conv2dInt (Conv2dInt): a kernel of 7×7; venus has 1 to 5. Use a size",
-        "1.Conv2dInt (Conv2dInt): a kernel of 1×1 steps by 2×2",
-        "Slice the input",
-        "(iqHardsigmoid): venus's packer has no iqHardsigmoid. Keep it out of the file",
+        "1.Conv2dInt (Conv2dInt): a stride of 3×3; venus has 1, 2 or 4. Use a size",
+        "(iqHardsigmoid): venus's packer has no iqHardsigmoid. No exact form is known. Compute it outside of the model.",
     ):
         assert part in text
     assert isinstance(caught.value, LingerError)
@@ -81,8 +80,10 @@ def test_what_could_not_be_checked_is_logged_quietly(tmp_path, caplog):
     model = quantise(Wired(lambda m, x: F.softmax(m.conv(x), -1)), picture())
     with caplog.at_level(logging.INFO):
         export(model, picture(1), tmp_path / "a.onnx", target="venus", dynamic_axes={"x": {3: "w"}})
-    (record,) = [r for r in caplog.records if "could not be checked" in r.getMessage()]
-    assert record.levelno == logging.INFO
+    said = [(r.levelno, r.getMessage()) for r in caplog.records if "could not be checked" in r.getMessage()]
+    assert [level for level, _ in said] == [logging.INFO, logging.INFO]
+    assert "export for venus: a size is open, so the memory for tensors could not be checked" in said[0][1]
+    assert "SoftmaxInt (SoftmaxInt): a size is open, so the length of its rows could not be checked" in said[1][1]
 
 
 def relu6_net(spread):
@@ -128,13 +129,19 @@ def test_a_scalar_that_a_simplifier_moved_would_be_found(tmp_path):
 
 def test_debug_stages_show_the_file_without_clips(tmp_path):
     export(relu6_net(1.0), picture(1), tmp_path / "net.onnx", target="venus", debug_dump=tmp_path / "stages")
-    assert "1 Clips that limit nothing became Relu" in (tmp_path / "stages" / "stages.txt").read_text()
+    stages = tmp_path / "stages"
+    assert (
+        "_suited.onnx: 1 changes of form that venus wants; they change no number" in (stages / "stages.txt").read_text()
+    )
+    kinds = {p.stem.partition("_")[2]: [n.op_type for n in onnx.load(p).graph.node] for p in stages.glob("*.onnx")}
+    assert [kinds[stage].count("Clip") for stage in ("named", "suited", "bare")] == [1, 0, 0]
+    assert [kinds[stage].count("Relu") for stage in ("named", "suited", "bare")] == [0, 1, 1]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        pytest.param({"target": "mars"}, r"no chip 'mars'\. Choose one of venus", id="unknown"),
+        pytest.param({"target": "mars"}, r"no chip 'mars' \(is 'arcs' meant\?\)\. Choose one of venus", id="unknown"),
         pytest.param({"target": "venus", "form": "standard"}, "needs the form dialect or bare", id="form"),
         pytest.param({"target": "venus", "is_update_dequant": False}, "cannot be judged", id="no dequants"),
     ],

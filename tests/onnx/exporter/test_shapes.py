@@ -27,7 +27,7 @@ MOVED = {
     "expand_as": (lambda m, y: y + m.second(y.mean((2, 3), keepdim=True)).expand_as(y), ["Expand"]),
     "nearest": (lambda m, y: m.second(F.interpolate(y, scale_factor=2)), ["Reshape", "Expand", "Reshape"]),
     "window of a shape": (lambda m, y: m.second(F.avg_pool2d(y, y.shape[2:])), []),
-    "window of sizes": (lambda m, y: m.second(F.max_pool2d(y, kernel_size=(y.size(2), y.size(3)))), []),
+    "window of sizes": (lambda m, y: m.second(F.max_pool2d(y, kernel_size=(y.size(2), y.size(3)))), ["MaxPool"]),
 }
 
 

@@ -28,7 +28,7 @@ def expand_dialect(model: ir.Model) -> Changes:
     """
     changes = bring_to_normal_form(model)
     for node in [n for n in all_nodes(model) if is_dialect(n)]:
-        _expand(node, opset_of(model))
+        expand_node(node, opset_of(model))
         changes.note(describe(node), "expanded into standard nodes")
     for identifier in [i for i in model.functions if is_dialect_domain(i[0])]:
         del model.functions[identifier]
@@ -37,7 +37,8 @@ def expand_dialect(model: ir.Model) -> Changes:
     return changes
 
 
-def _expand(node: ir.Node, opset: int) -> None:
+def expand_node(node: ir.Node, opset: int) -> None:
+    """Interpret the body of one node in place, in a model in its normal form."""
     op = op_of(node)
     output = node.outputs[0]
     kernel = OnnxKernel(opset=opset, element_bits=element_bits_of(node), prefix=f"{output.name}/")

@@ -10,10 +10,12 @@ import onnx
 import onnx_ir as ir
 
 from linger.errors import LingerError
-from linger.graph.core.dialect_node import is_dialect, op_of
+from linger.graph.core.dialect_node import is_dialect, op_of, opset_of
 from linger.graph.core.walking import all_nodes
 from linger.graph.files.model_io import copied
 from linger.graph.forms.attach_functions import attach_functions
+from linger.graph.forms.expand_dialect import expand_node
+from linger.graph.forms.normal_form import bring_to_normal_form
 
 Shape = tuple[int | None, ...]
 
@@ -56,6 +58,9 @@ def _inferred(model: ir.Model) -> ir.Model:
     """A copy with inferred types and shapes, as far as inference gets."""
     copy = copied(model)
     try:
+        bring_to_normal_form(copy)
+        for node in [n for n in all_nodes(copy) if is_dialect(n) and op_of(n).is_sized_by_values]:
+            expand_node(node, opset_of(copy))  # in a function, inference does not see the values of an input
         attach_functions(copy)
         _put_stand_ins(copy)
         proto = ir.to_proto(copy)

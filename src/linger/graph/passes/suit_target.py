@@ -14,6 +14,9 @@ from linger.graph.core.unused import is_used, remove_nodes
 from linger.graph.core.walking import all_nodes
 from linger.numeric.fixed import limits
 
+CHIP_ATTRIBUTES = ("platform", "quant_mode")
+"""What a node says of its chip."""
+
 
 def replace_idle_clips(model: ir.Model) -> Changes:
     """Turn integer Clips from 0 to the type's largest number or beyond into Relu (ReLU6 at a scale from 32 on, at 8 bits).
@@ -82,7 +85,7 @@ def name_platform(model: ir.Model, platform: str) -> Changes:
             continue
         if node.op_type in known and known[node.op_type].variants:
             continue
-        for name, value in (("platform", platform), ("quant_mode", QUANT_MODE)):
+        for name, value in zip(CHIP_ATTRIBUTES, (platform, QUANT_MODE), strict=True):
             node.attributes[name] = ir.AttrString(name, value)
         changes.note(describe(node), f"is for {platform}")
     return changes

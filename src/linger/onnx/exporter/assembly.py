@@ -21,14 +21,16 @@ from linger.graph.core.walking import all_nodes
 from linger.graph.forms.attach_functions import attach_functions
 from linger.graph.forms.expand_dialect import expand_dialect
 from linger.graph.forms.to_qdq import to_qdq
+from linger.graph.passes.chip_windows import drop_ceil_mode
 from linger.graph.passes.fixed_shapes import fix_shapes
-from linger.graph.passes.suit_target import name_platform, replace_idle_clips
+from linger.graph.passes.suit_target import CHIP_ATTRIBUTES
 from linger.graph.passes.unneeded_nodes import remove_dead_code
 from linger.onnx.exporter.boundary import keep_integers_at_the_ends, remove_dequants
 from linger.onnx.exporter.naming import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names
 from linger.onnx.exporter.shapes import forget_sizes_from_values
+from linger.onnx.exporter.suiting import suit
 from linger.onnx.exporter.tracing import TraceOptions
-from linger.targets import Target, find_target
+from linger.targets import find_target
 from linger.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -81,6 +83,7 @@ def assemble(content: bytes, options: FormOptions, *, is_wrapped: bool = False) 
     infer_element_types(model.graph)
     model.producer_name, model.producer_version = "linger", __version__
     stages.keep("named", model, "nodes and integer parameters carry the names of modules and checkpoint keys")
+    drop_ceil_mode(model)  # where it does nothing, onnx's inference may count a window that nobody computes
     if not options.is_dynamic and fix_shapes(model):
         stages.keep("fixed_shapes", model, "shapes that were computed from fixed sizes became constants")
     if options.is_input_quant:
@@ -95,7 +98,8 @@ def assemble(content: bytes, options: FormOptions, *, is_wrapped: bool = False) 
         )
         options = replace(options, enable_onnx_checker=False, form="bare")
     if options.target is not None:
-        _suit(model, find_target(options.target), stages)
+        done = suit(model, find_target(options.target))
+        stages.keep("suited", model, f"{len(done)} changes of form that {options.target} wants; they change no number")
     proto = _in_form(model, options)
     stages.keep(options.form, proto, f"the form {options.form!r}: the finished file")
     return proto
@@ -110,15 +114,6 @@ def _warn_about_float_inputs(refused: Mapping[str, str]) -> None:
             UserWarning,
             stacklevel=5,
         )
-
-
-def _suit(model: ir.Model, target: Target, stages: Stages) -> None:
-    """Make the changes that a chip's packer wants and that change no number."""
-    if not target.has_clip:
-        replaced = replace_idle_clips(model)
-        stages.keep("without_clips", model, f"{len(replaced)} Clips that limit nothing became Relu (target)")
-    if not target.is_default:
-        name_platform(model, target.name)
 
 
 def _in_form(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
@@ -207,7 +202,10 @@ def _bare(model: ir.Model, finished: onnx.ModelProto | None, options: FormOption
         if node.domain == DOMAIN:
             op = find_op(node.op_type)
             node.op_type = op.bare_name(len(node.inputs))
-            node.domain = "" if op.standard_name else DOMAIN
+            if op.standard_name:
+                node.domain = ""
+                for name in CHIP_ATTRIBUTES:  # which no standard op has
+                    node.attributes.pop(name, None)
     proto = ir.to_proto(model)
     del proto.graph.value_info[:]
     if finished is not None:

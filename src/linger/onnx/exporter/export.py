@@ -39,8 +39,10 @@ from linger.onnx.exporter.options import (
     check_options,
     check_place,
     check_tensors,
+    chosen_form,
     warn_about_removed,
     with_names,
+    with_one_sample,
     with_target,
 )
 from linger.onnx.exporter.tracing import (
@@ -109,7 +111,7 @@ def export(
     external_data: bool | None = None,
     report: bool = False,
     verify: bool = False,
-    form: str = "dialect",
+    form: str | None = None,
     qdq_symmetric: bool = False,
     simplify: bool = False,
     target: str | None = None,
@@ -152,11 +154,11 @@ def export(
         external_data: Weights in a file of their own; None: where the model would pass 2 GB.
         report: Let torch's newer exporter write its report.
         verify: Compare the file with the model, every integer, and write it only if they are equal.
-        form: "dialect", "bare", "standard" or "qdq".
+        form: "dialect", "bare", "standard" or "qdq"; None: the one that the target's packer takes, "dialect" without a target.
         qdq_symmetric: With form "qdq": zero points of 0 and real biases only, as TensorRT demands.
         simplify: Simplify the result (extra `simplify`).
-        target: "venus", "arcs" or "venusA": refuse what this chip cannot take, with the remedies. None: the target that
-            linger.init was given, if any; else no limits.
+        target: "venus", "arcs" or "venusA": write what this chip computes exactly, with a batch of 1, and refuse what it
+            cannot take, with the remedies. None: the target that linger.init was given, if any; else no limits.
         torch_keywords: Further arguments of today's torch.onnx.export.
 
     Raises:
@@ -171,6 +173,8 @@ def export(
         example_outputs=example_outputs,
     )
     check_keywords(torch_keywords)
+    runtime = runtime_of(model) if isinstance(model, nn.Module) else None
+    own_target = None if runtime is None else runtime.target
     options = ExportOptions(
         export_params=export_params,
         verbose=verbose,
@@ -193,15 +197,14 @@ def export(
         dynamo=dynamo,
         dynamic_shapes=dynamic_shapes,
         report=report,
-        form=form,
+        form=chosen_form(form, target or own_target),
         is_qdq_symmetric=qdq_symmetric,
         simplify=simplify,
         target=target,
         torch_keywords=torch_keywords,
     )
     call = read_call(model, args, kwargs)
-    is_quantized = isinstance(model, nn.Module) and runtime_of(model) is not None
-    check_tensors(model, call.tensors(), options.opset, is_quantized=is_quantized)
+    check_tensors(model, call.tensors(), options.opset, is_quantized=runtime is not None)
     content = _convert(model, call, options, f)
     if content is None:
         return  # a large float model, which is written already; there are no integers to compare
@@ -253,7 +256,7 @@ def _completed(model: Exportable, call: ExampleCall, options: ExportOptions, run
     if options.dynamic_shapes and not options.dynamo:
         options = replace(options, dynamic_axes=declared_axes(options), dynamic_shapes=None)
     check_names(options, [t.dim() for t in call.tensors()], [t.dim() for t in tensors])
-    return options
+    return options if options.target is None else with_one_sample(options, [tuple(t.shape) for t in call.tensors()])
 
 
 def _trace_quantized(

@@ -16,6 +16,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from linger.checks.limits.target_findings import target_findings
+from linger.checks.limits.whole_file import PLATFORM
 from linger.errors import GraphError, UnsupportedError, UsageError
 from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.finding import ERROR, NOTE
@@ -93,7 +94,11 @@ def require_suitable(proto: onnx.ModelProto, target: str) -> None:
     Raises:
         UnsupportedError: There are errors among the findings; all findings are in the message.
     """
-    found = target_findings(ir.from_proto(proto), find_target(target))
+    found = [
+        finding
+        for finding in target_findings(ir.from_proto(proto), find_target(target))
+        if (finding.rule, finding.severity) != (PLATFORM.id, NOTE)  # the user has just named the chip
+    ]
     errors = sum(f.severity == ERROR for f in found)
     if errors:
         listed = "\n".join(f"  {f.severity}: {f}" for f in found)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,10 @@ from torch import Tensor, nn
 from linger.errors import UsageError, listing
 from linger.onnx.exporter.assembly import FormOptions
 from linger.onnx.exporter.naming import free_name
-from linger.onnx.exporter.tracing import TORCH_KEYWORDS, DynamicAxes
+from linger.onnx.exporter.tracing import TORCH_KEYWORDS, DynamicAxes, declared_axes
 from linger.targets import find_target
+
+logger = logging.getLogger(__name__)
 
 FORMS = ("dialect", "bare", "standard", "qdq")
 PACKED_FORMS = ("dialect", "bare")
@@ -26,6 +29,9 @@ INTEGER_OPSETS = range(11, 21)
 DYNAMO_OPSETS = range(18, 21)
 FIRST_BFLOAT16_OPSET = 13
 """The first opset at which ONNX's ops take bfloat16."""
+
+_PICTURE_AXES = 4
+"""An input with so many axes has samples on its first one; rows of a matrix, and matrices, are no batch."""
 
 REMOVED = {"aten": False, "export_raw_ir": False, "_retain_param_name": True, "example_outputs": None}
 """Arguments that torch removed and that have no meaning left, with the defaults they had."""
@@ -129,6 +135,53 @@ def with_names(options: ExportOptions, inputs: Sequence[str], output_count: int)
     for number in range(len(outputs), output_count):
         outputs.append(free_name(f"output_{number}" if number else "output", [*given, *outputs]))
     return replace(options, input_names=tuple(given), output_names=tuple(outputs))
+
+
+def chosen_form(form: str | None, target: str | None) -> str:
+    """The form asked for; else the one that the chip's packer takes, or the one with functions.
+
+    Raises:
+        UsageError: There is no such chip.
+    """
+    if form is not None:
+        return form
+    return "dialect" if target is None else find_target(target).form
+
+
+def with_one_sample(options: ExportOptions, shapes: Sequence[tuple[int, ...]]) -> ExportOptions:
+    """The options with the batch fixed to one sample, as chips compute it; other axes stay open.
+
+    Raises:
+        UsageError: The example has several samples, or torch's newer exporter is told to leave the batch open.
+    """
+    axes = declared_axes(options) if options.is_dynamic else {}
+    names = [name for name, places in axes.items() if any(int(axis) == 0 for axis in places)]
+    several = [
+        f"{name!r} of the shape {list(shape)}"
+        for name, shape in zip(options.input_names, shapes, strict=False)
+        if shape and shape[0] > 1 and (len(shape) >= _PICTURE_AXES or name in names)
+    ]
+    if several:
+        raise UsageError(
+            f"export: {options.target} computes one sample at a time, and the example has {listing(several)}. Give one "
+            "sample, for example x[:1]."
+        )
+    if names and options.dynamo:
+        raise UsageError(
+            f"export: {options.target} computes one sample at a time, and dynamic_shapes leaves the batch of {listing(names)} "
+            "open. Leave that axis out of dynamic_shapes."
+        )
+    if not names:
+        return options
+    logger.warning("export for %s: the batch of %s is fixed to 1", options.target, listing(names))
+    kept = {name: _but_the_first(places) for name, places in axes.items()}
+    return replace(options, dynamic_axes={name: places for name, places in kept.items() if places} or None)
+
+
+def _but_the_first(places: Mapping[int, str] | Sequence[int]) -> Mapping[int, str] | Sequence[int]:
+    if isinstance(places, Mapping):
+        return {axis: label for axis, label in places.items() if int(axis) != 0}
+    return [axis for axis in places if int(axis) != 0]
 
 
 def with_target(options: ExportOptions, own: str | None) -> ExportOptions:
