@@ -93,8 +93,8 @@ def test_a_chip_is_asked_where_one_is_named():
     assert not rules_of(asked) & {"LGR404", "LGR405"}
     assert asked.target == "venus"
     assert linger.check(text_model(body, **settings), TARGETS["venus"]).findings == asked.findings
-    with pytest.raises(UsageError, match="there is no chip 'mars'"):
-        linger.check(text_model(body, **settings), "mars")
+    with pytest.raises(UsageError, match="there is no chip 'pluto'"):
+        linger.check(text_model(body, **settings), "pluto")
 
 
 def test_what_cannot_be_loaded_is_an_error(tmp_path):

@@ -399,7 +399,7 @@ class Once:
         ({"goal": 30, "widen": "weights"}, "widen='weights'"),
         ({"goal": 30, "max_trials": 0}, "max_trials=0"),
         ({"goal": 30, "max_wide_layers": -1}, "max_wide_layers=-1"),
-        ({"goal": 30, "target": "mars"}, "mars"),
+        ({"goal": 30, "target": "pluto"}, "pluto"),
     ],
     ids=lambda value: str(value)[:24],
 )

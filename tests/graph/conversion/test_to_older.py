@@ -205,7 +205,7 @@ def test_softmax_of_another_chip_says_its_axis_in_both_ways():
         ("QNothing(x)", "linger knows no op 'QNothing'"),
         (f"QLinear<{CURVE}, scale_o=16.0>(x, x)", "it lacks w_bits, scale_w"),
         ("QSigmoid<x_bits=8, o_bits=8, scale_o=1.0>(x)", "it lacks scale_x"),
-        (f'QSigmoid<{CURVE}, scale_o=128.0, platform="mars">(x)', "what iqSigmoid computes on 'mars' is not known"),
+        (f'QSigmoid<{CURVE}, scale_o=128.0, platform="pluto">(x)', "what iqSigmoid computes on 'pluto' is not known"),
         ("Gather<axis=1, w_bits=8, scale_w=1.0>(x, x)", "it looks up along axis 1"),
         ("QMaxPool2d<stride=[1,1]>(x)", "it lacks kernel_shape"),
         ("QMaxPool2d<kernel_shape=[1,1], stride=1.0>(x)", "'strides' is of kind float, not ints"),

@@ -91,8 +91,8 @@ TANH = (
             "at most 16 are supported",
         ),
         (
-            f'{TANH}, platform="mars">(w)',
-            r"r \(iqTanh\): .* with platform='mars' is not known, only with venus, arcs, venusA",
+            f'{TANH}, platform="pluto">(w)',
+            r"r \(iqTanh\): .* with platform='pluto' is not known, only with venus, arcs",
         ),
         (
             f'{TANH}, quant_mode="ceil", platform_quant="qmax_quant">(w)',

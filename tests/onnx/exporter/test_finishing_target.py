@@ -141,7 +141,7 @@ def test_debug_stages_show_the_file_without_clips(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        pytest.param({"target": "mars"}, r"no chip 'mars' \(is 'arcs' meant\?\)\. Choose one of venus", id="unknown"),
+        pytest.param({"target": "arc"}, r"no chip 'arc' \(is 'arcs' meant\?\)\. Choose one of venus", id="unknown"),
         pytest.param({"target": "venus", "form": "standard"}, "needs the form dialect or bare", id="form"),
         pytest.param({"target": "venus", "is_update_dequant": False}, "cannot be judged", id="no dequants"),
     ],
