@@ -42,10 +42,12 @@ def _stages(data: bytes) -> str:
         return _sentence("unreadable", error)
     if hasattr(linger, "check"):
         linger.check(data)
+        linger.check(data, "venus")
     try:
         model = load(data)
     except LingerError as error:
         return _sentence("flawed", error)
+    linger.memory(data, "venus")
     assert flaws(model) == []
     _propagated(model)
     _one_rule(data)

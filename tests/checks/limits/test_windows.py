@@ -70,6 +70,12 @@ def test_a_transposed_convolution_without_a_bias_is_refused(target):
     )
 
 
+def test_a_large_pool_whose_kernel_has_not_the_axes_of_its_input_is_refused():
+    window = {"kernel_shape": [9], "strides": [1], "pads": [0, 0]}
+    found = findings(node("MaxPool", **window), inputs="int8[1,8,9,9] x")
+    assert "a kernel of 9; venus has 5, or all rows, or the whole picture" in found[0][1]
+
+
 def test_kernel_beyond_the_chip():
     severity, text = only((8, 8, 7, 3), kernel_shape=[7, 3])
     assert severity == "error"

@@ -299,8 +299,9 @@ def check_pool_window(site: Site) -> Iterator[Finding]:
 
 def _spans(kernel: tuple[int, ...], size: tuple[int, ...], pads: tuple[int, ...], most: int) -> bool:
     """Whether a window covers all rows and, where it is wider than the chip has, all columns."""
-    is_whole = [length == side for length, side in zip(kernel, size, strict=True)]
-    return not any(pads) and is_whole[0] and (is_whole[1] or kernel[1] <= most)
+    if any(pads) or len(kernel) != len(size):
+        return False
+    return kernel[0] == size[0] and (kernel[1] == size[1] or kernel[1] <= most)
 
 
 def _times(sizes: tuple[int, ...]) -> str:
