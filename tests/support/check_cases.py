@@ -248,7 +248,7 @@ CHIPS = [
     ChipCase("LGR901", "[n] y = Relu(x)", "[n] y = thinker.iqAdd<scale_x=16.0, scale_y=16.0, scale_o=16.0>(x, z)",
              settings={"k": None}, changes={"z": (1, 8, 16, 16)}),
     ChipCase("LGR902", "[n] y = Softplus(x)", "[n] y = Relu(x)", {"inputs": "float[2] x"}),
-    _chip("LGR903", "Relu", {}, {"platform": "arcs"}, target="arcs"),
+    _chip("LGR903", "Relu", {}, {"platform": "arcs", "quant_mode": "floor_add"}, target="arcs"),
     ChipCase("LGR903", node("Relu", platform="arcs"), node("Relu", platform="venus")),
     ChipCase("LGR904", node("iqVar", dim=2, scale_x=16.0, scale_o=16.0), node("Relu")),
     ChipCase("LGR905", node("Relu"), settings={"inputs": "int16[2,4] x"}, changes={"inputs": "int8[2,4] x"}, target="arcs"),

@@ -540,9 +540,20 @@ class _Storage:
 
 
 def is_view(node: ir.Node) -> bool:
-    """Whether the result of a node lies in the memory of its input."""
+    """Whether the result of a node lies in the memory of its input: a view, or a Relu that packers join with a convolution."""
     is_ours = node.domain in _STANDARD or is_dialect(node)
-    return is_ours and node.op_type in VIEWS and bool(node.inputs) and len(node.outputs) == 1
+    if not is_ours or not node.inputs or len(node.outputs) != 1:
+        return False
+    return node.op_type in VIEWS or (node.op_type == "Relu" and _is_fused(node.inputs[0]))
+
+
+def _is_fused(x: ir.Value | None) -> bool:
+    """Whether packers join what makes a tensor, a convolution over two axes, with the one node that reads it."""
+    maker = None if x is None else x.producer()
+    if x is None or maker is None or not _is_ours(maker) or x.is_graph_output() or len(x.consumers()) != 1:
+        return False
+    op = find_op(maker.op_type)
+    return op.window_axes == 2 and op.weight_axes is not None
 
 
 def _is_ours(node: ir.Node) -> bool:

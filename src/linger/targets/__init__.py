@@ -50,8 +50,8 @@ class Target:
         is_default: Whether nodes that name no chip are for this one. Its name is not written into nodes.
         form: The form of export that its packer takes.
         reads_newer: Whether its packer takes files of the newer dialect, the domain `linger`.
-        ops: Op types that the packer lists. `float Relu` is Relu on real numbers, also in the lists below.
-        exact_ops: Op types that ran on its engine with linger's integers.
+        ops: Op types that the packer lists.
+        exact_ops: Op types that ran on its engine with linger's integers. Here and below, `float Relu` is Relu on real numbers.
         differing_ops: Op types that ran and gave other numbers.
         refused_ops: Op types that the packer lists, and at which it or the engine stopped.
         unpacked_ops: Op types that the chip runs and the packer does not list.

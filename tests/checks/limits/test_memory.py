@@ -54,7 +54,8 @@ def test_as_many_bytes_as_the_chip_has_are_too_many():
         "error",
         "LGR951",
         "q (Quant)",
-        "655360 bytes of tensors are alive here (x 524288, q 131072); venus has 655360, and they must take less",
+        "655360 bytes of tensors are alive here (x 524288, q 131072); venus has 655360, and they must take less, "
+        "as at d (Dequant)",
         "Make inputs and outputs integers: linger.onnx.export(…, is_input_quant=True).",
     )
 

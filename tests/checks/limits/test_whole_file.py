@@ -98,7 +98,7 @@ def test_layers_with_a_window_get_one_sample():
             "y (MaxPool)",
             "LGR909",
             "y (MaxPool): a batch of 2; venus computes one sample at a time. "
-            "Export with one sample: args of the shape [1, …].",
+            "Export with one sample (args of the shape [1, …]), and join no samples along the first axis.",
         )
     ]
     assert batch(POOL.format("y", "x"), inputs="int8[1,4,8,8] x") == []
@@ -119,7 +119,7 @@ def test_rows_of_matrices_are_no_batch():
 def test_options_of_the_packer_are_said_once_for_all_nodes():
     window = "kernel_shape=[2, 2], strides=[2, 2], pads=[0, 0, 0, 0], dilations=[1, 1], output_padding=[0, 0], group=1"
     widths = "data_bits=8, parameter_bits=8, o_bits=8, scale_x=16.0, scale_w=16.0, scale_o=16.0"
-    double = '{} = thinker.ConvTranspose2dInt<platform="{}", {}>({}, w, b)'
+    double = '{} = thinker.ConvTranspose2dInt<platform="{}", quant_mode="floor_add", {}>({}, w, b)'
     body = " ".join(double.format(y, "{0}", f"{window}, {widths}", x) for y, x in (("a", "x"), ("y", "a")))
     constants = {"w": (8, 8, 2, 2), "b": (8,)}
     text = (

@@ -109,9 +109,9 @@ def test_spread_taps_on_signals_are_computed_otherwise(target):
     [
         pytest.param({"strides": [3, 3]}, "a stride of 3×3; venus has 1, 2 or 4. Use a size", id="stride"),
         pytest.param(
-            {"kernel_shape": [5, 5], "pads": [5, 0, 0, 0]}, "a padding of 5; venus has 0 to 4. Use a size", id="padding"
+            {"kernel_shape": [5, 5], "pads": [5, 0, 5, 0]}, "a padding of 5; venus has 0 to 4. Use a size", id="padding"
         ),
-        pytest.param({"pads": [0, 4, 0, 0]}, "beyond the kernel 3×3. Pad by at most", id="padding beyond the kernel"),
+        pytest.param({"pads": [0, 4, 0, 4]}, "beyond the kernel 3×3. Pad by at most", id="padding beyond the kernel"),
         pytest.param({"dilations": [2, 1]}, "a dilation of 2×1; venus has 1 here. Use a size", id="dilation"),
         pytest.param({"strides": [4, 1]}, "steps by 4×1, beyond itself", id="kernel < stride"),
         pytest.param({"data_bits": 16}, "16-bit input; convolutions take 8 bits. Leave data_bits", id="input"),
@@ -320,3 +320,20 @@ def test_weights_that_are_no_constants_are_not_judged():
     severity, text = only_finding(body, inputs="int8[1,8,16,16] x, int8[1,o,3,3] v")
     assert severity == "note"
     assert "the channels of its groups could not be checked" in text
+
+
+def test_no_groups_at_all_are_no_traceback():
+    conv(group=0)
+
+
+def test_padding_at_one_end_and_spread_pools_were_never_seen():
+    ((severity, text),) = conv(pads=[0, 0, 1, 1])
+    assert (severity, "more at one end than at the other, which nobody has seen on venus" in text) == ("warning", True)
+    window = {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [0, 0, 0, 0], "dilations": [2, 2]}
+    ((severity, text),) = findings(node("MaxPool", **window))
+    assert (severity, "taps that are spread by 2×2" in text) == ("warning", True)
+
+
+def test_a_pool_has_all_its_attributes():
+    ((severity, text),) = findings(node("MaxPool", kernel_shape=[2, 2]))
+    assert (severity, "without strides and pads, for which the packer asks" in text) == ("error", True)

@@ -4,6 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.graph.forms.shaped import known_tensors
+from tests.support.onnx_text import parse
 from tests.support.samples import arrays, every_op, run_numpy, single_node_model, title
 
 
@@ -30,3 +31,15 @@ def test_the_model_is_not_changed():
     before = ir.to_proto(model).SerializeToString(deterministic=True)
     known_tensors(model)
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+def test_sizes_that_a_node_only_states_take_no_memory():
+    (op,) = (op for op in every_op() if op.name == "LSTMInt")
+    settings = {**op.samples[0].attributes, "input_size": 10**8, "hidden_size": 10**8}
+    model = single_node_model(op, arrays(op.samples[0]), settings, opset=12)
+    assert known_tensors(model).shapes[model.graph.outputs[0].name][-1] == 10**8
+
+
+def test_absurd_sizes_of_inputs_take_no_memory():
+    model = parse("y = Shape(x)", inputs="float[2147483648] x", outputs="y")
+    assert known_tensors(model).shapes["x"] == (2147483648,)

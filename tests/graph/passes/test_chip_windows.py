@@ -274,7 +274,6 @@ def test_a_transposed_convolution_has_one_group(draw, case):
         ("y (ConvTranspose2dInt)", f"its {case[0]} groups became 1 with zeros, {reason}")
     ]
     assert list(model.graph.initializers["w"].shape) == [case[1], case[2], 3, 3]
-    assert left_alone(partial(venus, joins_transposed=False), grouped(draw, *case, op="ConvTranspose2dInt"))
 
 
 def test_transposed_sums_that_would_be_too_long_stay(draw):
@@ -394,18 +393,6 @@ def test_pools_over_floats_one_axis_or_with_places_stay():
     for model in (floats, places, signal, same):
         infer_element_types(model.graph)
         assert left_alone(split, model)
-
-
-def test_a_kernel_that_the_chip_has_anyway_stays():
-    asked = []
-
-    def keeps(kernel, size):
-        asked.append((kernel, size))
-        return kernel == size
-
-    assert left_alone(partial(split, keeps=keeps), pool("1,2,8,9", (8, 9)))
-    assert asked == [((8, 9), (8, 9))]
-    assert len(split(pool("1,2,8,9", (8, 8)), keeps=keeps)) == 1
 
 
 def test_names_and_settings_of_a_pool_stay(draw):

@@ -65,3 +65,42 @@ def test_what_cannot_be_a_shape_is_left_alone(making):
     text = f'<ir_version: 8, opset_import: ["": 15]> g (float[n] x) => (float[m] y) {{ {making} y = Reshape(x, big) }}'
     model = ir.from_proto(onnx.parser.parse_model(text))
     assert len(fix_shapes(model)) == 0
+
+
+def test_a_name_that_is_taken_is_not_taken_again():
+    model = ir.from_onnx_text(
+        """<ir_version: 8, opset_import: ["": 15]> g (float[2,12] x) => (float[a,b] y, float[c,d] z) {
+            s = Shape(x)
+            y = Reshape(x, s)
+            other = Relu(x)
+            z = Reshape(other, s)
+        }"""
+    )
+    (relu,) = (node for node in model.graph if node.op_type == "Relu")
+    relu.outputs[0].name = "s.fixed"
+    assert len(fix_shapes(model)) == 1
+    assert list(model.graph)[-1].inputs[1].name == "s.fixed_1"
+
+
+def test_a_chain_of_reshapes_needs_one_inference(monkeypatch):
+    from linger.graph.passes import fixed_shapes
+
+    asked = []
+    known = fixed_shapes.known_tensors
+    monkeypatch.setattr(fixed_shapes, "known_tensors", lambda model: asked.append(1) or known(model))
+    constants = "zero = Constant<value = int64[1] {0}>() minus = Constant<value = int64[1] {-1}>()"
+    parts = [
+        f"s{i} = Shape(x{i}) n{i} = Gather(s{i}, zero) w{i} = Concat<axis = 0>(n{i}, minus) x{i + 1} = Reshape(x{i}, w{i})"
+        for i in range(20)
+    ]
+    text = f'<ir_version: 8, opset_import: ["": 15]> g (float[2,12] x0) => (float[a,b] x20) {{ {constants} {" ".join(parts)} }}'
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    assert len(fix_shapes(model)) == 20
+    assert len(asked) <= 2
+
+
+def test_a_division_by_zero_is_no_shape():
+    text = """<ir_version: 8, opset_import: ["": 15]> g (float[n] x) => (float[m] y) {
+        a = Constant<value = int64[1] {4}>() b = Constant<value = int64[1] {0}>() s = Div(a, b) y = Reshape(x, s)
+    }"""
+    assert len(fix_shapes(ir.from_proto(onnx.parser.parse_model(text)))) == 0

@@ -399,8 +399,9 @@ def test_hard_activations_are_ops_of_their_own(layer: nn.Module, op: str) -> Non
 # what is said
 SENTENCE = (
     "venus has no Clip, so Relu stands for ReLU6 and saturates at 7.94 instead of 6. Of the numbers seen, so many lie "
-    "beyond 6: {}. Limit the layer before with linger.normalize_module(layer, normalize_output_value=4), and it saturates "
-    "at 3.97, as it does where calibration cuts the range to that (mse, percentile); fine-tuning follows either."
+    'beyond 6: {}. It saturates at 3.97 where calibration cuts the range to that (method="mse" or "percentile"), or where '
+    "the layer before is limited ahead of init, by linger.normalize_module(layer, normalize_output_value=4) and "
+    "linger.normalize_layers(model); fine-tuning follows either."
 )
 
 

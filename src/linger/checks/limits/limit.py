@@ -12,9 +12,10 @@ import onnx_ir as ir
 
 from linger.dialect import Op, find_op
 from linger.graph.core.check_rules import CheckRule
-from linger.graph.core.dialect_node import describe
+from linger.graph.core.dialect_node import describe, is_dialect
+from linger.graph.core.dialects import is_newer
 from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
-from linger.graph.core.tensor_types import integer_bits
+from linger.graph.core.tensor_types import REALS, integer_bits
 from linger.graph.forms.shaped import Shape
 from linger.targets import Target
 
@@ -24,7 +25,10 @@ T = TypeVar("T")
 NO_EXACT_FORM = "No exact form is known."
 """The remedy where nothing that was tried gave the right integers."""
 
-_OPEN_SIZE = "Export with fixed sizes, or make sure of it by hand."
+BY_EXPORT = "linger.onnx.export(…, target={!r}) writes it so"
+"""Ends a remedy that an export for the chip carries out itself, where it can."""
+
+OPEN_SIZE = "Export with fixed sizes, or make sure of it by hand."
 _HELP = "The limit is the chip's or its packer's. Only with a target."
 
 
@@ -97,14 +101,24 @@ class Site:
         return None if value is None else integer_bits(self.types.get(value.name or ""))
 
     @property
+    def is_standard(self) -> bool:
+        """Whether the node is of standard ONNX."""
+        return self.node.domain in ("", "ai.onnx")
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the node is neither of standard ONNX nor of a dialect."""
+        return not (self.is_standard or is_dialect(self.node) or is_newer(self.node))
+
+    @property
     def is_of_floats(self) -> bool:
         """Whether a standard op works on real numbers."""
-        return self.node.domain in ("", "ai.onnx") and self.is_float(0)
+        return self.is_standard and self.is_float(0)
 
     def is_float(self, index: int) -> bool:
         """Whether an input is known to hold floats."""
         value = self.input(index)
-        return value is not None and self.types.get(value.name or "") == ir.DataType.FLOAT
+        return value is not None and self.types.get(value.name or "") in REALS
 
     def constant(self, index: int) -> np.ndarray[Any, Any] | None:
         """The content of an input that never changes: an initializer or a Constant node."""
@@ -132,7 +146,7 @@ class Site:
 
     def unchecked(self, what: str) -> Finding:
         """A finding: this could not be checked, because a size is open."""
-        return Finding(NOTE, describe(self.node), f"a size is open, so {what} could not be checked", _OPEN_SIZE)
+        return Finding(NOTE, describe(self.node), f"a size is open, so {what} could not be checked", OPEN_SIZE)
 
 
 Check = Callable[[Site], Iterable[Finding]]

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
 
-from linger.checks.limits.limit import limit_rule
+from linger.checks.limits.limit import OPEN_SIZE, limit_rule
+from linger.checks.limits.whole_file import open_batch_option
 from linger.checks.memory_use import LayerMemory, Lifetime, MemoryUse, amount, memory_use, open_batch_axes
 from linger.dialect import find_op, is_known
 from linger.errors import UsageError, listing, printable
@@ -28,7 +28,6 @@ _SHOWN = 3
 _INTEGER_ENDS = "Make inputs and outputs integers: linger.onnx.export(…, is_input_quant=True)."
 _SMALLER = "Use a smaller picture or fewer channels here."
 _SPLIT = "Use fewer inputs or outputs, or let several layers compute the outputs and join them."
-_FIXED_SIZES = "Export with fixed sizes, or make sure of it by hand."
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def memory_findings(use: MemoryUse, target: Target, limits: MemoryLimits) -> Ite
     yield from found
     if limits.tensor_bytes is not None and use.is_lower_bound and not any(f.rule == MEMORY.id for f in found):
         reason = f"a size is open, so the memory for tensors could not be checked ({amount(use.peak_bytes)} are known)"
-        yield Finding(NOTE, "", reason, _FIXED_SIZES, MEMORY.id)
+        yield Finding(NOTE, "", reason, OPEN_SIZE, MEMORY.id)
 
 
 def _peak_findings(use: MemoryUse, target: Target, room: int | None) -> Iterator[Finding]:
@@ -103,9 +102,10 @@ def _peak_findings(use: MemoryUse, target: Target, room: int | None) -> Iterator
         return
     layer, alive = use.layers[peak], use.alive_at(peak)
     least = "at least " if layer.is_lower_bound else ""
+    others = listing([each.node for each in use.layers if each.live_bytes >= room and each is not layer], limit=_SHOWN)
     reason = (
         f"{least}{use.peak_bytes} bytes of tensors are alive here ({_largest(alive)}); {target.name} has {room}, "
-        "and they must take less"
+        f"and they must take less{f', as at {others}' if others else ''}"
     )
     has_float_ends = any(tensor.is_float and (tensor.is_input or tensor.is_output) for tensor in alive)
     yield Finding(ERROR, layer.node, reason, _INTEGER_ENDS if has_float_ends else _SMALLER, MEMORY.id)
@@ -137,7 +137,7 @@ def packer_options(model: ir.Model, limits: MemoryLimits) -> tuple[str, ...]:
     """What the packer must be told about this file, each once: because of ops in it, and of batch axes that are open."""
     present = {_packed_name(node) for node in all_nodes(model)}
     of_ops = [option for op_type, option in limits.op_options.items() if op_type in present]
-    of_axes = [limits.batch_option.format(shlex.quote(printable(name))) for name in open_batch_axes(model)]
+    of_axes = [open_batch_option(limits.batch_option, name) for name in open_batch_axes(model)]
     return tuple(dict.fromkeys([*of_ops, *of_axes]))
 
 

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from linger.checks.limits.limit import NO_EXACT_FORM, Site, limit
 from linger.checks.limits.whole_file import QUANTISE_FOR
 from linger.dialect import Op, ops
-from linger.errors import listing
+from linger.errors import listing, printable
 from linger.graph.core.dialect_node import is_dialect, platform_of
 from linger.graph.core.dialects import NEWER_OPS
 from linger.graph.core.finding import WARNING, Finding
@@ -40,6 +41,14 @@ def check_known(site: Site) -> Iterator[Finding]:
     else:
         what = f"a float {site.op_type}" if site.is_of_floats else site.op_type
         yield site.error(f"{target.name}'s packer or engine stops at {what}", _remedy(site, op))
+
+
+def foreign(site: Site) -> Finding:
+    """The finding about a node of a domain that is nobody's."""
+    name = printable(f"{site.node.domain}::{site.op_type}")
+    return replace(
+        site.error(f"{site.chip}'s packer has no {name}", f"{NO_EXACT_FORM} {_OUTSIDE}"), rule=check_known.rule.id
+    )
 
 
 def _op(op_type: str) -> Op | None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from linger.checks.limits.limit import KB, NO_EXACT_FORM, Site, limit
+from linger.checks.limits.limit import BY_EXPORT, KB, NO_EXACT_FORM, Site, limit
 from linger.graph.core.finding import WARNING, Finding
 
 _CONSTANT_SHAPE = "Export without dynamic_axes or with target=…, so that every size is fixed and the shape a constant."
@@ -52,7 +52,8 @@ def check_transpose(site: Site) -> Iterator[Finding]:
         most = limits.transposed_axes
         yield site.error(
             f"exchanges axes of a tensor of {len(shape)} axes; {site.chip} has that for at most {most}",
-            "Merge axes that stay together with a reshape first, or keep the order of axes.",
+            f"Keep the order of axes, or merge axes that stay together with a reshape first; else {NO_EXACT_FORM[0].lower()}"
+            f"{NO_EXACT_FORM[1:]}",
         )
     elif len(shape) == 3:
         yield from _plane_findings(site, limits)
@@ -94,12 +95,15 @@ def _turning_findings(site: Site, room: int, order: tuple[int, ...] | None) -> I
 def check_axes_attribute(site: Site) -> Iterator[Finding]:
     """The packer reads axes from an attribute, as opsets below 13 have it, and takes positive ones."""
     if len(site.node.inputs) > 1:
-        yield site.error("its axes are an input, which the packer does not read", "Export with opset_version=12 or 11.")
+        yield site.error(
+            "its axes are an input, which the packer does not read",
+            "Export with opset_version=12 or 11, and dynamo=False.",
+        )
     negative = [axis for axis in site.attribute("axes", ()) if axis < 0]
     if negative:
         yield site.error(
             f"its axis {negative[0]} is counted from the end; the packer takes axes that are counted from the front",
-            f"Write the positive axis, as in x.unsqueeze(2): linger.onnx.export(…, target={site.chip!r}) writes it so.",
+            f"Write the positive axis, as in x.unsqueeze(2): {BY_EXPORT.format(site.chip)}.",
         )
 
 
@@ -125,10 +129,9 @@ def check_slice(site: Site) -> Iterator[Finding]:
         )
     steps = site.constant(4)
     if steps is not None and any(step != 1 for step in steps.reshape(-1).tolist()):
-        yield site.error(
-            f"steps by {steps.reshape(-1).tolist()[0]}; the engine takes every number",
-            f"{NO_EXACT_FORM} A convolution that reads it can step itself (stride=2).",
-        )
+        (step, *_) = [step for step in steps.reshape(-1).tolist() if step != 1]
+        also = " A convolution that reads it can step itself (stride=2)." if step > 1 else ""
+        yield site.error(f"steps by {step}; the engine takes every number", f"{NO_EXACT_FORM}{also}")
 
 
 @limit(946, "split", "A Split has the attribute that the packer reads.", "Split")
@@ -162,6 +165,10 @@ def check_pad(site: Site) -> Iterator[Finding]:
             yield site.error(
                 f"pads {padded} axes; the engine takes {most}", "Leave padding to the convolution behind (padding=)."
             )
+    if pads is not None and (pads < 0).any():
+        yield site.error(
+            "cuts numbers off, by a negative padding", f"Slice them off instead (x[..., 1:]). {NO_EXACT_FORM}"
+        )
     if value is not None and value.any():
         yield site.error(
             f"a border of {value.reshape(-1).tolist()[0]}; the packer takes zeros", f"Pad with zeros. {NO_EXACT_FORM}"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from linger.checks.limits.limit import KB, NO_EXACT_FORM, Site, aligned, limit, one_of
+from linger.checks.limits.limit import BY_EXPORT, KB, NO_EXACT_FORM, Site, aligned, limit, one_of
 from linger.graph.core.finding import WARNING, Finding
 
 _LAST = -1
@@ -80,7 +80,12 @@ def check_right_matrix(site: Site) -> Iterator[Finding]:
 def check_product_widths(site: Site) -> Iterator[Finding]:
     """Bits of the weights and the output of a matrix product."""
     limits = site.limits(ProductLimits)
-    weight = site.attribute("parameter_bits", 8)
+    weight, data = site.attribute("parameter_bits", 8), site.attribute("data_bits", 8)
+    if data not in {width for width, _, _ in limits.alignment}:
+        yield site.warning(
+            f"{data}-bit input, which nobody has compared with what {site.chip} computes",
+            "Leave data_bits of this layer at 8, or compare a few outputs on the chip.",
+        )
     if site.op.weight_axes is not None and weight not in limits.weight_bits:
         yield site.error(
             f"{weight}-bit weights; {site.chip} has {one_of(limits.weight_bits)}",
@@ -103,7 +108,7 @@ def check_product_rank(site: Site) -> Iterator[Finding]:
     elif len(shape) > most:
         yield site.error(
             f"an input of {len(shape)} axes; the packer takes {most}",
-            f"Flatten the leading axes before it: linger.onnx.export(…, target={site.chip!r}) writes it so.",
+            f"Flatten the leading axes before it: {BY_EXPORT.format(site.chip)}.",
         )
 
 
@@ -114,14 +119,13 @@ def check_layer_norm(site: Site) -> Iterator[Finding]:
     if shape is not None and len(shape) < limits.layer_norm_axes:
         yield site.error(
             f"an input of {len(shape)} axes; the chip takes {limits.layer_norm_axes} or more",
-            f"Add an axis of size 1 before it: linger.onnx.export(…, target={site.chip!r}) writes it so.",
+            f"Add an axis of size 1 before it: {BY_EXPORT.format(site.chip)}.",
         )
     last = site.sizes(0, _LAST)
     if weight is not None and last is not None and weight != last:
         yield site.error(
             f"normalises {weight[0]} numbers, more than the last axis has; the chip computes that otherwise",
-            "Flatten these axes before it and normalise one axis, which gives the same numbers: linger.onnx.export(…, "
-            f"target={site.chip!r}) writes it so.",
+            f"Flatten these axes before it and normalise one axis, which gives the same numbers: {BY_EXPORT.format(site.chip)}.",
         )
     if limits.layer_norm_bits is None:
         return
@@ -182,6 +186,11 @@ def check_recurrent(site: Site) -> Iterator[Finding]:
             "Build the layer with batch_first=True, and as many steps as each step has numbers.",
         )
         return
+    if len(site.node.inputs) > len(site.op.forms[0]) or any(output.uses() for output in site.node.outputs[1:]):
+        yield site.warning(
+            f"lengths, or states that go in or out, which nobody has compared with what {site.chip} computes",
+            "Use the sequence alone, or compare a few outputs on the chip.",
+        )
     sizes = site.sizes(0, 0, 1, 2)
     if sizes is None:
         yield site.unchecked("the number of its sequences and steps")

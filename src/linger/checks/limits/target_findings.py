@@ -84,6 +84,9 @@ def target_findings(model: ir.Model, target: Target, *, skip: Collection[str] = 
         if str(place) in skip:
             continue
         site = Site(place.node, tensors.shapes, tensors.types, target, tables)
+        if site.is_foreign:
+            found.append(replace(op_status.foreign(site), node=str(place)))
+            continue
         op = known.get(site.op_type)
         named = () if op is None else op.chip_limits
         for limit in LIMITS:

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
 from linger.checks.limits.limit import KB, limit_rule
 from linger.dialect import ops
-from linger.errors import listing
+from linger.errors import listing, printable
 from linger.graph.core.dialect_node import describe, is_dialect, platform_of
 from linger.graph.core.dialects import NEWER, OLDER, is_newer
 from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
@@ -18,6 +19,7 @@ from linger.graph.core.walking import all_nodes
 from linger.graph.forms.shaped import Shape
 from linger.targets import DEFAULT_TARGET, Target
 
+_ONE_SAMPLE = "Export with one sample (args of the shape [1, …]), and join no samples along the first axis."
 QUANTISE_FOR = "Quantise the model for this chip: linger.init(model, target={!r})."
 
 MODEL = limit_rule(901, "model", "The model has constants and fits into the chip's memory.")
@@ -41,31 +43,45 @@ def model_findings(model: ir.Model, target: Target, model_bytes: int) -> Iterato
         reason = (
             f"the parameters have {size} bytes; {target.name} has room for {model_bytes} ({model_bytes // KB // KB} MB)"
         )
-        yield Finding(ERROR, "", reason, "Use fewer or narrower parameters.", MODEL.id)
+        remedy = (
+            "Use fewer or narrower parameters; kernels and groups that an export fills up with zeros count in full."
+        )
+        yield Finding(ERROR, "", reason, remedy, MODEL.id)
 
 
 def name_findings(model: ir.Model, target: Target) -> Iterator[Finding]:
-    """The chip that the file is for, by the names in its nodes; the packer wants one name in all of them."""
+    """The chip that the file is for, by the names in its nodes, and the dialect that they are of."""
     nodes = [node for node in all_nodes(model) if is_dialect(node) or is_newer(node)]
+    newer = [node for node in nodes if is_newer(node)]
+    yield from _platform_findings(nodes, target)
+    nameless = [describe(n) for n in nodes if platform_of(n) == target.name and "quant_mode" not in n.attributes]
+    if nameless and not newer and not target.is_default:
+        reason = f"{target.name}'s packer asks for quant_mode, which {len(nameless)} nodes lack: {listing(nameless)}"
+        yield Finding(ERROR, "", reason, QUANTISE_FOR.format(target.name), PLATFORM.id)
+    if newer and not target.reads_newer:
+        reason = f"{target.name}'s packer refuses files of the domain {NEWER!r}"
+        remedy = f"linger.convert_dialect(model, to={OLDER!r}) writes the older one."
+        yield Finding(ERROR, "", reason, remedy, DIALECT.id)
+
+
+def _platform_findings(nodes: Sequence[ir.Node], target: Target) -> Iterator[Finding]:
+    """The packer wants one name in all nodes that have one, and takes a file without names for the default chip."""
     named = Counter(name for node in nodes if (name := platform_of(node)) is not None)
     others = [name for name in named if name != target.name]
+    severity, remedy = ERROR, QUANTISE_FOR.format(target.name)
     if others:
         count = sum(named[name] for name in others)
         reason = f"the file is for {listing(others)}, not for {target.name}: {count} of {len(nodes)} nodes say so"
-        yield Finding(ERROR, "", reason, QUANTISE_FOR.format(target.name), PLATFORM.id)
-    elif nodes and not named and not target.is_default:
+    elif named or not nodes:
+        return
+    elif target.is_default:
+        reason = f"the file names no chip; the packer takes it for {target.name}"
+        severity, remedy = NOTE, "Nothing is to be done."
+    else:
         reason = (
             f"the file names no chip, so {target.name}'s packer refuses it; others take it for {DEFAULT_TARGET.name}"
         )
-        yield Finding(ERROR, "", reason, QUANTISE_FOR.format(target.name), PLATFORM.id)
-    elif nodes and not named:
-        reason = f"the file names no chip; the packer takes it for {target.name}"
-        yield Finding(NOTE, "", reason, "Nothing is to be done.", PLATFORM.id)
-    if not target.reads_newer and any(is_newer(node) for node in nodes):
-        reason = f"{target.name}'s packer refuses files of the domain {NEWER!r}"
-        yield Finding(
-            ERROR, "", reason, f"linger.convert_dialect(model, to={OLDER!r}) writes the older one.", DIALECT.id
-        )
+    yield Finding(severity, "", reason, remedy, PLATFORM.id)
 
 
 def plain_node_findings(model: ir.Model, target: Target) -> Iterator[Finding]:
@@ -77,6 +93,11 @@ def plain_node_findings(model: ir.Model, target: Target) -> Iterator[Finding]:
             yield Finding(ERROR, describe(node), reason, remedy, PLAIN_NODE.id)
 
 
+def open_batch_option(template: str, name: str) -> str:
+    """The packer's option for a batch axis of this name, which comes from a file, so that it can be copied into a shell."""
+    return template.format(shlex.quote(printable(name)))
+
+
 def batch_findings(
     model: ir.Model, target: Target, batch_option: str, shapes: Mapping[str, Shape]
 ) -> Iterator[Finding]:
@@ -85,20 +106,22 @@ def batch_findings(
         first = None if value.shape is None or not len(value.shape) else value.shape[0]
         if first is None or isinstance(first, int) or value.name in model.graph.initializers:
             continue
-        option = batch_option.format(first.value or "batch")
-        yield Finding(
-            ERROR,
-            str(value.name),
-            f"the batch is open; the packer takes it with {option} only",
-            f"Export with linger.onnx.export(…, target={target.name!r}), which fixes it to 1, or pack with {option}.",
-            BATCH.id,
-        )
+        export = f"Export with linger.onnx.export(…, target={target.name!r}), which fixes it to 1"
+        if first.value is None:
+            reason, remedy = "the batch is open and has no name, which the packer refuses", f"{export}."
+        else:
+            option = open_batch_option(batch_option, first.value)
+            reason, remedy = (
+                f"the batch is open; the packer takes it with {option} only",
+                f"{export}, or pack with {option}.",
+            )
+        yield Finding(ERROR, str(value.name), reason, remedy, BATCH.id)
     several = [(node, count) for node in all_nodes(model) if (count := _samples(node, shapes)) > 1]
     if several:
         (node, count), more = several[0], len(several) - 1
         where = f", here and in {more} other {'layer' if more == 1 else 'layers'}" if more else ""
         reason = f"a batch of {count}{where}; {target.name} computes one sample at a time"
-        yield Finding(ERROR, describe(node), reason, "Export with one sample: args of the shape [1, …].", BATCH.id)
+        yield Finding(ERROR, describe(node), reason, _ONE_SAMPLE, BATCH.id)
 
 
 def _samples(node: ir.Node, shapes: Mapping[str, Shape]) -> int:

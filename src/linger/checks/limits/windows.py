@@ -7,11 +7,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from linger.checks.limits.limit import KB, NO_EXACT_FORM, Site, aligned, limit, one_of
+from linger.checks.limits.limit import BY_EXPORT, KB, NO_EXACT_FORM, Site, aligned, limit, one_of
 from linger.graph.core.finding import Finding
 
 _REMEDY_SIZE = "Use a size that the chip has: no exact form of another one is known."
-_EXPORT = "linger.onnx.export(…, target={!r}) writes it so"
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def check_window(site: Site) -> Iterator[Finding]:
     if any(size < step for size, step in zip(kernel, strides, strict=False)):
         yield site.error(
             f"a kernel of {_times(kernel)} steps by {_times(strides)}, beyond itself; the packer refuses that",
-            f"Use a kernel as large as the stride, with zeros: {_EXPORT.format(site.chip)}.",
+            f"Use a kernel as large as the stride, with zeros: {BY_EXPORT.format(site.chip)}.",
         )
 
 
@@ -96,6 +95,11 @@ def _padding_findings(
         yield site.error(f"a padding of {max(pads)}; {site.chip} has {low} to {high}", _REMEDY_SIZE)
     if any(pad > size for pad, size in zip(pads, kernel * 2, strict=False)):
         yield site.error(f"padding {pads} beyond the kernel {_times(kernel)}", "Pad by at most the kernel's size.")
+    if pads[: len(kernel)] != pads[len(kernel) :]:
+        yield site.warning(
+            f"padding {pads}, more at one end than at the other, which nobody has seen on {site.chip}",
+            "Pad both ends alike, or compare a few outputs on the chip.",
+        )
 
 
 @limit(912, "window-width", "Convolutions have the chip's widths.")
@@ -131,7 +135,7 @@ def check_depthwise(site: Site) -> Iterator[Finding]:
         kind = "transposed convolution" if site.op.is_transposed else "convolution over one axis"
         yield site.error(
             f"a depthwise {kind}, which the packer refuses",
-            f"Use one group, with zero weights between the channels: {_EXPORT.format(site.chip)}.",
+            f"Use one group, with zero weights between the channels: {BY_EXPORT.format(site.chip)}.",
         )
         return
     kernel = site.attribute("kernel_shape", ())
@@ -191,7 +195,7 @@ def check_groups(site: Site) -> Iterator[Finding]:
     inputs, outputs, _ = channels
     if inputs == outputs == 1 or (inputs == 1 and (site.op.is_transposed or site.op.window_axes == 1)):
         return
-    remedy = f"Use fewer groups, with zero weights between them: {_EXPORT.format(site.chip)}."
+    remedy = f"Use fewer groups, with zero weights between them: {BY_EXPORT.format(site.chip)}."
     if site.op.is_transposed:
         yield site.error(f"a transposed convolution in {group} groups, which the packer refuses", remedy)
     elif group > limits.groups:
@@ -218,14 +222,14 @@ def check_transposed_bias(site: Site) -> Iterator[Finding]:
     if site.input(2) is None:
         yield site.error(
             "a transposed convolution without a bias, which the packer refuses",
-            f"Give it a bias of zeros: {_EXPORT.format(site.chip)}.",
+            f"Give it a bias of zeros: {BY_EXPORT.format(site.chip)}.",
         )
 
 
 def _channels(site: Site) -> tuple[int, int, int] | None:
     """Input and output channels of one group, and taps; None where the weight's shape is not known."""
     weight = [size for size in site.shape(1) or (None,) if size is not None]
-    if len(weight) < 2 or len(weight) != len(site.shape(1) or ()):
+    if len(weight) < 2 or len(weight) != len(site.shape(1) or ()) or site.attribute("group", 1) < 1:
         return None
     first, second, *window = weight
     group = site.attribute("group", 1)
@@ -273,7 +277,17 @@ def check_pool_input(site: Site) -> Iterator[Finding]:
 def check_pool_window(site: Site) -> Iterator[Finding]:
     """Kernels smaller than the stride, too large for the chip, or that hang over the edge."""
     limits = site.limits(WindowLimits)
-    kernel, strides, pads, _ = _geometry(site)
+    kernel, strides, pads, dilations = _geometry(site)
+    if site.is_of_floats:  # which is refused as such
+        return
+    missing = [name for name in ("kernel_shape", "strides", "pads") if site.attribute(name) is None]
+    if missing:
+        yield site.error(f"without {' and '.join(missing)}, for which the packer asks", "Write these attributes out.")
+    if any(step != 1 for step in dilations):
+        yield site.warning(
+            f"taps that are spread by {_times(dilations)}, which nobody has compared with what {site.chip} computes",
+            "Use dilation=1, or compare a few outputs on the chip.",
+        )
     if any(size < step for size, step in zip(kernel, strides, strict=False)):
         yield site.error(
             f"a pool of {_times(kernel)} steps by {_times(strides)}, beyond itself; the packer refuses that",
@@ -293,7 +307,7 @@ def check_pool_window(site: Site) -> Iterator[Finding]:
     elif not _spans(kernel, size, pads, most):
         yield site.error(
             f"a kernel of {_times(kernel)}; {site.chip} has {most}, or all rows, or the whole picture",
-            f"Pool in steps, say 3×3 and then 2×2 for 6×6: {_EXPORT.format(site.chip)} where that is equal.",
+            f"Pool in steps, say 3×3 and then 2×2 for 6×6: {BY_EXPORT.format(site.chip)} where that is equal.",
         )
 
 

@@ -19,6 +19,8 @@ from linger.graph.forms.normal_form import bring_to_normal_form
 
 Shape = tuple[int | None, ...]
 
+_LARGEST_SIZE = 1 << 20
+
 
 @dataclass(frozen=True)
 class Tensors:
@@ -65,9 +67,15 @@ def _inferred(model: ir.Model) -> ir.Model:
         _put_stand_ins(copy)
         proto = ir.to_proto(copy)
         del proto.graph.value_info[:]  # half-known ones would stop the inference
-        return ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
-    except (LingerError, onnx.shape_inference.InferenceError, ValueError):  # ValueError: absurd sizes
+        return ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=_has_small_sizes(proto)))
+    except (LingerError, onnx.shape_inference.InferenceError, MemoryError, ValueError):  # ValueError: absurd sizes
         return copy
+
+
+def _has_small_sizes(proto: onnx.ModelProto) -> bool:
+    """Whether sizes are small: where contents are followed, a vector of n elements is written out as n sizes."""
+    inputs = (value.type.tensor_type.shape.dim for value in proto.graph.input)
+    return all(size.dim_value <= _LARGEST_SIZE for dims in inputs for size in dims)
 
 
 def _put_stand_ins(model: ir.Model) -> None:
@@ -86,11 +94,11 @@ def _put_stand_ins(model: ir.Model) -> None:
 
 
 def _of_states(node: ir.Node, x: ir.Value) -> list[ir.Node]:
-    """A product with the steps and the batch of x, and as many columns as the state has numbers."""
-    sizes = [node.attributes[name].as_int() for name in ("input_size", "hidden_size")]
-    weight = ir.node("Constant", [], {"value": ir.tensor(np.zeros(sizes, np.float32))})
-    real = _cast(x, ir.DataType.FLOAT)
-    return [weight, real, ir.node("MatMul", [real.outputs[0], weight.outputs[0]])]
+    """The first number of each step, as often as the state has numbers."""
+    shape = [1, 1, node.attributes["hidden_size"].as_int()]
+    places = [ir.node("Constant", [], {"value": ir.tensor(np.array(content, np.int64))}) for content in ([0], shape)]
+    first = ir.node("Gather", [x, places[0].outputs[0]], {"axis": 2})
+    return [*places, first, ir.node("Expand", [first.outputs[0], places[1].outputs[0]])]
 
 
 def _cast(x: ir.Value, dtype: ir.DataType) -> ir.Node:

@@ -29,7 +29,9 @@ def turn_fewer_axes(model: ir.Model) -> Changes:
         shape = None if x is None else shapes.get(x.name or "")
         if x is None or order is None or shape is None or len(shape) <= _FEW or None in shape:
             continue
-        perm, sizes = tuple(order.as_ints()), [n for n in shape if n is not None]
+        perm, sizes = tuple(order.as_ints()), [n for n in shape if n]
+        if sorted(perm) != list(range(len(sizes))) or len(sizes) != len(shape):  # a 0 in a Reshape means another size
+            continue
         if perm[0] == 0 and len(sizes) == _FEW + 1:
             continue
         merged, turned = merge_axes(sizes, perm)
@@ -67,13 +69,14 @@ def _rewrite(node: ir.Node, x: ir.Value, merged: list[int], order: list[int], sh
     """Put Reshape, Transpose and Reshape in the place of a Transpose; its output keeps its name."""
     output, graph = node.outputs[0], node.graph
     assert graph is not None  # it came from one
-    made = _reshape(x, merged, names.choose(f"{output.name}.merged"), names)
+    made: list[ir.Node] = []
     if order != sorted(order):
+        made = _reshape(x, merged, names.choose(f"{output.name}.merged"), names)
         turn = ir.node("Transpose", [made[-1].outputs[0]], {"perm": order}, name=node.name)
         turn.outputs[0].name = names.choose(f"{output.name}.turned")
         turn.outputs[0].type = x.type
         made.append(turn)
-    made += _reshape(made[-1].outputs[0], shape, None, names)
+    made += _reshape(made[-1].outputs[0] if made else x, shape, None, names)
     ir.convenience.replace_nodes_and_values(graph, node, [node], made, [output], [made[-1].outputs[0]])
 
 

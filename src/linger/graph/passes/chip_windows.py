@@ -171,21 +171,20 @@ class _Groups:
         return self.op_type == "Conv2dInt" and self.inputs == self.outputs == self.count
 
 
-def join_groups(model: ir.Model, *, fewest_inputs: int, most_groups: int, joins_transposed: bool = True) -> Changes:
+def join_groups(model: ir.Model, *, fewest_inputs: int, most_groups: int) -> Changes:
     """Make convolutions of fewer groups out of those that a chip refuses: zeros stand between the old groups.
 
     Args:
         model: The model.
         fewest_inputs: Inputs that a group must have where windows reach over the edge.
         most_groups: Groups that a convolution may have.
-        joins_transposed: Whether transposed convolutions must have one group.
 
     Leaves: depthwise convolutions over two axes as they are; other groups only where they keep to these numbers, where the
     weight is no initializer, or where a transposed convolution would add more products than can be added exactly.
     """
     changes, weights = Changes(), []
     objection = partial(_objection, fewest_inputs=fewest_inputs, most_groups=most_groups)
-    op_types = (*_CONVOLUTIONS, _TRANSPOSED) if joins_transposed else _CONVOLUTIONS
+    op_types = (*_CONVOLUTIONS, _TRANSPOSED)
     for node in all_nodes(model):
         groups = _groups_of(node) if is_dialect(node) and node.op_type in op_types else None
         reason = None if groups is None else objection(groups, groups.count)
@@ -243,27 +242,21 @@ def _joined(weight: Array, *, count: int, fewer: int) -> Array:
     return wider
 
 
-Keeps = Callable[[tuple[int, int], tuple[int, int]], bool]
-"""Whether a chip has a kernel, for a picture of this size, although it is large."""
-
-
-def split_max_pools(model: ir.Model, *, largest: int, keeps: Keeps | None = None) -> Changes:
+def split_max_pools(model: ir.Model, *, largest: int) -> Changes:
     """Make chains of small max pools out of large ones, where every number sees the same pixels.
 
     Args:
         model: The model.
         largest: The largest kernel of a pool along an axis.
-        keeps: Whether a larger kernel may stay, asked with it and the size of the picture; None: none may.
 
-    Requires: types are known where pools are of standard ONNX. Leaves: larger kernels only where `keeps` says so, where a
-    size is open, taps are spread, windows hang over the end (`ceil_mode`), or no equal chain was found.
+    Requires: types are known where pools are of standard ONNX. Leaves: larger kernels only where a size is open, taps are spread, windows hang over the end (`ceil_mode`), or no equal chain was found.
     """
     changes, names = Changes(), tensor_names(model)
     large = [node for node in _max_pools(model) if max(_numbers(node, "kernel_shape", [0])) > largest]
     shapes = _sound_shapes(model) if large else {}
     for node in large:
         kernel = _numbers(node, "kernel_shape", [])
-        chain = None if _is_ceil(node) else _chain(_pool_axes(node, shapes) or [], largest, keeps)
+        chain = None if _is_ceil(node) else _chain(_pool_axes(node, shapes) or [], largest)
         if chain is None:
             continue
         _put_chain(node, chain, names)
@@ -273,15 +266,11 @@ def split_max_pools(model: ir.Model, *, largest: int, keeps: Keeps | None = None
     return changes
 
 
-def _chain(
-    axes: Sequence[tuple[Windows, int]], largest: int, keeps: Keeps | None
-) -> list[tuple[Windows, Windows]] | None:
-    """The stages of a chain over two axes that equals a pool; None where there is none, or the pool may stay."""
+def _chain(axes: Sequence[tuple[Windows, int]], largest: int) -> list[tuple[Windows, Windows]] | None:
+    """The stages of a chain over two axes that equals a pool; None where there is none."""
     if len(axes) != 2:
         return None
     (tall, height), (wide, width) = axes
-    if keeps is not None and keeps((tall.kernel, wide.kernel), (height, width)):
-        return None
     rows, columns = equal_chain(tall, height, largest), equal_chain(wide, width, largest)
     if rows is None or columns is None:
         return None

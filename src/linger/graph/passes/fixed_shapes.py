@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import opset_of
+from linger.graph.core.names import Names, tensor_names
 from linger.graph.forms.shaped import known_tensors
 from linger.graph.passes.unneeded_nodes import remove_dead_code
 from linger.graph.qdq.qdq_node import constant
@@ -45,14 +46,14 @@ def fix_shapes(model: ir.Model) -> Changes:
     Device packers read shapes; they do not compute all of them. New constants may make more sizes known, so it goes on as long
     as there are some. Leaves: computed shapes and bounds only where they depend on an open size or on values.
     """
-    changes = Changes()
+    changes, names = Changes(), tensor_names(model)
     while any(_may_be_fixed(node) for node in model.graph):
         found = _computed(model, _fixed_sizes(model) if _asks_for_sizes(model) else {})
         if not found:
             break
         for value, content in found.items():
             changes.note(str(value.name), f"is always {content.tolist()}, which is now a constant")
-            _replace(value, content)
+            _replace(value, content, names)
         remove_dead_code(model)
     return changes
 
@@ -71,16 +72,31 @@ def _may_be_fixed(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type in _OF_SHAPES
 
 
-def _computed(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[ir.Value, Array]:
-    """The results of shape arithmetic that other nodes read."""
+def _computed(model: ir.Model, shapes: dict[str, tuple[int, ...]]) -> dict[ir.Value, Array]:
+    """The results of shape arithmetic that other nodes read; sizes behind a Reshape by such a shape are known with it."""
     known: dict[ir.Value, Array] = {}
     for node in model.graph:
+        if node.op_type == "Reshape" and node.domain == "":
+            _follow_reshape(node, known, shapes)
         if node.op_type == "Constant" or not _may_be_fixed(node):
             continue
         content = _evaluated(node, known, shapes, opset_of(model))
         if content is not None:
             known[node.outputs[0]] = content
     return {value: content for value, content in known.items() if _is_boundary(value, known)}
+
+
+def _follow_reshape(node: ir.Node, known: Mapping[ir.Value, Array], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Note the size of a result whose input and shape are known, so that a chain of them needs one inference."""
+    x, wanted = (*node.inputs, None, None)[:2]
+    content = None if wanted is None else _content(wanted, known)
+    sizes = None if x is None else shapes.get(x.name or "")
+    if sizes is None or content is None or content.ndim != 1 or 0 in content or (content < 0).sum() > 1:
+        return
+    rest = math.prod(int(n) for n in content if n > 0)
+    whole = math.prod(sizes)
+    if rest and whole % rest == 0:
+        shapes.setdefault(str(node.outputs[0].name), tuple(int(n) if n > 0 else whole // rest for n in content))
 
 
 def _is_boundary(value: ir.Value, known: Mapping[ir.Value, Any]) -> bool:
@@ -99,7 +115,8 @@ def _evaluated(
     if not node.inputs or len(contents) < len(given) or _count_made(node.op_type, contents) > _LARGEST:
         return None
     try:
-        result = _run(node, contents, opset)
+        with np.errstate(all="raise"):  # a division by zero is no shape
+            result = _run(node, contents, opset)
     except _CANNOT:
         return None  # a broken node of somebody's file, which the checks report
     return result if result.size <= _LARGEST else None
@@ -144,10 +161,10 @@ def _run(node: ir.Node, given: Mapping[str, Any], opset: int) -> Array:
     return np.asarray(results[0])
 
 
-def _replace(value: ir.Value, content: Array) -> None:
+def _replace(value: ir.Value, content: Array, names: Names) -> None:
     producer = value.producer()
     assert producer is not None  # it was computed
-    made = ir.Value(name=f"{value.name}.fixed", type=ir.TensorType(ir.DataType.from_numpy(content.dtype)))
+    made = ir.Value(name=names.choose(f"{value.name}.fixed"), type=ir.TensorType(ir.DataType.from_numpy(content.dtype)))
     node = ir.Node("", "Constant", [], attributes=[ir.AttrTensor("value", ir.tensor(content))], outputs=[made])
     node.name = f"{producer.name}.fixed"
     assert producer.graph is not None

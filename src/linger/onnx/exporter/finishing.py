@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from linger.checks.limits.limit import BY_EXPORT, NO_EXACT_FORM
 from linger.checks.limits.target_findings import target_findings
 from linger.checks.limits.whole_file import PLATFORM
 from linger.errors import GraphError, UnsupportedError, UsageError
@@ -95,7 +97,9 @@ def require_suitable(proto: onnx.ModelProto, target: str) -> None:
         UnsupportedError: There are errors among the findings; all findings are in the message.
     """
     found = [
-        finding
+        replace(finding, remedy=NO_EXACT_FORM)
+        if BY_EXPORT.format(target) in finding.remedy
+        else finding  # it was tried
         for finding in target_findings(ir.from_proto(proto), find_target(target))
         if (finding.rule, finding.severity) != (PLATFORM.id, NOTE)  # the user has just named the chip
     ]

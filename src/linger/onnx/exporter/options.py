@@ -214,6 +214,8 @@ def _check_target(options: ExportOptions, *, is_quantized: bool) -> None:
         )
     if not options.is_update_dequant:
         raise UsageError(f"{where} cannot be judged with is_update_dequant=False, whose file does not run.")
+    if not options.export_params:
+        raise UsageError(f"{where} needs weights in the file: packers refuse one without. Leave export_params at True.")
 
 
 def check_names(options: ExportOptions, ranks: Sequence[int], output_ranks: Sequence[int]) -> None:

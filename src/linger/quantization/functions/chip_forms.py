@@ -31,7 +31,6 @@ _DIFFERENCE, _SUM, _PRODUCT = "iqSub", "iqAdd", "iqMul"
 _LIMIT, _RELU, _REQUANT = "Clip", "Relu", "Requant"
 
 
-# differences
 def is_sum(op: Op, target: str) -> bool:
     """Whether an op is a difference that a chip is not known to compute exactly."""
     return op.name == _DIFFERENCE and find_target(target).status_of(_DIFFERENCE) is not Status.EXACT
@@ -58,7 +57,6 @@ def negated(y: QTensor, runtime: Runtime) -> QTensor:
     return compute(call, [y, factor], attributes, y.scale, y.bits, lambda: -y.content)
 
 
-# limits
 def is_saturation(op: Op, settings: Mapping[str, Any], target: str) -> bool:
     """Whether an op is a limit from 0 to a number (ReLU6), and the chip has none."""
     is_limit = op.name == _LIMIT and settings["low"] == 0.0 < settings["high"]
@@ -164,8 +162,8 @@ class Saturation:
         finer, end = 2.0 ** (self.bits - 2) / self.least, limits(self.bits)[1] / self.least
         sentence = (
             f"{self.chip} has no Clip, so Relu stands for {what} and saturates at {end:.3g} instead of {self.high:g}. Of the "
-            f"numbers seen, so many lie beyond {self.high:g}: {{places}}. Limit the layer before with linger.normalize_module("
-            f"layer, normalize_output_value={finer:g}), and it saturates at {end / 2.0:.3g}, as it does where calibration cuts "
-            "the range to that (mse, percentile); fine-tuning follows either."
+            f"numbers seen, so many lie beyond {self.high:g}: {{places}}. It saturates at {end / 2.0:.3g} where calibration cuts the range "
+            f'to that (method="mse" or "percentile"), or where the layer before is limited ahead of init, by linger.'
+            f"normalize_module(layer, normalize_output_value={finer:g}) and linger.normalize_layers(model); fine-tuning follows either."
         )
         return sentence, f"{self.name} {self._share}"
