@@ -645,13 +645,14 @@ class TestExactThoughRefusedBefore:
             lambda m, x: m.line(m.conv(x).flatten(2)),
             lambda m, x: m.part(m.conv(x).chunk(2, 1)[0]),
             lambda m, x: m.next(F.interpolate(m.conv(x), scale_factor=2)),
+            lambda m, x: m.part(m.conv(x).split([4, 4], 1)[1]),
         ],
-        ids=["flatten", "chunk", "nearest"],
+        ids=["flatten", "chunk", "nearest", "split"],
     )
     def test_shapes_of_fixed_sizes_are_constants(self, path, move):
         net = Joined(move, conv=conv(3, 8), next=conv(8, 4), part=conv(4, 4), line=nn.Conv1d(8, 4, 1))
         file = exported(net, sample(1, 3, 6, 6), path, "venus")
-        assert not {"Shape", "Gather", "Div"} & set(op_types(file))
+        assert not {"Shape", "Gather", "Div", "Split"} & set(op_types(file))
 
     def test_large_inputs_and_large_weights_of_a_convolution(self, path):
         # 16 · 72 · 72 = 82 944 bytes of input, 16 · 256 · 9 = 36 864 bytes of weights

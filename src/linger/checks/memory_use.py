@@ -6,8 +6,7 @@ Nothing is run and no weight is read. What a chip has room for is in `linger.che
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from linger.analysis.result_table import Column, to_json, to_rich, to_text
+from linger.checks.multiplications import multiplications_of, product_of
 from linger.dialect import find_op, is_known
 from linger.errors import LingerError, counted, listing, printable
 from linger.graph.conversion.convert import convert_nodes
@@ -334,8 +334,8 @@ def _with_sizes(model: ir.Model) -> tuple[ir.Model, Tensors]:
 
 def _joined(found: Tensors, declared: Tensors) -> Tensors:
     """What was found, and what the file declares where only that is complete."""
-    whole = {name: shape for name, shape in declared.shapes.items() if _product(shape) is not None}
-    more = {name: shape for name, shape in whole.items() if _product(found.shapes.get(name)) is None}
+    whole = {name: shape for name, shape in declared.shapes.items() if product_of(shape) is not None}
+    more = {name: shape for name, shape in whole.items() if product_of(found.shapes.get(name)) is None}
     return Tensors(found.shapes | more, declared.types | found.types)
 
 
@@ -412,15 +412,10 @@ def _constant_bytes(value: ir.Value) -> int:
 
 def _size(shape: Shape | None, element: ir.DataType | None) -> int | None:
     """The bytes of a tensor; None where a size is open or elements have no fixed width."""
-    count = _product(shape)
+    count = product_of(shape)
     if count is None or element is None or element in (ir.DataType.STRING, ir.DataType.UNDEFINED):
         return None
     return -(-count * int(element.bitwidth) // 8)
-
-
-def _product(shape: Sequence[int | None] | None) -> int | None:
-    known = [size for size in shape or () if size is not None and size >= 0]
-    return None if shape is None or len(known) < len(shape) else math.prod(known)
 
 
 def _alive(lifetimes: Iterable[Lifetime], count: int) -> tuple[list[int], list[int]]:
@@ -498,7 +493,7 @@ class _Storage:
     def layer(self, node: ir.Node, live_bytes: int, *, has_unknown: bool) -> LayerMemory:
         """The row of a node."""
         read = [value for value in dict.fromkeys(inputs_within(node)) if value in self._buffers]
-        made, macs, has_inside = _made(node), _macs(node, self._shape), self._has_inside(node)
+        made, macs, has_inside = _made(node), multiplications_of(node, self._shape), self._has_inside(node)
         return LayerMemory(
             node=describe(node),
             op_type=node.op_type,
@@ -564,38 +559,3 @@ def _is_ours(node: ir.Node) -> bool:
 def _made(node: ir.Node) -> list[ir.Value]:
     """The outputs that a node really makes: those with a name."""
     return [value for value in node.outputs if value.name]
-
-
-def _macs(node: ir.Node, shape_of: Callable[[ir.Value | None], Shape | None]) -> int | None:
-    """The multiply-accumulates of a node; None where a size is open."""
-    is_ours = _is_ours(node)
-    products = _PRODUCTS.get(find_op(node.op_type).name if is_ours else node.op_type)
-    if products is None or not (is_ours or node.domain in _STANDARD):
-        return 0
-    shapes = [shape_of(value) for value in (*node.outputs[:1], *node.inputs)]
-    found = [_times(_part(shapes, *each[:2]), _part(shapes, *each[2:])) for each in products]
-    counts = [count for count in found if count is not None]
-    return sum(counts) if len(counts) == len(found) else None
-
-
-def _part(shapes: Sequence[Shape | None], index: int, axes: slice) -> Shape | None:
-    shape = shapes[index] if -len(shapes) <= index < len(shapes) else None
-    return None if shape is None else shape[axes]
-
-
-def _times(a: Shape | None, b: Shape | None) -> int | None:
-    return None if a is None or b is None else _product((*a, *b))
-
-
-_ALL, _BUT_FIRST, _BUT_LAST, _LAST = slice(None), slice(1, None), slice(-1), slice(-1, None)
-
-_PRODUCTS: Mapping[str, tuple[tuple[int, slice, int, slice], ...]] = {
-    **dict.fromkeys(("Conv1dInt", "Conv2dInt", "Conv", "ConvInteger"), ((0, _ALL, 2, _BUT_FIRST),)),
-    **dict.fromkeys(("ConvTranspose2dInt", "ConvTranspose"), ((1, _ALL, 2, _BUT_FIRST),)),
-    **dict.fromkeys(("LinearInt", "BmmInt", "MatMul", "MatMulInteger"), ((0, _ALL, 1, _LAST),)),
-    **dict.fromkeys(("LSTMInt", "GRUInt"), ((1, _BUT_LAST, -4, _ALL), (1, _BUT_LAST, -3, _ALL))),
-    **dict.fromkeys(("LSTM", "GRU"), ((1, _BUT_LAST, 2, _ALL), (1, _BUT_LAST, 3, _ALL))),
-    "Gemm": ((1, _ALL, 0, _LAST),),
-}
-"""The sizes whose product is the number of multiply-accumulates, of ops that have some: each is two tensors of the node (0: its
-output, 1: its first input, …, -1: its last one) with the axes that count. Several of them are added."""

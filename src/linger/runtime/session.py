@@ -44,12 +44,12 @@ _QUIET: Options = {"session.intra_op.allow_spinning": "0"}
 _FOLDER = "session.model_external_initializers_file_folder_path"
 _LONGEST_MESSAGE = 500
 
-# every error class of ONNX Runtime's binding; they share no base class of their own
-_ORT_ERRORS = tuple(
+ORT_ERRORS = tuple(
     value
     for value in vars(ort.capi.onnxruntime_pybind11_state).values()
     if isinstance(value, type) and issubclass(value, Exception)
 )
+"""Every error class of ONNX Runtime's binding; they share no base class of their own."""
 
 
 class Session:
@@ -100,7 +100,7 @@ class Session:
     def _open(self, proto: onnx.ModelProto) -> ort.InferenceSession:
         try:
             return ort.InferenceSession(proto.SerializeToString(), **self._session_arguments())
-        except _ORT_ERRORS as error:
+        except ORT_ERRORS as error:
             raise GraphError(
                 f"{self._where}ONNX Runtime cannot load the model: {in_one_line(error)} "
                 "linger check says what is wrong with a file, linger repair may repair it."
@@ -146,7 +146,7 @@ class Session:
     def _run(inner: ort.InferenceSession, names: Sequence[str] | None, feeds: Feeds, options: Any = None) -> list[Any]:
         try:
             results: list[Any] = inner.run(names, dict(feeds), options)
-        except _ORT_ERRORS as error:
+        except ORT_ERRORS as error:
             given = ", ".join(f"{name} {np.asarray(a).dtype}{list(np.shape(a))}" for name, a in feeds.items())
             expected = ", ".join(f"{i.name} {i.type}{i.shape}" for i in inner.get_inputs())
             raise UsageError(f"the model cannot run on {given}; it expects {expected}. {in_one_line(error)}") from error

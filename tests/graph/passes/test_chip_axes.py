@@ -6,7 +6,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from linger.graph.passes.chip_axes import count_axes_from_the_front, flatten_products, give_transposed_biases
+from linger.graph.passes.chip_axes import (
+    count_axes_from_the_front,
+    flatten_products,
+    give_transposed_biases,
+    slice_parts,
+)
+from linger.runtime.reference import Reference
 from tests.support.chip_forms import (
     EXACT,
     attributes,
@@ -20,7 +26,7 @@ from tests.support.chip_forms import (
     node,
     numbers,
 )
-from tests.support.onnx_text import printed
+from tests.support.onnx_text import parse, printed
 
 # axes that are counted from the back
 
@@ -242,3 +248,21 @@ def test_rows_in_another_order_would_be_noticed(draw):
     last = [n for n in model.graph if n.op_type == "Constant"][-1]
     last.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.array([3, 2, 6, 5])))
     assert differing(before, everything(model, feeds)) == ["y"]
+
+
+@pytest.mark.parametrize("axis", [1, -3])
+def test_parts_of_a_split_are_slices(axis):
+    body = f"a, y = Split<axis = {axis}, split = [3, 5]>(x) b = Relu(a)"
+    model = parse(body, inputs="int8[1,8,2,3] x", outputs="int8[1,5,2,3] y, int8[1,3,2,3] b", opset=12)
+    x = np.arange(48, dtype=np.int8).reshape(1, 8, 2, 3)
+    before = Reference(model).run({"x": x})
+    assert [change.what for change in slice_parts(model)] == ["its 2 parts became Slices"]
+    assert [n.op_type for n in model.graph if n.op_type != "Constant"] == ["Slice", "Slice", "Relu"]
+    after = Reference(model).run({"x": x})
+    assert all(np.array_equal(after[name], before[name]) for name in ("y", "b"))
+    assert len(slice_parts(model)) == 0
+
+
+def test_parts_of_an_open_size_stay():
+    model = parse("a, y = Split<axis = 1>(x) b = Relu(a)", inputs="int8[1,n] x", outputs="y, b", opset=12)
+    assert len(slice_parts(model)) == 0

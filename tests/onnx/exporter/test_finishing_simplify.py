@@ -32,6 +32,23 @@ def test_dialect_nodes_functions_and_scalar_nodes_are_kept(tmp_path):
     assert set(scalars) <= constants
 
 
+def test_integer_ends_are_compared_too(tmp_path):
+    model, x = small_net()
+    linger.onnx.export(model, (x,), tmp_path / "net.onnx", simplify=True, is_input_quant=True, input_names=["x"])
+    assert onnx.load(tmp_path / "net.onnx").graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.INT8
+
+
+def test_a_file_that_does_not_run_is_one_sentence(tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 8, 8)
+    model = linger.init(nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 8, 3)).eval()).eval()
+    with linger.calibration():
+        model(x)
+    with pytest.raises(GraphError, match=r"does not run \(.*\)\. Export with simplify=False"):
+        linger.onnx.export(model, (x,), tmp_path / "net.onnx", simplify=True)
+    assert not (tmp_path / "net.onnx").exists()
+
+
 def test_flatten_of_a_float_model_becomes_one_node(tmp_path):
     class Flat(nn.Module):
         def forward(self, x):

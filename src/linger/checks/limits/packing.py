@@ -140,7 +140,7 @@ def check_split(site: Site) -> Iterator[Finding]:
     if site.attribute("dims") is None:
         yield site.error(
             "the packer reads the parts of Split from an attribute 'dims', which standard ONNX does not have",
-            "Slice the parts out (x[:, :n], x[:, n:]) instead of split or chunk.",
+            f"Slice the parts out (x[:, :n], x[:, n:]): {BY_EXPORT.format(site.chip)}.",
         )
 
 

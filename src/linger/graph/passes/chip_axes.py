@@ -64,6 +64,47 @@ def _axes_of(node: ir.Node) -> list[int]:
     return [] if content is None else [int(axis) for axis in content.reshape(-1)]
 
 
+def slice_parts(model: ir.Model) -> Changes:
+    """Write the parts of a Split as one Slice each: packers read the sizes of parts from an attribute that ONNX does not have.
+
+    Leaves: Splits only where the sizes of their parts are not known.
+    """
+    changes, names = Changes(), tensor_names(model)
+    found = [node for node in all_nodes(model) if node.op_type == "Split" and node.domain == ""]
+    shapes = known_tensors(model).shapes if found else {}
+    for node in found:
+        axis = node.attributes.get_int("axis", 0)
+        parts = [_fixed(output, shapes) for output in node.outputs]
+        sizes = [part[axis] for part in parts if part is not None and -len(part) <= axis < len(part)]
+        if len(sizes) == len(parts):
+            _slice(node, axis % len(parts[0] or ()), sizes, names)
+            changes.note(describe(node), f"its {len(parts)} parts became Slices")
+    return changes
+
+
+def _slice(node: ir.Node, axis: int, sizes: Sequence[int], names: Names) -> None:
+    """Put Slices of these sizes in the place of a Split; they take the names and the readers of its parts."""
+    graph, end = node.graph, 0
+    assert graph is not None  # it came from one
+    for output, size in zip(node.outputs, sizes, strict=True):
+        start, end = end, end + size
+        bounds = [_whole([n], f"{output.name}.{i}", names) for i, n in enumerate((start, end, axis, 1))]
+        result = ir.Value(type=output.type, shape=output.shape)
+        inputs = [node.inputs[0], *(bound.outputs[0] for bound in bounds)]
+        part = ir.Node("", "Slice", inputs, outputs=[result], name=f"{output.name}.Slice")
+        graph.insert_before(node, [*bounds, part])
+        output.replace_all_uses_with(result, replace_graph_outputs=True)
+        result.name, output.name = output.name, names.choose(f"{output.name}.split")
+    graph.remove(node, safe=True)
+
+
+def _whole(numbers: Sequence[int], name: str, names: Names) -> ir.Node:
+    """A Constant of whole numbers."""
+    content = ir.tensor(np.array(numbers, np.int64))
+    value = ir.Value(name=names.choose(name), type=ir.TensorType(content.dtype), shape=ir.Shape([len(numbers)]))
+    return ir.Node("", "Constant", [], attributes=[ir.AttrTensor("value", content)], outputs=[value], name=value.name)
+
+
 def give_transposed_biases(model: ir.Model) -> Changes:
     """Give transposed convolutions without a bias one of zeros.
 
@@ -199,15 +240,11 @@ def _flatten(node: ir.Node, flat: _Flat, names: Names) -> None:
 
 def _reshape(x: ir.Value, shape: Sizes, name: str, names: Names) -> list[ir.Node]:
     """A Reshape, and before it the Constant of its shape."""
-    content = ir.tensor(np.array(shape, np.int64))
     name = names.choose(name)
-    sizes = ir.Value(
-        name=names.choose(f"{name}_shape"), type=ir.TensorType(content.dtype), shape=ir.Shape([len(shape)])
-    )
+    constant = _whole(shape, f"{name}_shape", names)
     result = ir.Value(name=name, type=x.type, shape=_typed_shape(x, shape))
-    constant = ir.Node("", "Constant", [], attributes=[ir.AttrTensor("value", content)], outputs=[sizes])
-    reshape = ir.Node("", "Reshape", [x, sizes], outputs=[result])
-    constant.name, reshape.name = sizes.name, f"{name}.Reshape"
+    reshape = ir.Node("", "Reshape", [x, constant.outputs[0]], outputs=[result])
+    reshape.name = f"{name}.Reshape"
     return [constant, reshape]
 
 

@@ -23,8 +23,12 @@ from linger.errors import GraphError, UnsupportedError, UsageError
 from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.finding import ERROR, NOTE
 from linger.graph.core.walking import all_nodes
+from linger.numeric.fixed import limits
 from linger.onnx.exporter.naming import keep_scalars_as_nodes
+from linger.runtime.session import ORT_ERRORS
 from linger.targets import find_target
+
+_COMPARED_BITS = 8
 
 RELATIVE_TOLERANCE = 1e-4
 """A simplifier may compute floats in another order: a few hundred roundings of 2^-24 each stay far below this."""
@@ -81,10 +85,23 @@ def _require_same_results(before: onnx.ModelProto, after: onnx.ModelProto, input
 def _run(proto: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [i.name for i in session.get_inputs()]
-    result: list[NDArray[Any]] = session.run(None, dict(zip(names, inputs, strict=False)))
+    try:
+        session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        feeds = {i.name: _as_wanted(i.type, x) for i, x in zip(session.get_inputs(), inputs, strict=False)}
+        result: list[NDArray[Any]] = session.run(None, feeds)
+    except ORT_ERRORS as error:
+        raise GraphError(f"export: the simplified file does not run ({error}). Export with simplify=False.") from error
     return result
+
+
+def _as_wanted(kind: str, x: NDArray[Any]) -> NDArray[Any]:
+    """An example in the type of an input; any integers serve for a comparison of two files (`is_input_quant`)."""
+    bits = {"tensor(int8)": 8, "tensor(int16)": 16, "tensor(int32)": 32}.get(kind)
+    if bits is None or x.dtype.kind != "f":
+        return x
+    low, high = limits(min(bits, _COMPARED_BITS))
+    integers: NDArray[Any] = np.clip(np.rint(x * high), low, high).astype(f"int{bits}")
+    return integers
 
 
 logger = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from linger.graph.passes.chip_axes import (
     flatten_norms,
     flatten_products,
     give_transposed_biases,
+    slice_parts,
 )
 from linger.graph.passes.chip_transposes import turn_fewer_axes
 from linger.graph.passes.chip_windows import join_groups, split_max_pools, widen_kernels
@@ -42,6 +43,7 @@ def _passes(target: Target) -> list[Pass]:
     products = filled(ProductLimits, target.limits["products"])
     passes: list[Pass] = [
         count_axes_from_the_front,
+        slice_parts,
         widen_kernels,
         partial(join_groups, fewest_inputs=windows.group_inputs, most_groups=windows.groups),
         give_transposed_biases,
