@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vocabulary in which op bodies are written.
 
-A body is interpreted three times: by `NumpyKernel` (the reference), `TorchKernel` (training and exact
-simulation) and `OnnxKernel` (the function body that ONNX Runtime executes). A body never looks at the
+A body is interpreted four times: by `NumpyKernel` (the reference), `TorchKernel` (training and exact
+simulation), `OnnxKernel` (the function body that ONNX Runtime executes) and `CKernel` (C99). A body never looks at the
 value of an attribute: in a function body attributes are names, not numbers.
 
 Precision is part of the vocabulary. *Integer* tensors are what an op takes and returns. `wide` turns one

@@ -1,0 +1,551 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers and element-wise arithmetic of the C interpreter."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from linger.errors import UnsupportedError
+from linger.numeric.c import rules
+from linger.numeric.c.intervals import INT32, Interval, arithmetic_type, at_exponent, dyadic, is_inside, size_of
+from linger.numeric.c.nodes import Bounds, Node, Rule, broadcast
+from linger.numeric.c.scope import Draft
+from linger.numeric.c.text import Shape
+from linger.numeric.c.values import (
+    Curve,
+    Fixed,
+    Halves,
+    Ladder,
+    Number,
+    Quotient,
+    Real,
+    Rungs,
+    Table,
+    Value,
+    by_cases,
+)
+from linger.numeric.c.views import Move, Reshaped, View
+from linger.numeric.fixed import storage_bits
+
+_LARGEST_EXPONENT = 100
+"""Of a factor that changes no float32 but by its exponent."""
+_FLOAT32_INTEGERS = 1 << 24
+
+
+def constant_node(value: int, shape: Shape = ()) -> Node:
+    """A tensor of one number."""
+    return Node(rules.Constant(value), (), shape)
+
+
+class CArithmetic:
+    """Interprets numbers and arithmetic by building nodes; nothing is written before a tensor is stored.
+
+    Args:
+        draft: The function being written.
+    """
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+
+    def refuse(self, reason: str) -> UnsupportedError:
+        """The error for what has no C."""
+        return self.draft.refuse(reason)
+
+    # numbers
+    def scalar(self, value: float) -> Value:
+        return Fixed(float(value))
+
+    def single(self, value: float) -> Value:
+        return Fixed(ctypes.c_float(value).value, is_real=True)
+
+    def like(self, value: float, reference: Value) -> Value:
+        return self.single(value) if isinstance(reference, Real) else self.scalar(value)
+
+    def pow2(self, exponent: Value) -> Value:
+        if isinstance(exponent, Fixed):
+            return Fixed(2.0**exponent.value, exponent.shape)
+        power = self.whole(exponent)
+        return Number(constant_node(1, power.shape), power.shape, power=self.shaped(power))
+
+    def derive(self, name: str, compute: Callable[..., float], *attributes: Any) -> Value:
+        return self.scalar(compute(*attributes))
+
+    # forms of values
+    def number(self, x: Value) -> Number:
+        """A value as an integer tensor times a power of two."""
+        if isinstance(x, Number):
+            return x
+        if isinstance(x, Fixed) and not x.is_real and math.isfinite(x.value):
+            mantissa, exponent = dyadic(x.value)
+            return Number(constant_node(mantissa, x.shape), x.shape, exponent)
+        raise self.refuse(f"{type(x).__name__.lower()} values must be rounded before they are computed with")
+
+    def settled(self, x: Value) -> Number:
+        """The same with one exponent for all elements."""
+        found = self.number(x)
+        if found.power is None:
+            return found
+        least = found.power.interval[0]
+        made = self._combine(rules.ScaleBy(least), [replace(found, power=None), Number(found.power, found.power.shape)])
+        node = made.node
+        node.interval = by_cases(node, found.power)
+        return replace(made, exponent=found.exponent + least)
+
+    def whole(self, x: Value) -> Number:
+        """A number with exponent 0."""
+        found = self.settled(x)
+        if found.exponent < 0:
+            raise self.refuse("a number with a fraction stands where a whole one is needed")
+        return replace(found, node=self._times_power(found.node, found.exponent), exponent=0)
+
+    def shaped(self, x: Number) -> Node:
+        """The integers of a number in a node that has its shape."""
+        node = x.node
+        if node.shape == x.shape:
+            return node
+        if isinstance(node.rule, rules.Constant):
+            return constant_node(node.rule.value, x.shape)
+        if size_of(node.shape) != size_of(x.shape):
+            return Node(rules.Same(), (node,), x.shape)
+        if isinstance(node.rule, rules.Stored):
+            known = None if node.known is None else node.known.reshape(x.shape)
+            made = Node(node.rule, (), x.shape, interval=node.interval, known=known, is_real=node.is_real)
+            made.buffer = node.buffer
+            return made
+        if _longer_axes(x.shape) == _longer_axes(node.shape):
+            return Node(View(_ones_moved(node.shape, x.shape)), (node,), x.shape)
+        node.needs_buffer = True
+        return Node(Reshaped(), (node,), x.shape)
+
+    def _combine(self, rule: Rule, operands: Sequence[Number]) -> Number:
+        """A node of several operands that broadcast; numbers of Python leave a reshape as it is."""
+        shape = broadcast(*(o.shape for o in operands))
+        tensors = [o for o in operands if o.shape != ()]
+        if len({o.shape for o in tensors}) == 1 and len({o.node.shape for o in tensors}) == 1:
+            nodes, inner = [o.node for o in operands], tensors[0].node.shape
+        else:
+            nodes, inner = [self.shaped(o) for o in operands], shape
+        return Number(Node(rule, nodes, inner), shape)
+
+    def _times_power(self, node: Node, bits: int) -> Node:
+        """node·2^bits."""
+        if bits == 0:
+            return node
+        if isinstance(node.rule, rules.Constant):
+            return constant_node(node.rule.value << bits, node.shape)
+        if isinstance(node.rule, rules.Scale):
+            return Node(rules.Scale(node.rule.bits + bits), node.args, node.shape)
+        return Node(rules.Scale(bits), (node,), node.shape)
+
+    def aligned(self, *xs: Value) -> tuple[list[Number], int]:
+        """Numbers with one exponent, the smallest of all."""
+        found = [self.settled(x) for x in xs]
+        exponents = [x.exponent for x in found if not _is_zero(x)]
+        least = min(exponents, default=0)
+        moved = [
+            x if _is_zero(x) else replace(x, node=self._times_power(x.node, x.exponent - least), exponent=least)
+            for x in found
+        ]
+        return [replace(x, exponent=least) for x in moved], least
+
+    # arithmetic
+    def add(self, a: Value, b: Value) -> Value:
+        if isinstance(a, Fixed) and isinstance(b, Fixed):
+            return Fixed(a.value + b.value, broadcast(a.shape, b.shape))
+        if isinstance(a, Fixed):
+            a, b = b, a
+        if isinstance(b, Fixed):
+            special = self._plus_fixed(a, b)
+            if special is not None:
+                return special
+        return self._sum(a, b, "+")
+
+    def _plus_fixed(self, a: Value, b: Fixed) -> Value | None:
+        if isinstance(a, Real):
+            return self._real(rules.RealArithmetic("+", b.value), a)
+        if isinstance(a, Curve):
+            before = a.function
+            return replace(a, function=lambda v: before(v) + b.value)
+        if isinstance(a, Number) and a.power is not None and b.value == 0.5:
+            doubled = self.number(self.floor(a.scaled(1)))
+            return Halves(self.number(self.add(doubled, Fixed(1.0))))
+        return None
+
+    def sub(self, a: Value, b: Value) -> Value:
+        if isinstance(a, Fixed) and isinstance(b, Fixed):
+            return Fixed(a.value - b.value, broadcast(a.shape, b.shape))
+        if isinstance(a, Number) and isinstance(b, Number):
+            bits = _remainder_bits(a, b)
+            if bits is not None:
+                return replace(a, node=Node(rules.Mask(bits), (a.node,), a.node.shape))
+        return self._sum(a, b, "-")
+
+    def _sum(self, a: Value, b: Value, symbol: str) -> Number:
+        (left, right), exponent = self.aligned(a, b)
+        if _is_zero(right) and broadcast(left.shape, right.shape) == left.shape:
+            return left
+        if symbol == "+" and _is_zero(left) and broadcast(left.shape, right.shape) == right.shape:
+            return right
+        folded = self._folded(left, right, symbol)
+        if folded is not None:
+            return folded
+        axis = _below_max(left, right) if symbol == "-" else None
+        return replace(self._combine(rules.Arithmetic(symbol, axis), [left, right]), exponent=exponent)
+
+    def _folded(self, left: Number, right: Number, symbol: str) -> Number | None:
+        """(x + c) + d as x + (c + d), of numbers c and d of Python."""
+        before, number = _added(left.node), _scalar_of(right.node)
+        if before is None or number is None:
+            return None
+        total = before + (number if symbol == "+" else -number)
+        rest = replace(left, node=left.node.args[0], ctype=None)
+        if total == 0:
+            return rest
+        made = self._combine(rules.Arithmetic("+"), [rest, Number(constant_node(total), ())])
+        return replace(made, exponent=left.exponent)
+
+    def mul(self, a: Value, b: Value) -> Value:
+        if isinstance(a, Fixed) and not isinstance(b, Fixed):
+            a, b = b, a
+        if isinstance(b, Fixed):
+            return self._times_fixed(a, b)
+        left, right = self.number(a), self.number(b)
+        if left.power is not None and right.power is not None:
+            left = self.settled(left)
+        power = left.power if left.power is not None else right.power
+        return self._product(left, right, power)
+
+    def _product(self, left: Number, right: Number, power: Node | None) -> Number:
+        exponent = left.exponent + right.exponent
+        shape = broadcast(left.shape, right.shape)
+        for one, other in ((left, right), (right, left)):
+            if _is_one(one):
+                node = other.node if other.shape == shape else Node(rules.Same(), (self.shaped(other),), shape)
+                return Number(node, shape, exponent, power)
+        made = self._combine(rules.Arithmetic("*"), [replace(x, power=None) for x in (left, right)])
+        return replace(made, exponent=exponent, power=power)
+
+    def _times_fixed(self, a: Value, b: Fixed) -> Value:
+        if isinstance(a, Fixed):
+            return Fixed(a.value * b.value, broadcast(a.shape, b.shape))
+        if isinstance(a, Real):
+            return self._real(rules.RealArithmetic("*", b.value), a)
+        if isinstance(a, Curve):
+            before = a.function
+            if b.value <= 0:
+                raise self.refuse("a curve that rises is turned around")
+            return replace(a, function=lambda v: before(v) * b.value)
+        if isinstance(a, Table):
+            return Table(tuple((values, exponent + self._exponent(b)) for values, exponent in a.parts))
+        found = self.number(a)
+        shape = broadcast(found.shape, b.shape)
+        mantissa, exponent = dyadic(b.value)
+        if mantissa == 0:
+            return Fixed(0.0, shape)
+        if mantissa == 1 and shape == found.shape:
+            return found.scaled(exponent)
+        factor = Number(constant_node(mantissa, b.shape), b.shape)
+        made = self._combine(rules.Arithmetic("*"), [replace(found, power=None), factor])
+        return replace(made, exponent=found.exponent + exponent, power=found.power)
+
+    def _exponent(self, factor: Fixed) -> int:
+        mantissa, exponent = dyadic(factor.value)
+        if mantissa != 1:
+            raise self.refuse(f"{factor.value!r} is no power of two")
+        return exponent
+
+    def div(self, a: Value, b: Value) -> Value:
+        if isinstance(b, Fixed):
+            if isinstance(a, Fixed):
+                return Fixed(a.value / b.value, broadcast(a.shape, b.shape))
+            if dyadic(b.value)[0] == 1:
+                return self.mul(a, Fixed(1.0 / b.value, b.shape))
+        return Quotient(self.settled(a), self.settled(b))
+
+    def floor(self, x: Value) -> Value:
+        if isinstance(x, Fixed):
+            return replace(x, value=float(math.floor(x.value)))
+        if isinstance(x, (Real, Curve)):
+            return replace(x, is_whole=True)
+        if isinstance(x, Halves):
+            return self._shifted(x.number, 1)
+        if isinstance(x, Quotient):
+            return self._floor_quotient(x)
+        found = self.number(x)
+        if found.power is not None:
+            return self._floor_power(found, found.power)
+        return found if found.exponent >= 0 else self._shifted(found, -found.exponent)
+
+    def _shifted(self, x: Number, bits: int) -> Number:
+        """⌊integers/2^bits⌋, exponent 0; ⌊(n·2^k + c)/2^bits⌋ is n·2^(k−bits) + ⌊c/2^bits⌋ where k is at least `bits`."""
+        node = x.node
+        if isinstance(node.rule, rules.Arithmetic) and node.rule.symbol == "+":
+            first, second = node.args
+            scale, rest = first.rule, second.rule
+            if isinstance(scale, rules.Scale) and isinstance(rest, rules.Constant) and scale.bits >= bits:
+                whole = Number(self._times_power(first.args[0], scale.bits - bits), x.shape)
+                if first.shape == node.shape:
+                    return self.number(self.add(whole, Fixed(float(rest.value >> bits))))
+        return Number(Node(rules.Shift(bits), (node,), node.shape), x.shape)
+
+    def _floor_power(self, x: Number, power: Node) -> Number:
+        """⌊node·2^(exponent + power)⌋ by a variable shift to the right."""
+        up = max(x.exponent + power.interval[1], 0)
+        top = replace(x, node=self._times_power(x.node, up), power=None, exponent=0)
+        made = self._combine(rules.ShiftBy(up - x.exponent), [top, Number(power, power.shape)])
+        made.node.interval = by_cases(made.node, power)
+        return made
+
+    def _floor_quotient(self, x: Quotient) -> Number:
+        top, bottom = x.top, x.bottom
+        difference = top.exponent - bottom.exponent
+        top = replace(top, node=self._times_power(top.node, max(difference, 0)), exponent=0)
+        bottom = replace(bottom, node=self._times_power(bottom.node, max(-difference, 0)), exponent=0)
+        return self._combine(rules.FloorQuotient(), [top, bottom])
+
+    def clip(self, x: Value, low: Value, high: Value) -> Value:
+        if isinstance(x, Fixed) and isinstance(low, Fixed) and isinstance(high, Fixed):
+            return replace(x, value=min(max(x.value, low.value), high.value))
+        if isinstance(x, (Real, Curve)):
+            ends = self._ends(low, high)
+            return self._clip_real(x, *ends) if isinstance(x, Real) else self._clip_curve(x, *ends)
+        (found, bottom, top), exponent = self.aligned(x, low, high)
+        first, last = _scalar_of(bottom.node), _scalar_of(top.node)
+        if first is None or last is None:
+            raise self.refuse("numbers are limited by others that are not known")
+        return Number(_limited(found.node, (first, last)), found.shape, exponent)
+
+    def _ends(self, low: Value, high: Value) -> tuple[int, int]:
+        if not (isinstance(low, Fixed) and isinstance(high, Fixed)):
+            raise self.refuse("a real number is limited by numbers that are not known")
+        return math.ceil(low.value), math.floor(high.value)
+
+    def _clip_real(self, x: Real, low: int, high: int) -> Number:
+        """Both ends must be such that float32 compares with them, or with what comes next, exactly."""
+        is_exact = all(abs(e) <= _FLOAT32_INTEGERS or ctypes.c_float(e).value in (e, e + 1) for e in (low, high))
+        if not (x.is_whole and is_exact and ctypes.c_float(low).value == low):
+            raise self.refuse(f"a real number cannot be rounded down and limited to {low} … {high}")
+        return Number(Node(rules.FloorClip(low, high), (x.node,), x.node.shape), x.shape)
+
+    def _clip_curve(self, x: Curve, low: int, high: int) -> Number:
+        """The numbers from which on a rising function reaches each next integer."""
+        if not x.is_whole:
+            raise self.refuse("a real function must be rounded before it is limited")
+
+        def value(v: int) -> int:
+            return min(max(math.floor(x.function(v)), low), high)
+
+        first, last = x.base.interval
+        steps, start = [], first
+        for wanted in range(value(first) + 1, value(last) + 1):
+            start = _first_that_reaches(value, wanted, start, last)
+            steps.append(start)
+        count = Number(Node(rules.Count(tuple(steps)), (x.base,), x.base.shape), x.shape)
+        return self.number(self.add(count, Fixed(float(value(first)))))
+
+    def where_less(self, a: Value, b: Value, then: Value, other: Value) -> Value:
+        if isinstance(a, Fixed) and isinstance(b, Fixed):
+            return then if a.value < b.value else other
+        if isinstance(b, Ladder):
+            return self._rungs(a, b, then, other)
+        if isinstance(other, Curve):
+            return self._bent(a, b, then, other)
+        compared = self._comparable(a, b)
+        then, other, power = self._same_power(then, other)
+        (first, second), exponent = self.aligned(then, other)
+        if first.node is second.node and broadcast(*(x.shape for x in (*compared, first))) == first.shape:
+            return replace(first, exponent=exponent, power=power)
+        made = self._combine(rules.Select(), [*compared, first, second])
+        return replace(made, exponent=exponent, power=power)
+
+    def _same_power(self, then: Value, other: Value) -> tuple[Value, Value, Node | None]:
+        """Take a power that two numbers share out of both."""
+        if isinstance(then, Number) and isinstance(other, Number) and then.power is other.power is not None:
+            return replace(then, power=None), replace(other, power=None), then.power
+        return then, other, None
+
+    def _comparable(self, a: Value, b: Value) -> list[Number]:
+        """Two numbers with one exponent; one of Python is rounded to the other's, which does not change the order."""
+        if isinstance(b, Fixed):
+            left = self.settled(a)
+            return [left, Number(constant_node(at_exponent(b.value, left.exponent, up=True)), ())]
+        if isinstance(a, Fixed):
+            right = self.settled(b)
+            return [Number(constant_node(at_exponent(a.value, right.exponent, up=False)), ()), right]
+        return self.aligned(a, b)[0]
+
+    def _rungs(self, a: Value, ladder: Ladder, then: Value, other: Value) -> Rungs:
+        number = self.settled(a)
+        is_count = isinstance(then, Fixed) and isinstance(other, Fixed) and (then.value, other.value) == (0.0, 1.0)
+        if not is_count:
+            raise self.refuse("a ladder only counts which of its numbers are reached")
+        return Rungs(number, ladder, broadcast(number.shape, (len(ladder.values), 1, 1)))
+
+    def _bent(self, a: Value, b: Value, then: Value, other: Curve) -> Curve:
+        """A curve that is a constant below some number."""
+        number = self.whole(a)
+        if not (isinstance(b, Fixed) and isinstance(then, Fixed)):
+            raise self.refuse("a curve can only be replaced by one number, below another one")
+        base, edge, below = number.node, b.value, then.value
+        if base is not other.base and id(base) not in other.base.below:
+            raise self.refuse("a curve is replaced where another number is small")
+
+        @cache
+        def value(v: int) -> float:
+            if v < edge:
+                return below
+            low, high = Bounds({id(base): (v, v)}).of(other.base)
+            assert low == high  # the curve is one of the number that is compared
+            return other.function(low)
+
+        if value(math.ceil(edge)) < below:
+            raise self.refuse("a curve falls where it is replaced by a number")
+        return Curve(base, number.shape, value)
+
+    def lookup(self, table: Sequence[float], index: Value) -> Value:
+        where = self.whole(index)
+        places = (0, len(table) - 1)
+        if not is_inside(where.node.interval, places):
+            where.node.interval = by_cases(where.node, where.node)
+        if not is_inside(where.node.interval, places):
+            low, high = where.node.interval
+            raise self.refuse(f"a table of {len(table)} numbers is read at {low} … {high}")
+        mantissas, exponents = zip(*(dyadic(float(v)) for v in table), strict=True)
+        if len(table) > 1 and set(mantissas) == {1}:
+            return self._powers(exponents, where)
+        least = min(exponents)  # that of zero is 0, which only makes the others larger
+        values = tuple(m << (e - least) for m, e in zip(mantissas, exponents, strict=True))
+        return replace(self._looked_up(values, where), exponent=least)
+
+    def _looked_up(self, values: tuple[int, ...], where: Number) -> Number:
+        return Number(Node(rules.Lookup(values), (where.node,), where.node.shape), where.shape)
+
+    def _powers(self, exponents: Sequence[int], where: Number) -> Number:
+        """2^exponents[index]: a variable shift, without a table where the exponents are evenly spaced."""
+        step = exponents[1] - exponents[0]
+        if all(b - a == step for a, b in pairwise(exponents)):
+            scaled = self.mul(where, Fixed(float(step)))
+            power = self.whole(self.add(scaled, Fixed(float(exponents[0]))))
+        else:
+            power = self._looked_up(tuple(exponents), where)
+        return Number(constant_node(1, where.shape), where.shape, power=self.shaped(power))
+
+    def ladder(self, values: Sequence[float]) -> Value:
+        return Ladder(tuple(float(v) for v in values))
+
+    def log(self, x: Value) -> Value:
+        found = self.settled(x)
+        if found.node.interval[0] < 1:
+            raise self.refuse("the logarithm of a number that may not be positive")
+        return Curve(found.node, found.shape, lambda v: math.log(math.ldexp(v, found.exponent)))
+
+    # carriers
+    def wide(self, x: Value) -> Value:
+        return replace(x, is_real=False) if isinstance(x, Fixed) else x
+
+    def narrow(self, x: Value) -> Value:
+        return self.wide(x)
+
+    def store(self, x: Value, bits: int) -> Value:
+        found = self.whole(x)
+        half = 1 << (storage_bits(bits) - 1)
+        low, high = found.node.interval
+        if low < -half or high >= half:
+            raise self.refuse(f"numbers from {low} to {high} are stored in {storage_bits(bits)} bits")
+        return replace(found, ctype=f"int{storage_bits(bits)}_t")
+
+    def real(self, x: Value) -> Value:
+        if isinstance(x, Fixed):
+            return self.single(x.value)
+        found = self.settled(x)
+        if abs(found.exponent) > _LARGEST_EXPONENT:
+            raise self.refuse(f"a factor of 2^{found.exponent} leaves the range of float32")
+        node = Node(rules.ToReal(found.exponent), (found.node,), found.node.shape, is_real=True)
+        return Real(node, found.shape)
+
+    def _real(self, rule: Rule, x: Real) -> Real:
+        return Real(Node(rule, (x.node,), x.node.shape, is_real=True), x.shape)
+
+
+def _first_that_reaches(value: Callable[[int], int], wanted: int, start: int, last: int) -> int:
+    """The smallest v from `start` on with value(v) ≥ wanted, of a rising function that is so at `last`."""
+    stride = 1
+    while start + stride < last and value(start + stride) < wanted:
+        start, stride = start + stride, 2 * stride
+    return start + bisect_left(range(start, min(start + stride, last)), wanted, key=value)
+
+
+def _limited(node: Node, ends: Interval) -> Node:
+    """A node limited to low … high; what is too large for 32 bits is limited before it becomes so.
+
+    x·2^k needs no x beyond ⌊low/2^k⌋ … ⌈high/2^k⌉, and a choice is limited by limiting what is chosen from.
+    """
+    if is_inside(node.interval, ends):
+        return node
+    is_wide, rule, (low, high) = arithmetic_type(node.interval) != INT32, node.rule, ends
+    if is_wide and isinstance(rule, rules.Select):
+        a, b, then, other = node.args
+        return Node(rule, (a, b, _limited(then, ends), _limited(other, ends)), node.shape)
+    if is_wide and isinstance(rule, rules.Scale):
+        inner = _limited(node.args[0], (low >> rule.bits, -(-high >> rule.bits)))
+        node = Node(rule, (inner,), node.shape)
+    return Node(rules.Clip(), (node, constant_node(low), constant_node(high)), node.shape)
+
+
+def _scalar_of(node: Node) -> int | None:
+    """The number of Python that a node is."""
+    return node.rule.value if isinstance(node.rule, rules.Constant) and node.shape == () else None
+
+
+def _added(node: Node) -> int | None:
+    """The number that a node adds to an argument of its own shape."""
+    if not (isinstance(node.rule, rules.Arithmetic) and node.rule.symbol in ("+", "-")):
+        return None
+    number = _scalar_of(node.args[1])
+    if number is None or node.args[0].shape != node.shape:
+        return None
+    return number if node.rule.symbol == "+" else -number
+
+
+def _is_zero(x: Number) -> bool:
+    return isinstance(x.node.rule, rules.Constant) and x.node.rule.value == 0
+
+
+def _is_one(x: Number) -> bool:
+    return isinstance(x.node.rule, rules.Constant) and x.node.rule.value == 1
+
+
+def _remainder_bits(a: Number, b: Number) -> int | None:
+    """N where b is ⌊a/2^n⌋·2^n, counted in the integers of a."""
+    rule, node = b.node.rule, b.node
+    if a.power is not None or b.power is not None or a.shape != b.shape:
+        return None
+    is_floor = isinstance(rule, rules.Shift) and node.args[0] is a.node and rule.bits == b.exponent - a.exponent
+    return rule.bits if is_floor and isinstance(rule, rules.Shift) else None
+
+
+def _below_max(a: Number, b: Number) -> int | None:
+    """The axis along which b is the largest a."""
+    is_largest = getattr(b.node.rule, "is_largest", False)
+    return b.node.rule.axis if is_largest and b.node.args[0] is a.node else None  # type: ignore[attr-defined]
+
+
+def _longer_axes(shape: Shape) -> Shape:
+    return tuple(n for n in shape if n != 1)
+
+
+def _ones_moved(source: Shape, target: Shape) -> Move:
+    """The place in a shape that differs from the target's by axes of size 1 only."""
+
+    def move(index: tuple[str, ...]) -> tuple[str, ...]:
+        longer = iter([i for i, n in zip(index, target, strict=True) if n != 1])
+        return tuple("0" if n == 1 else next(longer) for n in source)
+
+    return move

@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of element-wise arithmetic on whole numbers: interval and C text of each."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from linger.numeric.c import intervals
+from linger.numeric.c.intervals import INT32, INT64, WIDTHS, Interval, arithmetic_type, literal
+from linger.numeric.c.nodes import FLOAT, Bounds, Node, Place
+from linger.numeric.c.text import Index, bare
+
+_LARGEST = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same number everywhere."""
+
+    value: int
+    is_elementwise = True
+    weight = 0
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        return self.value, self.value
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        return literal(self.value, node.ctype(place))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Elements of an array: `node.buffer`."""
+
+    is_elementwise = True
+    weight = 1
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        return node.interval
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        raise AssertionError("elements of an array are read, not computed")
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """a + b, a − b or a · b. `is_below_max`: b is the largest a along an axis, so the difference is at most 0."""
+
+    symbol: str
+    is_below_max: int | None = None
+    is_elementwise = True
+    weight = 1
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        left, right = node.args
+        a, b = known.of(left), known.of(right)
+        if self.symbol == "+":
+            return a[0] + b[0], a[1] + b[1]
+        if self.symbol == "*":
+            return intervals.square(a) if left is right else intervals.times(a, b)
+        low, high = a[0] - b[1], a[1] - b[0]
+        return (low, high) if self.is_below_max is None else (min(low, 0), min(high, 0))
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        ctype = common_type(place, node, *node.args)
+        left, right = node.args
+        first, symbol, last = place.read_as(left, index, ctype), self.symbol, right.rule
+        if isinstance(last, Constant) and last.value == -1 and symbol == "*":
+            return converted(f"(-{first})", ctype, node.ctype(place))
+        if isinstance(last, Constant) and last.value < 0 and -last.value <= _LARGEST and symbol != "*":
+            text = f"({first} {'-' if symbol == '+' else '+'} {literal(-last.value, ctype)})"
+            return converted(text, ctype, node.ctype(place))
+        return converted(f"({first} {symbol} {place.read_as(right, index, ctype)})", ctype, node.ctype(place))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """x·2^bits: a product, because C does not define left shifts of negative numbers."""
+
+    bits: int
+    is_elementwise = True
+    weight = 1
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        low, high = known.of(node.args[0])
+        return low << self.bits, high << self.bits
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        ctype = node.ctype(place)
+        return f"({place.read_as(node.args[0], index, ctype)} * {factor_text(place, self.bits, ctype)})"
+
+
+@dataclass(frozen=True)
+class Shift:
+    """⌊x/2^bits⌋."""
+
+    bits: int
+    is_elementwise = True
+    weight = 1
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        return intervals.shifted(known.of(node.args[0]), (self.bits, self.bits))
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        (x,) = node.args
+        ctype = x.ctype(place)
+        bits = min(self.bits, WIDTHS[ctype] - 1)
+        return converted(f"({place.read(x, index)} >> {bits})", ctype, node.ctype(place))
+
+
+@dataclass(frozen=True)
+class Mask:
+    """X − ⌊x/2^bits⌋·2^bits."""
+
+    bits: int
+    is_elementwise = True
+    weight = 1
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        return intervals.masked(known.of(node.args[0]), self.bits)
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        ctype = common_type(place, node, node.args[0])
+        if self.bits >= WIDTHS[ctype]:
+            raise place.refuse(f"the lowest {self.bits} bits of a number of {WIDTHS[ctype]} are asked for")
+        text = f"({place.read_as(node.args[0], index, ctype)} & {literal((1 << self.bits) - 1, ctype)})"
+        return converted(text, ctype, node.ctype(place))
+
+
+@dataclass(frozen=True)
+class ShiftBy:
+    """⌊x/2^(offset − n)⌋ of x and n; offset − n is never negative."""
+
+    offset: int
+    is_elementwise = True
+    weight = 2
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        x, n = (known.of(a) for a in node.args)
+        return intervals.shifted(x, (max(self.offset - n[1], 0), max(self.offset - n[0], 0)))
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        x, n = node.args
+        ctype, last = x.ctype(place), WIDTHS[x.ctype(place)] - 1
+        amount = f"({self.offset or ''}{' ' if self.offset else ''}-{' ' if self.offset else ''}{place.read_as(n, index, INT32)})"
+        if self.offset - n.interval[0] > last:
+            amount = f"{place.helper('linger_clip32')}({bare(amount)}, 0, {last})"
+        return converted(f"({place.read(x, index)} >> {amount})", ctype, node.ctype(place))
+
+
+@dataclass(frozen=True)
+class ScaleBy:
+    """x·2^(n − least), least being the smallest n."""
+
+    least: int
+    is_elementwise = True
+    weight = 2
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        x, n = (known.of(a) for a in node.args)
+        low, high = max(n[0] - self.least, 0), max(n[1] - self.least, 0)
+        return intervals.hull([(x[0] << b, x[1] << b) for b in (low, high)])
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        x, n = node.args
+        power = arithmetic_type((0, 1 << (n.interval[1] - self.least)))
+        if power is None:
+            raise place.refuse("a power of two has more than 64 bits")
+        ctype = INT64 if INT64 in (power, node.ctype(place)) else INT32
+        amount = place.read_as(n, index, INT32)
+        if self.least:
+            amount = f"({amount} {'-' if self.least > 0 else '+'} {abs(self.least)})"
+        text = f"({place.read_as(x, index, ctype)} * (({ctype})1 << {amount}))"
+        return converted(text, ctype, node.ctype(place))
+
+
+@dataclass(frozen=True)
+class Clip:
+    """min(max(x, low), high)."""
+
+    is_elementwise = True
+    weight = 2
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        x, low, high = (known.of(a) for a in node.args)
+        return min(max(x[0], low[0]), high[0]), min(max(x[1], low[1]), high[1])
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        ctype = common_type(place, node, *node.args)
+        texts = [bare(place.read_as(a, index, ctype)) for a in node.args]
+        call = f"{place.helper(f'linger_clip{WIDTHS[ctype]}')}({', '.join(texts)})"
+        return converted(call, ctype, node.ctype(place))
+
+
+@dataclass(frozen=True)
+class Select:
+    """`then` where a < b, else `other`; each side's interval is that under its condition."""
+
+    is_elementwise = True
+    weight = 2
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        a, b, then, other = node.args
+        (a_low, a_high), (b_low, b_high) = known.of(a), known.of(b)
+        found = []
+        if a_low < b_high:
+            less = known.under(a, (a_low, min(a_high, b_high - 1)))
+            found.append(less.under(b, (max(b_low, a_low + 1), b_high)).of(then))
+        if a_high >= b_low:
+            rest = known.under(a, (max(a_low, b_low), a_high))
+            found.append(rest.under(b, (b_low, min(b_high, a_high))).of(other))
+        return intervals.hull(found)
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        a, b, then, other = node.args
+        compared, ctype = common_type(place, a, b), node.ctype(place)
+        left, right = place.read_as(a, index, compared), place.read_as(b, index, compared)
+        chosen = common_type(place, node, then, other)
+        first, second = place.read_as(then, index, chosen), place.read_as(other, index, chosen)
+        return converted(f"({left} < {right} ? {first} : {second})", chosen, ctype)
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """values[x]; the interval of x is inside the table."""
+
+    values: tuple[int, ...]
+    is_elementwise = True
+    weight = 2
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        low, high = known.of(node.args[0])
+        part = self.values[max(low, 0) : high + 1]
+        return min(part), max(part)
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        name, _ = place.table(self.values)
+        text = f"{name}[{bare(place.read(node.args[0], index))}]"
+        return text if node.ctype(place) == INT64 else f"(int32_t){text}"
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many of the rising `steps` are not above x."""
+
+    steps: tuple[int, ...]
+    is_elementwise = True
+    weight = 8
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        low, high = known.of(node.args[0])
+        return bisect_right(self.steps, low), bisect_right(self.steps, high)
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        (x,) = node.args
+        low, high = x.interval
+        always, within = bisect_right(self.steps, low), [s for s in self.steps if low < s <= high]
+        if not within:
+            return str(always)
+        name, stored = place.table(within)
+        ctype = x.ctype(place)
+        helper = place.helper(f"linger_count{WIDTHS[ctype]}_{stored}")
+        call = f"{helper}({name}, {len(within)}, {bare(place.read(x, index))})"
+        return f"({call} + {always})" if always else call
+
+
+@dataclass(frozen=True)
+class FloorQuotient:
+    """⌊a/b⌋ of b > 0."""
+
+    is_elementwise = True
+    weight = 8
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        a, b = (known.of(x) for x in node.args)
+        return intervals.floor_divided(a, (max(b[0], 1), max(b[1], 1)))
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        a, b = node.args
+        if b.interval[0] < 1:
+            raise place.refuse(f"a divisor may be {b.interval[0]}; it must be positive")
+        ctype = common_type(place, node, a, b)
+        texts = [bare(place.read_as(x, index, ctype)) for x in (a, b)]
+        call = f"{place.helper(f'linger_floor_div{WIDTHS[ctype]}')}({', '.join(texts)})"
+        return converted(call, ctype, node.ctype(place))
+
+
+@dataclass(frozen=True)
+class Same:
+    """The argument itself, in a shape that it broadcasts to."""
+
+    is_elementwise = True
+    weight = 0
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        return known.of(node.args[0])
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        return place.read(node.args[0], index)
+
+
+@dataclass(frozen=True)
+class RealArithmetic:
+    """X + number or x · number in float32, rounded after each operation."""
+
+    symbol: str
+    number: float
+    is_elementwise = True
+    weight = 1
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        raise AssertionError("real numbers have no interval")
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        text = f"{place.read(node.args[0], index)} {self.symbol} {real_literal(self.number)}"
+        return place.local(FLOAT, text)
+
+
+@dataclass(frozen=True)
+class FloorClip:
+    """A real number rounded down and limited to low … high."""
+
+    low: int
+    high: int
+    is_elementwise = True
+    weight = 6
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        return self.low, self.high
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        ends = ", ".join(literal(end, INT32) for end in (self.low, self.high))
+        return f"{place.helper('linger_floor_clip')}({place.read(node.args[0], index)}, {ends})"
+
+
+@dataclass(frozen=True)
+class ToReal:
+    """x·2^exponent as float32: the conversion rounds once, the product with a power of two does not."""
+
+    exponent: int
+    is_elementwise = True
+    weight = 2
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        raise AssertionError("real numbers have no interval")
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        text = f"(float){place.read(node.args[0], index)}"
+        return text if self.exponent == 0 else f"({text} * {real_literal(2.0**self.exponent)})"
+
+
+def common_type(place: Place, *nodes: Node) -> str:
+    """The type in which all of these can be computed."""
+    return INT64 if INT64 in [node.ctype(place) for node in nodes] else INT32
+
+
+def converted(text: str, source: str, target: str) -> str:
+    """An expression of one type in another, which its interval says holds it."""
+    return text if source == target else f"({target}){text}"
+
+
+def factor_text(place: Place, bits: int, ctype: str) -> str:
+    """2^bits as a factor."""
+    if bits > WIDTHS[ctype] - 2:
+        raise place.refuse(f"a factor of 2^{bits} does not fit in {WIDTHS[ctype]} bits")
+    return literal(1 << bits, ctype)
+
+
+def real_literal(value: float) -> str:
+    """A number of float32 as C text, exactly: nine digits name every one of them."""
+    text = f"{value:.9g}"
+    return f"{text}f" if "." in text or "e" in text else f"{text}.0f"

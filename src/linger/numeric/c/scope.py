@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the statements of one C function: loops over tensors, constants inside them, scratch for what is used again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from linger.errors import UnsupportedError
+from linger.numeric.c.accumulation import Total
+from linger.numeric.c.intervals import literal, size_of, storage_type
+from linger.numeric.c.nodes import FLOAT, Node
+from linger.numeric.c.rules import Constant, Same, converted
+from linger.numeric.c.text import Buffer, Flat, Index, Shape, Tables, Target, aligned, bare, position
+from linger.numeric.c.views import Joined, Padded
+
+_LONGEST = 72
+"""Expressions with more characters get a name."""
+_WORTH_KEEPING = 8
+"""Operations from which on a value that is used again and again is kept in scratch."""
+_MOST_ELEMENTS = 1 << 31
+
+
+class Draft:
+    """What one function has so far: its lines, and the names that it uses.
+
+    Args:
+        title: What messages call the op.
+        tables: The constant arrays of the translation unit.
+    """
+
+    def __init__(self, title: str, tables: Tables) -> None:
+        self.title, self.tables = title, tables
+        self.lines: list[str] = []
+        self.scratch: list[Buffer] = []
+        self.helpers: set[str] = set()
+        self._counts: Counter[str] = Counter()
+
+    def fresh(self, stem: str) -> str:
+        """A name that the function does not have yet."""
+        self._counts[stem] += 1
+        return f"{stem}{self._counts[stem] - 1}"
+
+    def refuse(self, reason: str) -> UnsupportedError:
+        """The error for a function that cannot be written."""
+        return UnsupportedError(f"{self.title}: {reason}.")
+
+    def check_size(self, shape: Shape) -> None:
+        """Refuse arrays that an index of 32 bits does not reach."""
+        if size_of(shape) >= _MOST_ELEMENTS:
+            raise self.refuse(f"an array of shape {shape} has more elements than an index of 32 bits reaches")
+
+    def new_scratch(self, node: Node) -> Buffer:
+        """An array for the elements of a node, of the smallest type."""
+        ctype = FLOAT if node.is_real else storage_type(node.interval)
+        if ctype is None:
+            node.ctype(Scope(self, 0))  # refuses
+        assert ctype is not None
+        return self.new_array(ctype, node.shape)
+
+    def new_array(self, ctype: str, shape: Shape) -> Buffer:
+        """Another array that the caller provides."""
+        self.check_size(shape)
+        made = Buffer(self.fresh("scratch"), ctype, shape)
+        self.scratch.append(made)
+        return made
+
+
+class Scope:
+    """A place in the text, inside as many braces as it is deep; names of the places around it are seen."""
+
+    def __init__(self, draft: Draft, depth: int, around: Scope | None = None) -> None:
+        self.draft, self._depth, self.around = draft, depth, around
+        self.names: dict[tuple[Node, Index], str] = {}
+        self.uses: Counter[Node] = around.uses if around is not None else Counter()
+
+    # statements
+    def line(self, text: str) -> None:
+        self.draft.lines.append("    " * self._depth + text)
+
+    def comment(self, text: str) -> None:
+        """A comment of one line; only text of our own comes here."""
+        self.line(f"/* {text} */")
+
+    def local(self, ctype: str, text: str) -> str:
+        if text.isalnum():  # a name or a number already
+            return text
+        name = self.draft.fresh("v")
+        self.line(f"const {ctype} {name} = {bare(text)};")
+        return name
+
+    def variable(self, stem: str, ctype: str, text: str) -> str:
+        name = self.draft.fresh(stem)
+        self.line(f"{ctype} {name} = {bare(text)};")
+        return name
+
+    @contextmanager
+    def loop(self, count: int) -> Iterator[tuple[Scope, str]]:
+        """A loop; one of a single turn is not written."""
+        if count == 1:
+            yield self, "0"
+            return
+        name = self.draft.fresh("i")
+        with self.braces(f"for (int32_t {name} = 0; {name} < {count}; {name}++)") as inside:
+            yield inside, name
+
+    @contextmanager
+    def when(self, condition: str) -> Iterator[Scope]:
+        with self.braces(f"if ({condition})") as inside:
+            yield inside
+
+    @contextmanager
+    def braces(self, head: str) -> Iterator[Scope]:
+        """The place inside a pair of braces."""
+        self.line(f"{head} {{")
+        yield Scope(self.draft, self._depth + 1, self)
+        self.line("}")
+
+    # values
+    def table(self, values: Sequence[int]) -> tuple[str, str]:
+        ctype = storage_type((min(values), max(values)))
+        if ctype is None:
+            raise self.refuse("a table holds numbers of more than 64 bits")
+        return self.draft.tables.name(values), ctype
+
+    def helper(self, name: str) -> str:
+        self.draft.helpers.add(name)
+        return name
+
+    def refuse(self, reason: str) -> UnsupportedError:
+        return self.draft.refuse(reason)
+
+    def read_as(self, node: Node, index: Index, ctype: str) -> str:
+        if isinstance(node.rule, Constant):
+            return literal(node.rule.value, ctype)
+        return converted(self.read(node, index), node.ctype(self), ctype)
+
+    def read(self, node: Node, index: Index) -> str:
+        index = aligned(index, node.shape)
+        found = self._find(node, index)
+        if found is not None:
+            return found
+        text = self._loaded(node, index) if node.buffer is not None else node.rule.write(self, node, index)
+        is_plain = text.isidentifier() or isinstance(node.rule, (Constant, Same))
+        if not is_plain and (self.uses[node] > 1 or len(text) > _LONGEST):
+            text = self.local(node.ctype(self), text)
+            self.names[node, index] = text
+        elif text.isidentifier():
+            self.names[node, index] = text
+        return text
+
+    def _find(self, key: Node, index: Index) -> str | None:
+        place: Scope | None = self
+        while place is not None:
+            if (key, index) in place.names:
+                return place.names[key, index]
+            place = place.around
+        return None
+
+    def _loaded(self, node: Node, index: Index) -> str:
+        assert node.buffer is not None
+        text = f"{node.buffer.name}[{position(node.shape, index)}]"
+        wanted = node.ctype(self)
+        return converted(text, node.buffer.ctype, wanted)
+
+    # tensors
+    def prepare(self, root: Node) -> None:
+        """Put into scratch what an element of `root` needs and what is not to be computed again for each of them."""
+        waiting, seen = [(root, root.size)], {root}
+        while waiting:
+            node, turns = waiting.pop()
+            for arg in node.args:
+                if arg in seen or arg.buffer is not None:
+                    continue
+                seen.add(arg)
+                if arg.needs_buffer or _is_again(arg, turns):
+                    self.keep(arg)
+                else:
+                    waiting.append((arg, max(turns, arg.size)))
+
+    def keep(self, node: Node) -> Buffer:
+        """Compute a node into scratch, if it is in no array yet."""
+        if node.buffer is None:
+            made = self.draft.new_scratch(node)
+            self.fill_all([(node, [Target(made, node.shape)])], f"{made.name}: {_purpose(node)}")
+            node.buffer = made
+        return node.buffer
+
+    def fill(self, node: Node, target: Target) -> None:
+        """Write every element of a node into an array."""
+        self.fill_all([(node, [target])])
+
+    def fill_all(self, filled: Sequence[tuple[Node, Sequence[Target]]], comment: str = "") -> None:
+        """Write nodes of one shape into arrays, in one nest of loops with a comment before it."""
+        first = filled[0][0]
+        if isinstance(first.rule, (Joined, Padded)) and first.buffer is None:
+            first.rule.fill(self, first, filled[0][1][0])
+            return
+        if first.size == 0:
+            return
+        for node, _ in filled:
+            self.prepare(node)
+        self.uses.clear()
+        self.uses.update(_uses([node for node, _ in filled]))
+        if comment:
+            self.comment(comment)
+        self._loops(filled)
+
+    def _loops(self, filled: Sequence[tuple[Node, Sequence[Target]]]) -> None:
+        """One loop where elements are computed in the order of the arrays, else one for each axis."""
+        first = filled[0][0]
+        if first.size > 1 and all(_is_flat(node, node.shape) and _is_whole(targets) for node, targets in filled):
+            with self.loop(first.size) as (inside, name):
+                inside.assign(filled, Flat(name))
+        else:
+            self.nest(filled, first.shape, ())
+
+    def nest(self, filled: Sequence[tuple[Node, Sequence[Target]]], rest: Shape, index: tuple[str, ...]) -> None:
+        """The loops over the axes that are left, and the assignments inside."""
+        if not rest:
+            self.assign(filled, index)
+            return
+        with self.loop(rest[0]) as (inside, name):
+            inside.nest(filled, rest[1:], (*index, name))
+
+    def assign(self, filled: Sequence[tuple[Node, Sequence[Target]]], index: Index) -> None:
+        """Write one element of each node."""
+        for node, targets in filled:
+            text = self.read(node, index)
+            if len(targets) > 1 and not text.isidentifier():
+                text = self.local(node.ctype(self), text)
+            for target in targets:
+                self.line(f"{target.place(index)} = {_narrowed(text, node.ctype(self), target.buffer.ctype)};")
+
+
+def _narrowed(text: str, source: str, target: str) -> str:
+    """A value in the type of the array it goes to, whose range the interval says it has."""
+    return bare(text) if source == target else f"({target}){text.removeprefix('(int32_t)')}"
+
+
+def _purpose(node: Node) -> str:
+    """What a comment says about a tensor in scratch."""
+    rule = node.rule
+    if not isinstance(rule, Total):
+        return "numbers that are read again"
+    if rule.window is not None or len(node.args) > 1:
+        return "sums"
+    return f"the largest along axis {rule.axis}" if rule.is_largest else f"sums along axis {rule.axis}"
+
+
+def _is_again(node: Node, turns: int) -> bool:
+    """Whether a node would be computed again and again: for more elements than it has, or for several readers."""
+    is_line = isinstance(node.rule, Total) and node.rule.window is None and len(node.args) == 1
+    return (node.size < turns and node.cost > _WORTH_KEEPING) or (is_line and node.readers > 1)
+
+
+def _is_whole(targets: Sequence[Target]) -> bool:
+    return all(target.offsets is None for target in targets)
+
+
+def _is_flat(node: Node, shape: Shape) -> bool:
+    """Whether a node can be computed in the order of its elements, without the place on each axis."""
+    waiting, seen = [node], {node}
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found.rule, Constant):
+            continue
+        if found.size != 1 and found.shape != shape:
+            return False
+        if found.buffer is None:
+            if not found.rule.is_elementwise:
+                return False
+            waiting.extend(a for a in found.args if a not in seen)
+            seen.update(found.args)
+    return True
+
+
+def _uses(roots: Sequence[Node]) -> Counter[Node]:
+    """How often each node is an argument of another one that is computed."""
+    found: Counter[Node] = Counter()
+    seen: set[Node] = set()
+    waiting = list(roots)
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            if node.buffer is None:
+                found.update(node.args)
+                waiting.extend(node.args)
+    return found

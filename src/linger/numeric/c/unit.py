@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C functions of ops, and the file that holds them.
+
+    unit = Unit()
+    function = unit.add("conv1", op.body, inputs, attributes, title="Conv2dInt")
+    unit.source()  # the text of the file
+
+Names come from the caller of `add`, who must not take them from a model's file; everything else is named here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from linger.errors import UsageError
+from linger.numeric.c import rules
+from linger.numeric.c.accumulation import Accumulators
+from linger.numeric.c.intervals import RANGES, Interval, size_of
+from linger.numeric.c.kernel import CKernel
+from linger.numeric.c.nodes import FLOAT, Array, Node
+from linger.numeric.c.prologue import PROLOGUE, helper_text
+from linger.numeric.c.scope import Draft, Scope
+from linger.numeric.c.text import Buffer, Shape, Tables, Target
+from linger.numeric.c.values import Fixed, Number, Real, Value
+
+_TYPES = {
+    "bool": "uint8_t",
+    "float32": FLOAT,
+    **{f"int{bits}": f"int{bits}_t" for bits in (8, 16, 32, 64)},
+}
+_PLAIN = {
+    "⌊": "floor(",
+    "⌋": ")",
+    "⌉": " + 0.5)",
+    "½": "0.5",
+    "·": "*",
+    "∗": "conv",
+    "−": "-",
+    "Σ": "sum ",
+    "ᵀ": "'",
+    "√": "sqrt",
+    "σ": "sigmoid",
+    "→": "to",
+    "≥": ">=",
+    "≤": "<=",
+    "…": "...",
+    "±∞": "+-inf",
+}
+"""The letters of formulas, for compilers that read ASCII only."""
+
+_IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
+_RESERVED = frozenset(
+    [
+        "auto",
+        "break",
+        "case",
+        "char",
+        "const",
+        "continue",
+        "default",
+        "do",
+        "double",
+        "else",
+        "enum",
+        "extern",
+        "float",
+        "for",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "long",
+        "register",
+        "restrict",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "struct",
+        "switch",
+        "typedef",
+        "union",
+        "unsigned",
+        "void",
+        "volatile",
+        "while",
+        "main",
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of an op: its shape and element type, and its content where that never changes.
+
+    Args:
+        shape: The size of each axis.
+        dtype: int8, int16, int32, int64, float32 or bool.
+        known: The array that it always is. It tightens the intervals; the function still takes it as a parameter.
+    """
+
+    shape: Shape
+    dtype: str
+    known: Array | None = None
+
+    @staticmethod
+    def of(array: Array, *, is_known: bool = False) -> Input:
+        """The input that an array is an example of, or the only one."""
+        return Input(tuple(array.shape), str(array.dtype), array if is_known else None)
+
+
+@dataclass(frozen=True)
+class CFunction:
+    """One function: its name, what it takes in the order of its parameters, and its text.
+
+    The caller provides `scratch`; its content matters only while the function runs. An input that is None has no
+    parameter. No parameter may overlap another one that is written.
+    """
+
+    name: str
+    inputs: tuple[Buffer | None, ...]
+    outputs: tuple[Buffer, ...]
+    scratch: tuple[Buffer, ...]
+    text: str
+
+    @property
+    def parameters(self) -> tuple[Buffer, ...]:
+        """Inputs, outputs, scratch."""
+        return (*(i for i in self.inputs if i is not None), *self.outputs, *self.scratch)
+
+    @property
+    def prototype(self) -> str:
+        """The declaration, without a semicolon."""
+        constant = [f"const {i.ctype} *{i.name}" for i in self.inputs if i is not None]
+        written = [f"{b.ctype} *{b.name}" for b in (*self.outputs, *self.scratch)]
+        return f"void {self.name}({', '.join(constant + written)})"
+
+
+class Unit:
+    """A translation unit: functions with the tables and helpers that they share.
+
+    Args:
+        accumulators: Other versions of the sums, see `linger.numeric.c.accumulation`.
+    """
+
+    def __init__(self, accumulators: Accumulators | None = None) -> None:
+        self._tables, self._accumulators = Tables(), accumulators
+        self._functions: dict[str, CFunction] = {}
+        self._helpers: set[str] = set()
+
+    def add(
+        self,
+        name: str,
+        body: Callable[..., Any],
+        inputs: Sequence[Input | None],
+        attributes: Mapping[str, Any],
+        *,
+        title: str,
+        input_names: Sequence[str] = (),
+        output_names: Sequence[str] = (),
+    ) -> CFunction:
+        """Write the function of one op.
+
+        Args:
+            name: The function's name in C.
+            body: The op's body; or a function that calls several bodies one after the other, which fuses them: what only
+                the next one reads, element by element, is not stored.
+            inputs: What the body takes, in its order (`Op.arrange`); None for one that is absent.
+            attributes: The body's attributes, complete (`Op.complete`).
+            title: What error messages call the op.
+            input_names: Names for the parameters; numbers if not given.
+            output_names: The same for the outputs.
+
+        Raises:
+            UnsupportedError: An intermediate may need more than 64 bits, or the body does what has no C.
+            UsageError: A name is no C identifier, or taken.
+        """
+        if _checked(name) in self._functions:
+            raise UsageError(f"{name!r}: the file has a function of this name. Choose another one.")
+        draft = Draft(title, self._tables)
+        scope = Scope(draft, 1)
+        kernel = CKernel(draft, scope, self._accumulators)
+        given = [_input(draft, x, n) for x, n in zip(inputs, _named("in", input_names, len(inputs)), strict=True)]
+        results = body(kernel, *map(_value, given), **attributes)
+        several = results if isinstance(results, tuple) else (results,)
+        names = _named("out", output_names, len(several))
+        outputs = tuple(_write_output(kernel, scope, r, n) for r, n in zip(several, names, strict=True))
+        made = CFunction(name, tuple(map(_buffer, given)), outputs, tuple(draft.scratch), "")
+        made = replace(made, text=_function_text(made, body, title, draft.lines))
+        self._functions[name] = made
+        self._helpers |= draft.helpers
+        return made
+
+    def source(self) -> str:
+        """The text of the file; equal input gives equal text."""
+        bodies = "\n".join(f.text for f in self._functions.values())
+        used = frozenset(re.findall(r"linger_table_\d+", bodies))
+        tables = "".join(f"{line}\n" for line in self._tables.lines(used))
+        return "\n".join(part for part in (PROLOGUE + helper_text(self._helpers), tables, bodies) if part)
+
+
+def _checked(name: str) -> str:
+    if not _IDENTIFIER.fullmatch(name) or name in _RESERVED or name.startswith("linger_"):
+        raise UsageError(
+            f"{name!r} cannot name a C function. Use lower-case letters, digits and underscores, beginning with a letter, "
+            "no keyword of C, and not the prefix linger_."
+        )
+    return name
+
+
+def _named(stem: str, names: Sequence[str], count: int) -> list[str]:
+    """Names of parameters; numbers where none are given."""
+    return [_checked(f"{stem}_{name}") for name in names or range(count)]
+
+
+def _buffer(node: Node | None) -> Buffer | None:
+    return None if node is None else node.buffer
+
+
+def _input(draft: Draft, given: Input | None, name: str) -> Node | None:
+    if given is None:
+        return None
+    ctype = _TYPES.get(given.dtype)
+    if ctype is None:
+        raise draft.refuse(f"an input has the type {given.dtype}; C is written for {', '.join(_TYPES)}")
+    if not all(isinstance(n, int) and n >= 0 for n in given.shape):
+        raise draft.refuse(f"an input has the shape {given.shape}; C is written for sizes that are known")
+    if given.known is not None and tuple(given.known.shape) != given.shape:
+        raise UsageError(f"{draft.title}: an input of shape {given.shape} is known as an array of {given.known.shape}.")
+    draft.check_size(given.shape)
+    is_real = ctype == FLOAT
+    interval = (0, 0) if is_real else _interval(given, ctype)
+    known = None if is_real else given.known
+    node = Node(rules.Stored(), (), given.shape, interval=interval, is_real=is_real, known=known)
+    node.buffer = Buffer(name, ctype, given.shape)
+    return node
+
+
+def _interval(given: Input, ctype: str) -> Interval:
+    if given.known is None or given.known.size == 0:
+        return RANGES[ctype]
+    return int(np.min(given.known)), int(np.max(given.known))
+
+
+def _value(node: Node | None) -> Value | None:
+    if node is None:
+        return None
+    if node.is_real:
+        return Real(node, node.shape)
+    assert node.buffer is not None
+    return Number(node, node.shape, ctype=node.buffer.ctype)
+
+
+def _write_output(kernel: CKernel, scope: Scope, result: Value, name: str) -> Buffer:
+    if isinstance(result, Fixed):
+        raise kernel.refuse("a result does not depend on the inputs")
+    if isinstance(result, Real):
+        buffer = Buffer(name, FLOAT, result.shape)
+        scope.fill(result.node, Target(buffer, result.node.shape))
+        return buffer
+    number = kernel.whole(result)
+    if number.ctype is None:
+        raise kernel.refuse("a result is not stored in an integer type")
+    kernel.draft.check_size(number.shape)
+    buffer = Buffer(name, number.ctype, number.shape)
+    node = number.node if size_of(number.node.shape) == size_of(number.shape) else kernel.shaped(number)
+    scope.fill(node, Target(buffer, node.shape))
+    return buffer
+
+
+def _function_text(function: CFunction, body: Callable[..., Any], title: str, lines: Sequence[str]) -> str:
+    """Comment, head, statements; parameters that nothing reads are named once, so that no compiler warns."""
+    text = "\n".join(line for line in lines if "/*" not in line)
+    unused = [b.name for b in function.parameters if not re.search(rf"\b{b.name}\b", text)]
+    ignored = [f"    (void){name};" for name in unused]
+    sizes = ", ".join(f"{b.name} {list(b.shape)}" for b in function.parameters)
+    return "\n".join([*_comment(title, body), f"/* {sizes} */", f"{function.prototype} {{", *ignored, *lines, "}", ""])
+
+
+def _comment(title: str, body: Callable[..., Any]) -> list[str]:
+    """The formula of the op; the title comes from callers and may hold anything, so it is written in plain letters."""
+    formula = (body.__doc__ or "").strip().partition("\n")[0]
+    for letter, plain in _PLAIN.items():
+        formula = formula.replace(letter, plain)
+    safe, formula = (re.sub(r"[^\w ().,:;|<>=?'+*/^\[\]-]", "", text, flags=re.ASCII) for text in (title, formula))
+    return [f"/* {_without_marks(safe)}: {_without_marks(formula)} */"]
+
+
+def _without_marks(text: str) -> str:
+    """Text that neither begins nor ends a comment, nor holds a trigraph."""
+    return re.sub(r"\?+", "?", text.replace("*", " * "))

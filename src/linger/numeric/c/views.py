@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that only move elements: transposed, shuffled, cut out, reshaped, joined and padded tensors, rows of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from linger.numeric.c import rules
+from linger.numeric.c.intervals import INT32, Interval, hull
+from linger.numeric.c.nodes import Bounds, Node, Place
+from linger.numeric.c.text import Flat, Index, Shape, Target, position, shifted_index
+
+Move = Callable[[tuple[str, ...]], tuple[str, ...]]
+"""From the index of an element to the one of the tensor it is taken from."""
+Search = Callable[[Place, tuple[str, ...]], tuple[str, ...]]
+"""The same where the index is computed from numbers that the function reads."""
+
+
+class Filling(Protocol):
+    """What a tensor that is written part by part needs of the writer."""
+
+    def fill(self, node: Node, target: Target) -> None:
+        """Write every element of a node into an array."""
+
+
+def axes_of(index: Index) -> tuple[str, ...]:
+    """An index with one expression for each axis."""
+    assert not isinstance(index, Flat)  # moved elements are never written in the order of the array
+    return index
+
+
+@dataclass(frozen=True)
+class View:
+    """Elements of the argument at other places."""
+
+    move: Move
+    is_elementwise = False
+    weight = 0
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        return known.of(node.args[0])
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        return place.read(node.args[0], self.move(axes_of(index)))
+
+
+@dataclass(frozen=True)
+class Found:
+    """Elements of the first argument at places that are computed from the other ones."""
+
+    search: Search
+    is_elementwise = False
+    weight = 4
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        return known.of(node.args[0])
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        return place.read(node.args[0], self.search(place, axes_of(index)))
+
+
+@dataclass(frozen=True)
+class Reshaped:
+    """The elements of the argument, which is in an array, in another shape."""
+
+    is_elementwise = False
+    weight = 1
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        return known.of(node.args[0])
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        (source,) = node.args
+        assert source.buffer is not None
+        text = f"{source.buffer.name}[{position(node.shape, index)}]"
+        return text if source.buffer.ctype == node.ctype(place) else f"({node.ctype(place)}){text}"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Tensors one after the other along an axis; written part by part."""
+
+    axis: int
+    is_elementwise = False
+    weight = 1
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        return hull([known.of(a) for a in node.args])
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        raise AssertionError("joined tensors are read from an array")
+
+    def fill(self, writer: Filling, node: Node, target: Target) -> None:
+        """Each part into its own place."""
+        done = 0
+        for part in node.args:
+            offsets = list(target.offsets or (0,) * len(node.shape))
+            offsets[self.axis] += done
+            writer.fill(part, Target(target.buffer, target.shape, tuple(offsets)))
+            done += part.shape[self.axis]
+
+
+@dataclass(frozen=True)
+class Padded:
+    """The first argument between borders of the second; begins and ends may be negative, which cuts."""
+
+    begins: Shape
+    ends: Shape
+    is_elementwise = False
+    weight = 1
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        return hull([known.of(a) for a in node.args])
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        raise AssertionError("padded tensors are read from an array")
+
+    def fill(self, writer: Filling, node: Node, target: Target) -> None:
+        """The border everywhere, then what lies inside it."""
+        x, value = node.args
+        first = target.offsets or (0,) * len(node.shape)
+        border = Node(rules.Same(), (value,), node.shape)
+        writer.fill(border, target)
+        cut = tuple(max(-n, 0) for n in self.begins)
+        kept = tuple(n - c - max(-e, 0) for n, c, e in zip(x.shape, cut, self.ends, strict=True))
+        inside = Node(View(lambda index: shifted_index(index, cut)), (x,), kept)
+        offsets = tuple(f + max(b, 0) for f, b in zip(first, self.begins, strict=True))
+        writer.fill(inside, Target(target.buffer, target.shape, offsets))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a table (the first argument) at whole numbers; those below zero count from the end, others are limited."""
+
+    is_elementwise = False
+    weight = 4
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        return known.of(node.args[0])
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        table, where = node.args
+        axes = axes_of(index)
+        split = len(where.shape)
+        found = in_range(place, place.read(where, axes[:split]), where, table.shape[0])
+        return place.read(table, (found, *axes[split:]))
+
+
+def in_range(place: Place, text: str, where: Node, size: int) -> str:
+    """A whole number as a place on an axis of so many: below zero from the end, limited to the axis."""
+    if size == 1:
+        return "0"
+    if where.interval[0] >= 0 and where.interval[1] < size:
+        return rules.converted(text, where.ctype(place), INT32)
+    ctype = where.ctype(place)
+    raw = place.local(ctype, text)
+    turned = f"{raw} < 0 ? {raw} + {size} : {raw}"
+    helper = place.helper(f"linger_clip{32 if ctype == INT32 else 64}")
+    return place.local(INT32, rules.converted(f"{helper}({turned}, 0, {size - 1})", ctype, INT32))
+
+
+def sliced(node: Node, axis: int, start: int, size: int) -> Node:
+    """A part of a tensor along an axis; element-wise nodes are sliced by slicing their arguments."""
+    if node.shape[axis] == 1:
+        return node
+    shape = (*node.shape[:axis], size, *node.shape[axis + 1 :])
+    part = _part(node, axis, start, size)
+    if part is not None:
+        return part
+    if node.rule.is_elementwise and node.buffer is None:
+        return _sliced_arguments(node, axis, start, size)
+    by = tuple(start if i == axis else 0 for i in range(len(shape)))
+    return Node(View(lambda index: shifted_index(index, by)), (node,), shape, is_real=node.is_real)
+
+
+def _sliced_arguments(node: Node, axis: int, start: int, size: int) -> Node:
+    shape = (*node.shape[:axis], size, *node.shape[axis + 1 :])
+    last = len(node.shape) - axis
+    args = [sliced(a, len(a.shape) - last, start, size) if len(a.shape) >= last else a for a in node.args]
+    if isinstance(node.rule, rules.Scale) and isinstance(args[0].rule, rules.Constant):
+        return Node(rules.Constant(args[0].rule.value << node.rule.bits), (), shape)
+    return Node(node.rule, args, shape, is_real=node.is_real)
+
+
+def _part(node: Node, axis: int, start: int, size: int) -> Node | None:
+    """The tensor that a slice of joined ones is."""
+    if not (isinstance(node.rule, Joined) and node.rule.axis == axis):
+        return None
+    done = 0
+    for part in node.args:
+        if done == start and part.shape[axis] == size:
+            return part
+        done += part.shape[axis]
+    return None
