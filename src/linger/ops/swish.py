@@ -23,7 +23,7 @@ _END = 16.0  # of Q27 in 32 bits
     limit=2.0**27,  # the Q27 result is shifted right only
     input_end=_END,
     pieces=tables.SILU,
-    if_missing="Use ReLU.",
+    if_missing="Write x * torch.sigmoid(x), of two ops that venus and arcs compute exactly; or use ReLU.",
     state_name="iqswish",
 )
 def iq_swish(

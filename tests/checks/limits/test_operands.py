@@ -62,7 +62,8 @@ def test_where_one_axis_went_wrong_none_is_repeated(target):
     assert severity == "error"
     assert text == (
         f"y (iqAdd): one operand is repeated along 1 axis; {target} takes 0. Fold the number into the bias of the layer "
-        "before, or make it a tensor of the same shape (torch.cat of copies)."
+        "before, or make it a tensor of the same shape: of a constant a registered buffer, of a computed tensor torch.cat "
+        "of copies."
     )
 
 

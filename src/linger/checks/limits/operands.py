@@ -17,7 +17,8 @@ from linger.numeric.fixed import is_power_of_two
 from linger.targets import Status
 
 _FOLD = (
-    "Fold the number into the bias of the layer before, or make it a tensor of the same shape (torch.cat of copies)."
+    "Fold the number into the bias of the layer before, or make it a tensor of the same shape: of a constant a "
+    "registered buffer, of a computed tensor torch.cat of copies."
 )
 
 
