@@ -351,3 +351,15 @@ def test_the_multiplications_are_those_of_coverage(tmp_path):
         net(torch.randn(1, 1, 8, 8))
     linger.onnx.export(net, (torch.randn(1, 1, 8, 8),), tmp_path / "net.onnx")
     assert linger.memory(tmp_path / "net.onnx").macs == linger.coverage(net).macs == 4 * 9 * 9 + 36 * 2 * 4 + 32 * 5
+
+
+def test_a_relu_that_alone_reads_a_convolution_lies_in_its_memory():
+    # 4 · 16 · 16 = 1024 bytes in, 8 · 16 · 16 = 2048 bytes out
+    convolution = node("Conv2dInt", "x, w", **WIDTHS, **WINDOW).replace("y = ", "a = ")
+    shapes = {"inputs": "int8[1,4,16,16] x", "w": (8, 4, 3, 3)}
+    assert memory_use(model_of(f"{convolution} y = Relu(a)", **shapes)).peak_bytes == 1024 + 2048
+    # a second reader keeps the result of the convolution alive, beside that of the Relu and its own of 8 · 8 · 8 bytes
+    pool = "b = MaxPool<kernel_shape=[2, 2], strides=[2, 2], pads=[0, 0, 0, 0]>(a)"
+    model = model_of(f"{convolution} y = Relu(a) {pool}", **shapes)
+    model.graph.outputs.append(next(n for n in model.graph if n.op_type == "MaxPool").outputs[0])
+    assert memory_use(model).peak_bytes == 2048 + 2048 + 512
