@@ -48,8 +48,7 @@ def exported(net, x, path, target, **options):
         UnsupportedError: The chip cannot take it.
     """
     model = quantised(net, x, target)
-    linger.onnx.export(model, (x,), path, verify=True, **options)
-    assert linger.verify(model, path, x).ok
+    linger.onnx.export(model, (x,), path, verify=True, **options)  # which writes nothing that differs
     return onnx.load(path)
 
 
