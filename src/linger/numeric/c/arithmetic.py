@@ -14,6 +14,7 @@ from typing import Any
 
 from linger.errors import UnsupportedError
 from linger.numeric.c import rules
+from linger.numeric.c.accumulation import Total
 from linger.numeric.c.intervals import INT32, Interval, arithmetic_type, at_exponent, dyadic, is_inside, size_of
 from linger.numeric.c.nodes import Bounds, Node, Rule, broadcast
 from linger.numeric.c.scope import Draft
@@ -533,8 +534,8 @@ def _remainder_bits(a: Number, b: Number) -> int | None:
 
 def _below_max(a: Number, b: Number) -> int | None:
     """The axis along which b is the largest a."""
-    is_largest = getattr(b.node.rule, "is_largest", False)
-    return b.node.rule.axis if is_largest and b.node.args[0] is a.node else None  # type: ignore[attr-defined]
+    rule = b.node.rule
+    return rule.axis if isinstance(rule, Total) and rule.is_largest and b.node.args[0] is a.node else None
 
 
 def _longer_axes(shape: Shape) -> Shape:
