@@ -216,3 +216,10 @@ def test_a_target_other_than_that_of_init_is_one_sentence(tmp_path):
         "linger.init(model, target='arcs')."
     )
     assert not (tmp_path / "net.onnx").exists()
+
+
+def test_a_file_without_weights_is_for_no_chip(tmp_path):
+    model, x = calibrated("resnet", "venus")
+    with pytest.raises(linger.UsageError, match=r"packers refuse one without\. Leave export_params at True"):
+        linger.onnx.export(model, (x[:1],), tmp_path / "net.onnx", export_params=False)
+    assert not (tmp_path / "net.onnx").exists()
