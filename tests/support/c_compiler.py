@@ -44,10 +44,14 @@ def run_compiler(arguments: list[str]) -> None:
 
 def load(source: str, folder: Path, *, warnings: bool = True) -> ctypes.CDLL:
     """The functions of a C file, compiled with every warning as an error unless it is known to be wrong."""
+    return load_with(source, folder, *(() if warnings else ("-w",)))
+
+
+def load_with(source: str, folder: Path, *options: str) -> ctypes.CDLL:
+    """The same with more options of the compiler."""
     text, library = folder / "ops.c", folder / "ops.so"
     text.write_text(source, encoding="utf-8")
-    options = STRICT if warnings else ("-std=c99", "-w")
-    run_compiler([*options, "-O1", "-shared", "-fPIC", "-o", str(library), str(text)])
+    run_compiler([*STRICT, *options, "-O1", "-shared", "-fPIC", "-o", str(library), str(text)])
     return ctypes.CDLL(str(library))
 
 

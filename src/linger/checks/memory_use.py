@@ -322,13 +322,13 @@ def _batch_names(model: ir.Model) -> list[str | None]:
 def _with_sizes(model: ir.Model) -> tuple[ir.Model, Tensors]:
     """A copy with a batch of 1, in the older dialect, and its tensors; only what the file declares where a node is wrong."""
     try:
-        made = _with_one_batch(model)
+        made = with_one_batch(model)
         if has_nodes_of(made, NEWER):
             convert_nodes(made, OLDER, partial=True)
         fix_shapes(made)
         return made, _joined(known_tensors(made), declared_tensors(made))
     except _WRONG_NODE:
-        made = _with_one_batch(model)
+        made = with_one_batch(model)
         return made, declared_tensors(made)
 
 
@@ -358,7 +358,8 @@ def _state_shape(node: ir.Node, shapes: Mapping[str, Shape]) -> Shape:
     return (1, batch, numbers.get("hidden_size"))
 
 
-def _with_one_batch(model: ir.Model) -> ir.Model:
+def with_one_batch(model: ir.Model) -> ir.Model:
+    """A copy whose open batch axes have the size 1."""
     names = {name for name in _batch_names(model) if name is not None}
     made = copied(model)
     inputs = set(required_inputs(made))

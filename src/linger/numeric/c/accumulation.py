@@ -128,7 +128,8 @@ def convolve(place: Place, node: Node, index: tuple[str, ...]) -> str:
     """The sum over the input channels of a group and the taps of the window; what lies outside counts as zero."""
     x, w, *offset = node.args
     window = _window(node)
-    n, channel, row, column = index
+    n, channel, *where = index
+    row, column = where if len(where) > 1 else ("0", *where)  # a signal is a picture of one row
     ctype, total = _begin(place, node, offset[0] if offset else None, (channel,))
     inside_group, outputs = w.shape[1], w.shape[0] // window.group
     with ExitStack() as stack:

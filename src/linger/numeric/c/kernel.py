@@ -9,6 +9,7 @@ changes the exponent, `floor` is an arithmetic right shift, sums align exponents
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -36,6 +37,16 @@ class CKernel(CTime):
     def __init__(self, draft: Draft, scope: Scope, accumulators: Accumulators | None = None) -> None:
         super().__init__(draft, accumulators or Accumulators())
         self._scope = scope
+
+    # constants of whole networks
+    def same_everywhere(self, value: int, shape: tuple[int, ...], ctype: str) -> Number:
+        """A constant that is written into the code instead of being read."""
+        return Number(constant_node(value, shape), shape, ctype=ctype)
+
+    def looked_up(self, x: Value, first: int, values: Sequence[int], ctype: str) -> Number:
+        """values[x − first]: a function of one number as a table."""
+        where = self.whole(self.sub(self.whole(x), Fixed(float(first))))
+        return replace(self._looked_up(tuple(values), where), ctype=ctype)
 
     # shapes
     def lines(self, x: Value, w: Value) -> Value:

@@ -121,8 +121,7 @@ class CProducts(CArithmetic):
             (), (1, *steps["strides"]), (0, left, 0, right), (1, *steps["dilations"]), steps["group"]
         )  # a signal is a picture of one row
         picture, taps = (self._with_axis(v) for v in (x, w))
-        made = self._convolution(picture, taps, b, window)
-        return replace(made, shape=(*made.shape[:2], made.shape[3]))
+        return self._convolution(picture, taps, b, window, has_rows=False)
 
     def _with_axis(self, x: Value) -> Number:
         found = self.whole(x)
@@ -132,14 +131,14 @@ class CProducts(CArithmetic):
         window = Window((), steps["strides"], steps["pads"], steps["dilations"], steps["group"])
         return self._convolution(x, w, b, window)
 
-    def _convolution(self, x: Value, w: Value, b: Value | None, window: Window) -> Number:
+    def _convolution(self, x: Value, w: Value, b: Value | None, window: Window, *, has_rows: bool = True) -> Number:
         left, right = self._operand(x), self._operand(w)
         offset = [] if b is None else [self._operand(b)]
         window = replace(window, kernel=right.shape[2:])
         known = _content(right)
         rows = None if known is None else known.reshape(right.shape[0], -1)
         reach = _reach(left.interval, right, rows, size_of(right.shape[1:]), offset)
-        shape = (left.shape[0], right.shape[0], *_windows(left.shape[2:], window))
+        shape = (left.shape[0], right.shape[0], *_windows(left.shape[2:], window)[0 if has_rows else 1 :])
         return self._total(self._write.convolve, [left, right, *offset], shape, reach, window)
 
     def conv_transpose2d(

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from linger.numeric.c.gates import OFFSET_BITS, SLOPE_BITS
+
 PROLOGUE = """\
 #include <stdint.h>
 
@@ -44,6 +46,21 @@ static inline int32_t linger_count{bits}_{ctype}(const {ctype} *steps, int32_t n
 }}
 """
 
+_PIECES = f"""\
+/* a curve of straight pieces at x, searched for from one of them on. A piece is a start, a slope and an offset; after
+   the last one comes its end. x lies between the first start and that end. */
+static inline int32_t linger_pieces(const int16_t *middle, int32_t x) {{
+    const int16_t *piece = middle;
+    while (piece[0] > x) {{
+        piece -= 3;
+    }}
+    while (piece[3] <= x) {{
+        piece += 3;
+    }}
+    return (piece[1] * (x - piece[0]) + (int32_t)piece[2] * {1 << (SLOPE_BITS - OFFSET_BITS)}) >> {SLOPE_BITS};
+}}
+"""
+
 _FLOOR = """\
 /* x rounded down and limited to low ... high; no number at all gives low */
 static inline int32_t linger_floor_clip(float x, int32_t low, int32_t high) {
@@ -67,6 +84,7 @@ _ALL = {
         for bits in (32, 64)
         for ctype in ("int8_t", "int16_t", "int32_t", "int64_t")
     },
+    "linger_pieces": _PIECES,
     "linger_floor_clip": _FLOOR,
 }
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from linger.errors import UnsupportedError
@@ -12,7 +12,7 @@ from linger.numeric.c.accumulation import Total
 from linger.numeric.c.intervals import literal, size_of, storage_type
 from linger.numeric.c.nodes import FLOAT, Node
 from linger.numeric.c.rules import Constant, Same, converted
-from linger.numeric.c.text import Buffer, Flat, Index, Shape, Tables, Target, aligned, bare, position
+from linger.numeric.c.text import Buffer, Flat, Index, Shape, Tables, Target, aligned, bare, natural_strides
 from linger.numeric.c.views import Joined, Padded
 
 _LONGEST = 72
@@ -20,6 +20,10 @@ _LONGEST = 72
 _WORTH_KEEPING = 8
 """Operations from which on a value that is used again and again is kept in scratch."""
 _MOST_ELEMENTS = 1 << 31
+PROOF = "LINGER_PROOF"
+"""The macro of builds that show every tensor."""
+Filled = Sequence[tuple[Node, Sequence[Target]]]
+"""Nodes of one shape, each with the arrays that it is written to."""
 
 
 class Draft:
@@ -28,10 +32,12 @@ class Draft:
     Args:
         title: What messages call the op.
         tables: The constant arrays of the translation unit.
+        tiles: Writes the loops of nodes that many sums are part of, if it can; see `linger.numeric.c.tiles`.
     """
 
-    def __init__(self, title: str, tables: Tables) -> None:
-        self.title, self.tables = title, tables
+    def __init__(self, title: str, tables: Tables, tiles: Callable[[Scope, Filled], bool] | None = None) -> None:
+        self.title, self.tables, self.tiles = title, tables, tiles
+        self.includes: set[str] = set()
         self.lines: list[str] = []
         self.scratch: list[Buffer] = []
         self.helpers: set[str] = set()
@@ -160,7 +166,7 @@ class Scope:
 
     def _loaded(self, node: Node, index: Index) -> str:
         assert node.buffer is not None
-        text = f"{node.buffer.name}[{position(node.shape, index)}]"
+        text = node.buffer.element(node.shape, index)
         wanted = node.ctype(self)
         return converted(text, node.buffer.ctype, wanted)
 
@@ -191,7 +197,7 @@ class Scope:
         """Write every element of a node into an array."""
         self.fill_all([(node, [target])])
 
-    def fill_all(self, filled: Sequence[tuple[Node, Sequence[Target]]], comment: str = "") -> None:
+    def fill_all(self, filled: Filled, comment: str = "") -> None:
         """Write nodes of one shape into arrays, in one nest of loops with a comment before it."""
         first = filled[0][0]
         if isinstance(first.rule, (Joined, Padded)) and first.buffer is None:
@@ -207,27 +213,38 @@ class Scope:
             self.comment(comment)
         self._loops(filled)
 
-    def _loops(self, filled: Sequence[tuple[Node, Sequence[Target]]]) -> None:
+    def _loops(self, filled: Filled) -> None:
         """One loop where elements are computed in the order of the arrays, else one for each axis."""
-        first = filled[0][0]
-        if first.size > 1 and all(_is_flat(node, node.shape) and _is_whole(targets) for node, targets in filled):
+        first, targets = filled[0]
+        if first.size > 1 and _is_flat(filled):
             with self.loop(first.size) as (inside, name):
                 inside.assign(filled, Flat(name))
-        else:
-            self.nest(filled, first.shape, ())
+        elif self.draft.tiles is None or not self.draft.tiles(self, filled):
+            strides = targets[0].buffer.strides_for(first.shape) or natural_strides(first.shape)
+            axes = sorted(range(len(strides)), key=lambda axis: -strides[axis])
+            self.nest(filled, axes, {})
 
-    def nest(self, filled: Sequence[tuple[Node, Sequence[Target]]], rest: Shape, index: tuple[str, ...]) -> None:
-        """The loops over the axes that are left, and the assignments inside."""
-        if not rest:
-            self.assign(filled, index)
+    def nest(self, filled: Filled, axes: Sequence[int], index: Mapping[int, str]) -> None:
+        """The loops over the axes that are left, the outermost one in memory first, and the assignments inside."""
+        if not axes:
+            self.assign(filled, tuple(index[axis] for axis in range(len(index))))
             return
-        with self.loop(rest[0]) as (inside, name):
-            inside.nest(filled, rest[1:], (*index, name))
+        with self.loop(filled[0][0].shape[axes[0]]) as (inside, name):
+            inside.nest(filled, axes[1:], {**index, axes[0]: name})
 
-    def assign(self, filled: Sequence[tuple[Node, Sequence[Target]]], index: Index) -> None:
+    def assign(self, filled: Filled, index: Index) -> None:
         """Write one element of each node."""
+        plain = [(node, [t for t in targets if not t.is_proof]) for node, targets in filled]
+        proof = [(node, [t for t in targets if t.is_proof]) for node, targets in filled]
+        self._assign_all(plain, index)
+        if any(targets for _, targets in proof):
+            self.draft.lines.append(f"#ifdef {PROOF}")
+            self._assign_all(proof, index)
+            self.draft.lines.append("#endif")
+
+    def _assign_all(self, filled: Filled, index: Index) -> None:
         for node, targets in filled:
-            text = self.read(node, index)
+            text = self.read(node, index) if targets else ""
             if len(targets) > 1 and not text.isidentifier():
                 text = self.local(node.ctype(self), text)
             for target in targets:
@@ -255,37 +272,41 @@ def _is_again(node: Node, turns: int) -> bool:
     return (node.size < turns and node.cost > _WORTH_KEEPING) or (is_line and node.readers > 1)
 
 
-def _is_whole(targets: Sequence[Target]) -> bool:
-    return all(target.offsets is None for target in targets)
-
-
-def _is_flat(node: Node, shape: Shape) -> bool:
-    """Whether a node can be computed in the order of its elements, without the place on each axis."""
-    waiting, seen = [node], {node}
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found.rule, Constant):
+def _is_flat(filled: Filled) -> bool:
+    """Whether nodes can be computed in the order of their elements in memory, without the place on each axis."""
+    shape = filled[0][0].shape
+    arrays = [target.buffer for _, targets in filled for target in targets]
+    if any(target.offsets is not None for _, targets in filled for target in targets):
+        return False
+    for node in computed([node for node, _ in filled]):
+        if isinstance(node.rule, Constant):
             continue
-        if found.size != 1 and found.shape != shape:
+        if node.size != 1 and node.shape != shape:
             return False
-        if found.buffer is None:
-            if not found.rule.is_elementwise:
-                return False
-            waiting.extend(a for a in found.args if a not in seen)
-            seen.update(found.args)
-    return True
+        if node.buffer is None and not node.rule.is_elementwise:
+            return False
+        if node.buffer is not None and node.size != 1:
+            arrays.append(node.buffer)
+    return len({array.strides_for(shape) for array in arrays}) == 1 and arrays[0].strides_for(shape) is not None
 
 
-def _uses(roots: Sequence[Node]) -> Counter[Node]:
-    """How often each node is an argument of another one that is computed."""
-    found: Counter[Node] = Counter()
+def computed(roots: Sequence[Node]) -> Iterator[Node]:
+    """What is computed for an element, down to the arrays that are read, each once."""
     seen: set[Node] = set()
     waiting = list(roots)
     while waiting:
         node = waiting.pop()
         if node not in seen:
             seen.add(node)
+            yield node
             if node.buffer is None:
-                found.update(node.args)
                 waiting.extend(node.args)
+
+
+def _uses(roots: Sequence[Node]) -> Counter[Node]:
+    """How often each node is an argument of another one that is computed."""
+    found: Counter[Node] = Counter()
+    for node in computed(roots):
+        if node.buffer is None:
+            found.update(node.args)
     return found

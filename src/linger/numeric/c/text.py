@@ -24,43 +24,92 @@ Index = tuple[str, ...] | Flat
 
 @dataclass(frozen=True)
 class Buffer:
-    """An array of the C function: an input, an output, or scratch that its caller provides."""
+    """An array of the C function: an input, an output, or scratch that its caller provides.
+
+    `order` has the axes from the outermost to the innermost one in memory; None: as they come.
+    """
 
     name: str
     ctype: str
     shape: Shape
+    order: Shape | None = None
+
+    def strides_for(self, shape: Shape) -> Shape | None:
+        """How far apart neighbours on each axis lie, read in a shape that may have other axes of size 1; None for other shapes."""
+        if self.order is None:
+            return tuple(step if n != 1 else 0 for step, n in zip(natural_strides(shape), shape, strict=True))
+        if _longer(shape) != _longer(self.shape):
+            return None
+        steps = iter(
+            [step for step, n in zip(ordered_strides(self.shape, self.order), self.shape, strict=True) if n != 1]
+        )
+        return tuple(next(steps) if n != 1 else 0 for n in shape)
+
+    def element(self, shape: Shape, index: Index) -> str:
+        """The element at an index of a shape that the array is read in."""
+        return f"{self.name}[{self.place(shape, index)}]"
+
+    def place(self, shape: Shape, index: Index) -> str:
+        """The place in the array of an index of a shape that the array is read in."""
+        if isinstance(index, Flat):
+            return index.name
+        strides = self.strides_for(shape)
+        if strides is not None:
+            return _position(index, strides)
+        flat = _position(index, natural_strides(shape))
+        steps = zip(self.shape, natural_strides(self.shape), strict=True)
+        apart = tuple(f"(({flat}) / {step} % {n})" for n, step in steps)  # reshaped out of another order
+        return _position(apart, ordered_strides(self.shape, self.order or ()))
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a tensor is written: a whole array, or a part of it that begins at `offsets`."""
+    """Where a tensor is written: a whole array, or a part of it that begins at `offsets`; perhaps in proof builds only."""
 
     buffer: Buffer
     shape: Shape
     offsets: Shape | None = None
+    is_proof: bool = False
 
     def place(self, index: Index) -> str:
         """The element of the array for an element of the tensor."""
         if isinstance(index, Flat) or self.offsets is None:
-            return f"{self.buffer.name}[{position(self.shape, index)}]"
-        moved = shifted_index(index, self.offsets)
-        return f"{self.buffer.name}[{position(self.shape, moved)}]"
+            return self.buffer.element(self.shape, index)
+        return self.buffer.element(self.shape, shifted_index(index, self.offsets))
 
 
-def position(shape: Shape, index: Index) -> str:
-    """The place of an element in an array that holds its last axis without gaps.
+def natural_strides(shape: Shape) -> Shape:
+    """How far apart neighbours on each axis lie where the last axis is the innermost one.
 
-    >>> position((2, 3, 4), ("i", "0", "j"))
+    >>> natural_strides((2, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(size_of(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def ordered_strides(shape: Shape, order: Shape) -> Shape:
+    """The same where the axes lie in another order.
+
+    >>> ordered_strides((1, 3, 4, 5), (0, 2, 3, 1))
+    (60, 1, 15, 3)
+    """
+    steps = natural_strides(tuple(shape[axis] for axis in order))
+    return tuple(steps[order.index(axis)] for axis in range(len(shape)))
+
+
+def _position(index: tuple[str, ...], strides: Shape) -> str:
+    """The place of an element.
+
+    >>> _position(("i", "0", "j"), (12, 4, 1))
     'i * 12 + j'
     """
-    if isinstance(index, Flat):
-        return index.name
-    parts = []
-    for axis, i in enumerate(index):
-        step = size_of(shape[axis + 1 :])
-        if i != "0":
-            parts.append(i if step == 1 else f"{i} * {step}")
+    pairs = sorted(zip(index, strides, strict=True), key=lambda pair: -pair[1])
+    parts = [i if step == 1 else f"{i} * {step}" for i, step in pairs if i != "0" and step]
     return bare(" + ".join(parts)) if len(parts) == 1 else " + ".join(parts) or "0"
+
+
+def _longer(shape: Shape) -> Shape:
+    return tuple(n for n in shape if n != 1)
 
 
 def shifted_index(index: tuple[str, ...], by: Shape) -> tuple[str, ...]:

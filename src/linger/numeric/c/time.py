@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers of the C interpreter: the loop over time, tables of gate curves, sequences of several lengths."""
+"""Recurrent layers of the C interpreter: the loop over time, gate curves, sequences of several lengths."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from linger.numeric.c import rules
+from linger.numeric.c.gates import Piecewise, straight_pieces
 from linger.numeric.c.intervals import INT32, RANGES, Interval, hull, is_inside, size_of, storage_type
 from linger.numeric.c.nodes import Bounds, Node, Place
 from linger.numeric.c.products import CProducts
@@ -78,9 +79,16 @@ class CTime(CProducts):
         for values, exponent in table.parts:
             if start <= low and high < start + len(values):
                 where = self.whole(self.sub(index, Fixed(float(start))))
-                return replace(self._looked_up(values, where), exponent=exponent)
+                return replace(self._on_table(values, where), exponent=exponent)
             start += len(values)
         return Entries(table, index)
+
+    def _on_table(self, values: tuple[int, ...], where: Number) -> Number:
+        """Numbers of a table: by its straight pieces where these are shorter."""
+        pieces = straight_pieces(values)
+        if not pieces:
+            return self._looked_up(values, where)
+        return Number(Node(Piecewise(values, pieces), (where.node,), where.node.shape), where.shape)
 
     def split(self, x: Value, parts: int, axis: int) -> tuple[Value, ...]:
         if isinstance(x, Entries):
@@ -111,8 +119,11 @@ class CTime(CProducts):
 
     def rounded_product(self, w: Value, b: Value, factor: Value, *, axes: int) -> Callable[[Value], Value]:
         def product(x: Value) -> Value:
-            scaled = self.mul(self._rows_product(x, w, b), factor)
-            return self.floor(self.add(scaled, Fixed(0.5)))
+            sums = self._rows_product(x, w, b)
+            rounded = self.floor(self.add(self.mul(sums, factor), Fixed(0.5)))
+            if self.draft.tiles is not None:  # gates are parts of it, so it is computed once, as a whole
+                self.number(rounded).node.needs_buffer = True
+            return rounded
 
         return product
 

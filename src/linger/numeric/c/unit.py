@@ -22,10 +22,11 @@ from linger.numeric.c import rules
 from linger.numeric.c.accumulation import Accumulators
 from linger.numeric.c.intervals import RANGES, Interval, size_of
 from linger.numeric.c.kernel import CKernel
-from linger.numeric.c.nodes import FLOAT, Array, Node
+from linger.numeric.c.nodes import FLOAT, Array, Node, walk
 from linger.numeric.c.prologue import PROLOGUE, helper_text
-from linger.numeric.c.scope import Draft, Scope
+from linger.numeric.c.scope import PROOF, Draft, Scope
 from linger.numeric.c.text import Buffer, Shape, Tables, Target
+from linger.numeric.c.tiles.choice import write_tiles
 from linger.numeric.c.values import Fixed, Number, Real, Value
 
 _TYPES = {
@@ -33,6 +34,7 @@ _TYPES = {
     "float32": FLOAT,
     **{f"int{bits}": f"int{bits}_t" for bits in (8, 16, 32, 64)},
 }
+_WIDTH_OF = {"uint8_t": 8, FLOAT: 32, **{f"int{bits}_t": bits for bits in (8, 16, 32, 64)}}
 _PLAIN = {
     "⌊": "floor(",
     "⌋": ")",
@@ -53,6 +55,7 @@ _PLAIN = {
 }
 """The letters of formulas, for compilers that read ASCII only."""
 
+_PROOF_LINES = re.compile(rf"#ifdef {PROOF}\n.*?#endif\n", re.DOTALL)
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
 _RESERVED = frozenset(
     [
@@ -103,11 +106,13 @@ class Input:
         shape: The size of each axis.
         dtype: int8, int16, int32, int64, float32 or bool.
         known: The array that it always is. It tightens the intervals; the function still takes it as a parameter.
+        order: Its axes from the outermost to the innermost in memory; None: as they come.
     """
 
     shape: Shape
     dtype: str
     known: Array | None = None
+    order: Shape | None = None
 
     @staticmethod
     def of(array: Array, *, is_known: bool = False) -> Input:
@@ -128,6 +133,9 @@ class CFunction:
     outputs: tuple[Buffer, ...]
     scratch: tuple[Buffer, ...]
     text: str
+    in_place: frozenset[int] = frozenset()
+    """Inputs whose memory the first output may have: element i is read before element i is written, and no other one."""
+    is_static: bool = False
 
     @property
     def parameters(self) -> tuple[Buffer, ...]:
@@ -139,7 +147,7 @@ class CFunction:
         """The declaration, without a semicolon."""
         constant = [f"const {i.ctype} *{i.name}" for i in self.inputs if i is not None]
         written = [f"{b.ctype} *{b.name}" for b in (*self.outputs, *self.scratch)]
-        return f"void {self.name}({', '.join(constant + written)})"
+        return f"{'static ' if self.is_static else ''}void {self.name}({', '.join(constant + written)})"
 
 
 class Unit:
@@ -147,12 +155,21 @@ class Unit:
 
     Args:
         accumulators: Other versions of the sums, see `linger.numeric.c.accumulation`.
+        is_tiled: Sums call the functions of `linger_dots.h` and its neighbours, many elements at a time.
+        is_static: The functions are seen in their own file only.
     """
 
-    def __init__(self, accumulators: Accumulators | None = None) -> None:
-        self._tables, self._accumulators = Tables(), accumulators
+    def __init__(
+        self, accumulators: Accumulators | None = None, *, is_tiled: bool = False, is_static: bool = False
+    ) -> None:
+        self._accumulators, self._is_static = accumulators, is_static
+        self.tables = Tables()
+        """The constant arrays that the functions read."""
+        self._tiles = write_tiles if is_tiled else None
         self._functions: dict[str, CFunction] = {}
         self._helpers: set[str] = set()
+        self.includes: set[str] = set()
+        """The headers that the file needs, `stdint.h` not counted."""
 
     def add(
         self,
@@ -164,6 +181,8 @@ class Unit:
         title: str,
         input_names: Sequence[str] = (),
         output_names: Sequence[str] = (),
+        orders: Sequence[Shape | None] = (),
+        taps: Sequence[str] = (),
     ) -> CFunction:
         """Write the function of one op.
 
@@ -176,6 +195,9 @@ class Unit:
             title: What error messages call the op.
             input_names: Names for the parameters; numbers if not given.
             output_names: The same for the outputs.
+            orders: For each output its axes from the outermost to the innermost in memory; None, or none at all: as they come.
+            taps: Names of global arrays that proof builds write more results to: those that the body returns behind the
+                outputs. They have the shape of the first output, and lie in memory as it does.
 
         Raises:
             UnsupportedError: An intermediate may need more than 64 bits, or the body does what has no C.
@@ -183,26 +205,111 @@ class Unit:
         """
         if _checked(name) in self._functions:
             raise UsageError(f"{name!r}: the file has a function of this name. Choose another one.")
-        draft = Draft(title, self._tables)
+        draft = Draft(title, self.tables, self._tiles)
         scope = Scope(draft, 1)
         kernel = CKernel(draft, scope, self._accumulators)
         given = [_input(draft, x, n) for x, n in zip(inputs, _named("in", input_names, len(inputs)), strict=True)]
         results = body(kernel, *map(_value, given), **attributes)
         several = results if isinstance(results, tuple) else (results,)
+        several, tapped = several[: len(several) - len(taps)], several[len(several) - len(taps) :]
         names = _named("out", output_names, len(several))
-        outputs = tuple(_write_output(kernel, scope, r, n) for r, n in zip(several, names, strict=True))
-        made = CFunction(name, tuple(map(_buffer, given)), outputs, tuple(draft.scratch), "")
+        placed = zip(several, names, orders or (None,) * len(several), strict=True)
+        outputs = tuple(
+            _write_output(kernel, scope, result, (name, order), [] if i else list(zip(tapped, taps, strict=True)))
+            for i, (result, name, order) in enumerate(placed)
+        )
+        places = _in_place(given, kernel, several, outputs)
+        made = CFunction(
+            name, tuple(map(_buffer, given)), outputs, tuple(draft.scratch), "", places, is_static=self._is_static
+        )
         made = replace(made, text=_function_text(made, body, title, draft.lines))
         self._functions[name] = made
         self._helpers |= draft.helpers
+        self.includes |= draft.includes
         return made
 
-    def source(self) -> str:
-        """The text of the file; equal input gives equal text."""
-        bodies = "\n".join(f.text for f in self._functions.values())
-        used = frozenset(re.findall(r"linger_table_\d+", bodies))
-        tables = "".join(f"{line}\n" for line in self._tables.lines(used))
-        return "\n".join(part for part in (PROLOGUE + helper_text(self._helpers), tables, bodies) if part)
+    def source(self, *, before: str = "", more: str = "") -> str:
+        """The text of the file; equal input gives equal text.
+
+        Args:
+            before: Text for before the functions.
+            more: More functions, which may read `tables`.
+        """
+        bodies = "\n".join([f.text for f in self._functions.values()] + ([more] if more else []))
+        tables = self._table_text(bodies)
+        includes = "".join(f'#include "{name}"\n' for name in sorted(self.includes))
+        includes = f"\n#include <stddef.h>\n\n{includes}" if includes else ""
+        return "\n".join(
+            part for part in (PROLOGUE + includes + helper_text(self._helpers), tables, before, bodies) if part
+        )
+
+    def _table_text(self, bodies: str) -> str:
+        """The tables that the functions read; those that only a proof build reads are there in a proof build only."""
+        needed, proof = (
+            frozenset(re.findall(r"linger_table_\d+", text)) for text in (_PROOF_LINES.sub("", bodies), bodies)
+        )
+        lines = self.tables.lines(needed)
+        if proof - needed:
+            lines += [f"#ifdef {PROOF}", *self.tables.lines(proof - needed), "#endif"]
+        return "".join(f"{line}\n" for line in lines)
+
+
+def elementwise_inputs(
+    body: Callable[..., Any], inputs: Sequence[Input | None], attributes: Mapping[str, Any], *, title: str
+) -> tuple[frozenset[int], int]:
+    """The inputs of which element i is needed for element i of the one result only, and about how many operations it costs.
+
+    Raises:
+        UnsupportedError: As `Unit.add`.
+    """
+    draft = Draft(title, Tables())
+    kernel = CKernel(draft, Scope(draft, 1))
+    given = [_input(draft, x, f"in_{i}") for i, x in enumerate(inputs)]
+    result = body(kernel, *map(_value, given), **attributes)
+    if isinstance(result, (tuple, Fixed)):
+        return frozenset(), 0
+    node = result.node if isinstance(result, Real) else kernel.whole(result).node
+    return _elementwise(given, node), node.cost
+
+
+def _elementwise(given: Sequence[Node | None], result: Node) -> frozenset[int]:
+    """The inputs that a result reads element by element."""
+    waiting, seen, else_read = [result], {result}, set[Node]()
+    while waiting:
+        node = waiting.pop()
+        is_plain = node.rule.is_elementwise and node.buffer is None
+        for arg in node.args:
+            if not is_plain or arg.shape != result.shape:
+                else_read.update(walk(arg))
+            elif arg not in seen:
+                seen.add(arg)
+                waiting.append(arg)
+    return frozenset(
+        i
+        for i, node in enumerate(given)
+        if node is not None and node in seen and not any(_shares_array(node, other) for other in else_read)
+    )
+
+
+def _shares_array(node: Node, other: Node) -> bool:
+    return node is other or (node.buffer is not None and other.buffer is node.buffer)
+
+
+def _in_place(
+    given: Sequence[Node | None], kernel: CKernel, results: Sequence[Value], outputs: Sequence[Buffer]
+) -> frozenset[int]:
+    """The inputs whose memory the one output may have."""
+    if len(outputs) != 1 or isinstance(results[0], Fixed):
+        return frozenset()
+    result, buffer = results[0], outputs[0]
+    node = result.node if isinstance(result, Real) else kernel.whole(result).node
+    return frozenset(
+        i
+        for i in _elementwise(given, node)
+        if (array := _buffer(given[i])) is not None
+        and _WIDTH_OF[array.ctype] == _WIDTH_OF[buffer.ctype]
+        and array.strides_for(node.shape) == buffer.strides_for(node.shape) is not None
+    )
 
 
 def _checked(name: str) -> str:
@@ -238,7 +345,7 @@ def _input(draft: Draft, given: Input | None, name: str) -> Node | None:
     interval = (0, 0) if is_real else _interval(given, ctype)
     known = None if is_real else given.known
     node = Node(rules.Stored(), (), given.shape, interval=interval, is_real=is_real, known=known)
-    node.buffer = Buffer(name, ctype, given.shape)
+    node.buffer = Buffer(name, ctype, given.shape, given.order)
     return node
 
 
@@ -257,21 +364,32 @@ def _value(node: Node | None) -> Value | None:
     return Number(node, node.shape, ctype=node.buffer.ctype)
 
 
-def _write_output(kernel: CKernel, scope: Scope, result: Value, name: str) -> Buffer:
+def _write_output(
+    kernel: CKernel, scope: Scope, result: Value, named: tuple[str, Shape | None], taps: Sequence[tuple[Value, str]]
+) -> Buffer:
+    """Write a result to an array, and in proof builds other results of its shape to theirs."""
+    name, order = named
+    buffer, node = _destination(kernel, result, name, order)
+    filled = [(node, [Target(buffer, node.shape)])]
+    for value, tap in taps:
+        array, tapped = _destination(kernel, value, tap, order)
+        filled.append((tapped, [Target(array, tapped.shape, is_proof=True)]))
+    scope.fill_all(filled)
+    return buffer
+
+
+def _destination(kernel: CKernel, result: Value, name: str, order: Shape | None) -> tuple[Buffer, Node]:
+    """The array for a result, and the node that is written to it."""
     if isinstance(result, Fixed):
         raise kernel.refuse("a result does not depend on the inputs")
     if isinstance(result, Real):
-        buffer = Buffer(name, FLOAT, result.shape)
-        scope.fill(result.node, Target(buffer, result.node.shape))
-        return buffer
+        return Buffer(name, FLOAT, result.shape, order), result.node
     number = kernel.whole(result)
     if number.ctype is None:
         raise kernel.refuse("a result is not stored in an integer type")
     kernel.draft.check_size(number.shape)
-    buffer = Buffer(name, number.ctype, number.shape)
     node = number.node if size_of(number.node.shape) == size_of(number.shape) else kernel.shaped(number)
-    scope.fill(node, Target(buffer, node.shape))
-    return buffer
+    return Buffer(name, number.ctype, number.shape, order), node
 
 
 def _function_text(function: CFunction, body: Callable[..., Any], title: str, lines: Sequence[str]) -> str:
@@ -285,7 +403,7 @@ def _function_text(function: CFunction, body: Callable[..., Any], title: str, li
 
 def _comment(title: str, body: Callable[..., Any]) -> list[str]:
     """The formula of the op; the title comes from callers and may hold anything, so it is written in plain letters."""
-    formula = (body.__doc__ or "").strip().partition("\n")[0]
+    formula = (getattr(body, "func", body).__doc__ or "").strip().partition("\n")[0]  # of a partial, the function's
     for letter, plain in _PLAIN.items():
         formula = formula.replace(letter, plain)
     safe, formula = (re.sub(r"[^\w ().,:;|<>=?'+*/^\[\]-]", "", text, flags=re.ASCII) for text in (title, formula))

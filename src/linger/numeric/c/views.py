@@ -10,7 +10,7 @@ from typing import Protocol
 from linger.numeric.c import rules
 from linger.numeric.c.intervals import INT32, Interval, hull
 from linger.numeric.c.nodes import Bounds, Node, Place
-from linger.numeric.c.text import Flat, Index, Shape, Target, position, shifted_index
+from linger.numeric.c.text import Flat, Index, Shape, Target, shifted_index
 
 Move = Callable[[tuple[str, ...]], tuple[str, ...]]
 """From the index of an element to the one of the tensor it is taken from."""
@@ -74,7 +74,7 @@ class Reshaped:
     def write(self, place: Place, node: Node, index: Index) -> str:
         (source,) = node.args
         assert source.buffer is not None
-        text = f"{source.buffer.name}[{position(node.shape, index)}]"
+        text = source.buffer.element(node.shape, index)
         return text if source.buffer.ctype == node.ctype(place) else f"({node.ctype(place)}){text}"
 
 

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks as portable C: export, build, run."""

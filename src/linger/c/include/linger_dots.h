@@ -1,0 +1,736 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dot products of windows with rows of weights: convolutions (NHWC), linear layers, recurrent products.
+ *
+ *   void linger_dots_<x>_<w>_<s>(s_t *sums, int32_t pixels, int32_t outputs,
+ *                                const x_t *x, int32_t x_pixel, int32_t runs, int32_t x_step, int32_t length,
+ *                                const w_t *w, int32_t w_output, int32_t w_step, const int32_t *bias)
+ *
+ *   sums[p * outputs + o] = (bias ? bias[o] : 0)
+ *       + sum over r < runs, i < length of x[p * x_pixel + r * x_step + i] * w[o * w_output + r * w_step + i]
+ *
+ * for p < pixels, 1 <= pixels <= LINGER_PIXELS, and o < outputs. Window row r is one run of `length` numbers in x and in w.
+ * <x> and <w> are 8 or 16, <s> is 32 or 64: the bits of the integers. The caller guarantees that the sum of any subset of the
+ * products and the bias fits s_t. The functions add integers; they neither round nor saturate, so every variant is exact.
+ */
+
+#ifndef LINGER_DOTS_H
+#define LINGER_DOTS_H
+
+#include "linger_simd.h"
+
+/* The most pixels that one call handles: they share the loaded weights. */
+#if defined(LINGER_X86)
+#define LINGER_PIXELS 4
+#else
+#define LINGER_PIXELS 2
+#endif
+
+/* Two pixels and two outputs at a time: four products for four loaded numbers. The last of an odd number of outputs is
+   computed twice, which needs no code of its own. */
+#define LINGER_DEFINE_DOTS(NAME, X_T, W_T, S_T, PRODUCT_T)                                                                    \
+    LINGER_INSIDE void NAME##_of_two(S_T *restrict sums, int32_t pixels, int32_t outputs, const X_T *restrict x,              \
+                                     int32_t x_pixel, int32_t runs, int32_t x_step, int32_t length, const W_T *restrict w,    \
+                                     int32_t w_output, int32_t w_step, const int32_t *restrict bias)                          \
+    {                                                                                                                         \
+        int32_t first;                                                                                                        \
+        for (first = 0; first < outputs; first += 2) {                                                                        \
+            const int32_t second = (first + 1 < outputs) ? (first + 1) : first;                                               \
+            S_T sum_00 = (bias != 0) ? (S_T)bias[first] : (S_T)0;                                                             \
+            S_T sum_01 = (bias != 0) ? (S_T)bias[second] : (S_T)0;                                                            \
+            S_T sum_10 = sum_00;                                                                                              \
+            S_T sum_11 = sum_01;                                                                                              \
+            int32_t run;                                                                                                      \
+            for (run = 0; run < runs; run++) {                                                                                \
+                const X_T *x_0 = &x[run * x_step];                                                                            \
+                const W_T *w_0 = &w[(first * w_output) + (run * w_step)];                                                     \
+                const W_T *w_1 = &w[(second * w_output) + (run * w_step)];                                                    \
+                int32_t i;                                                                                                    \
+                if (pixels > 1) {                                                                                             \
+                    const X_T *x_1 = &x_0[x_pixel];                                                                           \
+                    for (i = 0; i < length; i++) {                                                                            \
+                        sum_00 += (S_T)((PRODUCT_T)x_0[i] * (PRODUCT_T)w_0[i]);                                               \
+                        sum_01 += (S_T)((PRODUCT_T)x_0[i] * (PRODUCT_T)w_1[i]);                                               \
+                        sum_10 += (S_T)((PRODUCT_T)x_1[i] * (PRODUCT_T)w_0[i]);                                               \
+                        sum_11 += (S_T)((PRODUCT_T)x_1[i] * (PRODUCT_T)w_1[i]);                                               \
+                    }                                                                                                         \
+                } else {                                                                                                      \
+                    for (i = 0; i < length; i++) {                                                                            \
+                        sum_00 += (S_T)((PRODUCT_T)x_0[i] * (PRODUCT_T)w_0[i]);                                               \
+                        sum_01 += (S_T)((PRODUCT_T)x_0[i] * (PRODUCT_T)w_1[i]);                                               \
+                    }                                                                                                         \
+                }                                                                                                             \
+            }                                                                                                                 \
+            sums[first] = sum_00;                                                                                             \
+            sums[second] = sum_01;                                                                                            \
+            if (pixels > 1) {                                                                                                 \
+                sums[outputs + first] = sum_10;                                                                               \
+                sums[outputs + second] = sum_11;                                                                              \
+            }                                                                                                                 \
+        }                                                                                                                     \
+    }                                                                                                                         \
+    LINGER_SHARED void NAME(S_T *restrict sums, int32_t pixels, int32_t outputs, const X_T *restrict x, int32_t x_pixel,      \
+                            int32_t runs, int32_t x_step, int32_t length, const W_T *restrict w, int32_t w_output,            \
+                            int32_t w_step, const int32_t *restrict bias)                                                     \
+    {                                                                                                                         \
+        int32_t p;                                                                                                            \
+        for (p = 0; p < pixels; p += 2) {                                                                                     \
+            NAME##_of_two(&sums[p * outputs], pixels - p, outputs, &x[p * x_pixel], x_pixel, runs, x_step, length, w,         \
+                          w_output, w_step, bias);                                                                            \
+        }                                                                                                                     \
+    }
+
+/* A product of two 16-bit integers fits 32 bits: at most 2^30. */
+LINGER_DEFINE_DOTS(linger_dots_8_8_64, int8_t, int8_t, int64_t, int32_t)
+LINGER_DEFINE_DOTS(linger_dots_8_16_32, int8_t, int16_t, int32_t, int32_t)
+LINGER_DEFINE_DOTS(linger_dots_8_16_64, int8_t, int16_t, int64_t, int32_t)
+LINGER_DEFINE_DOTS(linger_dots_16_8_32, int16_t, int8_t, int32_t, int32_t)
+LINGER_DEFINE_DOTS(linger_dots_16_8_64, int16_t, int8_t, int64_t, int32_t)
+LINGER_DEFINE_DOTS(linger_dots_16_16_32, int16_t, int16_t, int32_t, int32_t)
+LINGER_DEFINE_DOTS(linger_dots_16_16_64, int16_t, int16_t, int64_t, int32_t)
+
+#if !defined(LINGER_X86) && !defined(LINGER_SMLAD)
+LINGER_DEFINE_DOTS(linger_dots_8_8_32, int8_t, int8_t, int32_t, int32_t)
+#endif
+
+#undef LINGER_DEFINE_DOTS
+
+#if defined(LINGER_X86)
+
+/* The windows of all pixels are copied side by side first, as the multiplication wants them and with zeros behind each run: every
+   row of weights then needs no treatment of tails but for reads beyond the end of the weights. A copy holds LINGER_CHUNK numbers
+   of a pixel; longer windows come in pieces. */
+#define LINGER_CHUNK 2048
+
+typedef struct {
+    const int8_t *w;     /* the weights of output 0 that belong to the copied numbers */
+    const int8_t *w_end; /* no weight is behind this */
+    int32_t w_output;
+    int32_t w_step;
+    int32_t runs;
+    int32_t length;
+    int32_t x_run; /* the distance of two runs in the copy */
+} linger_dots_piece;
+
+/* How many pixels are copied: a lone pixel has a tile of its own. */
+LINGER_INSIDE int32_t linger_copies(int32_t pixels)
+{
+    return (pixels > 1) ? LINGER_PIXELS : 1;
+}
+
+LINGER_INSIDE void linger_add_four(int32_t *sums, __m128i four, int32_t count)
+{
+    if (count >= 4) {
+        __m128i *to = (__m128i *)(void *)sums;
+        _mm_storeu_si128(to, _mm_add_epi32(_mm_loadu_si128(to), four));
+    } else {
+        int32_t numbers[4];
+        int32_t i;
+        _mm_storeu_si128((__m128i *)(void *)numbers, four);
+        for (i = 0; i < count; i++) {
+            sums[i] += numbers[i];
+        }
+    }
+}
+
+#endif
+
+#if defined(LINGER_AVX512)
+
+#define LINGER_LANES 64
+typedef int8_t linger_copied;
+
+LINGER_INSIDE __mmask64 linger_first_lanes(int32_t count)
+{
+    return (count >= 64) ? ~(__mmask64)0 : ((((__mmask64)1) << count) - 1U);
+}
+
+/* Copies one run and the zeros behind it. */
+LINGER_INSIDE void linger_copy_run(linger_copied *to, const int8_t *from, int32_t length)
+{
+    int32_t i;
+    for (i = 0; i < length; i += LINGER_LANES) {
+        const __m512i numbers = _mm512_maskz_loadu_epi8(linger_first_lanes(length - i), &from[i]);
+        _mm512_storeu_si512((void *)&to[i], numbers);
+    }
+}
+
+/* VPDPBUSD multiplies unsigned by signed bytes: weights enter as w + 128, and 128 times the sum of x is subtracted at the end.
+   Vectors wrap around where they overflow, so the detour is exact. */
+LINGER_INSIDE __m512i linger_raised(const int8_t *from, __mmask64 lanes)
+{
+    return _mm512_xor_si512(_mm512_maskz_loadu_epi8(lanes, from), _mm512_set1_epi8((char)-128));
+}
+
+/* The lanes of four vectors, added up: sums of a, b, c, d in each 128-bit part of the result, still to be added. */
+LINGER_INSIDE __m512i linger_fold_lanes(__m512i a, __m512i b, __m512i c, __m512i d)
+{
+    const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    const __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+    return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+}
+
+/* The 128-bit parts of four vectors, added up: part k of the result is the sum of the parts of vector k. */
+LINGER_INSIDE __m512i linger_fold_parts(__m512i a, __m512i b, __m512i c, __m512i d)
+{
+    const __m512i ab = _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x44), _mm512_shuffle_i32x4(a, b, 0xEE));
+    const __m512i cd = _mm512_add_epi32(_mm512_shuffle_i32x4(c, d, 0x44), _mm512_shuffle_i32x4(c, d, 0xEE));
+    return _mm512_add_epi32(_mm512_shuffle_i32x4(ab, cd, 0x88), _mm512_shuffle_i32x4(ab, cd, 0xDD));
+}
+
+LINGER_INSIDE __m512i linger_copied_vector(const linger_copied *from)
+{
+    return _mm512_loadu_si512((const void *)from);
+}
+
+#define LINGER_MULTIPLY_FOUR(K, LANES)                                                                                        \
+    {                                                                                                                         \
+        const __m512i x_v0 = linger_copied_vector(&x_0[K]);                                                                   \
+        const __m512i x_v1 = linger_copied_vector(&x_1[K]);                                                                   \
+        const __m512i x_v2 = linger_copied_vector(&x_2[K]);                                                                   \
+        const __m512i x_v3 = linger_copied_vector(&x_3[K]);                                                                   \
+        __m512i w_v = linger_raised(&w_0[K], LANES);                                                                          \
+        s_00 = _mm512_dpbusd_epi32(s_00, w_v, x_v0);                                                                          \
+        s_10 = _mm512_dpbusd_epi32(s_10, w_v, x_v1);                                                                          \
+        s_20 = _mm512_dpbusd_epi32(s_20, w_v, x_v2);                                                                          \
+        s_30 = _mm512_dpbusd_epi32(s_30, w_v, x_v3);                                                                          \
+        w_v = linger_raised(&w_1[K], LANES);                                                                                  \
+        s_01 = _mm512_dpbusd_epi32(s_01, w_v, x_v0);                                                                          \
+        s_11 = _mm512_dpbusd_epi32(s_11, w_v, x_v1);                                                                          \
+        s_21 = _mm512_dpbusd_epi32(s_21, w_v, x_v2);                                                                          \
+        s_31 = _mm512_dpbusd_epi32(s_31, w_v, x_v3);                                                                          \
+        w_v = linger_raised(&w_2[K], LANES);                                                                                  \
+        s_02 = _mm512_dpbusd_epi32(s_02, w_v, x_v0);                                                                          \
+        s_12 = _mm512_dpbusd_epi32(s_12, w_v, x_v1);                                                                          \
+        s_22 = _mm512_dpbusd_epi32(s_22, w_v, x_v2);                                                                          \
+        s_32 = _mm512_dpbusd_epi32(s_32, w_v, x_v3);                                                                          \
+        w_v = linger_raised(&w_3[K], LANES);                                                                                  \
+        s_03 = _mm512_dpbusd_epi32(s_03, w_v, x_v0);                                                                          \
+        s_13 = _mm512_dpbusd_epi32(s_13, w_v, x_v1);                                                                          \
+        s_23 = _mm512_dpbusd_epi32(s_23, w_v, x_v2);                                                                          \
+        s_33 = _mm512_dpbusd_epi32(s_33, w_v, x_v3);                                                                          \
+    }
+
+#define LINGER_MULTIPLY_ONE(K, LANES)                                                                                         \
+    {                                                                                                                         \
+        const __m512i x_v = linger_copied_vector(&x_0[K]);                                                                    \
+        s_00 = _mm512_dpbusd_epi32(s_00, linger_raised(&w_0[K], LANES), x_v);                                                 \
+        s_01 = _mm512_dpbusd_epi32(s_01, linger_raised(&w_1[K], LANES), x_v);                                                 \
+        s_02 = _mm512_dpbusd_epi32(s_02, linger_raised(&w_2[K], LANES), x_v);                                                 \
+        s_03 = _mm512_dpbusd_epi32(s_03, linger_raised(&w_3[K], LANES), x_v);                                                 \
+    }
+
+/* 128 times the sum of each pixel's copied numbers, once in each of the four lanes that belong to the pixel. */
+LINGER_INSIDE __m512i linger_raise_of_pixels(const linger_copied *copy, int32_t copies, int32_t x_copy, int32_t size)
+{
+    const __m512i raise = _mm512_set1_epi8((char)-128);
+    __m512i s[LINGER_PIXELS];
+    int32_t p;
+    int32_t i;
+    for (p = 0; p < LINGER_PIXELS; p++) {
+        s[p] = _mm512_setzero_si512();
+    }
+    for (p = 0; p < copies; p++) {
+        for (i = 0; i < size; i += LINGER_LANES) {
+            s[p] = _mm512_dpbusd_epi32(s[p], raise, linger_copied_vector(&copy[(p * x_copy) + i]));
+        }
+        s[p] = linger_fold_lanes(s[p], s[p], s[p], s[p]);
+    }
+    return linger_fold_parts(s[0], s[1], s[2], s[3]);
+}
+
+/* Four outputs of four pixels. Output `first + k` of fewer than four is computed again and dropped. */
+LINGER_INSIDE __m512i linger_tile_of_four(const linger_copied *copy, int32_t x_copy, const linger_dots_piece *piece,
+                                          const int32_t row[4])
+{
+    const int32_t whole = piece->length - (piece->length % LINGER_LANES);
+    const __mmask64 all = ~(__mmask64)0;
+    const __mmask64 rest = linger_first_lanes(piece->length - whole);
+    __m512i s_00 = _mm512_setzero_si512();
+    __m512i s_01 = s_00, s_02 = s_00, s_03 = s_00, s_10 = s_00, s_11 = s_00, s_12 = s_00, s_13 = s_00;
+    __m512i s_20 = s_00, s_21 = s_00, s_22 = s_00, s_23 = s_00, s_30 = s_00, s_31 = s_00, s_32 = s_00, s_33 = s_00;
+    int32_t run;
+    int32_t i;
+    for (run = 0; run < piece->runs; run++) {
+        const linger_copied *x_0 = &copy[run * piece->x_run];
+        const linger_copied *x_1 = &x_0[x_copy];
+        const linger_copied *x_2 = &x_1[x_copy];
+        const linger_copied *x_3 = &x_2[x_copy];
+        const int8_t *w_0 = &piece->w[row[0] + (run * piece->w_step)];
+        const int8_t *w_1 = &piece->w[row[1] + (run * piece->w_step)];
+        const int8_t *w_2 = &piece->w[row[2] + (run * piece->w_step)];
+        const int8_t *w_3 = &piece->w[row[3] + (run * piece->w_step)];
+        for (i = 0; i < whole; i += LINGER_LANES) {
+            LINGER_MULTIPLY_FOUR(i, all)
+        }
+        if (rest != 0U) {
+            LINGER_MULTIPLY_FOUR(whole, rest)
+        }
+    }
+    return linger_fold_parts(linger_fold_lanes(s_00, s_01, s_02, s_03), linger_fold_lanes(s_10, s_11, s_12, s_13),
+                             linger_fold_lanes(s_20, s_21, s_22, s_23), linger_fold_lanes(s_30, s_31, s_32, s_33));
+}
+
+/* Four outputs of one pixel. */
+LINGER_INSIDE __m512i linger_tile_of_one(const linger_copied *copy, const linger_dots_piece *piece, const int32_t row[4])
+{
+    const int32_t whole = piece->length - (piece->length % LINGER_LANES);
+    const __mmask64 all = ~(__mmask64)0;
+    const __mmask64 rest = linger_first_lanes(piece->length - whole);
+    __m512i s_00 = _mm512_setzero_si512();
+    __m512i s_01 = s_00, s_02 = s_00, s_03 = s_00;
+    int32_t run;
+    int32_t i;
+    for (run = 0; run < piece->runs; run++) {
+        const linger_copied *x_0 = &copy[run * piece->x_run];
+        const int8_t *w_0 = &piece->w[row[0] + (run * piece->w_step)];
+        const int8_t *w_1 = &piece->w[row[1] + (run * piece->w_step)];
+        const int8_t *w_2 = &piece->w[row[2] + (run * piece->w_step)];
+        const int8_t *w_3 = &piece->w[row[3] + (run * piece->w_step)];
+        for (i = 0; i < whole; i += LINGER_LANES) {
+            LINGER_MULTIPLY_ONE(i, all)
+        }
+        if (rest != 0U) {
+            LINGER_MULTIPLY_ONE(whole, rest)
+        }
+    }
+    s_00 = linger_fold_lanes(s_00, s_01, s_02, s_03);
+    return linger_fold_parts(s_00, s_00, s_00, s_00);
+}
+
+#undef LINGER_MULTIPLY_FOUR
+#undef LINGER_MULTIPLY_ONE
+
+LINGER_INSIDE void linger_multiply_piece(int32_t *sums, int32_t pixels, int32_t outputs, const linger_copied *copy,
+                                         int32_t x_copy, const linger_dots_piece *piece)
+{
+    const __m512i raise = linger_raise_of_pixels(copy, linger_copies(pixels), x_copy, piece->runs * piece->x_run);
+    int32_t first;
+    for (first = 0; first < outputs; first += 4) {
+        const int32_t count = outputs - first;
+        int32_t row[4];
+        __m512i tile;
+        int32_t k;
+        for (k = 0; k < 4; k++) {
+            row[k] = (first + ((k < count) ? k : 0)) * piece->w_output;
+        }
+        tile = (pixels > 1) ? linger_tile_of_four(copy, x_copy, piece, row) : linger_tile_of_one(copy, piece, row);
+        tile = _mm512_sub_epi32(tile, raise);
+        linger_add_four(&sums[first], _mm512_castsi512_si128(tile), count);
+        if (pixels > 1) {
+            linger_add_four(&sums[outputs + first], _mm512_extracti32x4_epi32(tile, 1), count);
+        }
+        if (pixels > 2) {
+            linger_add_four(&sums[(2 * outputs) + first], _mm512_extracti32x4_epi32(tile, 2), count);
+        }
+        if (pixels > 3) {
+            linger_add_four(&sums[(3 * outputs) + first], _mm512_extracti32x4_epi32(tile, 3), count);
+        }
+    }
+}
+
+#elif defined(LINGER_AVX2)
+
+#define LINGER_LANES 16
+typedef int16_t linger_copied;
+
+/* The first `count` < 16 of 16 bytes, without reading the others. */
+LINGER_INSIDE __m256i linger_widen_some(const int8_t *from, int32_t count)
+{
+    int8_t bytes[16] = {0};
+    (void)memcpy(bytes, from, (size_t)count);
+    return linger_widen_16(bytes);
+}
+
+/* Copies one run and the zeros behind it. */
+LINGER_INSIDE void linger_copy_run(linger_copied *to, const int8_t *from, int32_t length)
+{
+    const int32_t whole = length - (length % LINGER_LANES);
+    int32_t i;
+    for (i = 0; i < whole; i += LINGER_LANES) {
+        _mm256_storeu_si256((__m256i *)(void *)&to[i], linger_widen_16(&from[i]));
+    }
+    if (whole < length) {
+        _mm256_storeu_si256((__m256i *)(void *)&to[whole], linger_widen_some(&from[whole], length - whole));
+    }
+}
+
+LINGER_INSIDE __m256i linger_copied_vector(const linger_copied *from)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)from);
+}
+
+/* Weights of a run's tail. What follows them meets zeros in the copy, so it may be read where it exists. */
+LINGER_INSIDE __m256i linger_tail_weights(const int8_t *from, int32_t count, const int8_t *end)
+{
+    return ((end - from) >= LINGER_LANES) ? linger_widen_16(from) : linger_widen_some(from, count);
+}
+
+/* The lanes of four vectors, added up. */
+LINGER_INSIDE __m128i linger_fold_lanes(__m256i a, __m256i b, __m256i c, __m256i d)
+{
+    const __m256i folded = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
+    return _mm_add_epi32(_mm256_castsi256_si128(folded), _mm256_extracti128_si256(folded, 1));
+}
+
+#define LINGER_MULTIPLY_TWO(K, W_0, W_1, W_2, W_3)                                                                            \
+    {                                                                                                                         \
+        const __m256i x_v0 = linger_copied_vector(&x_0[K]);                                                                   \
+        const __m256i x_v1 = linger_copied_vector(&x_1[K]);                                                                   \
+        __m256i w_v = (W_0);                                                                                                  \
+        s_00 = _mm256_add_epi32(s_00, _mm256_madd_epi16(w_v, x_v0));                                                          \
+        s_10 = _mm256_add_epi32(s_10, _mm256_madd_epi16(w_v, x_v1));                                                          \
+        w_v = (W_1);                                                                                                          \
+        s_01 = _mm256_add_epi32(s_01, _mm256_madd_epi16(w_v, x_v0));                                                          \
+        s_11 = _mm256_add_epi32(s_11, _mm256_madd_epi16(w_v, x_v1));                                                          \
+        w_v = (W_2);                                                                                                          \
+        s_02 = _mm256_add_epi32(s_02, _mm256_madd_epi16(w_v, x_v0));                                                          \
+        s_12 = _mm256_add_epi32(s_12, _mm256_madd_epi16(w_v, x_v1));                                                          \
+        w_v = (W_3);                                                                                                          \
+        s_03 = _mm256_add_epi32(s_03, _mm256_madd_epi16(w_v, x_v0));                                                          \
+        s_13 = _mm256_add_epi32(s_13, _mm256_madd_epi16(w_v, x_v1));                                                          \
+    }
+
+#define LINGER_MULTIPLY_ONE(K, W_0, W_1, W_2, W_3)                                                                            \
+    {                                                                                                                         \
+        const __m256i x_v = linger_copied_vector(&x_0[K]);                                                                    \
+        s_00 = _mm256_add_epi32(s_00, _mm256_madd_epi16((W_0), x_v));                                                         \
+        s_01 = _mm256_add_epi32(s_01, _mm256_madd_epi16((W_1), x_v));                                                         \
+        s_02 = _mm256_add_epi32(s_02, _mm256_madd_epi16((W_2), x_v));                                                         \
+        s_03 = _mm256_add_epi32(s_03, _mm256_madd_epi16((W_3), x_v));                                                         \
+    }
+
+#define LINGER_WHOLE(W) linger_widen_16(&(W)[i])
+#define LINGER_TAIL(W) linger_tail_weights(&(W)[whole], rest, piece->w_end)
+
+/* Four outputs of one or two pixels, added to the sums. */
+LINGER_INSIDE void linger_tile(int32_t *sums, int32_t *other_sums, int32_t count, const linger_copied *copy, int32_t x_copy,
+                               const linger_dots_piece *piece, const int32_t row[4])
+{
+    const int32_t rest = piece->length % LINGER_LANES;
+    const int32_t whole = piece->length - rest;
+    __m256i s_00 = _mm256_setzero_si256();
+    __m256i s_01 = s_00, s_02 = s_00, s_03 = s_00, s_10 = s_00, s_11 = s_00, s_12 = s_00, s_13 = s_00;
+    int32_t run;
+    int32_t i;
+    for (run = 0; run < piece->runs; run++) {
+        const linger_copied *x_0 = &copy[run * piece->x_run];
+        const linger_copied *x_1 = &x_0[x_copy];
+        const int8_t *w_0 = &piece->w[row[0] + (run * piece->w_step)];
+        const int8_t *w_1 = &piece->w[row[1] + (run * piece->w_step)];
+        const int8_t *w_2 = &piece->w[row[2] + (run * piece->w_step)];
+        const int8_t *w_3 = &piece->w[row[3] + (run * piece->w_step)];
+        if (other_sums != 0) {
+            for (i = 0; i < whole; i += LINGER_LANES) {
+                LINGER_MULTIPLY_TWO(i, LINGER_WHOLE(w_0), LINGER_WHOLE(w_1), LINGER_WHOLE(w_2), LINGER_WHOLE(w_3))
+            }
+            if (rest > 0) {
+                LINGER_MULTIPLY_TWO(whole, LINGER_TAIL(w_0), LINGER_TAIL(w_1), LINGER_TAIL(w_2), LINGER_TAIL(w_3))
+            }
+        } else {
+            for (i = 0; i < whole; i += LINGER_LANES) {
+                LINGER_MULTIPLY_ONE(i, LINGER_WHOLE(w_0), LINGER_WHOLE(w_1), LINGER_WHOLE(w_2), LINGER_WHOLE(w_3))
+            }
+            if (rest > 0) {
+                LINGER_MULTIPLY_ONE(whole, LINGER_TAIL(w_0), LINGER_TAIL(w_1), LINGER_TAIL(w_2), LINGER_TAIL(w_3))
+            }
+        }
+    }
+    linger_add_four(sums, linger_fold_lanes(s_00, s_01, s_02, s_03), count);
+    if (other_sums != 0) {
+        linger_add_four(other_sums, linger_fold_lanes(s_10, s_11, s_12, s_13), count);
+    }
+}
+
+#undef LINGER_MULTIPLY_TWO
+#undef LINGER_MULTIPLY_ONE
+#undef LINGER_WHOLE
+#undef LINGER_TAIL
+
+LINGER_INSIDE void linger_multiply_piece(int32_t *sums, int32_t pixels, int32_t outputs, const linger_copied *copy,
+                                         int32_t x_copy, const linger_dots_piece *piece)
+{
+    int32_t first;
+    for (first = 0; first < outputs; first += 4) {
+        const int32_t count = outputs - first;
+        int32_t row[4];
+        int32_t k;
+        int32_t p;
+        for (k = 0; k < 4; k++) {
+            row[k] = (first + ((k < count) ? k : 0)) * piece->w_output;
+        }
+        for (p = 0; p + 1 < pixels; p += 2) {
+            int32_t *to = &sums[(p * outputs) + first];
+            linger_tile(to, &to[outputs], count, &copy[p * x_copy], x_copy, piece, row);
+        }
+        if (p < pixels) {
+            linger_tile(&sums[(p * outputs) + first], 0, count, &copy[p * x_copy], x_copy, piece, row);
+        }
+    }
+}
+
+#endif
+
+#if defined(LINGER_X86)
+
+/* Adds the products of `runs` runs, which fit the copy. */
+LINGER_INSIDE void linger_add_piece(int32_t *sums, int32_t pixels, int32_t outputs, const int8_t *x, int32_t x_pixel,
+                                    int32_t x_step, linger_dots_piece *piece)
+{
+    linger_copied copy[(LINGER_PIXELS * LINGER_CHUNK) + (2 * LINGER_LANES)];
+    const int32_t is_joined = ((piece->w_step == piece->length) || (piece->runs == 1)) ? 1 : 0;
+    const int32_t x_run =
+        (is_joined != 0) ? piece->length : (((piece->length + LINGER_LANES) - 1) / LINGER_LANES) * LINGER_LANES;
+    const int32_t used = piece->runs * x_run;
+    const int32_t x_copy = (((used + LINGER_LANES) - 1) / LINGER_LANES) * LINGER_LANES;
+    int32_t p;
+    int32_t run;
+    for (p = 0; p < linger_copies(pixels); p++) {
+        /* pixels that are not there repeat the last one and are dropped */
+        const int8_t *from = &x[((p < pixels) ? p : (pixels - 1)) * x_pixel];
+        for (run = 0; run < piece->runs; run++) {
+            linger_copy_run(&copy[(p * x_copy) + (run * x_run)], &from[run * x_step], piece->length);
+        }
+        (void)memset(&copy[(p * x_copy) + used], 0, LINGER_LANES * sizeof(linger_copied));
+    }
+    if (is_joined != 0) {
+        piece->length = used;
+        piece->runs = 1;
+        piece->x_run = x_copy;
+    } else {
+        piece->x_run = x_run;
+    }
+    linger_multiply_piece(sums, pixels, outputs, copy, x_copy, piece);
+}
+
+LINGER_SHARED void linger_dots_8_8_32(int32_t *restrict sums, int32_t pixels, int32_t outputs, const int8_t *restrict x,
+                                      int32_t x_pixel, int32_t runs, int32_t x_step, int32_t length,
+                                      const int8_t *restrict w, int32_t w_output, int32_t w_step,
+                                      const int32_t *restrict bias)
+{
+    const int32_t padded = (((length + LINGER_LANES) - 1) / LINGER_LANES) * LINGER_LANES;
+    const int32_t most_runs = ((length > 0) && (padded <= LINGER_CHUNK)) ? (LINGER_CHUNK / padded) : 1;
+    int32_t p;
+    int32_t run;
+    int32_t i;
+    for (p = 0; p < pixels; p++) {
+        for (i = 0; i < outputs; i++) {
+            sums[(p * outputs) + i] = (bias != 0) ? bias[i] : 0;
+        }
+    }
+    for (run = 0; run < runs; run += most_runs) {
+        for (i = 0; i < length; i += LINGER_CHUNK) {
+            linger_dots_piece piece;
+            piece.w = &w[(run * w_step) + i];
+            piece.w_end = &w[((outputs - 1) * w_output) + ((runs - 1) * w_step) + length];
+            piece.w_output = w_output;
+            piece.w_step = w_step;
+            piece.runs = ((runs - run) < most_runs) ? (runs - run) : most_runs;
+            piece.length = ((length - i) < LINGER_CHUNK) ? (length - i) : LINGER_CHUNK;
+            piece.x_run = 0;
+            linger_add_piece(sums, pixels, outputs, &x[(run * x_step) + i], x_pixel, x_step, &piece);
+        }
+    }
+}
+
+#undef LINGER_LANES
+#undef LINGER_CHUNK
+
+#endif
+
+#if defined(LINGER_SMLAD)
+
+/* What the tile below reads and writes; the order is known to its instructions. */
+typedef struct {
+    int32_t eights; /* length / 8 * 8 */
+    int32_t rest;   /* length % 8 */
+    int32_t x_skip; /* from the end of a run of x to the next run */
+    int32_t w_skip;
+    int32_t runs;
+    const int8_t *x_0;
+    const int8_t *x_1;
+    const int8_t *w_0;
+    const int8_t *w_1;
+    int32_t sum_00; /* pixel 0, output 0 */
+    int32_t sum_10;
+    int32_t sum_01;
+    int32_t sum_11;
+} linger_dots_tile;
+
+/* Four numbers of two pixels (r0, r1) and two outputs (r2, r3): 16 products in 20 instructions. */
+#define LINGER_FOUR_NUMBERS                                                                                                   \
+    "ldr r9, [r0], #4\n\t"                                                                                                    \
+    "ldr r11, [r1], #4\n\t"                                                                                                   \
+    "ldr r7, [r2], #4\n\t"                                                                                                    \
+    "sxtb16 r10, r9, ror #8\n\t"                                                                                              \
+    "sxtb16 r9, r9\n\t"                                                                                                       \
+    "sxtb16 r12, r11, ror #8\n\t"                                                                                             \
+    "sxtb16 r11, r11\n\t"                                                                                                     \
+    "sxtb16 lr, r7\n\t"                                                                                                       \
+    "sxtb16 r7, r7, ror #8\n\t"                                                                                               \
+    "smlad r4, r9, lr, r4\n\t"                                                                                                \
+    "smlad r5, r11, lr, r5\n\t"                                                                                               \
+    "smlad r4, r10, r7, r4\n\t"                                                                                               \
+    "smlad r5, r12, r7, r5\n\t"                                                                                               \
+    "ldr r7, [r3], #4\n\t"                                                                                                    \
+    "sxtb16 lr, r7\n\t"                                                                                                       \
+    "sxtb16 r7, r7, ror #8\n\t"                                                                                               \
+    "smlad r6, r9, lr, r6\n\t"                                                                                                \
+    "smlad r8, r11, lr, r8\n\t"                                                                                               \
+    "smlad r6, r10, r7, r6\n\t"                                                                                               \
+    "smlad r8, r12, r7, r8\n\t"
+
+/* Adds the products of two pixels and two outputs to the four sums; runs >= 1. Written as instructions because it needs all 14
+   registers: compilers kept half of them in memory. Registers that a compiler may reserve (r7, r9, r11) are saved here. */
+LINGER_INSIDE void linger_add_tile(linger_dots_tile *tile)
+{
+    register linger_dots_tile *argument __asm__("r0") = tile;
+    __asm__ volatile("push {r0, r7, r9, r11}\n\t"
+                     "mov r12, r0\n\t"
+                     "ldm r12!, {r0, r1, r2, r3, r4}\n\t"
+                     "sub sp, sp, #24\n\t"
+                     "str r4, [sp, #4]\n\t"
+                     "strd r0, r1, [sp, #8]\n\t"
+                     "strd r2, r3, [sp, #16]\n\t"
+                     "ldm r12, {r0, r1, r2, r3, r4, r5, r6, r8}\n\t"
+                     /* a run: [sp] is where its eights end, [sp, #4] the number of runs left */
+                     "1:\n\t"
+                     "ldr r12, [sp, #8]\n\t"
+                     "add r12, r12, r2\n\t"
+                     "cmp r12, r2\n\t"
+                     "beq 3f\n\t"
+                     "str r12, [sp]\n\t"
+                     "2:\n\t" LINGER_FOUR_NUMBERS LINGER_FOUR_NUMBERS
+                     "ldr r7, [sp]\n\t"
+                     "cmp r2, r7\n\t"
+                     "bne 2b\n\t"
+                     "3:\n\t"
+                     "ldr r12, [sp, #12]\n\t"
+                     "cmp r12, #0\n\t"
+                     "beq 6f\n\t"
+                     "tst r12, #4\n\t"
+                     "beq 4f\n\t" LINGER_FOUR_NUMBERS
+                     "ldr r12, [sp, #12]\n\t"
+                     "4:\n\t"
+                     "ands r12, r12, #3\n\t"
+                     "beq 6f\n\t"
+                     "5:\n\t"
+                     "ldrsb r9, [r0], #1\n\t"
+                     "ldrsb r10, [r1], #1\n\t"
+                     "ldrsb r7, [r2], #1\n\t"
+                     "ldrsb lr, [r3], #1\n\t"
+                     "mla r4, r9, r7, r4\n\t"
+                     "mla r5, r10, r7, r5\n\t"
+                     "mla r6, r9, lr, r6\n\t"
+                     "mla r8, r10, lr, r8\n\t"
+                     "subs r12, r12, #1\n\t"
+                     "bne 5b\n\t"
+                     "6:\n\t"
+                     "ldr r7, [sp, #4]\n\t"
+                     "ldrd r10, r11, [sp, #16]\n\t"
+                     "subs r7, r7, #1\n\t"
+                     "str r7, [sp, #4]\n\t"
+                     "add r0, r0, r10\n\t"
+                     "add r1, r1, r10\n\t"
+                     "add r2, r2, r11\n\t"
+                     "add r3, r3, r11\n\t"
+                     "bne 1b\n\t"
+                     "add sp, sp, #24\n\t"
+                     "pop {r0, r7, r9, r11}\n\t"
+                     "add r12, r0, #36\n\t"
+                     "stm r12, {r4, r5, r6, r8}\n\t"
+                     : "+r"(argument)
+                     :
+                     : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "r12", "lr", "cc", "memory");
+}
+
+#undef LINGER_FOUR_NUMBERS
+
+/* Four numbers of one pixel and two outputs. */
+#define LINGER_FOUR_NUMBERS(K)                                                                                                \
+    {                                                                                                                         \
+        const uint32_t x_four = linger_load_four(&x_0[K]);                                                                    \
+        const uint32_t x_even = linger_even_bytes(x_four);                                                                    \
+        const uint32_t x_odd = linger_odd_bytes(x_four);                                                                      \
+        uint32_t w_four = linger_load_four(&w_0[K]);                                                                          \
+        sum_0 = linger_add_products(sum_0, x_even, linger_even_bytes(w_four));                                                \
+        sum_0 = linger_add_products(sum_0, x_odd, linger_odd_bytes(w_four));                                                  \
+        w_four = linger_load_four(&w_1[K]);                                                                                   \
+        sum_1 = linger_add_products(sum_1, x_even, linger_even_bytes(w_four));                                                \
+        sum_1 = linger_add_products(sum_1, x_odd, linger_odd_bytes(w_four));                                                  \
+    }
+
+/* Adds the products of one pixel and two outputs to two of the four sums. */
+LINGER_INSIDE void linger_add_half_tile(linger_dots_tile *tile)
+{
+    const int8_t *x_0 = tile->x_0;
+    const int8_t *w_0 = tile->w_0;
+    const int8_t *w_1 = tile->w_1;
+    int32_t sum_0 = tile->sum_00;
+    int32_t sum_1 = tile->sum_01;
+    int32_t run;
+    for (run = 0; run < tile->runs; run++) {
+        const int8_t *end_of_eights = &x_0[tile->eights];
+        const int8_t *end;
+        while (x_0 != end_of_eights) {
+            LINGER_FOUR_NUMBERS(0)
+            LINGER_FOUR_NUMBERS(4)
+            x_0 += 8;
+            w_0 += 8;
+            w_1 += 8;
+        }
+        end = &x_0[tile->rest];
+        while (x_0 != end) {
+            const int32_t x_here = *x_0++;
+            sum_0 += x_here * (int32_t)*w_0++;
+            sum_1 += x_here * (int32_t)*w_1++;
+        }
+        x_0 += tile->x_skip;
+        w_0 += tile->w_skip;
+        w_1 += tile->w_skip;
+    }
+    tile->sum_00 = sum_0;
+    tile->sum_01 = sum_1;
+}
+
+#undef LINGER_FOUR_NUMBERS
+
+LINGER_SHARED void linger_dots_8_8_32(int32_t *restrict sums, int32_t pixels, int32_t outputs, const int8_t *restrict x,
+                                      int32_t x_pixel, int32_t runs, int32_t x_step, int32_t length,
+                                      const int8_t *restrict w, int32_t w_output, int32_t w_step,
+                                      const int32_t *restrict bias)
+{
+    linger_dots_tile tile;
+    int32_t first;
+    tile.eights = length & ~7;
+    tile.rest = length & 7;
+    tile.x_skip = x_step - length;
+    tile.w_skip = w_step - length;
+    tile.runs = runs;
+    for (first = 0; first < outputs; first += 2) {
+        const int32_t second = ((first + 1) < outputs) ? (first + 1) : first;
+        tile.sum_00 = (bias != 0) ? bias[first] : 0;
+        tile.sum_01 = (bias != 0) ? bias[second] : 0;
+        tile.sum_10 = tile.sum_00;
+        tile.sum_11 = tile.sum_01;
+        tile.x_0 = x;
+        tile.w_0 = &w[first * w_output];
+        tile.w_1 = &w[second * w_output];
+        if (pixels > 1) {
+            tile.x_1 = &x[x_pixel];
+            if (runs > 0) {
+                linger_add_tile(&tile);
+            }
+            sums[outputs + first] = tile.sum_10;
+            sums[outputs + second] = tile.sum_11;
+        } else {
+            linger_add_half_tile(&tile);
+        }
+        sums[first] = tile.sum_00;
+        sums[second] = tile.sum_01;
+    }
+}
+
+#endif
+
+#endif

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The choice of the instruction set, by the compiler's own macros. -DLINGER_GENERIC chooses plain C99. */
+
+#ifndef LINGER_SIMD_H
+#define LINGER_SIMD_H
+
+#include <stdint.h>
+#include <string.h>
+
+/* LINGER_VARIANT names the chosen instruction set. Of the macros LINGER_AVX512, LINGER_AVX2, LINGER_HELIUM and LINGER_SMLAD at
+   most one is defined; LINGER_X86 comes with the first two. */
+#if defined(LINGER_GENERIC)
+#define LINGER_VARIANT "generic"
+#elif defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
+#define LINGER_VARIANT "AVX-512"
+#define LINGER_AVX512 1
+#define LINGER_X86 1
+#elif defined(__AVX2__)
+#define LINGER_VARIANT "AVX2"
+#define LINGER_AVX2 1
+#define LINGER_X86 1
+#elif defined(__arm__) && (defined(__ARM_FEATURE_DSP) || defined(__ARM_FEATURE_SIMD32)) && !defined(__ARM_BIG_ENDIAN)
+#define LINGER_VARIANT "SMLAD"
+#define LINGER_SMLAD 1
+#else
+#define LINGER_VARIANT "generic"
+#endif
+
+#if defined(LINGER_X86)
+#include <immintrin.h>
+#endif
+
+/* LINGER_UNROLL is for loops over the sums of a block, which must stay in registers; a vectoriser wants them as loops.
+   Functions that several layers call exist once: a copy per layer would cost more flash than the call costs time. */
+#if defined(__clang__)
+#define LINGER_SHARED static __attribute__((noinline, unused))
+#define LINGER_INSIDE static inline __attribute__((always_inline, unused))
+#define LINGER_UNROLL
+#elif defined(__GNUC__)
+#define LINGER_SHARED static __attribute__((noipa, unused))
+#define LINGER_INSIDE static inline __attribute__((always_inline, unused))
+#if defined(__SSE2__) || defined(__ARM_NEON)
+#define LINGER_UNROLL
+#else
+#define LINGER_UNROLL _Pragma("GCC unroll 4")
+#endif
+#else
+#define LINGER_SHARED static inline
+#define LINGER_INSIDE static inline
+#define LINGER_UNROLL
+#endif
+
+/* How many neighbouring channels plain C takes at a time: as many as vectors, or the registers of a small core, hold. */
+#if defined(__SSE2__) || defined(__ARM_NEON)
+#define LINGER_BLOCK 8
+#else
+#define LINGER_BLOCK 4
+#endif
+
+#if defined(LINGER_X86)
+/* 16 bytes as 16-bit integers. */
+LINGER_INSIDE __m256i linger_widen_16(const int8_t *from)
+{
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)from));
+}
+#endif
+
+#if defined(LINGER_SMLAD)
+/* Four bytes; memcpy becomes one load where the core can load from any address. */
+LINGER_INSIDE uint32_t linger_load_four(const int8_t *from)
+{
+    uint32_t four;
+    (void)memcpy(&four, from, sizeof four);
+    return four;
+}
+
+/* Bytes 0 and 2 of a word as two 16-bit integers. */
+LINGER_INSIDE uint32_t linger_even_bytes(uint32_t four)
+{
+    uint32_t pair;
+    __asm__("sxtb16 %0, %1" : "=r"(pair) : "r"(four));
+    return pair;
+}
+
+/* Bytes 1 and 3 of a word as two 16-bit integers. */
+LINGER_INSIDE uint32_t linger_odd_bytes(uint32_t four)
+{
+    uint32_t pair;
+    __asm__("sxtb16 %0, %1, ror #8" : "=r"(pair) : "r"(four));
+    return pair;
+}
+
+/* The sum and both products of two pairs. */
+LINGER_INSIDE int32_t linger_add_products(int32_t sum, uint32_t x_pair, uint32_t w_pair)
+{
+    __asm__("smlad %0, %1, %2, %0" : "+r"(sum) : "r"(x_pair), "r"(w_pair));
+    return sum;
+}
+#endif
+
+#endif

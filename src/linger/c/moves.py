@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Standard nodes that only move elements, as maps from places of the result to places of what it is taken from.
+
+No op is described here. A node is run by onnx's own reference on the numbers 0, 1, 2, …, so what comes out is the map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+
+from linger.errors import UnsupportedError
+from linger.graph.core.dialect_node import describe
+
+Array = NDArray[Any]
+
+ALIASES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
+"""Ops whose result has the elements of their first input, in the same order."""
+
+MOVES = frozenset(
+    {"Transpose", "Slice", "Split", "Concat", "Gather", "Expand", "Tile", "Pad", "DepthToSpace", "SpaceToDepth"}
+)
+"""Ops whose elements are elements of their inputs, at places that depend on sizes and constants only."""
+
+_IR_VERSION = 8
+
+
+@dataclass(frozen=True)
+class Part:
+    """A box of the result, and where its elements come from.
+
+    Attributes:
+        begin: The first index of the box on each axis of the result, as it lies in memory.
+        shape: Its sizes.
+        source: Which input; None: the constant `value`.
+        first: The place in the input's memory of the box's first element.
+        steps: For each axis what moving along it adds to the place: one number, or a table of what each index adds.
+        value: The constant.
+    """
+
+    begin: tuple[int, ...]
+    shape: tuple[int, ...]
+    source: int | None
+    first: int = 0
+    steps: tuple[int | tuple[int, ...], ...] = ()
+    value: int | float = 0
+
+
+def map_of(node: ir.Node, shapes: Sequence[tuple[int, ...]], constants: Mapping[str, Array], opset: int) -> list[Array]:
+    """For each output the place that each element is taken from, counted through all data inputs; −1 − i for constants.
+
+    Args:
+        node: The node.
+        shapes: The shapes of its data inputs.
+        constants: Contents by name: the other inputs are among them.
+        opset: The opset of the model.
+    """
+    feeds, done = {}, 0
+    for name, shape in zip(_data_names(node, constants), shapes, strict=True):
+        size = int(np.prod(shape, dtype=np.int64))
+        feeds[name] = np.arange(done, done + size, dtype=np.int64).reshape(shape)
+        done += size
+    for value in node.inputs:
+        if value is not None and value.name in constants:
+            feeds[value.name] = constants[value.name]
+    if node.op_type == "Pad" and len(node.inputs) > 2 and node.inputs[2] is not None and node.inputs[2].name:
+        feeds[node.inputs[2].name] = np.array(-1, np.int64)
+    elif node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "constant":
+        raise UnsupportedError(f"{describe(node)} cannot be written as C: it pads without a value; export it again.")
+    return _run(node, feeds, opset)
+
+
+def _data_names(node: ir.Node, constants: Mapping[str, Array]) -> list[str]:
+    several = node.op_type == "Concat"
+    values = node.inputs if several else node.inputs[:1]
+    return [str(v.name) for v in dict.fromkeys(values) if v is not None and v.name not in constants]
+
+
+def data_names(node: ir.Node, constants: Mapping[str, Array]) -> list[str]:
+    """The tensors that a node moves, in the order in which maps count them."""
+    return _data_names(node, constants)
+
+
+def _run(node: ir.Node, feeds: Mapping[str, Array], opset: int) -> list[Array]:
+    proto = ir.to_proto(node)
+    assert isinstance(proto, onnx.NodeProto)
+    inputs = [
+        onnx.ValueInfoProto(
+            name=name,
+            type=onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=int(ir.DataType.from_numpy(array.dtype)))),
+        )
+        for name, array in feeds.items()
+    ]
+    outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
+    graph = onnx.GraphProto(name="g", node=[proto], input=inputs, output=outputs)
+    opsets = [onnx.OperatorSetIdProto(domain="", version=opset)]
+    model = onnx.ModelProto(ir_version=_IR_VERSION, graph=graph, opset_import=opsets)
+    return [np.asarray(a) for a in ReferenceEvaluator(model).run(None, dict(feeds))]
+
+
+def parts_of(places: Array, ends: Sequence[int]) -> list[Part] | None:
+    """A map as boxes; None where it is no sum of what each axis adds.
+
+    Args:
+        places: For each element of the result, in memory order, the place it is taken from, counted through all inputs.
+        ends: Where each input ends in that count.
+    """
+    if places.size == 0:
+        return []
+    owner = np.searchsorted(np.asarray(ends), places, side="right")
+    owner = np.where(places < 0, len(ends), owner)
+    cuts = [_cuts(owner, axis) for axis in range(places.ndim)]
+    parts = []
+    for ranges in product(*cuts):
+        box = tuple(slice(a, b) for a, b in ranges)
+        inside = owner[box]
+        if inside.min() != inside.max():
+            return None
+        part = _part(places[box], tuple(a for a, _ in ranges), int(inside.flat[0]), ends)
+        if part is None:
+            return None
+        parts.append(part)
+    return parts
+
+
+def _cuts(owner: Array, axis: int) -> list[tuple[int, int]]:
+    """Where along an axis the elements begin to come from elsewhere."""
+    moved = np.moveaxis(owner, axis, 0).reshape(owner.shape[axis], -1)
+    edges = [i for i in range(1, len(moved)) if (moved[i] != moved[i - 1]).any()]
+    return list(zip([0, *edges], [*edges, len(moved)], strict=True))
+
+
+def _part(places: Array, begin: tuple[int, ...], owner: int, ends: Sequence[int]) -> Part | None:
+    if owner == len(ends):
+        return Part(begin, places.shape, None)
+    start = 0 if owner == 0 else ends[owner - 1]
+    first = int(places.flat[0])
+    total, steps = np.full((1,) * places.ndim, first), []
+    for axis, size in enumerate(places.shape):
+        line = places[tuple(slice(None) if a == axis else 0 for a in range(places.ndim))] - first
+        shape = [1] * places.ndim
+        shape[axis] = size
+        total = total + line.reshape(shape)
+        steps.append(_step(line))
+    return Part(begin, places.shape, owner, first - start, tuple(steps)) if np.array_equal(total, places) else None
+
+
+def _step(line: Array) -> int | tuple[int, ...]:
+    """What moving along an axis adds, if it is always the same."""
+    if line.size == 1:
+        return 0
+    each = int(line[1])
+    return each if np.array_equal(line, each * np.arange(line.size)) else tuple(line.tolist())

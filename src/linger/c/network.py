@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file as a list of nodes with known sizes: what the writer of C works on, or a refusal that names every obstacle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from linger.c.moves import ALIASES, MOVES
+from linger.checks.memory_use import with_one_batch
+from linger.errors import UnsupportedError, listing, printable
+from linger.graph.conversion.convert import convert_nodes
+from linger.graph.core.dialect_node import describe, is_dialect
+from linger.graph.core.dialects import NEWER, OLDER, has_nodes_of
+from linger.graph.core.unused import needed_nodes
+from linger.graph.core.walking import inner_graphs, required_inputs
+from linger.graph.files.model_io import ModelLike, exchange, in_memory, load_own
+from linger.graph.forms.normal_form import bring_to_normal_form
+from linger.graph.passes.fixed_shapes import fix_shapes
+from linger.runtime.reference import Reference
+from linger.verification.feeds import spread_feeds
+
+Array = NDArray[Any]
+Feed = Mapping[str, Array]
+
+_TYPES = ("int8", "int16", "int32", "int64", "float32", "bool")
+_SEED = 20260101
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Size and element type of a tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def count(self) -> int:
+        """How many elements it has."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes its elements take."""
+        return self.count * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model with fixed sizes, all of whose nodes have C.
+
+    Attributes:
+        model: The model: batch 1, older dialect, normal form.
+        nodes: The nodes that compute data, in order.
+        tensors: Every tensor of the main graph by name.
+        constants: The content of those that never change.
+        example: The feed that the sizes were measured with.
+    """
+
+    model: ir.Model
+    nodes: tuple[ir.Node, ...]
+    tensors: Mapping[str, Tensor]
+    constants: Mapping[str, Array]
+    example: Feed
+
+    @cached_property
+    def reference(self) -> Reference:
+        """The numpy reference of the model."""
+        return Reference(self.model, is_checked=True)
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the inputs."""
+        return [str(value.name) for value in required_inputs(self.model)]
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the outputs."""
+        return [str(value.name) for value in self.model.graph.outputs]
+
+    def readers(self) -> dict[str, list[ir.Node]]:
+        """The nodes that read each tensor."""
+        found: dict[str, list[ir.Node]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(value_names(node.inputs)):
+                found.setdefault(name, []).append(node)
+        return found
+
+
+def value_names(values: Iterable[ir.Value | None]) -> Iterator[str]:
+    """The names of values that are there."""
+    return (value.name for value in values if value is not None and value.name)
+
+
+def load_network(source: ModelLike) -> Network:
+    """Read a file, or take a model in memory, and find the size of every tensor.
+
+    Raises:
+        UnsupportedError: What C cannot be written for, every node of it.
+    """
+    loaded = load_own(source)
+    _refuse(loaded, _sizes(loaded))
+    model = with_one_batch(loaded)
+    exchange(model, in_memory(model))
+    if has_nodes_of(model, NEWER):
+        convert_nodes(model, OLDER)
+    bring_to_normal_form(model)
+    fix_shapes(model)
+    needed = needed_nodes(model)
+    nodes = [node for node in model.graph if node in needed and node.op_type != "Constant"]
+    _refuse(model, _obstacles(nodes))
+    return _measured(model, nodes)
+
+
+def _measured(model: ir.Model, nodes: list[ir.Node]) -> Network:
+    """Run the numpy reference once: it tells every size, and what depends on no input."""
+    (example,) = spread_feeds(model, seed=_SEED, batches=1)
+    found = Reference(model, is_checked=True).intermediates(example)
+    constants = dict(_initializers(model))
+    computed = []
+    for node in nodes:
+        if all(name in constants for name in value_names(node.inputs)):
+            constants |= {name: found[name] for name in value_names(node.outputs)}
+        else:
+            computed.append(node)
+    arrays = {**found, **constants, **example}
+    tensors = {name: Tensor(name, array.shape, str(array.dtype)) for name, array in arrays.items()}
+    _refuse(model, _wrong_types(computed, tensors))
+    return Network(model, tuple(computed), tensors, constants, example)
+
+
+def _initializers(model: ir.Model) -> Iterator[tuple[str, Array]]:
+    for name, value in model.graph.initializers.items():
+        if value.const_value is not None:
+            yield name, np.asarray(value.const_value.numpy())
+    for node in model.graph:
+        if node.op_type == "Constant" and node.outputs[0].name:
+            content = node.outputs[0].const_value or node.attributes["value"].as_tensor()
+            yield node.outputs[0].name, np.asarray(content.numpy())
+
+
+def _refuse(model: ir.Model, problems: Iterable[str]) -> None:
+    found = list(problems)
+    if found:
+        name = printable(model.graph.name or "the model")
+        raise UnsupportedError(f"{name} cannot be written as C: {listing(found)}.")
+
+
+def _sizes(model: ir.Model) -> Iterator[str]:
+    """Inputs with sizes that are open, other than the batch."""
+    for value in required_inputs(model):
+        shape = value.shape
+        if shape is None:
+            yield f"the input {printable(str(value.name))} has no shape; export with fixed sizes"
+            continue
+        is_open = [not isinstance(size, int) for size in shape]
+        if any(is_open[1:]):
+            sizes = ", ".join(str(size) for size in shape)
+            yield f"the input {printable(str(value.name))} has open sizes [{sizes}]; export with fixed sizes, or fix them"
+
+
+def _obstacles(nodes: Iterable[ir.Node]) -> Iterator[str]:
+    """Nodes that have no C, each with the reason."""
+    for node in nodes:
+        if inner_graphs(node):
+            yield f"{describe(node)} runs graphs inside it; unroll it before the export"
+        elif is_dialect(node) or node.op_type in MOVES or node.op_type in ALIASES:
+            continue
+        else:
+            yield (
+                f"{describe(node)} is no quantised op, so it would compute real numbers; linger.coverage says why a layer "
+                "stayed float, or leave it to the caller behind the outputs"
+            )
+
+
+def _wrong_types(nodes: Iterable[ir.Node], tensors: Mapping[str, Tensor]) -> Iterator[str]:
+    for node in nodes:
+        names = dict.fromkeys([*value_names(node.inputs), *value_names(node.outputs)])
+        wrong = [tensors[name].dtype for name in names if name in tensors and tensors[name].dtype not in _TYPES]
+        if wrong:
+            yield f"{describe(node)} has elements of type {listing(dict.fromkeys(wrong))}; C is written for {listing(_TYPES)}"

@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of a program: nodes joined where the next one needs one element for one element, moves, and what needs no step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from linger.c.layouts import (
+    Layout,
+    Order,
+    channels_last,
+    in_memory_order,
+    names_of,
+    order_with,
+    picture_tensors,
+    weight_order,
+)
+from linger.c.moves import ALIASES, data_names, map_of
+from linger.c.network import Network, value_names
+from linger.dialect import Op
+from linger.errors import UnsupportedError, listing
+from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of, opset_of
+from linger.numeric.c.kernel import CKernel
+from linger.numeric.c.unit import Input, elementwise_inputs
+from linger.numeric.numpy_kernel import NumpyKernel
+
+Array = NDArray[Any]
+
+_WORTH_A_TABLE = 12
+"""Operations from which on a function of one byte is a table of 256."""
+_BYTES = np.arange(-128, 128, dtype=np.int8)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Nodes that one C function computes.
+
+    Attributes:
+        nodes: The nodes, each one reading the result of the one before element by element.
+        outputs: The tensors that are kept.
+        inner: The tensors between the nodes, which only proof builds keep.
+        reads: The tensors and constants that come from outside, each once.
+        tables: Results that are read from a table instead, by name: the tensor that is the index, and the numbers.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    outputs: tuple[str, ...]
+    inner: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    tables: Mapping[str, tuple[str, Array]] = field(default_factory=dict)
+
+    @property
+    def is_move(self) -> bool:
+        """Whether it only moves elements."""
+        return not is_dialect(self.nodes[0])
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A tensor that lies in the memory of another one."""
+
+    source: str
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An input or output of the network.
+
+    Attributes:
+        name: Its name in the file.
+        tensor: The tensor inside that it is converted to or from; its own where there is no conversion.
+        node: The Quant or Dequant between both; None: integers, or real numbers, as they are.
+    """
+
+    name: str
+    tensor: str
+    node: ir.Node | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a program does, in order.
+
+    Attributes:
+        network: The network.
+        inputs: What comes in.
+        outputs: What goes out.
+        steps: What is computed between them.
+        layouts: How each tensor lies in memory.
+        aliases: Tensors that lie in the memory of another one.
+    """
+
+    network: Network
+    inputs: tuple[Edge, ...]
+    outputs: tuple[Edge, ...]
+    steps: tuple[Step, ...]
+    layouts: Mapping[str, Layout]
+    aliases: Mapping[str, Alias]
+
+    def root(self, name: str) -> str:
+        """The tensor whose memory holds this one."""
+        while name in self.aliases:
+            name = self.aliases[name].source
+        return name
+
+
+def make_plan(network: Network) -> Plan:
+    """Decide edges, fused nodes, layouts and aliases.
+
+    Raises:
+        UnsupportedError: Ops that have no C, all of them.
+    """
+    inputs, outputs = _inputs(network), _outputs(network)
+    at_edges = {edge.node for edge in (*inputs, *outputs) if edge.node is not None}
+    inside = [node for node in network.nodes if node not in at_edges]
+    kept = {edge.tensor for edge in (*inputs, *outputs)}
+    fused = _Fusion(network, inside, kept).steps()
+    layouts, aliases, steps = _Placing(network, [edge.tensor for edge in inputs], fused).result()
+    return Plan(network, inputs, outputs, tuple(steps), layouts, aliases)
+
+
+def _inputs(network: Network) -> tuple[Edge, ...]:
+    readers = network.readers()
+    edges = []
+    for name in network.inputs:
+        found = readers.get(name, [])
+        is_quantised = len(found) == 1 and found[0].op_type == "Quant" and is_dialect(found[0])
+        if is_quantised and name not in network.outputs:
+            edges.append(Edge(name, str(found[0].outputs[0].name), found[0]))
+        else:
+            edges.append(Edge(name, name, None))
+    return tuple(edges)
+
+
+def _outputs(network: Network) -> tuple[Edge, ...]:
+    readers, makers = network.readers(), {name: node for node in network.nodes for name in value_names(node.outputs)}
+    edges = []
+    for name in network.outputs:
+        node = makers.get(name)
+        if node is None and name not in network.inputs:
+            raise UnsupportedError(f"the output {name} does not depend on the inputs; C has nothing to compute for it.")
+        if node is not None and node.op_type == "Dequant" and is_dialect(node) and not readers.get(name):
+            edges.append(Edge(name, str(node.inputs[0].name), node))  # type: ignore[union-attr] # Dequant has an input
+        else:
+            edges.append(Edge(name, name, None))
+    return tuple(edges)
+
+
+def declared(network: Network, node: ir.Node, layouts: Mapping[str, Layout] | None = None) -> list[Input | None]:
+    """The inputs of a dialect node, as its C function takes them."""
+    op, found = op_of(node), []
+    for index, value in enumerate(node.inputs):
+        found.append(
+            None if value is None or not value.name else input_of(network, value.name, layouts, (node, op, index))
+        )
+    return op.arrange(found)
+
+
+def input_of(
+    network: Network, name: str, layouts: Mapping[str, Layout] | None, use: tuple[ir.Node, Op, int] | None = None
+) -> Input:
+    """A tensor as a C function takes it: weights in the order, and with the columns, that its reader wants."""
+    tensor, known = network.tensors[name], network.constants.get(name)
+    if known is None:
+        layout = (layouts or {}).get(name, Layout())
+        return Input(tensor.shape, tensor.dtype, None, layout.order)
+    order: Order = None
+    if use is not None and use[2] == 1 and layouts is not None:
+        node, op, _ = use
+        group = node.attributes.get_int("group", 1) or 1
+        order = weight_order(op, tensor.shape, group)
+        columns = layouts.get(str(node.inputs[0].name), Layout()).permutation  # type: ignore[union-attr] # has data
+        if columns is not None:
+            known = np.ascontiguousarray(known[:, columns])
+    return Input(tensor.shape, tensor.dtype, known, order)
+
+
+class _Fusion:
+    """Joins nodes: a node that reads a tensor element by element runs where the tensor is made, if nobody else reads it."""
+
+    def __init__(self, network: Network, nodes: Sequence[ir.Node], kept: set[str]) -> None:
+        self._network, self._nodes, self._kept = network, nodes, kept
+        self._readers = network.readers()
+        self._problems: list[str] = []
+
+    def steps(self) -> list[Step]:
+        """The steps, in an order in which everything is made before it is read."""
+        ahead: dict[str, list[ir.Node]] = {}
+        groups: dict[int, list[ir.Node]] = {}
+        for position, node in enumerate(self._nodes):
+            group = self._group_for(node, ahead)
+            if group is None:
+                group = [node]
+            else:
+                group.append(node)
+            for key in [k for k, g in groups.items() if g is group]:
+                del groups[key]
+            groups[position] = group
+            for name in value_names(node.outputs):
+                ahead[name] = group
+        if self._problems:
+            raise UnsupportedError(f"C cannot be written for {listing(self._problems)}.")
+        return [self._step(group) for _, group in sorted(groups.items())]
+
+    def _group_for(self, node: ir.Node, ahead: Mapping[str, list[ir.Node]]) -> list[ir.Node] | None:
+        """The group that a node joins: the latest one whose last result it alone reads, element by element."""
+        if not is_dialect(node) or op_of(node).window_axes or op_of(node).is_recurrent or op_of(node).weight_axes:
+            return None
+        names = [name for name in dict.fromkeys(value_names(node.inputs)) if self._is_private(name, node)]
+        candidates = [(name, ahead[name]) for name in names if name in ahead and is_dialect(ahead[name][0])]
+        candidates = [
+            (name, g) for name, g in candidates if name in value_names(g[-1].outputs[:1]) and len(g[-1].outputs) == 1
+        ]
+        if not candidates:
+            return None
+        plain = self._plain_inputs(node)
+        fitting = [g for name, g in candidates if name in plain and self._same_shape(name, node)]
+        return fitting[-1] if fitting else None
+
+    def _is_private(self, name: str, reader: ir.Node) -> bool:
+        return name not in self._kept and self._readers.get(name) == [reader]
+
+    def _same_shape(self, name: str, node: ir.Node) -> bool:
+        return self._network.tensors[name].shape == self._network.tensors[str(node.outputs[0].name)].shape
+
+    def _plain_inputs(self, node: ir.Node) -> set[str]:
+        """The inputs that a node reads element by element, by name."""
+        op = op_of(node)
+        inputs = declared(self._network, node)
+        try:
+            found, _ = elementwise_inputs(op.body, inputs, attributes_of(node, op), title=describe(node))
+        except UnsupportedError as error:
+            self._problems.append(str(error).removesuffix("."))
+            return set()
+        names = op.arrange([None if v is None else v.name for v in node.inputs])
+        return {str(names[i]) for i in found}
+
+    def _step(self, nodes: Sequence[ir.Node]) -> Step:
+        made = names_of(nodes)
+        outputs = tuple(value_names(nodes[-1].outputs))
+        inner = tuple(name for name in made if name not in outputs)
+        reads = dict.fromkeys(name for node in nodes for name in value_names(node.inputs) if name not in made)
+        tables = self._tables(nodes) if is_dialect(nodes[0]) else {}
+        return Step(tuple(nodes), outputs, inner, tuple(reads), tables)
+
+    def _tables(self, nodes: Sequence[ir.Node]) -> dict[str, tuple[str, Array]]:
+        """Results that are functions of one byte and cost more than reading a table."""
+        found: dict[str, tuple[str, Array]] = {}
+        run: list[ir.Node] = []
+        for node in nodes:
+            if self._byte_read(node) is None:
+                run = []
+                continue
+            run.append(node)
+            source = self._byte_read(run[0])
+            if source is None or self._costs(run) < _WORTH_A_TABLE:
+                continue
+            values: dict[str, Array] = {source: _BYTES}
+            for member in run:
+                result = str(member.outputs[0].name)
+                values[result] = self._on_bytes(member, values)
+                found[result] = (source, values[result])
+        return found
+
+    def _byte_read(self, node: ir.Node) -> str | None:
+        """The one tensor of bytes that decides a node's result, element by element; None for other nodes."""
+        op = op_of(node)
+        names = list(value_names(node.inputs))
+        data = [name for name in dict.fromkeys(names) if name not in self._network.constants]
+        is_one = len(data) == 1 and self._network.tensors[data[0]].dtype == "int8" and len(node.outputs) == 1
+        if not is_one or op.window_axes or op.is_recurrent or op.weight_axes or not op.has_integer_output:
+            return None
+        scalars = all(self._network.tensors[name].count == 1 for name in names if name != data[0])
+        return data[0] if scalars and self._same_shape(data[0], node) and data[0] in self._plain_inputs(node) else None
+
+    def _costs(self, nodes: Iterable[ir.Node]) -> int:
+        return sum(
+            elementwise_inputs(
+                op_of(n).body, declared(self._network, n), attributes_of(n, op_of(n)), title=describe(n)
+            )[1]
+            for n in nodes
+        )
+
+    def _on_bytes(self, node: ir.Node, values: Mapping[str, Array]) -> Array:
+        op = op_of(node)
+        given = [
+            None if v is None or not v.name else values.get(v.name, self._network.constants.get(v.name))
+            for v in node.inputs
+        ]
+        return np.asarray(op.body(NumpyKernel(), *op.arrange(given), **attributes_of(node, op)))
+
+
+class _Placing:
+    """Decides how each tensor lies in memory, and which need none of their own."""
+
+    def __init__(self, network: Network, inputs: Iterable[str], steps: Sequence[Step]) -> None:
+        self._network, self._steps = network, steps
+        self._pictures = picture_tensors(network)
+        self._readers = network.readers()
+        self._layouts = {name: self._wanted(name) for name in inputs}
+        self._aliases: dict[str, Alias] = {}
+        self._opset = opset_of(network.model)
+
+    def result(self) -> tuple[dict[str, Layout], dict[str, Alias], list[Step]]:
+        """Layouts, aliases, and the steps that are left."""
+        left = []
+        for step in self._steps:
+            if step.is_move and self._is_alias(step.nodes[0]):
+                continue
+            for name in (*step.outputs, *step.inner):
+                self._layouts[name] = self._wanted(name)
+            left.append(step)
+        return self._layouts, self._aliases, left
+
+    def _wanted(self, name: str) -> Layout:
+        axes = len(self._network.tensors[name].shape)
+        return Layout(channels_last(axes) if name in self._pictures and axes > 2 else None)
+
+    def _is_alias(self, node: ir.Node) -> bool:
+        """Whether the result can lie where its source lies; if so, that is noted."""
+        names = data_names(node, self._network.constants)
+        result = str(node.outputs[0].name)
+        if len(names) != 1 or len(node.outputs) != 1:
+            return False
+        source, tensors = self._network.tensors[names[0]], self._network.tensors
+        if source.count != tensors[result].count or source.dtype != tensors[result].dtype:
+            return False
+        memory = in_memory_order(source.shape, self._layouts[source.name])
+        places = places_of(self._network, node, self._opset)[0]
+        found, order = order_with(places, memory)
+        layout = Layout(order)
+        if not found and node.op_type in ALIASES and self._feeds_linear_only(result):
+            found, layout = True, Layout(None, memory)
+        if found:
+            self._aliases[result], self._layouts[result] = Alias(source.name), layout
+        return found
+
+    def _feeds_linear_only(self, name: str) -> bool:
+        """Whether everything that reads a tensor multiplies rows of it with constant weights, whose columns can be moved."""
+        if name in self._network.outputs or len(self._network.tensors[name].shape) != 2:
+            return False
+        readers = self._readers.get(name, [])
+        return bool(readers) and all(
+            is_dialect(n)
+            and op_of(n).name == "LinearInt"
+            and n.inputs[0] is not None
+            and n.inputs[0].name == name
+            and n.inputs[1] is not None
+            and n.inputs[1].name in self._network.constants
+            for n in readers
+        )
+
+
+def places_of(network: Network, node: ir.Node, opset: int) -> list[Array]:
+    """For each output of a moving node the place in its flattened inputs, one after the other, of each element."""
+    names = data_names(node, network.constants)
+    shapes = [network.tensors[name].shape for name in names]
+    if node.op_type in ALIASES:
+        shape = network.tensors[str(node.outputs[0].name)].shape
+        return [np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape)]
+    return map_of(node, shapes, network.constants, opset)
+
+
+def composed(network: Network, step: Step) -> tuple[Callable[..., Any], list[str]]:
+    """The bodies of a step's nodes as one, and the names of its inputs: those that are not single constants."""
+    names = [name for name in step.reads if not _is_scalar(network, name)]
+
+    def body(kernel: CKernel, *values: Any) -> Any:
+        found = dict(zip(names, values, strict=True))
+        for name in step.reads:
+            if name not in found:
+                content = network.constants[name]
+                ctype = f"{content.dtype}_t"
+                found[name] = kernel.same_everywhere(int(content.reshape(())), content.shape, ctype)
+        for node in step.nodes:
+            op = op_of(node)
+            result = str(node.outputs[0].name)
+            if result in step.tables:
+                source, numbers = step.tables[result]
+                found[result] = kernel.looked_up(found[source], -128, numbers.tolist(), f"{numbers.dtype}_t")
+                continue
+            given = [None if v is None or not v.name else found[v.name] for v in node.inputs]
+            made = op.body(kernel, *op.arrange(given), **attributes_of(node, op))
+            several = made if isinstance(made, tuple) else (made,)
+            found |= {str(v.name): m for v, m in zip(node.outputs, several, strict=False) if v.name}
+        return tuple(found[name] for name in (*step.outputs, *step.inner))
+
+    body.__doc__ = "; ".join(
+        (op_of(node).body.__doc__ or "").strip().partition("\n")[0].rstrip(".") for node in step.nodes
+    )
+    return body, names
+
+
+def _is_scalar(network: Network, name: str) -> bool:
+    """Whether a tensor is one whole number that never changes."""
+    content = network.constants.get(name)
+    return content is not None and content.size == 1 and content.dtype.kind == "i" and content.dtype.itemsize <= 4

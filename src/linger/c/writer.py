@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C source of a network: a function for each step, and one that calls them on the arena."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from linger.c.arena import Arena, Block, plan_arena
+from linger.c.exported_folder import C_TYPES
+from linger.c.layouts import Layout, Order, in_memory_order
+from linger.c.move_text import move_function
+from linger.c.moves import data_names
+from linger.c.steps import Edge, Plan, Step, composed, input_of, places_of
+from linger.c.weights_text import array_pointer
+from linger.errors import LingerError, UnsupportedError, listing
+from linger.graph.core.dialect_node import attributes_of, describe, op_of, opset_of
+from linger.numeric.c.scope import PROOF
+from linger.numeric.c.text import Buffer
+from linger.numeric.c.unit import CFunction, Input, Unit
+
+Array = NDArray[Any]
+
+_BYTES = {"uint8_t": 1, "float": 4, **{f"int{b}_t": b // 8 for b in (8, 16, 32, 64)}}
+BARRIER = """\
+/* Between two steps memory gets another meaning: accesses must not be moved across. */
+#if defined(__GNUC__)
+#define LINGER_NEXT() __asm__ volatile("" : : : "memory")
+#else
+#define LINGER_NEXT() ((void)0)
+#endif
+"""
+PROOF_TEXT = f"""\
+#ifdef {PROOF}
+/* Shows every tensor as soon as it is complete; whoever builds with {PROOF} defines it. */
+void linger_proof(int32_t tensor, const void *data, int32_t bytes);
+#define LINGER_SHOW(tensor, data, bytes) linger_proof((tensor), (data), (bytes))
+#else
+#define LINGER_SHOW(tensor, data, bytes) ((void)0)
+#endif
+"""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A constant array of the program: its name, and its content as it lies in memory."""
+
+    name: str
+    content: Array
+
+
+@dataclass(frozen=True)
+class ShownTensor:
+    """A tensor that proof builds show."""
+
+    number: int
+    name: str
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class WrittenStep:
+    """A step with its C function, and the names of what the function takes, in order; None: nothing is read there."""
+
+    step: Step
+    function: str
+    arguments: tuple[str | None, ...]
+    scratch: tuple[Buffer, ...]
+    in_place: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class WrittenEdge:
+    """An input or output with the functions that convert it, and copy its integers."""
+
+    edge: Edge
+    convert: str
+    copy: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Everything that a folder is written from.
+
+    Attributes:
+        name: The name of the network in C.
+        plan: What the program does.
+        arena: Where its tensors lie.
+        steps: The steps with their functions.
+        inputs: What comes in.
+        outputs: What goes out.
+        weights: Its constants.
+        shown: The tensors that a proof build shows.
+        functions: The text of all step functions, with the tables and helpers that they use.
+        includes: The headers that the text needs.
+    """
+
+    name: str
+    plan: Plan
+    arena: Arena
+    steps: tuple[WrittenStep, ...]
+    inputs: tuple[WrittenEdge, ...]
+    outputs: tuple[WrittenEdge, ...]
+    weights: tuple[Weights, ...]
+    shown: tuple[ShownTensor, ...]
+    functions: str
+    includes: tuple[str, ...]
+
+    def place(self, tensor: str) -> int:
+        """Where a tensor begins in the arena."""
+        return self.arena.offsets[self.plan.root(tensor)]
+
+
+class _Writer:
+    """Writes the functions one after the other."""
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        self._plan, self._name, self._network = plan, name, plan.network
+        self._unit = Unit(is_tiled=True, is_static=True)
+        self._weights: dict[tuple[str, bytes], Weights] = {}
+        self._moves: list[str] = []
+        self._problems: list[str] = []
+        self.shown = [
+            ShownTensor(number, name, plan.layouts[name]) for number, name in enumerate(_tensors_in_order(plan))
+        ]
+        self._numbers = {shown.name: shown.number for shown in self.shown}
+
+    def source(self) -> Source:
+        plan = self._plan
+        inputs = tuple(self._edge(edge, f"in_{i}", is_input=True) for i, edge in enumerate(plan.inputs))
+        steps = tuple(self._step(step, f"step_{i}") for i, step in enumerate(plan.steps))
+        outputs = tuple(self._edge(edge, f"out_{i}", is_input=False) for i, edge in enumerate(plan.outputs))
+        if self._problems:
+            raise UnsupportedError(f"C cannot be written for {listing(self._problems)}.")
+        arena = _arena(plan, steps)
+        text = self._unit.source(more="\n".join(self._moves), before=self._taps())
+        includes = tuple(sorted(self._unit.includes))
+        weights = tuple(self._weights.values())
+        return Source(self._name, plan, arena, steps, inputs, outputs, weights, tuple(self.shown), text, includes)
+
+    def _taps(self) -> str:
+        """The arrays that proof builds write fused tensors to."""
+        names = [name for step in self._plan.steps for name in step.inner]
+        if not names:
+            return ""
+        lines = [
+            f"static {self._ctype(name)} {self._tap(name)}[{self._network.tensors[name].count}];" for name in names
+        ]
+        return "\n".join([f"#ifdef {PROOF}", *lines, "#endif", ""])
+
+    def _tap(self, name: str) -> str:
+        return f"linger_tap_{self._numbers[name]}"
+
+    def _ctype(self, name: str) -> str:
+        return C_TYPES[self._network.tensors[name].dtype]
+
+    # steps
+    def _step(self, step: Step, name: str) -> WrittenStep:
+        if step.is_move:
+            return self._move(step, name)
+        body, names = composed(self._network, step)
+        given = [self._input(step, n) for n in names]
+        orders = [self._plan.layouts[n].order for n in step.outputs]
+        title = " + ".join(describe(node) for node in step.nodes)
+        try:
+            function = self._unit.add(
+                name, body, given, {}, title=title, orders=orders, taps=[self._tap(n) for n in step.inner]
+            )
+        except UnsupportedError as error:
+            self._problems.append(str(error).removesuffix("."))
+            return WrittenStep(step, name, (), (), ())
+        arguments = tuple(self._argument(function, i, n, x) for i, (n, x) in enumerate(zip(names, given, strict=True)))
+        in_place = tuple(n for i, n in enumerate(names) if i in function.in_place and n not in self._network.constants)
+        return WrittenStep(step, name, arguments, function.scratch, in_place)
+
+    def _input(self, step: Step, name: str) -> Input:
+        for node in step.nodes:
+            for index, value in enumerate(node.inputs):
+                if value is not None and value.name == name:
+                    return input_of(self._network, name, self._plan.layouts, (node, op_of(node), index))
+        raise AssertionError(name)
+
+    def _argument(self, function: CFunction, index: int, name: str, given: Input) -> str | None:
+        """A tensor by its name, a constant by the name of its array, None for one that the function does not read."""
+        buffer = function.inputs[index]
+        assert buffer is not None
+        body = function.text.replace(f"(void){buffer.name};", "").partition("{\n")[2]
+        if not re.search(rf"\b{buffer.name}\b", body):
+            return None
+        return name if given.known is None else self._constant(given.known, given.order)
+
+    def _constant(self, content: Array, order: Order) -> str:
+        """The name of a constant array; equal ones are kept once."""
+        memory = np.ascontiguousarray(content if order is None else content.transpose(order)).reshape(-1)
+        key = (str(memory.dtype), memory.tobytes())
+        if key not in self._weights:
+            self._weights[key] = Weights(f"{self._name}_w{len(self._weights)}", memory)
+        return self._weights[key].name
+
+    def _move(self, step: Step, name: str) -> WrittenStep:
+        (node,), network = step.nodes, self._network
+        names = data_names(node, network.constants)
+        memories = [in_memory_order(network.tensors[n].shape, self._plan.layouts[n]) for n in names]
+        try:
+            found = places_of(network, node, opset_of(network.model))
+        except LingerError as error:
+            self._problems.append(str(error).removesuffix("."))
+            return WrittenStep(step, name, (), (), ())
+        inputs = [(self._ctype(n), network.tensors[n].count) for n in names]
+        constants = self._moved_constants(node, names)
+        for number, (output, places) in enumerate(zip(step.outputs, found, strict=True)):
+            laid = self._laid(places, memories, self._plan.layouts[output])
+            function = f"{name}_{number}" if len(step.outputs) > 1 else name
+            self._moves.append(
+                f"/* {_plain(describe(node))} */\n"
+                + move_function(function, laid, inputs, self._ctype(output), self._unit.tables, constants)
+            )
+        return WrittenStep(step, name, tuple(names), (), ())
+
+    def _moved_constants(self, node: ir.Node, names: Sequence[str]) -> str:
+        """The value of a border."""
+        values = [v for v in node.inputs if v is not None and v.name in self._network.constants]
+        if node.op_type == "Concat" and values:
+            self._problems.append(f"{describe(node)}, which joins constants with data")
+        if node.op_type != "Pad" or len(node.inputs) < 3 or node.inputs[2] is None:
+            return "0"
+        content = self._network.constants[str(node.inputs[2].name)]
+        return str(content.reshape(()).item()) if names else "0"
+
+    def _laid(self, places: Array, memories: Sequence[Array], layout: Layout) -> Array:
+        """A map between tensors as one between their memories."""
+        inverse, done = [], 0
+        for memory in memories:
+            places_in_memory = np.empty(memory.size, np.int64)
+            places_in_memory[memory] = np.arange(memory.size)
+            inverse.append(places_in_memory + done)
+            done += memory.size
+        table = np.concatenate(inverse)
+        moved = np.where(places < 0, places, table[np.maximum(places, 0)])
+        return moved if layout.order is None else moved.transpose(layout.order)
+
+    # edges
+    def _edge(self, edge: Edge, name: str, *, is_input: bool) -> WrittenEdge:
+        tensor, layout = self._network.tensors[edge.tensor], self._plan.layouts[edge.tensor]
+        memory = in_memory_order(tensor.shape, layout)
+        if is_input:
+            places = (
+                memory.reshape(-1) if layout.order is None else memory.reshape([tensor.shape[a] for a in layout.order])
+            )
+        else:
+            places = np.empty(tensor.count, np.int64)
+            places[memory] = np.arange(tensor.count)
+            places = places.reshape(tensor.shape)
+        ctype = C_TYPES[tensor.dtype]
+        copy = f"copy_{name}"
+        self._moves.append(move_function(copy, places, [(ctype, tensor.count)], ctype, self._unit.tables))
+        if edge.node is None:
+            return WrittenEdge(edge, copy, copy)
+        op = op_of(edge.node)
+        order = layout.order
+        given = Input(tensor.shape, "float32") if is_input else Input(tensor.shape, tensor.dtype, None, order)
+        try:
+            self._unit.add(
+                f"convert_{name}",
+                partial(op.body, **attributes_of(edge.node, op)),
+                [given],
+                {},
+                title=describe(edge.node),
+                orders=[order if is_input else None],
+            )
+        except UnsupportedError as error:
+            self._problems.append(str(error).removesuffix("."))
+        return WrittenEdge(edge, f"convert_{name}", copy)
+
+
+def write_source(plan: Plan, name: str) -> Source:
+    """Write the C of a plan.
+
+    Raises:
+        UnsupportedError: Steps that have no C, all of them.
+    """
+    return _Writer(plan, name).source()
+
+
+def _plain(text: str) -> str:
+    """Text of a file that can stand in a comment."""
+    return re.sub(r"[^\w ().,:;-]", "", text, flags=re.ASCII)
+
+
+def _tensors_in_order(plan: Plan) -> list[str]:
+    """Every tensor that a proof build shows: inputs, results of steps, what is fused, and what lies in another's memory."""
+    made = [edge.tensor for edge in plan.inputs]
+    for step in plan.steps:
+        made += [*step.inner, *step.outputs]
+    found = []
+    for name in dict.fromkeys(made):
+        found.append(name)
+        found += [alias for alias in plan.aliases if plan.root(alias) == name]
+    return found
+
+
+def _arena(plan: Plan, steps: Sequence[WrittenStep]) -> Arena:
+    """Memory for tensors and scratch: step 0 is what comes in, the last one what goes out."""
+    network, last = plan.network, len(steps) + 1
+    first: dict[str, int] = {plan.root(edge.tensor): 0 for edge in plan.inputs}
+    until: dict[str, int] = dict(first)
+    for number, written in enumerate(steps, 1):
+        for name in written.step.reads:
+            if name not in network.constants:
+                until[plan.root(name)] = number
+        for name in written.step.outputs:
+            first[name] = until[name] = number
+    for edge in plan.outputs:
+        until[plan.root(edge.tensor)] = last
+    owner = _shared(plan, steps, until)
+    blocks = [
+        Block(
+            name,
+            max(network.tensors[n].bytes for n in names),
+            min(first[n] for n in names),
+            max(until[n] for n in names),
+        )
+        for name, names in owner.items()
+    ]
+    for number, written in enumerate(steps, 1):
+        blocks += [Block(f"{number}/{b.name}", _size(b), number, number) for b in written.scratch]
+    arena = plan_arena([b for b in blocks if b.size])
+    offsets = dict(arena.offsets)
+    for name, names in owner.items():
+        offsets |= dict.fromkeys(names, offsets.get(name, 0))
+    return Arena(arena.blocks, offsets, arena.size, arena.least)
+
+
+def _size(buffer: Buffer) -> int:
+    return int(np.prod(buffer.shape, dtype=np.int64)) * _BYTES[buffer.ctype]
+
+
+def _shared(plan: Plan, steps: Sequence[WrittenStep], until: Mapping[str, int]) -> dict[str, list[str]]:
+    """Tensors by the one whose memory they take over: results lie where an operand lay that nobody reads later."""
+    owner: dict[str, str] = {}
+    sizes = plan.network.tensors
+    for number, written in enumerate(steps, 1):
+        for name in written.step.outputs:
+            roots = [plan.root(n) for n in written.step.reads if n not in plan.network.constants]
+            dying = [
+                root
+                for root in (plan.root(n) for n in written.in_place)
+                if until[root] == number and sizes[root].bytes == sizes[name].bytes and roots.count(root) == 1
+            ]
+            owner[name] = owner.get(dying[0], dying[0]) if dying else name
+    for edge in plan.inputs:
+        owner.setdefault(plan.root(edge.tensor), plan.root(edge.tensor))
+    found: dict[str, list[str]] = {}
+    for name, root in owner.items():
+        found.setdefault(root, []).append(name)
+    return found
+
+
+def core_text(source: Source) -> str:
+    """The function that runs all steps on an arena."""
+    plan, network = source.plan, source.plan.network
+    numbers = {shown.name: shown.number for shown in source.shown}
+    arrays = {w.name: array_pointer(w.name, w.content) for w in source.weights}
+    lines = [f"static void {source.name}_core(uint8_t *arena) {{"]
+
+    def pointer(name: str, *, constant: bool) -> str:
+        ctype = C_TYPES[network.tensors[name].dtype]
+        return f"({'const ' if constant else ''}{ctype} *)&arena[{source.place(name)}]"
+
+    def show(name: str) -> list[str]:
+        names = [name, *(alias for alias in plan.aliases if plan.root(alias) == name)]
+        place = f"&arena[{source.place(name)}]"
+        return [f"    LINGER_SHOW({numbers[n]}, {place}, {network.tensors[n].bytes});" for n in names]
+
+    for number, written in enumerate(source.steps, 1):
+        arguments = [
+            "NULL" if a is None else pointer(a, constant=True) if a in plan.layouts else arrays[a]
+            for a in written.arguments
+        ]
+        targets = [pointer(name, constant=False) for name in written.step.outputs]
+        scratch = [f"({b.ctype} *)&arena[{source.arena.offsets.get(f'{number}/{b.name}', 0)}]" for b in written.scratch]
+        if written.step.is_move and len(targets) > 1:
+            lines += [
+                f"    {written.function}_{i}({', '.join([*arguments, target])});" for i, target in enumerate(targets)
+            ]
+        else:
+            lines.append(f"    {written.function}({', '.join([*arguments, *targets, *scratch])});")
+        if written.step.inner:
+            lines.append(f"#ifdef {PROOF}")
+            lines += [
+                f"    LINGER_SHOW({numbers[n]}, linger_tap_{numbers[n]}, {network.tensors[n].bytes});"
+                for n in written.step.inner
+            ]
+            lines.append("#endif")
+        lines += [line for name in written.step.outputs for line in show(name)]
+        lines.append("    LINGER_NEXT();")
+    return "\n".join([*lines, "}", ""])
+
+
+def edge_pointer(source: Source, edge: Edge, *, constant: bool) -> str:
+    """Where an edge's tensor lies in the arena, as an argument."""
+    ctype = C_TYPES[source.plan.network.tensors[edge.tensor].dtype]
+    return f"({'const ' if constant else ''}{ctype} *)&memory[{source.place(edge.tensor)}]"

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiles of convolutions and pools, whose channels are innermost: a row of a window is one run of neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from linger.numeric.c.accumulation import Total, Window
+from linger.numeric.c.intervals import INT32, WIDTHS
+from linger.numeric.c.nodes import Node
+from linger.numeric.c.scope import Filled, Scope
+from linger.numeric.c.text import Shape
+from linger.numeric.c.tiles.lines import (
+    BLOCK,
+    LONG_BLOCK,
+    Line,
+    Tile,
+    are_narrow,
+    bias_of,
+    bias_text,
+    blocks,
+    counted_loop,
+    grouped,
+    line_along,
+    pixel_loop,
+    product_name,
+    sum_text,
+    sums_array,
+    times_text,
+    write_results,
+)
+
+_PICTURE = 4
+_ORIGIN = ("0",) * _PICTURE
+
+
+@dataclass(frozen=True)
+class _Span:
+    """The taps of a window along one axis that lie inside: the first, how many, and the place of the first one."""
+
+    first: str
+    count: str
+    begin: str
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """The sizes of a convolution or pool over a picture; a signal is one of one row.
+
+    `steps` are how far rows and columns of the input are apart in memory, `whole` the windows that lie inside.
+    """
+
+    total: Node
+    window: Window
+    size: tuple[int, int]
+    outputs: tuple[int, int]
+    whole: tuple[tuple[int, int], tuple[int, int]]
+    steps: tuple[int, int]
+    channels: Line
+
+    @staticmethod
+    def of(scope: Scope, total: Node) -> _Picture | None:
+        """The sizes, unless a window lies outside or the channels are not innermost."""
+        assert isinstance(total.rule, Total)
+        assert total.rule.window is not None
+        window, x = total.rule.window, total.args[0]
+        outputs = total.shape[2:] if len(total.shape) == _PICTURE else (1, *total.shape[2:])
+        rows, columns = (_whole(window, axis, x.shape[2 + axis], outputs[axis]) for axis in (0, 1))
+        found = _channels_last(scope, x)
+        if rows is None or columns is None or found is None:
+            return None
+        size = (x.shape[2], x.shape[3])
+        return _Picture(total, window, size, (outputs[0], outputs[1]), (rows, columns), found[1], found[0])
+
+    def index(self, n: str, channel: str, row: str, column: str) -> tuple[str, ...]:
+        """The index of an element of the result."""
+        has_rows = len(self.total.shape) == _PICTURE
+        return (n, channel, row, column) if has_rows else (n, channel, column)
+
+    def span(self, scope: Scope, axis: int, at: str) -> _Span:
+        """The taps of the window at a place, as C."""
+        kernel, dilation, pad = (s[axis] for s in (self.window.kernel, self.window.dilations, self.window.pads))
+        moved = times_text(at, str(self.window.strides[axis]))
+        start = f"{moved} - {pad}" if pad else moved
+        if self.whole[axis] == (0, self.outputs[axis]):
+            return _Span("0", str(kernel), grouped(start))
+        begin = scope.local(INT32, start)
+        outside, reach = f"-{begin}", f"{self.size[axis]} - {begin}"
+        if dilation > 1:
+            outside, reach = (f"({text} + {dilation - 1}) / {dilation}" for text in (outside, reach))
+        first = scope.local(INT32, f"{begin} < 0 ? {outside} : 0")
+        end = scope.local(INT32, f"{reach} < {kernel} ? {reach} : {kernel}")
+        place = scope.local(INT32, sum_text(begin, times_text(first, str(dilation))))
+        return _Span(first, scope.local(INT32, f"{end} - {first}"), place)
+
+
+_Writer = Callable[[str, str, str, str, tuple[_Span, _Span]], str]
+"""The call for a block of channels: its sums, how many, the first, where they lie, the taps."""
+
+
+def _whole(window: Window, axis: int, size: int, outputs: int) -> tuple[int, int] | None:
+    """The first window that lies inside, and the one behind the last; None if one has no tap inside."""
+    kernel, step, pad = window.kernel[axis], window.strides[axis], window.pads[axis]
+    dilation = window.dilations[axis]
+    taps = [[0 <= at * step - pad + k * dilation < size for k in range(kernel)] for at in range(outputs)]
+    if not all(map(any, taps)):
+        return None
+    inside = [at for at, found in enumerate(taps) if all(found)]
+    return (inside[0], inside[-1] + 1) if inside else (0, 0)
+
+
+def _channels_last(scope: Scope, x: Node) -> tuple[Line, tuple[int, int]] | None:
+    """The channels of a picture, and how far its rows and columns are apart; None unless channels are neighbours."""
+    lines = [line_along(scope, x, _ORIGIN, axis) for axis in (1, 2, 3)]
+    channel, row, column = lines
+    if channel is None or row is None or column is None or not are_narrow(channel) or channel.step > 1:
+        return None
+    return channel, (row.step, column.step)
+
+
+def _weights(scope: Scope, w: Node) -> tuple[Line, Shape] | None:
+    """The weights of a convolution, and how far they are apart on each axis."""
+    lines = [line for axis in range(_PICTURE) if (line := line_along(scope, w, _ORIGIN, axis)) is not None]
+    if len(lines) < _PICTURE or not are_narrow(lines[0]):
+        return None
+    return lines[0], tuple(line.step for line in lines)
+
+
+def tile_convolution(scope: Scope, filled: Filled, total: Node) -> bool:
+    """A convolution: dense, grouped or depthwise."""
+    picture, w = _Picture.of(scope, total), total.args[1]
+    weights = _weights(scope, w)
+    if picture is None or weights is None:
+        return False
+    outputs, inside, rows, columns = w.shape
+    if inside == 1 and outputs == picture.window.group > 1:
+        wanted = (1, 0, columns * outputs, outputs)
+        return _lies(weights[1], wanted) and _depthwise(scope, filled, picture, weights[0])
+    wanted = (rows * columns * inside, 1, columns * inside, inside)
+    return _lies(weights[1], wanted) and _dense(scope, filled, picture, weights[0])
+
+
+def _lies(steps: Shape, wanted: Shape) -> bool:
+    return all(step in (0, want) for step, want in zip(steps, wanted, strict=True))
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The arguments of one call that are texts already."""
+
+    head: str
+    x: Line
+    pixel: int
+    weights: Line
+    taps: tuple[str, ...]
+    bias: str
+    sums: str
+    channel: str
+
+
+def _dense(scope: Scope, filled: Filled, picture: _Picture, weights: Line) -> bool:
+    """A convolution over all channels of a group: pixels side by side share the weights."""
+    total, window, (x, w) = picture.total, picture.window, picture.total.args[:2]
+    outputs, inside = w.shape[0] // window.group, w.shape[1]
+    ctype, name = product_name(scope, "dots", total, picture.channels, weights)
+    is_one_call = _is_run(window) or window.kernel[0] == 1
+    if not is_one_call and ctype != INT32:
+        return False  # the sums of several calls are carried on as a bias, which has 32 bits
+    bias = bias_of(scope, total)[1]
+    with ExitStack() as stack:
+        place, n = stack.enter_context(scope.loop(total.shape[0]))
+        place, row = stack.enter_context(place.loop(picture.outputs[0]))
+        rows = picture.span(place, 0, row)
+        whole = picture.whole[1] if is_one_call else (0, 0)
+        place, column, pixels = stack.enter_context(pixel_loop(place, picture.outputs[1], whole))
+        columns = picture.span(place, 1, column)
+        place, group = stack.enter_context(place.loop(window.group))
+        place, first, block = blocks(stack, place, outputs, BLOCK)
+        channel = sum_text(times_text(group, str(outputs)), first)
+        sums = sums_array(place, ctype, block, pixels, BLOCK)
+        found = line_along(place, x, (n, "0", rows.begin, columns.begin), 1)
+        assert found is not None
+        taps = _taps(window, inside, grouped(channel), rows, columns)
+        pixel = picture.steps[1] * window.strides[1]
+        call = _Call(
+            f"{name}({sums}, {pixels}, {block}, ",
+            found,
+            pixel,
+            weights,
+            taps,
+            bias_text(bias, channel),
+            sums,
+            times_text(group, str(inside)),
+        )
+        _write_dots(place, call, picture, (rows, columns), inside)
+
+        def element(p: str, j: str) -> tuple[str, ...]:
+            return picture.index(n, grouped(sum_text(channel, j)), row, grouped(sum_text(column, p)))
+
+        write_results(place, filled, total, ctype, Tile(sums, pixels, block, element))
+    return True
+
+
+def _is_run(window: Window) -> bool:
+    """Whether the taps of a row are neighbours, all channels of them."""
+    return (window.dilations[1] == 1 or window.kernel[1] == 1) and window.group == 1
+
+
+def _taps(window: Window, inside: int, channel: str, rows: _Span, columns: _Span) -> tuple[str, ...]:
+    """Where the weights of a tile begin."""
+    row = window.kernel[1] * inside
+    return (
+        times_text(channel, str(window.kernel[0] * row)),
+        times_text(rows.first, str(row)),
+        times_text(columns.first, str(inside)),
+    )
+
+
+def _write_dots(scope: Scope, call: _Call, picture: _Picture, spans: tuple[_Span, _Span], inside: int) -> None:
+    """One call for a window whose rows are runs, or whose taps are; otherwise one for each of its rows."""
+    window, (rows, columns) = picture.window, spans
+    row_step, column_step = (s * d for s, d in zip(picture.steps, window.dilations, strict=True))
+    row = window.kernel[1] * inside
+    output = window.kernel[0] * row
+    if _is_run(window):
+        length = times_text(columns.count, str(inside))
+        runs = f"{rows.count}, {row_step}, {length}, {call.weights.at(*call.taps)}, {output}, {row}"
+        scope.line(f"{call.head}{call.x.at(call.channel)}, {call.pixel}, {runs}, {call.bias});")
+        return
+    with ExitStack() as stack:
+        place, tap = counted_loop(stack, scope, rows.count)
+        begin = call.bias if tap == "0" else f"{tap} == 0 ? {call.bias} : {call.sums}"
+        first = call.weights.at(*call.taps, times_text(tap, str(row)))
+        runs = f"{columns.count}, {column_step}, {inside}, {first}, {output}, {inside}"
+        place.line(
+            f"{call.head}{call.x.at(call.channel, times_text(tap, str(row_step)))}, {call.pixel}, {runs}, {begin});"
+        )
+
+
+def _depthwise(scope: Scope, filled: Filled, picture: _Picture, weights: Line) -> bool:
+    """Each channel with weights of its own: channels side by side."""
+    ctype, name = product_name(scope, "depthwise", picture.total, picture.channels, weights)
+    bias, channels = bias_of(scope, picture.total)[1], picture.total.shape[1]
+    row = picture.window.kernel[1] * channels
+
+    def call(sums: str, block: str, first: str, x: str, taps: tuple[_Span, _Span]) -> str:
+        w = weights.at(times_text(taps[0].first, str(row)), times_text(taps[1].first, str(channels)), first)
+        end = f"{w}, {row}, {channels}, {bias_text(bias, first)}"
+        return f"{name}({sums}, {block}, {x}, {_window_text(picture, taps)}, {end});"
+
+    return _over_channels(scope, filled, picture, ctype, call)
+
+
+def _window_text(picture: _Picture, spans: tuple[_Span, _Span]) -> str:
+    """How many rows and columns a window has, and how far they are apart."""
+    row_step, column_step = (s * d for s, d in zip(picture.steps, picture.window.dilations, strict=True))
+    return f"{spans[0].count}, {row_step}, {spans[1].count}, {column_step}"
+
+
+def _over_channels(scope: Scope, filled: Filled, picture: _Picture, ctype: str, call: _Writer) -> bool:
+    """The loops of primitives that keep channels apart."""
+    total = picture.total
+    with ExitStack() as stack:
+        place, n = stack.enter_context(scope.loop(total.shape[0]))
+        place, row = stack.enter_context(place.loop(picture.outputs[0]))
+        rows = picture.span(place, 0, row)
+        place, column = stack.enter_context(place.loop(picture.outputs[1]))
+        columns = picture.span(place, 1, column)
+        place, first, block = blocks(stack, place, total.shape[1], LONG_BLOCK)
+        sums = sums_array(place, ctype, block, "1", LONG_BLOCK)
+        found = line_along(place, total.args[0], (n, "0", rows.begin, columns.begin), 1)
+        assert found is not None
+        place.line(call(sums, block, first, found.at(first), (rows, columns)))
+        tile = Tile(sums, "1", block, lambda _, j: picture.index(n, grouped(sum_text(first, j)), row, column))
+        write_results(place, filled, total, ctype, tile)
+    return True
+
+
+def tile_window_sum(scope: Scope, filled: Filled, total: Node) -> bool:
+    """Sums over windows."""
+    assert isinstance(total.rule, Total)
+    return _pool(scope, filled, total, "sum", total.rule.type_in(scope))
+
+
+def tile_window_largest(scope: Scope, filled: Filled, total: Node) -> bool:
+    """The largest elements of windows."""
+    return _pool(scope, filled, total, "max", "")
+
+
+def _pool(scope: Scope, filled: Filled, total: Node, kind: str, ctype: str) -> bool:
+    picture = _Picture.of(scope, total)
+    if picture is None:
+        return False
+    scope.draft.includes.add("linger_pools.h")
+    name = f"linger_window_{kind}_{picture.channels.bits}{f'_{WIDTHS[ctype]}' if ctype else ''}"
+
+    def call(sums: str, block: str, _: str, x: str, taps: tuple[_Span, _Span]) -> str:
+        return f"{name}({sums}, {block}, {x}, {_window_text(picture, taps)});"
+
+    return _over_channels(scope, filled, picture, ctype or picture.channels.buffer.ctype, call)

@@ -1,0 +1,208 @@
+"""The C functions that add integers, each variant against numpy, beyond walls, under sanitizers and on emulated cores."""
+
+import numpy as np
+import pytest
+
+from tests.support.c_compiler import SANITIZERS
+from tests.support.integer_functions import (
+    BOARDS,
+    VARIANTS,
+    WIDTHS,
+    Library,
+    board_check,
+    headers_with_fault,
+    host_check,
+    require_variant,
+)
+
+CASES = 25
+IDS = [f"{x}-{w}-{s}" for x, w, s in WIDTHS]
+
+
+@pytest.fixture(scope="module", params=list(VARIANTS))
+def library(request, tmp_path_factory):
+    variant = require_variant(request.param)
+    return Library(tmp_path_factory.mktemp(request.param), variant.options)
+
+
+def most(bits: int, other: int, total: int) -> int:
+    """The magnitude below which 600 products of 16-bit numbers fit 32 bits; else the type's own."""
+    return 128 if bits == 8 else 32768 if total == 64 else 1500 if other == 16 else 16000
+
+
+def numbers(rng, count: int, bits: int, limit: int) -> np.ndarray:
+    """Random numbers, or only the smallest, or only extremes."""
+    kind = rng.integers(4)
+    if kind == 0:
+        return np.full(count, -limit, f"int{bits}")
+    if kind == 1:
+        return rng.choice([-limit, limit - 1], count).astype(f"int{bits}")
+    return rng.integers(-limit, limit, count).astype(f"int{bits}")
+
+
+def size(rng, high: int) -> int:
+    return int(rng.integers(high + 1) if rng.integers(2) else rng.integers(min(high, 17) + 1))
+
+
+def some_bias(rng, count: int) -> np.ndarray | None:
+    return None if rng.integers(2) else rng.integers(-(10**6), 10**6, count).astype(np.int32)
+
+
+def windows(array: np.ndarray, *axes: tuple[int, int]) -> np.ndarray:
+    """The elements that nested loops visit; each axis is (how often, by how many elements)."""
+    index = np.zeros((1,) * len(axes), np.int64)
+    for number, (count, step) in enumerate(axes):
+        index = index + (np.arange(count) * step).reshape([-1 if k == number else 1 for k in range(len(axes))])
+    return array[index].astype(np.int64)
+
+
+def reach(*axes: tuple[int, int]) -> int:
+    """How many elements such loops span: an array of this size ends with the last one."""
+    return 0 if any(count == 0 for count, _ in axes) else 1 + sum((count - 1) * step for count, step in axes)
+
+
+@pytest.mark.parametrize(("x_bits", "w_bits", "s_bits"), WIDTHS, ids=IDS)
+def test_dots_are_sums_of_products(library, x_bits, w_bits, s_bits):
+    rng = np.random.default_rng(x_bits * w_bits + s_bits)
+    for _ in range(CASES):
+        pixels, outputs, runs = int(rng.integers(1, library.pixels + 1)), int(rng.integers(1, 20)), int(rng.integers(5))
+        length, x_pixel, x_step = size(rng, 150), int(rng.integers(90)), int(rng.integers(200))
+        w_step = length if rng.integers(2) else int(rng.integers(200))
+        w_output = runs * w_step if rng.integers(2) else int(rng.integers(200))
+        x_axes = ((pixels, x_pixel), (1, 0), (runs, x_step), (length, 1))
+        w_axes = ((1, 0), (outputs, w_output), (runs, w_step), (length, 1))
+        x = numbers(rng, reach(*x_axes), x_bits, most(x_bits, w_bits, s_bits))
+        w = numbers(rng, reach(*w_axes), w_bits, most(w_bits, x_bits, s_bits))
+        bias = some_bias(rng, outputs)
+        wanted = (windows(x, *x_axes) * windows(w, *w_axes)).sum((2, 3)) + (0 if bias is None else bias)
+        sizes = (x_pixel, runs, x_step, length)
+        given = library.call(
+            f"linger_dots_{x_bits}_{w_bits}_{s_bits}",
+            np.full((pixels, outputs), 77, f"int{s_bits}"),
+            *(pixels, outputs, x, *sizes, w, w_output, w_step, bias),
+        )
+        assert np.array_equal(given, wanted), (pixels, outputs, sizes, w_output, w_step)
+
+
+@pytest.mark.parametrize(("x_bits", "w_bits", "s_bits"), WIDTHS, ids=IDS)
+def test_columns_are_a_row_of_a_matrix_product(library, x_bits, w_bits, s_bits):
+    rng = np.random.default_rng(x_bits * w_bits + s_bits)
+    for _ in range(CASES):
+        outputs, length, w_step = size(rng, 140), size(rng, 70), int(rng.integers(150))
+        w_axes = ((length, w_step), (outputs, 1))
+        x = numbers(rng, length, x_bits, most(x_bits, w_bits, s_bits))
+        w = numbers(rng, reach(*w_axes), w_bits, most(w_bits, x_bits, s_bits))
+        given = library.call(
+            f"linger_columns_{x_bits}_{w_bits}_{s_bits}",
+            np.full(outputs, 77, f"int{s_bits}"),
+            *(outputs, x, length, w, w_step),
+        )
+        assert np.array_equal(given, x.astype(np.int64) @ windows(w, *w_axes)), (outputs, length, w_step)
+
+
+@pytest.mark.parametrize(("x_bits", "w_bits", "s_bits"), WIDTHS, ids=IDS)
+def test_depthwise_sums_each_channel(library, x_bits, w_bits, s_bits):
+    rng = np.random.default_rng(x_bits * w_bits + s_bits)
+    for _ in range(CASES):
+        channels, (rows, columns) = size(rng, 140), (int(n) for n in rng.integers(6, size=2))
+        x_row, x_column, w_row, w_column = (int(n) for n in rng.integers(200, size=4))
+        x_axes, w_axes = (((rows, a), (columns, b), (channels, 1)) for a, b in ((x_row, x_column), (w_row, w_column)))
+        x = numbers(rng, reach(*x_axes), x_bits, most(x_bits, w_bits, s_bits))
+        w = numbers(rng, reach(*w_axes), w_bits, most(w_bits, x_bits, s_bits))
+        bias = some_bias(rng, channels)
+        wanted = (windows(x, *x_axes) * windows(w, *w_axes)).sum((0, 1)) + (0 if bias is None else bias)
+        given = library.call(
+            f"linger_depthwise_{x_bits}_{w_bits}_{s_bits}",
+            np.full(channels, 77, f"int{s_bits}"),
+            *(channels, x, rows, x_row, columns, x_column, w, w_row, w_column, bias),
+        )
+        assert np.array_equal(given, wanted), (channels, rows, columns)
+
+
+@pytest.mark.parametrize("s_bits", [32, 64])
+@pytest.mark.parametrize("x_bits", [8, 16])
+def test_window_sums_of_each_channel(library, x_bits, s_bits):
+    rng = np.random.default_rng(x_bits + s_bits)
+    for _ in range(CASES):
+        channels, rows, columns = size(rng, 140), size(rng, 20), size(rng, 20)
+        x_row, x_column = (int(n) for n in rng.integers(100, size=2))
+        axes = ((rows, x_row), (columns, x_column), (channels, 1))
+        x = numbers(rng, reach(*axes), x_bits, 2 ** (x_bits - 1))
+        given = library.call(
+            f"linger_window_sum_{x_bits}_{s_bits}",
+            np.full(channels, 77, f"int{s_bits}"),
+            *(channels, x, rows, x_row, columns, x_column),
+        )
+        assert np.array_equal(given, windows(x, *axes).sum((0, 1))), (channels, rows, columns)
+
+
+@pytest.mark.parametrize("x_bits", [8, 16])
+def test_window_maxima_of_each_channel(library, x_bits):
+    rng = np.random.default_rng(x_bits)
+    for _ in range(CASES):
+        channels, rows, columns = size(rng, 140), 1 + size(rng, 6), 1 + size(rng, 6)
+        x_row, x_column = (int(n) for n in rng.integers(100, size=2))
+        axes = ((rows, x_row), (columns, x_column), (channels, 1))
+        x = numbers(rng, reach(*axes), x_bits, 2 ** (x_bits - 1))
+        given = library.call(
+            f"linger_window_max_{x_bits}",
+            np.full(channels, 77, f"int{x_bits}"),
+            *(channels, x, rows, x_row, columns, x_column),
+        )
+        assert np.array_equal(given, windows(x, *axes).max((0, 1))), (channels, rows, columns)
+
+
+def test_a_wide_sum_by_hand(library):
+    # (−32768)² · 4 = 2³², one more than 32 bits hold
+    x = np.full(4, -32768, np.int16)
+    given = library.call("linger_dots_16_16_64", np.zeros(1, np.int64), 1, 1, x, 0, 1, 0, 4, x, 0, 0, None)
+    assert given.tolist() == [2**32]
+
+
+def test_the_compiler_chooses_the_variant(library, request):
+    name = request.node.callspec.params["library"]
+    assert library.variant == VARIANTS[name].chosen
+
+
+FAULTS = {
+    "generic": {
+        "dots": ("linger_dots.h", "sum_11 += (S_T)(", "sum_11 -= (S_T)("),
+        "columns": ("linger_columns.h", "block[o] +=", "block[o] -="),
+        "depthwise": ("linger_depthwise.h", "bias[first + c] :", "bias[first] :"),
+        "sum": ("linger_pools.h", "block[c] += (S_T)from_x", "block[c] |= (S_T)from_x"),
+        "max": ("linger_pools.h", "(from_x[c] > largest[c])", "(from_x[c] < largest[c])"),
+    },
+}
+PLANTED = [
+    pytest.param(variant, *fault, id=f"{variant}-{name}")
+    for variant in FAULTS
+    for name, fault in FAULTS[variant].items()
+]
+
+
+@pytest.mark.parametrize(("variant", "header", "old", "new"), PLANTED)
+def test_a_planted_fault_is_caught(variant, header, old, new, tmp_path):
+    headers = headers_with_fault(tmp_path, header, old, new)
+    if variant in BOARDS:
+        done = board_check(tmp_path, variant, headers=headers)
+    else:
+        done = host_check(tmp_path, (*require_variant(variant).options, "-O1"), headers)
+    assert done.returncode == 1
+    assert "differ" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+def test_sanitizers_are_silent(name, tmp_path):
+    done = host_check(tmp_path, (*require_variant(name).options, "-O1", "-DCASES=300", *SANITIZERS))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("-O3",), ("-DLINGER_GENERIC",)], ids=["plain", "O3", "generic"])
+@pytest.mark.parametrize("cpu", BOARDS)
+def test_emulated_cores_agree(cpu, options, tmp_path):
+    done = board_check(tmp_path, cpu, options)
+    chosen = "generic" if "-DLINGER_GENERIC" in options else BOARDS[cpu].chosen
+    assert done.returncode == 0, done.stdout
+    assert f"{chosen}: 0 differ" in done.stdout
