@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -166,18 +166,24 @@ def _sizes(model: ir.Model) -> Iterator[str]:
             yield f"the input {printable(str(value.name))} has open sizes [{sizes}]; export with fixed sizes, or fix them"
 
 
-def _obstacles(nodes: Iterable[ir.Node]) -> Iterator[str]:
-    """Nodes that have no C, each with the reason."""
-    for node in nodes:
-        if inner_graphs(node):
-            yield f"{describe(node)} runs graphs inside it; unroll it before the export"
-        elif is_dialect(node) or node.op_type in MOVES or node.op_type in ALIASES:
-            continue
-        else:
-            yield (
-                f"{describe(node)} is no quantised op, so it would compute real numbers; linger.coverage says why a layer "
-                "stayed float, or leave it to the caller behind the outputs"
-            )
+def _obstacles(nodes: Sequence[ir.Node]) -> Iterator[str]:
+    """Nodes that have no C, with the reason."""
+    inside = [describe(node) for node in nodes if inner_graphs(node)]
+    if inside:
+        yield f"{listing(inside)} runs graphs inside it; unroll the loop, or choose the branch, before the export"
+    known = [node for node in nodes if is_dialect(node)]
+    real = [
+        describe(node)
+        for node in nodes
+        if not (inner_graphs(node) or is_dialect(node) or node.op_type in MOVES or node.op_type in ALIASES)
+    ]
+    if real and not known:
+        yield "it has no quantised op; of the forms that linger.onnx.export writes, dialect and bare have them, standard and qdq do not"
+    elif real:
+        yield (
+            f"no quantised op is {listing(real)}, so it would compute with real numbers; linger.coverage(model) says why a "
+            "layer stayed float, and what comes last may be left to the caller"
+        )
 
 
 def _wrong_types(nodes: Iterable[ir.Node], tensors: Mapping[str, Tensor]) -> Iterator[str]:

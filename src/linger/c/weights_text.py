@@ -14,8 +14,8 @@ Array = NDArray[Any]
 
 _READABLE = 4096
 """Arrays of up to so many numbers are written as numbers; longer ones of bytes as strings, which compile ten times faster."""
-_ROW = 4080
-"""Bytes of one string: compilers of C99 need not take more than 4095."""
+_LONGEST_STRING = 4095
+"""Bytes of one string: compilers of C99 need not take more."""
 _LINE = 110
 _SMALLEST = {"int32": -(2**31), "int64": -(2**63)}
 
@@ -40,9 +40,14 @@ def _is_text(content: Array) -> bool:
     return content.dtype == np.int8 and content.size > _READABLE
 
 
+def _row(content: Array) -> int:
+    """The length of the strings of an array: as few as there must be, and all as short as they can be, so that little is wasted."""
+    return -(-content.size // -(-content.size // _LONGEST_STRING))
+
+
 def _sizes(content: Array) -> str:
     if _is_text(content):
-        return f"[{-(-content.size // _ROW)}][{_ROW}]"
+        return f"[{-(-content.size // _row(content))}][{_row(content)}]"
     return f"[{max(content.size, 1)}]"
 
 
@@ -74,7 +79,8 @@ def _strings(content: Array) -> str:
     table = _escapes()
     rows = []
     data = content.tobytes()
-    for start in range(0, len(data), _ROW):
-        row = b"".join(map(table.__getitem__, data[start : start + _ROW]))
+    length = _row(content)
+    for start in range(0, len(data), length):
+        row = b"".join(map(table.__getitem__, data[start : start + length]))
         rows.append(b'    "' + row + b'",\n')
     return b"".join(rows).decode("ascii")

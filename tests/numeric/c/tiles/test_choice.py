@@ -12,7 +12,17 @@ from linger.numeric.numpy_kernel import NumpyKernel
 from tests.support.c_compiler import call, load_with, require_compiler
 from tests.support.samples import arrays
 
-SUMMING = ("AvgPool2dInt", "BmmInt", "Conv1dInt", "Conv2dInt", "GRUInt", "LSTMInt", "LinearInt", "MaxPool")
+SUMMING = (
+    "AvgPool2dInt",
+    "BmmInt",
+    "Conv1dInt",
+    "Conv2dInt",
+    "ConvTranspose2dInt",
+    "GRUInt",
+    "LSTMInt",
+    "LinearInt",
+    "MaxPool",
+)
 INCLUDE = str(files("linger.c") / "include")
 CALL = re.compile(r"linger_(?:dots|columns|depthwise|window)_\w+\(")
 
@@ -21,7 +31,9 @@ def channels_last(shape):
     return (0, *range(2, len(shape)), 1) if len(shape) > 2 else None
 
 
-def weight_order(shape):
+def weight_order(shape, *, is_transposed=False):
+    if is_transposed:
+        return (1, *range(2, len(shape)), 0)
     is_depthwise = shape[1] == 1 and shape[0] > 1
     return (*range(2, len(shape)), 0, 1) if is_depthwise else channels_last(shape)
 
@@ -35,7 +47,11 @@ def written(op, sample, name, unit, *, is_last):
     given, attributes = arrays(sample), op.complete(sample.attributes)
     turned = is_last and op.window_axes
     orders = [
-        (channels_last if i == 0 else weight_order)(x.shape) if x is not None and turned and x.ndim > 2 else None
+        None
+        if x is None or not turned or x.ndim < 3
+        else weight_order(x.shape, is_transposed=op.is_transposed)
+        if i
+        else channels_last(x.shape)
         for i, x in enumerate(given)
     ]
     declared = [

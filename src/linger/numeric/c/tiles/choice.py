@@ -11,12 +11,13 @@ from linger.numeric.c.nodes import Node
 from linger.numeric.c.scope import Filled, Scope
 from linger.numeric.c.tiles.lines import only_total
 from linger.numeric.c.tiles.rows import tile_matrices, tile_rows
-from linger.numeric.c.tiles.windows import tile_convolution, tile_window_largest, tile_window_sum
+from linger.numeric.c.tiles.windows import tile_convolution, tile_transposed, tile_window_largest, tile_window_sum
 
 _WRITERS: dict[Accumulate, Callable[[Scope, Filled, Node], bool]] = {
     accumulation.multiply_rows: tile_rows,
     accumulation.multiply_matrices: tile_matrices,
     accumulation.convolve: tile_convolution,
+    accumulation.convolve_transposed: tile_transposed,
     accumulation.sum_window: tile_window_sum,
     accumulation.largest_of_window: tile_window_largest,
 }

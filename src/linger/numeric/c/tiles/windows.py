@@ -148,16 +148,22 @@ def _lies(steps: Shape, wanted: Shape) -> bool:
 
 @dataclass(frozen=True)
 class _Call:
-    """The arguments of one call that are texts already."""
+    """The arguments of a call that are texts already."""
 
-    head: str
+    name: str
+    sums: str
+    pixels: str
+    block: str
     x: Line
     pixel: int
     weights: Line
     taps: tuple[str, ...]
     bias: str
-    sums: str
     channel: str
+
+    def text(self, sums: str, x: str, runs: str, w: str, bias: str) -> str:
+        """The call itself."""
+        return f"{self.name}({sums}, {self.pixels}, {self.block}, {x}, {self.pixel}, {runs}, {w}, {bias});"
 
 
 def _dense(scope: Scope, filled: Filled, picture: _Picture, weights: Line) -> bool:
@@ -165,16 +171,12 @@ def _dense(scope: Scope, filled: Filled, picture: _Picture, weights: Line) -> bo
     total, window, (x, w) = picture.total, picture.window, picture.total.args[:2]
     outputs, inside = w.shape[0] // window.group, w.shape[1]
     ctype, name = product_name(scope, "dots", total, picture.channels, weights)
-    is_one_call = _is_run(window) or window.kernel[0] == 1
-    if not is_one_call and ctype != INT32:
-        return False  # the sums of several calls are carried on as a bias, which has 32 bits
     bias = bias_of(scope, total)[1]
     with ExitStack() as stack:
         place, n = stack.enter_context(scope.loop(total.shape[0]))
         place, row = stack.enter_context(place.loop(picture.outputs[0]))
         rows = picture.span(place, 0, row)
-        whole = picture.whole[1] if is_one_call else (0, 0)
-        place, column, pixels = stack.enter_context(pixel_loop(place, picture.outputs[1], whole))
+        place, column, pixels = stack.enter_context(pixel_loop(place, picture.outputs[1], picture.whole[1]))
         columns = picture.span(place, 1, column)
         place, group = stack.enter_context(place.loop(window.group))
         place, first, block = blocks(stack, place, outputs, BLOCK)
@@ -184,17 +186,9 @@ def _dense(scope: Scope, filled: Filled, picture: _Picture, weights: Line) -> bo
         assert found is not None
         taps = _taps(window, inside, grouped(channel), rows, columns)
         pixel = picture.steps[1] * window.strides[1]
-        call = _Call(
-            f"{name}({sums}, {pixels}, {block}, ",
-            found,
-            pixel,
-            weights,
-            taps,
-            bias_text(bias, channel),
-            sums,
-            times_text(group, str(inside)),
-        )
-        _write_dots(place, call, picture, (rows, columns), inside)
+        begin, part = bias_text(bias, channel), times_text(group, str(inside))
+        call = _Call(name, sums, pixels, block, found, pixel, weights, taps, begin, part)
+        _write_dots(place, call, picture, (rows, columns), (ctype, inside))
 
         def element(p: str, j: str) -> tuple[str, ...]:
             return picture.index(n, grouped(sum_text(channel, j)), row, grouped(sum_text(column, p)))
@@ -218,25 +212,41 @@ def _taps(window: Window, inside: int, channel: str, rows: _Span, columns: _Span
     )
 
 
-def _write_dots(scope: Scope, call: _Call, picture: _Picture, spans: tuple[_Span, _Span], inside: int) -> None:
-    """One call for a window whose rows are runs, or whose taps are; otherwise one for each of its rows."""
-    window, (rows, columns) = picture.window, spans
+def _write_dots(
+    scope: Scope, call: _Call, picture: _Picture, spans: tuple[_Span, _Span], kind: tuple[str, int]
+) -> None:
+    """One call for a window whose rows are runs, or that is one row; otherwise one for each of its rows, which are added."""
+    window, (rows, columns), (ctype, inside) = picture.window, spans, kind
     row_step, column_step = (s * d for s, d in zip(picture.steps, window.dilations, strict=True))
     row = window.kernel[1] * inside
     output = window.kernel[0] * row
     if _is_run(window):
-        length = times_text(columns.count, str(inside))
-        runs = f"{rows.count}, {row_step}, {length}, {call.weights.at(*call.taps)}, {output}, {row}"
-        scope.line(f"{call.head}{call.x.at(call.channel)}, {call.pixel}, {runs}, {call.bias});")
+        runs = f"{rows.count}, {row_step}, {times_text(columns.count, str(inside))}"
+        w = f"{call.weights.at(*call.taps)}, {output}, {row}"
+        scope.line(call.text(call.sums, call.x.at(call.channel), runs, w, call.bias))
         return
+    runs = f"{columns.count}, {column_step}, {inside}"
+    if window.kernel[0] == 1:
+        w = f"{call.weights.at(*call.taps)}, {output}, {inside}"
+        scope.line(call.text(call.sums, call.x.at(call.channel), runs, w, call.bias))
+        return
+    nothing = f"{call.weights.at()}, {output}, {inside}"
+    scope.line(call.text(call.sums, call.x.buffer.name, f"0, {column_step}, {inside}", nothing, call.bias))
     with ExitStack() as stack:
         place, tap = counted_loop(stack, scope, rows.count)
-        begin = call.bias if tap == "0" else f"{tap} == 0 ? {call.bias} : {call.sums}"
-        first = call.weights.at(*call.taps, times_text(tap, str(row)))
-        runs = f"{columns.count}, {column_step}, {inside}, {first}, {output}, {inside}"
-        place.line(
-            f"{call.head}{call.x.at(call.channel, times_text(tap, str(row_step)))}, {call.pixel}, {runs}, {begin});"
-        )
+        w = f"{call.weights.at(*call.taps, times_text(tap, str(row)))}, {output}, {inside}"
+        x = call.x.at(call.channel, times_text(tap, str(row_step)))
+        _add(place, call, ctype, lambda more: call.text(more, x, runs, w, "NULL"))
+
+
+def _add(scope: Scope, call: _Call, ctype: str, text: Callable[[str], str]) -> None:
+    """Add the sums of one more call."""
+    more = sums_array(scope, ctype, call.block, call.pixels, BLOCK)
+    scope.line(text(more))
+    with ExitStack() as stack:
+        count = times_text(call.pixels, call.block)
+        place, i = counted_loop(stack, scope, count)
+        place.line(f"{call.sums}[{i}] += {more}[{i}];")
 
 
 def _depthwise(scope: Scope, filled: Filled, picture: _Picture, weights: Line) -> bool:
@@ -276,6 +286,63 @@ def _over_channels(scope: Scope, filled: Filled, picture: _Picture, ctype: str, 
         tile = Tile(sums, "1", block, lambda _, j: picture.index(n, grouped(sum_text(first, j)), row, column))
         write_results(place, filled, total, ctype, tile)
     return True
+
+
+def tile_transposed(scope: Scope, filled: Filled, total: Node) -> bool:
+    """A transposed convolution: for each pixel the taps whose windows reach it, one call for each."""
+    x, w = total.args[:2]
+    found, weights = _channels_last(scope, x), _weights(scope, w)
+    assert isinstance(total.rule, Total)
+    window = total.rule.window
+    if found is None or weights is None or window is None:
+        return False
+    inside, outputs, rows, columns = w.shape
+    if not _lies(weights[1], (1, rows * columns * inside, columns * inside, inside)):
+        return False
+    ctype, name = product_name(scope, "dots", total, found[0], weights[0])
+    bias = bias_of(scope, total)[1]
+    with ExitStack() as stack:
+        place, n = stack.enter_context(scope.loop(total.shape[0]))
+        place, row = stack.enter_context(place.loop(total.shape[2]))
+        place, column = stack.enter_context(place.loop(total.shape[3]))
+        place, group = stack.enter_context(place.loop(window.group))
+        place, first, block = blocks(stack, place, outputs, BLOCK)
+        channel = sum_text(times_text(group, str(outputs)), first)
+        sums = sums_array(place, ctype, block, "1", BLOCK)
+        size = inside // window.group
+        part = times_text(group, str(size))
+        taps = (times_text(grouped(first), str(rows * columns * inside)), part)
+        call = _Call(name, sums, "1", block, found[0], 0, weights[0], taps, bias_text(bias, channel), part)
+        output = f"{rows * columns * inside}, 0"
+        place.line(call.text(sums, found[0].buffer.name, "0, 0, 0", f"{weights[0].at()}, {output}", call.bias))
+        with ExitStack() as inner:
+            within, (down, along), (y_tap, x_tap) = _reaching(inner, place, window, (row, column), x.shape[2:])
+            source = line_along(within, x, (n, "0", down, along), 1)
+            assert source is not None
+            where = weights[0].at(*taps, times_text(y_tap, str(columns * inside)), times_text(x_tap, str(inside)))
+            start = source.at(part)
+            _add(
+                within, call, ctype, lambda more: call.text(more, start, f"1, 0, {size}", f"{where}, {output}", "NULL")
+            )
+        tile = Tile(sums, "1", block, lambda _, j: (n, grouped(sum_text(channel, j)), row, column))
+        write_results(place, filled, total, ctype, tile)
+    return True
+
+
+def _reaching(
+    stack: ExitStack, scope: Scope, window: Window, at: tuple[str, str], size: Shape
+) -> tuple[Scope, tuple[str, str], tuple[str, str]]:
+    """Loops over the taps that reach a pixel: the place inside, where each is taken from, and which tap it is."""
+    places, taps = [], []
+    for axis, where in enumerate(at):
+        scope, tap = stack.enter_context(scope.loop(window.kernel[axis]))
+        stride, step = window.strides[axis], times_text(tap, str(window.dilations[axis]))
+        moved = scope.local(INT32, f"{sum_text(where, str(window.pads[axis]))} - {step}")
+        whole = "" if stride == 1 else f" && {moved} % {stride} == 0"
+        scope = stack.enter_context(scope.when(f"{moved} >= 0 && {moved} < {size[axis] * stride}{whole}"))
+        taps.append(tap)
+        places.append(moved if stride == 1 else f"({moved} / {stride})")
+    return scope, (places[0], places[1]), (taps[0], taps[1])
 
 
 def tile_window_sum(scope: Scope, filled: Filled, total: Node) -> bool:
