@@ -23,13 +23,20 @@ EMULATED_TESTS := tests/runtime/test_saturation.py tests/verification/proof/test
   tests/onnx/test_exported_kernels.py tests/quantization/diagnosis/test_layer_comparison.py tests/models/test_voice.py tests/analysis/test_fixed_point_loss.py
 EMULATED_CPU := max,-avx512f,-avx512vnni,-avx-vnni
 
-.PHONY: help setup demo test test-fast test-slow test-deploy test-lowest test-cpus fuzz check bench accuracy clean
+# a Cortex-M4 for `make test`; every core, and what looks at generated C, for `make test-devices`
+M4_PACKAGES := gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm
+DEVICE_PACKAGES := $(M4_PACKAGES) gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc clang cppcheck valgrind
+HAS_ALL := sh -c 'for tool; do command -v "$$tool" > /dev/null || exit 1; done' sh
+APT_INSTALL := apt-get install --yes --quiet --no-install-recommends
+
+.PHONY: help setup demo test test-fast test-slow test-devices test-deploy test-lowest test-cpus m4 fuzz check bench accuracy clean
 
 help:
 	@echo "make demo       train, quantise, export and verify a CNN on real data (prints the verdict)"
 	@echo "make test       lint, types, import contracts, tests"
 	@echo "make test-fast  the inner loop: two cases of every cheap test, in about a minute"
 	@echo "make test-slow  the slow suites, in any order, and a random search by the property tests"
+	@echo "make test-devices  exported C on emulated microcontrollers, under sanitizers, valgrind and cppcheck"
 	@echo "make test-deploy  the deployment side in an environment of its own, without torch"
 	@echo "make test-cpus  the tests that run models, on older instruction sets and on an emulated CPU without VNNI"
 	@echo "make test-lowest  the deployment side with the lowest version of everything it requires"
@@ -58,12 +65,24 @@ check: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
-test: check
-	$(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow"
+# compiler and emulator are installed where that is possible; elsewhere the tests that need them say so and skip
+m4:
+	@$(HAS_ALL) arm-none-eabi-gcc qemu-system-arm || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && \
+	  { $(APT_INSTALL) $(M4_PACKAGES) || { apt-get update --quiet && $(APT_INSTALL) $(M4_PACKAGES); }; } > /dev/null; } || \
+	  echo "no emulated Cortex-M4: install $(M4_PACKAGES) to run the tests that need it"
+
+test: check m4
+	$(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow and not devices"
+
+test-devices: $(STAMP)
+	@$(HAS_ALL) arm-none-eabi-gcc qemu-system-arm riscv64-unknown-elf-gcc qemu-system-riscv32 clang cppcheck valgrind || \
+	  { test "$$(id -u)" = 0 && { $(APT_INSTALL) $(DEVICE_PACKAGES) || { apt-get update --quiet && $(APT_INSTALL) $(DEVICE_PACKAGES); }; }; } || \
+	  { echo "make test-devices needs the packages $(DEVICE_PACKAGES)"; exit 1; }
+	LINGER_REQUIRE_SHARED=1 $(BIN)/python -m pytest -n 2 $(ORDER) -m "devices" tests/c tests/numeric/c tests/ops
 
 # the inner loop: two cases of every test, without the costly ones
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow" --fast
+	$(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow and not devices" --fast
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest --hypothesis-profile=search -m "slow or hypothesis"
@@ -76,16 +95,16 @@ $(DEPLOY_STAMP): requirements-deploy.txt pyproject.toml
 	touch $(DEPLOY_STAMP)
 
 test-deploy: $(DEPLOY_STAMP)
-	LINGER_REQUIRE_NO_TORCH=1 $(DEPLOY_VENV)/bin/python -m pytest -n 2 $(ORDER) -m "not slow" $(DEPLOY_TESTS)
+	LINGER_REQUIRE_NO_TORCH=1 $(DEPLOY_VENV)/bin/python -m pytest -n 2 $(ORDER) -m "not slow and not devices" $(DEPLOY_TESTS)
 
 # torch obeys the variables, ONNX Runtime does not: it needs a CPU of that kind
 test-cpus: $(STAMP)
 	command -v qemu-x86_64 || { test "$$(id -u)" = 0 && apt-get install --yes --no-install-recommends qemu-user; } || \
 	  { echo "make test-cpus needs qemu-x86_64: install the package qemu-user (as root: apt-get install qemu-user)"; exit 1; }
-	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow" $(CPU_TESTS)
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow" $(CPU_TESTS)
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow and not devices" $(CPU_TESTS)
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow and not devices" $(CPU_TESTS)
 	LINGER_REQUIRE_SATURATION=1 qemu-x86_64 -cpu $(EMULATED_CPU) $(BIN)/python -m pytest -n 0 $(ORDER) \
-	  -m "not slow" -k "not resnet" $(EMULATED_TESTS)
+	  -m "not slow and not devices" -k "not resnet" $(EMULATED_TESTS)
 
 $(LOWEST_STAMP): requirements-deploy.txt pyproject.toml
 	test -x $(LOWEST_VENV)/bin/python || $(PYTHON) -m venv $(LOWEST_VENV)
@@ -96,7 +115,7 @@ $(LOWEST_STAMP): requirements-deploy.txt pyproject.toml
 
 # old versions of others may use what is deprecated today
 test-lowest: $(LOWEST_STAMP)
-	LINGER_REQUIRE_NO_TORCH=1 $(LOWEST_VENV)/bin/python -m pytest -n 2 $(ORDER) -m "not slow" -W ignore::DeprecationWarning $(DEPLOY_TESTS)
+	LINGER_REQUIRE_NO_TORCH=1 $(LOWEST_VENV)/bin/python -m pytest -n 2 $(ORDER) -m "not slow and not devices" -W ignore::DeprecationWarning $(DEPLOY_TESTS)
 
 fuzz: $(DEPLOY_STAMP)
 	$(DEPLOY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-fuzz.txt
@@ -109,6 +128,7 @@ bench: $(STAMP)
 	cd benchmarks && ../$(BIN)/python qat_rnn.py
 	cd benchmarks && ../$(BIN)/python repair.py
 	cd benchmarks && ../$(BIN)/python cli_start.py
+	cd benchmarks && ../$(BIN)/python c_speed.py
 
 # ACCURACY="--only silero --columns max tune" measures a part; the page joins it with what was measured before
 accuracy: $(STAMP)

@@ -98,7 +98,7 @@ def run(folder: Path, *, seconds: float = 30.0, proven_on: int = 60) -> Outcome:
     model, filters = load()
     spectrum = spectra(conversation()[: int(seconds * 16000)], filters)
     expected, steps = stream(model, spectrum)
-    calibration = [tuple(torch.cat(part) for part in zip(*group, strict=True)) for group in _groups(steps[:310], 62)]
+    calibration = [tuple(torch.cat(part) for part in zip(*group, strict=True)) for group in groups(steps[:310], 62)]
     quantised = quantise(model, calibration, prepare=widen)
     found, steps = stream(quantised, spectrum)
     figures = {
@@ -114,5 +114,6 @@ def run(folder: Path, *, seconds: float = 30.0, proven_on: int = 60) -> Outcome:
     return Outcome("silero-vad", figures, proof, linger.coverage(quantised), share)
 
 
-def _groups(items: list[Batch], size: int) -> list[list[Batch]]:
+def groups(items: list[Batch], size: int) -> list[list[Batch]]:
+    """Parts of equal size."""
     return [items[i : i + size] for i in range(0, len(items), size)]

@@ -32,8 +32,14 @@ def recurrent(g, x, draw, sizes, *, op="LSTMInt", batch_first=0, states=(), leng
         "hidden_size": hidden,
         "batch_first": batch_first,
         "go_forward": go_forward,
-        **{"scale_i": 32.0, "scale_h": scale, "scale_iw": 64.0, "scale_hw": 64.0, "scale_o": scale},
-        **{"data_bits": 8, "parameter_bits": 8, "o_bits": bits},
+        "scale_i": 32.0,
+        "scale_h": scale,
+        "scale_iw": 64.0,
+        "scale_hw": 64.0,
+        "scale_o": scale,
+        "data_bits": 8,
+        "parameter_bits": 8,
+        "o_bits": bits,
     }
     return dialect(g, op, x, *given, *weights, *biases, _outputs=3 if op == "LSTMInt" else 2, **settings)
 

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a streaming network remembers from step to step: states, and the nodes that read and renew them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from linger.dialect import DOMAIN
+from linger.graph.core.dialect_node import opset_of
+from linger.graph.core.names import tensor_names
+from linger.graph.facts.propagation import propagate
+
+_SLICE_INPUTS_OPSET = 10
+"""From this opset on Slice has its bounds as inputs."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A tensor that one step returns and the next one takes.
+
+    Attributes:
+        input: The input of the step's model that takes it.
+        output: The output of the step's model that has its new content.
+        initial: Its content before the first step.
+    """
+
+    input: str
+    output: str
+    initial: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """How the frames of one tensor lie in time.
+
+    Attributes:
+        axis: The axis that is time.
+        frames: Its size in one step.
+        delay: Frame i of the stream is frame i − delay of the whole sequence, for every i that is at least 0 and at least
+            `delay`. Where it is negative, the first frames of the whole sequence are zeros that the stream does not have.
+    """
+
+    axis: int
+    frames: int
+    delay: int = 0
+
+
+@dataclass
+class StateBook:
+    """Puts states and the nodes around them into a model, and remembers them.
+
+    Tensors that were made once are used again: two convolutions with the same reach over one tensor share a state.
+    """
+
+    model: ir.Model
+    states: list[State] = field(default_factory=list)
+    valid: ir.Value | None = None
+    """The input that says which frames belong to the sequence; None where all do that come."""
+
+    def __post_init__(self) -> None:
+        self._names = tensor_names(self.model)
+        self._scales = {value: fact.scale for value, fact in propagate(self.model).facts.items()}
+        self._made: dict[tuple[Any, ...], ir.Value] = {}
+        self._has_bounds_as_inputs = opset_of(self.model) >= _SLICE_INPUTS_OPSET
+
+    def name(self, preferred: str) -> str:
+        """A name for a tensor that is still free."""
+        return self._names.choose(preferred)
+
+    def constant(self, content: NDArray[Any], name: str) -> ir.Value:
+        """A new initializer."""
+        value = ir.Value(
+            name=self._names.choose(name),
+            type=ir.TensorType(ir.DataType.from_numpy(content.dtype)),
+            shape=ir.Shape(content.shape),
+            const_value=ir.tensor(content),
+        )
+        self.model.graph.register_initializer(value)
+        return value
+
+    def node(
+        self, before: ir.Node | None, op_type: str, inputs: Sequence[ir.Value], name: str, **settings: Any
+    ) -> ir.Value:
+        """A new node in front of another one, or behind all of them; the name's domain prefix `thinker.` chooses the dialect."""
+        domain, _, plain = op_type.rpartition(".")
+        node = ir.node(plain, list(inputs), settings, domain=domain, name=self._names.choose(name))
+        result = node.outputs[0]
+        result.name, result.type = node.name, ir.TensorType(inputs[0].dtype or ir.DataType.UNDEFINED)
+        if before is None:
+            self.model.graph.append(node)
+        else:
+            self.model.graph.insert_before(before, node)
+        return result
+
+    def ask_for_validity(self, frames: int) -> str:
+        """Add the input that says which frames of a step belong to the sequence; return its name."""
+        self.valid = ir.Value(name=self._names.choose("valid"), type=ir.TensorType(ir.DataType.INT8))
+        self.valid.shape = ir.Shape([frames])
+        self.model.graph.inputs.append(self.valid)
+        return str(self.valid.name)
+
+    def add(self, initial: NDArray[Any], name: str) -> ir.Value:
+        """A new state's input; `renew` says what its new content is."""
+        value = ir.Value(
+            name=self._names.choose(f"{name}.state"),
+            type=ir.TensorType(ir.DataType.from_numpy(initial.dtype)),
+            shape=ir.Shape(initial.shape),
+        )
+        self.model.graph.inputs.append(value)
+        return value
+
+    def renew(self, state: ir.Value, new: ir.Value, initial: NDArray[Any]) -> None:
+        """Declare the new content of a state. A tensor that is an output already stays the same output."""
+        if not new.is_graph_output():
+            self.model.graph.outputs.append(new)
+        self.states.append(State(str(state.name), str(new.name), initial))
+
+    def cut(self, before: ir.Node | None, x: ir.Value, axis: int, bounds: tuple[int, int], name: str) -> ir.Value:
+        """The places of an axis from the first bound to the one before the second."""
+        start, end = bounds
+        if self._has_bounds_as_inputs:
+            numbers = [self.constant(np.array([n], np.int64), f"{name}.bound") for n in (start, end, axis)]
+            made = self.node(before, "Slice", [x, *numbers], name)
+        else:
+            made = self.node(before, "Slice", [x], name, starts=[start], ends=[end], axes=[axis])
+        made.shape = resized(x, axis, end - start)
+        return made
+
+    def with_history(self, before: ir.Node | None, x: ir.Value, timed: Timed, count: int) -> ir.Value:
+        """A tensor behind its last `count` frames of earlier steps, which are zeros at first."""
+        if count == 0:
+            return x
+        key = ("history", x, count)
+        if key not in self._made:
+            self._made[key] = self._remember(before, x, timed, count)
+        return self._made[key]
+
+    def _remember(self, before: ir.Node | None, x: ir.Value, timed: Timed, count: int) -> ir.Value:
+        assert x.dtype is not None  # the normal form has typed every tensor
+        shape = resized(x, timed.axis, count)
+        initial = np.zeros(shape.numpy(), x.dtype.numpy())
+        state = self.add(initial, str(x.name))
+        joined = self.node(before, "Concat", [state, x], f"{x.name}.joined", axis=timed.axis)
+        joined.shape = resized(x, timed.axis, count + timed.frames)
+        bounds = (timed.frames, timed.frames + count)
+        self.renew(state, self.cut(before, joined, timed.axis, bounds, f"{state.name}.next"), initial)
+        return joined
+
+    def delayed(self, before: ir.Node | None, x: ir.Value, timed: Timed, count: int) -> tuple[ir.Value, Timed]:
+        """A tensor whose frames come `count` frames later; zeros come first."""
+        if count == 0:
+            return x, timed
+        key = ("delayed", x, count)
+        if key not in self._made:
+            joined = self.with_history(before, x, timed, count)
+            self._made[key] = self.cut(before, joined, timed.axis, (0, timed.frames), f"{x.name}.delayed")
+        return self._made[key], Timed(timed.axis, timed.frames, timed.delay + count)
+
+    def masked(self, before: ir.Node, x: ir.Value, timed: Timed) -> ir.Value:
+        """Integers whose frames before the first one of the whole sequence are zeros.
+
+        Layers turn the zeros that stand before the stream into other numbers (their biases, say), where a padded layer of
+        the whole sequence reads zeros.
+        """
+        key = ("masked", x)
+        if key not in self._made:
+            mask = self.mask(before, timed, x)
+            self._made[key] = self._product(before, x, mask, self._scales.get(x) or 1.0)
+        return self._made[key]
+
+    def mask(self, before: ir.Node, timed: Timed, like: ir.Value) -> ir.Value:
+        """One for every frame of a tensor that the whole sequence has too, zero for the others; sizes beside time are 1."""
+        assert like.dtype is not None  # the normal form has typed every tensor
+        assert like.shape is not None  # every tensor of a step has fixed sizes
+        sizes = [1] * len(like.shape)
+        sizes[timed.axis] = timed.frames
+        key = ("mask", like.dtype, tuple(sizes), timed)
+        if key not in self._made:
+            received = self._received(before, like, sizes)
+            self._made[key], _ = self.delayed(before, received, timed, timed.delay)
+        return self._made[key]
+
+    def _received(self, before: ir.Node, like: ir.Value, sizes: Sequence[int]) -> ir.Value:
+        """One for every frame that this step brings, zero for those behind the end of the sequence."""
+        assert like.dtype is not None
+        if self.valid is None:
+            return self.constant(np.ones(sizes, like.dtype.numpy()), f"{like.name}.ones")
+        shape = self.constant(np.array(sizes, np.int64), f"{like.name}.sizes")
+        turned = self.node(before, "Reshape", [self.valid, shape], f"{like.name}.turned")
+        turned.shape = ir.Shape(sizes)
+        if like.dtype == ir.DataType.INT8:
+            return turned
+        wide = self.node(before, "Cast", [turned], f"{like.name}.valid", to=int(like.dtype))
+        wide.type, wide.shape = ir.TensorType(like.dtype), ir.Shape(sizes)
+        return wide
+
+    def _product(self, before: ir.Node, x: ir.Value, mask: ir.Value, scale: float) -> ir.Value:
+        assert x.dtype is not None
+        scales = {"scale_x": scale, "scale_y": 1.0, "scale_o": scale}
+        bits = int(x.dtype.itemsize * 8)
+        made = self.node(before, f"{DOMAIN}.iqMul", [x, mask], f"{x.name}.masked", **scales, o_bits=bits)
+        made.shape = x.shape
+        return made
+
+    def cleared(self, before: ir.Node | None, real: ir.Value, mask: ir.Value, scale: float) -> ir.Value:
+        """A real state of 16 bits at a scale, or zeros where the mask, which holds one number, is zero."""
+        quantised = self.node(before, f"{DOMAIN}.Quant", [real], f"{real.name}.whole", data_bits=16, scale_x=scale)
+        quantised.type, quantised.shape = ir.TensorType(ir.DataType.INT16), real.shape
+        scales = {"scale_x": scale, "scale_y": 1.0, "scale_o": scale}
+        kept = self.node(before, f"{DOMAIN}.iqMul", [quantised, mask], f"{real.name}.kept", **scales, o_bits=16)
+        kept.shape = real.shape
+        result = self.node(before, f"{DOMAIN}.Dequant", [kept], f"{real.name}.next", scale_o=scale)
+        result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), real.shape
+        return result
+
+
+def resized(value: ir.Value, axis: int, size: int) -> ir.Shape:
+    """The shape of a tensor with another size of one axis."""
+    assert value.shape is not None  # every tensor of a step has fixed sizes
+    return ir.Shape([size if i == axis else n for i, n in enumerate(value.shape)])
