@@ -9,12 +9,17 @@ import sys
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.support.c_targets import require_target
 
 EXAMPLES = sorted(path.name for path in (REPOSITORY / "examples").glob("[0-9][0-9]_*.py"))
-SLOW = ("01_digits.py", "11_super_resolution.py", "14_real_models.py")
+SLOW = ("01_digits.py", "11_super_resolution.py", "14_real_models.py", "18_voice_activity.py")
+TARGETS = {"17_microcontroller.py": "cortex-m4", "18_voice_activity.py": "cortex-m4"}
+"""Examples that run on an emulated core."""
 ARGUMENTS = {
     "01_digits.py": ["--seeds", "1", "--epochs", "2", "--folder", "digits"],
     "15_transformer.py": ["--seeds", "1", "--epochs", "2", "--folder", "transformer"],
+    "17_microcontroller.py": ["--epochs", "2", "--images", "24", "--budget", "2 trials"],
+    "18_voice_activity.py": ["--seconds", "12"],
     "14_real_models.py": ["--quick", "--only", "enlarger", "pnet", "rnet"],  # tests/models runs the others
 }
 LINES = {
@@ -24,6 +29,16 @@ LINES = {
         r"^scores \[\[0.0, 4.5\]\]",
         r"^the certificate holds: True$",
         r"^vectors for the board: Equal: 5 tensors",
+    ],
+    "17_microcontroller.py": [
+        r"^on cortex-m4: [\d.]+ % of 24$",
+        r"^flash: 3\d,\d{3} bytes, 28,728 of them weights; RAM: 2,048 bytes and \d{3} of stack$",
+        r"^[\d,]{7,9} instructions for one picture$",
+        r"emulated\): 2\d tensors, [\d,]+ numbers of 24 samples compared with the numpy reference, 0 differ\.$",
+    ],
+    "18_voice_activity.py": [
+        r"^on cortex-m4: speech in \d+ of 375 chunks; (9\d|100)\.\d % of the decisions",
+        r"numbers of 100 samples compared with the numpy reference, 0 differ\.$",
     ],
     "01_digits.py": [r"seed 0: 0 of \d+ integers differ"],
     "02_linear.py": [
@@ -94,6 +109,8 @@ def marked(example):
 @pytest.mark.parametrize("example", [marked(example) for example in EXAMPLES])
 def test_example_runs_and_prints_what_it_says(example, tmp_path, monkeypatch, capsys):
     """In this process, where other warnings are errors: importing torch takes longer than most examples."""
+    if example in TARGETS:
+        require_target(TARGETS[example])
     path = str(REPOSITORY / "examples" / example)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [path, *ARGUMENTS.get(example, [])])
