@@ -41,6 +41,13 @@ class Variant:
 
 VARIANTS = {
     "generic": Variant(("-DLINGER_GENERIC",), frozenset(), "generic"),
+    "small-core": Variant(("-DLINGER_GENERIC", "-DLINGER_SMALL_CORE"), frozenset(), "generic"),
+    "avx2": Variant(("-mavx2",), frozenset({"avx2"}), "AVX2"),
+    "avx512": Variant(
+        ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni"),
+        frozenset({"avx512f", "avx512bw", "avx512vl", "avx512_vnni"}),
+        "AVX-512",
+    ),
 }
 
 
@@ -151,8 +158,8 @@ class Board:
 
 BOARDS = {
     "cortex-m3": Board("mps2-an385", (), "generic"),
-    "cortex-m4": Board("mps2-an386", (), "generic"),
-    "cortex-m55": Board("mps3-an547", ("-mfloat-abi=hard",), "generic"),
+    "cortex-m4": Board("mps2-an386", (), "SMLAD"),
+    "cortex-m55": Board("mps3-an547", ("-mfloat-abi=hard",), "Helium"),
 }
 
 

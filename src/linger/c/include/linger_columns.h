@@ -15,9 +15,29 @@
 
 #include "linger_simd.h"
 
-/* Some neighbouring columns at a time, so that a row of w is read in order and the sums stay in registers. */
-#define LINGER_COLUMNS_BLOCK LINGER_BLOCK
+#if defined(LINGER_CHANNELS_INSIDE)
 
+#define LINGER_DEFINE_COLUMNS(NAME, X_T, W_T, S_T, PRODUCT_T)                                                                 \
+    LINGER_SHARED void NAME(S_T *restrict sums, int32_t outputs, const X_T *restrict x, int32_t length,                       \
+                            const W_T *restrict w, int32_t w_step)                                                            \
+    {                                                                                                                         \
+        int32_t i;                                                                                                            \
+        int32_t o;                                                                                                            \
+        for (o = 0; o < outputs; o++) {                                                                                       \
+            sums[o] = 0;                                                                                                      \
+        }                                                                                                                     \
+        for (i = 0; i < length; i++) {                                                                                        \
+            const W_T *row = &w[i * w_step];                                                                                  \
+            const PRODUCT_T x_here = (PRODUCT_T)x[i];                                                                         \
+            for (o = 0; o < outputs; o++) {                                                                                   \
+                sums[o] += (S_T)(x_here * (PRODUCT_T)row[o]);                                                                 \
+            }                                                                                                                 \
+        }                                                                                                                     \
+    }
+
+#else
+
+/* Some neighbouring columns at a time, so that a row of w is read in order and the sums stay in registers. */
 #define LINGER_DEFINE_COLUMNS(NAME, X_T, W_T, S_T, PRODUCT_T)                                                                 \
     LINGER_SHARED void NAME(S_T *restrict sums, int32_t outputs, const X_T *restrict x, int32_t length,                       \
                             const W_T *restrict w, int32_t w_step)                                                            \
@@ -25,17 +45,18 @@
         int32_t first = 0;                                                                                                    \
         int32_t i;                                                                                                            \
         int32_t o;                                                                                                            \
-        for (; outputs - first >= LINGER_COLUMNS_BLOCK; first += LINGER_COLUMNS_BLOCK) {                                      \
-            S_T block[LINGER_COLUMNS_BLOCK] = {0};                                                                            \
+        for (; outputs - first >= LINGER_BLOCK; first += LINGER_BLOCK) {                                                      \
+            S_T block[LINGER_BLOCK] = {0};                                                                                    \
+            const W_T *row = &w[first];                                                                                       \
             for (i = 0; i < length; i++) {                                                                                    \
-                const W_T *row = &w[(i * w_step) + first];                                                                    \
                 LINGER_UNROLL                                                                                                 \
-                for (o = 0; o < LINGER_COLUMNS_BLOCK; o++) {                                                                  \
+                for (o = 0; o < LINGER_BLOCK; o++) {                                                                          \
                     block[o] += (S_T)((PRODUCT_T)x[i] * (PRODUCT_T)row[o]);                                                   \
                 }                                                                                                             \
+                row += w_step;                                                                                                \
             }                                                                                                                 \
             LINGER_UNROLL                                                                                                     \
-            for (o = 0; o < LINGER_COLUMNS_BLOCK; o++) {                                                                      \
+            for (o = 0; o < LINGER_BLOCK; o++) {                                                                              \
                 sums[first + o] = block[o];                                                                                   \
             }                                                                                                                 \
         }                                                                                                                     \
@@ -48,14 +69,14 @@
         }                                                                                                                     \
     }
 
-/* The variants below take the plain function for what they do not cover. */
-#if defined(LINGER_X86)
-#define LINGER_COLUMNS_8_8_32 linger_columns_plain
-#else
-#define LINGER_COLUMNS_8_8_32 linger_columns_8_8_32
 #endif
 
-LINGER_DEFINE_COLUMNS(LINGER_COLUMNS_8_8_32, int8_t, int8_t, int32_t, int32_t)
+/* The variants below take the plain function for what they do not cover. */
+#if defined(LINGER_AVX2) || defined(LINGER_SMLAD)
+LINGER_DEFINE_COLUMNS(linger_columns_plain, int8_t, int8_t, int32_t, int32_t)
+#elif !defined(LINGER_AVX512) && !defined(LINGER_HELIUM)
+LINGER_DEFINE_COLUMNS(linger_columns_8_8_32, int8_t, int8_t, int32_t, int32_t)
+#endif
 LINGER_DEFINE_COLUMNS(linger_columns_8_8_64, int8_t, int8_t, int64_t, int32_t)
 LINGER_DEFINE_COLUMNS(linger_columns_8_16_32, int8_t, int16_t, int32_t, int32_t)
 LINGER_DEFINE_COLUMNS(linger_columns_8_16_64, int8_t, int16_t, int64_t, int32_t)
@@ -65,8 +86,6 @@ LINGER_DEFINE_COLUMNS(linger_columns_16_16_32, int16_t, int16_t, int32_t, int32_
 LINGER_DEFINE_COLUMNS(linger_columns_16_16_64, int16_t, int16_t, int64_t, int32_t)
 
 #undef LINGER_DEFINE_COLUMNS
-#undef LINGER_COLUMNS_BLOCK
-#undef LINGER_COLUMNS_8_8_32
 
 #if defined(LINGER_X86)
 
@@ -152,6 +171,85 @@ LINGER_SHARED void linger_columns_8_8_32(int32_t *restrict sums, int32_t outputs
         linger_columns_block(&sums[outputs - 16], x, length, &w[outputs - 16], w_step);
     } else {
         /* no column is left */
+    }
+}
+
+#endif
+
+#if defined(LINGER_HELIUM)
+
+/* 16 columns at a time, then four, or as many of four as there are. */
+LINGER_SHARED void linger_columns_8_8_32(int32_t *restrict sums, int32_t outputs, const int8_t *restrict x, int32_t length,
+                                         const int8_t *restrict w, int32_t w_step)
+{
+    int32_t first = 0;
+    int32_t i;
+    for (; (outputs - first) >= 16; first += 16) {
+        const int8_t *row = &w[first];
+        int32x4_t sum_0 = vdupq_n_s32(0);
+        int32x4_t sum_1 = sum_0;
+        int32x4_t sum_2 = sum_0;
+        int32x4_t sum_3 = sum_0;
+        for (i = 0; i < length; i++) {
+            const int32_t x_here = x[i];
+            sum_0 = vmlaq_n_s32(sum_0, vldrbq_s32(row), x_here);
+            sum_1 = vmlaq_n_s32(sum_1, vldrbq_s32(&row[4]), x_here);
+            sum_2 = vmlaq_n_s32(sum_2, vldrbq_s32(&row[8]), x_here);
+            sum_3 = vmlaq_n_s32(sum_3, vldrbq_s32(&row[12]), x_here);
+            row += w_step;
+        }
+        vst1q_s32(&sums[first], sum_0);
+        vst1q_s32(&sums[first + 4], sum_1);
+        vst1q_s32(&sums[first + 8], sum_2);
+        vst1q_s32(&sums[first + 12], sum_3);
+    }
+    for (; first < outputs; first += 4) {
+        const mve_pred16_t lanes = vctp32q((uint32_t)(outputs - first));
+        const int8_t *row = &w[first];
+        int32x4_t sum = vdupq_n_s32(0);
+        for (i = 0; i < length; i++) {
+            sum = vmlaq_n_s32(sum, vldrbq_z_s32(row, lanes), (int32_t)x[i]);
+            row += w_step;
+        }
+        vst1q_p_s32(&sums[first], sum, lanes);
+    }
+}
+
+#endif
+
+#if defined(LINGER_SMLAD)
+
+/* Four columns at a time: one load for four numbers, one instruction to widen two of them. */
+LINGER_SHARED void linger_columns_8_8_32(int32_t *restrict sums, int32_t outputs, const int8_t *restrict x, int32_t length,
+                                         const int8_t *restrict w, int32_t w_step)
+{
+    const int32_t whole = outputs & ~3;
+    int32_t first;
+    for (first = 0; first < whole; first += 4) {
+        const int8_t *row = &w[first];
+        int32_t sum_0 = 0;
+        int32_t sum_1 = 0;
+        int32_t sum_2 = 0;
+        int32_t sum_3 = 0;
+        int32_t i;
+        for (i = 0; i < length; i++) {
+            const uint32_t four = linger_load_four(row);
+            const uint32_t even = linger_even_bytes(four);
+            const uint32_t odd = linger_odd_bytes(four);
+            const uint32_t x_here = (uint32_t)(int32_t)x[i];
+            sum_0 = linger_add_low_product(sum_0, x_here, even);
+            sum_1 = linger_add_low_product(sum_1, x_here, odd);
+            sum_2 = linger_add_crossed_product(sum_2, x_here, even);
+            sum_3 = linger_add_crossed_product(sum_3, x_here, odd);
+            row += w_step;
+        }
+        sums[first] = sum_0;
+        sums[first + 1] = sum_1;
+        sums[first + 2] = sum_2;
+        sums[first + 3] = sum_3;
+    }
+    if (whole < outputs) {
+        linger_columns_plain(&sums[whole], outputs - whole, x, length, &w[whole], w_step);
     }
 }
 

@@ -18,9 +18,33 @@
 
 #include "linger_simd.h"
 
-/* Some neighbouring channels at a time, so that their sums stay in registers. */
-#define LINGER_DEPTHWISE_BLOCK LINGER_BLOCK
+#if defined(LINGER_CHANNELS_INSIDE)
 
+#define LINGER_DEFINE_DEPTHWISE(NAME, X_T, W_T, S_T, PRODUCT_T)                                                               \
+    LINGER_SHARED void NAME(S_T *restrict sums, int32_t channels, const X_T *restrict x, int32_t rows, int32_t x_row,         \
+                            int32_t columns, int32_t x_column, const W_T *restrict w, int32_t w_row, int32_t w_column,        \
+                            const int32_t *restrict bias)                                                                     \
+    {                                                                                                                         \
+        int32_t row;                                                                                                          \
+        int32_t column;                                                                                                       \
+        int32_t c;                                                                                                            \
+        for (c = 0; c < channels; c++) {                                                                                      \
+            sums[c] = (bias != NULL) ? (S_T)bias[c] : (S_T)0;                                                                 \
+        }                                                                                                                     \
+        for (row = 0; row < rows; row++) {                                                                                    \
+            for (column = 0; column < columns; column++) {                                                                    \
+                const X_T *x_here = &x[(row * x_row) + (column * x_column)];                                                  \
+                const W_T *w_here = &w[(row * w_row) + (column * w_column)];                                                  \
+                for (c = 0; c < channels; c++) {                                                                              \
+                    sums[c] += (S_T)((PRODUCT_T)x_here[c] * (PRODUCT_T)w_here[c]);                                            \
+                }                                                                                                             \
+            }                                                                                                                 \
+        }                                                                                                                     \
+    }
+
+#else
+
+/* Some neighbouring channels at a time, so that their sums stay in registers. */
 #define LINGER_DEFINE_DEPTHWISE(NAME, X_T, W_T, S_T, PRODUCT_T)                                                               \
     LINGER_SHARED void NAME(S_T *restrict sums, int32_t channels, const X_T *restrict x, int32_t rows, int32_t x_row,         \
                             int32_t columns, int32_t x_column, const W_T *restrict w, int32_t w_row, int32_t w_column,        \
@@ -30,25 +54,31 @@
         int32_t row;                                                                                                          \
         int32_t column;                                                                                                       \
         int32_t c;                                                                                                            \
-        for (; channels - first >= LINGER_DEPTHWISE_BLOCK; first += LINGER_DEPTHWISE_BLOCK) {                                 \
-            S_T block[LINGER_DEPTHWISE_BLOCK] = {0};                                                                          \
-            for (row = 0; row < rows; row++) {                                                                                \
-                for (column = 0; column < columns; column++) {                                                                \
-                    const X_T *from_x = &x[(row * x_row) + (column * x_column) + first];                                      \
-                    const W_T *from_w = &w[(row * w_row) + (column * w_column) + first];                                      \
+        for (; channels - first >= LINGER_BLOCK; first += LINGER_BLOCK) {                                                     \
+            S_T block[LINGER_BLOCK] = {0};                                                                                    \
+            const X_T *x_start = &x[first];                                                                                   \
+            const W_T *w_start = &w[first];                                                                                   \
+            for (row = rows; row > 0; row--) {                                                                                \
+                const X_T *x_here = x_start;                                                                                  \
+                const W_T *w_here = w_start;                                                                                  \
+                for (column = columns; column > 0; column--) {                                                                \
                     LINGER_UNROLL                                                                                             \
-                    for (c = 0; c < LINGER_DEPTHWISE_BLOCK; c++) {                                                            \
-                        block[c] += (S_T)((PRODUCT_T)from_x[c] * (PRODUCT_T)from_w[c]);                                       \
+                    for (c = 0; c < LINGER_BLOCK; c++) {                                                                      \
+                        block[c] += (S_T)((PRODUCT_T)x_here[c] * (PRODUCT_T)w_here[c]);                                       \
                     }                                                                                                         \
+                    x_here += x_column;                                                                                       \
+                    w_here += w_column;                                                                                       \
                 }                                                                                                             \
+                x_start += x_row;                                                                                             \
+                w_start += w_row;                                                                                             \
             }                                                                                                                 \
             LINGER_UNROLL                                                                                                     \
-            for (c = 0; c < LINGER_DEPTHWISE_BLOCK; c++) {                                                                    \
-                sums[first + c] = block[c] + ((bias != 0) ? (S_T)bias[first + c] : (S_T)0);                                   \
+            for (c = 0; c < LINGER_BLOCK; c++) {                                                                              \
+                sums[first + c] = block[c] + ((bias != NULL) ? (S_T)bias[first + c] : (S_T)0);                                \
             }                                                                                                                 \
         }                                                                                                                     \
         for (; first < channels; first++) {                                                                                   \
-            S_T sum = (bias != 0) ? (S_T)bias[first] : (S_T)0;                                                                \
+            S_T sum = (bias != NULL) ? (S_T)bias[first] : (S_T)0;                                                             \
             for (row = 0; row < rows; row++) {                                                                                \
                 for (column = 0; column < columns; column++) {                                                                \
                     sum += (S_T)((PRODUCT_T)x[(row * x_row) + (column * x_column) + first] *                                  \
@@ -59,14 +89,14 @@
         }                                                                                                                     \
     }
 
-/* The variants below take the plain function for what they do not cover. */
-#if defined(LINGER_X86)
-#define LINGER_DEPTHWISE_8_8_32 linger_depthwise_plain
-#else
-#define LINGER_DEPTHWISE_8_8_32 linger_depthwise_8_8_32
 #endif
 
-LINGER_DEFINE_DEPTHWISE(LINGER_DEPTHWISE_8_8_32, int8_t, int8_t, int32_t, int32_t)
+/* The variants below take the plain function for what they do not cover. */
+#if defined(LINGER_X86) || defined(LINGER_SMLAD)
+LINGER_DEFINE_DEPTHWISE(linger_depthwise_plain, int8_t, int8_t, int32_t, int32_t)
+#elif !defined(LINGER_HELIUM)
+LINGER_DEFINE_DEPTHWISE(linger_depthwise_8_8_32, int8_t, int8_t, int32_t, int32_t)
+#endif
 LINGER_DEFINE_DEPTHWISE(linger_depthwise_8_8_64, int8_t, int8_t, int64_t, int32_t)
 LINGER_DEFINE_DEPTHWISE(linger_depthwise_8_16_32, int8_t, int16_t, int32_t, int32_t)
 LINGER_DEFINE_DEPTHWISE(linger_depthwise_8_16_64, int8_t, int16_t, int64_t, int32_t)
@@ -76,8 +106,6 @@ LINGER_DEFINE_DEPTHWISE(linger_depthwise_16_16_32, int16_t, int16_t, int32_t, in
 LINGER_DEFINE_DEPTHWISE(linger_depthwise_16_16_64, int16_t, int16_t, int64_t, int32_t)
 
 #undef LINGER_DEFINE_DEPTHWISE
-#undef LINGER_DEPTHWISE_BLOCK
-#undef LINGER_DEPTHWISE_8_8_32
 
 #if defined(LINGER_X86)
 
@@ -137,13 +165,13 @@ LINGER_INSIDE void linger_depthwise_block(int32_t *sums, const linger_taps *taps
     }
     /* unpacking worked within 128-bit parts: put the channels back in order */
     sum = _mm512_permutex2var_epi32(low, low_order, high);
-    if (bias != 0) {
+    if (bias != NULL) {
         sum = _mm512_add_epi32(sum, _mm512_maskz_loadu_epi32(low_lanes, &bias[first]));
     }
     _mm512_mask_storeu_epi32(&sums[first], low_lanes, sum);
     if (high_lanes != 0U) {
         sum = _mm512_permutex2var_epi32(low, high_order, high);
-        if (bias != 0) {
+        if (bias != NULL) {
             sum = _mm512_add_epi32(sum, _mm512_maskz_loadu_epi32(high_lanes, &bias[first + 16]));
         }
         _mm512_mask_storeu_epi32(&sums[first + 16], high_lanes, sum);
@@ -188,7 +216,7 @@ LINGER_INSIDE void linger_depthwise_block(int32_t *sums, const linger_taps *taps
     /* unpacking worked within 128-bit parts: put the channels back in order */
     sum_0 = _mm256_permute2x128_si256(low, high, 0x20);
     sum_1 = _mm256_permute2x128_si256(low, high, 0x31);
-    if (bias != 0) {
+    if (bias != NULL) {
         sum_0 = _mm256_add_epi32(sum_0, _mm256_loadu_si256((const __m256i *)(const void *)&bias[first]));
         sum_1 = _mm256_add_epi32(sum_1, _mm256_loadu_si256((const __m256i *)(const void *)&bias[first + 8]));
     }
@@ -228,6 +256,114 @@ LINGER_SHARED void linger_depthwise_8_8_32(int32_t *restrict sums, int32_t chann
 
 #undef LINGER_TAPS
 #undef LINGER_DEPTHWISE_CHANNELS
+
+#endif
+
+#if defined(LINGER_HELIUM)
+
+/* Eight channels at a time, widened to 16 bits; the products of even and of odd channels are two vectors of 32-bit sums. */
+LINGER_SHARED void linger_depthwise_8_8_32(int32_t *restrict sums, int32_t channels, const int8_t *restrict x, int32_t rows,
+                                           int32_t x_row, int32_t columns, int32_t x_column, const int8_t *restrict w,
+                                           int32_t w_row, int32_t w_column, const int32_t *restrict bias)
+{
+    int32_t first;
+    for (first = 0; first < channels; first += 8) {
+        const mve_pred16_t lanes = vctp16q((uint32_t)(channels - first));
+        const int8_t *x_start = &x[first];
+        const int8_t *w_start = &w[first];
+        int32x4x2_t pair;
+        int32_t row;
+        int32_t column;
+        int32_t c;
+        pair.val[0] = vdupq_n_s32(0);
+        pair.val[1] = vdupq_n_s32(0);
+        for (row = 0; row < rows; row++) {
+            const int8_t *x_here = x_start;
+            const int8_t *w_here = w_start;
+            for (column = columns; column > 0; column--) {
+                const int16x8_t x_wide = vldrbq_z_s16(x_here, lanes);
+                const int16x8_t w_wide = vldrbq_z_s16(w_here, lanes);
+                pair.val[0] = vaddq_s32(pair.val[0], vmullbq_int_s16(x_wide, w_wide));
+                pair.val[1] = vaddq_s32(pair.val[1], vmulltq_int_s16(x_wide, w_wide));
+                x_here += x_column;
+                w_here += w_column;
+            }
+            x_start += x_row;
+            w_start += w_row;
+        }
+        if ((channels - first) >= 8) {
+            if (bias != NULL) {
+                const int32x4x2_t more = vld2q_s32(&bias[first]);
+                pair.val[0] = vaddq_s32(pair.val[0], more.val[0]);
+                pair.val[1] = vaddq_s32(pair.val[1], more.val[1]);
+            }
+            vst2q_s32(&sums[first], pair);
+        } else {
+            int32_t block[8];
+            vst2q_s32(block, pair);
+            for (c = first; c < channels; c++) {
+                sums[c] = block[c - first] + ((bias != NULL) ? bias[c] : 0);
+            }
+        }
+    }
+}
+
+#endif
+
+#if defined(LINGER_SMLAD)
+
+/* Four channels at a time: one load for four numbers, one instruction to widen two of them. */
+LINGER_SHARED void linger_depthwise_8_8_32(int32_t *restrict sums, int32_t channels, const int8_t *restrict x, int32_t rows,
+                                           int32_t x_row, int32_t columns, int32_t x_column, const int8_t *restrict w,
+                                           int32_t w_row, int32_t w_column, const int32_t *restrict bias)
+{
+    const int32_t whole = channels & ~3;
+    int32_t first;
+    for (first = 0; first < whole; first += 4) {
+        const int8_t *x_start = &x[first];
+        const int8_t *w_start = &w[first];
+        int32_t sum_0 = 0;
+        int32_t sum_1 = 0;
+        int32_t sum_2 = 0;
+        int32_t sum_3 = 0;
+        int32_t row;
+        int32_t column;
+        for (row = rows; row > 0; row--) {
+            const int8_t *x_here = x_start;
+            const int8_t *w_here = w_start;
+            for (column = columns; column > 0; column--) {
+                const uint32_t x_four = linger_load_four(x_here);
+                const uint32_t w_four = linger_load_four(w_here);
+                const uint32_t x_even = linger_even_bytes(x_four);
+                const uint32_t w_even = linger_even_bytes(w_four);
+                const uint32_t x_odd = linger_odd_bytes(x_four);
+                const uint32_t w_odd = linger_odd_bytes(w_four);
+                sum_0 = linger_add_low_product(sum_0, x_even, w_even);
+                sum_1 = linger_add_low_product(sum_1, x_odd, w_odd);
+                sum_2 = linger_add_high_product(sum_2, x_even, w_even);
+                sum_3 = linger_add_high_product(sum_3, x_odd, w_odd);
+                x_here += x_column;
+                w_here += w_column;
+            }
+            x_start += x_row;
+            w_start += w_row;
+        }
+        if (bias != NULL) {
+            sum_0 += bias[first];
+            sum_1 += bias[first + 1];
+            sum_2 += bias[first + 2];
+            sum_3 += bias[first + 3];
+        }
+        sums[first] = sum_0;
+        sums[first + 1] = sum_1;
+        sums[first + 2] = sum_2;
+        sums[first + 3] = sum_3;
+    }
+    if (whole < channels) {
+        linger_depthwise_plain(&sums[whole], channels - whole, &x[whole], rows, x_row, columns, x_column, &w[whole], w_row,
+                               w_column, (bias != NULL) ? &bias[whole] : bias);
+    }
+}
 
 #endif
 

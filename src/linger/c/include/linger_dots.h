@@ -36,8 +36,8 @@
         int32_t first;                                                                                                        \
         for (first = 0; first < outputs; first += 2) {                                                                        \
             const int32_t second = (first + 1 < outputs) ? (first + 1) : first;                                               \
-            S_T sum_00 = (bias != 0) ? (S_T)bias[first] : (S_T)0;                                                             \
-            S_T sum_01 = (bias != 0) ? (S_T)bias[second] : (S_T)0;                                                            \
+            S_T sum_00 = (bias != NULL) ? (S_T)bias[first] : (S_T)0;                                                          \
+            S_T sum_01 = (bias != NULL) ? (S_T)bias[second] : (S_T)0;                                                         \
             S_T sum_10 = sum_00;                                                                                              \
             S_T sum_11 = sum_01;                                                                                              \
             int32_t run;                                                                                                      \
@@ -89,7 +89,7 @@ LINGER_DEFINE_DOTS(linger_dots_16_8_64, int16_t, int8_t, int64_t, int32_t)
 LINGER_DEFINE_DOTS(linger_dots_16_16_32, int16_t, int16_t, int32_t, int32_t)
 LINGER_DEFINE_DOTS(linger_dots_16_16_64, int16_t, int16_t, int64_t, int32_t)
 
-#if !defined(LINGER_X86) && !defined(LINGER_SMLAD)
+#if !defined(LINGER_X86) && !defined(LINGER_SMLAD) && !defined(LINGER_HELIUM)
 LINGER_DEFINE_DOTS(linger_dots_8_8_32, int8_t, int8_t, int32_t, int32_t)
 #endif
 
@@ -515,7 +515,7 @@ LINGER_SHARED void linger_dots_8_8_32(int32_t *restrict sums, int32_t pixels, in
     int32_t i;
     for (p = 0; p < pixels; p++) {
         for (i = 0; i < outputs; i++) {
-            sums[(p * outputs) + i] = (bias != 0) ? bias[i] : 0;
+            sums[(p * outputs) + i] = (bias != NULL) ? bias[i] : 0;
         }
     }
     for (run = 0; run < runs; run += most_runs) {
@@ -538,24 +538,32 @@ LINGER_SHARED void linger_dots_8_8_32(int32_t *restrict sums, int32_t pixels, in
 
 #endif
 
-#if defined(LINGER_SMLAD)
+#if defined(LINGER_SMLAD) || defined(LINGER_HELIUM)
 
-/* What the tile below reads and writes; the order is known to its instructions. */
+/* What the loops below read and write. Their instructions know the positions, which are those of 4-byte members. */
 typedef struct {
-    int32_t eights; /* length / 8 * 8 */
-    int32_t rest;   /* length % 8 */
-    int32_t x_skip; /* from the end of a run of x to the next run */
-    int32_t w_skip;
-    int32_t runs;
-    const int8_t *x_0;
-    const int8_t *x_1;
-    const int8_t *w_0;
-    const int8_t *w_1;
-    int32_t sum_00; /* pixel 0, output 0 */
-    int32_t sum_10;
-    int32_t sum_01;
-    int32_t sum_11;
-} linger_dots_tile;
+    int32_t x_skip; /* 0: from where the loop over a run leaves x to the next run, in bytes */
+    int32_t w_skip; /* 4 */
+    int32_t whole;  /* 8: SMLAD: length / 8 * 8; Helium: length */
+    int32_t rest;   /* 12: SMLAD: length % 8 */
+    int32_t runs;   /* 16: at least 1 */
+    int32_t pairs;  /* 20: pairs of outputs that are left, at least 1 */
+    const int8_t *x_0;   /* 24: two pixels */
+    const int8_t *x_1;   /* 28 */
+    const int8_t *w;     /* 32: the first output that is left */
+    int32_t w_output;    /* 36: from one output to the next, in bytes */
+    const int32_t *bias; /* 40: of the first output that is left */
+    int32_t bias_step;   /* 44: from the bias of one pair to the next, in bytes; 0 where there is no bias */
+    int32_t *sums;       /* 48: of the first output that is left */
+    int32_t sums_pixel;  /* 52: from the sums of one pixel to those of the next, in bytes */
+} linger_dots_state;
+
+/* Compiles only where pointers have four bytes. */
+typedef char linger_dots_state_is_packed[(sizeof(linger_dots_state) == 56U) ? 1 : -1];
+
+#endif
+
+#if defined(LINGER_SMLAD)
 
 /* Four numbers of two pixels (r0, r1) and two outputs (r2, r3): 16 products in 20 instructions. */
 #define LINGER_FOUR_NUMBERS                                                                                                   \
@@ -580,41 +588,57 @@ typedef struct {
     "smlad r6, r10, r7, r6\n\t"                                                                                               \
     "smlad r8, r12, r7, r8\n\t"
 
-/* Adds the products of two pixels and two outputs to the four sums; runs >= 1. Written as instructions because it needs all 14
-   registers: compilers kept half of them in memory. Registers that a compiler may reserve (r7, r9, r11) are saved here. */
-LINGER_INSIDE void linger_add_tile(linger_dots_tile *tile)
+/* Pairs of outputs of two pixels. Written as instructions because a tile needs all 14 registers: compilers kept half of them in
+   memory. Registers that a compiler may reserve (r7, r9, r11) are saved here. */
+LINGER_SHARED void linger_dots_of_two(linger_dots_state *state)
 {
-    register linger_dots_tile *argument __asm__("r0") = tile;
+    register linger_dots_state *argument __asm__("r0") = state;
+    /* on the stack: 0 where the eights of a run end, 4 runs left, 8 whole, 12 rest, 16 x_skip, 20 w_skip, 24 state */
     __asm__ volatile("push {r0, r7, r9, r11}\n\t"
-                     "mov r12, r0\n\t"
-                     "ldm r12!, {r0, r1, r2, r3, r4}\n\t"
+                     "ldrd r2, r3, [r0]\n\t"
+                     "ldrd r4, r5, [r0, #8]\n\t"
                      "sub sp, sp, #24\n\t"
-                     "str r4, [sp, #4]\n\t"
-                     "strd r0, r1, [sp, #8]\n\t"
                      "strd r2, r3, [sp, #16]\n\t"
-                     "ldm r12, {r0, r1, r2, r3, r4, r5, r6, r8}\n\t"
-                     /* a run: [sp] is where its eights end, [sp, #4] the number of runs left */
+                     "strd r4, r5, [sp, #8]\n\t"
+                     "mov r12, r0\n\t"
+                     /* a pair of outputs */
                      "1:\n\t"
+                     "ldrd r2, r3, [r12, #32]\n\t"
+                     "ldrd r7, r9, [r12, #40]\n\t"
+                     "ldr r10, [r12, #16]\n\t"
+                     "ldrd r0, r1, [r12, #24]\n\t"
+                     "ldrd r4, r6, [r7]\n\t"
+                     "add r7, r7, r9\n\t"
+                     "str r7, [r12, #40]\n\t"
+                     "add r7, r2, r3, lsl #1\n\t"
+                     "str r7, [r12, #32]\n\t"
+                     "add r3, r3, r2\n\t"
+                     "str r10, [sp, #4]\n\t"
+                     "mov r5, r4\n\t"
+                     "mov r8, r6\n\t"
+                     /* a run */
+                     "2:\n\t"
                      "ldr r12, [sp, #8]\n\t"
+                     "cmp r12, #0\n\t"
+                     "beq 4f\n\t"
                      "add r12, r12, r2\n\t"
-                     "cmp r12, r2\n\t"
-                     "beq 3f\n\t"
                      "str r12, [sp]\n\t"
-                     "2:\n\t" LINGER_FOUR_NUMBERS LINGER_FOUR_NUMBERS
+                     "3:\n\t" LINGER_FOUR_NUMBERS LINGER_FOUR_NUMBERS
                      "ldr r7, [sp]\n\t"
                      "cmp r2, r7\n\t"
-                     "bne 2b\n\t"
-                     "3:\n\t"
+                     "bne 3b\n\t"
+                     "4:\n\t"
                      "ldr r12, [sp, #12]\n\t"
                      "cmp r12, #0\n\t"
-                     "beq 6f\n\t"
+                     "beq 7f\n\t"
                      "tst r12, #4\n\t"
-                     "beq 4f\n\t" LINGER_FOUR_NUMBERS
+                     "beq 5f\n\t" LINGER_FOUR_NUMBERS
                      "ldr r12, [sp, #12]\n\t"
-                     "4:\n\t"
                      "ands r12, r12, #3\n\t"
-                     "beq 6f\n\t"
+                     "beq 7f\n\t"
                      "5:\n\t"
+                     "and r12, r12, #3\n\t"
+                     "6:\n\t"
                      "ldrsb r9, [r0], #1\n\t"
                      "ldrsb r10, [r1], #1\n\t"
                      "ldrsb r7, [r2], #1\n\t"
@@ -624,8 +648,8 @@ LINGER_INSIDE void linger_add_tile(linger_dots_tile *tile)
                      "mla r6, r9, lr, r6\n\t"
                      "mla r8, r10, lr, r8\n\t"
                      "subs r12, r12, #1\n\t"
-                     "bne 5b\n\t"
-                     "6:\n\t"
+                     "bne 6b\n\t"
+                     "7:\n\t"
                      "ldr r7, [sp, #4]\n\t"
                      "ldrd r10, r11, [sp, #16]\n\t"
                      "subs r7, r7, #1\n\t"
@@ -634,11 +658,20 @@ LINGER_INSIDE void linger_add_tile(linger_dots_tile *tile)
                      "add r1, r1, r10\n\t"
                      "add r2, r2, r11\n\t"
                      "add r3, r3, r11\n\t"
+                     "bne 2b\n\t"
+                     "ldr r12, [sp, #24]\n\t"
+                     "ldrd r0, r1, [r12, #48]\n\t"
+                     "ldr r2, [r12, #20]\n\t"
+                     "strd r4, r6, [r0]\n\t"
+                     "add r1, r1, r0\n\t"
+                     "strd r5, r8, [r1]\n\t"
+                     "add r0, r0, #8\n\t"
+                     "str r0, [r12, #48]\n\t"
+                     "subs r2, r2, #1\n\t"
+                     "str r2, [r12, #20]\n\t"
                      "bne 1b\n\t"
                      "add sp, sp, #24\n\t"
                      "pop {r0, r7, r9, r11}\n\t"
-                     "add r12, r0, #36\n\t"
-                     "stm r12, {r4, r5, r6, r8}\n\t"
                      : "+r"(argument)
                      :
                      : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "r12", "lr", "cc", "memory");
@@ -660,74 +693,229 @@ LINGER_INSIDE void linger_add_tile(linger_dots_tile *tile)
         sum_1 = linger_add_products(sum_1, x_odd, linger_odd_bytes(w_four));                                                  \
     }
 
-/* Adds the products of one pixel and two outputs to two of the four sums. */
-LINGER_INSIDE void linger_add_half_tile(linger_dots_tile *tile)
+/* Pairs of outputs of one pixel. */
+LINGER_SHARED void linger_dots_of_one(linger_dots_state *state)
 {
-    const int8_t *x_0 = tile->x_0;
-    const int8_t *w_0 = tile->w_0;
-    const int8_t *w_1 = tile->w_1;
-    int32_t sum_0 = tile->sum_00;
-    int32_t sum_1 = tile->sum_01;
-    int32_t run;
-    for (run = 0; run < tile->runs; run++) {
-        const int8_t *end_of_eights = &x_0[tile->eights];
-        const int8_t *end;
-        while (x_0 != end_of_eights) {
-            LINGER_FOUR_NUMBERS(0)
-            LINGER_FOUR_NUMBERS(4)
-            x_0 += 8;
-            w_0 += 8;
-            w_1 += 8;
+    int32_t pair;
+    for (pair = state->pairs; pair > 0; pair--) {
+        const int8_t *x_0 = state->x_0;
+        const int8_t *w_0 = state->w;
+        const int8_t *w_1 = &w_0[state->w_output];
+        int32_t sum_0 = state->bias[0];
+        int32_t sum_1 = state->bias[1];
+        int32_t run;
+        state->w = &w_1[state->w_output];
+        state->bias = (state->bias_step != 0) ? &state->bias[2] : state->bias;
+        for (run = state->runs; run > 0; run--) {
+            const int8_t *end_of_eights = &x_0[state->whole];
+            const int8_t *end;
+            while (x_0 != end_of_eights) {
+                LINGER_FOUR_NUMBERS(0)
+                LINGER_FOUR_NUMBERS(4)
+                x_0 += 8;
+                w_0 += 8;
+                w_1 += 8;
+            }
+            end = &x_0[state->rest];
+            while (x_0 != end) {
+                const int32_t x_here = *x_0++;
+                sum_0 += x_here * (int32_t)*w_0++;
+                sum_1 += x_here * (int32_t)*w_1++;
+            }
+            x_0 += state->x_skip;
+            w_0 += state->w_skip;
+            w_1 += state->w_skip;
         }
-        end = &x_0[tile->rest];
-        while (x_0 != end) {
-            const int32_t x_here = *x_0++;
-            sum_0 += x_here * (int32_t)*w_0++;
-            sum_1 += x_here * (int32_t)*w_1++;
-        }
-        x_0 += tile->x_skip;
-        w_0 += tile->w_skip;
-        w_1 += tile->w_skip;
+        state->sums[0] = sum_0;
+        state->sums[1] = sum_1;
+        state->sums = &state->sums[2];
     }
-    tile->sum_00 = sum_0;
-    tile->sum_01 = sum_1;
 }
 
 #undef LINGER_FOUR_NUMBERS
+
+LINGER_INSIDE void linger_set_lengths(linger_dots_state *state, int32_t x_step, int32_t w_step, int32_t length)
+{
+    state->whole = length & ~7;
+    state->rest = length & 7;
+    state->x_skip = x_step - length;
+    state->w_skip = w_step - length;
+}
+
+#elif defined(LINGER_HELIUM)
+
+/* A pair of outputs: r1, r3 are the pixels, r5, r12 the outputs, r4, r6 the sums of the first pixel, r8, r10 of the second. */
+#define LINGER_BEGIN_PAIR                                                                                                     \
+    "1:\n\t"                                                                                                                  \
+    "ldrd r1, r3, [r0, #24]\n\t"                                                                                              \
+    "ldrd r5, r12, [r0, #32]\n\t"                                                                                             \
+    "ldrd r2, lr, [r0, #40]\n\t"                                                                                              \
+    "ldrd r4, r6, [r2]\n\t"                                                                                                   \
+    "add r2, r2, lr\n\t"                                                                                                      \
+    "str r2, [r0, #40]\n\t"                                                                                                   \
+    "add lr, r5, r12, lsl #1\n\t"                                                                                             \
+    "str lr, [r0, #32]\n\t"                                                                                                   \
+    "add r12, r12, r5\n\t"                                                                                                    \
+    "ldr r2, [r0, #16]\n\t"
+
+/* The next pair; r1 is where this one's sums were written. */
+#define LINGER_END_PAIR                                                                                                       \
+    "ldr r2, [r0, #20]\n\t"                                                                                                   \
+    "adds r1, r1, #8\n\t"                                                                                                     \
+    "str r1, [r0, #48]\n\t"                                                                                                   \
+    "subs r2, r2, #1\n\t"                                                                                                     \
+    "str r2, [r0, #20]\n\t"                                                                                                   \
+    "bne 1b\n\t"
+
+/* Pairs of outputs of two pixels, 16 numbers at a time; the hardware's loop switches off the lanes behind the end of a run. All
+   loops are written as instructions, because short ones are what small layers consist of. */
+LINGER_SHARED void linger_dots_of_two(linger_dots_state *state)
+{
+    register linger_dots_state *argument __asm__("r0") = state;
+    __asm__ volatile(LINGER_BEGIN_PAIR
+                     "mov r8, r4\n\t"
+                     "mov r10, r6\n\t"
+                     "2:\n\t"
+                     "ldr lr, [r0, #8]\n\t"
+                     "dlstp.8 lr, lr\n\t"
+                     "3:\n\t"
+                     "vldrb.8 q0, [r1], #16\n\t"
+                     "vldrb.8 q2, [r5], #16\n\t"
+                     "vmladava.s8 r4, q0, q2\n\t"
+                     "vldrb.8 q1, [r3], #16\n\t"
+                     "vmladava.s8 r8, q1, q2\n\t"
+                     "vldrb.8 q3, [r12], #16\n\t"
+                     "vmladava.s8 r6, q0, q3\n\t"
+                     "vmladava.s8 r10, q1, q3\n\t"
+                     "letp lr, 3b\n\t"
+                     "subs r2, r2, #1\n\t"
+                     "beq 4f\n\t"
+                     "ldr lr, [r0]\n\t"
+                     "add r1, r1, lr\n\t"
+                     "add r3, r3, lr\n\t"
+                     "ldr lr, [r0, #4]\n\t"
+                     "add r5, r5, lr\n\t"
+                     "add r12, r12, lr\n\t"
+                     "b 2b\n\t"
+                     "4:\n\t"
+                     "ldrd r1, r3, [r0, #48]\n\t"
+                     "strd r4, r6, [r1]\n\t"
+                     "add r3, r3, r1\n\t"
+                     "strd r8, r10, [r3]\n\t" LINGER_END_PAIR
+                     : "+r"(argument)
+                     :
+                     : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "r12", "lr", "q0", "q1", "q2", "q3", "cc", "memory");
+}
+
+/* The same for one pixel. */
+LINGER_SHARED void linger_dots_of_one(linger_dots_state *state)
+{
+    register linger_dots_state *argument __asm__("r0") = state;
+    __asm__ volatile(LINGER_BEGIN_PAIR
+                     "2:\n\t"
+                     "ldr lr, [r0, #8]\n\t"
+                     "dlstp.8 lr, lr\n\t"
+                     "3:\n\t"
+                     "vldrb.8 q0, [r1], #16\n\t"
+                     "vldrb.8 q2, [r5], #16\n\t"
+                     "vmladava.s8 r4, q0, q2\n\t"
+                     "vldrb.8 q3, [r12], #16\n\t"
+                     "vmladava.s8 r6, q0, q3\n\t"
+                     "letp lr, 3b\n\t"
+                     "subs r2, r2, #1\n\t"
+                     "beq 4f\n\t"
+                     "ldr lr, [r0]\n\t"
+                     "add r1, r1, lr\n\t"
+                     "ldr lr, [r0, #4]\n\t"
+                     "add r5, r5, lr\n\t"
+                     "add r12, r12, lr\n\t"
+                     "b 2b\n\t"
+                     "4:\n\t"
+                     "ldr r1, [r0, #48]\n\t"
+                     "strd r4, r6, [r1]\n\t" LINGER_END_PAIR
+                     : "+r"(argument)
+                     :
+                     : "r1", "r2", "r3", "r4", "r5", "r6", "r12", "lr", "q0", "q2", "q3", "cc", "memory");
+}
+
+#undef LINGER_BEGIN_PAIR
+#undef LINGER_END_PAIR
+
+/* The loop over a run leaves its pointers behind a whole vector. */
+LINGER_INSIDE void linger_set_lengths(linger_dots_state *state, int32_t x_step, int32_t w_step, int32_t length)
+{
+    const int32_t padded = (length + 15) & ~15;
+    state->whole = length;
+    state->rest = 0;
+    state->x_skip = x_step - padded;
+    state->w_skip = w_step - padded;
+}
+
+#endif
+
+#if defined(LINGER_SMLAD) || defined(LINGER_HELIUM)
 
 LINGER_SHARED void linger_dots_8_8_32(int32_t *restrict sums, int32_t pixels, int32_t outputs, const int8_t *restrict x,
                                       int32_t x_pixel, int32_t runs, int32_t x_step, int32_t length,
                                       const int8_t *restrict w, int32_t w_output, int32_t w_step,
                                       const int32_t *restrict bias)
 {
-    linger_dots_tile tile;
-    int32_t first;
-    tile.eights = length & ~7;
-    tile.rest = length & 7;
-    tile.x_skip = x_step - length;
-    tile.w_skip = w_step - length;
-    tile.runs = runs;
-    for (first = 0; first < outputs; first += 2) {
-        const int32_t second = ((first + 1) < outputs) ? (first + 1) : first;
-        tile.sum_00 = (bias != 0) ? bias[first] : 0;
-        tile.sum_01 = (bias != 0) ? bias[second] : 0;
-        tile.sum_10 = tile.sum_00;
-        tile.sum_11 = tile.sum_01;
-        tile.x_0 = x;
-        tile.w_0 = &w[first * w_output];
-        tile.w_1 = &w[second * w_output];
-        if (pixels > 1) {
-            tile.x_1 = &x[x_pixel];
-            if (runs > 0) {
-                linger_add_tile(&tile);
+    linger_dots_state state;
+    int32_t bias_pair[2];
+    int32_t sums_pair[4];
+    int32_t left = outputs;
+    bias_pair[0] = 0;
+    bias_pair[1] = 0;
+    linger_set_lengths(&state, x_step, w_step, length);
+    state.runs = runs;
+    if ((runs <= 0) || (length <= 0)) {
+        /* the loops below would begin a run that does not exist */
+        int32_t o;
+        for (o = 0; o < outputs; o++) {
+            sums[o] = (bias != NULL) ? bias[o] : 0;
+            if (pixels > 1) {
+                sums[outputs + o] = sums[o];
             }
-            sums[outputs + first] = tile.sum_10;
-            sums[outputs + second] = tile.sum_11;
-        } else {
-            linger_add_half_tile(&tile);
         }
-        sums[first] = tile.sum_00;
-        sums[second] = tile.sum_01;
+        left = 0;
+    }
+    state.x_0 = x;
+    state.x_1 = (pixels > 1) ? &x[x_pixel] : x;
+    state.w = w;
+    state.w_output = w_output;
+    state.bias = (bias != NULL) ? bias : bias_pair;
+    state.bias_step = (bias != NULL) ? 8 : 0;
+    state.sums = sums;
+    state.sums_pixel = outputs * 4;
+    state.pairs = outputs / 2;
+    while (left > 0) {
+        if (left == 1) {
+            /* the last of an odd number of outputs makes a pair with itself */
+            state.w = &w[(outputs - 1) * w_output];
+            state.w_output = 0;
+            if (bias != NULL) {
+                bias_pair[0] = bias[outputs - 1];
+                bias_pair[1] = bias_pair[0];
+            }
+            state.bias = bias_pair;
+            state.sums = sums_pair;
+            state.sums_pixel = 8;
+            state.pairs = 1;
+        }
+        if (pixels > 1) {
+            linger_dots_of_two(&state);
+        } else {
+            linger_dots_of_one(&state);
+        }
+        if (left == 1) {
+            sums[outputs - 1] = sums_pair[0];
+            if (pixels > 1) {
+                sums[(2 * outputs) - 1] = sums_pair[2];
+            }
+            left = 0;
+        } else {
+            left &= 1;
+        }
     }
 }
 

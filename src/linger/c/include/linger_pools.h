@@ -16,9 +16,51 @@
 
 #include "linger_simd.h"
 
-/* Some neighbouring channels at a time, so that their results stay in registers. */
-#define LINGER_POOL_BLOCK LINGER_BLOCK
+#if defined(LINGER_CHANNELS_INSIDE)
 
+#define LINGER_DEFINE_WINDOW_SUM(NAME, X_T, S_T)                                                                              \
+    LINGER_SHARED void NAME(S_T *restrict sums, int32_t channels, const X_T *restrict x, int32_t rows, int32_t x_row,         \
+                            int32_t columns, int32_t x_column)                                                                \
+    {                                                                                                                         \
+        int32_t row;                                                                                                          \
+        int32_t column;                                                                                                       \
+        int32_t c;                                                                                                            \
+        for (c = 0; c < channels; c++) {                                                                                      \
+            sums[c] = 0;                                                                                                      \
+        }                                                                                                                     \
+        for (row = 0; row < rows; row++) {                                                                                    \
+            for (column = 0; column < columns; column++) {                                                                    \
+                const X_T *x_here = &x[(row * x_row) + (column * x_column)];                                                  \
+                for (c = 0; c < channels; c++) {                                                                              \
+                    sums[c] += (S_T)x_here[c];                                                                                \
+                }                                                                                                             \
+            }                                                                                                                 \
+        }                                                                                                                     \
+    }
+
+#define LINGER_DEFINE_WINDOW_MAX(NAME, X_T)                                                                                   \
+    LINGER_SHARED void NAME(X_T *restrict largest, int32_t channels, const X_T *restrict x, int32_t rows, int32_t x_row,      \
+                            int32_t columns, int32_t x_column)                                                                \
+    {                                                                                                                         \
+        int32_t row;                                                                                                          \
+        int32_t column;                                                                                                       \
+        int32_t c;                                                                                                            \
+        for (c = 0; c < channels; c++) {                                                                                      \
+            largest[c] = x[c];                                                                                                \
+        }                                                                                                                     \
+        for (row = 0; row < rows; row++) {                                                                                    \
+            for (column = 0; column < columns; column++) {                                                                    \
+                const X_T *x_here = &x[(row * x_row) + (column * x_column)];                                                  \
+                for (c = 0; c < channels; c++) {                                                                              \
+                    largest[c] = (x_here[c] > largest[c]) ? x_here[c] : largest[c];                                           \
+                }                                                                                                             \
+            }                                                                                                                 \
+        }                                                                                                                     \
+    }
+
+#else
+
+/* Some neighbouring channels at a time, so that their results stay in registers. */
 #define LINGER_DEFINE_WINDOW_SUM(NAME, X_T, S_T)                                                                              \
     LINGER_SHARED void NAME(S_T *restrict sums, int32_t channels, const X_T *restrict x, int32_t rows, int32_t x_row,         \
                             int32_t columns, int32_t x_column)                                                                \
@@ -27,19 +69,22 @@
         int32_t row;                                                                                                          \
         int32_t column;                                                                                                       \
         int32_t c;                                                                                                            \
-        for (; channels - first >= LINGER_POOL_BLOCK; first += LINGER_POOL_BLOCK) {                                           \
-            S_T block[LINGER_POOL_BLOCK] = {0};                                                                               \
-            for (row = 0; row < rows; row++) {                                                                                \
-                for (column = 0; column < columns; column++) {                                                                \
-                    const X_T *from_x = &x[(row * x_row) + (column * x_column) + first];                                      \
+        for (; channels - first >= LINGER_BLOCK; first += LINGER_BLOCK) {                                                     \
+            S_T block[LINGER_BLOCK] = {0};                                                                                    \
+            const X_T *x_start = &x[first];                                                                                   \
+            for (row = rows; row > 0; row--) {                                                                                \
+                const X_T *x_here = x_start;                                                                                  \
+                for (column = columns; column > 0; column--) {                                                                \
                     LINGER_UNROLL                                                                                             \
-                    for (c = 0; c < LINGER_POOL_BLOCK; c++) {                                                                 \
-                        block[c] += (S_T)from_x[c];                                                                           \
+                    for (c = 0; c < LINGER_BLOCK; c++) {                                                                      \
+                        block[c] += (S_T)x_here[c];                                                                           \
                     }                                                                                                         \
+                    x_here += x_column;                                                                                       \
                 }                                                                                                             \
+                x_start += x_row;                                                                                             \
             }                                                                                                                 \
             LINGER_UNROLL                                                                                                     \
-            for (c = 0; c < LINGER_POOL_BLOCK; c++) {                                                                         \
+            for (c = 0; c < LINGER_BLOCK; c++) {                                                                              \
                 sums[first + c] = block[c];                                                                                   \
             }                                                                                                                 \
         }                                                                                                                     \
@@ -58,43 +103,65 @@
     LINGER_SHARED void NAME(X_T *restrict largest, int32_t channels, const X_T *restrict x, int32_t rows, int32_t x_row,      \
                             int32_t columns, int32_t x_column)                                                                \
     {                                                                                                                         \
+        int32_t first = 0;                                                                                                    \
         int32_t row;                                                                                                          \
         int32_t column;                                                                                                       \
         int32_t c;                                                                                                            \
-        for (c = 0; c < channels; c++) {                                                                                      \
-            largest[c] = x[c];                                                                                                \
+        for (; channels - first >= LINGER_BLOCK; first += LINGER_BLOCK) {                                                     \
+            X_T block[LINGER_BLOCK];                                                                                          \
+            const X_T *x_start = &x[first];                                                                                   \
+            LINGER_UNROLL                                                                                                     \
+            for (c = 0; c < LINGER_BLOCK; c++) {                                                                              \
+                block[c] = x_start[c];                                                                                        \
+            }                                                                                                                 \
+            for (row = rows; row > 0; row--) {                                                                                \
+                const X_T *x_here = x_start;                                                                                  \
+                for (column = columns; column > 0; column--) {                                                                \
+                    LINGER_UNROLL                                                                                             \
+                    for (c = 0; c < LINGER_BLOCK; c++) {                                                                      \
+                        block[c] = (x_here[c] > block[c]) ? x_here[c] : block[c];                                             \
+                    }                                                                                                         \
+                    x_here += x_column;                                                                                       \
+                }                                                                                                             \
+                x_start += x_row;                                                                                             \
+            }                                                                                                                 \
+            LINGER_UNROLL                                                                                                     \
+            for (c = 0; c < LINGER_BLOCK; c++) {                                                                              \
+                largest[first + c] = block[c];                                                                                \
+            }                                                                                                                 \
         }                                                                                                                     \
-        for (row = 0; row < rows; row++) {                                                                                    \
-            for (column = 0; column < columns; column++) {                                                                    \
-                const X_T *from_x = &x[(row * x_row) + (column * x_column)];                                                  \
-                for (c = 0; c < channels; c++) {                                                                              \
-                    largest[c] = (from_x[c] > largest[c]) ? from_x[c] : largest[c];                                           \
+        for (; first < channels; first++) {                                                                                   \
+            X_T most = x[first];                                                                                              \
+            for (row = 0; row < rows; row++) {                                                                                \
+                for (column = 0; column < columns; column++) {                                                                \
+                    const X_T here = x[(row * x_row) + (column * x_column) + first];                                          \
+                    most = (here > most) ? here : most;                                                                       \
                 }                                                                                                             \
             }                                                                                                                 \
+            largest[first] = most;                                                                                            \
         }                                                                                                                     \
     }
 
-/* The variants below take the plain functions for what they do not cover. */
-#if defined(LINGER_X86)
-#define LINGER_WINDOW_SUM_8_32 linger_window_sum_plain
-#define LINGER_WINDOW_MAX_8 linger_window_max_plain
-#else
-#define LINGER_WINDOW_SUM_8_32 linger_window_sum_8_32
-#define LINGER_WINDOW_MAX_8 linger_window_max_8
 #endif
 
-LINGER_DEFINE_WINDOW_SUM(LINGER_WINDOW_SUM_8_32, int8_t, int32_t)
+/* The variants below take the plain functions for what they do not cover. */
+#if defined(LINGER_X86)
+LINGER_DEFINE_WINDOW_SUM(linger_window_sum_plain, int8_t, int32_t)
+LINGER_DEFINE_WINDOW_MAX(linger_window_max_plain, int8_t)
+#elif defined(LINGER_SMLAD)
+LINGER_DEFINE_WINDOW_SUM(linger_window_sum_8_32, int8_t, int32_t)
+LINGER_DEFINE_WINDOW_MAX(linger_window_max_plain, int8_t)
+#elif !defined(LINGER_HELIUM)
+LINGER_DEFINE_WINDOW_SUM(linger_window_sum_8_32, int8_t, int32_t)
+LINGER_DEFINE_WINDOW_MAX(linger_window_max_8, int8_t)
+#endif
 LINGER_DEFINE_WINDOW_SUM(linger_window_sum_8_64, int8_t, int64_t)
 LINGER_DEFINE_WINDOW_SUM(linger_window_sum_16_32, int16_t, int32_t)
 LINGER_DEFINE_WINDOW_SUM(linger_window_sum_16_64, int16_t, int64_t)
-LINGER_DEFINE_WINDOW_MAX(LINGER_WINDOW_MAX_8, int8_t)
 LINGER_DEFINE_WINDOW_MAX(linger_window_max_16, int16_t)
 
 #undef LINGER_DEFINE_WINDOW_SUM
 #undef LINGER_DEFINE_WINDOW_MAX
-#undef LINGER_POOL_BLOCK
-#undef LINGER_WINDOW_SUM_8_32
-#undef LINGER_WINDOW_MAX_8
 
 #if defined(LINGER_X86)
 
@@ -173,6 +240,98 @@ LINGER_SHARED void linger_window_max_8(int8_t *restrict largest, int32_t channel
         linger_window_max_block(&largest[channels - 16], &x[channels - 16], rows, x_row, columns, x_column);
     } else {
         /* no channel is left */
+    }
+}
+
+#endif
+
+#if defined(LINGER_HELIUM)
+
+/* Four channels at a time, or as many of four as there are. */
+LINGER_SHARED void linger_window_sum_8_32(int32_t *restrict sums, int32_t channels, const int8_t *restrict x, int32_t rows,
+                                          int32_t x_row, int32_t columns, int32_t x_column)
+{
+    int32_t first;
+    for (first = 0; first < channels; first += 4) {
+        const mve_pred16_t lanes = vctp32q((uint32_t)(channels - first));
+        const int8_t *start = &x[first];
+        int32x4_t sum = vdupq_n_s32(0);
+        int32_t row;
+        int32_t column;
+        for (row = 0; row < rows; row++) {
+            const int8_t *here = start;
+            for (column = columns; column > 0; column--) {
+                sum = vaddq_s32(sum, vldrbq_z_s32(here, lanes));
+                here += x_column;
+            }
+            start += x_row;
+        }
+        vst1q_p_s32(&sums[first], sum, lanes);
+    }
+}
+
+/* 16 channels at a time, or as many of 16 as there are. */
+LINGER_SHARED void linger_window_max_8(int8_t *restrict largest, int32_t channels, const int8_t *restrict x, int32_t rows,
+                                       int32_t x_row, int32_t columns, int32_t x_column)
+{
+    int32_t first;
+    for (first = 0; first < channels; first += 16) {
+        const mve_pred16_t lanes = vctp8q((uint32_t)(channels - first));
+        const int8_t *start = &x[first];
+        int8x16_t most = vdupq_n_s8(INT8_MIN);
+        int32_t row;
+        int32_t column;
+        for (row = 0; row < rows; row++) {
+            const int8_t *here = start;
+            for (column = columns; column > 0; column--) {
+                most = vmaxq_s8(most, vldrbq_z_s8(here, lanes));
+                here += x_column;
+            }
+            start += x_row;
+        }
+        vstrbq_p_s8(&largest[first], most, lanes);
+    }
+}
+
+#endif
+
+#if defined(LINGER_SMLAD)
+
+/* Each byte the larger of two. SSUB8 notes per byte whether the difference, before it is cut to 8 bits, is negative. */
+LINGER_INSIDE uint32_t linger_larger_bytes(uint32_t most, uint32_t four)
+{
+    uint32_t difference;
+    __asm__("ssub8 %1, %2, %0\n\t"
+            "sel %0, %2, %0"
+            : "+r"(most), "=&r"(difference)
+            : "r"(four)
+            : "cc");
+    return most;
+}
+
+/* Four channels at a time. */
+LINGER_SHARED void linger_window_max_8(int8_t *restrict largest, int32_t channels, const int8_t *restrict x, int32_t rows,
+                                       int32_t x_row, int32_t columns, int32_t x_column)
+{
+    const int32_t whole = channels & ~3;
+    int32_t first;
+    for (first = 0; first < whole; first += 4) {
+        const int8_t *start = &x[first];
+        uint32_t most = linger_load_four(start);
+        int32_t row;
+        int32_t column;
+        for (row = rows; row > 0; row--) {
+            const int8_t *here = start;
+            for (column = columns; column > 0; column--) {
+                most = linger_larger_bytes(most, linger_load_four(here));
+                here += x_column;
+            }
+            start += x_row;
+        }
+        (void)__builtin_memcpy(&largest[first], &most, sizeof most);
+    }
+    if (whole < channels) {
+        linger_window_max_plain(&largest[whole], channels - whole, &x[whole], rows, x_row, columns, x_column);
     }
 }
 

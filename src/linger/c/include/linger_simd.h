@@ -19,7 +19,11 @@
 #define LINGER_VARIANT "AVX2"
 #define LINGER_AVX2 1
 #define LINGER_X86 1
-#elif defined(__arm__) && (defined(__ARM_FEATURE_DSP) || defined(__ARM_FEATURE_SIMD32)) && !defined(__ARM_BIG_ENDIAN)
+#elif defined(__GNUC__) && defined(__ARM_FEATURE_MVE) && ((__ARM_FEATURE_MVE & 1) != 0) && !defined(__ARM_BIG_ENDIAN)
+#define LINGER_VARIANT "Helium"
+#define LINGER_HELIUM 1
+#elif defined(__GNUC__) && defined(__arm__) && defined(__ARM_FEATURE_UNALIGNED) && !defined(__ARM_BIG_ENDIAN) && \
+    (defined(__ARM_FEATURE_DSP) || defined(__ARM_FEATURE_SIMD32))
 #define LINGER_VARIANT "SMLAD"
 #define LINGER_SMLAD 1
 #else
@@ -29,32 +33,33 @@
 #if defined(LINGER_X86)
 #include <immintrin.h>
 #endif
+#if defined(LINGER_HELIUM)
+#include <arm_mve.h>
+#endif
 
-/* LINGER_UNROLL is for loops over the sums of a block, which must stay in registers; a vectoriser wants them as loops.
-   Functions that several layers call exist once: a copy per layer would cost more flash than the call costs time. */
+/* LINGER_UNROLL is for loops over the sums of a block, which must stay in registers. Functions that several layers call exist
+   once (LINGER_SHARED): a copy per layer would cost more flash than the call costs time. */
 #if defined(__clang__)
 #define LINGER_SHARED static __attribute__((noinline, unused))
 #define LINGER_INSIDE static inline __attribute__((always_inline, unused))
 #define LINGER_UNROLL
-#elif defined(__GNUC__)
+#elif defined(__GNUC__) && (__GNUC__ >= 8)
 #define LINGER_SHARED static __attribute__((noipa, unused))
 #define LINGER_INSIDE static inline __attribute__((always_inline, unused))
-#if defined(__SSE2__) || defined(__ARM_NEON)
-#define LINGER_UNROLL
-#else
 #define LINGER_UNROLL _Pragma("GCC unroll 4")
-#endif
 #else
 #define LINGER_SHARED static inline
 #define LINGER_INSIDE static inline
 #define LINGER_UNROLL
 #endif
 
-/* How many neighbouring channels plain C takes at a time: as many as vectors, or the registers of a small core, hold. */
-#if defined(__SSE2__) || defined(__ARM_NEON)
-#define LINGER_BLOCK 8
-#else
+/* How many neighbouring channels plain C takes at a time: as many as the registers of a small core hold. */
 #define LINGER_BLOCK 4
+
+/* Where the compiler can vectorise, loops over all channels are faster than blocks of them in registers. LINGER_SMALL_CORE
+   chooses the blocks all the same. */
+#if (defined(__SSE2__) || defined(__ARM_NEON)) && !defined(LINGER_SMALL_CORE)
+#define LINGER_CHANNELS_INSIDE 1
 #endif
 
 #if defined(LINGER_X86)
@@ -66,11 +71,11 @@ LINGER_INSIDE __m256i linger_widen_16(const int8_t *from)
 #endif
 
 #if defined(LINGER_SMLAD)
-/* Four bytes; memcpy becomes one load where the core can load from any address. */
+/* Four bytes in one load. The name of the builtin keeps it one load where -ffreestanding makes memcpy a function. */
 LINGER_INSIDE uint32_t linger_load_four(const int8_t *from)
 {
     uint32_t four;
-    (void)memcpy(&four, from, sizeof four);
+    (void)__builtin_memcpy(&four, from, sizeof four);
     return four;
 }
 
@@ -88,6 +93,27 @@ LINGER_INSIDE uint32_t linger_odd_bytes(uint32_t four)
     uint32_t pair;
     __asm__("sxtb16 %0, %1, ror #8" : "=r"(pair) : "r"(four));
     return pair;
+}
+
+/* The sum and the product of the low halves of two pairs. */
+LINGER_INSIDE int32_t linger_add_low_product(int32_t sum, uint32_t x_pair, uint32_t w_pair)
+{
+    __asm__("smlabb %0, %1, %2, %0" : "+r"(sum) : "r"(x_pair), "r"(w_pair));
+    return sum;
+}
+
+/* The sum and the product of the high halves of two pairs. */
+LINGER_INSIDE int32_t linger_add_high_product(int32_t sum, uint32_t x_pair, uint32_t w_pair)
+{
+    __asm__("smlatt %0, %1, %2, %0" : "+r"(sum) : "r"(x_pair), "r"(w_pair));
+    return sum;
+}
+
+/* The sum and the product of the low half of one pair and the high half of the other. */
+LINGER_INSIDE int32_t linger_add_crossed_product(int32_t sum, uint32_t x_pair, uint32_t w_pair)
+{
+    __asm__("smlabt %0, %1, %2, %0" : "+r"(sum) : "r"(x_pair), "r"(w_pair));
+    return sum;
 }
 
 /* The sum and both products of two pairs. */
