@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib
 import io
+import json
 import subprocess
 import tempfile
 import warnings
@@ -26,7 +28,7 @@ from interleaved import medians
 from torch import nn
 
 import linger
-from linger.c.export import export
+from linger.c.exporter import export
 from linger.c.program import build
 from linger.c.toolchains import toolchain
 from linger.errors import LingerError
@@ -48,31 +50,29 @@ def small_cnn() -> nn.Module:
 
 def depthwise_net(channels: int = 64) -> nn.Module:
     """Four depthwise convolutions, each with a 1×1 behind it."""
-    pair = [
-        *(nn.Conv2d(channels, channels, 3, 1, 1, groups=channels), nn.ReLU()),
-        *(nn.Conv2d(channels, channels, 1), nn.ReLU()),
-    ]
-    blocks = [type(layer)() if isinstance(layer, nn.ReLU) else layer for layer in pair]
-    more = [
-        layer
-        for _ in range(3)
-        for layer in (
+    blocks = [
+        nn.Sequential(
             nn.Conv2d(channels, channels, 3, 1, 1, groups=channels),
             nn.ReLU(),
             nn.Conv2d(channels, channels, 1),
             nn.ReLU(),
         )
+        for _ in range(4)
     ]
     return nn.Sequential(
-        nn.Conv2d(3, channels, 3, 1, 1), nn.ReLU(), *blocks, *more, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10)
+        nn.Conv2d(3, channels, 3, 1, 1),
+        nn.ReLU(),
+        *blocks,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(channels, 10),
     )
 
 
 def digits_net() -> nn.Module:
     """The network of `examples/01_digits.py`, untrained: counts do not depend on what it has learned."""
-    from networks.digits import DigitsNet
-
-    return DigitsNet()
+    made: nn.Module = importlib.import_module("01_digits").DigitsNet()
+    return made
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,12 @@ def session(content: bytes) -> ort.InferenceSession:
     return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def library(folder: Path, name: str) -> ctypes.CDLL:
+def library(folder: Path) -> ctypes.CDLL:
     """The exported program as a shared library for this machine."""
     made = folder / "network.so"
-    sources = [str(p) for p in folder.glob(f"{name}*.c")]
+    sources = [
+        str(folder / file) for file in json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["sources"]
+    ]
     subprocess.run(["cc", *NATIVE, "-shared", "-fPIC", "-o", str(made), *sources], check=True)
     return ctypes.CDLL(str(made))
 
@@ -133,7 +135,7 @@ def on_this_machine(rounds: int, chosen: str) -> Iterator[str]:
             folder = Path(temporary)
             content, path = files_of(case, folder)
             export(path, folder / "c", name="network")
-            run = library(folder / "c", "network").network_run
+            run = library(folder / "c").network_run
             x = np.random.default_rng(1).standard_normal((1, *case.size)).astype(np.float32)
             float_session, file_session = session(content), linger.Session(path, _one_thread())
             name = float_session.get_inputs()[0].name
@@ -159,7 +161,11 @@ def _one_thread() -> ort.SessionOptions:
 def _line(title: str, case: Case, times: Mapping[str, float], *, same: bool) -> str:
     to_float, to_file = times["c"] / times["float32"], times["c"] / times["file"]
     shown = ", ".join(f"{name} {value * 1e3:.2f} ms" for name, value in times.items())
-    bar = "" if case.float_bar is None else f" (bar {case.float_bar}: {'met' if to_float <= case.float_bar else 'NOT MET'})"
+    bar = (
+        ""
+        if case.float_bar is None
+        else f" (bar {case.float_bar}: {'met' if to_float <= case.float_bar else 'NOT MET'})"
+    )
     equal = "same result as the file" if same else "ANOTHER RESULT"
     met = "met" if to_file <= case.file_bar else "NOT MET"
     return f"{title}: {shown}; C / float32 = {to_float:.2f}{bar}, C / linger's file = {to_file:.2f} (bar {case.file_bar}: {met}); {equal}"
@@ -192,8 +198,6 @@ def on_emulated_cores() -> Iterator[str]:
 
 
 def _weights(folder: Path) -> int:
-    import json
-
     manifest = json.loads((folder / "c" / "manifest.json").read_text(encoding="utf-8"))
     return int(manifest["weight_bytes"])
 

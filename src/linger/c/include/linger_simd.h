@@ -56,6 +56,14 @@
 /* How many neighbouring channels plain C takes at a time: as many as the registers of a small core hold. */
 #define LINGER_BLOCK 4
 
+/* How many of all channels one call computes: few where every byte of the stack counts, more where a larger share of the work is
+   the call's own. Both numbers divide all channels. */
+#if defined(LINGER_X86)
+#define LINGER_TILE(all, few) ((all) <= 128 ? (all) : (((all) % 128) == 0 ? 128 : (few)))
+#else
+#define LINGER_TILE(all, few) (few)
+#endif
+
 /* Where the compiler can vectorise, loops over all channels are faster than blocks of them in registers. LINGER_SMALL_CORE
    chooses the blocks all the same. */
 #if (defined(__SSE2__) || defined(__ARM_NEON)) && !defined(LINGER_SMALL_CORE)

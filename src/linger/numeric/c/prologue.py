@@ -76,6 +76,17 @@ static inline int32_t linger_floor_clip(float x, int32_t low, int32_t high) {
 }
 """
 
+_FLOOR_NARROW = """\
+/* x rounded down and limited to low ... high, which float32 holds exactly; no number at all gives low. It has no branches, so that
+   compilers can take many at a time. */
+static inline int32_t linger_floor_clip_narrow(float x, int32_t low, int32_t high) {
+    const float raised = x > (float)low ? x : (float)low;
+    const float limited = raised < (float)high ? raised : (float)high;
+    const int32_t whole = (int32_t)limited;
+    return whole - ((float)whole > limited ? 1 : 0);
+}
+"""
+
 _ALL = {
     **{f"linger_clip{bits}": _CLIP.format(bits=bits) for bits in (32, 64)},
     **{f"linger_floor_div{bits}": _DIVIDE.format(bits=bits) for bits in (32, 64)},
@@ -86,6 +97,7 @@ _ALL = {
     },
     "linger_pieces": _PIECES,
     "linger_floor_clip": _FLOOR,
+    "linger_floor_clip_narrow": _FLOOR_NARROW,
 }
 
 

@@ -12,6 +12,7 @@ from linger.numeric.c.nodes import FLOAT, Bounds, Node, Place
 from linger.numeric.c.text import Index, bare
 
 _LARGEST = (1 << 31) - 1
+_EXACT_IN_FLOAT = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -331,7 +332,9 @@ class FloorClip:
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         ends = ", ".join(literal(end, INT32) for end in (self.low, self.high))
-        return f"{place.helper('linger_floor_clip')}({place.read(node.args[0], index)}, {ends})"
+        is_narrow = max(-self.low, self.high) <= _EXACT_IN_FLOAT
+        name = place.helper(f"linger_floor_clip{'_narrow' if is_narrow else ''}")
+        return f"{name}({place.read(node.args[0], index)}, {ends})"
 
 
 @dataclass(frozen=True)

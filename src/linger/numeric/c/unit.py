@@ -56,6 +56,7 @@ _PLAIN = {
 """The letters of formulas, for compilers that read ASCII only."""
 
 _PROOF_LINES = re.compile(rf"#ifdef {PROOF}\n.*?#endif\n", re.DOTALL)
+_LONGEST_TITLE = 300
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
 _RESERVED = frozenset(
     [
@@ -406,8 +407,9 @@ def _comment(title: str, body: Callable[..., Any]) -> list[str]:
     formula = (getattr(body, "func", body).__doc__ or "").strip().partition("\n")[0]  # of a partial, the function's
     for letter, plain in _PLAIN.items():
         formula = formula.replace(letter, plain)
-    safe, formula = (re.sub(r"[^\w ().,:;|<>=?'+*/^\[\]-]", "", text, flags=re.ASCII) for text in (title, formula))
-    return [f"/* {_without_marks(safe)}: {_without_marks(formula)} */"]
+    formula = re.sub(r"[^\w ().,:;|<>=?'+*/^\[\]-]", "", formula, flags=re.ASCII)
+    safe = re.sub(r"[^\w ().,:+-]", "", title, flags=re.ASCII)[:_LONGEST_TITLE]
+    return [f"/* {safe}: {_without_marks(formula)} */"]
 
 
 def _without_marks(text: str) -> str:

@@ -184,10 +184,11 @@ def blocks(stack: ExitStack, scope: Scope, count: int, most: int) -> tuple[Scope
     if block == count:
         return scope, "0", str(count)
     name = scope.draft.fresh("o")
-    head = f"for (int32_t {name} = 0; {name} < {count}; {name} += {block})"
-    inside = stack.enter_context(scope.braces(head))
-    if count % block == 0:
-        return inside, name, str(block)
+    is_even = count % block == 0
+    step = f"LINGER_TILE({count}, {block})" if is_even else str(block)
+    inside = stack.enter_context(scope.braces(f"for (int32_t {name} = 0; {name} < {count}; {name} += {step})"))
+    if is_even:
+        return inside, name, step  # a constant of the header, which has larger ones where memory is plenty
     size = inside.variable("block", INT32, f"{count} - {name} < {block} ? {count} - {name} : {block}")
     return inside, name, size
 
@@ -202,7 +203,8 @@ def _block_size(count: int, most: int) -> int:
 
 def sums_array(scope: Scope, ctype: str, block: str, pixels: str, most: int) -> str:
     """The array for the sums of a tile."""
-    name, size = scope.draft.fresh("sums"), block if block.isdigit() else str(most)
+    is_constant = block.isdigit() or block.startswith("LINGER_TILE")
+    name, size = scope.draft.fresh("sums"), block if is_constant else str(most)
     scope.line(f"{ctype} {name}[{size if pixels == '1' else f'{PIXELS} * {size}'}];")
     return name
 

@@ -92,8 +92,10 @@ class _Picture:
             outside, reach = (f"({text} + {dilation - 1}) / {dilation}" for text in (outside, reach))
         first = scope.local(INT32, f"{begin} < 0 ? {outside} : 0")
         end = scope.local(INT32, f"{reach} < {kernel} ? {reach} : {kernel}")
-        place = scope.local(INT32, sum_text(begin, times_text(first, str(dilation))))
-        return _Span(first, scope.local(INT32, f"{end} - {first}"), place)
+        count = scope.local(INT32, f"{end} - {first}")
+        if self.size[axis] == 1:  # nothing would read a variable for the only place
+            return _Span(first, count, "0")
+        return _Span(first, count, scope.local(INT32, sum_text(begin, times_text(first, str(dilation)))))
 
 
 _Writer = Callable[[str, str, str, str, tuple[_Span, _Span]], str]
