@@ -9,6 +9,7 @@ import pytest
 
 from linger.dialect import ops
 from tests.conftest import REPOSITORY
+from tests.support.c_compiler import require_compiler
 
 READMES = ("README.md", "README.zh-CN.md")
 PAGES = (*READMES, "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in (REPOSITORY / "docs").glob("*.md")))
@@ -95,6 +96,8 @@ def needing_torch(page):
 
 @pytest.mark.parametrize("page", [needing_torch(p) for p in PAGES if any(b.info == "python" for b in blocks(p))])
 def test_python_blocks_run(page, tmp_path, monkeypatch):
+    if any("linger.c.build" in block.code for block in blocks(page) if block.info == "python"):
+        require_compiler()
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "docs"}
     for block in blocks(page):

@@ -11,13 +11,14 @@ import sys
 import pytest
 
 import linger
+import linger.c
 import linger.checks
 import linger.graph
 import linger.onnx
 from linger.front_door import front_door
 from tests.conftest import REPOSITORY
 
-PACKAGES = (linger, linger.onnx, linger.graph, linger.checks)
+PACKAGES = (linger, linger.onnx, linger.graph, linger.checks, linger.c)
 PIPELINE = (
     *("wb_analyse", "trace_layers", "init", "compare_layers", "onnx", "convert_dialect", "check"),
     *("record", "verify", "Session", "compare", "write_vectors", "LingerError"),

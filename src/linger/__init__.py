@@ -10,7 +10,7 @@ from linger.version import __version__ as __version__
 _STAGES = {
     "analyse": "wb_analyse Analysis advise Advice Dumper plot_tensors",
     "constrain": "trace_layers normalize_layers normalize_module disable_normalize",
-    "quantise": "init Switches QuantMode quant_module quant_function disable_quant quant_tensor channel_shuffle calibration calibration_method choose_ranges save_config QTensor FixedPoint",
+    "quantise": "init Switches QuantMode quant_module quant_function disable_quant quant_tensor calibration calibration_method choose_ranges save_config QTensor FixedPoint",
     "tune": "tune TuneResult equalize correct_biases choose_exponents round_weights distill LearnedRanges find_bits Remedy BitWidths",
     "diagnose": "coverage compare_layers LayerComparison sensitivity Sensitivity plot_layers",
     "export": "onnx redirect restore",
@@ -19,6 +19,7 @@ _STAGES = {
     "verify": "record Recording save_recordings load_recordings verify Verification check_certificate",
     "run": "Session",
     "compare": "compare FileComparison write_vectors",
+    "deploy": "c",
     "errors": "LingerError UsageError UnsupportedError GraphError VerificationError",
 }
 """What `dir(linger)` shows. The setters, the Normalize layers and older spellings can be imported, and are left out here."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public names of linger and where each lives: read by type checkers, and by linger.front_door on import."""
 
+from linger import c as c
 from linger import graph as graph
 from linger import onnx as onnx
 from linger.analysis.advice import Advice as Advice

@@ -10,7 +10,10 @@ LingerError
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+_LONGEST_MESSAGE = 500
 
 
 class LingerError(Exception):
@@ -78,3 +81,28 @@ def missing_extra(who: str, error: ModuleNotFoundError) -> Exception:
     return UsageError(
         f"{who} needs {package}, which is not installed. Install linger with the extra {extra!r}: pip install 'linger[{extra}]'."
     )
+
+
+def in_one_line(error: BaseException) -> str:
+    """The message of another library's error, without line breaks.
+
+    >>> in_one_line(ValueError("a " + chr(10) + " b"))
+    'a b'
+    """
+    return " ".join(str(error).split())[:_LONGEST_MESSAGE]
+
+
+@contextmanager
+def as_graph_error(what: str | Callable[[], str]) -> Iterator[None]:
+    """Turn an error of any kind, raised by another library on this file, into a GraphError with its cause.
+
+    Args:
+        what: The beginning of the sentence, or a function that returns it, called once something has gone wrong.
+    """
+    try:
+        yield
+    except LingerError:
+        raise
+    except Exception as error:  # the file decides what runs, as a user's forward pass does, and may raise anything
+        where = what if isinstance(what, str) else what()
+        raise GraphError(f"{where}: {type(error).__name__}: {in_one_line(error)}") from error

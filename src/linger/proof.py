@@ -20,6 +20,7 @@ from linger.verification.other_sizes import Shapes, Sizes, SizeTrials
 from linger.verification.proof.comparison import Way
 from linger.verification.proof.result import Verification
 from linger.verification.proof.verify import KEPT_BYTES, verify_file
+from linger.verification.proof.witness import Witnesses, as_witnesses
 from linger.verification.recording import FileInterface, Recording, as_recordings
 
 _EXAMPLE_SIZES = (2, 16, 64)
@@ -38,11 +39,13 @@ def verify(
     kwargs: Mapping[str, Any] | None = None,
     certificate: str | os.PathLike[str] | None = None,
     sizes: Sizes = 0,
+    witness: Witnesses = None,
 ) -> Verification:
     """Prove that a file computes what a quantised model simulates: every integer, with equality.
 
     Three computations are compared: the torch simulation (or a recording of it), the numpy reference on the file, and stock
-    ONNX Runtime at each level, once with every tensor watched and once as a user runs it.
+    ONNX Runtime at each level, once with every tensor watched and once as a user runs it. A witness is a fourth one: the same
+    network as a compiled C program.
 
     Args:
         model: The quantised model (it stays as it was); or a `Recording`, arrays by name, an iterable of either, the
@@ -61,15 +64,20 @@ def verify(
         sizes: Other sizes of inputs whose axes are open, {"image": [(1, 3, 48, 64), …]}: the first input, repeated or cut, or
             a random one. With a number linger chooses so many, odd and uneven; the result names sizes that the model cannot
             take.
+        witness: What `linger.c.build` returns, or another object with `intermediates(feeds)`, `run(None, feeds)` and
+            `description`; or a list of such. Each must show every integer of the file, and equal ones. A batch is cut into
+            samples of the size that a witness takes.
 
     Returns:
         Counts, a row per tensor, the first divergence; `.ok` is the verdict.
 
     Raises:
-        UsageError: The arguments do not fit together, or the inputs do not fit the file.
+        UsageError: The arguments do not fit together, the inputs do not fit the file, or a witness was made from another file.
         GraphError: The file is damaged, or the numpy reference cannot run it.
+        LingerError: A witness crashed.
     """
     way = _way(model, levels, session_options)
+    witnesses = () if witness is None else as_witnesses(witness)
     _require_path(path, certificate)
     trials, file = SizeTrials(sizes), load_own(path)
     seeds = _seeds(model, inputs, seed, batches)
@@ -82,7 +90,15 @@ def verify(
     kept_bytes = KEPT_BYTES if certificate is None else sys.maxsize
     shown = progress(recordings, "verify", len(seeds) or None)
     try:
-        result = verify_file(path, shown, way=way, seeds=() if sizes else seeds, kept_bytes=kept_bytes, loaded=file)
+        result = verify_file(
+            path,
+            shown,
+            way=way,
+            seeds=() if sizes else seeds,
+            kept_bytes=kept_bytes,
+            loaded=file,
+            witnesses=witnesses,
+        )
     except GraphError as error:
         if not trials.tried:
             raise

@@ -104,19 +104,21 @@ def test_columns_are_a_row_of_a_matrix_product(library, x_bits, w_bits, s_bits):
 def test_depthwise_sums_each_channel(library, x_bits, w_bits, s_bits):
     rng = np.random.default_rng(x_bits * w_bits + s_bits)
     for _ in range(CASES):
-        channels, (rows, columns) = size(rng, 140), (int(n) for n in rng.integers(6, size=2))
+        pixels, channels, x_pixel = int(rng.integers(1, library.pixels + 1)), size(rng, 140), int(rng.integers(150))
+        rows, columns = (int(n) for n in rng.integers(6, size=2))
         x_row, x_column, w_row, w_column = (int(n) for n in rng.integers(200, size=4))
-        x_axes, w_axes = (((rows, a), (columns, b), (channels, 1)) for a, b in ((x_row, x_column), (w_row, w_column)))
+        x_axes = ((pixels, x_pixel), (rows, x_row), (columns, x_column), (channels, 1))
+        w_axes = ((1, 0), (rows, w_row), (columns, w_column), (channels, 1))
         x = numbers(rng, reach(*x_axes), x_bits, most(x_bits, w_bits, s_bits))
         w = numbers(rng, reach(*w_axes), w_bits, most(w_bits, x_bits, s_bits))
         bias = some_bias(rng, channels)
-        wanted = (windows(x, *x_axes) * windows(w, *w_axes)).sum((0, 1)) + (0 if bias is None else bias)
+        wanted = (windows(x, *x_axes) * windows(w, *w_axes)).sum((1, 2)) + (0 if bias is None else bias)
         given = library.call(
             f"linger_depthwise_{x_bits}_{w_bits}_{s_bits}",
-            np.full(channels, 77, f"int{s_bits}"),
-            *(channels, x, rows, x_row, columns, x_column, w, w_row, w_column, bias),
+            np.full((pixels, channels), 77, f"int{s_bits}"),
+            *(pixels, channels, x, x_pixel, rows, x_row, columns, x_column, w, w_row, w_column, bias),
         )
-        assert np.array_equal(given, wanted), (channels, rows, columns)
+        assert np.array_equal(given, wanted), (pixels, channels, rows, columns)
 
 
 @pytest.mark.parametrize("s_bits", [32, 64])

@@ -35,19 +35,54 @@ def test_it_is_a_command():
     assert "memory" in COMMANDS
 
 
+def cells_of(page):
+    return [re.split(r"\s*│\s*", line.strip("│ \n")) for line in page.splitlines() if line.startswith("│")]
+
+
 def test_layers_and_totals(nets):
     done = run("memory", "small.onnx", cwd=nets)
     assert (done.returncode, done.stderr) == (0, "")
-    cells = [re.split(r"\s*│\s*", line.strip("│ \n")) for line in done.stdout.splitlines() if line.startswith("│")]
-    assert cells == [
+    assert cells_of(done.stdout)[:3] == [
         ["quant (Quant)", "1×32×8×8", "10.0", "0.0", "0"],
         ["conv (Conv2dInt)", "1×32×8×8", "4.0", "0.3", "18,432"],
         ["dequant (Dequant)", "1×32×8×8", "10.0", "0.0", "0"],
     ]
-    assert done.stdout.splitlines()[-1] == (
+    assert (
         "small.onnx: 10,240 bytes (10.0 KB) of tensors alive at one time, at quant (Quant); 288 bytes of weights; "
         "18,432 multiply-accumulates. Counted as 1: the open batch axis batch."
+    ) in done.stdout.splitlines()
+
+
+def test_the_steps_of_the_program_in_c(nets):
+    # q and c have 2048 bytes each; the real numbers of x and y belong to the caller; 32 biases of 4 bytes are stored
+    done = run("memory", "small.onnx", cwd=nets)
+    assert cells_of(done.stdout)[3:] == [
+        ["0: input quant (Quant)", "q 1×32×8×8", "2,048", "0.0", "0"],
+        ["1: conv (Conv2dInt)", "c 1×32×8×8", "4,096", "0.4", "18,432"],
+        ["2: output dequant (Dequant)", "c 1×32×8×8", "2,048", "0.0", "0"],
+    ]
+    assert done.stdout.splitlines()[-1] == (
+        "As C: an arena of 4,096 bytes (4.0 KB), the least that is possible (step 1), no scratch; 416 bytes of weights."
     )
+
+
+def test_a_network_without_c_is_shown_all_the_same(nets):
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[1,2] x) => (float[1,2] y) { [odd] y = Sin(x) }'
+    onnx.save(onnx.parser.parse_model(text), nets / "float.onnx")
+    done = run("memory", "float.onnx", "--plot", "p.svg", cwd=nets)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert cells_of(done.stdout) == [["odd (Sin)", "1×2", "0.0", "0.0", "0"]]
+    assert done.stdout.splitlines()[-1].startswith("There is no program in C: g cannot be written as C: ")
+    assert "<!-- tensors alive, KB -->" in (nets / "p.svg").read_text("utf-8")
+    read = json.loads(run("memory", "float.onnx", "--format", "json", cwd=nets).stdout)
+    assert read["c"] is None
+    assert f"{read['c_refusal']}\n" in done.stdout
+
+
+def test_of_a_chip_only_the_sentence_about_c(nets):
+    done = run("memory", "small.onnx", "--target", "venus", cwd=nets)
+    assert len(cells_of(done.stdout)) == 3
+    assert "As C: an arena of 4,096 bytes" in done.stdout
 
 
 def test_a_chip_without_room_fails_with_the_remedy(nets):
@@ -86,6 +121,10 @@ def test_json_for_programs(nets):
     read = json.loads(done.stdout)
     assert (read["path"], read["target"], read["ok"], read["peak_bytes"]) == ("large.onnx", "venus", False, 655360)
     assert [finding["rule"] for finding in read["findings"]] == ["LGR951"]
+    assert read["c_refusal"] is None
+    assert (read["c"]["arena_bytes"], read["c"]["least_bytes"]) == (2 * 32 * 64 * 64, 2 * 32 * 64 * 64)
+    assert [step["function"] for step in read["c"]["steps"]] == ["", "step_0", ""]
+    assert [block["kind"] for block in sorted(read["c"]["blocks"], key=lambda b: b["first"])] == ["input", "output"]
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
@@ -97,21 +136,24 @@ def test_a_report_in_a_file_is_what_would_be_printed(nets, form):
 
 
 @pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
-def test_a_picture_is_the_same_every_time(nets, suffix, start):
+@pytest.mark.parametrize("chip", [(), ("--target", "venus")], ids=["c", "chip"])
+def test_a_picture_is_the_same_every_time(nets, suffix, start, chip):
     for name in ("a", "b"):
-        done = run("memory", "small.onnx", "--target", "venus", "--plot", f"{name}.{suffix}", cwd=nets)
+        done = run("memory", "small.onnx", *chip, "--plot", f"{name}.{suffix}", cwd=nets)
         assert (done.returncode, done.stderr) == (0, "")
-        assert "It fits." in done.stdout
+        assert "As C: " in done.stdout
     assert (nets / f"a.{suffix}").read_bytes().startswith(start)
     assert (nets / f"a.{suffix}").read_bytes() == (nets / f"b.{suffix}").read_bytes()
 
 
-def test_a_picture_shows_the_limit_only_with_a_chip(nets):
-    run("memory", "small.onnx", "--target", "venus", "--plot", "with.svg", cwd=nets)
-    run("memory", "small.onnx", "--plot", "without.svg", cwd=nets)
-    with_limit, without = ((nets / f"{name}.svg").read_text("utf-8") for name in ("with", "without"))
-    assert "<!-- venus: 640 KB -->" in with_limit
-    assert "640 KB" not in without
+def test_a_picture_shows_the_limit_of_a_chip_or_the_arena(nets):
+    run("memory", "small.onnx", "--target", "venus", "--plot", "chip.svg", cwd=nets)
+    run("memory", "small.onnx", "--plot", "arena.svg", cwd=nets)
+    chip, arena = ((nets / f"{name}.svg").read_text("utf-8") for name in ("chip", "arena"))
+    assert "<!-- venus: 640 KB -->" in chip
+    assert "<!-- arena 4.0 KB = the least possible -->" in arena
+    assert "640 KB" not in arena
+    assert "arena" not in chip.replace("arena.svg", "")
 
 
 def test_a_picture_needs_matplotlib(nets, monkeypatch):

@@ -1,14 +1,18 @@
 """linger verify."""
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import pytest
 
 from linger import cli
 from linger.verification.recording import Recording, save_recordings
+from tests.runtime.test_session import TEXT
+from tests.support.c_compiler import require_compiler
 from tests.support.command import run
 from tests.support.recorded import Q, X, recording
 
@@ -138,6 +142,52 @@ def test_a_recording_that_fits_no_file_is_wrong_usage(folder, call):
     assert (done.returncode, "the file has 1 inputs (x), 2 were given" in done.stderr) == (2, True)
     done = call("verify", "m.onnx", "--inputs", "z.npz")
     assert (done.returncode, "it holds z, y; the model's inputs are x" in done.stderr) == (2, True)
+
+
+@pytest.fixture
+def c_folder(folder):
+    """The model as C."""
+    from linger.c.exporter import export
+
+    require_compiler()
+    return export(folder / "m.onnx", folder / "c")
+
+
+def test_compiled_c_is_held_against_the_file(c_folder, call):
+    shown = call("verify", "m.onnx", "--c", "c", "--batches", "2", "--write-certificate", "c.json")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert re.search(r"Witness: C \(.* -O2 on host\): 0 of 24 integers differ \(2 tensors\)", shown.stdout)
+    alone = call("verify", "--certificate", "c.json", "--json")
+    assert len(json.loads(alone.stdout)["not_asked"]) == 1
+    content = json.loads(call("verify", "--certificate", "c.json", "--c", "c", "--json").stdout)
+    assert content["not_asked"] == []
+    assert [(w["integers"], w["differing"], w["origin"]["target"]) for w in content["witnesses"]] == [(24, 0, "host")]
+
+
+def test_c_that_differs_is_exit_code_1(folder, c_folder, call):
+    onnx.save(onnx.parser.parse_model(TEXT.replace("Relu", "Neg")), folder / "m.onnx")
+    manifest = json.loads((c_folder / "manifest.json").read_text())
+    manifest.pop("model", None)  # a folder that does not say what it was made from
+    (c_folder / "manifest.json").write_text(json.dumps(manifest))
+    done = call("verify", "m.onnx", "--c", "c")
+    assert done.returncode == 1
+    assert re.search(r"First: r\[0, 0\] of batch 0: numpy has .*, C \(.* on host\) has ", done.stderr)
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--target", "host"), "Give the folder with --c"),
+        (("--c", "none"), "there is no such folder"),
+        (("--c", "."), "this is no sound folder of exported C"),
+        (("--c", ".", "--target", "cortex-m5"), "Did you mean 'cortex-m55'"),
+    ],
+    ids=["target alone", "no folder", "no C", "unknown target"],
+)
+def test_wrong_use_of_c_is_exit_code_2(call, arguments, message):
+    done = call("verify", "m.onnx", *arguments)
+    assert (done.returncode, message in done.stderr, done.stderr.count("\n")) == (2, True, 1)
 
 
 def test_open_sizes_are_tried_at_others(folder, call):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from linger.errors import GraphError, UsageError
-from linger.runtime.session import as_graph_error, in_one_line
+from linger.errors import GraphError, UsageError, as_graph_error, in_one_line
 
 
 def test_any_error_becomes_one_line_with_its_cause():

@@ -13,7 +13,7 @@
 
 #define X_SIZE 3072
 #define W_SIZE 6144
-#define SUMS 512
+#define SUMS 600
 #define GUARD 77
 
 static uint32_t state = 1U;
@@ -150,27 +150,31 @@ static void expect(int64_t given, int64_t wanted, const char *name, int32_t numb
     {                                                                                                                         \
         int32_t number;                                                                                                       \
         for (number = 0; number < CASES; number++) {                                                                          \
+            const int32_t pixels = draw(1, LINGER_PIXELS), x_pixel = draw(0, 150);                                            \
             const int32_t channels = draw_size(140), rows = draw(0, 5), columns = draw(0, 5);                                 \
             const int32_t x_row = draw(0, 300), x_column = draw(0, 150), w_row = draw(0, 300), w_column = draw(0, 150);       \
             const int32_t *bias = draw(0, 1) == 0 ? NULL : bias_numbers;                                                      \
             const int##X##_t *x = &x_##X[draw(0, 7)];                                                                         \
             const int##W##_t *w = &w_##W[draw(0, 7)];                                                                         \
-            int32_t i, c, k, r;                                                                                               \
+            int32_t i, c, k, p, r;                                                                                            \
             fill_##X(x_##X, X_SIZE, limit(X, W, S));                                                                          \
             fill_##W(w_##W, W_SIZE, limit(W, X, S));                                                                          \
             CLEAR(sums_##S, int##S##_t)                                                                                       \
-            linger_depthwise_##X##_##W##_##S(sums_##S, channels, x, rows, x_row, columns, x_column, w, w_row, w_column,       \
-                                             bias);                                                                           \
-            for (c = 0; c < channels; c++) {                                                                                  \
-                int64_t sum = (bias == NULL) ? 0 : bias[c];                                                                   \
-                for (r = 0; r < rows; r++) {                                                                                  \
-                    for (k = 0; k < columns; k++) {                                                                           \
-                        sum += (int64_t)x[(r * x_row) + (k * x_column) + c] * w[(r * w_row) + (k * w_column) + c];            \
+            linger_depthwise_##X##_##W##_##S(sums_##S, pixels, channels, x, x_pixel, rows, x_row, columns, x_column, w,       \
+                                             w_row, w_column, bias);                                                          \
+            for (p = 0; p < pixels; p++) {                                                                                    \
+                for (c = 0; c < channels; c++) {                                                                              \
+                    const int##X##_t *from = &x[(p * x_pixel) + c];                                                           \
+                    int64_t sum = (bias == NULL) ? 0 : bias[c];                                                               \
+                    for (r = 0; r < rows; r++) {                                                                              \
+                        for (k = 0; k < columns; k++) {                                                                       \
+                            sum += (int64_t)from[(r * x_row) + (k * x_column)] * w[(r * w_row) + (k * w_column) + c];         \
+                        }                                                                                                     \
                     }                                                                                                         \
+                    expect((int64_t)sums_##S[(p * channels) + c], sum, "linger_depthwise_" #X "_" #W "_" #S, number);         \
                 }                                                                                                             \
-                expect((int64_t)sums_##S[c], sum, "linger_depthwise_" #X "_" #W "_" #S, number);                              \
             }                                                                                                                 \
-            EXPECT_REST(sums_##S, channels, "linger_depthwise_" #X "_" #W "_" #S)                                             \
+            EXPECT_REST(sums_##S, pixels *channels, "linger_depthwise_" #X "_" #W "_" #S)                                     \
         }                                                                                                                     \
     }
 

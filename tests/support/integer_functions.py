@@ -23,8 +23,8 @@ _PARAMETERS = {
     "dots": "S *sums, int32_t pixels, int32_t outputs, const X *x, int32_t x_pixel, int32_t runs, int32_t x_step,"
     " int32_t length, const W *w, int32_t w_output, int32_t w_step, const int32_t *bias",
     "columns": "S *sums, int32_t outputs, const X *x, int32_t length, const W *w, int32_t w_step",
-    "depthwise": "S *sums, int32_t channels, const X *x, int32_t rows, int32_t x_row, int32_t columns, int32_t x_column,"
-    " const W *w, int32_t w_row, int32_t w_column, const int32_t *bias",
+    "depthwise": "S *sums, int32_t pixels, int32_t channels, const X *x, int32_t x_pixel, int32_t rows, int32_t x_row,"
+    " int32_t columns, int32_t x_column, const W *w, int32_t w_row, int32_t w_column, const int32_t *bias",
     "window_sum": "S *sums, int32_t channels, const X *x, int32_t rows, int32_t x_row, int32_t columns, int32_t x_column",
     "window_max": "X *sums, int32_t channels, const X *x, int32_t rows, int32_t x_row, int32_t columns, int32_t x_column",
 }

@@ -63,6 +63,19 @@ def plan_arena(blocks: Sequence[Block]) -> Arena:
     return Arena(tuple(blocks), best[1], best[0], least)
 
 
+def overlaps(arena: Arena) -> list[tuple[Block, Block]]:
+    """Pairs of blocks that are needed at one time and share bytes, the lower one first; a sound plan has none."""
+    placed = sorted(((arena.offsets[b.name], b) for b in arena.blocks if b.size), key=lambda pair: pair[0])
+    found = []
+    for number, (at, block) in enumerate(placed):
+        for offset, other in placed[number + 1 :]:
+            if offset >= at + block.size:
+                break
+            if other.meets(block):
+                found.append((block, other))
+    return found
+
+
 def _least(blocks: Iterable[Block]) -> int:
     found = list(blocks)
     steps = [0] * (max((b.last for b in found), default=0) + 2)

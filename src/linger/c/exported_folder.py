@@ -34,6 +34,7 @@ C_TYPES: Mapping[str, str] = {
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_.+-]{0,199}(?:/[A-Za-z0-9_+][A-Za-z0-9_.+-]{0,199}){0,4}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_BYTES = 1 << 31
 _LARGEST_SCALE = 1e38
 _MOST_MANIFEST_BYTES = 1 << 28
@@ -83,6 +84,7 @@ class Edge:
         integer: The array of `run_q` and `step_q`; the same as `real` at an edge that is not quantised.
         scale: Multiplies a real number to give its integer; None at an edge that is not quantised.
         tensor: The ONNX name of the quantised tensor at this edge; None at an edge that is not quantised.
+        order: The axes from the outermost to the innermost as C takes them; None: as they come.
     """
 
     name: str
@@ -91,6 +93,18 @@ class Edge:
     integer: Layout
     scale: float | None = None
     tensor: str | None = None
+    order: tuple[int, ...] | None = None
+
+    def packed(self, array: NDArray[Any]) -> bytes:
+        """The bytes of an array as C takes them."""
+        return np.ascontiguousarray(array if self.order is None else array.transpose(self.order)).tobytes()
+
+    def unpacked(self, data: bytes, *, quantized: bool) -> NDArray[Any]:
+        """The array of the bytes that C gives."""
+        layout = self.layout(quantized=quantized)
+        order = tuple(range(len(layout.shape))) if self.order is None else self.order
+        memory = np.frombuffer(data, layout.dtype).reshape([layout.shape[axis] for axis in order])
+        return memory.transpose(np.argsort(order)).copy() if order else memory.copy()
 
     def layout(self, *, quantized: bool) -> Layout:
         """The array that the integer or the float interface takes here."""
@@ -120,6 +134,21 @@ class ProofTensor:
 
 
 @dataclass(frozen=True)
+class StreamOptions:
+    """How the step of a streaming network was made of the file.
+
+    Attributes:
+        frames: Frames of one step; 0: the file is one step itself.
+        time: The axis that is time for each input, by name; None: found from the layers.
+        pairs: States that the file has itself, inputs by outputs; None: found.
+    """
+
+    frames: int
+    time: Mapping[str, int] | None = None
+    pairs: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
 class ExportedFolder:
     """What a manifest says about its folder, after all of it has been checked."""
 
@@ -134,6 +163,12 @@ class ExportedFolder:
     outputs: tuple[Edge, ...]
     is_streaming: bool
     tensors: Mapping[int, ProofTensor]
+    weights: str | None = None
+    """The file with the weights, where they are not compiled: every call is given its bytes."""
+    stream: StreamOptions | None = None
+    """How the step of a streaming network was made; None for a network that runs as a whole."""
+    model_sha256: str | None = None
+    manifest_sha256: str = ""
 
     def entry(self, *, quantized: bool) -> str:
         """The C function that computes: run, run_q, step or step_q."""
@@ -180,7 +215,7 @@ class _Checker:
 
 
 def _read(path: Path, checker: _Checker) -> ExportedFolder | None:
-    data = _load(path, checker)
+    data, digest = _load(path, checker)
     if data is None:
         return None
     if data.get("format") != FORMAT or data.get("version") != VERSION:
@@ -207,6 +242,10 @@ def _read(path: Path, checker: _Checker) -> ExportedFolder | None:
         outputs=outputs,
         is_streaming=bool(states),
         tensors={t.id: t for t in tensors},
+        weights=_weights(data.get("weights"), files, checker),
+        stream=_stream(data.get("stream"), checker),
+        model_sha256=_model_sha256(data.get("model"), checker),
+        manifest_sha256=digest,
     )
     checker.need_that("tensors", len(found.tensors) == len(tensors), "a list of different ids")
     _check_names(found, checker)
@@ -224,7 +263,8 @@ def _check_names(found: ExportedFolder, checker: _Checker) -> None:
     _require_unique("sources", found.sources, checker)
 
 
-def _load(path: Path, checker: _Checker) -> dict[str, Any] | None:
+def _load(path: Path, checker: _Checker) -> tuple[dict[str, Any] | None, str]:
+    """The manifest and the SHA-256 of its bytes."""
     try:
         if not path.is_dir():
             raise UsageError(
@@ -233,15 +273,25 @@ def _load(path: Path, checker: _Checker) -> dict[str, Any] | None:
         file = path / MANIFEST
         if file.stat().st_size > _MOST_MANIFEST_BYTES:
             checker.problems.append(f"{MANIFEST} is larger than any that is written")
-            return None
-        data = json.loads(file.read_bytes())
+            return None, ""
+        content = file.read_bytes()
+        data = json.loads(content)
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
         reason = error.strerror if isinstance(error, OSError) else "it is no JSON"
         checker.problems.append(f"{MANIFEST} cannot be read ({reason})")
-        return None
-    return checker.need(MANIFEST, data, dict, "an object") if data != {} else {}
+        return None, ""
+    found = checker.need(MANIFEST, data, dict, "an object") if data != {} else {}
+    return found, hashlib.sha256(content).hexdigest()
+
+
+def _model_sha256(model: Any, checker: _Checker) -> str | None:
+    """The SHA-256 of the ONNX file that the folder was made from; None where the manifest names none."""
+    digest = model.get("sha256") if isinstance(model, dict) else None
+    is_right = digest is None or (isinstance(digest, str) and _SHA256.fullmatch(digest) is not None)
+    checker.need_that("model.sha256", is_right, "a SHA-256")
+    return digest if is_right else None
 
 
 def _each(where: str, items: Any, read: Callable[[str, Any, _Checker], Any], checker: _Checker) -> tuple[Any, ...]:
@@ -260,8 +310,11 @@ def _edge(where: str, item: Any, checker: _Checker) -> Edge | None:
     quantized = item.get("quantized")
     if real is None or name is None:
         return None
+    order = None
+    if item.get("order") is not None:
+        order = tuple(_permutation(f"{where}.order", item["order"], len(real.shape), checker).tolist())
     if quantized is None:
-        return Edge(name, c_name, real, real)
+        return Edge(name, c_name, real, real, order=order)
     quantized = checker.need(f"{where}.quantized", quantized, dict, "an object or null")
     if quantized is None:
         return None
@@ -270,7 +323,9 @@ def _edge(where: str, item: Any, checker: _Checker) -> Edge | None:
     is_scale = isinstance(scale, (int, float)) and not isinstance(scale, bool) and 0 < scale < _LARGEST_SCALE
     checker.need_that(f"{where}.quantized.scale", is_scale, "a positive number")
     tensor = checker.need(f"{where}.quantized.tensor", quantized.get("tensor"), str, "a text")
-    return Edge(name, c_name, real, integer, float(scale), tensor) if integer is not None and is_scale else None
+    if integer is None or not is_scale:
+        return None
+    return Edge(name, c_name, real, integer, float(scale), tensor, order)
 
 
 def _proof_tensor(where: str, item: Any, checker: _Checker) -> ProofTensor | None:
@@ -333,6 +388,36 @@ def _source(where: str, value: Any, checker: _Checker) -> str | None:
         checker.problems.append(f"{where} is not the name of a .c file of the folder")
         return None
     return str(value)
+
+
+def _stream(value: Any, checker: _Checker) -> StreamOptions | None:
+    if value is None:
+        return None
+    item = checker.need("stream", value, dict, "an object or null") or {}
+    frames = _size("stream.frames", item.get("frames"), checker)
+    time, pairs = (
+        _named("stream." + key, item.get(key), kind, checker) for key, kind in (("time", int), ("pairs", str))
+    )
+    return StreamOptions(frames, time, pairs)
+
+
+def _named(where: str, value: Any, kind: type, checker: _Checker) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    items = checker.need(where, value, dict, "an object or null") or {}
+    checker.need_that(
+        where, all(isinstance(v, kind) and not isinstance(v, bool) for v in items.values()), "names and values"
+    )
+    return dict(items)
+
+
+def _weights(value: Any, files: Mapping[str, str], checker: _Checker) -> str | None:
+    if value is None:
+        return None
+    item = checker.need("weights", value, dict, "an object or null")
+    is_right = item is not None and isinstance(item.get("file"), str) and item["file"] in files
+    checker.need_that("weights.file", is_right, "one of the files")
+    return str(item["file"]) if is_right else None
 
 
 def _files(value: Any, checker: _Checker) -> dict[str, str]:

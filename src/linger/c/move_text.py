@@ -31,10 +31,12 @@ def move_function(
     """
     parameters = [f"const {ctype} *in_{i}" for i, (ctype, _) in enumerate(inputs)]
     ends = np.cumsum([size for _, size in inputs]).tolist()
-    parts = parts_of(_squeezed(places), ends)
+    walked = _squeezed(places)
+    parts = parts_of(walked, ends)
     if parts is None:
-        parts = parts_of(places.reshape(-1), ends) or []
-    lines = [line for part in parts for line in _loops(part, _squeezed(places).shape, tables, value)]
+        walked = places.reshape(-1)
+        parts = parts_of(walked, ends) or []
+    lines = [line for part in parts for line in _loops(part, walked.shape, tables, value)]
     unused = [f"    (void)in_{i};" for i in range(len(inputs)) if not any(f"in_{i}[" in line for line in lines)]
     return "\n".join(
         [f"static void {name}({', '.join([*parameters, f'{output} *out_0'])}) {{", *unused, *lines, "}", ""]

@@ -26,9 +26,24 @@ ALIASES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 """Ops whose result has the elements of their first input, in the same order."""
 
 MOVES = frozenset(
-    {"Transpose", "Slice", "Split", "Concat", "Gather", "Expand", "Tile", "Pad", "DepthToSpace", "SpaceToDepth"}
+    {
+        "Transpose",
+        "Slice",
+        "Split",
+        "Concat",
+        "Gather",
+        "Expand",
+        "Tile",
+        "Pad",
+        "DepthToSpace",
+        "SpaceToDepth",
+        "Where",
+    }
 )
 """Ops whose elements are elements of their inputs, at places that depend on sizes and constants only."""
+
+_MOVED = {"Concat": slice(None), "Where": slice(1, None)}
+"""The inputs whose elements an op moves, where that is not the first one alone."""
 
 _IR_VERSION = 8
 
@@ -55,38 +70,37 @@ class Part:
 
 
 def map_of(node: ir.Node, shapes: Sequence[tuple[int, ...]], constants: Mapping[str, Array], opset: int) -> list[Array]:
-    """For each output the place that each element is taken from, counted through all data inputs; −1 − i for constants.
+    """For each output the place that each element is taken from, counted through all data inputs; −1 for a border.
 
     Args:
         node: The node.
         shapes: The shapes of its data inputs.
-        constants: Contents by name: the other inputs are among them.
+        constants: Contents by name: the inputs that are no data are among them.
         opset: The opset of the model.
     """
-    feeds, done = {}, 0
-    for name, shape in zip(_data_names(node, constants), shapes, strict=True):
+    feeds = {name: constants[name] for name in settings(node) if name in constants}
+    done = 1  # counted from 1, because a border without a value is 0
+    for name, shape in zip(data_names(node), shapes, strict=True):
         size = int(np.prod(shape, dtype=np.int64))
         feeds[name] = np.arange(done, done + size, dtype=np.int64).reshape(shape)
         done += size
-    for value in node.inputs:
-        if value is not None and value.name in constants:
-            feeds[value.name] = constants[value.name]
     if node.op_type == "Pad" and len(node.inputs) > 2 and node.inputs[2] is not None and node.inputs[2].name:
-        feeds[node.inputs[2].name] = np.array(-1, np.int64)
-    elif node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "constant":
-        raise UnsupportedError(f"{describe(node)} cannot be written as C: it pads without a value; export it again.")
-    return _run(node, feeds, opset)
+        feeds[node.inputs[2].name] = np.array(0, np.int64)
+    if node.op_type == "Pad" and node.attributes.get_float("value", 0.0) != 0.0:
+        raise UnsupportedError(f"{describe(node)}, whose border has a value as before opset 11; convert the file")
+    return [places - 1 for places in _run(node, feeds, opset)]
 
 
-def _data_names(node: ir.Node, constants: Mapping[str, Array]) -> list[str]:
-    several = node.op_type == "Concat"
-    values = node.inputs if several else node.inputs[:1]
-    return [str(v.name) for v in dict.fromkeys(values) if v is not None and v.name not in constants]
+def data_names(node: ir.Node) -> list[str]:
+    """The tensors that a node moves, each once, in the order in which maps count them; some may be constants."""
+    values = node.inputs[_MOVED.get(node.op_type, slice(1))]
+    return list(dict.fromkeys(v.name for v in values if v is not None and v.name))
 
 
-def data_names(node: ir.Node, constants: Mapping[str, Array]) -> list[str]:
-    """The tensors that a node moves, in the order in which maps count them."""
-    return _data_names(node, constants)
+def settings(node: ir.Node) -> list[str]:
+    """The inputs that decide which elements a node moves where: sizes, indices, masks."""
+    moved = node.inputs[_MOVED.get(node.op_type, slice(1))]
+    return [v.name for v in node.inputs if v is not None and v.name and v not in moved]
 
 
 def _run(node: ir.Node, feeds: Mapping[str, Array], opset: int) -> list[Array]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.c.moves import ALIASES, MOVES
+from linger.c.moves import ALIASES, MOVES, settings
 from linger.checks.memory_use import with_one_batch
 from linger.errors import UnsupportedError, listing, printable
 from linger.graph.conversion.convert import convert_nodes
@@ -31,6 +31,10 @@ Feed = Mapping[str, Array]
 
 _TYPES = ("int8", "int16", "int32", "int64", "float32", "bool")
 _SEED = 20260101
+_RANDOM = frozenset(
+    {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+"""Ops whose results may differ from run to run, whatever they are given."""
 
 
 @dataclass(frozen=True)
@@ -115,21 +119,33 @@ def load_network(source: ModelLike) -> Network:
     fix_shapes(model)
     needed = needed_nodes(model)
     nodes = [node for node in model.graph if node in needed and node.op_type != "Constant"]
-    _refuse(model, _obstacles(nodes))
-    return _measured(model, nodes)
+    constants = dict(_initializers(model))
+    computed = _depending(nodes, constants)
+    fixed = [node for node in nodes if node not in computed]
+    names = list(value_names(v for node in fixed for v in node.outputs))
+    _refuse(model, [*_obstacles(computed), *_open(computed, {*constants, *names})])
+    return _measured(model, computed, constants, names)
 
 
-def _measured(model: ir.Model, nodes: list[ir.Node]) -> Network:
-    """Run the numpy reference once: it tells every size, and what depends on no input."""
+def _depending(nodes: Iterable[ir.Node], constants: Iterable[str]) -> list[ir.Node]:
+    """The nodes whose results depend on inputs, or on chance; those of the others never change."""
+    known, found = set(constants), []
+    for node in nodes:
+        names = list(value_names(node.inputs))
+        is_size = node.op_type in ("Shape", "Size")  # sizes never change: those that depend on data are refused
+        is_known = bool(names) and known.issuperset(names)
+        if is_size or (is_known and not inner_graphs(node) and node.op_type not in _RANDOM):
+            known.update(value_names(node.outputs))
+        else:
+            found.append(node)
+    return found
+
+
+def _measured(model: ir.Model, computed: list[ir.Node], constants: dict[str, Array], fixed: list[str]) -> Network:
+    """Run the numpy reference once: it tells every size, and the content of the tensors that are fixed."""
     (example,) = spread_feeds(model, seed=_SEED, batches=1)
     found = Reference(model, is_checked=True).intermediates(example)
-    constants = dict(_initializers(model))
-    computed = []
-    for node in nodes:
-        if all(name in constants for name in value_names(node.inputs)):
-            constants |= {name: found[name] for name in value_names(node.outputs)}
-        else:
-            computed.append(node)
+    constants |= {name: found[name] for name in fixed}
     arrays = {**found, **constants, **example}
     tensors = {name: Tensor(name, array.shape, str(array.dtype)) for name, array in arrays.items()}
     _refuse(model, _wrong_types(computed, tensors))
@@ -172,11 +188,7 @@ def _obstacles(nodes: Sequence[ir.Node]) -> Iterator[str]:
     if inside:
         yield f"{listing(inside)} runs graphs inside it; unroll the loop, or choose the branch, before the export"
     known = [node for node in nodes if is_dialect(node)]
-    real = [
-        describe(node)
-        for node in nodes
-        if not (inner_graphs(node) or is_dialect(node) or node.op_type in MOVES or node.op_type in ALIASES)
-    ]
+    real = [describe(node) for node in nodes if not (inner_graphs(node) or is_dialect(node) or _only_moves(node))]
     if real and not known:
         yield "it has no quantised op; of the forms that linger.onnx.export writes, dialect and bare have them, standard and qdq do not"
     elif real:
@@ -184,6 +196,21 @@ def _obstacles(nodes: Sequence[ir.Node]) -> Iterator[str]:
             f"no quantised op is {listing(real)}, so it would compute with real numbers; linger.coverage(model) says why a "
             "layer stayed float, and what comes last may be left to the caller"
         )
+
+
+def _open(nodes: Sequence[ir.Node], constants: Collection[str]) -> Iterator[str]:
+    """Nodes that move elements to places, or give sizes, that depend on data."""
+    for node in nodes:
+        wrong = [name for name in settings(node) if name not in constants] if _only_moves(node) else []
+        if wrong:
+            yield (
+                f"{describe(node)} takes sizes or indices from data ({listing(map(printable, wrong))}); make them constants "
+                "before the export"
+            )
+
+
+def _only_moves(node: ir.Node) -> bool:
+    return not is_dialect(node) and (node.op_type in MOVES or node.op_type in ALIASES)
 
 
 def _wrong_types(nodes: Iterable[ir.Node], tensors: Mapping[str, Tensor]) -> Iterator[str]:

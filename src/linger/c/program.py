@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -10,11 +11,11 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from linger.c.exported_folder import Edge, ExportedFolder, read_folder
@@ -26,6 +27,7 @@ from linger.c.runner_source import (
     packed_inputs,
     read_results,
     runner_file,
+    weights_source,
 )
 from linger.c.toolchains import Size, Toolchain, toolchain
 from linger.errors import LingerError, UnsupportedError, UsageError, listing, printable
@@ -33,6 +35,7 @@ from linger.errors import LingerError, UnsupportedError, UsageError, listing, pr
 DEFAULT_FLAGS = ("-O2",)
 DEFAULT_TIMEOUT = 600.0
 
+_VERSION = re.compile(r"\d+\.\d+(?:\.\d+)*")
 _PROOF_FLAG = "-DLINGER_PROOF"
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 
@@ -94,8 +97,9 @@ class _Cost:
 
 
 class Program:
-    """A compiled network. Every call starts a process, so that a crash of the C code is an error and not the end of Python.
+    """A compiled network, called like a `linger.Session`.
 
+    Every call starts a process, so that a crash of the C code is an error and not the end of Python.
     A streaming network is reset at the start of each call, and the samples of one call are its frames, one after another.
     The files lie in a temporary folder that goes with the program, or at the end of a `with` block.
 
@@ -133,6 +137,42 @@ class Program:
     def close(self) -> None:
         """Delete the temporary files; the program cannot run any more."""
         self._delete()
+
+    @property
+    def description(self) -> str:
+        """What a verification calls this program: `C (gcc 12.2.0 -O2 on host)`."""
+        numbers = _VERSION.findall(self._compiler_version)
+        words = [Path(self._compiler).name, *numbers[-1:], *self._flags, "on", self.toolchain.name]
+        return f"C ({printable(' '.join(words))}{', emulated' if self.toolchain.emulator else ''})"
+
+    @property
+    def origin(self) -> dict[str, str | bool]:
+        """What a certificate keeps of this program: the folder's manifest, and how it was compiled.
+
+        `is_as_exported` is False where a file was changed after the export, so that the manifest does not describe it.
+        """
+        digests = self.folder.files.items()
+        return {
+            "manifest_sha256": self.folder.manifest_sha256,
+            "is_as_exported": all(_sha256(self._source / name) == digest for name, digest in digests),
+            "compiler": self._compiler_version,
+            "flags": " ".join(self._flags),
+            "target": self.toolchain.name,
+        }
+
+    @property
+    def model_sha256(self) -> str | None:
+        """The SHA-256 of the ONNX file that the folder was made from, where the manifest names it."""
+        return self.folder.model_sha256
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the network takes one frame after another."""
+        return self.folder.is_streaming
+
+    @cached_property
+    def _compiler_version(self) -> str:
+        return self.toolchain.compiler_version(self._compiler)
 
     def get_inputs(self) -> list[EdgeInfo]:
         """The inputs of `run`."""
@@ -236,8 +276,7 @@ class Program:
     def _outputs(self, result: SampleResult, *, quantized: bool) -> dict[str, NDArray[Any]]:
         arrays = {}
         for number, edge in enumerate(self.folder.outputs):
-            layout = edge.layout(quantized=quantized)
-            arrays[edge.name] = np.frombuffer(result.outputs[number], layout.dtype).reshape(layout.shape).copy()
+            arrays[edge.name] = edge.unpacked(result.outputs[number], quantized=quantized)
         return arrays
 
     def _tensors(self, result: SampleResult, *, quantized: bool) -> dict[str, NDArray[Any]]:
@@ -262,6 +301,7 @@ class Program:
         try:
             objects = [self._object(name, proof=variant.proof) for name in self.folder.sources]
             objects += [self._runner_object(name) for name in self.toolchain.support]
+            objects += [] if self.folder.weights is None else [self._weights_object(self.folder.weights)]
             objects.append(self._main_object(variant))
             program = self._place / variant.stem
             self.toolchain.link(self._compiler, objects, program, self._flags)
@@ -303,6 +343,15 @@ class Program:
             self._compile(place / name, path, self._flags)
         return path
 
+    def _weights_object(self, name: str) -> Path:
+        """The file of weights as an object: on a microcontroller it lies in flash, too."""
+        path = self._place / "runner_weights.o"
+        if not path.exists():
+            source = path.with_suffix(".c")
+            source.write_text(weights_source((self._source / name).read_bytes()), encoding="utf-8")
+            self._compile(source, path, ())
+        return path
+
     def _main_object(self, variant: Variant) -> Path:
         # beside the folder's header: an option -I could hide a header of the system that has the same name
         source = self._source / f"linger_{variant.stem}.c"
@@ -316,6 +365,11 @@ class Program:
         folders = sorted({str(Path(name).parent) for name in self.folder.files if name.endswith(".h")} - {"."})
         options = [option for name in folders for option in ("-I", str(self._source / name))]
         self.toolchain.compile(self._compiler, source, target, [*flags, *options])
+
+
+def _sha256(file: Path) -> str:
+    """The digest of a file; empty where it is gone, because the program was closed."""
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
 def _described(edge: Edge) -> EdgeInfo:

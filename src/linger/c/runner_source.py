@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linger.c.exported_folder import Edge, ExportedFolder, Layout
+from linger.c.weights_text import array_definition, array_pointer
 from linger.errors import LingerError, UsageError, listing, printable
 
 Feeds = Mapping[str, NDArray[Any]]
@@ -83,6 +84,8 @@ def main_source(folder: ExportedFolder, variant: Variant) -> str:
     aligned = f"__attribute__((aligned({_ARENA_ALIGNMENT})))"
     if folder.has_caller_arena:
         buffers.append(f"static uint8_t arena[{max(1, folder.arena_bytes)}] {aligned};")
+    if folder.weights is not None:
+        buffers.append("const void *linger_runner_weights(void);")
     if folder.is_streaming:
         buffers.append(f"static {folder.name}_state state {aligned};")
     # what C writes must not depend on what was there: everything that it owns begins with garbage
@@ -117,6 +120,20 @@ def main_source(folder: ExportedFolder, variant: Variant) -> str:
     )
 
 
+def weights_source(content: bytes) -> str:
+    """A C file that holds a file of weights, so that they lie in the flash of a microcontroller."""
+    array = np.frombuffer(content or bytes(1), np.int8)
+    return "\n".join(
+        [
+            "#include <stdint.h>",
+            f"__attribute__((aligned({_ARENA_ALIGNMENT}))) static {array_definition('rows', array)}",
+            "const void *linger_runner_weights(void);",
+            f"const void *linger_runner_weights(void) {{ return {array_pointer('rows', array)}; }}",
+            "",
+        ]
+    )
+
+
 def _buffers(name: str, layouts: Sequence[Layout]) -> list[str]:
     return [f"static {x.c_type} {name}_{n}[{max(1, x.count)}];" for n, x in enumerate(layouts)]
 
@@ -126,6 +143,8 @@ def _calls(folder: ExportedFolder, variant: Variant) -> tuple[list[str], list[st
     arguments = [f"input_{n}" for n in range(len(folder.inputs))] + [f"output_{n}" for n in range(len(folder.outputs))]
     if folder.has_caller_arena:
         arguments.insert(0, "arena")
+    if folder.weights is not None:
+        arguments.insert(0, "linger_runner_weights()")
     before = []
     if folder.is_streaming:
         arguments.insert(0, "&state")
@@ -190,8 +209,8 @@ def packed_inputs(edges: Sequence[Edge], samples: Sequence[Feeds], *, quantized:
     """
     for feeds in samples:
         _check_feeds(edges, feeds, quantized=quantized)
-    arrays = (np.ascontiguousarray(feeds[edge.name]) for feeds in samples for edge in edges)
-    return b"".join([struct.pack("<i", len(samples)), *(array.tobytes() for array in arrays)])
+    arrays = (edge.packed(np.asarray(feeds[edge.name])) for feeds in samples for edge in edges)
+    return b"".join([struct.pack("<i", len(samples)), *arrays])
 
 
 def _check_feeds(edges: Sequence[Edge], feeds: Feeds, *, quantized: bool) -> None:

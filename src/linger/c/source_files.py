@@ -1,210 +1,126 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C files of a network: header, source and weights."""
+"""The C sources of a network: what computes, what converts real numbers, and the constants."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
 
 from linger.c.exported_folder import C_TYPES
+from linger.c.folder.interface import Interface, StateVariable, weight_places
 from linger.c.steps import Edge
-from linger.c.weights_text import array_declaration, array_definition
-from linger.c.writer import BARRIER, PROOF_TEXT, Source, WrittenEdge, core_text, edge_pointer
-from linger.graph.core.dialect_node import attributes_of, op_of
+from linger.c.weights_text import array_declaration, array_definition, array_pointer
+from linger.c.writer import BARRIER, PROOF_TEXT, WrittenEdge, core_prototype, core_text, edge_pointer
 
-_NOTE = "/* Written by linger. Change the model and export it again instead of changing this file. */"
+NOTE = "/* Written by linger. Change the model and export it again instead of changing this file. */"
 
+_CRC_TEXT = """\
+/* The CRC-32 of the weights that this program was written with, and how it is computed. */
+static uint32_t {name}_crc(const uint8_t *bytes, uint32_t count) {{
+    uint32_t crc = 0xFFFFFFFFu;
+    for (uint32_t i = 0u; i < count; i++) {{
+        crc ^= bytes[i];
+        for (int32_t bit = 0; bit < 8; bit++) {{
+            crc = ((crc & 1u) != 0u) ? ((crc >> 1u) ^ 0xEDB88320u) : (crc >> 1u);
+        }}
+    }}
+    return crc ^ 0xFFFFFFFFu;
+}}
 
-@dataclass(frozen=True)
-class StateVariable:
-    """A tensor that goes from one step of a stream to the next.
-
-    Attributes:
-        field: Its name in the struct.
-        taken: The input that it comes in by.
-        given: The output that its next content comes from.
-        initial: What it is before the first step.
-    """
-
-    field: str
-    taken: str
-    given: str
-    initial: NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Interface:
-    """The functions that a program offers.
-
-    Attributes:
-        source: The program.
-        names: The C name of each input and output, by its name in the file.
-        states: What a stream carries from step to step; empty for a network that runs as a whole.
-        is_callers_arena: Whether the caller provides the arena.
-    """
-
-    source: Source
-    names: Mapping[str, str]
-    states: tuple[StateVariable, ...] = ()
-    is_callers_arena: bool = False
-
-    @property
-    def inputs(self) -> list[WrittenEdge]:
-        """The inputs that the caller gives."""
-        hidden = {state.taken for state in self.states}
-        return [e for e in self.source.inputs if e.edge.name not in hidden]
-
-    @property
-    def outputs(self) -> list[WrittenEdge]:
-        """The outputs that the caller gets."""
-        hidden = {state.given for state in self.states}
-        return [e for e in self.source.outputs if e.edge.name not in hidden]
-
-    @property
-    def stem(self) -> str:
-        """The name in capitals, for macros."""
-        return self.source.name.upper()
-
-    def ctype(self, edge: Edge, *, quantized: bool) -> str:
-        """The element type of a parameter."""
-        return C_TYPES[self.source.plan.network.tensors[edge.tensor if quantized else edge.name].dtype]
-
-    def prototype(self, *, quantized: bool) -> str:
-        """The declaration of the function that computes."""
-        verb = ("step" if self.states else "run") + ("_q" if quantized else "")
-        own = [f"{self.source.name}_state *state"] if self.states else []
-        own += ["void *arena"] if self.is_callers_arena else []
-        given = [f"const {self.ctype(e.edge, quantized=quantized)} *{self.names[e.edge.name]}" for e in self.inputs]
-        made = [f"{self.ctype(e.edge, quantized=quantized)} *{self.names[e.edge.name]}" for e in self.outputs]
-        return f"void {self.source.name}_{verb}({', '.join([*own, *given, *made])})"
+int32_t {name}_check_weights(const void *weights, uint32_t bytes) {{
+    static const uint16_t one = 1u;
+    int32_t is_right = 0;
+    if ((weights != NULL) && (bytes == {stem}_WEIGHTS_BYTES) && (*(const uint8_t *)&one == 1u)) {{
+        is_right = ({name}_crc((const uint8_t *)weights, bytes) == {crc}u) ? 1 : 0;
+    }}
+    return is_right;
+}}
+"""
 
 
-def scale_of_edge(edge: Edge) -> float | None:
-    """The number that real values at an edge are multiplied with; None where they are not converted."""
-    if edge.node is None:
-        return None
-    attributes = attributes_of(edge.node, op_of(edge.node))
-    return float(attributes["scale_x" if edge.node.op_type == "Quant" else "scale_o"])
-
-
-def header_text(face: Interface) -> str:
-    """The header: sizes, shapes, scales, functions."""
-    source, stem = face.source, face.stem
-    lines = [
-        f"#ifndef {stem}_H",
-        f"#define {stem}_H",
-        "",
-        _NOTE,
-        "",
-        "#include <stdint.h>",
-        "",
-        "#ifdef __cplusplus",
-        'extern "C" {',
-        "#endif",
-        "",
-        "/* Memory for everything between inputs and outputs, in bytes. */",
-        f"#define {stem}_ARENA_BYTES {max(source.arena.size, 16)}",
-        "",
-    ]
-    for edges, is_input in ((face.inputs, True), (face.outputs, False)):
-        for edge in edges:
-            lines += _edge_lines(face, edge.edge, is_input=is_input)
-    lines += _state_lines(face)
-    lines += _function_lines(face)
-    lines += ["#ifdef __cplusplus", "}", "#endif", "", "#endif", ""]
-    return "\n".join(lines)
-
-
-def _edge_lines(face: Interface, edge: Edge, *, is_input: bool) -> list[str]:
-    tensor, name = face.source.plan.network.tensors[edge.name], face.names[edge.name]
-    macro, scale = f"{face.stem}_{name.upper()}", scale_of_edge(edge)
-    shape = " x ".join(map(str, tensor.shape)) or "1"
-    what = "input" if is_input else "output"
-    lines = [f"/* The {what} {name}: {shape}, the last axis innermost. */", f"#define {macro}_SIZE {tensor.count}"]
-    if scale is not None:
-        lines += [f"/* Its integers are the real numbers times {scale:g}. */", f"#define {macro}_SCALE {scale!r}f"]
-    return [*lines, ""]
-
-
-def _state_lines(face: Interface) -> list[str]:
-    if not face.states:
-        return []
-    name = face.source.name
-    lines = ["/* What one stream carries from step to step. One for each stream; reset it before the first step. */"]
-    lines += ["typedef struct {"]
-    for state in face.states:
-        tensor = face.source.plan.network.tensors[state.taken]
-        lines.append(f"    {C_TYPES[tensor.dtype]} {state.field}[{max(tensor.count, 1)}];")
-    return [*lines, f"}} {name}_state;", "", f"void {name}_reset({name}_state *state);", ""]
-
-
-def _function_lines(face: Interface) -> list[str]:
-    arena = (
-        f"The arena has {face.stem}_ARENA_BYTES bytes and begins at a multiple of 16. Calls with different arenas may run at the same time."
-        if face.is_callers_arena
-        else "There is one arena, so calls must not run at the same time."
-    )
-    verb = "Computes the next step of a stream" if face.states else "Runs the network"
-    lines = [f"/* {verb}. {arena} */", f"{face.prototype(quantized=False)};", ""]
-    if any(e.edge.node is not None for e in (*face.inputs, *face.outputs)):
-        lines += ["/* The same with integers where the network converts real numbers. */"]
-        lines += [f"{face.prototype(quantized=True)};", ""]
-    return lines
-
-
-def source_text(face: Interface) -> str:
-    """The functions."""
-    source = face.source
-    arena = [] if face.is_callers_arena else _arena_lines(face)
-    parts = [
-        f'{_NOTE}\n\n#include <stddef.h>\n\n#include "{source.name}.h"\n#include "{source.name}_weights.h"\n',
-        source.functions,
-        BARRIER,
-        PROOF_TEXT,
-        core_text(source),
-        "\n".join(arena),
-        _reset_text(face),
-        _run_text(face, quantized=False),
-    ]
-    if any(e.edge.node is not None for e in (*face.inputs, *face.outputs)):
-        parts.append(_run_text(face, quantized=True))
-    return "\n".join(part for part in parts if part)
+def internal_text(face: Interface) -> str:
+    """The header that the program's own files share."""
+    guard = f"{face.stem}_INTERNAL_H"
+    parts = [f"#ifndef {guard}\n#define {guard}\n\n{NOTE}\n/* Only for the files of this folder. */\n"]
+    parts += [f'#include <stddef.h>\n#include <stdint.h>\n\n#include "{face.name}.h"\n', BARRIER, PROOF_TEXT]
+    parts.append("/* Runs every step on the arena. */")
+    parts.append(f"{core_prototype(face.source, has_weights=face.has_callers_weights)};\n")
+    if not face.has_callers_arena:
+        parts.append("\n".join(_arena_lines(face)))
+    parts.append("#endif\n")
+    return "\n".join(parts)
 
 
 def _arena_lines(face: Interface) -> list[str]:
     """The arena as a union, which aligns it."""
-    name = face.source.name
     return [
         "/* The arena begins where numbers of every type may begin. */",
-        "static union {",
+        "typedef union {",
         f"    uint8_t bytes[{face.stem}_ARENA_BYTES];",
         "    int64_t aligned;",
-        f"}} {name}_arena;",
+        f"}} {face.name}_memory;",
+        "",
+        f"extern {face.name}_memory {face.name}_arena;",
         "",
     ]
+
+
+def source_text(face: Interface, crc: int = 0) -> str:
+    """The functions that compute with integers.
+
+    Args:
+        face: The interface.
+        crc: The CRC-32 of the weights, where they are a file.
+    """
+    places = weight_places(face.source) if face.has_callers_weights else None
+    includes = [f"{face.name}_internal.h", *([] if face.has_callers_weights else [f"{face.name}_weights.h"])]
+    parts = [_top(includes), face.source.functions, core_text(face.source, places)]
+    if not face.has_callers_arena:
+        parts.append(f"{face.name}_memory {face.name}_arena;\n")
+    if face.has_callers_weights:
+        parts.append(_CRC_TEXT.format(name=face.name, stem=face.stem, crc=hex(crc)))
+    parts += [_reset_text(face), _run_text(face, quantized=face.is_quantized)]
+    return "\n".join(part for part in parts if part)
+
+
+def float_text(face: Interface) -> str:
+    """The function that takes and gives real numbers; who calls the other one links none of it."""
+    return "\n".join([_top([f"{face.name}_internal.h"]), face.source.conversions, _run_text(face, quantized=False)])
+
+
+def _top(includes: Sequence[str]) -> str:
+    return "\n".join([NOTE, "", *(f'#include "{name}"' for name in includes), ""])
 
 
 def _reset_text(face: Interface) -> str:
     if not face.states:
         return ""
-    name = face.source.name
-    lines = [f"void {name}_reset({name}_state *state) {{"]
+    parts = [array_definition(_initial(face, s), s.initial.reshape(-1)) for s in face.states if _varies(s)]
+    parts = [f"static {text}" for text in parts]
+    lines = [f"void {face.name}_reset({face.name}_state *state) {{"]
     for state in face.states:
-        count, content = state.initial.size, state.initial.reshape(-1)
-        if content.size and (content != content[0]).any():
-            value = f"{name}_{state.field}_initial[i]"
-        else:
-            value = "0" if not content.size or content[0] == 0 else str(content[0].item())
         lines += [
-            f"    for (int32_t i = 0; i < {count}; i++) {{",
-            f"        state->{state.field}[i] = {value};",
+            f"    for (int32_t i = 0; i < {state.initial.size}; i++) {{",
+            f"        state->{state.field}[i] = {_initial_value(face, state)};",
             "    }",
         ]
-    return "\n".join([*lines, "}", ""])
+    return "\n".join([*parts, *lines, "}", ""])
+
+
+def _varies(state: StateVariable) -> bool:
+    content = state.initial.reshape(-1)
+    return bool(content.size) and bool((content != content[0]).any())
+
+
+def _initial(face: Interface, state: StateVariable) -> str:
+    return f"{face.name}_{state.field}_initial"
+
+
+def _initial_value(face: Interface, state: StateVariable) -> str:
+    content = state.initial.reshape(-1)
+    if _varies(state):
+        return f"{array_pointer(_initial(face, state), content)}[i]"
+    value = content[0].item() if content.size else 0
+    return f"{value!r}f" if isinstance(value, float) else str(int(value))
 
 
 def _run_text(face: Interface, *, quantized: bool) -> str:
@@ -212,7 +128,7 @@ def _run_text(face: Interface, *, quantized: bool) -> str:
     fields = {s.taken: s.field for s in face.states} | {s.given: s.field for s in face.states}
     numbers = {shown.name: shown.number for shown in source.shown}
     lines = [f"{face.prototype(quantized=quantized)} {{"]
-    base = "(uint8_t *)arena" if face.is_callers_arena else f"{source.name}_arena.bytes"
+    base = "(uint8_t *)arena" if face.has_callers_arena else f"{source.name}_arena.bytes"
     lines.append(f"    uint8_t *const memory = {base};")
     tensors = source.plan.network.tensors
 
@@ -220,46 +136,42 @@ def _run_text(face: Interface, *, quantized: bool) -> str:
         return f"state->{fields[edge.name]}" if edge.name in fields else face.names[edge.name]
 
     def function(edge: WrittenEdge) -> str:
-        is_state = edge.edge.name in fields
-        return edge.copy if quantized and not is_state else edge.convert
+        return edge.copy if quantized and edge.edge.name not in fields else edge.convert
 
     for edge in source.inputs:
         place = edge_pointer(source, edge.edge, constant=False)
         lines.append(f"    {function(edge)}({outside(edge.edge)}, {place});")
         aliases = [a for a in source.plan.aliases if source.plan.root(a) == edge.edge.tensor]
-        shown = [edge.edge.tensor, *aliases]
         at = f"&memory[{source.place(edge.edge.tensor)}]"
-        lines += [f"    LINGER_SHOW({numbers[n]}, {at}, {tensors[n].bytes});" for n in shown]
-    lines += ["    LINGER_NEXT();", f"    {source.name}_core(memory);"]
+        lines += [f"    LINGER_SHOW({numbers[n]}, {at}, {tensors[n].bytes});" for n in (edge.edge.tensor, *aliases)]
+    weights = "(const uint8_t *)weights, " if face.has_callers_weights else ""
+    lines += ["    LINGER_NEXT();", f"    {source.name}_core({weights}memory);"]
     for edge in source.outputs:
         place = edge_pointer(source, edge.edge, constant=True)
         lines.append(f"    {function(edge)}({place}, {outside(edge.edge)});")
     return "\n".join([*lines, "}", ""])
 
 
-def weights_files(source: Source) -> dict[str, str]:
+def weights_texts(face: Interface) -> dict[str, str]:
     """The header and the source of the constants."""
-    name = source.name
-    declared = "".join(f"extern {array_declaration(w.name, w.content)};\n" for w in source.weights)
-    guard = f"{name.upper()}_WEIGHTS_H"
-    header = f"#ifndef {guard}\n#define {guard}\n\n{_NOTE}\n\n#include <stdint.h>\n\n{declared}\n#endif\n"
-    defined = "\n".join(array_definition(w.name, w.content) for w in source.weights)
+    name, weights = face.name, face.source.weights
+    declared = "".join(f"extern {array_declaration(w.name, w.content)};\n" for w in weights)
+    guard = f"{face.stem}_WEIGHTS_H"
+    header = f"#ifndef {guard}\n#define {guard}\n\n{NOTE}\n\n#include <stdint.h>\n\n{declared}\n#endif\n"
+    defined = "\n".join(array_definition(w.name, w.content) for w in weights)
     return {
         f"{name}_weights.h": header,
-        f"{name}_weights.c": f'{_NOTE}\n\n#include "{name}_weights.h"\n\n{defined}',
+        f"{name}_weights.c": f'{NOTE}\n\n#include "{name}_weights.h"\n\n{defined}',
     }
 
 
-def weight_bytes(source: Source) -> int:
-    """The constants in bytes."""
-    return sum(int(w.content.nbytes) for w in source.weights)
+def state_bytes(face: Interface) -> int:
+    """The size of the struct of states, without what alignment may add."""
+    tensors = face.source.plan.network.tensors
+    return sum(tensors[state.taken].bytes for state in face.states)
 
 
-def ordered(order: Sequence[int] | None, axes: int) -> list[int]:
-    """An order as a list of axes."""
-    return list(range(axes)) if order is None else list(order)
-
-
-def bits_of(array: NDArray[Any]) -> int:
-    """The width of an element."""
-    return int(np.dtype(array.dtype).itemsize * 8)
+def state_fields(face: Interface) -> list[str]:
+    """The members of the struct of states."""
+    tensors = face.source.plan.network.tensors
+    return [f"{C_TYPES[tensors[s.taken].dtype]} {s.field}[{max(tensors[s.taken].count, 1)}];" for s in face.states]

@@ -24,7 +24,7 @@ from linger.c.layouts import (
 from linger.c.moves import ALIASES, data_names, map_of
 from linger.c.network import Network, value_names
 from linger.dialect import Op
-from linger.errors import UnsupportedError, listing
+from linger.errors import UnsupportedError, listing, printable
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of, opset_of
 from linger.numeric.c.kernel import CKernel
 from linger.numeric.c.unit import Input, elementwise_inputs
@@ -140,12 +140,16 @@ def _inputs(network: Network) -> tuple[Edge, ...]:
 
 def _outputs(network: Network) -> tuple[Edge, ...]:
     readers, makers = network.readers(), {name: node for node in network.nodes for name in value_names(node.outputs)}
+    empty = [printable(name) for name in network.outputs if name not in makers]
+    if empty:
+        raise UnsupportedError(
+            f"C has nothing to compute for the outputs {listing(empty)}: they are constants, or inputs as they are; "
+            "take them out of the file."
+        )
     edges = []
     for name in network.outputs:
-        node = makers.get(name)
-        if node is None and name not in network.inputs:
-            raise UnsupportedError(f"the output {name} does not depend on the inputs; C has nothing to compute for it.")
-        if node is not None and node.op_type == "Dequant" and is_dialect(node) and not readers.get(name):
+        node = makers[name]
+        if node.op_type == "Dequant" and is_dialect(node) and not readers.get(name):
             edges.append(Edge(name, str(node.inputs[0].name), node))  # type: ignore[union-attr] # Dequant has an input
         else:
             edges.append(Edge(name, name, None))
@@ -324,7 +328,7 @@ class _Placing:
 
     def _is_alias(self, node: ir.Node) -> bool:
         """Whether the result can lie where its source lies; if so, that is noted."""
-        names = data_names(node, self._network.constants)
+        names = data_names(node)
         result = str(node.outputs[0].name)
         if len(names) != 1 or len(node.outputs) != 1:
             return False
@@ -359,7 +363,7 @@ class _Placing:
 
 def places_of(network: Network, node: ir.Node, opset: int) -> list[Array]:
     """For each output of a moving node the place in its flattened inputs, one after the other, of each element."""
-    names = data_names(node, network.constants)
+    names = data_names(node)
     shapes = [network.tensors[name].shape for name in names]
     if node.op_type in ALIASES:
         shape = network.tensors[str(node.outputs[0].name)].shape

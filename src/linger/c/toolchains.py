@@ -116,6 +116,11 @@ class Toolchain:
             )
         return str(Path(found).absolute())
 
+    def compiler_version(self, cc: str) -> str:
+        """What a compiler says of itself in its first line; empty where it says nothing."""
+        lines = _run_tool([cc, "--version"], Path.cwd()).stdout.splitlines()
+        return printable(lines[0].strip())[:_LONGEST_WORDS] if lines else ""
+
     def require_emulator(self) -> None:
         """Refuse a machine whose emulator is not installed.
 

@@ -32,7 +32,7 @@ def array_pointer(name: str, content: Array) -> str:
 
 def array_definition(name: str, content: Array) -> str:
     """The array with its content."""
-    body = _strings(content) if _is_text(content) else _numbers(content)
+    body = _strings(content) if _is_text(content) else numbers_text(content)
     return f"{array_declaration(name, content)} = {{\n{body}}};\n"
 
 
@@ -51,7 +51,8 @@ def _sizes(content: Array) -> str:
     return f"[{max(content.size, 1)}]"
 
 
-def _numbers(content: Array) -> str:
+def numbers_text(content: Array) -> str:
+    """The elements of an array as C writes them, in lines of a bounded length."""
     lines, line = [], "   "
     for text in map(_literal, content.reshape(-1).tolist() or [0], [str(content.dtype)] * max(content.size, 1)):
         if len(line) + len(text) > _LINE:
@@ -61,7 +62,7 @@ def _numbers(content: Array) -> str:
     return "\n".join([*lines, line, ""])
 
 
-def _literal(value: float, dtype: str) -> str:
+def _literal(value: int | float, dtype: str) -> str:
     if isinstance(value, float):
         return f"{value!r}f" if np.isfinite(value) else "0.0f"
     if value == _SMALLEST.get(dtype):

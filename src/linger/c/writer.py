@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -99,7 +99,10 @@ class Source:
         weights: Its constants.
         shown: The tensors that a proof build shows.
         functions: The text of all step functions, with the tables and helpers that they use.
+        conversions: The text of the functions between real numbers and integers at the edges, a file of its own.
         includes: The headers that the text needs.
+        edge_orders: The axes of an edge from the outermost to the innermost as the caller has them, by the edge's name,
+            where that is not the file's order.
     """
 
     name: str
@@ -111,7 +114,9 @@ class Source:
     weights: tuple[Weights, ...]
     shown: tuple[ShownTensor, ...]
     functions: str
+    conversions: str
     includes: tuple[str, ...]
+    edge_orders: Mapping[str, Order] = field(default_factory=dict)
 
     def place(self, tensor: str) -> int:
         """Where a tensor begins in the arena."""
@@ -121,9 +126,12 @@ class Source:
 class _Writer:
     """Writes the functions one after the other."""
 
-    def __init__(self, plan: Plan, name: str) -> None:
+    def __init__(self, plan: Plan, name: str, edge_orders: Mapping[str, Order], carried: frozenset[str]) -> None:
         self._plan, self._name, self._network = plan, name, plan.network
+        self._edge_orders, self._carried = edge_orders, carried
         self._unit = Unit(is_tiled=True, is_static=True)
+        self._outer = Unit(is_static=True)  # what has real numbers, so that who calls integers links no floats
+        self._outer_moves: list[str] = []
         self._weights: dict[tuple[str, bytes], Weights] = {}
         self._moves: list[str] = []
         self._problems: list[str] = []
@@ -142,8 +150,21 @@ class _Writer:
         arena = _arena(plan, steps)
         text = self._unit.source(more="\n".join(self._moves), before=self._taps())
         includes = tuple(sorted(self._unit.includes))
-        weights = tuple(self._weights.values())
-        return Source(self._name, plan, arena, steps, inputs, outputs, weights, tuple(self.shown), text, includes)
+        outer = self._outer.source(more="\n".join(self._outer_moves))
+        return Source(
+            name=self._name,
+            plan=plan,
+            arena=arena,
+            steps=steps,
+            inputs=inputs,
+            outputs=outputs,
+            weights=tuple(self._weights.values()),
+            shown=tuple(self.shown),
+            functions=text,
+            conversions=outer,
+            includes=includes,
+            edge_orders=self._edge_orders,
+        )
 
     def _taps(self) -> str:
         """The arrays that proof builds write fused tensors to."""
@@ -206,33 +227,31 @@ class _Writer:
 
     def _move(self, step: Step, name: str) -> WrittenStep:
         (node,), network = step.nodes, self._network
-        names = data_names(node, network.constants)
-        memories = [in_memory_order(network.tensors[n].shape, self._plan.layouts[n]) for n in names]
+        names = data_names(node)
+        memories = [in_memory_order(network.tensors[n].shape, self._plan.layouts.get(n, Layout())) for n in names]
         try:
             found = places_of(network, node, opset_of(network.model))
         except LingerError as error:
             self._problems.append(str(error).removesuffix("."))
             return WrittenStep(step, name, (), (), ())
         inputs = [(self._ctype(n), network.tensors[n].count) for n in names]
-        constants = self._moved_constants(node, names)
+        border = self._border(node)
         for number, (output, places) in enumerate(zip(step.outputs, found, strict=True)):
             laid = self._laid(places, memories, self._plan.layouts[output])
             function = f"{name}_{number}" if len(step.outputs) > 1 else name
             self._moves.append(
                 f"/* {_plain(describe(node))} */\n"
-                + move_function(function, laid, inputs, self._ctype(output), self._unit.tables, constants)
+                + move_function(function, laid, inputs, self._ctype(output), self._unit.tables, border)
             )
-        return WrittenStep(step, name, tuple(names), (), ())
+        constants = network.constants
+        arguments = tuple(self._constant(constants[n], None) if n in constants else n for n in names)
+        return WrittenStep(step, name, arguments, (), ())
 
-    def _moved_constants(self, node: ir.Node, names: Sequence[str]) -> str:
+    def _border(self, node: ir.Node) -> str:
         """The value of a border."""
-        values = [v for v in node.inputs if v is not None and v.name in self._network.constants]
-        if node.op_type == "Concat" and values:
-            self._problems.append(f"{describe(node)}, which joins constants with data")
         if node.op_type != "Pad" or len(node.inputs) < 3 or node.inputs[2] is None:
             return "0"
-        content = self._network.constants[str(node.inputs[2].name)]
-        return str(content.reshape(()).item()) if names else "0"
+        return _literal(self._network.constants[str(node.inputs[2].name)].reshape(()))
 
     def _laid(self, places: Array, memories: Sequence[Array], layout: Layout) -> Array:
         """A map between tensors as one between their memories."""
@@ -248,45 +267,65 @@ class _Writer:
 
     # edges
     def _edge(self, edge: Edge, name: str, *, is_input: bool) -> WrittenEdge:
-        tensor, layout = self._network.tensors[edge.tensor], self._plan.layouts[edge.tensor]
-        memory = in_memory_order(tensor.shape, layout)
-        if is_input:
-            places = (
-                memory.reshape(-1) if layout.order is None else memory.reshape([tensor.shape[a] for a in layout.order])
-            )
-        else:
-            places = np.empty(tensor.count, np.int64)
-            places[memory] = np.arange(tensor.count)
-            places = places.reshape(tensor.shape)
-        ctype = C_TYPES[tensor.dtype]
-        copy = f"copy_{name}"
-        self._moves.append(move_function(copy, places, [(ctype, tensor.count)], ctype, self._unit.tables))
+        """The functions of an edge: integers are copied, real numbers converted; what is converted inside stays inside."""
+        is_inner = edge.name in self._carried
+        if edge.node is None or not is_inner:
+            self._copy(edge, f"copy_{name}", is_input=is_input)
         if edge.node is None:
-            return WrittenEdge(edge, copy, copy)
-        op = op_of(edge.node)
-        order = layout.order
-        given = Input(tensor.shape, "float32") if is_input else Input(tensor.shape, tensor.dtype, None, order)
+            return WrittenEdge(edge, f"copy_{name}", f"copy_{name}")
+        tensor, op = self._network.tensors[edge.tensor], op_of(edge.node)
+        order, outside = self._plan.layouts[edge.tensor].order, self._edge_orders.get(edge.name)
+        given = Input(tensor.shape, "float32" if is_input else tensor.dtype, None, outside if is_input else order)
         try:
-            self._unit.add(
+            (self._unit if is_inner else self._outer).add(
                 f"convert_{name}",
                 partial(op.body, **attributes_of(edge.node, op)),
                 [given],
                 {},
                 title=describe(edge.node),
-                orders=[order if is_input else None],
+                orders=[order if is_input else outside],
             )
         except UnsupportedError as error:
             self._problems.append(str(error).removesuffix("."))
-        return WrittenEdge(edge, f"convert_{name}", copy)
+        return WrittenEdge(edge, f"convert_{name}", f"copy_{name}")
+
+    def _copy(self, edge: Edge, name: str, *, is_input: bool) -> None:
+        """The function that moves an edge's elements between the caller's array and the arena."""
+        tensor, inside = self._network.tensors[edge.tensor], self._plan.layouts[edge.tensor]
+        outside = Layout(self._edge_orders.get(edge.name))
+        source, target = (outside, inside) if is_input else (inside, outside)
+        places = np.empty(tensor.count, np.int64)
+        places[in_memory_order(tensor.shape, source)] = np.arange(tensor.count)
+        laid = places[in_memory_order(tensor.shape, target)]
+        if target.permutation is None:
+            laid = laid.reshape([tensor.shape[a] for a in target.order or range(len(tensor.shape))])
+        arrays = [(C_TYPES[tensor.dtype], tensor.count)]
+        self._moves.append(move_function(name, laid, arrays, arrays[0][0], self._unit.tables))
+        if edge.node is None:
+            self._outer_moves.append(move_function(name, laid, arrays, arrays[0][0], self._outer.tables))
 
 
-def write_source(plan: Plan, name: str) -> Source:
+def write_source(
+    plan: Plan, name: str, *, edge_orders: Mapping[str, Order] | None = None, carried: Iterable[str] = ()
+) -> Source:
     """Write the C of a plan.
+
+    Args:
+        plan: What the program does.
+        name: The name of the network in C.
+        edge_orders: The axes of edges from the outermost to the innermost, by name, where the caller has another order
+            than the file.
+        carried: Edges that are no business of the caller: the states of a stream.
 
     Raises:
         UnsupportedError: Steps that have no C, all of them.
     """
-    return _Writer(plan, name).source()
+    return _Writer(plan, name, edge_orders or {}, frozenset(carried)).source()
+
+
+def _literal(number: Array) -> str:
+    """A number as C writes it, exactly."""
+    return f"{float(number).hex()}f" if number.dtype.kind == "f" else str(int(number))
 
 
 def _plain(text: str) -> str:
@@ -330,12 +369,20 @@ def _arena(plan: Plan, steps: Sequence[WrittenStep]) -> Arena:
         for name, names in owner.items()
     ]
     for number, written in enumerate(steps, 1):
-        blocks += [Block(f"{number}/{b.name}", _size(b), number, number) for b in written.scratch]
+        blocks += [Block(scratch_key(plan, number, b), _size(b), number, number) for b in written.scratch]
     arena = plan_arena([b for b in blocks if b.size])
     offsets = dict(arena.offsets)
     for name, names in owner.items():
         offsets |= dict.fromkeys(names, offsets.get(name, 0))
     return Arena(arena.blocks, offsets, arena.size, arena.least)
+
+
+def scratch_key(plan: Plan, number: int, buffer: Buffer) -> str:
+    """The name of a step's scratch in the arena, which no tensor has."""
+    name = f"{number}/{buffer.name}"
+    while name in plan.network.tensors:
+        name += "'"
+    return name
 
 
 def _size(buffer: Buffer) -> int:
@@ -363,12 +410,25 @@ def _shared(plan: Plan, steps: Sequence[WrittenStep], until: Mapping[str, int]) 
     return found
 
 
-def core_text(source: Source) -> str:
-    """The function that runs all steps on an arena."""
+def core_prototype(source: Source, *, has_weights: bool = False) -> str:
+    """The declaration of the function that runs all steps, without a semicolon."""
+    given = "const uint8_t *weights, " if has_weights else ""
+    return f"void {source.name}_core({given}uint8_t *arena)"
+
+
+def core_text(source: Source, places: Mapping[str, int] | None = None) -> str:
+    """The function that runs all steps on an arena.
+
+    Args:
+        source: The program.
+        places: Where each constant array begins in the weights that the function is given; None: they are arrays.
+    """
     plan, network = source.plan, source.plan.network
     numbers = {shown.name: shown.number for shown in source.shown}
-    arrays = {w.name: array_pointer(w.name, w.content) for w in source.weights}
-    lines = [f"static void {source.name}_core(uint8_t *arena) {{"]
+    arrays = {w.name: _weights_pointer(w, places) for w in source.weights}
+    lines = [f"{core_prototype(source, has_weights=places is not None)} {{"]
+    lines += ["    (void)weights;"] if places is not None and not source.weights else []
+    lines += [] if source.steps else ["    (void)arena;"]
 
     def pointer(name: str, *, constant: bool) -> str:
         ctype = C_TYPES[network.tensors[name].dtype]
@@ -385,7 +445,9 @@ def core_text(source: Source) -> str:
             for a in written.arguments
         ]
         targets = [pointer(name, constant=False) for name in written.step.outputs]
-        scratch = [f"({b.ctype} *)&arena[{source.arena.offsets.get(f'{number}/{b.name}', 0)}]" for b in written.scratch]
+        scratch = [
+            f"({b.ctype} *)&arena[{source.arena.offsets.get(scratch_key(plan, number, b), 0)}]" for b in written.scratch
+        ]
         if written.step.is_move and len(targets) > 1:
             lines += [
                 f"    {written.function}_{i}({', '.join([*arguments, target])});" for i, target in enumerate(targets)
@@ -408,3 +470,9 @@ def edge_pointer(source: Source, edge: Edge, *, constant: bool) -> str:
     """Where an edge's tensor lies in the arena, as an argument."""
     ctype = C_TYPES[source.plan.network.tensors[edge.tensor].dtype]
     return f"({'const ' if constant else ''}{ctype} *)&memory[{source.place(edge.tensor)}]"
+
+
+def _weights_pointer(weights: Weights, places: Mapping[str, int] | None) -> str:
+    if places is None:
+        return array_pointer(weights.name, weights.content)
+    return f"(const {C_TYPES[str(weights.content.dtype)]} *)&weights[{places[weights.name]}]"

@@ -18,7 +18,20 @@ from linger.cli.terminal import say, use_readable_signs
 from linger.errors import LingerError, UsageError, missing_extra, printable
 from linger.version import __version__
 
-COMMANDS = ("analyse", "check", "compare", "convert", "inspect", "memory", "ops", "repair", "run", "vectors", "verify")
+COMMANDS = (
+    "analyse",
+    "c",
+    "check",
+    "compare",
+    "convert",
+    "inspect",
+    "memory",
+    "ops",
+    "repair",
+    "run",
+    "vectors",
+    "verify",
+)
 ALIASES = {"fix": "repair"}
 """Inherited names of commands, which the help does not list."""
 

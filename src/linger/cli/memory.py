@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linger memory: what a network needs, layer by layer, and whether a chip has that."""
+"""linger memory: what a network needs, layer by layer and as a program in C, and whether a chip has that."""
 
 from __future__ import annotations
 
 import io
+import json
 import math
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from linger.cli.terminal import UNBROKEN, console, say_json
-from linger.errors import UsageError
+from linger.errors import LingerError, UsageError, printable
 from linger.files import Writer, write_together
 from linger.targets import TARGETS, find_target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from linger.c.memory_use import ArenaUse
     from linger.checks.memory_use import MemoryUse
 
 _BLUE, _RED = "#33658a", "#c1292e"
@@ -36,14 +39,40 @@ class Form(StrEnum):
     json = "json"
 
 
+@dataclass(frozen=True)
+class _Report:
+    """What a network needs, and what its program in C needs, or why it has none."""
+
+    use: MemoryUse
+    arena: ArenaUse | None
+    refusal: str | None
+
+    @property
+    def c_sentence(self) -> str:
+        return str(self.refusal) if self.arena is None else self.arena.summary()
+
+    def to_json(self) -> str:
+        """The facts of `linger.memory` with the program in C under `c`."""
+        facts: dict[str, Any] = json.loads(self.use.to_json())
+        c = None if self.arena is None else {**self.arena.facts(), "steps": [asdict(s) for s in self.arena.steps]}
+        facts |= {"c": c, "c_refusal": self.refusal}
+        return json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def memory(
     model: Annotated[Path, typer.Argument(help="An ONNX file.")],
     target: Annotated[str | None, typer.Option(help=f"Ask a chip too: {', '.join(TARGETS)}.")] = None,
     form: Annotated[Form, typer.Option("--format", help="A table for people, JSON for programs.")] = Form.table,
     out: Annotated[Path | None, typer.Option(help="Write the table or the JSON into this file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the memory over the layers: a .png or .svg file.")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw a .png or .svg file: the arena of the program in C over time; with --target, or where there is no "
+            "such program, the tensors alive over the layers."
+        ),
+    ] = None,
 ) -> None:
-    """Show what a network needs: tensors alive at one time, weights, multiplications; exit code 1 if a chip lacks room."""
+    """Show what a network needs: tensors alive at one time, weights, multiplications, the memory of its program in C; exit code 1 if a chip lacks room."""
     from linger.checks.limits.memory import memory as memory_of
     from linger.reporting.plots import require_picture
 
@@ -53,20 +82,31 @@ def memory(
     if out is not None and out == plot:
         raise UsageError(f"memory: --out and --plot are both {out}. Give each a file of its own.")
     use = memory_of(model, chip)
-    _write(use, form, out, plot)
+    report = _Report(use, *_as_c(model))
+    _write(report, form, out, plot)
     if out is None and form is Form.json:
-        say_json(use.to_json())
+        say_json(report.to_json())
     elif out is None:
-        _print(console(), use)
+        _print(console(), report)
     if not use.ok:
         raise typer.Exit(1)
 
 
-def _write(use: MemoryUse, form: Form, out: Path | None, plot: Path | None) -> None:
+def _as_c(model: Path) -> tuple[ArenaUse | None, str | None]:
+    """What the program in C needs, or the sentence that says why there is none."""
+    from linger.c.memory_use import memory as c_memory
+
+    try:
+        return c_memory(model), None
+    except LingerError as error:
+        return None, printable(f"There is no program in C: {error}")
+
+
+def _write(report: _Report, form: Form, out: Path | None, plot: Path | None) -> None:
     """Both files, or neither."""
-    files = {} if out is None else {out: _text(use, form).encode()}
+    files = {} if out is None else {out: _text(report, form).encode()}
     if plot is not None:
-        files[plot] = _picture(use, plot.suffix[1:])
+        files[plot] = _drawn(report, plot.suffix[1:])
     write_together({path: _writer(content) for path, content in files.items()})
 
 
@@ -74,18 +114,24 @@ def _writer(content: bytes) -> Writer:
     return lambda file: file.write(content)
 
 
-def _text(use: MemoryUse, form: Form) -> str:
+def _text(report: _Report, form: Form) -> str:
     if form is Form.json:
-        return use.to_json()
+        return report.to_json()
     page = io.StringIO()
-    _print(Console(file=page, width=UNBROKEN), use)
+    _print(Console(file=page, width=UNBROKEN), report)
     return page.getvalue()
 
 
-def _print(page: Console, use: MemoryUse) -> None:
+def _print(page: Console, report: _Report) -> None:
+    """The layers, then the steps of C; for a chip, whose packer does not read C, only the sentence about C."""
     from linger.reporting.tables import table
 
+    use = report.use
     page.print(use)
+    if report.arena is not None and use.target is None:
+        page.print(report.arena)
+    else:
+        page.print(report.c_sentence, markup=False, highlight=False, soft_wrap=True)
     if use.findings:
         rows = [(f.severity, f.node, f.reason, f.remedy) for f in use.findings]
         page.print(table(f"on {use.target}", ("severity", "where", "what", "remedy"), rows))
@@ -93,6 +139,15 @@ def _print(page: Console, use: MemoryUse) -> None:
         page.print(
             f"The packer needs options for this file: {use.packer_line}", markup=False, highlight=False, soft_wrap=True
         )
+
+
+def _drawn(report: _Report, suffix: str) -> bytes:
+    """The arena over time; for a chip, or where there is no C, the tensors alive over the layers."""
+    if report.arena is None or report.use.target is not None:
+        return _picture(report.use, suffix)
+    from linger.c.arena_plot import arena_picture
+
+    return arena_picture(report.arena, suffix)
 
 
 def _picture(use: MemoryUse, suffix: str) -> bytes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linger verify: a file against recordings, against itself, or against a certificate, without torch."""
+"""linger verify: a file against recordings, compiled C, itself, or a certificate, without torch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from linger.cli.terminal import console, say, say_json
 from linger.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
+    from linger.c.program import Program
     from linger.verification.proof.result import Verification
 
 
@@ -34,19 +35,26 @@ def verify(
     seed: Annotated[int, typer.Option(help="Seed of the first random batch.", min=0)] = 0,
     certificate: Annotated[Path | None, typer.Option(help="Check this certificate again.")] = None,
     write_certificate: Annotated[Path | None, typer.Option(help="Write a certificate of the result.")] = None,
+    c: Annotated[
+        Path | None,
+        typer.Option("--c", help="A folder that linger c has written: build it, and hold it against the file."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="The machine that the folder is built for: host, cortex-m4, … Needs --c.")
+    ] = None,
     *,
     shape: Annotated[list[str] | None, typer.Option(help=HELP)] = None,
     every: Annotated[bool, typer.Option("--all", help="Every tensor, not only those that differ.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
 ) -> None:
-    """Compare every integer that ONNX Runtime computes with the numpy reference, and with recordings."""
+    """Compare every integer that ONNX Runtime computes with the numpy reference, with recordings, and with compiled C."""
     from linger.proof import verify as prove
     from linger.verification.other_sizes import OWN_TRIALS
     from linger.verification.proof.recheck import check_certificate
 
     if certificate is not None:
         _refuse_with_certificate(inputs=inputs, recordings=recordings, write_certificate=write_certificate)
-        result = check_certificate(certificate, model, levels=level or None)
+        result = check_certificate(certificate, model, levels=level or None, witness=_built(c, target))
         _show(result, f"{certificate} holds. {result.summary()}", every=every, as_json=as_json)
         return
     if model is None:
@@ -63,10 +71,22 @@ def verify(
         seed=seed,
         certificate=write_certificate,
         sizes=OWN_TRIALS if all(value is None for value in given) else 0,
+        witness=_built(c, target),
     )
     _show(result, f"{model}: {result.summary()}", every=every, as_json=as_json)
     if not result.ok:
         raise VerificationError(f"{model}: {result.summary()}")
+
+
+def _built(folder: Path | None, target: str | None) -> Program | None:
+    """The folder's program, compiled."""
+    if folder is None:
+        if target is not None:
+            raise UsageError("verify: --target says what a folder of C is built for. Give the folder with --c.")
+        return None
+    from linger.c.program import build
+
+    return build(folder, target=target)
 
 
 def _refuse_with_certificate(**given: Path | None) -> None:
@@ -120,4 +140,6 @@ def _content(result: Verification) -> dict[str, Any]:
         "narrow": [row.name for row in result.narrow],
         "tensors": [row.as_dict() for row in result.rows],
         "outputs": [row.as_dict() for row in result.outputs],
+        "witnesses": [row.as_dict() for row in result.witnesses],
+        "not_asked": list(result.not_asked),
     }

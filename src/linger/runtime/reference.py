@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from linger.dialect import DOMAIN, Op, ops
+from linger.errors import as_graph_error
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, is_dialect_domain, op_of
 from linger.graph.core.walking import all_nodes, callees_first, graphs_in
 from linger.graph.files.model_io import ModelLike, copied, exchange, in_memory, load, load_own
@@ -21,7 +23,8 @@ from linger.graph.forms.normal_form import bring_to_normal_form
 from linger.numeric.kernel import Kernel
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime.reference_ops import STANDARD_OPS
-from linger.runtime.session import Feeds, as_graph_error
+
+Feeds = Mapping[str, NDArray[Any]]
 
 _SINGLE, _DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 

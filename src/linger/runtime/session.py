@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from linger.errors import GraphError, LingerError, UsageError, listing
+from linger.errors import GraphError, UsageError, in_one_line, listing
 from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.walking import all_nodes
 from linger.graph.files.model_io import ModelLike, copied, exchange, external_tensors, in_memory, load_own
@@ -42,7 +41,6 @@ _QUIET: Options = {"session.intra_op.allow_spinning": "0"}
 """Waiting threads sleep instead of keeping a core busy."""
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
-_LONGEST_MESSAGE = 500
 
 ORT_ERRORS = tuple(
     value
@@ -269,28 +267,3 @@ def _set_option(made: ort.SessionOptions, name: str, value: object) -> str | Non
     except (ValueError, RuntimeError) as error:
         return f"{name}={value!r:.40} is refused ({str(error).splitlines()[0]})"
     return None
-
-
-def in_one_line(error: BaseException) -> str:
-    """The message of another library's error, without line breaks.
-
-    >>> in_one_line(ValueError("a " + chr(10) + " b"))
-    'a b'
-    """
-    return " ".join(str(error).split())[:_LONGEST_MESSAGE]
-
-
-@contextmanager
-def as_graph_error(what: str | Callable[[], str]) -> Iterator[None]:
-    """Turn an error of any kind, raised by another library on this file, into a GraphError with its cause.
-
-    Args:
-        what: The beginning of the sentence, or a function that returns it, called once something has gone wrong.
-    """
-    try:
-        yield
-    except LingerError:
-        raise
-    except Exception as error:  # the file decides what runs, as a user's forward pass does, and may raise anything
-        where = what if isinstance(what, str) else what()
-        raise GraphError(f"{where}: {type(error).__name__}: {in_one_line(error)}") from error

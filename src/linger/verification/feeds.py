@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
 from linger.graph.core.walking import required_inputs
-from linger.runtime.session import Session
 from linger.verification.array_files import Array, load_arrays
+
+if TYPE_CHECKING:
+    from linger.runtime.session import Session
 
 Feed = dict[str, Array]
 Inputs = object

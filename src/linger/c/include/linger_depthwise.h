@@ -21,7 +21,7 @@
 #if defined(LINGER_CHANNELS_INSIDE)
 
 #define LINGER_DEFINE_DEPTHWISE(NAME, X_T, W_T, S_T, PRODUCT_T)                                                               \
-    LINGER_SHARED void NAME(S_T *restrict sums, int32_t channels, const X_T *restrict x, int32_t rows, int32_t x_row,         \
+    LINGER_INSIDE void NAME##_pixel(S_T *restrict sums, int32_t channels, const X_T *restrict x, int32_t rows, int32_t x_row,         \
                             int32_t columns, int32_t x_column, const W_T *restrict w, int32_t w_row, int32_t w_column,        \
                             const int32_t *restrict bias)                                                                     \
     {                                                                                                                         \
@@ -46,7 +46,7 @@
 
 /* Some neighbouring channels at a time, so that their sums stay in registers. */
 #define LINGER_DEFINE_DEPTHWISE(NAME, X_T, W_T, S_T, PRODUCT_T)                                                               \
-    LINGER_SHARED void NAME(S_T *restrict sums, int32_t channels, const X_T *restrict x, int32_t rows, int32_t x_row,         \
+    LINGER_INSIDE void NAME##_pixel(S_T *restrict sums, int32_t channels, const X_T *restrict x, int32_t rows, int32_t x_row,         \
                             int32_t columns, int32_t x_column, const W_T *restrict w, int32_t w_row, int32_t w_column,        \
                             const int32_t *restrict bias)                                                                     \
     {                                                                                                                         \
@@ -91,19 +91,35 @@
 
 #endif
 
+/* Each of the pixels. */
+#define LINGER_DEPTHWISE_PIXELS(NAME, X_T, W_T, S_T) \
+    LINGER_SHARED void NAME(S_T *restrict sums, int32_t pixels, int32_t channels, const X_T *restrict x, int32_t x_pixel, \
+                            int32_t rows, int32_t x_row, int32_t columns, int32_t x_column, const W_T *restrict w, \
+                            int32_t w_row, int32_t w_column, const int32_t *restrict bias) \
+    { \
+        int32_t p; \
+        for (p = 0; p < pixels; p++) { \
+            NAME##_pixel(&sums[p * channels], channels, &x[p * x_pixel], rows, x_row, columns, x_column, w, w_row, w_column, \
+                         bias); \
+        } \
+    }
+#define LINGER_DEPTHWISE_BOTH(NAME, X_T, W_T, S_T, PRODUCT_T) \
+    LINGER_DEFINE_DEPTHWISE(NAME, X_T, W_T, S_T, PRODUCT_T) \
+    LINGER_DEPTHWISE_PIXELS(NAME, X_T, W_T, S_T)
+
 /* The variants below take the plain function for what they do not cover. */
 #if defined(LINGER_X86) || defined(LINGER_SMLAD)
 LINGER_DEFINE_DEPTHWISE(linger_depthwise_plain, int8_t, int8_t, int32_t, int32_t)
 #elif !defined(LINGER_HELIUM)
-LINGER_DEFINE_DEPTHWISE(linger_depthwise_8_8_32, int8_t, int8_t, int32_t, int32_t)
+LINGER_DEPTHWISE_BOTH(linger_depthwise_8_8_32, int8_t, int8_t, int32_t, int32_t)
 #endif
-LINGER_DEFINE_DEPTHWISE(linger_depthwise_8_8_64, int8_t, int8_t, int64_t, int32_t)
-LINGER_DEFINE_DEPTHWISE(linger_depthwise_8_16_32, int8_t, int16_t, int32_t, int32_t)
-LINGER_DEFINE_DEPTHWISE(linger_depthwise_8_16_64, int8_t, int16_t, int64_t, int32_t)
-LINGER_DEFINE_DEPTHWISE(linger_depthwise_16_8_32, int16_t, int8_t, int32_t, int32_t)
-LINGER_DEFINE_DEPTHWISE(linger_depthwise_16_8_64, int16_t, int8_t, int64_t, int32_t)
-LINGER_DEFINE_DEPTHWISE(linger_depthwise_16_16_32, int16_t, int16_t, int32_t, int32_t)
-LINGER_DEFINE_DEPTHWISE(linger_depthwise_16_16_64, int16_t, int16_t, int64_t, int32_t)
+LINGER_DEPTHWISE_BOTH(linger_depthwise_8_8_64, int8_t, int8_t, int64_t, int32_t)
+LINGER_DEPTHWISE_BOTH(linger_depthwise_8_16_32, int8_t, int16_t, int32_t, int32_t)
+LINGER_DEPTHWISE_BOTH(linger_depthwise_8_16_64, int8_t, int16_t, int64_t, int32_t)
+LINGER_DEPTHWISE_BOTH(linger_depthwise_16_8_32, int16_t, int8_t, int32_t, int32_t)
+LINGER_DEPTHWISE_BOTH(linger_depthwise_16_8_64, int16_t, int8_t, int64_t, int32_t)
+LINGER_DEPTHWISE_BOTH(linger_depthwise_16_16_32, int16_t, int16_t, int32_t, int32_t)
+LINGER_DEPTHWISE_BOTH(linger_depthwise_16_16_64, int16_t, int16_t, int64_t, int32_t)
 
 #undef LINGER_DEFINE_DEPTHWISE
 
@@ -241,12 +257,12 @@ LINGER_INSIDE void linger_depthwise_blocks(int32_t *sums, int32_t channels, cons
 
 #endif
 
-LINGER_SHARED void linger_depthwise_8_8_32(int32_t *restrict sums, int32_t channels, const int8_t *restrict x, int32_t rows,
+LINGER_INSIDE void linger_depthwise_8_8_32_pixel(int32_t *restrict sums, int32_t channels, const int8_t *restrict x, int32_t rows,
                                            int32_t x_row, int32_t columns, int32_t x_column, const int8_t *restrict w,
                                            int32_t w_row, int32_t w_column, const int32_t *restrict bias)
 {
     if ((channels < LINGER_DEPTHWISE_CHANNELS) || (((int64_t)rows * columns) > LINGER_TAPS)) {
-        linger_depthwise_plain(sums, channels, x, rows, x_row, columns, x_column, w, w_row, w_column, bias);
+        linger_depthwise_plain_pixel(sums, channels, x, rows, x_row, columns, x_column, w, w_row, w_column, bias);
     } else {
         linger_taps taps;
         const int32_t count = linger_list_taps(&taps, x, rows, x_row, columns, x_column, w, w_row, w_column);
@@ -262,7 +278,7 @@ LINGER_SHARED void linger_depthwise_8_8_32(int32_t *restrict sums, int32_t chann
 #if defined(LINGER_HELIUM)
 
 /* Eight channels at a time, widened to 16 bits; the products of even and of odd channels are two vectors of 32-bit sums. */
-LINGER_SHARED void linger_depthwise_8_8_32(int32_t *restrict sums, int32_t channels, const int8_t *restrict x, int32_t rows,
+LINGER_INSIDE void linger_depthwise_8_8_32_pixel(int32_t *restrict sums, int32_t channels, const int8_t *restrict x, int32_t rows,
                                            int32_t x_row, int32_t columns, int32_t x_column, const int8_t *restrict w,
                                            int32_t w_row, int32_t w_column, const int32_t *restrict bias)
 {
@@ -313,7 +329,7 @@ LINGER_SHARED void linger_depthwise_8_8_32(int32_t *restrict sums, int32_t chann
 #if defined(LINGER_SMLAD)
 
 /* Four channels at a time: one load for four numbers, one instruction to widen two of them. */
-LINGER_SHARED void linger_depthwise_8_8_32(int32_t *restrict sums, int32_t channels, const int8_t *restrict x, int32_t rows,
+LINGER_INSIDE void linger_depthwise_8_8_32_pixel(int32_t *restrict sums, int32_t channels, const int8_t *restrict x, int32_t rows,
                                            int32_t x_row, int32_t columns, int32_t x_column, const int8_t *restrict w,
                                            int32_t w_row, int32_t w_column, const int32_t *restrict bias)
 {
@@ -360,11 +376,15 @@ LINGER_SHARED void linger_depthwise_8_8_32(int32_t *restrict sums, int32_t chann
         sums[first + 3] = sum_3;
     }
     if (whole < channels) {
-        linger_depthwise_plain(&sums[whole], channels - whole, &x[whole], rows, x_row, columns, x_column, &w[whole], w_row,
+        linger_depthwise_plain_pixel(&sums[whole], channels - whole, &x[whole], rows, x_row, columns, x_column, &w[whole], w_row,
                                w_column, (bias != NULL) ? &bias[whole] : bias);
     }
 }
 
+#endif
+
+#if defined(LINGER_X86) || defined(LINGER_HELIUM) || defined(LINGER_SMLAD)
+LINGER_DEPTHWISE_PIXELS(linger_depthwise_8_8_32, int8_t, int8_t, int32_t)
 #endif
 
 #endif

@@ -19,13 +19,6 @@
 
 #include "linger_simd.h"
 
-/* The most pixels that one call handles: they share the loaded weights. */
-#if defined(LINGER_X86)
-#define LINGER_PIXELS 4
-#else
-#define LINGER_PIXELS 2
-#endif
-
 /* Two pixels and two outputs at a time: four products for four loaded numbers. The last of an odd number of outputs is
    computed twice, which needs no code of its own. */
 #define LINGER_DEFINE_DOTS(NAME, X_T, W_T, S_T, PRODUCT_T)                                                                    \

@@ -64,6 +64,13 @@
 #define LINGER_TILE(all, few) (few)
 #endif
 
+/* The most pixels that one call handles: they share the loaded weights. */
+#if defined(LINGER_X86)
+#define LINGER_PIXELS 4
+#else
+#define LINGER_PIXELS 2
+#endif
+
 /* Where the compiler can vectorise, loops over all channels are faster than blocks of them in registers. LINGER_SMALL_CORE
    chooses the blocks all the same. */
 #if (defined(__SSE2__) || defined(__ARM_NEON)) && !defined(LINGER_SMALL_CORE)

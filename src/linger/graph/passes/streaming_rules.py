@@ -243,8 +243,8 @@ class _Window:
     def placed(self, delay: int) -> tuple[int, int]:
         """The frames of the past that a step needs, and the delay of the result, for an input of a delay.
 
-        The first window of a step begins so many frames before it that windows lie as in the whole sequence: their distance
-        from its first frame is a multiple of the stride.
+        The first window of a step begins so many frames before it that windows lie as in the whole sequence: their
+        distance to its first frame is a multiple of the stride.
         """
         extra = 0
         while True:

@@ -236,17 +236,26 @@ class Scope:
         """Write one element of each node."""
         plain = [(node, [t for t in targets if not t.is_proof]) for node, targets in filled]
         proof = [(node, [t for t in targets if t.is_proof]) for node, targets in filled]
-        self._assign_all(plain, index)
-        if any(targets for _, targets in proof):
+        has_proof = any(targets for _, targets in proof)
+        found = self._values(plain, index, is_kept=has_proof)
+        if has_proof:  # before anything is written: a result may take the place of what it is computed from
             self.draft.lines.append(f"#ifdef {PROOF}")
-            self._assign_all(proof, index)
+            self._write(proof, self._values(proof, index), index)
             self.draft.lines.append("#endif")
+        self._write(plain, found, index)
 
-    def _assign_all(self, filled: Filled, index: Index) -> None:
+    def _values(self, filled: Filled, index: Index, *, is_kept: bool = False) -> list[str]:
+        """The element of each node that goes somewhere, as C; kept in a variable if it is needed later."""
+        texts = []
         for node, targets in filled:
             text = self.read(node, index) if targets else ""
-            if len(targets) > 1 and not text.isidentifier():
+            if targets and (is_kept or len(targets) > 1) and not text.isidentifier():
                 text = self.local(node.ctype(self), text)
+            texts.append(text)
+        return texts
+
+    def _write(self, filled: Filled, texts: Sequence[str], index: Index) -> None:
+        for (node, targets), text in zip(filled, texts, strict=True):
             for target in targets:
                 self.line(f"{target.place(index)} = {_narrowed(text, node.ctype(self), target.buffer.ctype)};")
 

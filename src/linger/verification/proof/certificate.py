@@ -65,6 +65,16 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
 }
 _ROW = {"name": str, "dtype": str, "values": int, "differing": int}
 _TENSOR = {**_ROW, "distinct": int, "saturated": int}
+_WITNESS: Mapping[str, type] = {
+    "description": str,
+    "origin": dict,
+    "tensors": int,
+    "integers": int,
+    "differing": int,
+    "others": int,
+    "other_differences": int,
+    "missing": list,
+}
 
 
 @dataclass(frozen=True)
@@ -228,6 +238,7 @@ def is_untouched(content: Mapping[str, Any]) -> bool:
 def _problems(content: Mapping[str, Any]) -> Iterator[str]:
     broken = [key for key, kind in _KINDS.items() if not _is(content.get(key), kind)]
     yield from (f"{key} is missing or of another kind" for key in broken)
+    yield from _witness_problems(content.get("witnesses", []))  # a certificate without witnesses has no such entry
     checks: dict[str, Callable[[Any], Iterator[str]]] = {
         "model": _model_problems,
         "inputs": _input_problems,
@@ -308,6 +319,17 @@ def _verdict_problems(verdict: str) -> Iterator[str]:
 
 def _count_problems(counts: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"counts.{key} is no number" for key in _COUNTS if not _is(counts.get(key), int))
+
+
+def _witness_problems(witnesses: object) -> Iterator[str]:
+    if not isinstance(witnesses, list):
+        yield "witnesses is of another kind"
+        return
+    for number, witness in enumerate(witnesses):
+        found = witness if isinstance(witness, dict) else {}
+        wrong = [key for key, kind in _WITNESS.items() if not _is(found.get(key), kind)]
+        if wrong:
+            yield f"witnesses[{number}] lacks {', '.join(wrong)}"
 
 
 def _row_problems(key: str, rows: list[Any], form: Mapping[str, type]) -> Iterator[str]:

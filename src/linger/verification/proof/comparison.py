@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare recordings with a file, batch by batch: the numpy reference, and ONNX Runtime at every level asked for.
+"""Compare recordings with a file, batch by batch: the numpy reference, ONNX Runtime at every level asked for, and witnesses.
 
 Integers are compared with equality; floats that float ops compute may differ by what rounding can explain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,13 @@ from numpy.typing import NDArray
 from linger.errors import UsageError, listing
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.dialects import is_quantising
-from linger.graph.core.walking import inputs_within
+from linger.graph.core.unused import needed_nodes
+from linger.graph.core.walking import inputs_within, required_inputs
 from linger.runtime.reference import Reference
 from linger.runtime.session import Options, Session, make_session_options
 from linger.verification.array_files import Array
 from linger.verification.proof.result import Divergence, FloatRow, TensorRow
+from linger.verification.proof.witness import Statement, Witness, WitnessStand, make_stands
 from linger.verification.recording import Recording
 
 Arrays = Mapping[str, Array]
@@ -52,7 +55,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch: the recording, and the tensors of each computation on its inputs."""
+    """One batch: the recording, the tensors of each computation on its inputs, and what each witness says."""
 
     number: int
     recording: Recording
@@ -60,6 +63,7 @@ class Batch:
     reference: Arrays
     watched: Mapping[str, Arrays]
     outputs: Mapping[str, Arrays]
+    witnessed: Mapping[str, Statement] = field(default_factory=dict)
 
     def expected(self, name: str) -> Array | None:
         """The expected content of a tensor: the recorded one, else that of numpy."""
@@ -68,9 +72,15 @@ class Batch:
 
 
 class RecordingComparison:
-    """Runs a file, which has been checked, on one recording after another and counts what differs."""
+    """Runs a file, which has been checked, on one recording after another and counts what differs.
 
-    def __init__(self, model: ir.Model, way: Way) -> None:
+    Args:
+        model: The file.
+        way: How it is run.
+        witnesses: Further computations of it.
+    """
+
+    def __init__(self, model: ir.Model, way: Way, witnesses: Sequence[Witness] = ()) -> None:
         self.way = way
         self.sessions = {
             way.label(level): Session(model, make_session_options(level, way.options), is_checked=True)
@@ -84,6 +94,8 @@ class RecordingComparison:
         self._exact = _dequantized_outputs(model)
         self._producers = {o.name: node for node in self.model.graph for o in node.outputs if o.name}
         self._dialect_integers = [name for name in session.integer_tensors() if name in self._producers]
+        taken = ("numpy", way.recorded_by, *self.sessions)
+        self.witnesses = make_stands(witnesses, self._outputs, taken=taken) if witnesses else {}
         self.rows: dict[str, TensorRow] = {}
         self.output_rows: dict[str, FloatRow] = {}
         self.missing: dict[str, None] = {}
@@ -94,9 +106,10 @@ class RecordingComparison:
 
     @property
     def differing(self) -> int:
-        """How many values differ so far, integers and outputs."""
+        """How many values differ so far, integers and outputs, and other values of witnesses."""
         rows: list[TensorRow | FloatRow] = [*self.rows.values(), *self.output_rows.values()]
-        return sum(row.differing for row in rows)
+        others = sum(stand.row.other_differences for stand in self.witnesses.values())
+        return sum(row.differing for row in rows) + others
 
     @property
     def float_error(self) -> float:
@@ -109,6 +122,7 @@ class RecordingComparison:
         Raises:
             UsageError: The recording does not fit the file.
             GraphError: The numpy reference cannot run the file.
+            LingerError: A witness crashed.
         """
         batch = self._run(recording)
         self._note_missing(batch)
@@ -130,7 +144,10 @@ class RecordingComparison:
             for label, session in self.sessions.items()
         }
         reference = self._reference.intermediates(feeds)
-        return Batch(self.batches, recording, feeds, reference, watched, outputs)
+        witnessed = {
+            label: stand.ask(feeds, reference, self._reference.intermediates) for label, stand in self.witnesses.items()
+        }
+        return Batch(self.batches, recording, feeds, reference, watched, outputs, witnessed)
 
     def _feeds(self, recording: Recording) -> dict[str, Array]:
         if len(self._inputs) != len(recording.inputs):
@@ -171,12 +188,44 @@ class RecordingComparison:
         is_integer = any(a.dtype in INTEGER_TYPES for a in (expected, *found.values()))
         if recorded is not None and name in batch.reference:
             found = {"numpy": batch.reference[name], **found}
+        said = self._said(name, batch, is_integer=is_integer)
         if is_integer:
             row = self.rows.setdefault(name, TensorRow(name))
             row.add(expected)
-            row.differing += self._count(name, batch, expected, found)
+            row.differing += self._count(name, batch, expected, {**found, **said})
         elif recorded is not None:
-            self._compare_floats(name, batch, expected, found)
+            self._compare_floats(name, batch, expected, {**found, **said})
+        else:
+            self._count(name, batch, expected, said)
+
+    def _said(self, name: str, batch: Batch, *, is_integer: bool) -> dict[str, Array]:
+        """A tensor as each witness shows it; integers that one does not show are noted, unless they are constant or unused."""
+        found = {}
+        for by, statement in batch.witnessed.items():
+            if name in statement.tensors:
+                found[by] = statement.tensors[name]
+            elif is_integer and not statement.is_empty and name in self._computed:
+                self.witnesses[by].row.add_missing(name)
+        return found
+
+    def _said_plainly(self, name: str, batch: Batch) -> dict[str, Array]:
+        """An output as each witness returns it from a plain run; one that does not return it is noted."""
+        found = {}
+        for by, statement in batch.witnessed.items():
+            if name in statement.outputs:
+                found[f"{by}{PLAIN}"] = statement.outputs[name]
+            elif not statement.is_empty:
+                self.witnesses[by].row.add_missing(name)
+        return found
+
+    @cached_property
+    def _computed(self) -> frozenset[str]:
+        """The tensors of the main graph that depend on an input, and on which an output depends."""
+        needed, varying = needed_nodes(self.model), set[ir.Value](required_inputs(self.model))
+        for node in self.model.graph:
+            if node in needed and not varying.isdisjoint(inputs_within(node)):
+                varying.update(node.outputs)
+        return frozenset(value.name for value in varying if value.name and value.producer() is not None)
 
     def _compare_outputs(self, batch: Batch) -> None:
         """Compare the outputs of the sessions as a user runs them, without extra outputs."""
@@ -185,6 +234,7 @@ class RecordingComparison:
             found = {f"{by}{PLAIN}": a[name] for by, a in batch.outputs.items() if name in a}
             if recorded is not None and name in batch.reference:
                 found = {"numpy": batch.reference[name], **found}
+            found |= self._said_plainly(name, batch)
             if expected is not None:
                 self._compare_floats(name, batch, expected, found)
 
@@ -200,18 +250,30 @@ class RecordingComparison:
         is_exact = name in self._exact or expected.dtype.kind != "f"
         made = FloatRow(name, is_exact=is_exact, is_output=name in self._outputs)
         row = self.output_rows.setdefault(name, made)
-        row.add(expected, max((largest_distance(expected, have) for have in found.values()), default=0.0))
+        distances = (largest_distance(expected, have) for by, have in found.items() if self._stand(by) is None)
+        row.add(expected, max(distances, default=0.0))
         row.differing += self._count(name, batch, expected, found, is_exact=row.is_exact)
 
     def _count(self, name: str, batch: Batch, expected: Array, found: Arrays, *, is_exact: bool = True) -> int:
-        """How many values differ in any of the computations; the first difference of all is kept."""
+        """How many values differ in any of the computations; the first difference of all is kept.
+
+        Witnesses are held to equality everywhere: where recorded floats may differ by rounding, to the file's own numbers.
+        """
         wrong = np.zeros(1, bool)
         for by, array in found.items():
-            differs = unequal(expected, array) if is_exact else far_apart(expected, array)
+            stand = self._stand(by)
+            want = expected if is_exact or stand is None else _own(batch, name, expected)
+            differs = far_apart(want, array) if stand is None and not is_exact else unequal(want, array)
+            if stand is not None:
+                stand.row.add(name, differs, is_integer=want.dtype in INTEGER_TYPES and not by.endswith(PLAIN))
             if differs.any() and self.first is None:
-                self.first = self._divergence(name, batch, differs, expected, (by, array))
+                self.first = self._divergence(name, batch, differs, want, (by, array))
             wrong = wrong | differs.reshape(-1)
         return int(np.count_nonzero(wrong))
+
+    def _stand(self, by: str) -> WitnessStand | None:
+        """The witness of this label, plain or not; None for a computation of the file."""
+        return self.witnesses.get(by.removesuffix(PLAIN))
 
     def _divergence(
         self,
@@ -233,7 +295,8 @@ class RecordingComparison:
 
     def _inputs_of(self, node: ir.Node, batch: Batch, by: str, *, is_recorded: bool) -> dict[str, bool | None]:
         """Whether each input of a node is the same on both sides."""
-        other = batch.reference if by == "numpy" else batch.watched.get(by, {})  # a plain run returns outputs only
+        known = {"numpy": batch.reference, **batch.watched, **{b: s.tensors for b, s in batch.witnessed.items()}}
+        other = known.get(by, {})  # a plain run returns outputs only
         states: dict[str, bool | None] = {}
         for name in dict.fromkeys(v.name for v in inputs_within(node)):
             if name not in self._producers or name is None:
@@ -248,6 +311,12 @@ class RecordingComparison:
 def _arrays(found: Mapping[str, Any]) -> dict[str, Array]:
     """The tensors among the results; sequences and maps, which no quantised file has, are left out."""
     return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
+
+
+def _own(batch: Batch, name: str, expected: Array) -> Array:
+    """The file's own number for a tensor that was recorded with rounding; the recorded one where its shape is another."""
+    own = batch.reference.get(name, expected)
+    return own if own.shape == expected.shape else expected
 
 
 def _dequantized_outputs(model: ir.Model) -> set[str]:

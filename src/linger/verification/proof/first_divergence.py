@@ -50,7 +50,10 @@ def narrow_down(comparison: RecordingComparison) -> Divergence | None:
     first, batch = comparison.first, comparison.first_batch
     if first is None or batch is None or not first.found_by.endswith(PLAIN):
         return first
-    cut = _CutFile(comparison.sessions[first.found_by.removesuffix(PLAIN)], batch)
+    session = comparison.sessions.get(first.found_by.removesuffix(PLAIN))
+    if session is None:  # a witness, which cannot be cut
+        return first
+    cut = _CutFile(session, batch)
     before = ancestors(comparison.model.graph, first.tensor)
     ends = _layer_ends([node for node in comparison.model.graph if node in before], first.tensor)
     low, high = -1, len(ends) - 1  # the last one is known to differ

@@ -32,9 +32,11 @@ from linger.verification.proof.certificate import (
 from linger.verification.proof.comparison import Way
 from linger.verification.proof.result import Verification, fingerprint
 from linger.verification.proof.verify import data_files, verify_file
+from linger.verification.proof.witness import Witness, Witnesses, as_witnesses, require_same_model
 from linger.verification.recording import Recording
 
 _MOST_NAMED = 12
+_WITNESS_COUNTS = ("tensors", "integers", "differing", "others", "other_differences", "missing")
 
 Feeds = dict[str, Array]
 Rows = list[dict[str, Any]]
@@ -45,6 +47,7 @@ def check_certificate(
     model: str | os.PathLike[str] | None = None,
     *,
     levels: str | Iterable[str] | None = None,
+    witness: Witnesses = None,
 ) -> Verification:
     """Compute again, with numpy and ONNX Runtime, what a certificate says, and compare every tensor's fingerprint.
 
@@ -52,17 +55,19 @@ def check_certificate(
         path: The certificate.
         model: The file it is about; None: the file of the same name beside it.
         levels: Optimisation levels of ONNX Runtime; None: those of the certificate.
+        witness: A witness, or several, as for `linger.verify`. The result says which of those that the certificate names were
+            not asked again.
 
     Returns:
         The new result, which agrees with the certificate in everything.
 
     Raises:
-        UsageError: A file is missing.
+        UsageError: A file is missing, or a witness was made from another file.
         VerificationError: The certificate is wrong, or belongs to another file; everything that is wrong is named.
     """
     certificate = Path(path)
     content = read_certificate(certificate)
-    chosen = None if levels is None else checked_levels(levels)
+    chosen, witnesses = None if levels is None else checked_levels(levels), as_witnesses(witness)
     file = certificate.parent / str(content["model"]["name"]) if model is None else Path(model)
     loaded = load(file)
     wrong = [] if is_untouched(content) else ["it was changed after it was written (the seal does not fit)"]
@@ -70,8 +75,9 @@ def check_certificate(
         wrong.append(f"it says itself that the computations differ ({content['summary']})")
     found_wrong = [*_model_problems(content["model"], describe_model(file, data_files(loaded)), file)]
     if not found_wrong:
+        require_same_model(witnesses, lambda: file_sha256(file), str(file))
         found_wrong += _contradictions(content)
-        result = _again(content, certificate, file, loaded, chosen, found_wrong)
+        result = _again(content, certificate, file, loaded, (chosen, witnesses), found_wrong)
         if result is not None and not wrong and not found_wrong:
             return result
     raise VerificationError(f"{certificate}: this certificate does not hold: {'; '.join([*wrong, *found_wrong])}.")
@@ -102,6 +108,21 @@ def _contradictions(content: Mapping[str, Any]) -> Iterator[str]:
     )
     if content["verdict"] == EQUAL and (totals["differing"] or totals["output_differences"] or content["missing"]):
         yield "its verdict is equal, its rows are not"
+    yield from _witness_contradictions(content)
+
+
+def _witness_contradictions(content: Mapping[str, Any]) -> Iterator[str]:
+    """Witnesses that cannot have said what the certificate reports."""
+    most = {"integers": content["counts"]["integers"], "tensors": content["counts"]["tensors"]}
+    for witness in content.get("witnesses", []):
+        name, differences = witness["description"], witness["differing"] or witness["other_differences"]
+        if content["verdict"] == EQUAL and (differences or witness["missing"] or not witness["integers"]):
+            yield f"its verdict is equal, its witness {name} is not"
+        yield from (
+            f"the witness {name} has {witness[key]} {key}, the file {count}"
+            for key, count in most.items()
+            if witness[key] > count
+        )
 
 
 def _again(
@@ -109,7 +130,7 @@ def _again(
     certificate: Path,
     file: Path,
     loaded: ir.Model,
-    levels: tuple[str, ...] | None,
+    chosen: tuple[tuple[str, ...] | None, tuple[Witness, ...]],
     wrong: list[str],
 ) -> Verification | None:
     """Run the file on the certificate's inputs; a sentence for everything that does not agree is added to `wrong`."""
@@ -122,18 +143,42 @@ def _again(
     if damaged:
         wrong.append(f"the inputs are others: {listing(damaged, limit=_MOST_NAMED)}")
         return None
+    levels, witnesses = chosen
     way = Way(levels or tuple(content["levels"]), content["session_options"])
     recordings = (Recording(list(feeds.values()), input_names=tuple(feeds)) for feeds in batches)
     try:
-        result = verify_file(file, progress(recordings, "verify", len(batches)), way=way, loaded=loaded)
+        shown = progress(recordings, "verify", len(batches))
+        result = verify_file(file, shown, way=way, loaded=loaded, witnesses=witnesses)
     except LingerError as error:
-        wrong.append(f"the file does not run on the certificate's inputs: {error}")
+        wrong.append(f"it cannot be computed again on the certificate's inputs: {error}")
         return None
     if not result.ok:
         wrong.append(f"the file's own computations differ here: {result.summary()}")
     wrong += _row_problems("tensor", content["tensors"], [row.as_dict() for row in result.rows])
     wrong += _row_problems("output", content["outputs"], [row.as_dict() for row in result.outputs if row.is_output])
+    wrong += _witness_problems(content, result)
     return result
+
+
+def _witness_problems(content: Mapping[str, Any], result: Verification) -> Iterator[str]:
+    """Where witnesses that were asked again were compared on other tensors; the result gets the names of the others."""
+    now = [row.as_dict() for row in result.witnesses]
+    not_asked = []
+    for said in content.get("witnesses", []):
+        again = next((row for row in now if _is_same_witness(said, row)), None)
+        if again is None:
+            not_asked.append(str(said["description"]))
+            continue
+        keys = [key for key in _WITNESS_COUNTS if said[key] != again[key]]
+        if keys:
+            shown = [f"{key} {said[key]} instead of {again[key]}" for key in keys]
+            yield f"the witness {said['description']} is not as it says: {', '.join(shown)}"
+    result.not_asked = tuple(not_asked)
+
+
+def _is_same_witness(said: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a witness is the one that a certificate names: the same description, made in the same way."""
+    return bool(said["description"] == now["description"] and said["origin"] == now["origin"])
 
 
 def _changed_inputs(said: list[dict[str, str]], batches: list[Feeds]) -> Iterator[str]:

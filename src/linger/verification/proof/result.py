@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from linger.errors import counted
 from linger.verification.proof.certificate import DIFFERENT, EQUAL, Evidence, write_certificate
+from linger.verification.proof.witness import WitnessRow
 
 NARROW = 16
 """A tensor with fewer distinct values than this proves little, and is listed."""
@@ -266,6 +267,8 @@ class Verification:
         sizes: Other sizes at which the file was also tried.
         impossible_sizes: Sizes that the model, or the file, could not take.
         evidence: The file and the inputs, which a certificate needs.
+        witnesses: The witnesses, and what each was compared on.
+        not_asked: Witnesses that a certificate names and that were not asked again.
     """
 
     rows: list[TensorRow]
@@ -282,11 +285,14 @@ class Verification:
     evidence: Evidence | None = None
     sizes: tuple[str, ...] = ()
     impossible_sizes: tuple[str, ...] = ()
+    witnesses: list[WitnessRow] = field(default_factory=list)
+    not_asked: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         verdict = "ok" if self.ok else "not ok"
         differ = f"{self.differing} of {self.integers} integers differ"
-        return f"Verification({verdict}, {counted(len(self.rows), 'tensor')}, {differ})"
+        witnesses = f", witnesses: {'; '.join(map(str, self.witnesses))}" if self.witnesses else ""
+        return f"Verification({verdict}, {counted(len(self.rows), 'tensor')}, {differ}{witnesses})"
 
     @property
     def integers(self) -> int:
@@ -301,7 +307,8 @@ class Verification:
     @property
     def ok(self) -> bool:
         """Whether everything agrees, and something was compared."""
-        return self.integers > 0 and not self.differing and not self.missing and not self.output_differences
+        is_equal = self.integers > 0 and not self.differing and not self.missing and not self.output_differences
+        return is_equal and all(witness.ok for witness in self.witnesses)
 
     @property
     def narrow(self) -> list[TensorRow]:
@@ -323,7 +330,14 @@ class Verification:
             text += f" First: {self.first}."
         if self.cause is not None:
             text += f" {self.cause}"
-        return text + self._about_sizes() + self._about_flips()
+        return text + self._about_witnesses() + self._about_sizes() + self._about_flips()
+
+    def _about_witnesses(self) -> str:
+        name = "Witness" if len(self.witnesses) == 1 else "Witnesses"
+        text = f" {name}: {'; '.join(map(str, self.witnesses))}." if self.witnesses else ""
+        if self.not_asked:
+            text += f" Not asked again, though the certificate names it: {'; '.join(self.not_asked)}."
+        return text
 
     def _about_sizes(self) -> str:
         text = f" Other sizes that were tried: {'; '.join(self.sizes)}." if self.sizes else ""
@@ -374,4 +388,5 @@ class Verification:
             "first": None if self.first is None else self.first.as_dict(),
             "tensors": [row.as_dict() for row in self.rows],
             "outputs": [row.as_dict() for row in self.outputs if row.is_output],
+            **({"witnesses": [row.as_dict() for row in self.witnesses]} if self.witnesses else {}),
         }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verify a file: compare every recording with the numpy reference and ONNX Runtime, and explain what differs."""
+"""Verify a file: compare every recording with the numpy reference, ONNX Runtime and witnesses, and explain what differs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import onnx_ir as ir
 
 from linger.graph.files.model_io import ModelLike, external_tensors, load_own
 from linger.verification.proof.causes import find_cause, find_flips
-from linger.verification.proof.certificate import Evidence
+from linger.verification.proof.certificate import Evidence, file_sha256
 from linger.verification.proof.comparison import Arrays, Batch, RecordingComparison, Way
 from linger.verification.proof.first_divergence import look_inside, narrow_down
 from linger.verification.proof.result import Cause, Flip, Verification, fingerprint
+from linger.verification.proof.witness import Witness, require_same_model
 from linger.verification.recording import Recording
 
 KEPT_BYTES = 1 << 28
@@ -30,6 +31,7 @@ def verify_file(
     seeds: Sequence[int] = (),
     kept_bytes: int = KEPT_BYTES,
     loaded: ir.Model | None = None,
+    witnesses: Sequence[Witness] = (),
 ) -> Verification:
     """Run the file on each recording's inputs and compare every integer with equality.
 
@@ -42,15 +44,18 @@ def verify_file(
         seeds: The seeds that generated the inputs, if any.
         kept_bytes: Inputs up to this size are kept for a certificate.
         loaded: The content of the file as `load` has returned it: it is neither read nor checked again.
+        witnesses: Further computations of the file, which must agree in every tensor.
 
     Raises:
-        UsageError: The inputs do not fit the file.
+        UsageError: The inputs do not fit the file, or a witness was made from another file.
+        LingerError: A witness crashed.
     """
     way = way or Way()
     path = Path(model) if isinstance(model, (str, os.PathLike)) else None
     loaded = loaded or load_own(model)
     files = {} if path is None else {file: file.stat() for file in (path, *data_files(loaded))}
-    comparison = RecordingComparison(loaded, way)
+    _require_same_model(witnesses, path)
+    comparison = RecordingComparison(loaded, way, witnesses)
     kept = _KeptInputs(0 if seeds else kept_bytes)  # a seed is enough
     flips = _Flips()
     for recording in recordings:
@@ -58,6 +63,24 @@ def verify_file(
         flips.add(comparison, batch)
         kept.add(batch.feeds)
     cause = _explain(loaded, comparison)
+    return _result(
+        comparison,
+        way,
+        cause,
+        flips,
+        Evidence(path, kept.inputs, tuple(seeds), kept.fingerprints, dict(way.options), files),
+    )
+
+
+def _require_same_model(witnesses: Sequence[Witness], path: Path | None) -> None:
+    """Refuse witnesses of another file; a model in memory has no fingerprint to compare."""
+    if path is not None and witnesses:
+        require_same_model(witnesses, lambda: file_sha256(path), str(path))
+
+
+def _result(
+    comparison: RecordingComparison, way: Way, cause: Cause | None, flips: _Flips, evidence: Evidence
+) -> Verification:
     return Verification(
         rows=list(comparison.rows.values()),
         batches=comparison.batches,
@@ -70,7 +93,8 @@ def verify_file(
         cause=cause,
         expected_by=way.recorded_by if comparison.has_recorded else "numpy",
         flips=() if comparison.missing else flips.found,
-        evidence=Evidence(path, kept.inputs, tuple(seeds), kept.fingerprints, dict(way.options), files),
+        evidence=evidence,
+        witnesses=[stand.row for stand in comparison.witnesses.values()],
     )
 
 

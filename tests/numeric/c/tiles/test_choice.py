@@ -102,7 +102,7 @@ def test_most_samples_are_tiled(name):
     ("name", "pattern", "fault"),
     [
         ("Conv2dInt", r"(linger_dots_8_8_32\(\w+, \w+, \w+, [^,]+, )(\d+)", r"\1 1 + \2"),
-        ("Conv2dInt", r"(linger_depthwise_8_8_32\(\w+, \w+, [^,]+), ", r"\1 + 1, "),
+        ("Conv2dInt", r"(linger_depthwise_8_8_32\(\w+, \w+, \w+, [^,]+), ", r"\1 + 1, "),
         ("LinearInt", r", NULL\)|, in_2\);", ", NULL);"),
         ("MaxPool", r"(linger_window_max_8\(\w+, \w+, [^,]+, [^,]+, )(\d+)", r"\1 0 * \2"),
         ("BmmInt", r"(linger_columns_8_8_32\([^;]+), (\d+)\);", r"\1, 1);"),

@@ -98,8 +98,8 @@ class _Picture:
         return _Span(first, count, scope.local(INT32, sum_text(begin, times_text(first, str(dilation)))))
 
 
-_Writer = Callable[[str, str, str, str, tuple[_Span, _Span]], str]
-"""The call for a block of channels: its sums, how many, the first, where they lie, the taps."""
+_Writer = Callable[[str, tuple[str, str], str, str, tuple[_Span, _Span]], str]
+"""The call for a tile: its sums, how many pixels and channels, the first channel, where they lie, the taps."""
 
 
 def _whole(window: Window, axis: int, size: int, outputs: int) -> tuple[int, int] | None:
@@ -252,17 +252,17 @@ def _add(scope: Scope, call: _Call, ctype: str, text: Callable[[str], str]) -> N
 
 
 def _depthwise(scope: Scope, filled: Filled, picture: _Picture, weights: Line) -> bool:
-    """Each channel with weights of its own: channels side by side."""
+    """Each channel with weights of its own: channels side by side, pixels side by side share the weights."""
     ctype, name = product_name(scope, "depthwise", picture.total, picture.channels, weights)
     bias, channels = bias_of(scope, picture.total)[1], picture.total.shape[1]
-    row = picture.window.kernel[1] * channels
+    row, pixel = picture.window.kernel[1] * channels, picture.steps[1] * picture.window.strides[1]
 
-    def call(sums: str, block: str, first: str, x: str, taps: tuple[_Span, _Span]) -> str:
+    def call(sums: str, count: tuple[str, str], first: str, x: str, taps: tuple[_Span, _Span]) -> str:
         w = weights.at(times_text(taps[0].first, str(row)), times_text(taps[1].first, str(channels)), first)
         end = f"{w}, {row}, {channels}, {bias_text(bias, first)}"
-        return f"{name}({sums}, {block}, {x}, {_window_text(picture, taps)}, {end});"
+        return f"{name}({sums}, {count[0]}, {count[1]}, {x}, {pixel}, {_window_text(picture, taps)}, {end});"
 
-    return _over_channels(scope, filled, picture, ctype, call)
+    return _over_channels(scope, filled, picture, (ctype, picture.whole[1]), call)
 
 
 def _window_text(picture: _Picture, spans: tuple[_Span, _Span]) -> str:
@@ -271,22 +271,27 @@ def _window_text(picture: _Picture, spans: tuple[_Span, _Span]) -> str:
     return f"{spans[0].count}, {row_step}, {spans[1].count}, {column_step}"
 
 
-def _over_channels(scope: Scope, filled: Filled, picture: _Picture, ctype: str, call: _Writer) -> bool:
-    """The loops of primitives that keep channels apart."""
-    total = picture.total
+def _over_channels(
+    scope: Scope, filled: Filled, picture: _Picture, kind: tuple[str, tuple[int, int]], call: _Writer
+) -> bool:
+    """The loops of primitives that keep channels apart; `kind`: the type of the sums, and the windows that may share a call."""
+    total, (ctype, whole) = picture.total, kind
     with ExitStack() as stack:
         place, n = stack.enter_context(scope.loop(total.shape[0]))
         place, row = stack.enter_context(place.loop(picture.outputs[0]))
         rows = picture.span(place, 0, row)
-        place, column = stack.enter_context(place.loop(picture.outputs[1]))
+        place, column, pixels = stack.enter_context(pixel_loop(place, picture.outputs[1], whole))
         columns = picture.span(place, 1, column)
         place, first, block = blocks(stack, place, total.shape[1], LONG_BLOCK)
-        sums = sums_array(place, ctype, block, "1", LONG_BLOCK)
+        sums = sums_array(place, ctype, block, pixels, LONG_BLOCK)
         found = line_along(place, total.args[0], (n, "0", rows.begin, columns.begin), 1)
         assert found is not None
-        place.line(call(sums, block, first, found.at(first), (rows, columns)))
-        tile = Tile(sums, "1", block, lambda _, j: picture.index(n, grouped(sum_text(first, j)), row, column))
-        write_results(place, filled, total, ctype, tile)
+        place.line(call(sums, (pixels, block), first, found.at(first), (rows, columns)))
+
+        def element(p: str, j: str) -> tuple[str, ...]:
+            return picture.index(n, grouped(sum_text(first, j)), row, grouped(sum_text(column, p)))
+
+        write_results(place, filled, total, ctype, Tile(sums, pixels, block, element))
     return True
 
 
@@ -365,7 +370,7 @@ def _pool(scope: Scope, filled: Filled, total: Node, kind: str, ctype: str) -> b
     scope.draft.includes.add("linger_pools.h")
     name = f"linger_window_{kind}_{picture.channels.bits}{f'_{WIDTHS[ctype]}' if ctype else ''}"
 
-    def call(sums: str, block: str, _: str, x: str, taps: tuple[_Span, _Span]) -> str:
-        return f"{name}({sums}, {block}, {x}, {_window_text(picture, taps)});"
+    def call(sums: str, count: tuple[str, str], _: str, x: str, taps: tuple[_Span, _Span]) -> str:
+        return f"{name}({sums}, {count[1]}, {x}, {_window_text(picture, taps)});"
 
-    return _over_channels(scope, filled, picture, ctype or picture.channels.buffer.ctype, call)
+    return _over_channels(scope, filled, picture, (ctype or picture.channels.buffer.ctype, (0, 0)), call)

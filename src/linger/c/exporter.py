@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger.c.export: a folder with a network as C."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from linger.c.exported_folder import FORMAT, MANIFEST, StreamOptions
+from linger.c.folder.build_files import LAYOUTS
+from linger.c.folder.check_program import check_program_text
+from linger.c.folder.golden import golden_samples
+from linger.c.folder.header_text import header_text
+from linger.c.folder.interface import Interface, weights_file
+from linger.c.folder.manifest import manifest_of, origin_of
+from linger.c.folder.readme_text import readme_text
+from linger.c.folder.safe_names import network_name, parameter_names
+from linger.c.layouts import Order, channels_last, picture_tensors
+from linger.c.network import load_network
+from linger.c.source_files import float_text, internal_text, source_text, weights_texts
+from linger.c.steps import Plan, make_plan
+from linger.c.writer import write_source
+from linger.checks.memory_use import with_one_batch
+from linger.errors import UsageError, printable
+from linger.files import require_free_folder, write_folder
+from linger.graph.files.model_io import ModelLike, load_own
+from linger.graph.passes.streaming import Streamed, streamed
+
+ARENAS = ("static", "caller")
+EDGE_LAYOUTS = ("file", "nhwc")
+WEIGHTS = ("c", "file")
+
+
+@dataclass(frozen=True)
+class FolderOptions:
+    """What a folder is to be like; `export` explains each."""
+
+    arena: str = "static"
+    layout: str = "file"
+    weights: str = "c"
+    framework: str | None = None
+
+    def check(self) -> None:
+        """Refuse values that are unknown.
+
+        Raises:
+            UsageError: There are such, all of them are named.
+        """
+        choices: Mapping[str, tuple[Any, Collection[Any]]] = {
+            "arena": (self.arena, ARENAS),
+            "layout": (self.layout, EDGE_LAYOUTS),
+            "weights": (self.weights, WEIGHTS),
+            "framework": (self.framework, LAYOUTS),
+        }
+        wrong = [
+            f"{name}={value!r} is none of {', '.join(repr(choice) for choice in known)}"
+            for name, (value, known) in choices.items()
+            if not isinstance(value, (str, type(None))) or value not in known
+        ]
+        if wrong:
+            raise UsageError(f"export: {'; '.join(wrong)}.")
+
+
+def export(
+    model: ModelLike,
+    folder: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    arena: str = "static",
+    layout: str = "file",
+    weights: str = "c",
+    framework: str | None = None,
+    stream: int | None = None,
+    time: Mapping[str, int] | None = None,
+    pairs: Mapping[str, str] | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write a network as C99 without dependencies.
+
+    Args:
+        model: The file, or a model in memory.
+        folder: Where to write; it must not exist, or be empty.
+        name: What the network is called in C: the beginning of every symbol. None: made of the name of the file.
+        arena: "static": the program has its own memory; "caller": every call is given it, so that calls may run at the same
+            time.
+        layout: "file": pictures and signals lie at the edges as in the file, channels outside; "nhwc": channels innermost.
+        weights: "c": they are compiled; "file": they are a file beside the program, and every call is given its bytes.
+        framework: "zephyr", "esp-idf" or "arduino": the folder is a module, component or library of it; None: CMake.
+        stream: Frames of one step: the program is called step by step and remembers what it needs; 0: the file is one step
+            already, and its states are found. None: the network runs as a whole.
+        time: With `stream`, the axis of each input that is time, by name; None: found from the layers.
+        pairs: With `stream`, the states that the file has itself: names of inputs by names of outputs; None: found.
+        certificate: A certificate about the file, which the manifest then names.
+        overwrite: Whether a folder may be replaced that was exported before.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UsageError: An argument is wrong, or the folder is not free.
+        UnsupportedError: Parts of the network have no C, all of them.
+    """
+    options = FolderOptions(arena, layout, weights, framework)
+    options.check()
+    target, stem = Path(folder), network_name(model, name)
+    is_own = is_exported if overwrite else None
+    require_free_folder(target, is_own)
+    if stream is None and (time is not None or pairs is not None):
+        raise UsageError("export: time and pairs belong to a stream. Give stream, the frames of one step.")
+    origin = origin_of(model, certificate)
+    asked = None if stream is None else StreamOptions(stream, time, pairs)
+    face = interface_of(model, stem, options, asked)
+    contents = _contents(face, options, origin)
+
+    def fill(place: Path) -> None:
+        for file, content in contents.items():
+            path = place / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+    write_folder(target, fill, is_own=is_own)
+    return target
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether a folder was exported before and holds nothing else, so that it may be replaced."""
+    try:
+        content = json.loads((folder / MANIFEST).read_bytes())
+        known = {MANIFEST, *content["files"]} if content["format"] == FORMAT else set()
+        found = {str(path.relative_to(folder).as_posix()) for path in folder.rglob("*") if not path.is_dir()}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
+    return found <= known
+
+
+def stream_of(model: ModelLike, options: StreamOptions) -> Streamed:
+    """One step of a network.
+
+    Raises:
+        UsageError: The arguments do not fit the model.
+        UnsupportedError: Nodes need the whole sequence, all of them are named.
+    """
+    frames = options.frames
+    if isinstance(frames, bool) or not isinstance(frames, int) or frames < 0:
+        raise UsageError(
+            f"export: stream={printable(repr(frames))} is no number of frames. Give 1 or more, or 0 for a file that is one step."
+        )
+    return streamed(with_one_batch(load_own(model)), frames or None, time=options.time, pairs=options.pairs)
+
+
+def interface_of(
+    model: ModelLike, name: str, options: FolderOptions, stream_options: StreamOptions | None = None
+) -> Interface:
+    """The program of a network, and the functions that it offers.
+
+    Raises:
+        UnsupportedError: Parts of the network have no C, all of them.
+    """
+    stream = None if stream_options is None else stream_of(model, stream_options)
+    plan = make_plan(load_network(model if stream is None else stream.model))
+    states = () if stream is None else stream.states
+    carried = {edge for state in states for edge in (state.input, state.output)}
+    orders = _edge_orders(plan, carried) if options.layout == "nhwc" else {}
+    source = write_source(plan, name, edge_orders=orders, carried=carried)
+    edges = [e.edge.name for e in (*source.inputs, *source.outputs) if e.edge.name not in carried]
+    return Interface(
+        source,
+        parameter_names(name, edges),
+        stream,
+        stream_options,
+        has_callers_arena=options.arena == "caller",
+        has_callers_weights=options.weights == "file",
+    )
+
+
+def _edge_orders(plan: Plan, carried: Collection[str]) -> dict[str, Order]:
+    """The order of edges that are pictures or signals, with channels innermost."""
+    pictures, tensors = picture_tensors(plan.network), plan.network.tensors
+    return {
+        edge.name: channels_last(len(tensors[edge.tensor].shape))
+        for edge in (*plan.inputs, *plan.outputs)
+        if edge.tensor in pictures and len(tensors[edge.tensor].shape) > 2 and edge.name not in carried
+    }
+
+
+def _contents(face: Interface, options: FolderOptions, origin: Mapping[str, Any]) -> dict[str, bytes]:
+    """Every file of a folder by its path."""
+    layout, name = LAYOUTS[options.framework], face.name
+    weights = weights_file(face.source) if face.has_callers_weights else b""
+    texts = {
+        f"{name}.h": header_text(face),
+        f"{name}_internal.h": internal_text(face),
+        f"{name}.c": source_text(face, zlib.crc32(weights)),
+    }
+    texts |= {f"{name}_float.c": float_text(face)} if face.is_quantized else {}
+    texts |= {} if face.has_callers_weights else weights_texts(face)
+    texts |= _headers(face.source.includes)
+    contents = {layout.place(file): text.encode() for file, text in texts.items()}
+    sources = [path for path in contents if path.endswith(".c")]
+    if face.has_callers_weights:
+        contents[layout.place(f"{name}_weights.bin")] = weights
+    contents[layout.test] = check_program_text(face, golden_samples(face)).encode()
+    contents |= {path: text.encode() for path, text in layout.build(face, sources).items()}
+    contents["README.md"] = readme_text(face, _purposes(face, contents), options.framework).encode()
+    contents[MANIFEST] = json.dumps(manifest_of(face, contents, sources, origin), indent=1).encode()
+    return contents
+
+
+def _purposes(face: Interface, contents: Iterable[str]) -> dict[str, str]:
+    """What each file is for."""
+    name = face.name
+    known = {
+        f"{name}.h": "the interface, the only header that a caller includes",
+        f"{name}_internal.h": "what the C files share",
+        f"{name}.c": "the network",
+        f"{name}_float.c": "the interface with real numbers",
+        f"{name}_weights.h": "declares the constants",
+        f"{name}_weights.c": "the constants",
+        f"{name}_weights.bin": "the constants, little-endian",
+        "test.c": "a test with vectors",
+    }
+    found = {path: known.get(Path(path).name, "") for path in contents}
+    generic = {".h": "sums for several instruction sets", ".ino": "an example"}
+    named = {path: what or generic.get(Path(path).suffix, "for the build") for path, what in found.items()}
+    return {**named, MANIFEST: "sizes, layouts and digests, for `linger.c.build`"}
+
+
+def _headers(includes: Iterable[str]) -> dict[str, str]:
+    """The headers of linger that a source includes, with those that they include."""
+    found: dict[str, str] = {}
+    waiting = list(includes)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found[name] = (files("linger.c") / "include" / name).read_text(encoding="utf-8")
+            waiting += re.findall(r'#\s*include "(linger_\w+\.h)"', found[name])
+    return dict(sorted(found.items()))

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page README.md of an exported folder: what the network needs, how it is built, called and tested."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from linger.c.folder.build_files import LAYOUTS
+from linger.c.folder.interface import Interface, scale_of_edge, weight_bytes
+from linger.c.folder.safe_names import plain
+from linger.c.memory_use import ArenaUse, use_of
+from linger.c.source_files import state_bytes
+from linger.c.steps import Edge
+from linger.numeric.c.scope import PROOF
+from linger.version import __version__
+
+_PROOF_LINES = re.compile(rf"#ifdef {PROOF}\n.*?#endif\n", re.DOTALL)
+_FUNCTION = re.compile(r"^static void \w+\(.*?^}$", re.MULTILINE | re.DOTALL)
+_LOCAL = re.compile(r"^ +(?:u?int(\d+)_t|float) \w+\[(LINGER_PIXELS \* )?(\d+)\];$", re.MULTILINE)
+_PIXELS = 2
+"""LINGER_PIXELS of microcontrollers."""
+_FRAMES = 384
+"""Bytes of return addresses and saved registers, a few calls deep: rounded up from runs on emulated processors."""
+_LONGEST_TITLE = 200
+
+
+def stack_bytes(functions: str) -> int:
+    """About how much stack a microcontroller needs: the arrays of the function that has the most, and a few frames."""
+    return _FRAMES + max((_locals(text) for text in _FUNCTION.findall(_PROOF_LINES.sub("", functions))), default=0)
+
+
+def _locals(text: str) -> int:
+    return sum(
+        int(bits or 32) // 8 * int(count) * (_PIXELS if pixels else 1) for bits, pixels, count in _LOCAL.findall(text)
+    )
+
+
+def readme_text(face: Interface, files: Mapping[str, str], framework: str | None) -> str:
+    """The page.
+
+    Args:
+        face: The interface.
+        files: What each file of the folder is for, by its path.
+        framework: The layout; None: plain CMake.
+    """
+    use = use_of(face.source)
+    parts = [
+        f"# {face.name}\n",
+        f"A network as C99, written by linger {__version__}. Its integers are those of the ONNX file, bit for bit. "
+        "It has no dependencies, allocates nothing, and calls no function of a library but `memcpy` and `memset`.\n",
+        *_needs(face, use),
+        *_steps(use),
+        *_building(face, framework),
+        *_calling(face),
+        *_testing(framework),
+        "## Files\n",
+        _table(("file", "content"), [(f"`{path}`", what) for path, what in files.items()]),
+    ]
+    return "\n".join(parts)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _needs(face: Interface, use: ArenaUse) -> Iterator[str]:
+    interface = sum(face.tensor(e.edge, quantized=True).bytes for e in (*face.inputs, *face.outputs))
+    yield "## What it needs\n"
+    owner = "given by the caller" if face.has_callers_arena else "static"
+    rows = [
+        ("RAM: arena", f"{face.arena_bytes:,}", f"{owner}; no plan can be below {use.least_bytes:,}"),
+        ("RAM: inputs and outputs", f"{interface:,}", "the caller's; as integers"),
+        ("RAM: stack", f"about {stack_bytes(face.source.functions):,}", "estimated for a microcontroller"),
+        ("flash: weights", f"{weight_bytes(face.source):,}", "exact"),
+        ("flash: tables", f"{use.table_bytes:,}", "exact"),
+        ("flash: code", "see below", "depends on compiler and options"),
+    ]
+    if face.states:
+        rows.insert(1, ("RAM: state", f"{state_bytes(face):,}", "the caller's, one for each stream"))
+    yield _table(("what", "bytes", ""), rows)
+    yield (
+        f"The code is measured with the tool `size` of the compiler: `arm-none-eabi-gcc -std=c99 -O2 -mcpu=cortex-m4 -mthumb "
+        f"-c {face.name}.c && arm-none-eabi-size {face.name}.o`, or by "
+        "`linger c model.onnx folder --target cortex-m4 --prove`.\n"
+    )
+
+
+def _steps(use: ArenaUse) -> Iterator[str]:
+    total = max(use.macs, 1)
+    yield f"## Layers\n\n{use.macs:,} multiply-accumulates (MACs) for one run.\n"
+    rows = [
+        (
+            str(step.number),
+            plain(step.title, longest=_LONGEST_TITLE),
+            ", ".join(" x ".join(map(str, shape)) or "1" for shape in step.shapes),
+            f"{step.macs:,}",
+            f"{step.macs / total:.1%}",
+            f"{step.weight_bytes:,}",
+            f"{step.live_bytes:,}",
+        )
+        for step in use.steps
+    ]
+    yield _table(("step", "computes", "output", "MACs", "share", "weights", "arena bytes in use"), rows)
+
+
+def _building(face: Interface, framework: str | None) -> Iterator[str]:
+    yield "## Build\n"
+    words = LAYOUTS[framework].words.format(stem=face.stem)
+    if words:
+        yield f"This folder is {words}.\n"
+    else:
+        yield "```sh\ncmake -B build && cmake --build build && ctest --test-dir build\n```\n"
+    yield (
+        "Or add the C files to any build, with `-std=c99` or later and optimisation; `-O2` is what was measured. The "
+        f"compiler's own macros choose the instructions (Cortex-M DSP, Helium, AVX2); `-DLINGER_GENERIC` turns them off. "
+        f"Every symbol that the linker sees begins with `{face.name}_`, so several networks fit into one program.\n"
+    )
+
+
+def _calling(face: Interface) -> Iterator[str]:
+    quantized = face.is_quantized
+    yield "## Call\n"
+    lines = [f'#include "{face.name}.h"', ""]
+    lines += [_variable(face, e.edge, quantized=quantized) for e in (*face.inputs, *face.outputs)]
+    arguments = [face.names[e.edge.name] for e in (*face.inputs, *face.outputs)]
+    if face.has_callers_arena:
+        lines.append(f"static union {{ uint8_t bytes[{face.stem}_ARENA_BYTES]; int64_t aligned; }} arena;")
+        arguments.insert(0, "arena.bytes")
+    if face.has_callers_weights:
+        lines.append(f"extern const uint8_t weights[]; /* the bytes of {face.name}_weights.bin, at a multiple of 8 */")
+        arguments.insert(0, "weights")
+    if face.states:
+        lines += [f"static {face.name}_state state;", "", f"{face.name}_reset(&state); /* once */"]
+        arguments.insert(0, "&state")
+    lines += ["", f"{face.name}_{face.verb}{'_q' if quantized else ''}({', '.join(arguments)});"]
+    yield "```c\n" + "\n".join(lines) + "\n```\n"
+    if quantized:
+        yield (
+            f"`{face.name}_{face.verb}` is the same for real numbers. It lies in a file of its own, `{face.name}_float.c`; "
+            "without it nothing of the program computes with floats at its edges.\n"
+        )
+    yield from _scales(face)
+    yield _reentrance(face)
+
+
+def _variable(face: Interface, edge: Edge, *, quantized: bool) -> str:
+    name = face.names[edge.name]
+    return f"static {face.ctype(edge, quantized=quantized)} {name}[{face.stem}_{name.upper()}_SIZE];"
+
+
+def _scales(face: Interface) -> Iterator[str]:
+    rows = []
+    for edges, formula in (
+        (face.inputs, "integer = floor(x * {0:g} + 0.5), limited"),
+        (face.outputs, "x = integer / {0:g}"),
+    ):
+        for edge in edges:
+            scale, tensor = scale_of_edge(edge.edge), face.tensor(edge.edge, quantized=True)
+            shape = " x ".join(str(tensor.shape[axis]) for axis in face.order(edge.edge) or range(len(tensor.shape)))
+            what = "as it is" if scale is None else formula.format(scale)
+            rows.append((f"`{face.names[edge.edge.name]}`", plain(edge.edge.name), shape or "1", tensor.dtype, what))
+    yield _table(("parameter", "in the file", "sizes in memory", "integers", "real number x"), rows)
+
+
+def _reentrance(face: Interface) -> str:
+    if face.has_callers_arena:
+        return "Nothing is kept between calls but what the caller owns: calls with different arenas may run at the same time.\n"
+    return "The arena is the only thing that the program keeps; its content does not matter between calls. Calls must not run at the same time.\n"
+
+
+def _testing(framework: str | None) -> Iterator[str]:
+    test = LAYOUTS[framework].test
+    yield "## Test\n"
+    yield (
+        f"`{test}` runs vectors of linger's reference and returns 0 if every output is equal, else 1 with the first element "
+        f"that differs. Built with `-DLINGER_PROOF`, as all files must be then, it checks every tensor on the way, and names "
+        "the first that differs. `linger c model.onnx folder --prove` compares all integers of every tensor for random inputs, "
+        "also on emulated processors.\n"
+    )

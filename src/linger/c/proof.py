@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger.c.prove: every tensor of a compiled program against the numpy reference of its file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linger.c.exporter import stream_of
+from linger.c.network import Network, load_network, value_names
+from linger.c.program import Program
+from linger.checks.memory_use import with_one_batch
+from linger.errors import UsageError, counted, listing, printable
+from linger.graph.files.model_io import ModelLike, load_own
+from linger.graph.passes.streaming import Streamed, StreamTensor
+from linger.runtime.reference import Reference
+from linger.verification.feeds import Inputs, given_feeds, spread_feeds
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+_SAMPLES = 4
+_STEP_SAMPLES = 16
+"""Steps of a file that is one step itself."""
+
+
+@dataclass(frozen=True)
+class TensorProof:
+    """What comparing one tensor has found.
+
+    Attributes:
+        name: Its name in the file; with a note where another interface was asked.
+        elements: How many elements were compared, over all samples.
+        differing: How many of them differ; all of them where type or shape differ.
+        first: Where the first one differs: sample, index, and both numbers, as text; empty where none does.
+    """
+
+    name: str
+    elements: int
+    differing: int
+    first: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class CProof:
+    """What comparing a compiled program with the numpy reference has found.
+
+    Attributes:
+        witness: What was compiled, with what, and for what.
+        samples: How many inputs were run, or steps of a stream.
+        rows: The tensors, in the order of computation, then the outputs of the integer interface, and for a stream the
+            outputs of the whole sequence.
+        missing: Tensors of the file that the program did not show.
+    """
+
+    witness: str
+    samples: int
+    rows: tuple[TensorProof, ...]
+    missing: tuple[str, ...] = ()
+
+    @property
+    def tensors(self) -> int:
+        """How many tensors were compared."""
+        return len(self.rows)
+
+    @property
+    def elements(self) -> int:
+        """How many numbers were compared."""
+        return sum(row.elements for row in self.rows)
+
+    @property
+    def differing(self) -> int:
+        """How many of them differ."""
+        return sum(row.differing for row in self.rows)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every tensor was seen, and nothing differs."""
+        return bool(self.rows) and not self.missing and not self.differing
+
+    def summary(self) -> str:
+        """The result in one sentence."""
+        text = (
+            f"{self.witness}: {counted(self.tensors, 'tensor')}, {self.elements:,} numbers of "
+            f"{counted(self.samples, 'sample')} compared with the numpy reference, {self.differing:,} differ"
+        )
+        wrong = next((row for row in self.rows if row.differing), None)
+        if wrong is not None:
+            text += f", first in {printable(wrong.name)} ({wrong.first})"
+        if self.missing:
+            text += f"; the program did not show {listing(map(printable, self.missing))}"
+        return f"{text}."
+
+    def __repr__(self) -> str:
+        return f"CProof({counted(self.tensors, 'tensor')}, {self.elements:,} numbers, {self.differing:,} differ)"
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+@dataclass
+class _Rows:
+    """Collects what was compared, tensor by tensor."""
+
+    found: dict[str, TensorProof] = field(default_factory=dict)
+
+    def compare(self, sample: int, name: str, got: Array, want: Array) -> None:
+        """Compare a tensor of one sample."""
+        differing, first = _differences(got, want)
+        before = self.found.get(name, TensorProof(name, 0, 0))
+        where = before.first or (f"sample {sample}, {first}" if first else "")
+        self.found[name] = TensorProof(name, before.elements + want.size, before.differing + differing, where)
+
+
+def _differences(got: Array, want: Array) -> tuple[int, str]:
+    if got.dtype != want.dtype or got.shape != want.shape:
+        return max(want.size, 1), f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
+    wrong = got != want
+    if want.dtype.kind == "f":
+        wrong &= ~(np.isnan(got) & np.isnan(want))
+    count = int(np.count_nonzero(wrong))
+    if not count:
+        return 0, ""
+    index = tuple(int(i[0]) for i in np.nonzero(wrong))
+    return count, f"index {list(index)}: {got[index]} instead of {want[index]}"
+
+
+def prove(
+    program: Program, model: ModelLike, inputs: Inputs | None = None, *, samples: int | None = None, seed: int = 0
+) -> CProof:
+    """Run a program and the numpy reference on the same inputs, and compare every tensor by equality.
+
+    A streaming program is run over the whole sequence, and its steps are compared with those of the reference, tensor by
+    tensor, and with what the reference computes of the whole sequence.
+
+    Args:
+        program: The program, from `linger.c.build`.
+        model: The file that it was exported from, or the model.
+        inputs: Inputs of the file, as `linger.verify` takes them; None: random ones.
+        samples: How many random inputs; None: 4.
+        seed: Their seed.
+
+    Raises:
+        UsageError: The inputs are not those of the model, or the program is another network's.
+        LingerError: The program crashed.
+    """
+    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
+        raise UsageError(f"prove: samples={samples!r} is no number of inputs. Give 1 or more.")
+    if program.folder.stream is not None:
+        return _prove_stream(program, model, inputs, samples, seed)
+    network = load_network(model)
+    feeds = _feeds(network, inputs, samples or _SAMPLES, seed)
+    _require_same(program, network)
+    wanted = [{**feed, **network.reference.intermediates(feed)} for feed in feeds]
+    rows = _Rows()
+    _compare(program, network, [feeds], [wanted], rows)
+    return CProof(program.description, len(feeds), tuple(rows.found.values()), _missing(network, rows))
+
+
+def _feeds(network: Network, inputs: Inputs | None, samples: int, seed: int) -> list[dict[str, Array]]:
+    if inputs is None:
+        return spread_feeds(network.model, seed=seed, batches=samples)
+    return given_feeds(inputs, network.model)
+
+
+def _require_same(program: Program, network: Network, states: Iterable[str] = ()) -> None:
+    """Refuse a program whose inputs and outputs have other names than those of the model."""
+    hidden = set(states)
+    names = [name for name in (*network.inputs, *network.outputs) if name not in hidden]
+    found = [edge.name for edge in (*program.folder.inputs, *program.folder.outputs)]
+    if sorted(names) != sorted(found):
+        raise UsageError(
+            f"prove: the program has {listing(map(printable, found))}, the model {listing(map(printable, names))}. "
+            "Give the file that the folder was exported from."
+        )
+
+
+def _missing(network: Network, rows: _Rows) -> tuple[str, ...]:
+    made = [name for node in network.nodes for name in value_names(node.outputs)]
+    return tuple(name for name in made if name not in rows.found)
+
+
+def _compare(
+    program: Program,
+    network: Network,
+    streams: Sequence[Sequence[Arrays]],
+    wanted: Sequence[Sequence[Arrays]],
+    rows: _Rows,
+) -> list[list[dict[str, Array]]]:
+    """Compare every tensor of both interfaces; the outputs of the first one are returned."""
+    outputs = []
+    for feeds, wants in zip(streams, wanted, strict=True):
+        shown = program.intermediates_many(feeds)
+        outputs.append(shown)
+        for sample, (got, want) in enumerate(zip(shown, wants, strict=True)):
+            for name in sorted(got, key=list(network.tensors).index):
+                rows.compare(sample, name, got[name], want[name])
+        for sample, (name, got_array, want_array) in _integer_outputs(program, wants):
+            rows.compare(sample, name, got_array, want_array)
+    return outputs
+
+
+def _integer_outputs(program: Program, wants: Sequence[Arrays]) -> Iterator[tuple[int, tuple[str, Array, Array]]]:
+    """The outputs of the integer interface, where there is one, beside what they must be."""
+    edges = (*program.folder.inputs, *program.folder.outputs)
+    if all(edge.tensor is None for edge in edges):
+        return
+    given = [{e.name: want[e.tensor or e.name] for e in program.folder.inputs} for want in wants]
+    for sample, got in enumerate(program.run_many(given, quantized=True)):
+        for edge in program.folder.outputs:
+            yield sample, (f"{edge.name} (integers)", got[edge.name], wants[sample][edge.tensor or edge.name])
+
+
+def _prove_stream(program: Program, model: ModelLike, inputs: Inputs | None, samples: int | None, seed: int) -> CProof:
+    """The same for a program that is called step by step."""
+    options = program.folder.stream
+    assert options is not None  # prove has looked
+    stream = stream_of(model, options)
+    network = load_network(stream.model)
+    _require_same(program, network, [name for state in stream.states for name in (state.input, state.output)])
+    rows = _Rows()
+    if options.frames == 0:
+        hidden = {state.input for state in stream.states}
+        drawn = _feeds(network, _with_states(inputs, stream), samples or _STEP_SAMPLES, seed)
+        sequences = [[{name: feed[name] for name in feed if name not in hidden} for feed in drawn]]
+        _compare(program, network, sequences, [_steps(network, stream, sequences[0])], rows)
+        return CProof(program.description, len(drawn), tuple(rows.found.values()), _missing(network, rows))
+    whole = with_one_batch(load_own(model))
+    feeds = given_feeds(inputs, whole) if inputs is not None else spread_feeds(whole, seed=seed, batches=samples or 1)
+    sequences = [_cut(stream, feed) for feed in feeds]
+    outputs = _compare(program, network, sequences, [_steps(network, stream, steps) for steps in sequences], rows)
+    reference = Reference(whole)
+    for number, (feed, steps) in enumerate(zip(feeds, outputs, strict=True)):
+        want = reference.run(feed)
+        for tensor in stream.outputs:
+            rows.compare(number, f"{tensor.name} (whole sequence)", *_joined(tensor, steps, want[tensor.name]))
+    return CProof(program.description, sum(map(len, sequences)), tuple(rows.found.values()), _missing(network, rows))
+
+
+def _with_states(inputs: Inputs | None, stream: Streamed) -> Inputs | None:
+    """The inputs of steps with the states, which nobody needs to give: each step takes those of the one before."""
+    if not isinstance(inputs, (list, tuple, Mapping)):
+        return inputs
+    initial = {state.input: state.initial for state in stream.states}
+    feeds = [inputs] if isinstance(inputs, Mapping) else list(inputs)
+    return [initial | dict(feed) if isinstance(feed, Mapping) else feed for feed in feeds]
+
+
+def _steps(network: Network, stream: Streamed, feeds: Sequence[Arrays]) -> list[dict[str, Array]]:
+    """What the reference computes step by step."""
+    states: dict[str, Array] = {state.input: state.initial for state in stream.states}
+    found = []
+    for feed in feeds:
+        given = {**feed, **states}
+        found.append({**given, **network.reference.intermediates(given)})
+        states = {state.input: found[-1][state.output] for state in stream.states}
+    return found
+
+
+def _cut(stream: Streamed, feed: Arrays) -> list[dict[str, Array]]:
+    """The inputs of each step, from those of the whole sequence."""
+    timed = [tensor for tensor in stream.inputs if tensor.axis is not None]
+    counts = {feed[t.name].shape[t.axis] // t.frames for t in timed if t.axis is not None}
+    steps = counts.pop() if counts else 1
+
+    def part(tensor: StreamTensor, step: int) -> Array:
+        array = feed[tensor.name]
+        if tensor.axis is None:
+            return array
+        return np.take(array, range(step * tensor.frames, (step + 1) * tensor.frames), tensor.axis)
+
+    return [{tensor.name: part(tensor, step) for tensor in stream.inputs} for step in range(steps)]
+
+
+def _joined(tensor: StreamTensor, steps: Sequence[Arrays], want: Array) -> tuple[Array, Array]:
+    """An output of all steps, without those frames that mean nothing, and the part of the whole sequence's that it must be."""
+    if tensor.axis is None:
+        return steps[-1][tensor.name], want
+    joined = np.concatenate([step[tensor.name] for step in steps], tensor.axis)
+    got = np.take(joined, range(min(tensor.delay, joined.shape[tensor.axis]), joined.shape[tensor.axis]), tensor.axis)
+    common = min(got.shape[tensor.axis], want.shape[tensor.axis])
+    return np.take(got, range(common), tensor.axis), np.take(want, range(common), tensor.axis)

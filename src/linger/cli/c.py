@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger c: a network as C, built for a target and proven there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from linger.cli.terminal import console, say, say_json
+from linger.errors import UsageError, VerificationError
+
+if TYPE_CHECKING:
+    from linger.c.program import Program
+    from linger.c.proof import CProof
+
+_TARGETS = "host, cortex-m0, cortex-m3, cortex-m4, cortex-m7, cortex-m55, rv32imac"
+
+
+class Arena(StrEnum):
+    """Who owns the memory."""
+
+    static = "static"
+    caller = "caller"
+
+
+class Edges(StrEnum):
+    """How pictures and signals lie at the edges."""
+
+    file = "file"
+    nhwc = "nhwc"
+
+
+class Weights(StrEnum):
+    """Where the weights are."""
+
+    c = "c"
+    file = "file"
+
+
+class Framework(StrEnum):
+    """Whose layout the folder has."""
+
+    zephyr = "zephyr"
+    esp_idf = "esp-idf"
+    arduino = "arduino"
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What a build has shown; None where nobody has looked."""
+
+    target: str
+    description: str
+    code: int
+    constants: int
+    flash: int
+    ram: int
+    instructions: int | None = None
+    stack: int | None = None
+
+
+def c(
+    model: Annotated[Path, typer.Argument(help="An ONNX file of the dialect, with fixed sizes.")],
+    folder: Annotated[Path, typer.Argument(help="The folder to write; it must not exist, or be empty.")],
+    name: Annotated[
+        str | None, typer.Option(help="What every symbol begins with; else made of the file's name.")
+    ] = None,
+    arena: Annotated[Arena, typer.Option(help="The program's own memory, or given with every call.")] = Arena.static,
+    layout: Annotated[
+        Edges, typer.Option(help="Pictures at the edges as in the file, or channels innermost.")
+    ] = Edges.file,
+    weights: Annotated[Weights, typer.Option(help="Compiled, or a file beside the program.")] = Weights.c,
+    framework: Annotated[Framework | None, typer.Option(help="The folder as a module or library of it.")] = None,
+    stream: Annotated[
+        int | None, typer.Option(help="Frames of one step of a stream; 0: the file is one step already.", min=0)
+    ] = None,
+    certificate: Annotated[Path | None, typer.Option(help="A certificate about the file, for the manifest.")] = None,
+    target: Annotated[str | None, typer.Option(help=f"Build it for: {_TARGETS}.")] = None,
+    cc: Annotated[str | None, typer.Option(help="The C compiler; else the first that is found.")] = None,
+    *,
+    prove: Annotated[bool, typer.Option("--prove", help="Run it there, and compare every tensor with numpy.")] = False,
+    samples: Annotated[int | None, typer.Option(help="How many random inputs, with --prove.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Their seed.", min=0)] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder that was exported before.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+) -> None:
+    """Write a network as C99 without dependencies: linger c digits.onnx digits_c --target cortex-m4 --prove."""
+    from linger.c.exporter import export
+    from linger.c.toolchains import toolchain
+
+    if samples is not None and not prove:
+        raise UsageError("c: --samples belongs to --prove. Add --prove, or leave it out.")
+    if prove or target is not None:  # what is missing is said before anything is written
+        chain = toolchain(target)
+        chain.find_compiler(cc)
+        chain.require_emulator()
+    elif cc is not None:
+        raise UsageError("c: --cc names a compiler, and nothing is built. Add --target or --prove, or leave it out.")
+    written = export(
+        model,
+        folder,
+        name=name,
+        arena=arena.value,
+        layout=layout.value,
+        weights=weights.value,
+        framework=None if framework is None else framework.value,
+        stream=stream,
+        certificate=certificate,
+        overwrite=overwrite,
+    )
+    proof, measured = None, None
+    if prove or target is not None:
+        proof, measured = _built(model, written, target, cc, samples if prove else None, seed, is_proven=prove)
+    _show(written, measured, proof, as_json=as_json)
+    if proof is not None and not proof.ok:
+        raise VerificationError(f"{written}: {proof.summary()}")
+
+
+def _built(
+    model: Path, folder: Path, target: str | None, cc: str | None, samples: int | None, seed: int, *, is_proven: bool
+) -> tuple[CProof | None, _Measured]:
+    """Build the folder, and perhaps prove it."""
+    from linger.c.program import build
+    from linger.c.proof import prove
+
+    with build(folder, cc, target=target) as program:
+        proof = prove(program, model, samples=samples, seed=seed) if is_proven else None
+        size = program.size()
+        counts = _counts(program) if is_proven and program.toolchain.emulator else {}
+        return proof, _Measured(
+            target=program.toolchain.name,
+            description=program.description,
+            code=size.code,
+            constants=size.constants,
+            flash=size.flash,
+            ram=size.ram,
+            **counts,
+        )
+
+
+def _counts(program: Program) -> dict[str, int]:
+    """The instructions and the stack of one run on zeros, by integers."""
+    import numpy as np
+
+    is_quantized = any(edge.tensor is not None for edge in (*program.folder.inputs, *program.folder.outputs))
+    layouts = {edge.name: edge.layout(quantized=is_quantized) for edge in program.folder.inputs}
+    zeros = {name: np.zeros(layout.shape, layout.dtype) for name, layout in layouts.items()}
+    return {
+        "instructions": program.instructions(zeros, quantized=is_quantized),
+        "stack": program.stack(zeros, quantized=is_quantized),
+    }
+
+
+def _show(folder: Path, measured: _Measured | None, proof: CProof | None, *, as_json: bool) -> None:
+    import json
+
+    from linger.c.exported_folder import MANIFEST
+
+    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+    if as_json:
+        say_json(_content(folder, manifest, measured, proof))
+        return
+    from linger.reporting.tables import table
+
+    rows = [
+        ("functions", ", ".join(_functions(manifest))),
+        ("arena", f"{manifest['arena_bytes']:,} bytes"),
+        ("weights", f"{manifest['weight_bytes']:,} bytes"),
+    ]
+    if measured is not None:
+        rows += [
+            ("built by", measured.description),
+            ("flash", f"{measured.flash:,} bytes, {measured.code:,} of them code"),
+            ("RAM", f"{measured.ram:,} bytes, without inputs, outputs and stack"),
+        ]
+        rows += [] if measured.stack is None else [("stack", f"{measured.stack:,} bytes")]
+        rows += [] if measured.instructions is None else [("instructions", f"{measured.instructions:,} for one run")]
+    console().print(table(f"{folder}", ("what", "value"), rows))
+    if proof is not None and proof.ok:
+        say(proof.summary())
+
+
+def _functions(manifest: dict[str, Any]) -> list[str]:
+    name, verb = manifest["name"], "step" if manifest["states"] else "run"
+    edges = (*manifest["inputs"], *manifest["outputs"])
+    integers = [f"{name}_{verb}_q"] if any(edge["quantized"] is not None for edge in edges) else []
+    return [*([f"{name}_reset"] if manifest["states"] else []), f"{name}_{verb}", *integers]
+
+
+def _content(
+    folder: Path, manifest: dict[str, Any], measured: _Measured | None, proof: CProof | None
+) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "name": manifest["name"],
+        "functions": _functions(manifest),
+        "files": sorted([*manifest["files"], "manifest.json"]),
+        "arena_bytes": manifest["arena_bytes"],
+        "arena_least": manifest["arena_least"],
+        "weight_bytes": manifest["weight_bytes"],
+        "measured": None if measured is None else asdict(measured),
+        "proof": None
+        if proof is None
+        else {
+            "ok": proof.ok,
+            "summary": proof.summary(),
+            "witness": proof.witness,
+            "samples": proof.samples,
+            "tensors": proof.tensors,
+            "elements": proof.elements,
+            "differing": proof.differing,
+            "missing": list(proof.missing),
+            "rows": [asdict(row) for row in proof.rows],
+        },
+    }
