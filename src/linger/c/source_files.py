@@ -30,7 +30,9 @@ int32_t {name}_check_weights(const void *weights, uint32_t bytes) {{
     static const uint16_t one = 1u;
     int32_t is_right = 0;
     if ((weights != NULL) && (bytes == {stem}_WEIGHTS_BYTES) && (*(const uint8_t *)&one == 1u)) {{
-        is_right = ({name}_crc((const uint8_t *)weights, bytes) == {crc}u) ? 1 : 0;
+        if ({name}_crc((const uint8_t *)weights, bytes) == {crc}u) {{
+            is_right = 1;
+        }}
     }}
     return is_right;
 }}

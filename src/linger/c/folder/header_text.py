@@ -67,7 +67,7 @@ def _weights_lines(face: Interface) -> list[str]:
             f"The weights are the file {name}_weights.bin. Place its bytes at an address that is a multiple of 16 (in",
             "flash, or loaded), and give that address to every call. The machine must be little-endian.",
         ),
-        f"#define {face.stem}_WEIGHTS_BYTES {len(weights_file(face.source))}\n",
+        f"#define {face.stem}_WEIGHTS_BYTES {len(weights_file(face.source))}u\n",
         _comment("1 if these are the weights of this program (size and CRC-32), 0 if not."),
         f"int32_t {name}_check_weights(const void *weights, uint32_t bytes);\n",
     ]
