@@ -90,6 +90,20 @@ def test_a_stream_on_an_emulated_processor(tmp_path):
         assert prove(program, model).ok
 
 
+PASSING = {
+    "identity": (lambda g, x: g.op("Identity", x), "int8[1,4,3] x", "int8[1,4,3] y"),
+    "transpose": (lambda g, x: g.op("Transpose", x, perm=[0, 2, 1]), "int8[1,4,3] x", "int8[1,3,4] y"),
+    "quant": (lambda g, x: dialect(g, "Quant", x, data_bits=8, scale_x=0.3), "float[1,4,3] x", "int8[1,4,3] y"),
+}
+
+
+@pytest.mark.parametrize(("make", "inputs", "outputs"), PASSING.values(), ids=PASSING)
+def test_networks_that_hardly_compute(make, inputs, outputs, tmp_path):
+    """No step, no weights, a scale that is no power of two."""
+    folder = export(network(make, inputs=inputs, outputs=outputs), tmp_path / "c", weights="file", arena="caller")
+    assert run_test_program(folder, tmp_path, "-DLINGER_PROOF").returncode == 0
+
+
 def test_channels_are_innermost_where_that_is_asked_for(model, tmp_path):
     entries = json.loads((export(model, tmp_path / "c", layout="nhwc") / "manifest.json").read_bytes())
     assert [edge["order"] for edge in entries["inputs"]] == [[0, 2, 3, 1], [0, 2, 3, 1]]

@@ -1,11 +1,13 @@
 """Networks as C programs: exported, compiled with every warning as an error, and compared tensor by tensor with numpy."""
 
+import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from linger.c.exporter import export
@@ -18,18 +20,19 @@ from tests.support.c_compiler import STRICT
 
 Arrays = Mapping[str, np.ndarray]
 FLAGS = ("-O1", *STRICT)
-_SIZES = ("Shape", "Size")
 MOST_ARENA = 1.05
 """How much larger than the lower bound an arena may be."""
+
+_SIZES = ("Shape", "Size")
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What comparing a program with the numpy reference has found.
+    """What comparing a program with the numpy reference of the file has found.
 
     Attributes:
         tensors: How many tensors were compared, each once.
-        integers: How many elements were compared, over all samples.
+        integers: How many elements were compared, over all samples; the outputs of both builds count.
         differing: Tensors with other elements, and how many of how many.
         missing: Tensors of the file that the program did not show.
         unknown: Tensors that it showed, and the file does not have.
@@ -64,41 +67,61 @@ def prove(model, folder: Path, samples: Sequence[Arrays] | None = None, *, targe
     network = load_network(model)
     if samples is None:
         samples = spread_feeds(network.model, seed=5, batches=3)
+    reference = Reference(model)
+    wanted = [{**sample, **reference.intermediates(dict(sample))} for sample in samples]
     with build(folder, cc, target=target, flags=flags) as program:
-        return compared(program, model, samples, network.constants, seconds)
+        return compared(program, samples, wanted, _data(load(model), network.constants), seconds)
+
+
+def prove_stream(
+    model: ModelLike, folder: Path, steps: Sequence[Arrays], states: Mapping[str, str], **options
+) -> Proof:
+    """The same for a file that is one step of a stream: the program carries its states, the reference is given them.
+
+    `states` names the output that each input of the file takes from the step before; all begin with zeros.
+    """
+    begin = time.process_time()
+    export(model, folder, stream=0)
+    seconds = time.process_time() - begin
+    loaded, reference = load(model), Reference(model)
+    shapes = {str(v.name): v.shape.numpy() for v in loaded.graph.inputs if v.name in states and v.shape is not None}
+    carried = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    wanted = []
+    for step in steps:
+        wanted.append({**step, **carried, **reference.intermediates({**step, **carried})})
+        carried = {name: wanted[-1][output] for name, output in states.items()}
+    data = _data(loaded, load_network(model).constants)
+    with build(folder, flags=FLAGS, **options) as program:
+        return compared(program, steps, wanted, data, seconds)
 
 
 def compared(
-    program: Program, model: ModelLike, samples: Sequence[Arrays], constants: Collection[str] = (), seconds: float = 0.0
+    program: Program,
+    samples: Iterable[Arrays],
+    wanted: Sequence[Arrays],
+    data: Collection[str] = (),
+    seconds: float = 0.0,
 ) -> Proof:
-    """Compare every tensor of every sample with those of the file as it is, and the outputs of the build without proof."""
-    samples, reference = list(samples), Reference(model)
-    data = _data(load(model), constants)
+    """Compare every tensor that a proof build shows, and the outputs of the build without proof; `data` must be shown."""
+    samples = list(samples)
     shown, plain = program.intermediates_many(samples), program.run_many(samples)
     wrong: dict[str, list[int]] = {}
     names: set[str] = set()
-    missing: set[str] = set()
-    unknown: set[str] = set()
     integers = 0
-    for sample, found, outputs in zip(samples, shown, plain, strict=True):
-        wanted = {**sample, **reference.intermediates(dict(sample))}
+    for found, outputs, wants in zip(shown, plain, wanted, strict=True):
         names |= found.keys()
-        unknown |= found.keys() - wanted.keys()
-        missing |= data - found.keys()
         for name, array in [*found.items(), *outputs.items()]:
-            if name in wanted:
+            if name in wants:
                 integers += array.size
-                count = differing(array, wanted[name])
-                if count:
-                    wrong.setdefault(name, []).append(count)
-    folder = program.folder
+                wrong.setdefault(name, []).append(differing(array, wants[name]))
+    counts = {name: sum(several) for name, several in sorted(wrong.items())}
     return Proof(
         len(names),
         integers,
-        tuple(f"{name}: {sum(counts)} in {len(counts)} samples" for name, counts in sorted(wrong.items())),
-        tuple(sorted(missing)),
-        tuple(sorted(unknown)),
-        *figures(folder.path),
+        tuple(f"{name}: {count} in {len(samples)} samples" for name, count in counts.items() if count),
+        tuple(sorted(set(data) - names)),
+        tuple(sorted(names - wanted[0].keys())),
+        *figures(program.folder.path),
         seconds,
     )
 
@@ -118,8 +141,6 @@ def _data(model: ir.Model, constants: Collection[str]) -> set[str]:
 
 def figures(folder: Path) -> tuple[int, int, int]:
     """Bytes of the arena, its lower bound, and bytes of weights, as the manifest of a folder states them."""
-    import json
-
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     return manifest["arena_bytes"], manifest["arena_least"], manifest["weight_bytes"]
 
@@ -128,16 +149,45 @@ def differing(found: np.ndarray, wanted: np.ndarray) -> int:
     """How many elements are not the same; all of them where shape or type is another one."""
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return max(1, wanted.size)
-    if found.dtype.kind == "f":  # the same bits: zeros have signs, and numbers that are none are equal
-        return int((found.view(np.int32) != wanted.view(np.int32)).sum())
+    if found.dtype.kind == "f":  # the same bits: zeros have signs, and what is no number equals itself
+        found, wanted = (np.ascontiguousarray(a).view(np.int32) for a in (found, wanted))
     return int((found != wanted).sum())
 
 
-def assert_proven(proof: Proof, *, tensors: int = 1) -> None:
-    """Every tensor of the file was compared, none differs, and the arena is as small as it can be, nearly."""
+def assert_proven(proof: Proof, *, most_arena: float = MOST_ARENA) -> None:
+    """Every tensor of the file was compared, none differs, and the arena is nearly as small as can be."""
+    print(proof)  # noqa: T201 - shown when the test fails
     assert proof.differing == ()
     assert proof.missing == ()
     assert proof.unknown == ()
-    assert proof.tensors >= tensors
+    assert proof.tensors > 1
     assert proof.integers > 0
-    assert proof.arena <= max(16, MOST_ARENA * proof.least)
+    assert proof.arena <= max(16, most_arena * proof.least)
+
+
+def with_fixed_input(
+    path: Path, name: str, content: np.ndarray, shapes: Mapping[str, Sequence[int]]
+) -> onnx.ModelProto:
+    """A file whose input `name` is a constant, and whose other inputs have the sizes of `shapes`."""
+    model = onnx.load(path)
+    left = [value for value in model.graph.input if value.name != name]
+    del model.graph.input[:]
+    model.graph.input.extend(left)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(content, name))
+    for value in left:
+        element = value.type.tensor_type.elem_type
+        value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, element, shapes[value.name]))
+    return model
+
+
+def without_empty_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model without the outputs that are constants, sizes, or inputs as they are: there is nothing to compute."""
+    given = {value.name for value in model.graph.input}
+    known = set(given)
+    for node in model.graph.node:
+        if node.op_type not in _SIZES and known.intersection(node.input):
+            known.update(node.output)
+    left = [value for value in model.graph.output if value.name in known - given]
+    del model.graph.output[:]
+    model.graph.output.extend(left)
+    return model

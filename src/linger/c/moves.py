@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Standard nodes that only move elements, as maps from places of the result to places of what it is taken from.
 
-No op is described here. A node is run by onnx's own reference on the numbers 0, 1, 2, …, so what comes out is the map.
+No op is described here. A node is run by onnx's own reference on the numbers 1, 2, 3, …, so what comes out is the map.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def parts_of(places: Array, ends: Sequence[int]) -> list[Part] | None:
 def _cuts(owner: Array, axis: int) -> list[tuple[int, int]]:
     """Where along an axis the elements begin to come from elsewhere."""
     moved = np.moveaxis(owner, axis, 0).reshape(owner.shape[axis], -1)
-    edges = [i for i in range(1, len(moved)) if (moved[i] != moved[i - 1]).any()]
+    edges = (1 + np.flatnonzero((moved[1:] != moved[:-1]).any(axis=1))).tolist()
     return list(zip([0, *edges], [*edges, len(moved)], strict=True))
 
 

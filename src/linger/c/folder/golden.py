@@ -74,7 +74,8 @@ def _grid(edge: Edge, drawn: Feed) -> Array:
     if scale is None:
         return drawn[edge.name]
     steps = np.rint(drawn[edge.name].astype(np.float64) * scale * GRID * _WIDER)
-    return steps.astype(np.int32)
+    ends = np.iinfo(np.int32)  # inputs of 32 bits reach beyond
+    return np.clip(steps, ends.min, ends.max).astype(np.int32)
 
 
 def _real(edge: Edge, grid: Array) -> Array:

@@ -154,9 +154,9 @@ def weight_places(source: Source) -> dict[str, int]:
 
 
 def weights_file(source: Source) -> bytes:
-    """All constants, little-endian, each at its place."""
+    """All constants, little-endian, each at its place; a network without any has a file that is not empty either."""
     parts = []
     for weights in source.weights:
         content = weights.content.astype(weights.content.dtype.newbyteorder("<")).tobytes()
         parts.append(content + bytes(-len(content) % ALIGNMENT))
-    return b"".join(parts)
+    return b"".join(parts) or bytes(ALIGNMENT)
