@@ -18,17 +18,16 @@ def op_types(network):
 
 def test_what_no_input_changes_is_a_constant_whatever_op_computes_it():
     body = """
-        width = Cast <to = 7> (count)
-        sizes = ConstantOfShape <value = int64[1] {4}> (one)
-        shape = Concat <axis = 0> (width, sizes)
-        moved = Reshape (x, shape)
-        q = Q16(moved)
+        some = Reshape (borders, four)
+        pads = Cast <to = 7> (some)
+        wide = Pad (x, pads)
+        q = Q16(wide)
         y = DQ16(q)
     """
-    extra = "<float[1] count = {2.0}, int64[1] one = {1}>"
-    network = load_network(quantising(body, **PAIR, extra=extra))
-    assert op_types(network) == ["Reshape", "Quant", "Dequant"]
-    assert network.constants["shape"].tolist() == [2, 4]
+    extra = "<float[2,2] borders = {0.0, 1.0, 0.0, 2.0}, int64[1] four = {4}>"
+    network = load_network(quantising(body, inputs="float[2,4] x", outputs="float[2,7] y", extra=extra))
+    assert op_types(network) == ["Pad", "Quant", "Dequant"]
+    assert network.constants[network.nodes[0].inputs[1].name].tolist() == [0, 1, 0, 2]
 
 
 def test_sizes_are_constants_behind_nodes_whose_sizes_no_inference_knows():
