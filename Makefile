@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEPLOY_VENV := .venv-deploy
 DEPLOY_STAMP := $(DEPLOY_VENV)/.installed
-DEPLOY_TESTS := tests/graph tests/checks tests/runtime tests/verification tests/reporting tests/cli tests/numeric tests/test_hostile.py tests/test_old_files.py \
+DEPLOY_TESTS := tests/graph tests/checks tests/runtime tests/verification tests/reporting tests/cli tests/c tests/numeric tests/test_hostile.py tests/test_old_files.py \
   tests/test_fuzz_corpus.py tests/test_deployment.py tests/test_house_rules.py tests/test_docs.py tests/test_files.py tests/test_writers.py \
   tests/test_dialect.py tests/test_errors.py tests/test_progress.py tests/test_golden_nets.py tests/targets
 LOWEST_VENV := .venv-lowest

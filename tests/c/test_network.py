@@ -1,12 +1,16 @@
 """Files as networks with known sizes: what is a constant, what is refused, and small networks that once failed."""
 
+import numpy as np
 import pytest
 
+from linger.c.exporter import export
 from linger.c.network import load_network
+from linger.c.program import build
 from linger.c.steps import make_plan
 from linger.errors import UnsupportedError
+from linger.runtime.reference import Reference
 from tests.support.c_compiler import require_compiler
-from tests.support.c_networks import assert_proven, prove
+from tests.support.c_networks import assert_proven, compared, prove
 from tests.support.dialect_text import quantising
 
 PAIR = {"inputs": "float[2,4] x", "outputs": "float[2,4] y"}
@@ -90,6 +94,21 @@ def proven(body, folder, **graph):
     proof = prove(quantising(body, **graph), folder)
     assert_proven(proof)
     return proof
+
+
+def test_one_wrong_integer_and_a_tensor_that_is_not_shown_are_seen(tmp_path):
+    require_compiler()
+    model = quantising("q = Q16(x)\n r = thinker.Relu(q)\n y = DQ16(r)", **PAIR)
+    sample = {"x": np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)}
+    wanted = Reference(model).intermediates(sample)
+    wanted["r"][1, 2] += 1
+    wanted["y"][0, 0] = -0.0
+    with build(export(model, tmp_path / "c")) as program:
+        found = compared(program, [sample], [wanted], {"q", "r", "s"})
+    assert found.differing == ("r: 1 in 1 samples", "y: 2 in 1 samples")  # y of both builds
+    assert found.missing == ("s",)
+    with pytest.raises(AssertionError):
+        assert_proven(found)
 
 
 def test_a_choice_by_a_constant_mask_and_a_join_with_constants_are_moves(tmp_path):

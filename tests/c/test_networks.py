@@ -133,7 +133,18 @@ def test_usual_networks(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mobile net", "u-net", "resnet"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mobile net",
+        "u-net",
+        "resnet",
+        pytest.param(
+            "resnet, odd sizes",
+            marks=pytest.mark.xfail(reason="a mean of 9×9 pixels multiplies by a reciprocal of 29 bits: __aeabi_lmul"),
+        ),
+    ],
+)
 def test_networks_of_8_bits_need_no_function_of_64_bits_on_the_smallest_core(name, tmp_path):
     require_target("cortex-m0")
     model, x = calibrated(name, None)
@@ -217,8 +228,8 @@ def test_speakers_of_vowels(kind, tmp_path):
     require("aeon")
     vowels.run(tmp_path, kind, epochs=6, tuned=1, proven_on=30)
     frames, lengths, _ = vowels.read("TEST")
-    counts = Counter(lengths.tolist())
-    chosen = [min(counts), counts.most_common(1)[0][0], max(counts)]
+    chosen = sorted(set(lengths.tolist()))
+    assert (chosen[0], chosen[-1]) == (7, 29)
     for length in chosen:
         model = with_fixed_input(
             tmp_path / f"vowels_{kind}.onnx", "lengths", np.array([length]), {"frames": (1, length, vowels.CHANNELS)}

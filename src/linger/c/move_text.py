@@ -37,7 +37,8 @@ def move_function(
         walked = places.reshape(-1)
         parts = parts_of(walked, ends) or []
     lines = [line for part in parts for line in _loops(part, walked.shape, tables, value)]
-    unused = [f"    (void)in_{i};" for i in range(len(inputs)) if not any(f"in_{i}[" in line for line in lines)]
+    names = [*(f"in_{i}" for i in range(len(inputs))), "out_0"]
+    unused = [f"    (void){each};" for each in names if not any(f"{each}[" in line for line in lines)]
     return "\n".join(
         [f"static void {name}({', '.join([*parameters, f'{output} *out_0'])}) {{", *unused, *lines, "}", ""]
     )

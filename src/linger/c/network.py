@@ -148,7 +148,7 @@ def _measured(model: ir.Model, computed: list[ir.Node], constants: dict[str, Arr
     constants |= {name: found[name] for name in fixed}
     arrays = {**found, **constants, **example}
     tensors = {name: Tensor(name, array.shape, str(array.dtype)) for name, array in arrays.items()}
-    _refuse(model, _wrong_types(computed, tensors))
+    _refuse(model, [*_wrong_types(computed, tensors), *_endless(computed, constants)])
     return Network(model, tuple(computed), tensors, constants, example)
 
 
@@ -219,3 +219,11 @@ def _wrong_types(nodes: Iterable[ir.Node], tensors: Mapping[str, Tensor]) -> Ite
         wrong = [tensors[name].dtype for name in names if name in tensors and tensors[name].dtype not in _TYPES]
         if wrong:
             yield f"{describe(node)} has elements of type {listing(dict.fromkeys(wrong))}; C is written for {listing(_TYPES)}"
+
+
+def _endless(nodes: Iterable[ir.Node], constants: Mapping[str, Array]) -> Iterator[str]:
+    """Nodes that read constants for which C has no literals."""
+    for node in nodes:
+        read = [constants[name] for name in value_names(node.inputs) if name in constants]
+        if any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in read):
+            yield f"{describe(node)} reads a constant with infinities or NaN; use finite numbers"

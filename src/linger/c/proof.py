@@ -52,8 +52,8 @@ class CProof:
     Attributes:
         witness: What was compiled, with what, and for what.
         samples: How many inputs were run, or steps of a stream.
-        rows: The tensors, in the order of computation, then the outputs of the integer interface, and for a stream the
-            outputs of the whole sequence.
+        rows: The tensors, in the order of computation, then the outputs of the build without proof (of its integer
+            interface, if it has one), and for a stream the outputs of the whole sequence.
         missing: Tensors of the file that the program did not show.
     """
 
@@ -191,7 +191,7 @@ def _compare(
     wanted: Sequence[Sequence[Arrays]],
     rows: _Rows,
 ) -> list[list[dict[str, Array]]]:
-    """Compare every tensor of both interfaces; the outputs of the first one are returned."""
+    """Compare every tensor of a proof build, and the outputs of the program as it is; the tensors are returned."""
     outputs = []
     for feeds, wants in zip(streams, wanted, strict=True):
         shown = program.intermediates_many(feeds)
@@ -199,20 +199,20 @@ def _compare(
         for sample, (got, want) in enumerate(zip(shown, wants, strict=True)):
             for name in sorted(got, key=list(network.tensors).index):
                 rows.compare(sample, name, got[name], want[name])
-        for sample, (name, got_array, want_array) in _integer_outputs(program, wants):
+        for sample, (name, got_array, want_array) in _plain_outputs(program, wants):
             rows.compare(sample, name, got_array, want_array)
     return outputs
 
 
-def _integer_outputs(program: Program, wants: Sequence[Arrays]) -> Iterator[tuple[int, tuple[str, Array, Array]]]:
-    """The outputs of the integer interface, where there is one, beside what they must be."""
-    edges = (*program.folder.inputs, *program.folder.outputs)
-    if all(edge.tensor is None for edge in edges):
-        return
-    given = [{e.name: want[e.tensor or e.name] for e in program.folder.inputs} for want in wants]
-    for sample, got in enumerate(program.run_many(given, quantized=True)):
-        for edge in program.folder.outputs:
-            yield sample, (f"{edge.name} (integers)", got[edge.name], wants[sample][edge.tensor or edge.name])
+def _plain_outputs(program: Program, wants: Sequence[Arrays]) -> Iterator[tuple[int, tuple[str, Array, Array]]]:
+    """The outputs of the build that is no proof build, of the integer interface if there is one, and what they must be."""
+    folder = program.folder
+    quantized = any(edge.tensor is not None for edge in (*folder.inputs, *folder.outputs))
+    note = "integers" if quantized else "without proof"
+    given = [{e.name: want[e.tensor or e.name] for e in folder.inputs} for want in wants]
+    for sample, got in enumerate(program.run_many(given, quantized=quantized)):
+        for edge in folder.outputs:
+            yield sample, (f"{edge.name} ({note})", got[edge.name], wants[sample][edge.tensor or edge.name])
 
 
 def _prove_stream(program: Program, model: ModelLike, inputs: Inputs | None, samples: int | None, seed: int) -> CProof:

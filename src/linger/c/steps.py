@@ -297,7 +297,8 @@ class _Fusion:
             None if v is None or not v.name else values.get(v.name, self._network.constants.get(v.name))
             for v in node.inputs
         ]
-        return np.asarray(op.body(NumpyKernel(), *op.arrange(given), **attributes_of(node, op)))
+        made = np.asarray(op.body(NumpyKernel(), *op.arrange(given), **attributes_of(node, op)))
+        return made.reshape(-1)  # a constant of one element may have more axes than the bytes
 
 
 class _Placing:

@@ -64,7 +64,8 @@ def numbers_text(content: Array) -> str:
 
 def _literal(value: int | float, dtype: str) -> str:
     if isinstance(value, float):
-        return f"{value!r}f" if np.isfinite(value) else "0.0f"
+        assert np.isfinite(value)  # other networks are refused when they are loaded
+        return f"{value!r}f"
     if value == _SMALLEST.get(dtype):
         return f"({value + 1}{'LL' if dtype == 'int64' else ''} - 1)"
     return f"{int(value)}LL" if dtype == "int64" else str(int(value))

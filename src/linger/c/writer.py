@@ -222,7 +222,10 @@ class _Writer:
         memory = np.ascontiguousarray(content if order is None else content.transpose(order)).reshape(-1)
         key = (str(memory.dtype), memory.tobytes())
         if key not in self._weights:
-            self._weights[key] = Weights(f"{self._name}_w{len(self._weights)}", memory)
+            name = f"{self._name}_w{len(self._weights)}"
+            while name in self._network.tensors:  # arguments of steps are names of both kinds
+                name += "_"
+            self._weights[key] = Weights(name, memory)
         return self._weights[key].name
 
     def _move(self, step: Step, name: str) -> WrittenStep:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from linger.c.exported_folder import C_TYPES
-from linger.c.folder.interface import Interface, scale_of_edge, weight_bytes, weights_file
+from linger.c.folder.interface import Interface, ends_of_edge, scale_of_edge, weight_bytes, weights_file
 from linger.c.folder.safe_names import plain
 from linger.c.source_files import NOTE, state_fields
 from linger.c.steps import Edge
@@ -81,10 +81,10 @@ def _edge_text(face: Interface, edge: Edge, *, is_input: bool) -> str:
     defines = [f"#define {macro}_SIZE {tensor.count}"]
     if scale is not None:
         inner = face.tensor(edge, quantized=True)
-        ends = np.iinfo(inner.dtype)
         lines.append(f"For {face.name}_{face.verb}_q it is {C_TYPES[inner.dtype]}: the real number times {scale:.17g},")
         if is_input:
-            lines.append(f"that is floor(x * scale + 0.5), limited to {ends.min} ... {ends.max}.")
+            low, high = ends_of_edge(edge)
+            lines.append(f"that is floor(x * scale + 0.5), limited to {low} ... {high}; NaN gives {low}.")
         else:
             lines.append("so the real number is the integer divided by the scale.")
         defines.append(f"#define {macro}_SCALE {float(np.float32(scale))!r}f")

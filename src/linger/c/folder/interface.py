@@ -139,6 +139,13 @@ def scale_of_edge(edge: Edge) -> float | None:
     return float(attributes["scale_x" if edge.node.op_type == "Quant" else "scale_o"])
 
 
+def ends_of_edge(edge: Edge) -> tuple[int, int]:
+    """The smallest and the largest integer of an input that is quantised; fewer bits than its type has may be asked for."""
+    assert edge.node is not None
+    half = 1 << (int(attributes_of(edge.node, op_of(edge.node))["data_bits"]) - 1)
+    return -half, half - 1
+
+
 def weight_bytes(source: Source) -> int:
     """The constants in bytes."""
     return sum(int(w.content.nbytes) for w in source.weights)

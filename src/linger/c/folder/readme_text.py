@@ -93,7 +93,7 @@ def _steps(use: ArenaUse) -> Iterator[str]:
     rows = [
         (
             str(step.number),
-            plain(step.title, longest=_LONGEST_TITLE),
+            plain(step.title.partition(": ")[2], longest=_LONGEST_TITLE),
             ", ".join(" x ".join(map(str, shape)) or "1" for shape in step.shapes),
             f"{step.macs:,}",
             f"{step.macs / total:.1%}",

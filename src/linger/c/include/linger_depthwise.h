@@ -109,7 +109,7 @@
 
 /* The variants below take the plain function for what they do not cover. */
 #if defined(LINGER_X86) || defined(LINGER_SMLAD)
-LINGER_DEFINE_DEPTHWISE(linger_depthwise_plain, int8_t, int8_t, int32_t, int32_t)
+LINGER_DEPTHWISE_BOTH(linger_depthwise_plain, int8_t, int8_t, int32_t, int32_t)
 #elif !defined(LINGER_HELIUM)
 LINGER_DEPTHWISE_BOTH(linger_depthwise_8_8_32, int8_t, int8_t, int32_t, int32_t)
 #endif
@@ -125,17 +125,18 @@ LINGER_DEPTHWISE_BOTH(linger_depthwise_16_16_64, int16_t, int16_t, int64_t, int3
 
 #if defined(LINGER_X86)
 
-/* The positions of all taps of a window are listed first; two taps at a time are interleaved, so that one multiply-add of 16-bit
-   pairs gives the sum of two products per channel. Larger windows than this use plain C. */
+/* The positions of all taps of a window are listed first. Larger windows than this use plain C. */
 #define LINGER_TAPS 128
 
 typedef struct {
     const int8_t *x[LINGER_TAPS];
     const int8_t *w[LINGER_TAPS];
+    int32_t count;
+    int32_t x_pixel;
 } linger_taps;
 
-LINGER_INSIDE int32_t linger_list_taps(linger_taps *taps, const int8_t *x, int32_t rows, int32_t x_row, int32_t columns,
-                                       int32_t x_column, const int8_t *w, int32_t w_row, int32_t w_column)
+LINGER_INSIDE void linger_list_taps(linger_taps *taps, const int8_t *x, int32_t x_pixel, int32_t rows, int32_t x_row,
+                                    int32_t columns, int32_t x_column, const int8_t *w, int32_t w_row, int32_t w_column)
 {
     int32_t count = 0;
     int32_t row;
@@ -147,62 +148,115 @@ LINGER_INSIDE int32_t linger_list_taps(linger_taps *taps, const int8_t *x, int32
             count++;
         }
     }
-    return count;
+    taps->count = count;
+    taps->x_pixel = x_pixel;
 }
 
 #if defined(LINGER_AVX512)
 
-LINGER_INSIDE __m512i linger_widen_lanes(const int8_t *from, __mmask32 lanes)
+/* The bytes of four taps side by side, channel by channel: channels 0 to 3 and 16 to 19, 4 to 7 and 20 to 23, and so on. */
+LINGER_INSIDE void linger_interleave(__m256i quads[4], __m256i tap_0, __m256i tap_1, __m256i tap_2, __m256i tap_3)
 {
-    return _mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8(lanes, from));
+    const __m256i low_01 = _mm256_unpacklo_epi8(tap_0, tap_1);
+    const __m256i high_01 = _mm256_unpackhi_epi8(tap_0, tap_1);
+    const __m256i low_23 = _mm256_unpacklo_epi8(tap_2, tap_3);
+    const __m256i high_23 = _mm256_unpackhi_epi8(tap_2, tap_3);
+    quads[0] = _mm256_unpacklo_epi16(low_01, low_23);
+    quads[1] = _mm256_unpackhi_epi16(low_01, low_23);
+    quads[2] = _mm256_unpacklo_epi16(high_01, high_23);
+    quads[3] = _mm256_unpackhi_epi16(high_01, high_23);
 }
 
-/* 32 channels, or the `lanes` of them that exist. */
-LINGER_INSIDE void linger_depthwise_block(int32_t *sums, const linger_taps *taps, int32_t count, int32_t first,
-                                          __mmask32 lanes, const int32_t *bias)
+/* Channels of x as x + 128, which VPDPBUSD wants: it multiplies unsigned by signed bytes. */
+LINGER_INSIDE __m256i linger_raised_channels(const int8_t *from, __mmask32 lanes)
 {
-    const __m512i zero = _mm512_setzero_si512();
-    const __m512i low_order = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    const __m512i high_order = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
-    const __mmask16 low_lanes = (__mmask16)(lanes & 0xFFFFU);
-    const __mmask16 high_lanes = (__mmask16)(lanes >> 16);
-    __m512i low = zero;
-    __m512i high = zero;
-    __m512i sum;
-    int32_t tap;
-    for (tap = 0; tap < count; tap += 2) {
-        const __m512i x_0 = linger_widen_lanes(&taps->x[tap][first], lanes);
-        const __m512i w_0 = linger_widen_lanes(&taps->w[tap][first], lanes);
-        const int has_second = (tap + 1) < count;
-        const __m512i x_1 = has_second ? linger_widen_lanes(&taps->x[tap + 1][first], lanes) : zero;
-        const __m512i w_1 = has_second ? linger_widen_lanes(&taps->w[tap + 1][first], lanes) : zero;
-        low = _mm512_dpwssd_epi32(low, _mm512_unpacklo_epi16(x_0, x_1), _mm512_unpacklo_epi16(w_0, w_1));
-        high = _mm512_dpwssd_epi32(high, _mm512_unpackhi_epi16(x_0, x_1), _mm512_unpackhi_epi16(w_0, w_1));
-    }
-    /* unpacking worked within 128-bit parts: put the channels back in order */
-    sum = _mm512_permutex2var_epi32(low, low_order, high);
+    return _mm256_xor_si256(_mm256_maskz_loadu_epi8(lanes, from), _mm256_set1_epi8((char)-128));
+}
+
+/* Eight of the sums of a pixel. */
+LINGER_INSIDE void linger_store_channels(int32_t *sums, __m256i eight, __mmask32 lanes, const int32_t *bias)
+{
+    const __mmask8 these = (__mmask8)(lanes & 0xFFU);
     if (bias != NULL) {
-        sum = _mm512_add_epi32(sum, _mm512_maskz_loadu_epi32(low_lanes, &bias[first]));
+        eight = _mm256_add_epi32(eight, _mm256_maskz_loadu_epi32(these, bias));
     }
-    _mm512_mask_storeu_epi32(&sums[first], low_lanes, sum);
-    if (high_lanes != 0U) {
-        sum = _mm512_permutex2var_epi32(low, high_order, high);
-        if (bias != NULL) {
-            sum = _mm512_add_epi32(sum, _mm512_maskz_loadu_epi32(high_lanes, &bias[first + 16]));
+    _mm256_mask_storeu_epi32(sums, these, eight);
+}
+
+/* 32 channels, or the `lanes` of them that exist, of `pixels` pixels, which is a literal. Taps come in fours; those behind the
+   last one have zeros for weights. What x + 128 added, 128 times the sum of the weights, is subtracted at the end; vectors wrap
+   around where they overflow, so the detour is exact. */
+LINGER_INSIDE void linger_depthwise_block(int32_t *sums, int32_t pixels, int32_t channels, const linger_taps *taps,
+                                          int32_t first, __mmask32 lanes, const int32_t *bias)
+{
+    const __m256i raise = _mm256_set1_epi8((char)-128);
+    __m256i s[LINGER_PIXELS][4];
+    __m256i raised[4];
+    __m256i w_quads[4];
+    __m256i x_quads[4];
+    int32_t tap;
+    int32_t p;
+    int32_t k;
+    LINGER_UNROLL
+    for (k = 0; k < 4; k++) {
+        raised[k] = _mm256_setzero_si256();
+        LINGER_UNROLL
+        for (p = 0; p < pixels; p++) {
+            s[p][k] = raised[k];
         }
-        _mm512_mask_storeu_epi32(&sums[first + 16], high_lanes, sum);
+    }
+    for (tap = 0; tap < taps->count; tap += 4) {
+        const int32_t left = taps->count - tap;
+        const int32_t tap_1 = (left > 1) ? (tap + 1) : tap;
+        const int32_t tap_2 = (left > 2) ? (tap + 2) : tap;
+        const int32_t tap_3 = (left > 3) ? (tap + 3) : tap;
+        linger_interleave(w_quads, _mm256_maskz_loadu_epi8(lanes, &taps->w[tap][first]),
+                          _mm256_maskz_loadu_epi8((left > 1) ? lanes : 0U, &taps->w[tap_1][first]),
+                          _mm256_maskz_loadu_epi8((left > 2) ? lanes : 0U, &taps->w[tap_2][first]),
+                          _mm256_maskz_loadu_epi8((left > 3) ? lanes : 0U, &taps->w[tap_3][first]));
+        LINGER_UNROLL
+        for (k = 0; k < 4; k++) {
+            raised[k] = _mm256_dpbusd_epi32(raised[k], raise, w_quads[k]);
+        }
+        LINGER_UNROLL
+        for (p = 0; p < pixels; p++) {
+            const int32_t here = first + (p * taps->x_pixel);
+            linger_interleave(x_quads, linger_raised_channels(&taps->x[tap][here], lanes),
+                              linger_raised_channels(&taps->x[tap_1][here], lanes),
+                              linger_raised_channels(&taps->x[tap_2][here], lanes),
+                              linger_raised_channels(&taps->x[tap_3][here], lanes));
+            LINGER_UNROLL
+            for (k = 0; k < 4; k++) {
+                s[p][k] = _mm256_dpbusd_epi32(s[p][k], x_quads[k], w_quads[k]);
+            }
+        }
+    }
+    LINGER_UNROLL
+    for (p = 0; p < pixels; p++) {
+        int32_t *to = &sums[(p * channels) + first];
+        LINGER_UNROLL
+        for (k = 0; k < 4; k++) {
+            s[p][k] = _mm256_sub_epi32(s[p][k], raised[k]);
+        }
+        /* interleaving worked within 128-bit parts: put the channels back in order */
+        linger_store_channels(to, _mm256_permute2x128_si256(s[p][0], s[p][1], 0x20), lanes, bias);
+        linger_store_channels(&to[8], _mm256_permute2x128_si256(s[p][2], s[p][3], 0x20), lanes >> 8,
+                              (bias != NULL) ? &bias[8] : bias);
+        linger_store_channels(&to[16], _mm256_permute2x128_si256(s[p][0], s[p][1], 0x31), lanes >> 16,
+                              (bias != NULL) ? &bias[16] : bias);
+        linger_store_channels(&to[24], _mm256_permute2x128_si256(s[p][2], s[p][3], 0x31), lanes >> 24,
+                              (bias != NULL) ? &bias[24] : bias);
     }
 }
 
-LINGER_INSIDE void linger_depthwise_blocks(int32_t *sums, int32_t channels, const linger_taps *taps, int32_t count,
+LINGER_INSIDE void linger_depthwise_blocks(int32_t *sums, int32_t pixels, int32_t channels, const linger_taps *taps,
                                            const int32_t *bias)
 {
     int32_t first;
-    for (first = 0; (channels - first) >= 32; first += 32) {
-        linger_depthwise_block(sums, taps, count, first, ~(__mmask32)0, bias);
-    }
-    if (first < channels) {
-        linger_depthwise_block(sums, taps, count, first, (((__mmask32)1) << (channels - first)) - 1U, bias);
+    for (first = 0; first < channels; first += 32) {
+        const int32_t left = channels - first;
+        const __mmask32 lanes = (left >= 32) ? ~(__mmask32)0 : ((((__mmask32)1) << left) - 1U);
+        linger_depthwise_block(sums, pixels, channels, taps, first, lanes, (bias != NULL) ? &bias[first] : bias);
     }
 }
 
@@ -210,46 +264,65 @@ LINGER_INSIDE void linger_depthwise_blocks(int32_t *sums, int32_t channels, cons
 
 #else
 
-/* 16 channels. */
-LINGER_INSIDE void linger_depthwise_block(int32_t *sums, const linger_taps *taps, int32_t count, int32_t first,
-                                          const int32_t *bias)
+/* Two taps of 16 channels, as pairs of 16-bit integers: channels 0 to 7, and 8 to 15. */
+LINGER_INSIDE void linger_interleave(__m256i pairs[2], __m128i tap_0, __m128i tap_1)
 {
-    const __m256i zero = _mm256_setzero_si256();
-    __m256i low = zero;
-    __m256i high = zero;
-    __m256i sum_0;
-    __m256i sum_1;
+    pairs[0] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(tap_0, tap_1));
+    pairs[1] = _mm256_cvtepi8_epi16(_mm_unpackhi_epi8(tap_0, tap_1));
+}
+
+LINGER_INSIDE __m128i linger_load_16(const int8_t *from)
+{
+    return _mm_loadu_si128((const __m128i *)(const void *)from);
+}
+
+/* 16 channels of `pixels` pixels, which is a literal. Taps come in pairs; one behind the last has zeros for weights. */
+LINGER_INSIDE void linger_depthwise_block(int32_t *sums, int32_t pixels, int32_t channels, const linger_taps *taps,
+                                          int32_t first, const int32_t *bias)
+{
+    __m256i s[LINGER_PIXELS][2];
+    __m256i w_pairs[2];
+    __m256i x_pairs[2];
     int32_t tap;
-    for (tap = 0; tap < count; tap += 2) {
-        const __m256i x_0 = linger_widen_16(&taps->x[tap][first]);
-        const __m256i w_0 = linger_widen_16(&taps->w[tap][first]);
-        const int has_second = (tap + 1) < count;
-        const __m256i x_1 = has_second ? linger_widen_16(&taps->x[tap + 1][first]) : zero;
-        const __m256i w_1 = has_second ? linger_widen_16(&taps->w[tap + 1][first]) : zero;
-        low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(x_0, x_1), _mm256_unpacklo_epi16(w_0, w_1)));
-        high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(x_0, x_1), _mm256_unpackhi_epi16(w_0, w_1)));
+    int32_t p;
+    LINGER_UNROLL
+    for (p = 0; p < pixels; p++) {
+        s[p][0] = _mm256_setzero_si256();
+        s[p][1] = s[p][0];
     }
-    /* unpacking worked within 128-bit parts: put the channels back in order */
-    sum_0 = _mm256_permute2x128_si256(low, high, 0x20);
-    sum_1 = _mm256_permute2x128_si256(low, high, 0x31);
-    if (bias != NULL) {
-        sum_0 = _mm256_add_epi32(sum_0, _mm256_loadu_si256((const __m256i *)(const void *)&bias[first]));
-        sum_1 = _mm256_add_epi32(sum_1, _mm256_loadu_si256((const __m256i *)(const void *)&bias[first + 8]));
+    for (tap = 0; tap < taps->count; tap += 2) {
+        const int32_t has_second = ((tap + 1) < taps->count) ? 1 : 0;
+        const int32_t next = tap + has_second;
+        linger_interleave(w_pairs, linger_load_16(&taps->w[tap][first]),
+                          (has_second != 0) ? linger_load_16(&taps->w[next][first]) : _mm_setzero_si128());
+        LINGER_UNROLL
+        for (p = 0; p < pixels; p++) {
+            const int32_t here = first + (p * taps->x_pixel);
+            linger_interleave(x_pairs, linger_load_16(&taps->x[tap][here]), linger_load_16(&taps->x[next][here]));
+            s[p][0] = _mm256_add_epi32(s[p][0], _mm256_madd_epi16(x_pairs[0], w_pairs[0]));
+            s[p][1] = _mm256_add_epi32(s[p][1], _mm256_madd_epi16(x_pairs[1], w_pairs[1]));
+        }
     }
-    _mm256_storeu_si256((__m256i *)(void *)&sums[first], sum_0);
-    _mm256_storeu_si256((__m256i *)(void *)&sums[first + 8], sum_1);
+    LINGER_UNROLL
+    for (p = 0; p < pixels; p++) {
+        int32_t *to = &sums[(p * channels) + first];
+        if (bias != NULL) {
+            s[p][0] = _mm256_add_epi32(s[p][0], _mm256_loadu_si256((const __m256i *)(const void *)&bias[first]));
+            s[p][1] = _mm256_add_epi32(s[p][1], _mm256_loadu_si256((const __m256i *)(const void *)&bias[first + 8]));
+        }
+        _mm256_storeu_si256((__m256i *)(void *)to, s[p][0]);
+        _mm256_storeu_si256((__m256i *)(void *)&to[8], s[p][1]);
+    }
 }
 
 /* The last block ends with the last channel: it computes some channels a second time. */
-LINGER_INSIDE void linger_depthwise_blocks(int32_t *sums, int32_t channels, const linger_taps *taps, int32_t count,
+LINGER_INSIDE void linger_depthwise_blocks(int32_t *sums, int32_t pixels, int32_t channels, const linger_taps *taps,
                                            const int32_t *bias)
 {
     int32_t first;
-    for (first = 0; (channels - first) >= 16; first += 16) {
-        linger_depthwise_block(sums, taps, count, first, bias);
-    }
-    if (first < channels) {
-        linger_depthwise_block(sums, taps, count, channels - 16, bias);
+    for (first = 0; first < channels; first += 16) {
+        const int32_t start = ((channels - first) >= 16) ? first : (channels - 16);
+        linger_depthwise_block(sums, pixels, channels, taps, start, bias);
     }
 }
 
@@ -257,16 +330,30 @@ LINGER_INSIDE void linger_depthwise_blocks(int32_t *sums, int32_t channels, cons
 
 #endif
 
-LINGER_INSIDE void linger_depthwise_8_8_32_pixel(int32_t *restrict sums, int32_t channels, const int8_t *restrict x, int32_t rows,
-                                           int32_t x_row, int32_t columns, int32_t x_column, const int8_t *restrict w,
-                                           int32_t w_row, int32_t w_column, const int32_t *restrict bias)
+LINGER_SHARED void linger_depthwise_8_8_32(int32_t *restrict sums, int32_t pixels, int32_t channels, const int8_t *restrict x,
+                                           int32_t x_pixel, int32_t rows, int32_t x_row, int32_t columns, int32_t x_column,
+                                           const int8_t *restrict w, int32_t w_row, int32_t w_column,
+                                           const int32_t *restrict bias)
 {
     if ((channels < LINGER_DEPTHWISE_CHANNELS) || (((int64_t)rows * columns) > LINGER_TAPS)) {
-        linger_depthwise_plain_pixel(sums, channels, x, rows, x_row, columns, x_column, w, w_row, w_column, bias);
+        linger_depthwise_plain(sums, pixels, channels, x, x_pixel, rows, x_row, columns, x_column, w, w_row, w_column, bias);
     } else {
         linger_taps taps;
-        const int32_t count = linger_list_taps(&taps, x, rows, x_row, columns, x_column, w, w_row, w_column);
-        linger_depthwise_blocks(sums, channels, &taps, count, bias);
+        linger_list_taps(&taps, x, x_pixel, rows, x_row, columns, x_column, w, w_row, w_column);
+        switch (pixels) {
+        case 1:
+            linger_depthwise_blocks(sums, 1, channels, &taps, bias);
+            break;
+        case 2:
+            linger_depthwise_blocks(sums, 2, channels, &taps, bias);
+            break;
+        case 3:
+            linger_depthwise_blocks(sums, 3, channels, &taps, bias);
+            break;
+        default:
+            linger_depthwise_blocks(sums, LINGER_PIXELS, channels, &taps, bias);
+            break;
+        }
     }
 }
 
@@ -383,7 +470,7 @@ LINGER_INSIDE void linger_depthwise_8_8_32_pixel(int32_t *restrict sums, int32_t
 
 #endif
 
-#if defined(LINGER_X86) || defined(LINGER_HELIUM) || defined(LINGER_SMLAD)
+#if defined(LINGER_HELIUM) || defined(LINGER_SMLAD)
 LINGER_DEPTHWISE_PIXELS(linger_depthwise_8_8_32, int8_t, int8_t, int32_t)
 #endif
 

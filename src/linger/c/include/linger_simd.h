@@ -22,7 +22,7 @@
 #elif defined(__GNUC__) && defined(__ARM_FEATURE_MVE) && ((__ARM_FEATURE_MVE & 1) != 0) && !defined(__ARM_BIG_ENDIAN)
 #define LINGER_VARIANT "Helium"
 #define LINGER_HELIUM 1
-#elif defined(__GNUC__) && defined(__arm__) && defined(__ARM_FEATURE_UNALIGNED) && !defined(__ARM_BIG_ENDIAN) && \
+#elif defined(__GNUC__) && defined(__thumb2__) && defined(__ARM_FEATURE_UNALIGNED) && !defined(__ARM_BIG_ENDIAN) && \
     (defined(__ARM_FEATURE_DSP) || defined(__ARM_FEATURE_SIMD32))
 #define LINGER_VARIANT "SMLAD"
 #define LINGER_SMLAD 1

@@ -116,9 +116,11 @@ class StateBook:
         return value
 
     def renew(self, state: ir.Value, new: ir.Value, initial: NDArray[Any]) -> None:
-        """Declare the new content of a state. A tensor that is an output already stays the same output."""
-        if not new.is_graph_output():
-            self.model.graph.outputs.append(new)
+        """Declare the new content of a state. An output of the network stays one, and the state gets an output of its own."""
+        if new.is_graph_output():
+            copy = self.node(None, "Identity", [new], f"{state.name}.next")
+            copy.shape, new = new.shape, copy
+        self.model.graph.outputs.append(new)
         self.states.append(State(str(state.name), str(new.name), initial))
 
     def cut(self, before: ir.Node | None, x: ir.Value, axis: int, bounds: tuple[int, int], name: str) -> ir.Value:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from linger.numeric.c.text import Index, bare
 
 _LARGEST = (1 << 31) - 1
 _EXACT_IN_FLOAT = 1 << 24
+_POWER_OF_TWO = 0.5
+"""The mantissa of powers of two, as `math.frexp` gives it."""
 
 
 @dataclass(frozen=True)
@@ -303,7 +306,11 @@ class Same:
 
 @dataclass(frozen=True)
 class RealArithmetic:
-    """X + number or x · number in float32, rounded after each operation."""
+    """X + number or x · number in float32, rounded after each operation.
+
+    Compilers may join a product with the sum behind it and round once (gcc does so unless told -std=c99, where the processor
+    has the instruction). Nothing changes where the factor is a power of two; other products are volatile, which forbids it.
+    """
 
     symbol: str
     number: float
@@ -315,7 +322,8 @@ class RealArithmetic:
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         text = f"{place.read(node.args[0], index)} {self.symbol} {real_literal(self.number)}"
-        return place.local(FLOAT, text)
+        is_rounded = self.symbol == "*" and abs(math.frexp(self.number)[0]) != _POWER_OF_TWO
+        return place.local(f"volatile {FLOAT}" if is_rounded else FLOAT, text)
 
 
 @dataclass(frozen=True)
