@@ -78,7 +78,8 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What needs torch is deselected where there is none; torch's newer exporter takes seconds.
 
-    Op by op it is tried by make test-slow, in general by tests/onnx.
+    Op by op it is tried by make test-slow, in general by tests/onnx. So are the cases of slow_cases.txt, whose siblings are
+    enough for every day.
     """
     if not HAS_TORCH:
         needing = [item for item in items if item.get_closest_marker("needs_torch") is not None]
@@ -89,8 +90,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = _few(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
+    slow = set((REPOSITORY / "tests" / "slow_cases.txt").read_text(encoding="utf-8").splitlines())
     for item in items:
         name = item.nodeid
+        if name in slow:
+            item.add_marker(pytest.mark.slow)
         if "tests/quantization/" in name and ("newer" in name or "dynamo" in name or "program_of_torch_export" in name):
             item.add_marker(pytest.mark.slow)
 

@@ -57,9 +57,10 @@ def test_the_tests_that_the_makefile_names_exist():
         assert (REPOSITORY / name).exists(), name
 
 
-def test_the_costly_tests_exist():
-    for entry in (TESTS / "costly.txt").read_text(encoding="utf-8").split():
-        path, *_, function = entry.split("::")
+@pytest.mark.parametrize("file", ["costly.txt", "slow_cases.txt"])
+def test_the_costly_tests_exist(file):
+    for entry in (TESTS / file).read_text(encoding="utf-8").splitlines():
+        path, *_, function = entry.partition("[")[0].split("::")
         assert re.search(rf"^ *def {function}\b", (REPOSITORY / path).read_text(encoding="utf-8"), re.MULTILINE), entry
 
 

@@ -100,11 +100,6 @@ def weight_order(op: Op, shape: Sequence[int], group: int) -> Order:
     return channels_last(len(shape))
 
 
-def is_natural(order: Order) -> bool:
-    """Whether an order is the file's."""
-    return order is None or list(order) == sorted(order)
-
-
 def names_of(nodes: Iterable[ir.Node]) -> list[str]:
     """The tensors that nodes make, in order."""
     return [name for node in nodes for name in value_names(node.outputs)]

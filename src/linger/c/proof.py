@@ -121,7 +121,7 @@ def _differences(got: Array, want: Array) -> tuple[int, str]:
         return max(want.size, 1), f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
     wrong = got != want
     if want.dtype.kind == "f":
-        wrong &= ~(np.isnan(got) & np.isnan(want))
+        wrong = (wrong | (np.signbit(got) != np.signbit(want))) & ~(np.isnan(got) & np.isnan(want))
     count = int(np.count_nonzero(wrong))
     if not count:
         return 0, ""

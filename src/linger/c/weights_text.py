@@ -53,13 +53,11 @@ def _sizes(content: Array) -> str:
 
 def numbers_text(content: Array) -> str:
     """The elements of an array as C writes them, in lines of a bounded length."""
-    lines, line = [], "   "
-    for text in map(_literal, content.reshape(-1).tolist() or [0], [str(content.dtype)] * max(content.size, 1)):
-        if len(line) + len(text) > _LINE:
-            lines.append(line)
-            line = "   "
-        line += f" {text},"
-    return "\n".join([*lines, line, ""])
+    values = content.reshape(-1).tolist() or [0]
+    is_short = content.dtype in (np.int8, np.int16)
+    texts = list(map(str, values) if is_short else map(_literal, values, [str(content.dtype)] * len(values)))
+    most = max(_LINE // (max(map(len, texts)) + 2), 1)
+    return "".join(f"    {', '.join(texts[start : start + most])},\n" for start in range(0, len(texts), most))
 
 
 def _literal(value: int | float, dtype: str) -> str:

@@ -18,6 +18,7 @@ from linger.numeric.c.accumulation import Total
 from linger.numeric.c.intervals import INT32, Interval, arithmetic_type, at_exponent, dyadic, is_inside, size_of
 from linger.numeric.c.nodes import Bounds, Node, Rule, broadcast
 from linger.numeric.c.scope import Draft
+from linger.numeric.c.short_products import in_32_bits
 from linger.numeric.c.text import Shape
 from linger.numeric.c.values import (
     Curve,
@@ -294,7 +295,7 @@ class CArithmetic:
                 whole = Number(self._times_power(first.args[0], scale.bits - bits), x.shape)
                 if first.shape == node.shape:
                     return self.number(self.add(whole, Fixed(float(rest.value >> bits))))
-        return Number(Node(rules.Shift(bits), (node,), node.shape), x.shape)
+        return Number(in_32_bits(Node(rules.Shift(bits), (node,), node.shape)), x.shape)
 
     def _floor_power(self, x: Number, power: Node) -> Number:
         """⌊node·2^(exponent + power)⌋ by a variable shift to the right."""
