@@ -18,7 +18,7 @@ from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import require_tool
 from tests.support.c_networks import assert_proven, differing, prove
 from tests.support.dialect_text import quantising
-from tests.support.streams import network, numbers, recurrent
+from tests.support.streams import conv, network, numbers, recurrent
 
 PAIR = {"inputs": "float[2,4] x", "outputs": "float[2,4] y"}
 ARM = {"cortex-a7 in Arm state": ("-mcpu=cortex-a7", "-marm"), "a Raspberry Pi": ("-mcpu=arm1176jzf-s", "-marm")}
@@ -147,3 +147,17 @@ def test_a_fault_that_no_proof_build_has_is_found_where_all_edges_are_integers(t
     with build(folder, check_files=False) as program:
         proof = prove_program(program, model)
     assert [row.name for row in proof.rows if row.differing] == ["y (without proof)"]
+
+
+def test_a_recurrent_layer_behind_one_that_looks_ahead_is_proven(draw, tmp_path):
+    """Its state is cleared until the sequence begins, and converted on the way out."""
+    require_compiler()
+
+    def build_late(g, x):
+        return recurrent(g, g.Transpose(conv(g, x, draw, (4, 4), pads=(1, 1)), perm=[2, 0, 1]), draw, (4, 5))[0]
+
+    model = network(build_late, outputs="int8[24,1,5] y")
+    with build(export(model, tmp_path / "c", stream=1)) as program:
+        proof = prove_program(program, model)
+    assert proof.ok, proof
+    assert {row.name: row.elements for row in proof.rows}["y (whole sequence)"] == 23 * 5  # one frame is late

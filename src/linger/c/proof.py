@@ -179,9 +179,11 @@ def _require_same(program: Program, network: Network, states: Iterable[str] = ()
         )
 
 
-def _missing(network: Network, rows: _Rows) -> tuple[str, ...]:
+def _missing(network: Network, rows: _Rows, stream: Streamed | None = None) -> tuple[str, ...]:
+    """Tensors that nobody has compared. What becomes a state may be converted on the way; the next step shows it."""
     made = [name for node in network.nodes for name in value_names(node.outputs)]
-    return tuple(name for name in made if name not in rows.found)
+    carried = {state.output for state in stream.states} if stream is not None else set[str]()
+    return tuple(name for name in made if name not in rows.found and name not in carried)
 
 
 def _compare(
@@ -228,7 +230,7 @@ def _prove_stream(program: Program, model: ModelLike, inputs: Inputs | None, sam
         drawn = _feeds(network, _with_states(inputs, stream), samples or _STEP_SAMPLES, seed)
         sequences = [[{name: feed[name] for name in feed if name not in hidden} for feed in drawn]]
         _compare(program, network, sequences, [_steps(network, stream, sequences[0])], rows)
-        return CProof(program.description, len(drawn), tuple(rows.found.values()), _missing(network, rows))
+        return CProof(program.description, len(drawn), tuple(rows.found.values()), _missing(network, rows, stream))
     whole = with_one_batch(load_own(model))
     feeds = given_feeds(inputs, whole) if inputs is not None else spread_feeds(whole, seed=seed, batches=samples or 1)
     sequences = [_cut(stream, feed) for feed in feeds]
@@ -238,7 +240,9 @@ def _prove_stream(program: Program, model: ModelLike, inputs: Inputs | None, sam
         want = reference.run(feed)
         for tensor in stream.outputs:
             rows.compare(number, f"{tensor.name} (whole sequence)", *_joined(tensor, steps, want[tensor.name]))
-    return CProof(program.description, sum(map(len, sequences)), tuple(rows.found.values()), _missing(network, rows))
+    return CProof(
+        program.description, sum(map(len, sequences)), tuple(rows.found.values()), _missing(network, rows, stream)
+    )
 
 
 def _with_states(inputs: Inputs | None, stream: Streamed) -> Inputs | None:
