@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.c.moves import ALIASES, MOVES, settings
+from linger.c.preparation import prepare
 from linger.checks.memory_use import with_one_batch
 from linger.errors import UnsupportedError, listing, printable
 from linger.graph.conversion.convert import convert_nodes
@@ -56,6 +57,19 @@ class Tensor:
         return self.count * np.dtype(self.dtype).itemsize
 
 
+class NetworkReference(Reference):
+    """The numpy reference, which has the tensors that are gone as well."""
+
+    def __init__(self, model: ir.Model, same: Mapping[str, str]) -> None:
+        super().__init__(model, is_checked=True)
+        self._same = same
+
+    def intermediates(self, feeds: Feed) -> dict[str, Array]:
+        """Every tensor of the main graph by name."""
+        found = super().intermediates(feeds)
+        return found | {name: found[of] for name, of in self._same.items()}
+
+
 @dataclass(frozen=True)
 class Network:
     """A model with fixed sizes, all of whose nodes have C.
@@ -66,6 +80,7 @@ class Network:
         tensors: Every tensor of the main graph by name.
         constants: The content of those that never change.
         example: The feed that the sizes were measured with.
+        same: Tensors of the file that no node makes any more, because another one has their content: its name by theirs.
     """
 
     model: ir.Model
@@ -73,11 +88,12 @@ class Network:
     tensors: Mapping[str, Tensor]
     constants: Mapping[str, Array]
     example: Feed
+    same: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def reference(self) -> Reference:
+    def reference(self) -> NetworkReference:
         """The numpy reference of the model."""
-        return Reference(self.model, is_checked=True)
+        return NetworkReference(self.model, self.same)
 
     @property
     def inputs(self) -> list[str]:
@@ -117,6 +133,7 @@ def load_network(source: ModelLike) -> Network:
         convert_nodes(model, OLDER)
     bring_to_normal_form(model)
     fix_shapes(model)
+    same = prepare(model)
     needed = needed_nodes(model)
     nodes = [node for node in model.graph if node in needed and node.op_type != "Constant"]
     constants = dict(_initializers(model))
@@ -124,7 +141,7 @@ def load_network(source: ModelLike) -> Network:
     fixed = [node for node in nodes if node not in computed]
     names = list(value_names(v for node in fixed for v in node.outputs))
     _refuse(model, [*_obstacles(computed), *_open(computed, {*constants, *names})])
-    return _measured(model, computed, constants, names)
+    return _measured(model, computed, constants, names, same)
 
 
 def _depending(nodes: Iterable[ir.Node], constants: Iterable[str]) -> list[ir.Node]:
@@ -141,7 +158,9 @@ def _depending(nodes: Iterable[ir.Node], constants: Iterable[str]) -> list[ir.No
     return found
 
 
-def _measured(model: ir.Model, computed: list[ir.Node], constants: dict[str, Array], fixed: list[str]) -> Network:
+def _measured(
+    model: ir.Model, computed: list[ir.Node], constants: dict[str, Array], fixed: list[str], same: Mapping[str, str]
+) -> Network:
     """Run the numpy reference once: it tells every size, and the content of the tensors that are fixed."""
     (example,) = spread_feeds(model, seed=_SEED, batches=1)
     found = Reference(model, is_checked=True).intermediates(example)
@@ -149,7 +168,9 @@ def _measured(model: ir.Model, computed: list[ir.Node], constants: dict[str, Arr
     arrays = {**found, **constants, **example}
     tensors = {name: Tensor(name, array.shape, str(array.dtype)) for name, array in arrays.items()}
     _refuse(model, [*_wrong_types(computed, tensors), *_endless(computed, constants)])
-    return Network(model, tuple(computed), tensors, constants, example)
+    kept = {name: of for name, of in same.items() if of in tensors and of not in constants}
+    tensors |= {name: replace(tensors[of], name=name) for name, of in kept.items()}
+    return Network(model, tuple(computed), tensors, constants, example, kept)
 
 
 def _initializers(model: ir.Model) -> Iterator[tuple[str, Array]]:
@@ -193,8 +214,8 @@ def _obstacles(nodes: Sequence[ir.Node]) -> Iterator[str]:
         yield "it has no quantised op; of the forms that linger.onnx.export writes, dialect and bare have them, standard and qdq do not"
     elif real:
         yield (
-            f"no quantised op is {listing(real)}, so it would compute with real numbers; linger.coverage(model) says why a "
-            "layer stayed float, and what comes last may be left to the caller"
+            f"these are not quantised ops: {listing(real)}; linger.coverage(model) says why a layer stayed float, and what "
+            "comes last (an argmax, say) may be left to the caller"
         )
 
 

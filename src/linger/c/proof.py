@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linger.c.prove: every tensor of a compiled program against the numpy reference of its file."""
+"""linger.c.prove: every tensor of a compiled program against the numpy reference of its file.
+
+The reference runs twice: on the file as it is, and on the network as it was prepared for C. Tensors that only the
+preparation makes are compared with the second run, all others with the first one, so that a fault of the preparation shows.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.c.exporter import stream_of
@@ -15,6 +20,7 @@ from linger.c.network import Network, load_network, value_names
 from linger.c.program import Program
 from linger.checks.memory_use import with_one_batch
 from linger.errors import UsageError, counted, listing, printable
+from linger.graph.core.walking import required_inputs
 from linger.graph.files.model_io import ModelLike, load_own
 from linger.graph.passes.streaming import Streamed, StreamTensor
 from linger.runtime.reference import Reference
@@ -116,6 +122,23 @@ class _Rows:
         self.found[name] = TensorProof(name, before.elements + want.size, before.differing + differing, where)
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What a program must compute.
+
+    Attributes:
+        prepared: The reference of the network that the program was written from.
+        original: The reference of what that network was prepared from.
+    """
+
+    prepared: Reference
+    original: Reference
+
+    def tensors(self, feed: Arrays) -> dict[str, Array]:
+        """Every tensor by name: as the original has it, or, where it does not, as the prepared network has it."""
+        return {**feed, **self.prepared.intermediates(feed), **self.original.intermediates(feed)}
+
+
 def _differences(got: Array, want: Array) -> tuple[int, str]:
     if got.dtype != want.dtype or got.shape != want.shape:
         return max(want.size, 1), f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
@@ -135,7 +158,8 @@ def prove(
     """Run a program and the numpy reference on the same inputs, and compare every tensor by equality.
 
     A streaming program is run over the whole sequence, and its steps are compared with those of the reference, tensor by
-    tensor, and with what the reference computes of the whole sequence.
+    tensor, and with what the reference computes of the whole sequence. States that are inputs of the file are at their
+    initial value then, whatever the inputs say, because a stream begins there.
 
     Args:
         program: The program, from `linger.c.build`.
@@ -155,9 +179,9 @@ def prove(
     network = load_network(model)
     feeds = _feeds(network, inputs, samples or _SAMPLES, seed)
     _require_same(program, network)
-    wanted = [{**feed, **network.reference.intermediates(feed)} for feed in feeds]
+    wanted = _Wanted(network.reference, Reference(with_one_batch(load_own(model))))
     rows = _Rows()
-    _compare(program, network, [feeds], [wanted], rows)
+    _compare(program, network, [feeds], [list(map(wanted.tensors, feeds))], rows)
     return CProof(program.description, len(feeds), tuple(rows.found.values()), _missing(network, rows))
 
 
@@ -221,46 +245,69 @@ def _prove_stream(program: Program, model: ModelLike, inputs: Inputs | None, sam
     """The same for a program that is called step by step."""
     options = program.folder.stream
     assert options is not None  # prove has looked
-    stream = stream_of(model, options)
+    stream, whole = stream_of(model, options), with_one_batch(load_own(model))
     network = load_network(stream.model)
     _require_same(program, network, [name for state in stream.states for name in (state.input, state.output)])
     rows = _Rows()
     if options.frames == 0:
+        wanted = _Wanted(network.reference, Reference(whole))
+        drawn = _feeds(network, _with_states(inputs, stream, network.model), samples or _STEP_SAMPLES, seed)
         hidden = {state.input for state in stream.states}
-        drawn = _feeds(network, _with_states(inputs, stream), samples or _STEP_SAMPLES, seed)
         sequences = [[{name: feed[name] for name in feed if name not in hidden} for feed in drawn]]
-        _compare(program, network, sequences, [_steps(network, stream, sequences[0])], rows)
-        return CProof(program.description, len(drawn), tuple(rows.found.values()), _missing(network, rows, stream))
-    whole = with_one_batch(load_own(model))
-    feeds = given_feeds(inputs, whole) if inputs is not None else spread_feeds(whole, seed=seed, batches=samples or 1)
-    sequences = [_cut(stream, feed) for feed in feeds]
-    outputs = _compare(program, network, sequences, [_steps(network, stream, steps) for steps in sequences], rows)
+        _compare(program, network, sequences, [_steps(wanted, stream, sequences[0])], rows)
+    else:
+        wanted = _Wanted(network.reference, Reference(stream.model))
+        feeds = _sequences(whole, stream, inputs, samples or 1, seed)
+        sequences = [_cut(stream, feed) for feed in feeds]
+        outputs = _compare(program, network, sequences, [_steps(wanted, stream, steps) for steps in sequences], rows)
+        _compare_sequences(whole, stream, feeds, outputs, rows)
+    count = sum(map(len, sequences))
+    return CProof(program.description, count, tuple(rows.found.values()), _missing(network, rows, stream))
+
+
+def _sequences(
+    whole: ir.Model, stream: Streamed, inputs: Inputs | None, samples: int, seed: int
+) -> list[dict[str, Array]]:
+    """Inputs of the whole sequence, each with the file's own states at the value that a stream begins with."""
+    if inputs is None:
+        feeds = spread_feeds(whole, seed=seed, batches=samples)
+    else:
+        feeds = given_feeds(_with_states(inputs, stream, whole), whole)
+    return [{**feed, **_initial_states(stream, whole)} for feed in feeds]
+
+
+def _compare_sequences(
+    whole: ir.Model, stream: Streamed, feeds: Sequence[Arrays], outputs: Sequence[Sequence[Arrays]], rows: _Rows
+) -> None:
+    """Compare the outputs of all steps with what the reference of the file computes of the whole sequence."""
     reference = Reference(whole)
     for number, (feed, steps) in enumerate(zip(feeds, outputs, strict=True)):
         want = reference.run(feed)
         for tensor in stream.outputs:
             rows.compare(number, f"{tensor.name} (whole sequence)", *_joined(tensor, steps, want[tensor.name]))
-    return CProof(
-        program.description, sum(map(len, sequences)), tuple(rows.found.values()), _missing(network, rows, stream)
-    )
 
 
-def _with_states(inputs: Inputs | None, stream: Streamed) -> Inputs | None:
-    """The inputs of steps with the states, which nobody needs to give: each step takes those of the one before."""
+def _initial_states(stream: Streamed, model: ir.Model) -> dict[str, Array]:
+    """What the states that are inputs of a model hold before the first step."""
+    names = {value.name for value in required_inputs(model)}
+    return {state.input: state.initial for state in stream.states if state.input in names}
+
+
+def _with_states(inputs: Inputs, stream: Streamed, model: ir.Model) -> Inputs:
+    """The inputs with the states, which nobody needs to give: a stream begins at its own, and each step takes the last one's."""
     if not isinstance(inputs, (list, tuple, Mapping)):
         return inputs
-    initial = {state.input: state.initial for state in stream.states}
+    initial = _initial_states(stream, model)
     feeds = [inputs] if isinstance(inputs, Mapping) else list(inputs)
     return [initial | dict(feed) if isinstance(feed, Mapping) else feed for feed in feeds]
 
 
-def _steps(network: Network, stream: Streamed, feeds: Sequence[Arrays]) -> list[dict[str, Array]]:
+def _steps(wanted: _Wanted, stream: Streamed, feeds: Sequence[Arrays]) -> list[dict[str, Array]]:
     """What the reference computes step by step."""
     states: dict[str, Array] = {state.input: state.initial for state in stream.states}
     found = []
     for feed in feeds:
-        given = {**feed, **states}
-        found.append({**given, **network.reference.intermediates(given)})
+        found.append(wanted.tensors({**feed, **states}))
         states = {state.input: found[-1][state.output] for state in stream.states}
     return found
 

@@ -122,6 +122,8 @@ def make_plan(network: Network) -> Plan:
     kept = {edge.tensor for edge in (*inputs, *outputs)}
     fused = _Fusion(network, inside, kept).steps()
     layouts, aliases, steps = _Placing(network, [edge.tensor for edge in inputs], fused).result()
+    layouts |= {name: layouts[of] for name, of in network.same.items() if of in layouts}
+    aliases |= {name: Alias(of) for name, of in network.same.items() if of in layouts}
     return Plan(network, inputs, outputs, tuple(steps), layouts, aliases)
 
 

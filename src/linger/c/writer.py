@@ -460,8 +460,9 @@ def core_text(source: Source, places: Mapping[str, int] | None = None) -> str:
         if written.step.inner:
             lines.append(f"#ifdef {PROOF}")
             lines += [
-                f"    LINGER_SHOW({numbers[n]}, linger_tap_{numbers[n]}, {network.tensors[n].bytes});"
+                f"    LINGER_SHOW({numbers[shown]}, linger_tap_{numbers[n]}, {network.tensors[n].bytes});"
                 for n in written.step.inner
+                for shown in (n, *(alias for alias in plan.aliases if plan.root(alias) == n))
             ]
             lines.append("#endif")
         lines += [line for name in written.step.outputs for line in show(name)]

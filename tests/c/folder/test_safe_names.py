@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linger.c.folder.safe_names import network_name, parameter_names, plain
+from linger.errors import UsageError
 
 DERIVED = {
     "digits.onnx": "digits",
@@ -18,6 +19,10 @@ DERIVED = {
     "linger.onnx": "net_linger_net",
     "x" * 200 + ".onnx": "x" * 32,
     "int8_t.onnx": "int8_t_net",
+    "limits.onnx": "limits_net",
+    "STDINT.onnx": "stdint_net",
+    "arm_mve.onnx": "arm_mve_net",
+    "linger_dots.onnx": "net_linger_dots_net",
 }
 
 
@@ -25,6 +30,21 @@ DERIVED = {
 def test_names_of_networks(path, name):
     assert network_name(path, None) == name
     assert network_name("other.onnx", name) == name
+
+
+HEADERS = (
+    "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign stdarg stdatomic "
+    "stdbool stddef stdint stdio stdlib stdnoreturn string tgmath threads time uchar wchar wctype unistd fcntl pthread "
+    "immintrin x86intrin arm_mve arm_acle arm_neon riscv_vector esp_log linger_dots linger_simd"
+).split()
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_header_of_others_is_no_name(name):
+    """The folder is given with -I, so that limits.h of a network would be what <limits.h> finds."""
+    with pytest.raises(UsageError, match=f"name='{name}' has a meaning of its own"):
+        network_name("x.onnx", name)
+    assert network_name(f"{name}.onnx", None) in (f"{name}_net", f"net_{name}_net")
 
 
 def test_parameters_hide_nothing():

@@ -84,7 +84,7 @@ def _edge_text(face: Interface, edge: Edge, *, is_input: bool) -> str:
         lines.append(f"For {face.name}_{face.verb}_q it is {C_TYPES[inner.dtype]}: the real number times {scale:.17g},")
         if is_input:
             low, high = ends_of_edge(edge)
-            lines.append(f"that is floor(x * scale + 0.5), limited to {low} ... {high}; NaN gives {low}.")
+            lines.append(f"that is floor(x * scale + 0.5), limited to {low} ... {high}; NaN gives 0.")
         else:
             lines.append("so the real number is the integer divided by the scale.")
         defines.append(f"#define {macro}_SCALE {float(np.float32(scale))!r}f")

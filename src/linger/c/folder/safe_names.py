@@ -36,6 +36,35 @@ _TAKEN_NAMES = frozenset(
 )
 """Names of files in every folder, and of targets that CMake has itself."""
 
+_HEADERS_OF_C = (
+    "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign stdarg stdatomic "
+    "stdbit stdbool stdckdint stddef stdint stdio stdlib stdnoreturn string tgmath threads time uchar wchar wctype"
+)
+_HEADERS_OF_POSIX = (
+    "aio cpio devctl dirent dlfcn endian fcntl fmtmsg fnmatch ftw glob grp iconv langinfo libgen libintl monetary mqueue "
+    "ndbm netdb nl_types poll pthread pwd regex sched search semaphore spawn strings stropts syslog tar termios trace "
+    "ulimit unistd utime utmpx wordexp"
+)
+_HEADERS_OF_LIBRARIES = (
+    "alloca argp argz byteswap elf envlock envz err error execinfo fastmath features getopt ieeefp link malloc mcheck "
+    "memory newlib obstack paths picolibc picotls printf reent regdef semihost stdfix stdio_ext syscall sysexits "
+    "syslimits ucontext values varargs wait"
+)
+_HEADERS_OF_COMPILERS = (
+    "altivec arm_acle arm_bf16 arm_cde arm_cmse arm_common_tables arm_const_structs arm_fp16 arm_math arm_math_types "
+    "arm_mve arm_mve_types arm_neon arm_neon_sve_bridge arm_nnfunctions arm_sme arm_sve arm_vector_types cmsis_compiler "
+    "cmsis_gcc cpuid mm3dnow mm_malloc msa omp openacc quadmath riscv_bitmanip riscv_crypto riscv_vector unwind wasm_simd128"
+)
+_HEADERS_OF_FRAMEWORKS = "arduino autoconf esp_attr esp_err esp_log esp_system esp_timer kernel sdkconfig version"
+_HEADERS = frozenset(
+    " ".join(
+        (_HEADERS_OF_C, _HEADERS_OF_POSIX, _HEADERS_OF_LIBRARIES, _HEADERS_OF_COMPILERS, _HEADERS_OF_FRAMEWORKS)
+    ).split()
+)
+"""Headers of others. One of the network with the same name would be found in their place, as its folder is given with -I."""
+_INTRINSICS = re.compile(r".*intrin")
+"""Headers of x86 compilers, to which every version adds some."""
+
 
 def network_name(model: ModelLike, name: str | None) -> str:
     """What a network is called in C: the name that was given, or one made of the file's.
@@ -51,7 +80,10 @@ def network_name(model: ModelLike, name: str | None) -> str:
             "letters, digits and single underscores, a letter first."
         )
     if _is_taken(name):
-        raise UsageError(f"name={name!r} has a meaning of its own in C, or in the folder. Choose another one.")
+        raise UsageError(
+            f"name={name!r} has a meaning of its own in C, in the folder, or as the header {name}.h of a library or a "
+            "compiler. Choose another one."
+        )
     return name
 
 
@@ -65,7 +97,8 @@ def _derived(stem: str) -> str:
 
 
 def _is_taken(name: str) -> bool:
-    return name in _KEYWORDS or name in _TAKEN_NAMES or name.startswith("linger_") or name.endswith("_t")
+    is_word = name in _KEYWORDS or name in _TAKEN_NAMES or name.startswith("linger_") or name.endswith("_t")
+    return is_word or name in _HEADERS or _INTRINSICS.fullmatch(name) is not None
 
 
 def parameter_names(network: str, names: Iterable[str]) -> dict[str, str]:

@@ -77,10 +77,11 @@ static inline int32_t linger_floor_clip(float x, int32_t low, int32_t high) {
 """
 
 _FLOOR_NARROW = """\
-/* x rounded down and limited to low ... high, which float32 holds exactly; no number at all gives low. It has no branches, so that
+/* x rounded down and limited to low ... high, which float32 holds exactly; NaN gives 0, as numpy does. It has no branches, so that
    compilers can take many at a time. */
 static inline int32_t linger_floor_clip_narrow(float x, int32_t low, int32_t high) {
-    const float raised = x > (float)low ? x : (float)low;
+    const float number = x == x ? x : 0.0f;
+    const float raised = number > (float)low ? number : (float)low;
     const float limited = raised < (float)high ? raised : (float)high;
     const int32_t whole = (int32_t)limited;
     return whole - ((float)whole > limited ? 1 : 0);
