@@ -78,7 +78,7 @@ test-devices: $(STAMP)
 	@$(HAS_ALL) arm-none-eabi-gcc qemu-system-arm riscv64-unknown-elf-gcc qemu-system-riscv32 clang cppcheck valgrind || \
 	  { test "$$(id -u)" = 0 && { $(APT_INSTALL) $(DEVICE_PACKAGES) || { apt-get update --quiet && $(APT_INSTALL) $(DEVICE_PACKAGES); }; }; } || \
 	  { echo "make test-devices needs the packages $(DEVICE_PACKAGES)"; exit 1; }
-	LINGER_REQUIRE_SHARED=1 $(BIN)/python -m pytest -n 2 $(ORDER) -m "devices" tests/c tests/numeric/c tests/ops
+	LINGER_REQUIRE_SHARED=1 $(BIN)/python -m pytest -n 2 $(ORDER) -m "devices or slow" tests/c tests/numeric/c tests/ops/test_c_contract.py
 
 # the inner loop: two cases of every test, without the costly ones
 test-fast: $(STAMP)

@@ -139,10 +139,7 @@ def test_usual_networks(name, tmp_path):
         "mobile net",
         "u-net",
         "resnet",
-        pytest.param(
-            "resnet, odd sizes",
-            marks=pytest.mark.xfail(reason="a mean of 9×9 pixels multiplies by a reciprocal of 29 bits: __aeabi_lmul"),
-        ),
+        "resnet, odd sizes",
     ],
 )
 def test_networks_of_8_bits_need_no_function_of_64_bits_on_the_smallest_core(name, tmp_path):

@@ -13,6 +13,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from linger.c.exported_folder import FORMAT, MANIFEST, StreamOptions
 from linger.c.folder.build_files import LAYOUTS
 from linger.c.folder.check_program import check_program_text
@@ -28,14 +30,23 @@ from linger.c.source_files import float_text, internal_text, source_text, weight
 from linger.c.steps import Plan, make_plan
 from linger.c.writer import write_source
 from linger.checks.memory_use import with_one_batch
-from linger.errors import UsageError, printable
+from linger.errors import UsageError, counted, listing, printable
 from linger.files import require_free_folder, write_folder
+from linger.graph.core.walking import required_inputs
 from linger.graph.files.model_io import ModelLike, load_own
 from linger.graph.passes.streaming import Streamed, streamed
 
 ARENAS = ("static", "caller")
 EDGE_LAYOUTS = ("file", "nhwc")
 WEIGHTS = ("c", "file")
+
+_HEADER_PURPOSES: Mapping[str, str] = {
+    "linger_simd.h": "chooses the instruction set",
+    "linger_dots.h": "sums of products, for convolutions and linear layers, for several instruction sets",
+    "linger_columns.h": "sums of products with a matrix that is not transposed, for several instruction sets",
+    "linger_depthwise.h": "sums of products of one channel each, for several instruction sets",
+    "linger_pools.h": "sums and largest numbers of windows, for several instruction sets",
+}
 
 
 @dataclass(frozen=True)
@@ -112,7 +123,7 @@ def export(
     options.check()
     target, stem = Path(folder), network_name(model, name)
     is_own = is_exported if overwrite else None
-    require_free_folder(target, is_own)
+    _require_free(target, is_overwriting=overwrite)
     if stream is None and (time is not None or pairs is not None):
         raise UsageError("export: time and pairs belong to a stream. Give stream, the frames of one step.")
     origin = origin_of(model, certificate)
@@ -132,13 +143,40 @@ def export(
 
 def is_exported(folder: Path) -> bool:
     """Whether a folder was exported before and holds nothing else, so that it may be replaced."""
+    return _strangers(folder) == []
+
+
+def _strangers(folder: Path) -> list[str] | None:
+    """The files of an exported folder that the export did not write, such as those of a build; None for any other folder."""
     try:
         content = json.loads((folder / MANIFEST).read_bytes())
-        known = {MANIFEST, *content["files"]} if content["format"] == FORMAT else set()
-        found = {str(path.relative_to(folder).as_posix()) for path in folder.rglob("*") if not path.is_dir()}
+        if content["format"] != FORMAT:
+            return None
+        known = {MANIFEST, *content["files"]}
+        found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return False
-    return found <= known
+        return None
+    return sorted(found - known)
+
+
+def _require_free(folder: Path, *, is_overwriting: bool) -> None:
+    """Refuse a folder that may not be written, and say what helps where an export has written it.
+
+    Raises:
+        UsageError: Something is in the way.
+    """
+    strangers = _strangers(folder)
+    if strangers:
+        raise UsageError(
+            f"{folder}: linger exported this folder, and it holds other files too: {listing(map(printable, strangers))}. "
+            "Move or remove them, or choose another folder."
+        )
+    if strangers is not None and not is_overwriting:
+        raise UsageError(
+            f"{folder}: linger exported this folder before. Replace it with overwrite=True (on the command line "
+            "--overwrite), or choose another one."
+        )
+    require_free_folder(folder, is_exported if is_overwriting else None)
 
 
 def stream_of(model: ModelLike, options: StreamOptions) -> Streamed:
@@ -153,7 +191,49 @@ def stream_of(model: ModelLike, options: StreamOptions) -> Streamed:
         raise UsageError(
             f"export: stream={printable(repr(frames))} is no number of frames. Give 1 or more, or 0 for a file that is one step."
         )
-    return streamed(with_one_batch(load_own(model)), frames or None, time=options.time, pairs=options.pairs)
+    whole = with_one_batch(load_own(model))
+    try:
+        stream = streamed(whole, frames or None, time=options.time, pairs=options.pairs)
+    except UsageError as error:  # a pass calls the number of frames what its own argument is called
+        raise UsageError(str(error).replace(f"frames={frames}:", f"stream={frames}:")) from error
+    if frames == 0:
+        _require_states(stream)
+    else:
+        _require_steps(whole, stream)
+    return stream
+
+
+def _require_states(stream: Streamed) -> None:
+    """Refuse a file that is said to be one step and has no states."""
+    if not stream.states:
+        raise UsageError(
+            "export: stream=0 is for a file that is one step and takes and returns its states; this one has none that "
+            "belong to recurrent layers. Name them, as in pairs={'hn': 'h0'} (outputs: "
+            f"{listing(printable(t.name) for t in stream.outputs)}; inputs: "
+            f"{listing(printable(t.name) for t in stream.inputs)}), or leave stream out."
+        )
+
+
+def _require_steps(whole: ir.Model, stream: Streamed) -> None:
+    """Refuse a step that the sequence of the file does not hold, or that leaves frames over which an output would miss."""
+    sizes = {value.name: value.shape for value in required_inputs(whole)}
+    last = [tensor.name for tensor in stream.outputs if tensor.axis is None]
+    for tensor in stream.inputs:
+        shape = sizes[tensor.name]
+        if tensor.axis is None or shape is None:
+            continue
+        length, name = int(shape.numpy()[tensor.axis]), printable(tensor.name)
+        if length < tensor.frames:
+            raise UsageError(
+                f"export: stream={tensor.frames}: the sequence {name} of the file has {counted(length, 'frame')}, fewer than "
+                f"one step. Give at most {length}, or export a file with a longer sequence."
+            )
+        if length % tensor.frames and last:
+            raise UsageError(
+                f"export: stream={tensor.frames}: the sequence {name} of the file has {counted(length, 'frame')}, and steps of "
+                f"{tensor.frames} do not end with it, as {listing(map(printable, last))} needs, which is that of the whole "
+                f"sequence. Give a divisor of {length}, or export a file with another length."
+            )
 
 
 def interface_of(
@@ -226,9 +306,10 @@ def _purposes(face: Interface, contents: Iterable[str]) -> dict[str, str]:
         f"{name}_weights.c": "the constants",
         f"{name}_weights.bin": "the constants, little-endian",
         "test.c": "a test with vectors",
+        **_HEADER_PURPOSES,
     }
     found = {path: known.get(Path(path).name, "") for path in contents}
-    generic = {".h": "sums for several instruction sets", ".ino": "an example"}
+    generic = {".h": "what the C files share", ".ino": "an example"}
     named = {path: what or generic.get(Path(path).suffix, "for the build") for path, what in found.items()}
     return {**named, MANIFEST: "sizes, layouts and digests, for `linger.c.build`"}
 

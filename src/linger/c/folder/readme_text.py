@@ -17,7 +17,9 @@ from linger.version import __version__
 
 _PROOF_LINES = re.compile(rf"#ifdef {PROOF}\n.*?#endif\n", re.DOTALL)
 _FUNCTION = re.compile(r"^static void \w+\(.*?^}$", re.MULTILINE | re.DOTALL)
-_LOCAL = re.compile(r"^ +(?:u?int(\d+)_t|float) \w+\[(LINGER_PIXELS \* )?(\d+)\];$", re.MULTILINE)
+_LOCAL = re.compile(
+    r"^ +(?:u?int(\d+)_t|float) \w+\[(LINGER_PIXELS \* )?(?:LINGER_TILE\(\d+, (\d+)\)|(\d+))\];$", re.MULTILINE
+)
 _PIXELS = 2
 """LINGER_PIXELS of microcontrollers."""
 _FRAMES = 384
@@ -32,7 +34,8 @@ def stack_bytes(functions: str) -> int:
 
 def _locals(text: str) -> int:
     return sum(
-        int(bits or 32) // 8 * int(count) * (_PIXELS if pixels else 1) for bits, pixels, count in _LOCAL.findall(text)
+        int(bits or 32) // 8 * int(tile or count) * (_PIXELS if pixels else 1)
+        for bits, pixels, tile, count in _LOCAL.findall(text)
     )
 
 

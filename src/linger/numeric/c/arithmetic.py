@@ -87,6 +87,10 @@ class CArithmetic:
         if isinstance(x, Fixed) and not x.is_real and math.isfinite(x.value):
             mantissa, exponent = dyadic(x.value)
             return Number(constant_node(mantissa, x.shape), x.shape, exponent)
+        if isinstance(x, Quotient):
+            raise self.refuse(
+                "it divides by a number that is no power of two and does not round; use scales that are powers of two"
+            )
         raise self.refuse(f"{type(x).__name__.lower()} values must be rounded before they are computed with")
 
     def settled(self, x: Value) -> Number:
