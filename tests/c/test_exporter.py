@@ -18,7 +18,7 @@ from linger.proof import verify
 from tests.support.c_compiler import STRICT, require_compiler
 from tests.support.c_folders import QUICK, picture_network, run_test_program, sequence_network, symbols
 from tests.support.c_targets import require_target
-from tests.support.streams import conv, dialect, network
+from tests.support.streams import conv, dialect, network, recurrent
 
 OPTIONS = {
     "plain": {},
@@ -281,13 +281,18 @@ def test_a_folder_that_is_not_empty_is_left_alone(file, tmp_path):
 
 def test_an_exported_folder_is_replaced_if_asked(file, tmp_path):
     folder = export(file, tmp_path / "c", name="first")
-    with pytest.raises(UsageError, match="not ours to replace"):
+    with pytest.raises(
+        UsageError, match=r"linger exported this folder before\. Replace it with overwrite=True .*--overwrite"
+    ):
         export(file, folder, name="second")
     assert is_exported(folder)
     export(file, folder, name="second", overwrite=True)
     assert not list(folder.glob("first*"))
     (folder / "mine.txt").write_text("mine")
     assert not is_exported(folder)
+    for overwrite in (False, True):
+        with pytest.raises(UsageError, match=r"it holds other files too: mine\.txt\. Move or remove them"):
+            export(file, folder, overwrite=overwrite)
 
 
 def test_what_has_no_c_is_named_all_at_once(tmp_path):
@@ -324,6 +329,83 @@ def test_a_node_that_a_stream_cannot_have_is_named(tmp_path):
     with pytest.raises(UnsupportedError, match="Flatten"):
         export(model, tmp_path / "c", stream=1)
     assert not (tmp_path / "c").exists()
+
+
+def build_last(g, x):
+    """The last frame of a recurrent layer."""
+    y = recurrent(g, x, np.random.default_rng(0), (3, 5))[0]
+    return g.op("Gather", y, np.array(-1, np.int64), axis=0)
+
+
+STREAMS = {
+    "longer than the sequence": (
+        sequence_network,
+        9,
+        r"stream=9: the sequence x of the file has 8 frames, fewer than one step\. Give at most 8",
+    ),
+    "frames left over": (
+        lambda: network(build_last, inputs="int8[6,1,3] x", outputs="int8[1,5] y"),
+        4,
+        r"stream=4: the sequence x of the file has 6 frames, and steps of 4 do not end with it, as y needs",
+    ),
+    "a stride": (
+        lambda: network(
+            lambda g, x: conv(g, x, np.random.default_rng(0), (4, 4), stride=2, pads=(2, 0)), outputs="int8[1,4,12] y"
+        ),
+        1,
+        r"^stream=1: .* moves by 2 frames and gets 1 in one step\. Choose a multiple of 2",
+    ),
+    "no states": (
+        picture_network,
+        0,
+        r"stream=0 is for a file that is one step .*pairs=\{'hn': 'h0'\}.* or leave stream out",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "frames", "message"), STREAMS.values(), ids=STREAMS)
+def test_steps_that_do_not_fit_are_refused(make, frames, message, tmp_path):
+    with pytest.raises(UsageError, match=message):
+        export(make(), tmp_path / "c", stream=frames)
+    assert not (tmp_path / "c").exists()
+
+
+def test_frames_may_be_left_over_where_every_frame_has_its_output(tmp_path):
+    require_compiler()
+    model = sequence_network()
+    with build(export(model, tmp_path / "c", stream=3), flags=QUICK) as program:
+        proof = prove(program, model)
+    assert proof.ok
+    assert proof.samples == 2
+
+
+def test_arena_and_weights_need_no_more_than_multiples_of_8(model, tmp_path):
+    """The header promises it; the sanitizer sees every access that needs more."""
+    require_compiler()
+    folder = export(model, tmp_path / "c", name="net", arena="caller", weights="file")
+    header = (folder / "net.h").read_text()
+    assert header.count("multiple of 8") == 2
+    assert "multiple of 16" not in header
+    text = (folder / "test.c").read_text()
+    for name in ("ARENA", "WEIGHTS"):
+        old = f"static union {{ uint8_t bytes[NET_{name}_BYTES]; int64_t aligned; }} {name.lower()};"
+        assert old in text
+        place = f"struct {{ int64_t before; uint8_t bytes[NET_{name}_BYTES]; }}"
+        text = text.replace(old, f"static {place} __attribute__((aligned(16))) {name.lower()};")
+    (folder / "test.c").write_text(text)
+    for flags in (("-fsanitize=undefined", "-fno-sanitize-recover"), ("-O2", "-march=native")):
+        assert run_test_program(folder, tmp_path, *flags).returncode == 0
+
+
+def test_a_network_that_is_called_like_a_header(model, tmp_path):
+    """<limits.h> is not the header of the network."""
+    path = tmp_path / "limits.onnx"
+    save(model, path)
+    folder = export(path, tmp_path / "c")
+    assert (folder / "limits_net.h").exists()
+    assert run_test_program(folder, tmp_path).returncode == 0
+    with pytest.raises(UsageError, match=r"name='limits' has a meaning of its own .* the header limits\.h"):
+        export(path, tmp_path / "d", name="limits")
 
 
 def test_the_front_door(tmp_path):

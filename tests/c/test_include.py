@@ -67,7 +67,7 @@ def test_dots_are_sums_of_products(library, x_bits, w_bits, s_bits):
     for _ in range(CASES):
         pixels, outputs, runs = int(rng.integers(1, library.pixels + 1)), int(rng.integers(1, 20)), int(rng.integers(5))
         length, x_pixel, x_step = size(rng, 150), int(rng.integers(90)), int(rng.integers(200))
-        w_step = length if rng.integers(2) else int(rng.integers(200))
+        w_step = length + int(rng.integers(2) * rng.integers(4)) if rng.integers(2) else int(rng.integers(200))
         w_output = runs * w_step if rng.integers(2) else int(rng.integers(200))
         x_axes = ((pixels, x_pixel), (1, 0), (runs, x_step), (length, 1))
         w_axes = ((1, 0), (outputs, w_output), (runs, w_step), (length, 1))
@@ -104,9 +104,12 @@ def test_columns_are_a_row_of_a_matrix_product(library, x_bits, w_bits, s_bits):
 def test_depthwise_sums_each_channel(library, x_bits, w_bits, s_bits):
     rng = np.random.default_rng(x_bits * w_bits + s_bits)
     for _ in range(CASES):
-        pixels, channels, x_pixel = int(rng.integers(1, library.pixels + 1)), size(rng, 140), int(rng.integers(150))
+        pixels, channels = int(rng.integers(1, library.pixels + 1)), size(rng, 140)
         rows, columns = (int(n) for n in rng.integers(6, size=2))
-        x_row, x_column, w_row, w_column = (int(n) for n in rng.integers(200, size=4))
+        x_pixel, x_row, x_column, w_row, w_column = (int(n) for n in rng.integers(200, size=5))
+        if rng.integers(3) == 0:
+            # neighbours with windows of 3 × 3, which some variants treat differently
+            pixels, rows, columns, x_pixel = library.pixels, 3, 3, x_column
         x_axes = ((pixels, x_pixel), (rows, x_row), (columns, x_column), (channels, 1))
         w_axes = ((1, 0), (rows, w_row), (columns, w_column), (channels, 1))
         x = numbers(rng, reach(*x_axes), x_bits, most(x_bits, w_bits, s_bits))
@@ -178,6 +181,7 @@ FAULTS = {
         "dots": ("linger_dots.h", "sum_11 += (S_T)(", "sum_11 -= (S_T)("),
         "columns": ("linger_columns.h", "sums[o] += (S_T)(x_here", "sums[o] -= (S_T)(x_here"),
         "depthwise": ("linger_depthwise.h", "(S_T)bias[c] :", "(S_T)bias[0] :"),
+        "pixels": ("linger_depthwise.h", "&x[p * x_pixel], rows", "&x[0 * x_pixel], rows"),
         "sum": ("linger_pools.h", "sums[c] += (S_T)x_here[c]", "sums[c] |= (S_T)x_here[c]"),
         "max": ("linger_pools.h", "(x_here[c] > largest[c])", "(x_here[c] < largest[c])"),
     },
@@ -191,7 +195,9 @@ FAULTS = {
         "dots": ("linger_dots.h", "s_13 = _mm256_add_epi32(s_13", "s_13 = _mm256_sub_epi32(s_13"),
         "tail": ("linger_dots.h", "LINGER_TAIL(w_3))", "LINGER_TAIL(w_2))"),
         "columns": ("linger_columns.h", "(low, high, 0x31)", "(low, high, 0x20)"),
-        "depthwise": ("linger_depthwise.h", "? linger_widen_16(&taps->w[tap + 1]", "? linger_widen_16(&taps->w[tap]"),
+        "depthwise": ("linger_depthwise.h", "&x[3 * x_pixel], x_row", "&x[2 * x_pixel], x_row"),
+        "three": ("linger_depthwise.h", "&x[4 * x_column]", "&x[3 * x_column]"),
+        "lone": ("linger_depthwise.h", "_mm256_and_si256(pairs.b", "_mm256_or_si256(pairs.b"),
         "sum": ("linger_pools.h", "int32_t room = 255;", "int32_t room = 300;"),
         "max": ("linger_pools.h", "_mm_max_epi8", "_mm_max_epu8"),
     },
@@ -199,20 +205,32 @@ FAULTS = {
         "dots": ("linger_dots.h", "_epi32(s_23, w_v, x_v2)", "_epi32(s_23, w_v, x_v1)"),
         "raise": ("linger_dots.h", "_mm512_sub_epi32(tile, raise)", "_mm512_add_epi32(tile, raise)"),
         "columns": ("linger_columns.h", "high = _mm512_dpwssd_epi32(high", "high = _mm512_dpwssd_epi32(low"),
-        "depthwise": ("linger_depthwise.h", "&bias[first + 16]", "&bias[first]"),
+        "depthwise": ("linger_depthwise.h", "? lanes : 0U, &w[(rows > 3)", "? lanes : lanes, &w[(rows > 3)"),
+        "three": (
+            "linger_depthwise.h",
+            "linger_add_raise_of_three(&raised, w_2)",
+            "linger_add_raise_of_three(&raised, w_1)",
+        ),
+        "order": ("linger_depthwise.h", "(s.c, s.d, 0x31)", "(s.c, s.d, 0x20)"),
     },
     "cortex-m4": {
         "dots": ("linger_dots.h", "smlad r8, r12, r7, r8", "smladx r8, r12, r7, r8"),
         "tail": ("linger_dots.h", "mla r8, r10, lr, r8", "mls r8, r10, lr, r8"),
         "one": ("linger_dots.h", "sum_1 += x_here * (int32_t)*w_1++", "sum_1 -= x_here * (int32_t)*w_1++"),
+        "short": ("linger_dots.h", "to_1[i] = x_1[i]", "to_1[i] = x_0[i]"),
         "columns": ("linger_columns.h", "(sum_3, x_here, odd)", "(sum_3, x_here, even)"),
-        "depthwise": ("linger_depthwise.h", "(sum_3, x_odd, w_odd)", "(sum_3, x_odd, w_even)"),
+        "depthwise": ("linger_depthwise.h", "smlatt lr, r4, r2, lr", "smlabb lr, r4, r2, lr"),
+        "lone": ("linger_depthwise.h", "(sum_3, x_odd, w_odd)", "(sum_3, x_odd, w_even)"),
         "max": ("linger_pools.h", "ssub8 %1", "usub8 %1"),
     },
     "cortex-m55": {
         "dots": ("linger_dots.h", "vmladava.s8 r10, q1, q3", "vmladava.u8 r10, q1, q3"),
         "columns": ("linger_columns.h", "vldrbq_s32(&row[12])", "vldrbq_s32(&row[8])"),
-        "depthwise": ("linger_depthwise.h", "vmulltq_int_s16", "vmullbq_int_s16"),
+        "short": ("linger_dots.h", "vstrb.8 q1, [r0, #48]", "vstrb.8 q0, [r0, #48]"),
+        "vector": ("linger_dots.h", "vmladava.s8 r8, q1, q2", "vmladava.s8 r8, q0, q2"),
+        "depthwise": ("linger_depthwise.h", "vmovlt.s16 q1, q3", "vmovlb.s16 q1, q3"),
+        "room": ("linger_depthwise.h", '"mvn r8, #0\\n\\t"\n', '"mov r8, #0\\n\\t"\n'),
+        "rest": ("linger_depthwise.h", "vmulltq_int_s16", "vmullbq_int_s16"),
         "sum": ("linger_pools.h", "vaddq_s32", "vsubq_s32"),
         "max": ("linger_pools.h", "vmaxq_s8", "vminq_s8"),
     },

@@ -3,15 +3,17 @@
 import re
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
+import linger.c.network
 from linger.c.exporter import export
 from linger.c.program import build
 from linger.c.proof import CProof, TensorProof, prove
 from linger.errors import UsageError
 from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import picture_network, sequence_network
-from tests.support.streams import dialect, network
+from tests.support.streams import dialect, network, recurrent
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +123,65 @@ def test_a_file_that_is_one_step_itself(tmp_path):
         assert [r["y"][0, 0] for r in program.run_many(feeds)] == [1, 21, 121, 127]
         assert prove(program, model, feeds).ok
         assert prove(program, model, samples=3).samples == 3
+
+
+def spoil_preparation(monkeypatch, kind, shift):
+    """Let the preparation of a network change the first constant of a type."""
+    right = linger.c.network.fix_shapes
+
+    def wrong(model):
+        right(model)
+        value = next(v for v in model.graph.initializers.values() if v.dtype == kind)
+        value.const_value = ir.tensor((value.const_value.numpy() + shift).astype(kind.numpy()))
+
+    monkeypatch.setattr(linger.c.network, "fix_shapes", wrong)
+
+
+def test_a_fault_of_the_preparation_is_found(model, tmp_path, monkeypatch):
+    """The program and the reference of the prepared network have it both; the file has not."""
+    require_compiler()
+    spoil_preparation(monkeypatch, ir.DataType.INT32, 5000)
+    with build(export(model, tmp_path / "c", name="net"), flags=("-O0",)) as program:
+        proof = prove(program, model, samples=1)
+    assert "picture" in [row.name for row in proof.rows if row.differing]
+
+
+def test_a_fault_of_the_preparation_of_a_step_is_found(tmp_path, monkeypatch):
+    require_compiler()
+    model = sequence_network()
+    spoil_preparation(monkeypatch, ir.DataType.INT32, 5000)
+    with build(export(model, tmp_path / "c", name="net", stream=2), flags=("-O0",)) as program:
+        proof = prove(program, model)
+    found = [row.name for row in proof.rows if row.differing]
+    assert found[-1] == "y (whole sequence)"
+    assert "y" in found  # the steps themselves, too
+
+
+def stateful_network():
+    """An LSTM whose states are inputs and outputs of the file."""
+    draw = np.random.default_rng(11)
+
+    def build_states(g, x, h0, c0):
+        y, h, c = recurrent(g, x, draw, (3, 5), states=(h0, c0), lengths=4)
+        return y, h, c
+
+    return network(
+        build_states,
+        inputs="int8[4,1,3] x; float[1,1,5] h0; float[1,1,5] c0",
+        outputs="int8[4,1,5] y; float[1,1,5] hn; float[1,1,5] cn",
+    )
+
+
+def test_a_stream_begins_at_its_states_whatever_the_inputs_say(tmp_path):
+    require_compiler()
+    model = stateful_network()
+    x = np.random.default_rng(2).integers(-128, 128, (4, 1, 3)).astype(np.int8)
+    states = {"h0": np.full((1, 1, 5), 0.9, np.float32), "c0": np.full((1, 1, 5), -0.9, np.float32)}
+    with build(export(model, tmp_path / "c", name="net", stream=1), flags=("-O0",)) as program:
+        for inputs in (None, {"x": x}, {"x": x, **states}):
+            proof = prove(program, model, inputs)
+            assert proof.ok, proof.summary()
+        assert proof.rows[-1].name == "y (whole sequence)"
 
 
 def test_another_model_and_wrong_arguments_are_refused(model, folder):

@@ -73,9 +73,40 @@ def test_all_options_reach_the_folder(nets):
     options = ("--name", "other", "--arena", "caller", "--framework", "arduino", "--json")
     assert json.loads(run("c", "net.onnx", "out", *options, cwd=nets).stdout)["name"] == "other"
     assert "void *arena" in (nets / "out/src/other.h").read_text()
-    assert run("c", "net.onnx", "out", cwd=nets).returncode == 2
+    again = run("c", "net.onnx", "out", cwd=nets)
+    assert again.returncode == 2
+    assert "--overwrite" in again.stderr
     assert run("c", "net.onnx", "out", "--overwrite", cwd=nets).returncode == 0
     assert not (nets / "out/src").exists()
+
+
+def test_time_and_states_are_said(nets):
+    require_compiler()
+    done = run("c", "voice.onnx", "out", "--stream", "2", "--time", "x=2", "--prove", cwd=nets)
+    assert (done.returncode, done.stderr) == (0, "")
+    # two frames of 4 for the convolution, and two states of 5 real numbers
+    assert cells(done.stdout)["state"] == "48 bytes for each stream"
+    assert cells(done.stdout)["RAM"].endswith("bytes, without state, inputs, outputs and stack")
+    step = network(
+        lambda g, x, a, b: (g.op("Identity", x), g.op("Identity", a), g.op("Identity", b)),
+        inputs="int8[1,4] x; int8[1,3] a; int8[1,3] b",
+        outputs="int8[1,4] y; int8[1,3] p; int8[1,3] q",
+    )
+    save(step, nets / "step.onnx")
+    options = ("--stream", "0", "--pairs", "p=a", "--pairs", "q=b", "--json")
+    done = run("c", "step.onnx", "out2", *options, cwd=nets)
+    assert json.loads(done.stdout)["state_bytes"] == 6
+    manifest = json.loads((nets / "out2/manifest.json").read_bytes())
+    assert manifest["stream"]["pairs"] == {"p": "a", "q": "b"}
+
+
+def test_what_the_caller_gives_is_not_counted(nets):
+    require_compiler()
+    options = ("--arena", "caller", "--weights", "file", "--target", "host")
+    told = cells(run("c", "net.onnx", "out", *options, cwd=nets).stdout)
+    assert told["arena"] == "224 bytes, given with every call"
+    assert told["RAM"].endswith("without arena, inputs, outputs and stack")
+    assert told["flash"].endswith("; without the file of weights")
 
 
 def test_a_program_that_differs_is_an_error(nets, monkeypatch):
@@ -100,6 +131,16 @@ WRONG = {
     "compiler for nothing": (("net.onnx", "out", "--cc", "gcc"), "--cc names a compiler, and nothing is built"),
     "samples for nothing": (("net.onnx", "out", "--samples", "3"), "--samples belongs to --prove"),
     "stream": (("net.onnx", "out", "--stream", "1"), "no recurrent layer and no Conv1d"),
+    "long stream": (("voice.onnx", "out", "--stream", "9", "--prove"), "has 8 frames, fewer than one step"),
+    "no states": (("net.onnx", "out", "--stream", "0"), "stream=0 is for a file that is one step"),
+    "time for nothing": (("net.onnx", "out", "--time", "image=1"), "time and pairs belong to a stream"),
+    "time": (
+        ("voice.onnx", "out", "--stream", "1", "--time", "x"),
+        "--time x: expected a name, = and what it is given",
+    ),
+    "axis": (("voice.onnx", "out", "--stream", "1", "--time", "x=last"), "--time x=last: the axis is no number"),
+    "pairs": (("voice.onnx", "out", "--stream", "0", "--pairs", "=x"), "--pairs =x: expected a name"),
+    "twice": (("voice.onnx", "out", "--stream", "1", "--time", "x=1", "--time", "x=2"), "expected each name once"),
     "certificate": (("net.onnx", "out", "--certificate", "nothing.json"), "nothing.json: there is no such file"),
     "folder": (("net.onnx", "."), "not ours to replace"),
 }

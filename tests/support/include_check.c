@@ -95,7 +95,7 @@ static void expect(int64_t given, int64_t wanted, const char *name, int32_t numb
         for (number = 0; number < CASES; number++) {                                                                          \
             const int32_t pixels = draw(1, LINGER_PIXELS), outputs = draw(1, 19), runs = draw(0, 4);                          \
             const int32_t length = draw_size(150), x_pixel = draw(0, 90), x_step = draw(0, 1) == 0 ? length : draw(0, 200);   \
-            const int32_t w_step = draw(0, 1) == 0 ? length : draw(0, 90);                                                    \
+            const int32_t w_step = draw(0, 1) == 0 ? length + (draw(0, 1) * draw(0, 3)) : draw(0, 90);                        \
             const int32_t w_output = draw(0, 1) == 0 ? (runs * w_step) % 240 : draw(0, 240);                                  \
             const int32_t *bias = draw(0, 1) == 0 ? NULL : bias_numbers;                                                      \
             const int##X##_t *x = &x_##X[draw(0, 7)];                                                                         \
@@ -145,14 +145,17 @@ static void expect(int64_t given, int64_t wanted, const char *name, int32_t numb
         }                                                                                                                     \
     }
 
+/* Every third time all pixels are neighbours and have windows of 3 x 3, which some variants treat differently. */
 #define CHECK_DEPTHWISE(X, W, S)                                                                                              \
     static void check_depthwise_##X##_##W##_##S(void)                                                                         \
     {                                                                                                                         \
         int32_t number;                                                                                                       \
         for (number = 0; number < CASES; number++) {                                                                          \
-            const int32_t pixels = draw(1, LINGER_PIXELS), x_pixel = draw(0, 150);                                            \
-            const int32_t channels = draw_size(140), rows = draw(0, 5), columns = draw(0, 5);                                 \
+            const int is_row = draw(0, 2) == 0;                                                                               \
+            const int32_t pixels = is_row ? LINGER_PIXELS : draw(1, LINGER_PIXELS);                                           \
+            const int32_t channels = draw_size(140), rows = is_row ? 3 : draw(0, 5), columns = is_row ? 3 : draw(0, 5);       \
             const int32_t x_row = draw(0, 300), x_column = draw(0, 150), w_row = draw(0, 300), w_column = draw(0, 150);       \
+            const int32_t x_pixel = is_row ? x_column : draw(0, 150);                                                         \
             const int32_t *bias = draw(0, 1) == 0 ? NULL : bias_numbers;                                                      \
             const int##X##_t *x = &x_##X[draw(0, 7)];                                                                         \
             const int##W##_t *w = &w_##W[draw(0, 7)];                                                                         \

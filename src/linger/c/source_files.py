@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from linger.c.exported_folder import C_TYPES
 from linger.c.folder.interface import Interface, StateVariable, weight_places
 from linger.c.steps import Edge
@@ -168,9 +170,18 @@ def weights_texts(face: Interface) -> dict[str, str]:
 
 
 def state_bytes(face: Interface) -> int:
-    """The size of the struct of states, without what alignment may add."""
+    """The size of the struct of states, every member at a multiple of its type's size; 0 where there is none."""
     tensors = face.source.plan.network.tensors
-    return sum(tensors[state.taken].bytes for state in face.states)
+    size, widest = 0, 1
+    for state in face.states:
+        item = np.dtype(tensors[state.taken].dtype).itemsize
+        widest = max(widest, item)
+        size = _rounded_up(size, item) + item * max(tensors[state.taken].count, 1)
+    return _rounded_up(size, widest)
+
+
+def _rounded_up(size: int, step: int) -> int:
+    return -(-size // step) * step
 
 
 def state_fields(face: Interface) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linger.cli.terminal import console, say, say_json
-from linger.errors import UsageError, VerificationError
+from linger.errors import UsageError, VerificationError, listing, printable
 
 if TYPE_CHECKING:
     from linger.c.program import Program
@@ -78,6 +78,19 @@ def c(
     stream: Annotated[
         int | None, typer.Option(help="Frames of one step of a stream; 0: the file is one step already.", min=0)
     ] = None,
+    time: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Which axis of an input is time, as in x=1; once for each. With --stream.", metavar="INPUT=AXIS"
+        ),
+    ] = None,
+    pairs: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An output that an input takes in the next step, as in hn=h0; once for each. With --stream.",
+            metavar="OUTPUT=INPUT",
+        ),
+    ] = None,
     certificate: Annotated[Path | None, typer.Option(help="A certificate about the file, for the manifest.")] = None,
     target: Annotated[str | None, typer.Option(help=f"Build it for: {_TARGETS}.")] = None,
     cc: Annotated[str | None, typer.Option(help="The C compiler; else the first that is found.")] = None,
@@ -109,6 +122,8 @@ def c(
         weights=weights.value,
         framework=None if framework is None else framework.value,
         stream=stream,
+        time=None if not time else {key: _axis(key, axis) for key, axis in _parted("--time", "x=1", time)},
+        pairs=None if not pairs else dict(_parted("--pairs", "hn=h0", pairs)),
         certificate=certificate,
         overwrite=overwrite,
     )
@@ -118,6 +133,26 @@ def c(
     _show(written, measured, proof, as_json=as_json)
     if proof is not None and not proof.ok:
         raise VerificationError(f"{written}: {proof.summary()}")
+
+
+def _parted(option: str, example: str, values: list[str]) -> list[tuple[str, str]]:
+    """The two sides of values such as x=1; a name may hold the sign, too, before the last one."""
+    wrong = [value for value in values if not all(value.rpartition("="))]
+    names = [value.rpartition("=")[0] for value in values]
+    if wrong:
+        raise UsageError(
+            f"c: {option} {listing(map(printable, wrong))}: expected a name, = and what it is given, as in {example}."
+        )
+    if len(set(names)) < len(names):
+        raise UsageError(f"c: {option} names {listing(map(printable, names))}: expected each name once.")
+    return [(name, value.rpartition("=")[2]) for name, value in zip(names, values, strict=True)]
+
+
+def _axis(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"c: --time {printable(f'{name}={text}')}: the axis is no number. Use --time x=1.") from None
 
 
 def _built(
@@ -166,22 +201,35 @@ def _show(folder: Path, measured: _Measured | None, proof: CProof | None, *, as_
         return
     from linger.reporting.tables import table
 
+    is_given = manifest["arena"] == "caller"
     rows = [
         ("functions", ", ".join(_functions(manifest))),
-        ("arena", f"{manifest['arena_bytes']:,} bytes"),
-        ("weights", f"{manifest['weight_bytes']:,} bytes"),
+        ("arena", f"{manifest['arena_bytes']:,} bytes{', given with every call' if is_given else ''}"),
+        ("weights", f"{manifest['weight_bytes']:,} bytes{'' if manifest['weights'] is None else ', a file'}"),
     ]
+    if manifest["states"]:
+        rows.append(("state", f"{manifest['state_bytes']:,} bytes for each stream"))
     if measured is not None:
         rows += [
             ("built by", measured.description),
-            ("flash", f"{measured.flash:,} bytes, {measured.code:,} of them code"),
-            ("RAM", f"{measured.ram:,} bytes, without inputs, outputs and stack"),
+            (
+                "flash",
+                f"{measured.flash:,} bytes, {measured.code:,} of them code"
+                + ("" if manifest["weights"] is None else "; without the file of weights"),
+            ),
+            ("RAM", f"{measured.ram:,} bytes, without {', '.join(_callers_memory(manifest))} and stack"),
         ]
         rows += [] if measured.stack is None else [("stack", f"{measured.stack:,} bytes")]
         rows += [] if measured.instructions is None else [("instructions", f"{measured.instructions:,} for one run")]
     console().print(table(f"{folder}", ("what", "value"), rows))
     if proof is not None and proof.ok:
         say(proof.summary())
+
+
+def _callers_memory(manifest: dict[str, Any]) -> list[str]:
+    """What is no variable of the program."""
+    arena = ["arena"] if manifest["arena"] == "caller" else []
+    return [*arena, *(["state"] if manifest["states"] else []), "inputs", "outputs"]
 
 
 def _functions(manifest: dict[str, Any]) -> list[str]:
@@ -202,6 +250,7 @@ def _content(
         "arena_bytes": manifest["arena_bytes"],
         "arena_least": manifest["arena_least"],
         "weight_bytes": manifest["weight_bytes"],
+        "state_bytes": manifest["state_bytes"],
         "measured": None if measured is None else asdict(measured),
         "proof": None
         if proof is None

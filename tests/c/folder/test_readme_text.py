@@ -1,16 +1,16 @@
 """The page of a folder: its numbers are those of the program, and its lines of C compile."""
 
+import json
 import re
 import subprocess
 
+import numpy as np
 import pytest
 
 from linger.c.exporter import export
-from linger.c.folder.readme_text import stack_bytes
-from linger.c.program import build
 from tests.support.c_compiler import STRICT, require_compiler
 from tests.support.c_folders import picture_network, sequence_network
-from tests.support.c_targets import require_target
+from tests.support.streams import conv, dialect, network, recurrent
 
 
 def test_memory_and_multiplications(tmp_path):
@@ -21,6 +21,7 @@ def test_memory_and_multiplications(tmp_path):
     assert "3,840 multiply-accumulates" in text
     rows = [line.split(" | ") for line in text.splitlines() if re.match(r"\| \d+ \|", line)]
     assert [row[3] for row in rows] == ["0", "3,240", "600", "0"]
+    assert not [row[1] for row in rows if re.match(r"\d", row[1])]  # what it computes, without the number again
     assert [row[4] for row in rows] == ["0.0%", "84.4%", "15.6%", "0.0%"]
 
 
@@ -54,20 +55,49 @@ def test_the_call_compiles(make, options, tmp_path):
     subprocess.run(command, check=True)
 
 
-def test_the_stack_is_what_a_processor_needs(tmp_path):
-    """The estimate is at most a few hundred bytes above what an emulated Cortex-M4 has used, and not below."""
-    require_target("cortex-m4")
-    folder = export(picture_network(), tmp_path / "c", name="net")
-    told = int(re.search(r"stack \| about ([\d,]+)", (folder / "README.md").read_text())[1].replace(",", ""))
-    with build(folder, target="cortex-m4") as program:
-        layouts = {edge.name: edge.integer for edge in program.folder.inputs}
-        import numpy as np
+def test_weights_have_one_size(tmp_path):
+    """The file is larger than the arrays in it: each begins at a multiple of 16."""
+    folder = export(picture_network(), tmp_path / "c", name="net", weights="file")
+    page, size = (folder / "README.md").read_text(), (folder / "net_weights.bin").stat().st_size
+    assert size > 744
+    assert f"| flash: weights | {size:,} | exact: `net_weights.bin`" in page
+    assert "net_check_weights(weights, NET_WEIGHTS_BYTES);" in page
+    header = (folder / "net.h").read_text()
+    assert f"#define NET_WEIGHTS_BYTES {size}u" in header
+    assert "weights: the NET_WEIGHTS_BYTES bytes of net_weights.bin" in header
+    assert json.loads((folder / "manifest.json").read_bytes())["weight_bytes"] == size
 
-        used = program.stack({n: np.zeros(x.shape, x.dtype) for n, x in layouts.items()}, quantized=True)
-    assert used <= told <= used + 400
+
+def test_a_stream_says_its_delay_and_its_state(tmp_path):
+    """The state is as large as the compiler makes it."""
+    compiler = require_compiler()
+
+    def build_late(g, x):
+        y = conv(g, x, np.random.default_rng(1), (3, 3), pads=(1, 1))
+        y = g.op("Transpose", y, perm=[2, 0, 1])
+        return recurrent(g, y, np.random.default_rng(2), (3, 5))[0]
+
+    model = network(build_late, inputs="int8[1,3,8] x", outputs="int8[8,1,5] y")
+    folder = export(model, tmp_path / "c", name="net", stream=1)
+    page = (folder / "README.md").read_text()
+    assert "the first 1 frames of a stream (`NET_Y_DELAY`) mean nothing" in page
+    assert "#define NET_Y_DELAY 1" in (folder / "net.h").read_text()
+    assert "`net.c` itself computes with floats, too" in page
+    size = int(re.search(r"RAM: state \| ([\d,]+) \| `net_state`", page)[1].replace(",", ""))
+    (tmp_path / "size.c").write_text(f'#include "net.h"\ntypedef char check[sizeof(net_state) == {size} ? 1 : -1];\n')
+    subprocess.run([compiler, *STRICT, f"-I{folder}", "-fsyntax-only", str(tmp_path / "size.c")], check=True)
 
 
-def test_the_stack_is_that_of_the_largest_function():
-    small = "static void a(int8_t *x) {\n    int32_t sums0[4];\n}\n"
-    large = "static void b(int8_t *x) {\n    int64_t sums0[LINGER_PIXELS * 8];\n    int8_t row0[3];\n}\n"
-    assert stack_bytes(small + large) - stack_bytes(small) == 8 * 2 * 8 + 3 - 16
+def test_integers_alone_are_not_called_floats(tmp_path):
+    page = (export(picture_network(), tmp_path / "c", name="net") / "README.md").read_text()
+    assert "computes with floats, too" not in page
+
+
+def test_headers_are_described_by_what_they_hold(tmp_path):
+    def build_pool(g, x):
+        q = dialect(g, "Quant", x, data_bits=8, scale_x=16.0)
+        return dialect(g, "MaxPool", q, kernel_shape=[2, 2], strides=[2, 2], pads=[0, 0, 0, 0])
+
+    model = network(build_pool, inputs="float[1,8,4,4] x", outputs="int8[1,8,2,2] y")
+    page = (export(model, tmp_path / "c", name="net") / "README.md").read_text()
+    assert "| `linger_pools.h` | sums and largest numbers of windows" in page

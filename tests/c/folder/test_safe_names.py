@@ -32,11 +32,12 @@ def test_names_of_networks(path, name):
     assert network_name("other.onnx", name) == name
 
 
-HEADERS = (
+WORDS = (
     "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign stdarg stdatomic "
-    "stdbool stddef stdint stdio stdlib stdnoreturn string tgmath threads time uchar wchar wctype unistd fcntl pthread "
-    "immintrin x86intrin arm_mve arm_acle arm_neon riscv_vector esp_log linger_dots linger_simd"
-).split()
+    "stdbool stddef stdint stdio stdlib stdnoreturn string tgmath threads time uchar wchar wctype unistd fcntl "
+    "pthread immintrin x86intrin arm_mve arm_acle arm_neon riscv_vector esp_log linger_dots linger_simd"
+)
+HEADERS = WORDS.split()
 
 
 @pytest.mark.parametrize("name", HEADERS)

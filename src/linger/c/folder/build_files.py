@@ -182,10 +182,12 @@ def _sketch(face: Interface) -> str:
         lines.append(f"static {face.ctype(edge.edge, quantized=quantized)} {name}[{max(tensor.count, 1)}];")
         arguments.append(name)
     if face.has_callers_arena:
-        lines.append(f"alignas(16) static uint8_t arena[{face.stem}_ARENA_BYTES];")
+        lines.append(f"alignas(8) static uint8_t arena[{face.stem}_ARENA_BYTES];")
         arguments.insert(0, "arena")
     if face.has_callers_weights:
-        lines.append(f"extern const uint8_t {face.name}_weights[]; /* the bytes of {face.name}_weights.bin */")
+        lines.append(
+            f"extern const uint8_t {face.name}_weights[]; /* the bytes of {face.name}_weights.bin, at a multiple of 8 */"
+        )
         arguments.insert(0, f"{face.name}_weights")
     if face.states:
         lines.append(f"static {face.name}_state state;")

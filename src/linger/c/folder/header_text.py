@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 
 from linger.c.exported_folder import C_TYPES
-from linger.c.folder.interface import Interface, ends_of_edge, scale_of_edge, weight_bytes, weights_file
+from linger.c.folder.interface import Interface, ends_of_edge, scale_of_edge
 from linger.c.folder.safe_names import plain
-from linger.c.source_files import NOTE, state_fields
+from linger.c.source_files import NOTE, state_bytes, state_fields
 from linger.c.steps import Edge
 
 _ASSERTIONS = """\
@@ -64,10 +64,10 @@ def _weights_lines(face: Interface) -> list[str]:
     name = face.name
     return [
         _comment(
-            f"The weights are the file {name}_weights.bin. Place its bytes at an address that is a multiple of 16 (in",
+            f"The weights are the file {name}_weights.bin. Place its bytes at an address that is a multiple of 8 (in",
             "flash, or loaded), and give that address to every call. The machine must be little-endian.",
         ),
-        f"#define {face.stem}_WEIGHTS_BYTES {len(weights_file(face.source))}u\n",
+        f"#define {face.stem}_WEIGHTS_BYTES {face.weight_bytes}u\n",
         _comment("1 if these are the weights of this program (size and CRC-32), 0 if not."),
         f"int32_t {name}_check_weights(const void *weights, uint32_t bytes);\n",
     ]
@@ -113,7 +113,8 @@ def _time_lines(face: Interface, edge: Edge) -> list[str]:
     count = f"{timed.frames} frame{'s' if timed.frames > 1 else ''}"
     lines = [f"It has {count} of the sequence, along axis {timed.axis}."]
     if timed.delay:
-        lines.append(f"The first {timed.delay} frames of a stream mean nothing: the network looks ahead.")
+        lines.append(f"The first {timed.delay} frames of a stream mean nothing: the network looks ahead. The last")
+        lines.append(f"{timed.delay} frames of a sequence come out only when frames follow it.")
     return lines
 
 
@@ -130,7 +131,10 @@ def _state_texts(face: Interface) -> list[str]:
         return []
     fields = "\n".join(f"    {field}" for field in state_fields(face))
     return [
-        _comment("What one stream carries from step to step: one for each stream. Its members are not for callers."),
+        _comment(
+            f"What one stream carries from step to step, {state_bytes(face)} bytes: one for each stream. Its members are "
+            "not for callers."
+        ),
         f"typedef struct {{\n{fields}\n}} {face.name}_state;\n",
         _comment("Begins a stream: call it before the first step."),
         f"void {face.name}_reset({face.name}_state *state);\n",
@@ -144,13 +148,13 @@ def _function_texts(face: Interface) -> list[str]:
     lines = [f"{verb}: reads {given or 'nothing'}; writes {made}. Arrays must not overlap."]
     if face.has_callers_arena:
         lines.append(
-            f"arena: {face.stem}_ARENA_BYTES bytes that begin at a multiple of 16; its content does not matter."
+            f"arena: {face.stem}_ARENA_BYTES bytes that begin at a multiple of 8; its content does not matter."
         )
         lines.append("Calls with different arenas may run at the same time.")
     else:
         lines.append("There is one arena, so calls must not run at the same time.")
     if face.has_callers_weights:
-        lines.append(f"weights: the {weight_bytes(face.source)} bytes of constants, see above.")
+        lines.append(f"weights: the {face.stem}_WEIGHTS_BYTES bytes of {face.name}_weights.bin, see above.")
     texts = [_comment(*lines), f"{face.prototype(quantized=False)};\n"]
     if face.is_quantized:
         texts += [_comment("The same with integers where the network converts real numbers.")]

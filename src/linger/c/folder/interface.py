@@ -95,6 +95,13 @@ class Interface:
         return max(self.source.arena.size, ALIGNMENT)
 
     @property
+    def weight_bytes(self) -> int:
+        """The constants in bytes, as they lie in flash: all arrays, or the file with what alignment adds to it."""
+        if self.has_callers_weights:
+            return len(weights_file(self.source))
+        return sum(int(weights.content.nbytes) for weights in self.source.weights)
+
+    @property
     def verb(self) -> str:
         """What the main function is called; a stream that remembers nothing is run like any network."""
         return "step" if self.states else "run"
@@ -144,11 +151,6 @@ def ends_of_edge(edge: Edge) -> tuple[int, int]:
     assert edge.node is not None
     half = 1 << (int(attributes_of(edge.node, op_of(edge.node))["data_bits"]) - 1)
     return -half, half - 1
-
-
-def weight_bytes(source: Source) -> int:
-    """The constants in bytes."""
-    return sum(int(w.content.nbytes) for w in source.weights)
 
 
 def weight_places(source: Source) -> dict[str, int]:

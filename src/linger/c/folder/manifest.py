@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from linger.c.exported_folder import FORMAT, VERSION
-from linger.c.folder.interface import Interface, scale_of_edge, weight_bytes, weights_file
+from linger.c.folder.interface import Interface, scale_of_edge
 from linger.c.layouts import Order
+from linger.c.source_files import state_bytes
 from linger.c.steps import Edge
 from linger.errors import UsageError, printable
 from linger.graph.files.model_io import ModelLike, external_tensors, load
@@ -43,7 +44,8 @@ def manifest_of(
         "arena": "caller" if face.has_callers_arena else "static",
         "arena_bytes": face.arena_bytes,
         "arena_least": source.arena.least,
-        "weight_bytes": weight_bytes(source),
+        "weight_bytes": face.weight_bytes,
+        "state_bytes": state_bytes(face),
         "weights": _weights(face, contents),
         "sources": list(sources),
         "inputs": [_edge(face, e.edge) for e in face.inputs],
@@ -73,7 +75,7 @@ def _weights(face: Interface, contents: Mapping[str, bytes]) -> Entry | None:
     if not face.has_callers_weights:
         return None
     file = next(path for path in contents if path.endswith("_weights.bin"))
-    return {"file": file, "bytes": len(weights_file(face.source))}
+    return {"file": file, "bytes": face.weight_bytes}
 
 
 def _edge(face: Interface, edge: Edge) -> Entry:

@@ -6,37 +6,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from linger.c.arena import ALIGNMENT
 from linger.c.folder.build_files import LAYOUTS
-from linger.c.folder.interface import Interface, scale_of_edge, weight_bytes
+from linger.c.folder.interface import Interface, scale_of_edge
 from linger.c.folder.safe_names import plain
+from linger.c.folder.stack_bound import PROOF_LINES, StackBytes, stack_bound
 from linger.c.memory_use import ArenaUse, use_of
 from linger.c.source_files import state_bytes
 from linger.c.steps import Edge
-from linger.numeric.c.scope import PROOF
 from linger.version import __version__
 
-_PROOF_LINES = re.compile(rf"#ifdef {PROOF}\n.*?#endif\n", re.DOTALL)
-_FUNCTION = re.compile(r"^static void \w+\(.*?^}$", re.MULTILINE | re.DOTALL)
-_LOCAL = re.compile(
-    r"^ +(?:u?int(\d+)_t|float) \w+\[(LINGER_PIXELS \* )?(?:LINGER_TILE\(\d+, (\d+)\)|(\d+))\];$", re.MULTILINE
-)
-_PIXELS = 2
-"""LINGER_PIXELS of microcontrollers."""
-_FRAMES = 384
-"""Bytes of return addresses and saved registers, a few calls deep: rounded up from runs on emulated processors."""
 _LONGEST_TITLE = 200
-
-
-def stack_bytes(functions: str) -> int:
-    """About how much stack a microcontroller needs: the arrays of the function that has the most, and a few frames."""
-    return _FRAMES + max((_locals(text) for text in _FUNCTION.findall(_PROOF_LINES.sub("", functions))), default=0)
-
-
-def _locals(text: str) -> int:
-    return sum(
-        int(bits or 32) // 8 * int(tile or count) * (_PIXELS if pixels else 1)
-        for bits, pixels, tile, count in _LOCAL.findall(text)
-    )
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_FLOAT = re.compile(r"\bfloat\b")
 
 
 def readme_text(face: Interface, files: Mapping[str, str], framework: str | None) -> str:
@@ -51,7 +33,8 @@ def readme_text(face: Interface, files: Mapping[str, str], framework: str | None
     parts = [
         f"# {face.name}\n",
         f"A network as C99, written by linger {__version__}. Its integers are those of the ONNX file, bit for bit. "
-        "It has no dependencies, allocates nothing, and calls no function of a library but `memcpy` and `memset`.\n",
+        "It has no dependencies, allocates nothing, and calls no function of a library but `memcpy`, `memmove` and `memset`, "
+        "which compilers also put in by themselves, and the compiler's helpers for arithmetic that the processor lacks.\n",
         *_needs(face, use),
         *_steps(use),
         *_building(face, framework),
@@ -70,24 +53,43 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _needs(face: Interface, use: ArenaUse) -> Iterator[str]:
     interface = sum(face.tensor(e.edge, quantized=True).bytes for e in (*face.inputs, *face.outputs))
+    stack = stack_bound(face.source.functions, face.source.includes)
     yield "## What it needs\n"
     owner = "given by the caller" if face.has_callers_arena else "static"
     rows = [
         ("RAM: arena", f"{face.arena_bytes:,}", f"{owner}; no plan can be below {use.least_bytes:,}"),
         ("RAM: inputs and outputs", f"{interface:,}", "the caller's; as integers"),
-        ("RAM: stack", f"about {stack_bytes(face.source.functions):,}", "estimated for a microcontroller"),
-        ("flash: weights", f"{weight_bytes(face.source):,}", "exact"),
+        ("RAM: stack", f"at most {stack.plain:,}", _stack_note(stack)),
+        ("flash: weights", f"{face.weight_bytes:,}", _weights_note(face)),
         ("flash: tables", f"{use.table_bytes:,}", "exact"),
         ("flash: code", "see below", "depends on compiler and options"),
     ]
     if face.states:
-        rows.insert(1, ("RAM: state", f"{state_bytes(face):,}", "the caller's, one for each stream"))
+        rows.insert(
+            1, ("RAM: state", f"{state_bytes(face):,}", f"`{face.name}_state`: the caller's, one for each stream")
+        )
     yield _table(("what", "bytes", ""), rows)
     yield (
         f"The code is measured with the tool `size` of the compiler: `arm-none-eabi-gcc -std=c99 -O2 -mcpu=cortex-m4 -mthumb "
         f"-c {face.name}.c && arm-none-eabi-size {face.name}.o`, or by "
-        "`linger c model.onnx folder --target cortex-m4 --prove`.\n"
+        "`linger c model.onnx folder --target cortex-m4 --prove`, which also measures the stack.\n"
     )
+
+
+def _stack_note(stack: StackBytes) -> str:
+    """What the bound holds for, and the other bounds where they differ."""
+    wider = ""
+    if stack.dsp != stack.helium:
+        wider = f"; {stack.dsp:,} with DSP (Cortex-M4, M7, M33), {stack.helium:,} with Helium (Cortex-M55)"
+    elif stack.dsp != stack.plain:
+        wider = f"; {stack.dsp:,} with DSP or Helium (Cortex-M4, M7, M33, M55)"
+    return f"a bound with a margin, for gcc at -O2 or -Os on Cortex-M and RV32{wider}; interrupts come on top"
+
+
+def _weights_note(face: Interface) -> str:
+    if face.has_callers_weights:
+        return f"exact: `{face.name}_weights.bin`, in which every array begins at a multiple of {ALIGNMENT}"
+    return "exact"
 
 
 def _steps(use: ArenaUse) -> Iterator[str]:
@@ -125,7 +127,7 @@ def _building(face: Interface, framework: str | None) -> Iterator[str]:
 def _calling(face: Interface) -> Iterator[str]:
     quantized = face.is_quantized
     yield "## Call\n"
-    lines = [f'#include "{face.name}.h"', ""]
+    lines, checks = [f'#include "{face.name}.h"', ""], list[str]()
     lines += [_variable(face, e.edge, quantized=quantized) for e in (*face.inputs, *face.outputs)]
     arguments = [face.names[e.edge.name] for e in (*face.inputs, *face.outputs)]
     if face.has_callers_arena:
@@ -133,19 +135,41 @@ def _calling(face: Interface) -> Iterator[str]:
         arguments.insert(0, "arena.bytes")
     if face.has_callers_weights:
         lines.append(f"extern const uint8_t weights[]; /* the bytes of {face.name}_weights.bin, at a multiple of 8 */")
+        checks.append(
+            f"{face.name}_check_weights(weights, {face.stem}_WEIGHTS_BYTES); /* 1 if they are this program's */"
+        )
         arguments.insert(0, "weights")
     if face.states:
-        lines += [f"static {face.name}_state state;", "", f"{face.name}_reset(&state); /* once */"]
+        lines.append(f"static {face.name}_state state;")
+        checks.append(f"{face.name}_reset(&state); /* before the first step */")
         arguments.insert(0, "&state")
-    lines += ["", f"{face.name}_{face.verb}{'_q' if quantized else ''}({', '.join(arguments)});"]
+    lines += ["", *checks, f"{face.name}_{face.verb}{'_q' if quantized else ''}({', '.join(arguments)});"]
     yield "```c\n" + "\n".join(lines) + "\n```\n"
     if quantized:
         yield (
             f"`{face.name}_{face.verb}` is the same for real numbers. It lies in a file of its own, `{face.name}_float.c`; "
             "without it nothing of the program computes with floats at its edges.\n"
         )
+    if _FLOAT.search(_COMMENT.sub("", PROOF_LINES.sub("", face.source.functions))):
+        yield (
+            f"`{face.name}.c` itself computes with floats, too: the file has real numbers there, such as the states of "
+            "recurrent layers, or an input that no Quant reads alone.\n"
+        )
     yield from _scales(face)
+    yield from _delays(face)
     yield _reentrance(face)
+
+
+def _delays(face: Interface) -> Iterator[str]:
+    """How many frames an output is late."""
+    for edge in face.outputs:
+        timed = face.streaming(edge.edge)
+        if timed is not None and timed.delay:
+            name = face.names[edge.edge.name]
+            yield (
+                f"`{name}` is late, because the network looks ahead: the first {timed.delay} frames of a stream "
+                f"(`{face.stem}_{name.upper()}_DELAY`) mean nothing, and the last {timed.delay} of a sequence do not come out.\n"
+            )
 
 
 def _variable(face: Interface, edge: Edge, *, quantized: bool) -> str:

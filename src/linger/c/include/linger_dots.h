@@ -538,7 +538,7 @@ typedef struct {
     int32_t x_skip; /* 0: from where the loop over a run leaves x to the next run, in bytes */
     int32_t w_skip; /* 4 */
     int32_t whole;  /* 8: SMLAD: length / 8 * 8; Helium: length */
-    int32_t rest;   /* 12: SMLAD: length % 8 */
+    int32_t rest;   /* 12: SMLAD: length % 8; Helium: the number of outputs */
     int32_t runs;   /* 16: at least 1 */
     int32_t pairs;  /* 20: pairs of outputs that are left, at least 1 */
     const int8_t *x_0;   /* 24: two pixels */
@@ -644,14 +644,16 @@ LINGER_SHARED void linger_dots_of_two(linger_dots_state *state)
                      "bne 6b\n\t"
                      "7:\n\t"
                      "ldr r7, [sp, #4]\n\t"
-                     "ldrd r10, r11, [sp, #16]\n\t"
                      "subs r7, r7, #1\n\t"
+                     "beq 8f\n\t"
+                     "ldrd r10, r11, [sp, #16]\n\t"
                      "str r7, [sp, #4]\n\t"
                      "add r0, r0, r10\n\t"
                      "add r1, r1, r10\n\t"
                      "add r2, r2, r11\n\t"
                      "add r3, r3, r11\n\t"
-                     "bne 2b\n\t"
+                     "b 2b\n\t"
+                     "8:\n\t"
                      "ldr r12, [sp, #24]\n\t"
                      "ldrd r0, r1, [r12, #48]\n\t"
                      "ldr r2, [r12, #20]\n\t"
@@ -672,60 +674,58 @@ LINGER_SHARED void linger_dots_of_two(linger_dots_state *state)
 
 #undef LINGER_FOUR_NUMBERS
 
-/* Four numbers of one pixel and two outputs. */
-#define LINGER_FOUR_NUMBERS(K)                                                                                                \
-    {                                                                                                                         \
-        const uint32_t x_four = linger_load_four(&x_0[K]);                                                                    \
-        const uint32_t x_even = linger_even_bytes(x_four);                                                                    \
-        const uint32_t x_odd = linger_odd_bytes(x_four);                                                                      \
-        uint32_t w_four = linger_load_four(&w_0[K]);                                                                          \
-        sum_0 = linger_add_products(sum_0, x_even, linger_even_bytes(w_four));                                                \
-        sum_0 = linger_add_products(sum_0, x_odd, linger_odd_bytes(w_four));                                                  \
-        w_four = linger_load_four(&w_1[K]);                                                                                   \
-        sum_1 = linger_add_products(sum_1, x_even, linger_even_bytes(w_four));                                                \
-        sum_1 = linger_add_products(sum_1, x_odd, linger_odd_bytes(w_four));                                                  \
-    }
-
 /* Pairs of outputs of one pixel. */
-LINGER_SHARED void linger_dots_of_one(linger_dots_state *state)
+LINGER_SHARED void linger_dots_of_one(const linger_dots_state *state)
 {
+    const int32_t length = state->whole + state->rest;
+    const int32_t x_skip = state->x_skip;
+    const int32_t w_skip = state->w_skip;
+    const int32_t bias_step = (state->bias_step != 0) ? 2 : 0;
+    const int32_t *bias = state->bias;
+    const int8_t *w_1 = state->w;
+    int32_t *sums = state->sums;
     int32_t pair;
     for (pair = state->pairs; pair > 0; pair--) {
         const int8_t *x_0 = state->x_0;
-        const int8_t *w_0 = state->w;
-        const int8_t *w_1 = &w_0[state->w_output];
-        int32_t sum_0 = state->bias[0];
-        int32_t sum_1 = state->bias[1];
+        const int8_t *w_0 = w_1;
+        const int8_t *w_next = &w_0[2 * state->w_output];
+        int32_t sum_0 = bias[0];
+        int32_t sum_1 = bias[1];
         int32_t run;
-        state->w = &w_1[state->w_output];
-        state->bias = (state->bias_step != 0) ? &state->bias[2] : state->bias;
+        w_1 = &w_0[state->w_output];
         for (run = state->runs; run > 0; run--) {
-            const int8_t *end_of_eights = &x_0[state->whole];
-            const int8_t *end;
-            while (x_0 != end_of_eights) {
-                LINGER_FOUR_NUMBERS(0)
-                LINGER_FOUR_NUMBERS(4)
-                x_0 += 8;
-                w_0 += 8;
-                w_1 += 8;
+            const int8_t *end_of_fours = &x_0[length & ~3];
+            const int8_t *end = &x_0[length];
+            while (x_0 != end_of_fours) {
+                const uint32_t x_four = linger_load_four(x_0);
+                const uint32_t x_even = linger_even_bytes(x_four);
+                const uint32_t x_odd = linger_odd_bytes(x_four);
+                uint32_t w_four = linger_load_four(w_0);
+                sum_0 = linger_add_products(sum_0, x_even, linger_even_bytes(w_four));
+                sum_0 = linger_add_products(sum_0, x_odd, linger_odd_bytes(w_four));
+                w_four = linger_load_four(w_1);
+                sum_1 = linger_add_products(sum_1, x_even, linger_even_bytes(w_four));
+                sum_1 = linger_add_products(sum_1, x_odd, linger_odd_bytes(w_four));
+                x_0 += 4;
+                w_0 += 4;
+                w_1 += 4;
             }
-            end = &x_0[state->rest];
             while (x_0 != end) {
                 const int32_t x_here = *x_0++;
                 sum_0 += x_here * (int32_t)*w_0++;
                 sum_1 += x_here * (int32_t)*w_1++;
             }
-            x_0 += state->x_skip;
-            w_0 += state->w_skip;
-            w_1 += state->w_skip;
+            x_0 += x_skip;
+            w_0 += w_skip;
+            w_1 += w_skip;
         }
-        state->sums[0] = sum_0;
-        state->sums[1] = sum_1;
-        state->sums = &state->sums[2];
+        sums[0] = sum_0;
+        sums[1] = sum_1;
+        sums += 2;
+        bias += bias_step;
+        w_1 = w_next;
     }
 }
-
-#undef LINGER_FOUR_NUMBERS
 
 LINGER_INSIDE void linger_set_lengths(linger_dots_state *state, int32_t x_step, int32_t w_step, int32_t length)
 {
@@ -848,6 +848,110 @@ LINGER_INSIDE void linger_set_lengths(linger_dots_state *state, int32_t x_step, 
 
 #if defined(LINGER_SMLAD) || defined(LINGER_HELIUM)
 
+/* A window of so many numbers is copied, so that it is a single run: short runs take most of their time to begin and to end. */
+#define LINGER_SHORT_WINDOW 32
+
+/* Helium writes whole vectors: some bytes behind the window. */
+typedef struct {
+#if defined(LINGER_HELIUM)
+    int8_t of_pixel[2][LINGER_SHORT_WINDOW + 16];
+#else
+    int8_t of_pixel[2][LINGER_SHORT_WINDOW];
+#endif
+} linger_short_windows;
+
+#if defined(LINGER_HELIUM)
+
+/* Copies the `runs` runs of `whole` numbers of two pixels to the distances that their weights have, with zeros between them. The
+   next run overwrites zeros that are too many. Written as instructions because compilers move the predicate to and fro. */
+LINGER_SHARED void linger_join_runs(linger_short_windows *to, const linger_dots_state *state, int32_t x_step, int32_t w_step)
+{
+    register linger_short_windows *to_here __asm__("r0") = to;
+    register const linger_dots_state *state_here __asm__("r1") = state;
+    register int32_t x_step_here __asm__("r2") = x_step;
+    register int32_t w_step_here __asm__("r3") = w_step;
+    __asm__ volatile("ldr r4, [r1, #8]\n\t"
+                     "ldr lr, [r1, #16]\n\t"
+                     "ldrd r5, r6, [r1, #24]\n\t"
+                     "vctp.8 r4\n\t"
+                     "dls lr, lr\n\t"
+                     "1:\n\t"
+                     "vpstt\n\t"
+                     "vldrbt.8 q0, [r5]\n\t"
+                     "vldrbt.8 q1, [r6]\n\t"
+                     "vstrb.8 q0, [r0]\n\t"
+                     "vstrb.8 q1, [r0, #48]\n\t"
+                     "add r5, r5, r2\n\t"
+                     "add r6, r6, r2\n\t"
+                     "add r0, r0, r3\n\t"
+                     "le lr, 1b\n\t"
+                     : "+r"(to_here)
+                     : "r"(state_here), "r"(x_step_here), "r"(w_step_here)
+                     : "r4", "r5", "r6", "lr", "q0", "q1", "cc", "memory");
+}
+
+/* A single run of at most 16 numbers: those of x stay in registers for all outputs, whose number is `rest`. */
+LINGER_SHARED void linger_dots_of_vector(linger_dots_state *state)
+{
+    register linger_dots_state *argument __asm__("r0") = state;
+    __asm__ volatile("ldrd r1, r2, [r0, #24]\n\t"
+                     "ldrd r4, lr, [r0, #8]\n\t"
+                     "vctp.8 r4\n\t"
+                     "vpstt\n\t"
+                     "vldrbt.8 q0, [r1]\n\t"
+                     "vldrbt.8 q1, [r2]\n\t"
+                     "ldrd r5, r6, [r0, #32]\n\t"
+                     "ldrd r2, r3, [r0, #40]\n\t"
+                     "lsrs r3, r3, #1\n\t"
+                     "ldrd r1, r10, [r0, #48]\n\t"
+                     "dls lr, lr\n\t"
+                     "1:\n\t"
+                     "vpst\n\t"
+                     "vldrbt.8 q2, [r5]\n\t"
+                     "ldr r4, [r2]\n\t"
+                     "add r2, r2, r3\n\t"
+                     "add r5, r5, r6\n\t"
+                     "mov r8, r4\n\t"
+                     "vmladava.s8 r4, q0, q2\n\t"
+                     "vmladava.s8 r8, q1, q2\n\t"
+                     "str r8, [r1, r10]\n\t"
+                     "str r4, [r1], #4\n\t"
+                     "le lr, 1b\n\t"
+                     : "+r"(argument)
+                     :
+                     : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "lr", "q0", "q1", "q2", "cc", "memory");
+}
+
+#else
+
+/* Copies the `runs` runs of `whole` numbers of two pixels to the distances that their weights have, with zeros between them.
+   It goes backwards: where compilers recognise a copy, they call memcpy, which takes longer for a few bytes. */
+LINGER_SHARED void linger_join_runs(linger_short_windows *to, const linger_dots_state *state, int32_t x_step, int32_t w_step)
+{
+    const int8_t *x_0 = state->x_0;
+    const int8_t *x_1 = state->x_1;
+    int8_t *to_0 = to->of_pixel[0];
+    int8_t *to_1 = to->of_pixel[1];
+    int32_t run;
+    int32_t i;
+    for (run = state->runs; run > 0; run--) {
+        for (i = w_step - 1; i >= state->whole; i--) {
+            to_0[i] = 0;
+            to_1[i] = 0;
+        }
+        for (; i >= 0; i--) {
+            to_0[i] = x_0[i];
+            to_1[i] = x_1[i];
+        }
+        to_0 += w_step;
+        to_1 += w_step;
+        x_0 += x_step;
+        x_1 += x_step;
+    }
+}
+
+#endif
+
 LINGER_SHARED void linger_dots_8_8_32(int32_t *restrict sums, int32_t pixels, int32_t outputs, const int8_t *restrict x,
                                       int32_t x_pixel, int32_t runs, int32_t x_step, int32_t length,
                                       const int8_t *restrict w, int32_t w_output, int32_t w_step,
@@ -857,8 +961,21 @@ LINGER_SHARED void linger_dots_8_8_32(int32_t *restrict sums, int32_t pixels, in
     int32_t bias_pair[2];
     int32_t sums_pair[4];
     int32_t left = outputs;
+    linger_short_windows windows;
     bias_pair[0] = 0;
     bias_pair[1] = 0;
+    state.x_0 = x;
+    state.x_1 = (pixels > 1) ? &x[x_pixel] : x;
+    if ((runs > 1) && (runs <= LINGER_SHORT_WINDOW) && (length > 0) && (w_step >= length) &&
+        (w_step <= (LINGER_SHORT_WINDOW / runs))) {
+        state.whole = length;
+        state.runs = runs;
+        linger_join_runs(&windows, &state, x_step, w_step);
+        state.x_0 = windows.of_pixel[0];
+        state.x_1 = windows.of_pixel[1];
+        length += (runs - 1) * w_step;
+        runs = 1;
+    }
     linger_set_lengths(&state, x_step, w_step, length);
     state.runs = runs;
     if ((runs <= 0) || (length <= 0)) {
@@ -872,8 +989,6 @@ LINGER_SHARED void linger_dots_8_8_32(int32_t *restrict sums, int32_t pixels, in
         }
         left = 0;
     }
-    state.x_0 = x;
-    state.x_1 = (pixels > 1) ? &x[x_pixel] : x;
     state.w = w;
     state.w_output = w_output;
     state.bias = (bias != NULL) ? bias : bias_pair;
@@ -881,6 +996,15 @@ LINGER_SHARED void linger_dots_8_8_32(int32_t *restrict sums, int32_t pixels, in
     state.sums = sums;
     state.sums_pixel = outputs * 4;
     state.pairs = outputs / 2;
+#if defined(LINGER_HELIUM)
+    if ((runs == 1) && (length <= 16) && (left > 0)) {
+        /* a lone pixel is computed twice, into the same place */
+        state.sums_pixel = (pixels > 1) ? state.sums_pixel : 0;
+        state.rest = outputs;
+        linger_dots_of_vector(&state);
+        left = 0;
+    }
+#endif
     while (left > 0) {
         if (left == 1) {
             /* the last of an odd number of outputs makes a pair with itself */
@@ -911,6 +1035,8 @@ LINGER_SHARED void linger_dots_8_8_32(int32_t *restrict sums, int32_t pixels, in
         }
     }
 }
+
+#undef LINGER_SHORT_WINDOW
 
 #endif
 
