@@ -60,6 +60,8 @@
    the call's own. Both numbers divide all channels. */
 #if defined(LINGER_X86)
 #define LINGER_TILE(all, few) ((all) <= 128 ? (all) : (((all) % 128) == 0 ? 128 : (few)))
+#elif defined(LINGER_HELIUM)
+#define LINGER_TILE(all, few) (((all) % (2 * (few))) == 0 ? (2 * (few)) : (few))
 #else
 #define LINGER_TILE(all, few) (few)
 #endif

@@ -26,7 +26,7 @@ _MARK = "linger_mark"
 _TERM = re.compile(rf"(^| \+ )(?:{_MARK}|\({_MARK} \+ (\d+)\))(?: \* (\d+))?(?= \+ |$)")
 NARROW = {"int8_t": 8, "int16_t": 16}
 PIXELS = "LINGER_PIXELS"
-BLOCK, LONG_BLOCK = 16, 32
+BLOCK, LONG_BLOCK = 8, 16
 """The most channels of a tile: where each has weights of its own, and where one pass goes over all of them."""
 _WHOLE_ROW = 2
 
