@@ -408,6 +408,21 @@ def test_a_network_that_is_called_like_a_header(model, tmp_path):
         export(path, tmp_path / "d", name="limits")
 
 
+@pytest.mark.parametrize(("bits", "of_nan"), [(8, 0), (32, -(2**31))])
+def test_the_header_says_what_becomes_of_nan(bits, of_nan, tmp_path):
+    require_compiler()
+
+    def build_quant(g, x):
+        return dialect(g, "Quant", x, data_bits=bits, scale_x=4.0)
+
+    folder = export(
+        network(build_quant, inputs="float[1,1] x", outputs=f"int{bits}[1,1] y"), tmp_path / "c", name="net"
+    )
+    assert f"NaN gives {of_nan}." in (folder / "net.h").read_text()
+    with build(folder, flags=QUICK) as program:
+        assert program.run(None, {"x": np.full((1, 1), np.nan, np.float32)})[0].item() == of_nan
+
+
 def test_the_front_door(tmp_path):
     assert linger.c.__dir__()[:3] == ["export", "build", "prove"]
     assert linger.c.export is export

@@ -11,6 +11,8 @@ from linger.c.folder.safe_names import plain
 from linger.c.source_files import NOTE, state_bytes, state_fields
 from linger.c.steps import Edge
 
+_EXACT_IN_FLOAT = 2**24
+
 _ASSERTIONS = """\
 /* What the integers were proven for; this does not compile where it is not so. */
 typedef char {name}_needs_bytes_of_8_bits[(CHAR_BIT == 8) ? 1 : -1];
@@ -84,13 +86,18 @@ def _edge_text(face: Interface, edge: Edge, *, is_input: bool) -> str:
         lines.append(f"For {face.name}_{face.verb}_q it is {C_TYPES[inner.dtype]}: the real number times {scale:.17g},")
         if is_input:
             low, high = ends_of_edge(edge)
-            lines.append(f"that is floor(x * scale + 0.5), limited to {low} ... {high}; NaN gives 0.")
+            lines.append(f"that is floor(x * scale + 0.5), limited to {low} ... {high}; NaN gives {_of_nan(low)}.")
         else:
             lines.append("so the real number is the integer divided by the scale.")
         defines.append(f"#define {macro}_SCALE {float(np.float32(scale))!r}f")
     lines += _time_lines(face, edge)
     defines += _time_defines(face, edge, macro)
     return "\n".join([_comment(*lines), *defines, ""])
+
+
+def _of_nan(low: int) -> int:
+    """What an input makes of NaN: zero, but the lowest integer where float32 does not hold every one (see `linger_floor_clip`)."""
+    return 0 if -low <= _EXACT_IN_FLOAT else low
 
 
 def _file_name(edge: Edge, name: str) -> str:
