@@ -23,8 +23,11 @@ _LOCAL = re.compile(
 _PIXELS = 2
 """LINGER_PIXELS of microcontrollers."""
 
-_FRAMES = 320
-"""What a call and the two functions below it need beside their arrays. gcc needed 200 at most for 50 networks, at -O2 and -Os
+_HELIUM_TILES = 2
+"""How many times as large LINGER_TILE may be with Helium."""
+
+_FRAMES = 384
+"""What a call and the two functions below it need beside their arrays. gcc needed 264 at most for 50 networks, at -O2 and -Os
 on Cortex-M0, M4, M55 and RV32; the rest is a margin, also for the compiler's helpers for arithmetic."""
 
 
@@ -64,16 +67,17 @@ def stack_bound(functions: str, includes: Iterable[str]) -> StackBytes:
         functions: The C text of the steps.
         includes: The headers of linger that it includes.
     """
-    arrays = sorted(_arrays(text) for text in _FUNCTION.findall(PROOF_LINES.sub("", functions)))
+    texts = _FUNCTION.findall(PROOF_LINES.sub("", functions))
+    small, large = (sum(sorted(_arrays(text, tiles) for text in texts)[-2:]) for tiles in (1, _HELIUM_TILES))
     called = StackBytes(0, 0, 0)
     for name in includes:
         called = called.largest(HEADERS.get(name, called))
-    return called.plus(_FRAMES + sum(arrays[-2:]))
+    return StackBytes(called.plain + small, called.dsp + small, called.helium + large).plus(_FRAMES)
 
 
-def _arrays(function: str) -> int:
-    """The bytes of all arrays in a function."""
+def _arrays(function: str, tiles: int) -> int:
+    """The bytes of all arrays in a function; tiles may be several times as large."""
     return sum(
-        int(bits or 32) // 8 * int(tile or count) * (_PIXELS if pixels else 1)
+        int(bits or 32) // 8 * (int(tile) * tiles if tile else int(count)) * (_PIXELS if pixels else 1)
         for bits, pixels, tile, count in _LOCAL.findall(function)
     )
