@@ -69,7 +69,8 @@ def test_two_functions_and_one_header_count():
         "static void c(int8_t *x) {\n    int32_t sums0[LINGER_PIXELS * LINGER_TILE(96, 16)];\n}\n",
     ]
     nothing, found = stack_bound("", []), stack_bound("".join(functions), ["linger_pools.h", "linger_dots.h"])
-    assert found.helium - nothing.helium == 8 * 2 * 8 + 3 + 4 * 2 * 16 + HEADERS["linger_dots.h"].helium
+    assert found.dsp - nothing.dsp == 8 * 2 * 8 + 3 + 4 * 2 * 16 + HEADERS["linger_dots.h"].dsp
+    assert found.helium - nothing.helium == 8 * 2 * 8 + 3 + 4 * 2 * 32 + HEADERS["linger_dots.h"].helium
 
 
 def deepest_call(graph):
