@@ -62,13 +62,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Alias:
-    """A tensor that lies in the memory of another one."""
-
-    source: str
-
-
-@dataclass(frozen=True)
 class Edge:
     """An input or output of the network.
 
@@ -93,7 +86,7 @@ class Plan:
         outputs: What goes out.
         steps: What is computed between them.
         layouts: How each tensor lies in memory.
-        aliases: Tensors that lie in the memory of another one.
+        aliases: Tensors that lie in the memory of another one: its name by theirs.
     """
 
     network: Network
@@ -101,12 +94,12 @@ class Plan:
     outputs: tuple[Edge, ...]
     steps: tuple[Step, ...]
     layouts: Mapping[str, Layout]
-    aliases: Mapping[str, Alias]
+    aliases: Mapping[str, str]
 
     def root(self, name: str) -> str:
         """The tensor whose memory holds this one."""
         while name in self.aliases:
-            name = self.aliases[name].source
+            name = self.aliases[name]
         return name
 
 
@@ -123,7 +116,7 @@ def make_plan(network: Network) -> Plan:
     fused = _Fusion(network, inside, kept).steps()
     layouts, aliases, steps = _Placing(network, [edge.tensor for edge in inputs], fused).result()
     layouts |= {name: layouts[of] for name, of in network.same.items() if of in layouts}
-    aliases |= {name: Alias(of) for name, of in network.same.items() if of in layouts}
+    aliases |= {name: of for name, of in network.same.items() if of in layouts}
     return Plan(network, inputs, outputs, tuple(steps), layouts, aliases)
 
 
@@ -311,10 +304,10 @@ class _Placing:
         self._pictures = picture_tensors(network)
         self._readers = network.readers()
         self._layouts = {name: self._wanted(name) for name in inputs}
-        self._aliases: dict[str, Alias] = {}
+        self._aliases: dict[str, str] = {}
         self._opset = opset_of(network.model)
 
-    def result(self) -> tuple[dict[str, Layout], dict[str, Alias], list[Step]]:
+    def result(self) -> tuple[dict[str, Layout], dict[str, str], list[Step]]:
         """Layouts, aliases, and the steps that are left."""
         left = []
         for step in self._steps:
@@ -345,7 +338,7 @@ class _Placing:
         if not found and node.op_type in ALIASES and self._feeds_linear_only(result):
             found, layout = True, Layout(None, memory)
         if found:
-            self._aliases[result], self._layouts[result] = Alias(source.name), layout
+            self._aliases[result], self._layouts[result] = source.name, layout
         return found
 
     def _feeds_linear_only(self, name: str) -> bool:
