@@ -25,7 +25,7 @@ EMULATED_CPU := max,-avx512f,-avx512vnni,-avx-vnni
 
 # a Cortex-M4 for `make test`; every core, and what looks at generated C, for `make test-devices`
 M4_PACKAGES := gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm
-DEVICE_PACKAGES := $(M4_PACKAGES) gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc clang cppcheck valgrind
+DEVICE_PACKAGES := $(M4_PACKAGES) gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc clang tcc cppcheck valgrind
 HAS_ALL := sh -c 'for tool; do command -v "$$tool" > /dev/null || exit 1; done' sh
 APT_INSTALL := apt-get install --yes --quiet --no-install-recommends
 
@@ -75,7 +75,7 @@ test: check m4
 	$(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow and not devices"
 
 test-devices: $(STAMP)
-	@$(HAS_ALL) arm-none-eabi-gcc qemu-system-arm riscv64-unknown-elf-gcc qemu-system-riscv32 clang cppcheck valgrind || \
+	@$(HAS_ALL) arm-none-eabi-gcc qemu-system-arm riscv64-unknown-elf-gcc qemu-system-riscv32 clang tcc cppcheck valgrind || \
 	  { test "$$(id -u)" = 0 && { $(APT_INSTALL) $(DEVICE_PACKAGES) || { apt-get update --quiet && $(APT_INSTALL) $(DEVICE_PACKAGES); }; }; } || \
 	  { echo "make test-devices needs the packages $(DEVICE_PACKAGES)"; exit 1; }
 	LINGER_REQUIRE_SHARED=1 $(BIN)/python -m pytest -n 2 $(ORDER) -m "devices or slow" tests/c tests/numeric/c tests/ops/test_c_contract.py

@@ -159,7 +159,7 @@ def test_network_that_does_not_fit_is_refused(tmp_path):
         build(folder, target="cortex-m0")
 
 
-@pytest.mark.parametrize("name", ["gcc", "clang", "tcc"])
+@pytest.mark.parametrize("name", ["gcc", *(pytest.param(cc, marks=pytest.mark.devices) for cc in ("clang", "tcc"))])
 def test_compilers_of_this_machine(tmp_path, name):
     if shutil.which(name) is None:
         pytest.skip(f"{name} is not installed")
