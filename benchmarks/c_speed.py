@@ -13,8 +13,10 @@ import ctypes
 import importlib
 import io
 import json
+import resource
 import subprocess
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -67,6 +69,11 @@ def depthwise_net(channels: int = 64) -> nn.Module:
         nn.Flatten(),
         nn.Linear(channels, 10),
     )
+
+
+def depthwise_layer() -> nn.Module:
+    """One depthwise convolution."""
+    return nn.Sequential(nn.Conv2d(64, 64, 3, 1, 1, groups=64), nn.ReLU())
 
 
 def digits_net() -> nn.Module:
@@ -134,8 +141,11 @@ def on_this_machine(rounds: int, chosen: str) -> Iterator[str]:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
             content, path = files_of(case, folder)
+            begin, children = time.process_time(), _child_seconds()
             export(path, folder / "c", name="network")
+            written = time.process_time() - begin
             run = library(folder / "c").network_run
+            yield f"{title}: export {written:.1f} s, compile {_child_seconds() - children:.1f} s of CPU time"
             x = np.random.default_rng(1).standard_normal((1, *case.size)).astype(np.float32)
             float_session, file_session = session(content), linger.Session(path, _one_thread())
             name = float_session.get_inputs()[0].name
@@ -150,6 +160,11 @@ def on_this_machine(rounds: int, chosen: str) -> Iterator[str]:
             times = medians(variants, rounds=rounds, warm_up=3)
             same = np.array_equal(y.reshape(-1), np.asarray(file_session.run(None, feeds)[0]).reshape(-1))
             yield _line(title, case, times, same=same)
+
+
+def _child_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _one_thread() -> ort.SessionOptions:
@@ -172,29 +187,35 @@ def _line(title: str, case: Case, times: Mapping[str, float], *, same: bool) -> 
 
 
 def on_emulated_cores() -> Iterator[str]:
-    """One line for each core."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        _, path = files_of(Case(digits_net, (1, 8, 8)), folder)
-        export(path, folder / "c", name="digits")
-        macs = linger.memory(path).macs
-        x = np.random.default_rng(1).standard_normal((1, 1, 8, 8)).astype(np.float32)
-        for core, bar in CORES.items():
-            try:
-                toolchain(core).require_emulator()
-                with build(folder / "c", target=core) as program:
-                    feeds = {program.get_inputs()[0].name: x}
-                    count, size = program.instructions(feeds), program.size()
-                    stack = program.stack(feeds)
-            except LingerError as error:
-                yield f"{core}: not measured, {error}"
-                continue
-            each = count / macs
-            verdict = "" if bar is None else f" (bar {bar}: {'met' if each <= bar else 'NOT MET'})"
-            yield (
-                f"{core}: {count:,} instructions for {macs:,} multiplications, {each:.2f} each{verdict}; "
-                f"text {size.text - _weights(folder):,} bytes, weights {_weights(folder):,}, RAM {size.ram:,} and {stack:,} of stack"
-            )
+    """One line for each core: the digits network, and a depthwise layer alone."""
+    for title, case, bars in (
+        ("digits", Case(digits_net, (1, 8, 8)), CORES),
+        ("depthwise layer, 64 channels at 16x16", Case(depthwise_layer, (64, 16, 16)), dict.fromkeys(CORES)),
+    ):
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            _, path = files_of(case, folder)
+            export(path, folder / "c", name="network")
+            feed = np.random.default_rng(1).standard_normal((1, *case.size)).astype(np.float32)
+            for core, bar in bars.items():
+                yield f"{title} on {core}: {_on_core(folder, core, bar, linger.memory(path).macs, feed)}"
+
+
+def _on_core(folder: Path, core: str, bar: float | None, macs: int, x: np.ndarray) -> str:
+    """What one run costs on a core, the conversion of real numbers included."""
+    try:
+        toolchain(core).require_emulator()
+        with build(folder / "c", target=core) as program:
+            feeds = {program.get_inputs()[0].name: x}
+            count, size, stack = program.instructions(feeds), program.size(), program.stack(feeds)
+    except LingerError as error:
+        return f"not measured, {error}"
+    each = count / macs
+    verdict = "" if bar is None else f" (bar {bar}: {'met' if each <= bar else 'NOT MET'})"
+    return (
+        f"{count:,} instructions for {macs:,} multiplications, {each:.2f} each{verdict}; "
+        f"text {size.text - _weights(folder):,} bytes, weights {_weights(folder):,}, RAM {size.ram:,} and {stack:,} of stack"
+    )
 
 
 def _weights(folder: Path) -> int:

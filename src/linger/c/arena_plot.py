@@ -289,36 +289,42 @@ class _Namer:
         return found
 
     def _inside(self, name: str, box: Bbox) -> _Label | None:
-        tries = ((letters, is_standing) for letters in _LETTERS for is_standing in (False, True))
-        labels = (self._made(name, *each, _middle(box)) for each in tries)
+        labels = (
+            self._made(name, letters, _middle(box), is_standing=is_standing)
+            for letters in _LETTERS
+            for is_standing in (False, True)
+        )
         return next((label for label in labels if _holds(box, label.box)), None)
 
     def _above(self, name: str, box: Bbox) -> _Label | None:
         """In the free room above a block: beginning at its left edge, ending at its right one, or standing."""
         for letters in _LETTERS[1:]:
-            lying, standing = (self._made(name, letters, is_standing, (0, 0)) for is_standing in (False, True))
+            lying, standing = (
+                self._made(name, letters, (0, 0), is_standing=is_standing) for is_standing in (False, True)
+            )
             height = box.y1 + _MARGIN
             for label, x in (
                 (lying, box.x0 + lying.box.width / 2 + _MARGIN),
                 (lying, box.x1 - lying.box.width / 2 - _MARGIN),
                 (standing, (box.x0 + box.x1) / 2),
             ):
-                placed = self._made(name, letters, label.is_standing, (x, height + label.box.height / 2))
+                middle = (x, height + label.box.height / 2)
+                placed = self._made(name, letters, middle, is_standing=label.is_standing)
                 if _holds(self._area, placed.box) and not any(placed.box.overlaps(other) for other in self._taken):
                     return placed
         return None
 
     def _inside_shortened(self, name: str, box: Bbox) -> _Label | None:
         is_standing = box.height > box.width
-        whole = self._made(name, _LETTERS[-2], is_standing, _middle(box))
+        whole = self._made(name, _LETTERS[-2], _middle(box), is_standing=is_standing)
         room, needed = (box.height, whole.box.height) if is_standing else (box.width, whole.box.width)
         most = int(len(name) * (room - 2 * _MARGIN) / needed) - 1
         if most < min(_SHORTEST, len(name)):
             return None
-        label = self._made(_short(name, most), _LETTERS[-2], is_standing, _middle(box))
+        label = self._made(_short(name, most), _LETTERS[-2], _middle(box), is_standing=is_standing)
         return label if _holds(box, label.box) else None
 
-    def _made(self, text: str, letters: float, is_standing: bool, middle: tuple[float, float]) -> _Label:  # noqa: FBT001
+    def _made(self, text: str, letters: float, middle: tuple[float, float], *, is_standing: bool) -> _Label:
         from matplotlib.transforms import Bbox
 
         width, height = (size * letters * self._pixels_per_point * _HINTING for size in _outline(text))

@@ -8,6 +8,7 @@ integers around moves go too.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from linger.graph.core.unused import is_used, remove_nodes
 from linger.graph.qdq.qdq_node import constant
 from linger.numeric.numpy_kernel import NumpyKernel
 
-_OF_SEVERAL = frozenset({"Concat", "Where"})
 _PAD_VALUE = 2
 
 
@@ -74,12 +74,27 @@ def _is(node: ir.Node | None, op_type: str) -> bool:
     return node is not None and node.op_type == op_type and is_dialect(node)
 
 
-def _moves_one(node: ir.Node | None) -> bool:
+def _is_move(node: ir.Node, *others: str) -> bool:
+    """Whether a node only moves elements, those of these types left out."""
+    return (node.op_type in MOVES or node.op_type in ALIASES) and not node.domain and node.op_type not in others
+
+
+def _moves_one(node: ir.Node) -> bool:
     """Whether a node moves the elements of its first input."""
-    is_move = (
-        node is not None and (node.op_type in MOVES or node.op_type in ALIASES) and node.op_type not in _OF_SEVERAL
-    )
-    return is_move and node is not None and not node.domain and bool(node.inputs) and node.inputs[0] is not None
+    return _is_move(node, "Concat", "Where") and bool(node.inputs) and node.inputs[0] is not None
+
+
+def _first(node: ir.Node) -> ir.Value:
+    """The first input, of a node that has one."""
+    value = node.inputs[0]
+    assert value is not None
+    return value
+
+
+def _graph(node: ir.Node) -> ir.Graph | ir.Function:
+    """The graph that a node is in."""
+    assert node.graph is not None
+    return node.graph
 
 
 def _settings(node: ir.Node) -> str:
@@ -114,13 +129,12 @@ def _quants_first(model: ir.Model, names: Names) -> bool:
             or not _quantise_border(model, move, node, names)
         ):
             continue
-        source = move.inputs[0]
-        assert source is not None  # _moves_one has looked
+        source = _first(move)
         quant = ir.node("Quant", [source], domain=node.domain, attributes=dict(node.attributes))
         result, made = node.outputs[0], quant.outputs[0]
         made.name = names.choose(f"{source.name}/quantised")
         _take_type(made, result.dtype)
-        move.graph.insert_before(move, quant)  # type: ignore[union-attr] # it is in one
+        _graph(move).insert_before(move, quant)
         move.replace_input_with(0, made)
         result.replace_all_uses_with(moved, replace_graph_outputs=True)
         kept = result.name
@@ -154,12 +168,10 @@ def _dequants_last(model: ir.Model, names: Names) -> bool:
         if not _is(node, "Dequant") or node.outputs[0].is_graph_output():
             continue
         readers = list(dict.fromkeys(node.outputs[0].consumers()))
-        if not readers or not all(_moves_one(r) and len(r.inputs) and r.op_type != "Pad" for r in readers):
+        if not readers or not all(_moves_one(r) and r.op_type != "Pad" for r in readers):
             continue
-        source = node.inputs[0]
-        assert source is not None  # a Dequant has an input
         for move in readers:
-            move.replace_input_with(0, source)
+            move.replace_input_with(0, _first(node))
             for moved in move.outputs:
                 _convert_behind(move, moved, node, names)
         remove_nodes([node])
@@ -169,61 +181,67 @@ def _dequants_last(model: ir.Model, names: Names) -> bool:
 
 def _convert_behind(move: ir.Node, moved: ir.Value, dequant: ir.Node, names: Names) -> None:
     """Put a copy of a Dequant behind a result, which takes over its name."""
-    source = dequant.inputs[0]
-    assert source is not None  # a Dequant has an input
     copy = ir.node("Dequant", [moved], domain=dequant.domain, attributes=dict(dequant.attributes))
-    _take_place(copy, moved, names.choose(f"{moved.name}/integers"), source.dtype)
-    move.graph.insert_after(move, copy)  # type: ignore[union-attr] # it is in one
+    _take_place(copy, moved, names.choose(f"{moved.name}/integers"), _first(dequant).dtype)
+    _graph(move).insert_after(move, copy)
 
 
-def _casts_last(model: ir.Model, names: Names, same: dict[str, ir.Value]) -> bool:
-    """move(Cast(x)) becomes Cast(move(x)) for wider integers, and a Cast back to the first type goes."""
-    for node in list(model.graph):
-        if _widened(node) is not None:
-            back = [r for r in node.outputs[0].consumers() if _cast_to(r) == node.inputs[0].dtype]  # type: ignore[union-attr]
-            back = [r for r in back if not r.outputs[0].is_graph_output()]
-            for reader in back:
-                assert node.inputs[0] is not None  # _widened has looked
-                reader.outputs[0].replace_all_uses_with(node.inputs[0])
-                same[str(reader.outputs[0].name)] = node.inputs[0]
-            remove_nodes(back)
-            if back:
-                return True
-        if _sink_cast(node, names):
-            return True
-    return False
+@dataclass(frozen=True)
+class _Widening:
+    """A Cast to wider integers: what it reads, and both types."""
+
+    source: ir.Value
+    narrow: ir.DataType
+    wide: ir.DataType
+
+
+def _widening(node: ir.Node | None) -> _Widening | None:
+    """A node as a Cast to wider integers; None for other nodes."""
+    wide = None if node is None else _cast_to(node)
+    if node is None or wide is None:
+        return None
+    source, narrow = _first(node), _first(node).dtype
+    if narrow is None or not narrow.is_integer() or not narrow.is_signed() or not wide.is_integer():
+        return None
+    return _Widening(source, narrow, wide) if wide.bitwidth > narrow.bitwidth else None
 
 
 def _cast_to(node: ir.Node) -> ir.DataType | None:
     return ir.DataType(node.attributes["to"].as_int()) if node.op_type == "Cast" and not node.domain else None
 
 
-def _widened(node: ir.Node | None) -> ir.DataType | None:
-    """The type of the integers that a Cast makes wider; None for other nodes."""
-    if node is None or _cast_to(node) is None or node.inputs[0] is None or node.inputs[0].dtype is None:
-        return None
-    narrow, wide = node.inputs[0].dtype, _cast_to(node)
-    is_wider = narrow.is_integer() and wide is not None and wide.is_integer() and wide.bitwidth > narrow.bitwidth
-    return narrow if is_wider and narrow.is_signed() else None
+def _casts_last(model: ir.Model, names: Names, same: dict[str, ir.Value]) -> bool:
+    """move(Cast(x)) becomes Cast(move(x)) for wider integers, and a Cast back to the first type goes."""
+    return any(_drop_casts_back(node, same) or _sink_cast(node, names) for node in list(model.graph))
+
+
+def _drop_casts_back(node: ir.Node, same: dict[str, ir.Value]) -> bool:
+    """Let what reads integers that were made wider and narrow again read them as they were."""
+    found = _widening(node)
+    if found is None:
+        return False
+    readers = [r for r in node.outputs[0].consumers() if _cast_to(r) == found.narrow]
+    back = [r for r in readers if not r.outputs[0].is_graph_output()]
+    for reader in back:
+        reader.outputs[0].replace_all_uses_with(found.source)
+        same[str(reader.outputs[0].name)] = found.source
+    remove_nodes(back)
+    return bool(back)
 
 
 def _sink_cast(node: ir.Node, names: Names) -> bool:
     """Let a node move integers before they are made wider."""
-    is_move = (
-        (node.op_type in MOVES or node.op_type in ALIASES) and not node.domain and node.op_type not in ("Where", "Pad")
-    )
-    data = list(node.inputs) if node.op_type == "Concat" else list(node.inputs[:1])
-    makers = [None if value is None else value.producer() for value in data]
-    types = {_widened(maker) for maker in makers}
-    if not is_move or not data or len(types) != 1 or None in types:
+    data = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+    found = [None if value is None else _widening(value.producer()) for value in data]
+    casts = [cast for cast in found if cast is not None]
+    kinds = {(cast.narrow, cast.wide) for cast in casts}
+    if not _is_move(node, "Where", "Pad") or len(casts) < len(data) or len(kinds) != 1:
         return False
-    (narrow,) = types
-    assert narrow is not None  # just looked
-    wide = _cast_to(makers[0])  # type: ignore[arg-type] # a Cast made it
-    for index, maker in enumerate(makers):
-        node.replace_input_with(index, maker.inputs[0])  # type: ignore[union-attr] # a Cast made it
+    ((narrow, wide),) = kinds
+    for index, cast in enumerate(casts):
+        node.replace_input_with(index, cast.source)
     for moved in node.outputs:
-        cast = ir.node("Cast", [moved], attributes={"to": int(wide)})  # type: ignore[arg-type] # the Cast has a type
-        _take_place(cast, moved, names.choose(f"{moved.name}/narrow"), narrow)
-        node.graph.insert_after(node, cast)  # type: ignore[union-attr] # it is in one
+        behind = ir.node("Cast", [moved], attributes={"to": int(wide)})
+        _take_place(behind, moved, names.choose(f"{moved.name}/narrow"), narrow)
+        _graph(node).insert_after(node, behind)
     return True

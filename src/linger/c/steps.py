@@ -145,7 +145,7 @@ def _outputs(network: Network) -> tuple[Edge, ...]:
     for name in network.outputs:
         node = makers[name]
         if node.op_type == "Dequant" and is_dialect(node) and not readers.get(name):
-            edges.append(Edge(name, str(node.inputs[0].name), node))  # type: ignore[union-attr] # Dequant has an input
+            edges.append(Edge(name, next(value_names(node.inputs)), node))
         else:
             edges.append(Edge(name, name, None))
     return tuple(edges)
@@ -174,7 +174,7 @@ def input_of(
         node, op, _ = use
         group = node.attributes.get_int("group", 1) or 1
         order = weight_order(op, tensor.shape, group)
-        columns = layouts.get(str(node.inputs[0].name), Layout()).permutation  # type: ignore[union-attr] # has data
+        columns = layouts.get(next(value_names(node.inputs)), Layout()).permutation
         if columns is not None:
             known = np.ascontiguousarray(known[:, columns])
     return Input(tensor.shape, tensor.dtype, known, order)

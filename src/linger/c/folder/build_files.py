@@ -164,7 +164,8 @@ def _idf(face: Interface, sources: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _arduino(face: Interface, sources: Sequence[str]) -> dict[str, str]:  # noqa: ARG001 - Arduino builds all of src
+def _arduino(face: Interface, _: Sequence[str]) -> dict[str, str]:
+    """Sources are not listed: Arduino builds everything in src."""
     return {
         "library.properties": _ARDUINO.format(name=face.name, arena=face.arena_bytes),
         f"examples/{face.name}_once/{face.name}_once.ino": _sketch(face),

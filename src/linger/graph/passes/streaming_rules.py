@@ -460,7 +460,8 @@ def _cuts(step: Stepper, node: ir.Node) -> Cuts:
     strides = whole_numbers(node, "steps", 4) or [1] * len(axes)
     x, _ = step.data(node)
     rank = len(step.shapes[str(x.name)])
-    return {axis % rank: cut for axis, *cut in zip(axes, starts, ends, strides, strict=True)}  # type: ignore[misc]
+    cuts = zip(starts, ends, strides, strict=True)
+    return {axis % rank: cut for axis, cut in zip(axes, cuts, strict=True)}
 
 
 def _write_slice(step: Stepper, node: ir.Node, cuts: Cuts) -> None:

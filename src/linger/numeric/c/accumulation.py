@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The primitives that add, or look for the largest: one function for each writes the loops for one output element.
 
-These functions are the seam for faster versions. Each gets the place inside the loops over the output, the node with its
-arguments, and the index of one output element; it writes statements that compute the exact whole number and returns the
-name of the variable that holds it. Rounding and saturation are not its business: they come from the op's body.
+Each gets the place inside the loops over the output, the node with its arguments, and the index of one output element; it writes
+statements that compute the exact whole number and returns the name of the variable that holds it. Rounding and saturation are not
+its business: they come from the op's body. Where tensors lie well, `linger.numeric.c.tiles` writes the same sums many at a time.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def largest_of_window(place: Place, node: Node, index: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class Accumulators:
-    """The functions that write the accumulating primitives; another set may be faster, but gives the same integers."""
+    """The functions that write the accumulating primitives; tests plant a fault in one by giving another."""
 
     sum_line: Accumulate = sum_line
     largest_of_line: Accumulate = largest_of_line
