@@ -2,7 +2,7 @@
 """How fast the networks are as C: instructions per multiplication on emulated cores, and time against ONNX Runtime.
 
 Emulated cores: the digits network, counted instructions of one image (not cycles) for each multiply-accumulate, all layers
-and conversions included. This machine, one thread, batch 1, process CPU time, interleaved, medians: the program in C
+included. This machine, one thread, batch 1, process CPU time, interleaved, medians: the program in C
 against ONNX Runtime on the float32 network and on linger's file. The bars are printed beside each figure.
 """
 
@@ -196,18 +196,19 @@ def on_emulated_cores() -> Iterator[str]:
             folder = Path(temporary)
             _, path = files_of(case, folder)
             export(path, folder / "c", name="network")
-            feed = np.random.default_rng(1).standard_normal((1, *case.size)).astype(np.float32)
+            x = np.random.default_rng(1).integers(-100, 100, (1, *case.size)).astype(np.int8)
             for core, bar in bars.items():
-                yield f"{title} on {core}: {_on_core(folder, core, bar, linger.memory(path).macs, feed)}"
+                yield f"{title} on {core}: {_on_core(folder, core, bar, linger.memory(path).macs, x)}"
 
 
 def _on_core(folder: Path, core: str, bar: float | None, macs: int, x: np.ndarray) -> str:
-    """What one run costs on a core, the conversion of real numbers included."""
+    """What one run costs on a core, on integers."""
     try:
         toolchain(core).require_emulator()
         with build(folder / "c", target=core) as program:
             feeds = {program.get_inputs()[0].name: x}
-            count, size, stack = program.instructions(feeds), program.size(), program.stack(feeds)
+            count, size = program.instructions(feeds, quantized=True), program.size()
+            stack = program.stack(feeds, quantized=True)
     except LingerError as error:
         return f"not measured, {error}"
     each = count / macs
