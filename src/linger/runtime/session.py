@@ -101,6 +101,7 @@ class Session:
         self._fastest = fastest(self._model) if is_on_cpu and not as_written else None
         attach_functions(self._model)
         self._inner = self._open(ir.to_proto(self._fastest.model if self._fastest else self._model))
+        self._expected = [i.name for i in self._inner.get_inputs()]
         self._watching: ort.InferenceSession | None = None
         self._watching_fastest: ort.InferenceSession | None = None
 
@@ -187,14 +188,15 @@ class Session:
         ]
 
     def _check_feeds(self, feeds: Feeds) -> None:
-        expected = [i.name for i in self._inner.get_inputs()]
+        expected = self._expected
+        if feeds.keys() == set(expected):
+            return
         wrong = {
             "lacks": [n for n in expected if n not in feeds],
             "has unknown": [n for n in feeds if n not in expected],
         }
         text = " and ".join(f"{verb} {listing(names)}" for verb, names in wrong.items() if names)
-        if text:
-            raise UsageError(f"the feed {text}. The model's inputs are {listing(expected)}.")
+        raise UsageError(f"the feed {text}. The model's inputs are {listing(expected)}.")
 
     def __getattr__(self, name: str) -> Any:
         # everything else that an InferenceSession has is asked of the wrapped one

@@ -161,7 +161,7 @@ def test_without_the_lift_sums_go_wrong(monkeypatch):
 
 def layer_samples():
     """Samples of the ops that have such a form."""
-    found = [(op, s) for op in ops().values() if op.float_op in byte_forms.FORMS for s in op.samples]
+    found = [(op, s) for op in ops().values() if op.is_pointwise or op.float_op in byte_forms.FORMS for s in op.samples]
     return {"argvalues": found, "ids": [f"{op.name}: {s.name}" for op, s in found]}
 
 

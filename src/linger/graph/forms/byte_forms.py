@@ -28,7 +28,7 @@ ReLU, 128·2^-12 + 2^-14 < 2^-4: it does not reach a tie.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,9 +40,10 @@ from linger.graph.core.carriers import LARGEST, MIDDLE, OFFSET, PLAIN, POSITIVE
 from linger.graph.core.dialect_node import attributes_of, is_dialect, op_of
 from linger.graph.forms.form_writer import FormWriter
 from linger.numeric.fixed import is_power_of_two
+from linger.numeric.numpy_kernel import NumpyKernel
 from linger.numeric.onnx.kernel import OnnxKernel
 from linger.numeric.onnx.products import by_output
-from linger.numeric.onnx.writer import FLOAT, OnnxValue
+from linger.numeric.onnx.writer import FLOAT, INT32, OnnxValue
 
 SAFE_WEIGHT = 64
 """The largest magnitude of a signed weight with which no pair of products with unsigned bytes leaves 16 bits."""
@@ -51,7 +52,9 @@ _LIFT, _SUM_LIFT = 2.0**-23, 2.0**-12
 _LARGEST_SHIFT = 14
 _SMALLEST_RATIO, _LARGEST_RATIO = 2.0**-4, 2.0**8
 _INT32_END = 2**31
-_BYTE_BITS = 8
+_BYTE_BITS, _WORD_BITS = 8, 16
+_ZERO_OPSET = 14
+"""From here on a size of 0 in the new shape of a Reshape is a size; before, it stands for the old one."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +289,31 @@ def dequant(w: ByteWriter) -> ir.Value | None:
     return w.emit("DequantizeLinear", [x.value, step, w.zero_point(x.zero)])
 
 
+def lookup(w: ByteWriter) -> Carrier | ir.Value | None:
+    """A table of the op's results for every number of 8 or 16 bits, which the reference computes."""
+    op, x = op_of(w.node), w.carrier_of(w.input(0))
+    bits = _WORD_BITS if w.input(0).dtype == ir.DataType.INT16 else _BYTE_BITS
+    low = 0 if x is not None and x.zero == 0 else -(1 << (bits - 1))
+    numbers = np.arange(low, 1 << (bits - 1)).astype(f"int{bits}")
+    table: NDArray[Any] = op.body(NumpyKernel(), numbers, **w.attributes)
+    if x is None or table.dtype != np.int8:
+        source = w.input(0) if x is None else x.value
+        return _entries(w, source, table, 0 if x is not None else -low)
+    zero = 0 if table.min() >= 0 else MIDDLE
+    return w.finish(_entries(w, x.value, (table.astype(np.int16) + zero).astype(np.uint8), 0), zero)
+
+
+def _entries(w: ByteWriter, x: ir.Value, table: NDArray[Any], offset: int) -> ir.Value:
+    """The entries of a table at x + offset, by GatherElements on a vector: Gather copies every element on its own."""
+    flat = w.emit("Reshape", [x, w.initializer([-1], np.int64, "flat")])
+    index = w.emit("Cast", [flat], to=int(INT32))
+    if offset:
+        index = w.emit("Add", [index, w.initializer(offset, np.int32, "first")])
+    found = w.emit("GatherElements", [w.initializer(table, table.dtype.type, "table"), index], axis=0)
+    keeps_zeros = {"allowzero": 1} if w.opset >= _ZERO_OPSET else {}
+    return w.emit("Reshape", [found, w.emit("Shape", [x])], **keeps_zeros)
+
+
 FORMS: Mapping[str, Form] = {
     "Conv": convolution,
     "Gemm": linear,
@@ -303,13 +331,22 @@ FORMS: Mapping[str, Form] = {
 def byte_form(node: ir.Node) -> tuple[Form, dict[str, Any]] | None:
     """The form of a dialect node and its attributes; None for an op without one, other widths and other scales."""
     op = op_of(node)
+    attributes = attributes_of(node, op)
+    if op.is_pointwise:
+        is_narrow = attributes.get("o_bits", _BYTE_BITS) <= _WORD_BITS
+        return (lookup, attributes) if is_narrow and _types(node.inputs[:1]) <= _NARROW else None
     form = FORMS.get(op.float_op or "")
     if form is None or op.platform is not None:
         return None
-    attributes = attributes_of(node, op)
     scales = (value for name, value in attributes.items() if name.startswith("scale_"))
     widths = (attributes[name] for name in ("o_bits", "data_bits", "parameter_bits") if name in attributes)
     is_byte = attributes.get("o_bits", _BYTE_BITS) == _BYTE_BITS and all(bits <= _BYTE_BITS for bits in widths)
-    data = node.inputs if op.is_variadic else node.inputs[:2]
-    has_bytes = all(value is not None and value.dtype == ir.DataType.INT8 for value in data)
+    has_bytes = _types(node.inputs if op.is_variadic else node.inputs[:2]) == {ir.DataType.INT8}
     return (form, attributes) if is_byte and has_bytes and all(map(is_power_of_two, scales)) else None
+
+
+_NARROW = frozenset({ir.DataType.INT8, ir.DataType.INT16})
+
+
+def _types(values: Iterable[ir.Value | None]) -> set[ir.DataType | None]:
+    return {None if value is None else value.dtype for value in values}
