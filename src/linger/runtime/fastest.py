@@ -47,7 +47,7 @@ def fastest(model: ir.Model) -> Fastest | None:
         if is_saturating
         else "with signed weights"
     )
-    return Fastest(copy, f"{count} nodes in integer kernels, {kind}; the others in float")
+    return Fastest(copy, f"{count} nodes in integer kernels or tables, {kind}; the others in float")
 
 
 def _weights(model: ir.Model) -> int:
