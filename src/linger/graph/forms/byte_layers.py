@@ -100,7 +100,7 @@ class _Layers:
             type=ir.TensorType(ir.DataType.UINT8),
             shape=output.shape,
         )
-        copy = ir.Node("", node.op_type, inputs, node.attributes.values(), outputs=[made], name=f"{output.name}/bytes")
+        copy = ir.Node("", node.op_type, inputs, node.attributes.values(), outputs=[made], name=node.name)
         self.model.graph.insert_before(node, copy)
         self.carriers[output] = Carrier(made, zero)
         self.replaced.append(node)
