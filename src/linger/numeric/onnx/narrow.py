@@ -30,6 +30,8 @@ from linger.numeric.onnx.writer import (
     BOOL,
     DOUBLE,
     FLOAT,
+    INT32,
+    INTEGER_TYPES,
     AttributeRef,
     OnnxValue,
     OnnxWriter,
@@ -40,6 +42,9 @@ _DATA_BITS = 16
 """Width of integers that are carried in float32; narrower ones are taken for as wide, which costs nothing."""
 
 _BYTE = 8
+
+_FLOAT32_RANGE = 2.0**100
+"""Factors beyond it are not written as float32 numbers; an open one does not pass the conditions."""
 
 
 @dataclass(frozen=True)
@@ -123,19 +128,22 @@ class OnnxNarrow(OnnxWriter):
 
     # the vocabulary
     def wide(self, x: OnnxValue) -> OnnxValue:
-        is_constant = x.value is None and x.known is not None
-        if is_constant or x.dtype not in (FLOAT, *map(integer_type, (_BYTE, _DATA_BITS))):
+        if _is_constant(x) or x.dtype not in (FLOAT, *INTEGER_TYPES.values()):
             return super().wide(x)
 
         def write(factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
             return self.scaled(self.cast(x, FLOAT), factor, offset)
 
         def narrow() -> Narrow | None:
-            if x.dtype == FLOAT:
-                return self._whole(write, None)
-            return self._whole(write, self.scalar(2.0**_DATA_BITS)) if self.element_bits <= _DATA_BITS else None
+            if self._has_32_bits(x):
+                return None
+            return self._whole(write, None if x.dtype == FLOAT else self.scalar(2.0**_DATA_BITS))
 
         return self.deferred(lambda: self.cast(x, DOUBLE), narrow)
+
+    def _has_32_bits(self, x: OnnxValue) -> bool:
+        """Whether x is wider than float32 holds. A body that asks for the width of wider data has a function for it."""
+        return x.dtype == INT32 and self.element_bits > 0
 
     def scaled(self, x: OnnxValue, factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
         """x·factor + offset in float32, without what changes nothing."""
@@ -166,6 +174,8 @@ class OnnxNarrow(OnnxWriter):
                 return None
             factor = factor_of()
             size = self._magnitude(factor)
+            if size.known is not None and not 1 / _FLOAT32_RANGE < size.known < _FLOAT32_RANGE:
+                return None
             return replace(
                 base,
                 factor=self._times(base.factor, factor),
@@ -186,7 +196,7 @@ class OnnxNarrow(OnnxWriter):
 
     def _combine(self, a: OnnxValue, b: OnnxValue, fold: Callable[[OnnxValue, OnnxValue], OnnxValue]) -> OnnxValue:
         """The sum or difference of two tensors, or of a tensor and a number."""
-        if not isinstance(a, Deferred) or not (isinstance(b, Deferred) or _is_constant(b)):
+        if not isinstance(a, Deferred) or not (isinstance(b, Deferred) or (_is_constant(b) and b.is_scalar)):
             return fold(a, b)
 
         def narrow() -> Narrow | None:
@@ -256,9 +266,10 @@ class OnnxNarrow(OnnxWriter):
             return super(OnnxNarrow, self).real(self._settled(x))
 
         narrow = x.narrow() if isinstance(x, Deferred) else None
-        if narrow is None or narrow.limits is not None:
+        if narrow is None or narrow.bound is None or narrow.limits is not None:
             return in_float64()
-        return self._choose(self._all(*self._conditions(narrow)), lambda: self._plain(narrow), in_float64)
+        is_finite = self._less(narrow.bound, self.scalar(_FLOAT32_RANGE))
+        return self._choose(self._all(*self._conditions(narrow), is_finite), lambda: self._plain(narrow), in_float64)
 
     # writing float32
     def _stored(self, narrow: Narrow, bits: int | AttributeRef, width: OnnxValue) -> OnnxValue:
@@ -377,4 +388,5 @@ def is_number(x: OnnxValue, number: float) -> bool:
 
 
 def _is_constant(x: OnnxValue) -> bool:
-    return x.is_scalar and x.value is None and x.known is not None
+    """Whether a value is in no graph yet."""
+    return x.value is None and x.known is not None

@@ -1,0 +1,151 @@
+"""Wide values in float32: which form is written, that it is exact at its bounds, and how few passes it takes."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from linger.dialect import find_op
+from linger.graph.forms.attach_functions import attach_functions
+from linger.graph.forms.expand_dialect import expand_dialect
+from linger.numeric import blocks
+from linger.numeric.fixed import limits
+from tests.support.comparison import assert_same
+from tests.support.onnx_body import interpret_onnx, onnx_model
+from tests.support.samples import run_expanded, run_function, run_model, run_numpy, single_node_model
+
+LEVELS = [getattr(ort.GraphOptimizationLevel, f"ORT_{name}") for name in ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_ALL")]
+GEOMETRY = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1}
+
+
+def shifted(sums, shift, bits):
+    """⌊sum/2^shift + ½⌋, saturated, in Python's integers."""
+    low, high = limits(bits)
+    rounded = [s << -shift if shift <= 0 else (s + (1 << (shift - 1))) >> shift for s in sums]
+    return [min(max(r, low), high) for r in rounded]
+
+
+def sums_around_ties(shift, largest):
+    """Sums at, below and above ties, near zero, near saturation and near the largest one."""
+    step = 1 << max(shift, 0)
+    centres = [n * step + step // 2 for n in (-129, -128, -127, -2, -1, 0, 1, 126, 127)] + [largest, -largest]
+    return [c + d for c in centres for d in (-1, 0, 1) if abs(c + d) <= largest]
+
+
+def layer(kind, shift, bits):
+    def body(k, x, w, b):
+        if kind == "linear":
+            total = k.linear(x, w, b, x_bits=8, w_bits=8)
+        else:
+            total = k.conv2d(x, w, b, x_bits=8, w_bits=8, **GEOMETRY)
+        return blocks.requantize(k, total, source=k.scalar(2.0**shift), target=k.scalar(1.0), bits=bits)
+
+    return body
+
+
+def layer_inputs(kind, sums, weight_sum):
+    """Products that cancel: partial sums are large, the sums are those of the bias."""
+    taps = [127] * (weight_sum // 127) + [weight_sum % 127]
+    half = len(taps) // 2
+    x = np.asarray([[127] * half + [-127] * half + [0] * (len(taps) - 2 * half)], np.int8)
+    x[0, -1] = 0
+    b = np.asarray(sums) - int(x[0].astype(int) @ taps)
+    w = np.tile(np.asarray(taps, np.int8), (len(sums), 1))
+    if kind == "conv2d":
+        x, w = x[..., None, None], w[..., None, None]
+    return [x, w, b.astype(np.int32)]
+
+
+def types_of(model):
+    return collections.Counter(node.op_type for node in ir.traversal.RecursiveGraphIterator(model.graph))
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv2d"])
+@pytest.mark.parametrize("shift", [-2, 0, 1, 2, 7, 14, 20])
+def test_sums_around_ties_are_rounded_up(kind, shift):
+    sums = sums_around_ties(shift, 2**22)
+    inputs = layer_inputs(kind, sums, 100)
+    for bits in (8, 4):
+        expected = np.asarray(shifted(sums, shift, bits), np.int8).reshape(
+            (1, -1) if kind == "linear" else (1, -1, 1, 1)
+        )
+        for constants in (frozenset({1, 2}), frozenset()):
+            for opset in (11, 18):
+                found = interpret_onnx(layer(kind, shift, bits), inputs, opset=opset, constants=constants)
+                assert_same(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("shift", "weight_sum", "form"),
+    [
+        # 128·weight_sum + 2^20 + 1, the bias, with the half of a shift by 7 twice, and with one bit more: below 2^24
+        (7, 57342, "QuantizeLinear"),
+        (7, 57344, "Floor"),
+        (7, 122878, "Floor"),
+        (14, 122850, "float64"),  # the half is too much
+        (7, 122880, "ConvInteger"),
+    ],
+)
+def test_form_at_its_bounds(shift, weight_sum, form):
+    sums = sums_around_ties(shift, 2**20 - 127 * 127)
+    inputs = layer_inputs("conv2d", [*sums, 2**20], weight_sum)
+    inputs[2][-1] = 2**20
+    body = layer("conv2d", shift, 8)
+    expected = np.asarray(shifted(sums, shift, 8), np.int8)
+    models = [onnx_model(body, inputs, opset=13, constants=c) for c in (frozenset({1, 2}), frozenset())]
+    found = {n.op_type for n in models[0].graph}
+    made_by = {n.inputs[0].producer() for n in models[0].graph if n.op_type == "Floor"}
+    is_wide = any(n is not None and n.op_type == "Add" for n in made_by)  # the half is added behind the product
+    assert ("QuantizeLinear" in found, "ConvInteger" in found, is_wide) == {
+        "QuantizeLinear": (True, False, False),
+        "Floor": (False, False, False),
+        "float64": (False, False, True),
+        "ConvInteger": (False, True, True),
+    }[form]
+    for model in models:
+        assert_same(run_model(model, inputs).reshape(-1)[:-1], expected)
+
+
+def test_factor_without_weights_does_not_overflow():
+    """2^200 is no float32 number, and zero times infinity none at all."""
+    inputs = [np.ones((1, 3), np.int8), np.zeros((2, 3), np.int8), np.zeros(2, np.int32)]
+    for constants in (frozenset({1, 2}), frozenset()):
+        found = interpret_onnx(layer("linear", -200, 8), inputs, opset=12, constants=constants)
+        assert_same(found, np.zeros((1, 2), np.int8))
+
+
+ALL_BYTES = np.arange(-128, 128, dtype=np.int8)
+PAIRS = [np.repeat(ALL_BYTES, 256), np.tile(ALL_BYTES, 256)]
+EVERY = [np.repeat(np.arange(-(2**15), 2**15, 7, dtype=np.int16), 2)] * 2
+
+
+@pytest.mark.parametrize("name", ["iqAdd", "iqSub", "iqMul"])
+@pytest.mark.parametrize("inputs", [PAIRS, EVERY], ids=["8 bits", "16 bits"])
+@pytest.mark.parametrize(
+    "scales",
+    [
+        *((16.0, 16.0, 16.0), (16.0, 64.0, 8.0), (256.0, 2.0, 16.0), (2.0**20, 2.0**-3, 2.0**-4)),
+        *((16.0, float(np.nextafter(np.float32(16), np.float32(17))), 8.0), (3.0, 5.0, 7.0), (2.0**30, 2.0**30, 1.0)),
+    ],
+    ids=str,
+)
+def test_every_pair_of_bytes(name, inputs, scales):
+    """Scales that are no powers of two, or too far apart for float32, are computed in float64."""
+    op = find_op(name)
+    bits = 8 * inputs[0].itemsize
+    attributes = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True)) | {"o_bits": bits}
+    expected = run_numpy(op, inputs, attributes)
+    assert_same(run_function(op, inputs, attributes, opset=12), expected)
+    assert_same(run_expanded(op, inputs, attributes, opset=12), expected)
+
+
+def test_third_input_of_32_bits_counts():
+    """The widest of all inputs of iqCat decides, not that of the first two."""
+    op = find_op("iqCat")
+    inputs = [np.array([[1]], np.int8), np.array([[2]], np.int8), np.array([[2**24 + 1]], np.int32)]
+    scales = {f"scale_x_{i}": 2.0 for i in range(3)}
+    attributes = {"scale_o": 1.0, "dim": 1, "o_bits": 16} | scales
+    wide = {"scale_o": 2.0**-11, "dim": 1, "o_bits": 16} | scales
+    for each in (attributes, wide):
+        assert_same(run_function(op, inputs, each, opset=12), run_numpy(op, inputs, each))
