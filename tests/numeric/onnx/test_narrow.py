@@ -1,19 +1,25 @@
 """Wide values in float32: which form is written, that it is exact at its bounds, and how few passes it takes."""
 
+import itertools
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from linger.dialect import find_op
+from linger.graph.files.model_io import load
 from linger.graph.forms.attach_functions import attach_functions
 from linger.graph.forms.expand_dialect import expand_dialect
 from linger.numeric import blocks
 from linger.numeric.fixed import limits
 from tests.support.comparison import assert_same
+from tests.support.kernels import optimised
 from tests.support.onnx_body import interpret_onnx, onnx_model
-from tests.support.samples import run_expanded, run_function, run_model, run_numpy, single_node_model
+from tests.support.samples import run_expanded, run_function, run_model, run_numpy
 
 LEVELS = [getattr(ort.GraphOptimizationLevel, f"ORT_{name}") for name in ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_ALL")]
 GEOMETRY = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1}
@@ -57,10 +63,6 @@ def layer_inputs(kind, sums, weight_sum):
     return [x, w, b.astype(np.int32)]
 
 
-def types_of(model):
-    return collections.Counter(node.op_type for node in ir.traversal.RecursiveGraphIterator(model.graph))
-
-
 @pytest.mark.parametrize("kind", ["linear", "conv2d"])
 @pytest.mark.parametrize("shift", [-2, 0, 1, 2, 7, 14, 20])
 def test_sums_around_ties_are_rounded_up(kind, shift):
@@ -70,10 +72,10 @@ def test_sums_around_ties_are_rounded_up(kind, shift):
         expected = np.asarray(shifted(sums, shift, bits), np.int8).reshape(
             (1, -1) if kind == "linear" else (1, -1, 1, 1)
         )
-        for constants in (frozenset({1, 2}), frozenset()):
-            for opset in (11, 18):
-                found = interpret_onnx(layer(kind, shift, bits), inputs, opset=opset, constants=constants)
-                assert_same(found, expected)
+        for constants, opset in itertools.product((frozenset({1, 2}), frozenset()), (11, 18)):
+            model = onnx_model(layer(kind, shift, bits), inputs, opset=opset, constants=constants)
+            for level in LEVELS:
+                assert_same(run_model(model, inputs, level=level), expected)
 
 
 @pytest.mark.parametrize(
@@ -149,3 +151,72 @@ def test_third_input_of_32_bits_counts():
     wide = {"scale_o": 2.0**-11, "dim": 1, "o_bits": 16} | scales
     for each in (attributes, wide):
         assert_same(run_function(op, inputs, each, opset=12), run_numpy(op, inputs, each))
+
+
+WINDOW = {"dilations": (1, 1), "kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "strides": (1, 1)}
+WIDTHS = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8}
+
+
+def small_network():
+    """Every kind of layer that is made of few passes, at 8 bits; scales go from 16 to 8 and stay there."""
+    dice = np.random.default_rng(0)
+    shapes = {"w": (4, 4, 3, 3), "depthwise": (4, 1, 3, 3), "matrix": (3, 120)}
+    weights = [numpy_helper.from_array(dice.integers(-9, 10, s).astype(np.int8), n) for n, s in shapes.items()]
+    biases = [numpy_helper.from_array(dice.integers(-999, 999, n).astype(np.int32), f"b{n}") for n in (3, 4)]
+    layer = WIDTHS | {"scale_w": 64.0, "scale_o": 8.0}
+    nodes = [
+        ("Quant", ["x"], "q", {"data_bits": 8, "scale_x": 16.0}),
+        ("Conv2dInt", ["q", "w", "b4"], "c", layer | WINDOW | {"scale_x": 16.0, "group": 1}),
+        ("Relu", ["c"], "r", {}),
+        ("Conv2dInt", ["r", "depthwise", "b4"], "d", layer | WINDOW | {"scale_x": 8.0, "group": 4, "scale_o": 64.0}),
+        ("iqAdd", ["d", "r"], "s", {"scale_x": 64.0, "scale_y": 8.0, "scale_o": 8.0, "o_bits": 8}),
+        ("iqMul", ["s", "d"], "m", {"scale_x": 8.0, "scale_y": 64.0, "scale_o": 8.0, "o_bits": 8}),
+        ("Flatten", ["m"], "f", {}),
+        ("LinearInt", ["f", "matrix", "b3"], "l", layer | {"scale_x": 8.0}),
+        ("Dequant", ["l"], "y", {"scale_o": 8.0}),
+    ]
+    made = [
+        helper.make_node(name, inputs, [output], domain="" if name == "Flatten" else "thinker", **attributes)
+        for name, inputs, output, attributes in nodes
+    ]
+    ends = [
+        helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in {"x": (1, 4, 6, 5), "y": (1, 3)}.items()
+    ]
+    graph = helper.make_graph(made, "net", ends[:1], ends[1:], [*weights, *biases])
+    imports = [helper.make_opsetid(domain, version) for domain, version in (("", 13), ("thinker", 1))]
+    return load(helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString())
+
+
+@pytest.mark.parametrize("form", [attach_functions, expand_dialect])
+def test_passes_over_the_tensors_of_a_network(form):
+    """What ONNX Runtime runs of layers of 8 bits: every node is a pass over memory, and none of them has float64."""
+    model = small_network()
+    form(model)
+    found = optimised(model, "ENABLE_EXTENDED")
+    assert [n.op_type for n in found.graph.all_nodes() if n.op_type != "Constant"] == [
+        *("Mul", "Add", "Floor", "QuantizeLinear"),
+        *("Cast", "Conv", "QuantizeLinear"),
+        "Clip",
+        *("Cast", "Conv", "QuantizeLinear"),
+        *("Cast", "Mul", "Add", "Floor", "Add", "QuantizeLinear"),  # the second operand was cast for the convolution
+        *("Cast", "Mul", "Mul", "Add", "QuantizeLinear"),  # the second factor was cast for the sum
+        "Flatten",
+        *("Cast", "Gemm", "QuantizeLinear"),
+        *("Cast", "Mul"),
+    ]
+    assert ir.DataType.DOUBLE not in {v.dtype for n in found.graph.all_nodes() for v in n.outputs}
+
+
+@pytest.mark.parametrize("form", [attach_functions, expand_dialect])
+def test_network_gives_the_same_numbers_at_every_level_and_in_the_reference(form):
+    model = small_network()
+    form(model)
+    x = (np.arange(120).reshape(1, 4, 6, 5) % 37 / 16 - 1).astype(np.float32)
+    proto = ir.to_proto(model)
+    expected = ReferenceEvaluator(proto).run(None, {"x": x})[0]
+    assert len(np.unique(expected)) == expected.size
+    for level in LEVELS:
+        options = ort.SessionOptions()
+        options.graph_optimization_level = level
+        session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        assert_same(session.run(None, {"x": x})[0], expected)

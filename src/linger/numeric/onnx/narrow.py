@@ -74,10 +74,14 @@ class Narrow:
 
 @dataclass(frozen=True, eq=False)
 class Deferred(OnnxValue):
-    """A wide value that no node computes yet: `make` writes it in float64, `narrow` tells how float32 would do."""
+    """A wide value that no node computes yet: `make` writes it in float64, `narrow` tells how float32 would do.
+
+    `data` are the integers of the op's input that it carries as they are.
+    """
 
     make: Callable[[], OnnxValue] = lambda: OnnxValue(DOUBLE)
     narrow: Callable[[], Narrow | None] = lambda: None
+    data: OnnxValue | None = None
 
 
 class OnnxNarrow(OnnxWriter):
@@ -139,7 +143,7 @@ class OnnxNarrow(OnnxWriter):
                 return None
             return self._whole(write, None if x.dtype == FLOAT else self.scalar(2.0**_DATA_BITS))
 
-        return self.deferred(lambda: self.cast(x, DOUBLE), narrow)
+        return Deferred(DOUBLE, make=lambda: self.cast(x, DOUBLE), narrow=narrow, data=None if x.dtype == FLOAT else x)
 
     def _has_32_bits(self, x: OnnxValue) -> bool:
         """Whether x is wider than float32 holds. A body that asks for the width of wider data has a function for it."""
@@ -152,10 +156,24 @@ class OnnxNarrow(OnnxWriter):
         return x if is_number(offset, 0.0) else self.emit("Add", [x, self.cast(offset, FLOAT)], FLOAT)
 
     def mul(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
+        if isinstance(a, Deferred) and isinstance(b, Deferred) and a.data is not None and b.data is not None:
+            return self._data_product(a, b, a.data, b.data)
         return self._scale(a, b, super().mul, lambda: b)
 
     def div(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
         return self._scale(a, b, super().div, lambda: super(OnnxNarrow, self).div(self.scalar(1.0), b))
+
+    def _data_product(self, a: Deferred, b: Deferred, left: OnnxValue, right: OnnxValue) -> OnnxValue:
+        """The product of two bytes is below 2^16; that of wider integers is computed in float64."""
+
+        def write(factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
+            product = self.emit("Mul", [self.cast(left, FLOAT), self.cast(right, FLOAT)], FLOAT)
+            return self.scaled(product, factor, offset)
+
+        def narrow() -> Narrow | None:
+            return self._whole(write, self.scalar(2.0 ** (2 * _BYTE))) if self.element_bits <= _BYTE else None
+
+        return self.deferred(lambda: super(OnnxNarrow, self).mul(self._settled(a), self._settled(b)), narrow)
 
     def _scale(
         self,
