@@ -1,6 +1,7 @@
 """Wide values in float32: which form is written, that it is exact at its bounds, and how few passes it takes."""
 
 import itertools
+import math
 
 import numpy as np
 import onnx
@@ -18,8 +19,10 @@ from linger.numeric import blocks
 from linger.numeric.fixed import limits
 from tests.support.comparison import assert_same
 from tests.support.kernels import optimised
-from tests.support.onnx_body import interpret_onnx, onnx_model
+from tests.support.onnx_body import assert_kernels_give, interpret_onnx, onnx_model
 from tests.support.samples import run_expanded, run_function, run_model, run_numpy
+
+pytestmark = pytest.mark.needs_torch
 
 LEVELS = [getattr(ort.GraphOptimizationLevel, f"ORT_{name}") for name in ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_ALL")]
 GEOMETRY = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1}
@@ -118,6 +121,27 @@ def test_factor_without_weights_does_not_overflow():
 
 
 ALL_BYTES = np.arange(-128, 128, dtype=np.int8)
+
+
+@pytest.mark.parametrize("factor", [4.0, 1.0, 0.25])
+def test_floor_without_a_half_and_a_clip_of_its_own(factor):
+    def body(k, x):
+        return k.store(k.clip(k.floor(k.mul(k.wide(x), k.scalar(factor))), k.scalar(-20.0), k.scalar(90.0)), 8)
+
+    expected = [min(max(math.floor(v * factor), -20), 90) for v in ALL_BYTES.tolist()]
+    assert_kernels_give(body, [ALL_BYTES], np.asarray(expected, np.int8))
+
+
+def test_value_used_twice_is_computed_once():
+    def body(k, x):
+        wide = k.wide(x)
+        return k.store(k.where_less(wide, k.scalar(0.0), k.sub(k.scalar(0.0), wide), wide), 16)
+
+    assert_kernels_give(body, [ALL_BYTES], np.abs(ALL_BYTES.astype(np.int16)))
+    made = [n.op_type for n in onnx_model(body, [ALL_BYTES], opset=13).graph]
+    assert made.count("Cast") == 2  # to float64, and back
+
+
 PAIRS = [np.repeat(ALL_BYTES, 256), np.tile(ALL_BYTES, 256)]
 EVERY = [np.repeat(np.arange(-(2**15), 2**15, 7, dtype=np.int16), 2)] * 2
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from linger.numeric.fixed import FLOAT32_EXACT, is_power_of_two
+from linger.numeric.fixed import FLOAT32_EXACT, is_power_of_two, limits
 from linger.numeric.onnx.writer import (
     BOOL,
     DOUBLE,
@@ -72,15 +72,15 @@ class Narrow:
     is_floored: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Deferred(OnnxValue):
     """A wide value that no node computes yet: `make` writes it in float64, `narrow` tells how float32 would do.
 
     `data` are the integers of the op's input that it carries as they are.
     """
 
-    make: Callable[[], OnnxValue] = lambda: OnnxValue(DOUBLE)
-    narrow: Callable[[], Narrow | None] = lambda: None
+    make: Callable[[], OnnxValue]
+    narrow: Callable[[], Narrow | None]
     data: OnnxValue | None = None
 
 
@@ -253,7 +253,11 @@ class OnnxNarrow(OnnxWriter):
 
         def narrow() -> Narrow | None:
             base = self._base(x)
-            return None if base is None or base.bound is None else replace(base, is_floored=True)
+            if base is None or base.bound is None:
+                return None
+            # a half has made the step at most a half; `_stored` needs one of at most 1
+            step = base.step if is_number(base.offset, 0.5) else self._smaller(base.step, self.scalar(1.0))
+            return replace(base, step=step, is_floored=True)
 
         return self.deferred(lambda: super(OnnxNarrow, self).floor(self._settled(x)), narrow)
 
@@ -299,8 +303,7 @@ class OnnxNarrow(OnnxWriter):
                 shift = super(OnnxNarrow, self).sub(self._half(narrow.step), self.scalar(0.5))
                 offset = super(OnnxNarrow, self).add(offset, shift)
             x = narrow.write(narrow.factor, offset)
-            is_byte = width.known is not None and is_number(width, _BYTE)
-            x = x if is_byte else self._clipped(x, narrow.limits)
+            x = x if _are_byte_ends(narrow.limits) else self._clipped(x, narrow.limits)
             parameters = [self.constant(1.0, FLOAT), self.constant(0, integer_type(_BYTE))]
             return super(OnnxNarrow, self).store(
                 self.emit("QuantizeLinear", [x, *parameters], integer_type(_BYTE)), bits
@@ -317,17 +320,8 @@ class OnnxNarrow(OnnxWriter):
 
     def _plain(self, narrow: Narrow) -> OnnxValue:
         """The float32 tensor. The clip comes first: runtimes join it with the product."""
-
-        def rounded() -> OnnxValue:
-            x = self._clipped(narrow.write(narrow.factor, narrow.offset), narrow.limits)
-            return self.emit("Floor", [x], FLOAT) if narrow.is_floored else x
-
-        if not (narrow.is_floored and is_number(narrow.offset, 0.5)):
-            return rounded()
-        # whole numbers and a half: there is nothing to round
-        is_whole = self._less(self.scalar(0.75), narrow.unit)
-        none = self.scalar(0.0)
-        return self._choose(is_whole, lambda: self._clipped(narrow.write(narrow.factor, none), narrow.limits), rounded)
+        x = self._clipped(narrow.write(narrow.factor, narrow.offset), narrow.limits)
+        return self.emit("Floor", [x], FLOAT) if narrow.is_floored else x
 
     def _clipped(self, x: OnnxValue, limits: tuple[OnnxValue, OnnxValue] | None) -> OnnxValue:
         if limits is None:
@@ -343,10 +337,15 @@ class OnnxNarrow(OnnxWriter):
             return None
 
         def write(factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
-            return self.scaled(self._plain(narrow), factor, offset)
+            # of whole numbers and a half there is nothing to round
+            has_half = is_number(narrow.offset, 0.5)
+            is_whole = self._less(self.scalar(0.75), narrow.unit) if has_half else self.constant(0, BOOL)
+            exact = replace(narrow, offset=self.scalar(0.0), is_floored=False)
+            rounded = self._choose(is_whole, lambda: self._plain(exact), lambda: self._plain(narrow))
+            return self.scaled(rounded, factor, offset)
 
-        rounded = super().add(narrow.bound, self.scalar(1.0))
-        return replace(self._whole(write, rounded), conditions=self._conditions(narrow))
+        bound = super().add(narrow.bound, self.scalar(1.0))
+        return replace(self._whole(write, bound), conditions=self._conditions(narrow))
 
     # conditions
     def _conditions(self, narrow: Narrow) -> tuple[OnnxValue, ...]:
@@ -403,6 +402,11 @@ class OnnxNarrow(OnnxWriter):
 def is_number(x: OnnxValue, number: float) -> bool:
     """Whether a scalar is known to be this number."""
     return x.known is not None and bool(x.known == number)
+
+
+def _are_byte_ends(ends: tuple[OnnxValue, OnnxValue] | None) -> bool:
+    """Whether a clip is known to be that of QuantizeLinear."""
+    return ends is not None and all(is_number(end, limit) for end, limit in zip(ends, limits(_BYTE), strict=True))
 
 
 def _is_constant(x: OnnxValue) -> bool:
