@@ -129,7 +129,7 @@ def test_the_report_says_why_a_node_is_explicit(model, reason):
     proto, report = written(model())
     assert [reason in n.reason for n in report.explicit] == [True]
     assert not report.inexact
-    assert "QuantizeLinear" not in {n.op_type for n in proto.graph.node}
+    assert "DequantizeLinear" not in {n.op_type for n in proto.graph.node}
     session(proto)
 
 

@@ -78,9 +78,10 @@ def require_settings(node: ir.Node, op: Op) -> None:
 
 
 def element_bits_of(node: ir.Node) -> int:
-    """Widest integer among data and weights, the first two inputs; the bias (int32) and places do not count."""
-    names = op_of(node).inputs
-    return max((_width(v) or 8 for i, v in enumerate(node.inputs[:2]) if names[i : i + 1] != (_PLACES,)), default=8)
+    """Widest integer among data and weights, the first two inputs or any number; the bias (int32) and places do not count."""
+    op = op_of(node)
+    data = node.inputs if op.is_variadic else node.inputs[:2]
+    return max((_width(v) or 8 for i, v in enumerate(data) if op.inputs[i : i + 1] != (_PLACES,)), default=8)
 
 
 def _width(value: ir.Value | None) -> int | None:

@@ -5,7 +5,7 @@
 weights become an `If` that runtimes fold. *Concrete*: attributes are numbers and initializers are known, so
 choices are made here and no `If` remains.
 
-Wide values are float64. Opset 11 has no `Constant` from an attribute, no integer `Clip`, no axes inputs: the
+Wide values are float64, and float32 from the product to the bytes where that is exact (`narrow`). Opset 11 has no `Constant` from an attribute, no integer `Clip`, no axes inputs: the
 few places that differ say so.
 """
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -11,7 +13,8 @@ from numpy.typing import NDArray
 
 from linger.numeric.fixed import FLOAT32_EXACT
 from linger.numeric.kernel import Steps, TransposedSteps
-from linger.numeric.onnx.writer import BOOL, DOUBLE, FLOAT, INT32, UINT8, AttributeRef, OnnxValue, OnnxWriter
+from linger.numeric.onnx.narrow import OnnxNarrow, is_number
+from linger.numeric.onnx.writer import DOUBLE, FLOAT, INT32, UINT8, AttributeRef, OnnxValue
 
 
 def by_output(weight: NDArray[Any], transposed_groups: int | None) -> NDArray[Any]:
@@ -26,23 +29,23 @@ def by_output(weight: NDArray[Any], transposed_groups: int | None) -> NDArray[An
     return split.reshape(transposed_groups * outside, -1)
 
 
-class OnnxProducts(OnnxWriter):
+class OnnxProducts(OnnxNarrow):
     """Linear layers, matrix products and convolutions."""
 
-    def _float32_holds(
+    def _largest_sum(
         self,
         w: OnnxValue,
         b: OnnxValue | None,
         x_bits: int | AttributeRef,
         transposed_group: int | AttributeRef | None = None,
     ) -> OnnxValue:
-        """Whether 2^(bits−1)·max Σ|w| + max|b| < 2^24, so that float32 sums are exact in any order."""
+        """2^(bits−1)·max Σ|w| + max|b|: below 2^24 float32 sums are exact in any order."""
         offset = np.zeros(1) if b is None else b.known
         if w.known is not None and offset is not None and not isinstance(x_bits, AttributeRef):
             assert not isinstance(transposed_group, AttributeRef)  # attributes are all numbers, or none is
             sums = by_output(np.abs(w.known.astype(np.float64)), transposed_group).sum(axis=1)
             bound = sums.max(initial=0.0) * 2.0 ** (x_bits - 1) + np.abs(offset.astype(np.float64)).max(initial=0.0)
-            return self.constant(bound < FLOAT32_EXACT, BOOL)
+            return self.scalar(bound)
         if transposed_group is None:
             totals = self._reduce("ReduceSum", self._reshape(self.emit("Abs", [self.wide(w)], DOUBLE), [0, -1]), [1])
         else:
@@ -52,15 +55,49 @@ class OnnxProducts(OnnxWriter):
         largest = self.mul(total, reach)
         if b is not None:
             largest = self.add(largest, self._reduce("ReduceMax", self.emit("Abs", [self.wide(b)], DOUBLE), None))
-        return self.emit("Less", [largest, self.scalar(FLOAT32_EXACT)], BOOL)
+        return replace(largest, is_scalar=True)
+
+    def _product(
+        self,
+        largest: OnnxValue,
+        in_float: Callable[[OnnxValue, OnnxValue], OnnxValue],
+        otherwise: Callable[[], OnnxValue],
+    ) -> OnnxValue:
+        """A product, with its largest sum: in float32 from a factor and an offset, or otherwise.
+
+        One is added to the sum, so that weights of zero do not allow every factor.
+        """
+        one, zero = self.scalar(1.0), self.scalar(0.0)
+
+        def make() -> OnnxValue:
+            holds = self._less(largest, self.scalar(FLOAT32_EXACT))
+            return self._choose(holds, lambda: self.cast(in_float(one, zero), DOUBLE), otherwise)
+
+        return self.integers(make, in_float, lambda: self.add(largest, one))
+
+    def _scaled_bias(self, b: OnnxValue, factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
+        """b·factor + offset in float32, which holds it where it holds the product's sums."""
+        if is_number(factor, 1.0) and is_number(offset, 0.0):
+            return self.cast(b, FLOAT)
+        return self.cast(self.add(self.mul(self.cast(b, DOUBLE), factor), offset), FLOAT)
 
     def linear(self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int) -> OnnxValue:
-        def product(dtype: ir.DataType) -> OnnxValue:
-            transposed = self.emit("Transpose", [self.cast(w, dtype)], dtype, perm=(1, 0))
+        def product(weight: OnnxValue, bias: OnnxValue | None) -> OnnxValue:
+            dtype = weight.dtype
+            transposed = self.emit("Transpose", [weight], dtype, perm=(1, 0))
             result = self.emit("MatMul", [self._factor(x, dtype), transposed], dtype)
-            return self.wide(result if b is None else self.emit("Add", [result, self.cast(b, dtype)], dtype))
+            return result if bias is None else self.emit("Add", [result, bias], dtype)
 
-        return self._choose(self._float32_holds(w, b, x_bits), lambda: product(FLOAT), lambda: product(DOUBLE))
+        def in_float(factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
+            weight = self.scaled(self.cast(w, FLOAT), factor, self.scalar(0.0))
+            if b is None:
+                return self.scaled(product(weight, None), self.scalar(1.0), offset)
+            return product(weight, self._scaled_bias(b, factor, offset))
+
+        def in_double() -> OnnxValue:
+            return product(self.cast(w, DOUBLE), None if b is None else self.cast(b, DOUBLE))
+
+        return self._product(self._largest_sum(w, b, x_bits), in_float, in_double)
 
     def matmul(self, x: OnnxValue, y: OnnxValue) -> OnnxValue:
         return self.emit("MatMul", [self._factor(x, DOUBLE), self._factor(y, DOUBLE)], DOUBLE)
@@ -88,15 +125,24 @@ class OnnxProducts(OnnxWriter):
     ) -> OnnxValue:
         """A convolution of any number of axes."""
 
-        def in_float() -> OnnxValue:
-            inputs = [self.cast(x, FLOAT), self.cast(w, FLOAT)] + ([] if b is None else [self.cast(b, FLOAT)])
-            return self.wide(self.emit("Conv", inputs, FLOAT, **steps))
-
         def in_integers() -> OnnxValue:
             total = self._byte_products(x, w, steps)
             return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, *[1] * axes]))
 
-        return self._choose(self._float32_holds(w, b, x_bits), in_float, in_integers)
+        return self._product(self._largest_sum(w, b, x_bits), self._in_float("Conv", x, w, b, steps), in_integers)
+
+    def _in_float(
+        self, op_type: str, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, steps: Steps
+    ) -> Callable[[OnnxValue, OnnxValue], OnnxValue]:
+        """What writes a convolution in float32, its factor in the weights and its offset in the bias."""
+
+        def write(factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
+            inputs = [self.cast(x, FLOAT), self.scaled(self.cast(w, FLOAT), factor, self.scalar(0.0))]
+            if b is None:
+                return self.scaled(self.emit(op_type, inputs, FLOAT, **steps), self.scalar(1.0), offset)
+            return self.emit(op_type, [*inputs, self._scaled_bias(b, factor, offset)], FLOAT, **steps)
+
+        return write
 
     def _byte_products(self, x: OnnxValue, w: OnnxValue, steps: Steps) -> OnnxValue:
         """ConvInteger on unsigned bytes: the one integer product that is exact and fast in every ONNX Runtime.
@@ -152,10 +198,6 @@ class OnnxProducts(OnnxWriter):
         No runtime has a transposed convolution of integers or of float64.
         """
 
-        def in_float() -> OnnxValue:
-            inputs = [self.cast(x, FLOAT), self.cast(w, FLOAT)] + ([] if b is None else [self.cast(b, FLOAT)])
-            return self.wide(self.emit("ConvTranspose", inputs, FLOAT, **steps))
-
         def in_digits() -> OnnxValue:
             total: OnnxValue | None = None
             for signal, signal_weight in self._digits(x, 4):
@@ -168,7 +210,8 @@ class OnnxProducts(OnnxWriter):
             assert total is not None  # there is at least one digit
             return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, 1, 1]))
 
-        return self._choose(self._float32_holds(w, b, x_bits, steps["group"]), in_float, in_digits)
+        largest = self._largest_sum(w, b, x_bits, steps["group"])
+        return self._product(largest, self._in_float("ConvTranspose", x, w, b, steps), in_digits)
 
     def _digits(self, x: OnnxValue, width: int) -> list[tuple[OnnxValue, int]]:
         """(digit, weight) in base 2^width, lowest first; all but the highest are unsigned."""

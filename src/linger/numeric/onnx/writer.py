@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,13 +54,21 @@ class Derived:
     kind: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OnnxValue:
-    """A tensor in the graph being written; `known` holds its content where that is fixed."""
+    """A tensor in the graph being written; `known` holds its content where that is fixed.
+
+    `is_scalar` marks a number of the op, made from attributes and constants.
+    """
 
     dtype: ir.DataType
     value: ir.Value | None = None
     known: np.ndarray[Any, Any] | None = None
+    is_scalar: bool = False
+
+
+def _scalar(x: OnnxValue) -> OnnxValue:
+    return replace(x, is_scalar=True)
 
 
 def integer_type(bits: int) -> ir.DataType:
@@ -138,7 +146,8 @@ class OnnxWriter:
 
     def constant(self, value: Any, dtype: ir.DataType) -> OnnxValue:
         """A constant tensor."""
-        return OnnxValue(dtype, known=np.asarray(value, dtype=dtype.numpy()))
+        known = np.asarray(value, dtype=dtype.numpy())
+        return OnnxValue(dtype, known=known, is_scalar=known.ndim == 0)
 
     def cast(self, x: OnnxValue, dtype: ir.DataType) -> OnnxValue:
         """x as another type."""
@@ -146,7 +155,7 @@ class OnnxWriter:
             return x
         if x.value is None and x.known is not None:
             return self.constant(x.known, dtype)
-        return self.emit("Cast", [x], dtype, to=int(dtype))
+        return replace(self.emit("Cast", [x], dtype, to=int(dtype)), is_scalar=x.is_scalar)
 
     @contextmanager
     def _branch(self) -> Iterator[list[ir.Node]]:
@@ -189,17 +198,18 @@ class OnnxWriter:
 
     def _float_attribute(self, ref: AttributeRef) -> OnnxValue:
         if self.opset >= 12:
-            return self.emit("Constant", [], FLOAT, value_float=ref)
+            return _scalar(self.emit("Constant", [], FLOAT, value_float=ref))
         # opset 11 cannot make a constant from an attribute: −LeakyRelu(−1) = alpha
-        return self.emit("Neg", [self.emit("LeakyRelu", [self.constant(-1.0, FLOAT)], FLOAT, alpha=ref)], FLOAT)
+        negative = self.emit("LeakyRelu", [self.constant(-1.0, FLOAT)], FLOAT, alpha=ref)
+        return _scalar(self.emit("Neg", [negative], FLOAT))
 
     def _int_attribute(self, ref: AttributeRef) -> OnnxValue:
         if self.opset >= 12:
-            return self.cast(self.emit("Constant", [], INT64, value_int=ref), DOUBLE)
+            return self.cast(_scalar(self.emit("Constant", [], INT64, value_int=ref)), DOUBLE)
         # opset 11: EyeLike puts a one in column `ref`, the product with 0, 1, 2 … reads the column's number
         row = self.emit("EyeLike", [self.constant(np.zeros((1, _EYE_WIDTH)), FLOAT)], DOUBLE, dtype=int(DOUBLE), k=ref)
         numbers = self.constant(np.arange(_EYE_WIDTH).reshape(_EYE_WIDTH, 1), DOUBLE)
-        return self._reshape(self.emit("MatMul", [row, numbers], DOUBLE), [])
+        return _scalar(self._reshape(self.emit("MatMul", [row, numbers], DOUBLE), []))
 
     def like(self, value: float, reference: OnnxValue) -> OnnxValue:
         return self.constant(value, reference.dtype)
@@ -207,7 +217,7 @@ class OnnxWriter:
     def pow2(self, exponent: OnnxValue) -> OnnxValue:
         if exponent.known is not None:
             return self.constant(np.exp2(exponent.known), DOUBLE)
-        return self.emit("Pow", [self.constant(2.0, DOUBLE), exponent], DOUBLE)
+        return _scalar(self.emit("Pow", [self.constant(2.0, DOUBLE), exponent], DOUBLE))
 
     def derive(self, name: str, compute: Callable[..., float], *attributes: Any) -> OnnxValue:
         if not any(isinstance(a, AttributeRef) for a in attributes):
@@ -240,7 +250,7 @@ class OnnxWriter:
     def _binary(self, op_type: str, fold: Callable[..., Any], a: OnnxValue, b: OnnxValue) -> OnnxValue:
         if a.known is not None and b.known is not None and a.known.ndim == 0 and b.known.ndim == 0:
             return self.constant(fold(a.known, b.known), a.dtype)
-        return self.emit(op_type, [a, b], a.dtype)
+        return replace(self.emit(op_type, [a, b], a.dtype), is_scalar=a.is_scalar and b.is_scalar)
 
     def add(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
         return self._binary("Add", np.add, a, b)
