@@ -20,7 +20,7 @@ from linger.numeric.fixed import limits
 from tests.support.comparison import assert_same
 from tests.support.kernels import optimised
 from tests.support.onnx_body import assert_kernels_give, interpret_onnx, onnx_model
-from tests.support.samples import run_expanded, run_function, run_model, run_numpy
+from tests.support.samples import run_expanded, run_function, run_model, run_numpy, single_node_model
 
 pytestmark = pytest.mark.needs_torch
 
@@ -218,7 +218,7 @@ def test_passes_over_the_tensors_of_a_network(form):
     form(model)
     found = optimised(model, "ENABLE_EXTENDED")
     assert [n.op_type for n in found.graph.all_nodes() if n.op_type != "Constant"] == [
-        *("Mul", "Add", "Floor", "QuantizeLinear"),
+        *("Mul", "Add", "Floor", "Clip", "Cast"),
         *("Cast", "Conv", "QuantizeLinear"),
         "Clip",
         *("Cast", "Conv", "QuantizeLinear"),
@@ -244,3 +244,17 @@ def test_network_gives_the_same_numbers_at_every_level_and_in_the_reference(form
         options.graph_optimization_level = level
         session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         assert_same(session.run(None, {"x": x})[0], expected)
+
+
+@pytest.mark.parametrize("form", [attach_functions, expand_dialect])
+@pytest.mark.parametrize("bits", [8, 16])
+def test_infinities_saturate_and_what_is_no_number_is_zero(form, bits):
+    x = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 0.03125, *[np.nan] * 40], np.float32)
+    op, attributes = find_op("Quant"), {"data_bits": bits, "scale_x": 16.0}
+    model = single_node_model(op, [x], attributes, opset=12)
+    form(model)
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    found = session.run(None, {session.get_inputs()[0].name: x})[0]
+    end = 2 ** (bits - 1)
+    assert found[:6].tolist() == [0, end - 1, -end, end - 1, -end, 1]
+    assert not found[6:].any()

@@ -295,7 +295,10 @@ class OnnxNarrow(OnnxWriter):
 
     # writing float32
     def _stored(self, narrow: Narrow, bits: int | AttributeRef, width: OnnxValue) -> OnnxValue:
-        """Bytes by QuantizeLinear, which rounds and limits in one pass; else Floor and Cast."""
+        """Bytes by QuantizeLinear, which rounds and limits in one pass; else Floor and Cast.
+
+        A real input may be NaN, of which a Cast makes 0, as the reference does, and a QuantizeLinear the lowest number.
+        """
 
         def as_bytes() -> OnnxValue:
             offset = narrow.offset
@@ -312,8 +315,10 @@ class OnnxNarrow(OnnxWriter):
         def as_floats() -> OnnxValue:
             return super(OnnxNarrow, self).store(self._plain(narrow), bits)
 
+        if narrow.bound is None:
+            return as_floats()
         conditions = [self._less(width, self.scalar(_BYTE + 1.0))]
-        if narrow.is_floored and narrow.bound is not None:
+        if narrow.is_floored:
             reach = super().add(narrow.bound, self.scalar(0.5))
             conditions.append(self._holds(reach, self._half(narrow.step)))
         return self._choose(self._all(*conditions), as_bytes, as_floats)
