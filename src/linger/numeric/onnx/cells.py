@@ -81,7 +81,7 @@ class OnnxCells(OnnxTime):
         tables = self._tables(cell, (sigmoid, sigmoid, tanh, sigmoid), reach)
         gates = self._gates(cell, tables, reach, self._limited(cell, sequence, reach))
         raised = self.add(self._edges(tanh, (0, int(_PLACES) + 1 - len(cell.tanh))), self.narrow(self._tie(cell)))
-        outer = self.entries(self.mul(raised, self.narrow(self._to_output(cell))), self._first_gate(cell))
+        outer = self.entries(self.mul(raised, self._to_output(cell)), self._first_gate(cell))
         finish = self._finish(cell, lambda x: self.emit("Round", [x], x.dtype), has_bounds=self._is_within(cell))
 
         def step(carried: Values, items: Values) -> tuple[Values, Values]:
@@ -108,6 +108,7 @@ class OnnxCells(OnnxTime):
         gates = self._gates(cell, tables, reach, self.mul(limited, is_summed))
         of_n = self.add(self.split(limited, 3, -1)[2], self.constant(0.5 - cell.low, FLOAT))
         inner, last_place = self.entries(tanh, self._first_gate(cell)), float(len(cell.tanh) - 1)
+        to_q7, to_output = self._to_q7(cell), self._to_output(cell)
         is_bounded = self._is_within(cell) and self._known(cell.scale_h) <= _Q7
         finish = self._finish(cell, self.floor, has_bounds=is_bounded)
 
@@ -117,8 +118,8 @@ class OnnxCells(OnnxTime):
                 self.add(self.mul(r, h_n), items[1]), self.constant(0.0, FLOAT), self.constant(last_place, FLOAT)
             )
             n = inner(place)
-            after = self.add(n, self.mul(z, self.sub(self._in_q7(cell, carried[0]), n)))
-            h = self.add(self._scaled(after, self._to_output(cell)), self.constant(0.5, FLOAT))
+            after = self.add(n, self.mul(z, self.sub(self._rounded(carried[0], to_q7), n)))
+            h = self.add(self._scaled(after, to_output), self.constant(0.5, FLOAT))
             return (finish(h),), (h,)
 
         last, (kept,) = self.loop(step, states, (gates.steps, of_n))
@@ -130,15 +131,21 @@ class OnnxCells(OnnxTime):
         return float("nan") if x.known is None else float(x.known)
 
     def _to_output(self, cell: Cell[OnnxValue]) -> OnnxValue:
-        return self.div(cell.scale_h, self.constant(_Q7, cell.scale_h.dtype))
+        """From Q7 to the output, narrow."""
+        return self.narrow(self.mul(cell.scale_h, self.scalar(1.0 / _Q7)))
+
+    def _to_q7(self, cell: Cell[OnnxValue]) -> OnnxValue:
+        """From the state to Q7, narrow."""
+        known = cell.scale_h.known
+        factor = self.div(self.scalar(_Q7), cell.scale_h) if known is None else self.scalar(_Q7 / float(known))
+        return self.narrow(factor)
 
     def _scaled(self, x: OnnxValue, factor: OnnxValue) -> OnnxValue:
-        return x if self._known(factor) == 1.0 else self.mul(x, self.narrow(factor))
+        return x if self._known(factor) == 1.0 else self.mul(x, factor)
 
-    def _in_q7(self, cell: Cell[OnnxValue], h: OnnxValue) -> OnnxValue:
-        """⌊h·2^7/scale_h⌉; there is nothing to round where h is not finer."""
-        factor = self.div(self.constant(_Q7, cell.scale_h.dtype), cell.scale_h)
-        scaled = self._scaled(h, factor)
+    def _rounded(self, x: OnnxValue, factor: OnnxValue) -> OnnxValue:
+        """⌊x·factor⌉ of whole x: there is nothing to round where the factor is whole."""
+        scaled = self._scaled(x, factor)
         return scaled if self._known(factor) >= 1.0 else self.floor(self.add(scaled, self.constant(0.5, FLOAT)))
 
     def _is_within(self, cell: Cell[OnnxValue]) -> bool:
