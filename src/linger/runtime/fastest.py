@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fastest exact graph of a dialect file for this CPU: 8-bit layers in ONNX Runtime's integer kernels."""
+"""The fastest exact graph of a dialect file for this CPU: 8-bit layers in ONNX Runtime's integer kernels, short loops."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from linger.graph.core.dialect_node import is_dialect
 from linger.graph.files.model_io import copied
 from linger.graph.forms.byte_layers import write_byte_layers
 from linger.graph.forms.expand_dialect import expand_dialect
+from linger.graph.forms.shaped import state_recurrent_shapes
 from linger.runtime.saturation import has_saturating_products
 
 _LARGEST_WEIGHTS = 1 << 30
@@ -39,7 +40,8 @@ def fastest(model: ir.Model) -> Fastest | None:
         return None
     copy, is_saturating = copied(model), has_saturating_products()
     count = len(write_byte_layers(copy, is_saturating=is_saturating))
-    if count == 0:
+    loops = state_recurrent_shapes(copy)
+    if count + loops == 0:
         return None
     expand_dialect(copy)
     kind = (
@@ -47,7 +49,8 @@ def fastest(model: ir.Model) -> Fastest | None:
         if is_saturating
         else "with signed weights"
     )
-    return Fastest(copy, f"{count} nodes in integer kernels or tables, {kind}; the others in float")
+    layers = f"{count} nodes in integer kernels or tables, {kind}; the others in float" if count else "all nodes in float"
+    return Fastest(copy, f"{layers}, {loops} recurrent loops written for known numbers" if loops else layers)
 
 
 def _weights(model: ir.Model) -> int:

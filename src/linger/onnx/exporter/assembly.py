@@ -16,13 +16,12 @@ import onnx_ir as ir
 from linger.dialect import DOMAIN, find_op
 from linger.errors import GraphError
 from linger.files import made_folder, write_atomically
-from linger.graph.core.dialect_node import is_dialect, op_of
 from linger.graph.core.tensor_types import infer_element_types
 from linger.graph.core.walking import all_nodes
 from linger.graph.forms.attach_functions import attach_functions
 from linger.graph.forms.byte_layers import write_byte_layers
 from linger.graph.forms.expand_dialect import expand_dialect
-from linger.graph.forms.shaped import known_tensors
+from linger.graph.forms.shaped import state_recurrent_shapes
 from linger.graph.forms.to_qdq import to_qdq
 from linger.graph.passes.chip_windows import drop_ceil_mode
 from linger.graph.passes.fixed_shapes import fix_shapes
@@ -119,22 +118,13 @@ def _warn_about_float_inputs(refused: Mapping[str, str]) -> None:
         )
 
 
-def _state_recurrent_shapes(model: ir.Model) -> None:
-    """Recurrent nodes become fewer standard ones where the number of sequences is known."""
-    nodes = [node for node in all_nodes(model) if is_dialect(node) and op_of(node).is_recurrent]
-    shapes = known_tensors(model).shapes if nodes else {}
-    for x in [node.inputs[0] for node in nodes]:
-        if x is not None and x.shape is None and x.name in shapes:
-            x.shape = ir.Shape(shapes[x.name])
-
-
 def _in_form(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
     if options.form == "qdq":
         model = _with_qdq(model, options)
     if options.form == "standard":
         write_byte_layers(model)
     if options.form in ("standard", "qdq"):
-        _state_recurrent_shapes(model)
+        state_recurrent_shapes(model)
         expand_dialect(model)
         remove_dead_code(model)  # the nodes of a body compute states even if nothing reads them
         _name(model, options)
