@@ -14,6 +14,7 @@ from linger.graph.forms.attach_functions import attach_functions
 from linger.graph.forms.expand_dialect import expand_dialect
 from linger.numeric.fixed import limits
 from linger.ops import gru, lstm
+from linger.runtime.fastest import fastest
 from tests.support.comparison import assert_same
 from tests.support.samples import run_expanded, run_function, run_numpy, single_node_model
 
@@ -127,9 +128,13 @@ def test_an_export_knows_its_batch(name, batch, tmp_path):
     model = linger.init(nn.Sequential(getattr(nn, name)(3, 4)))
     with linger.calibration():
         model(x)
-    linger.onnx.export(model.eval(), (x,), tmp_path / "m.onnx", form="standard")
-    assert ("Reshape" in steps_of(ir.load(tmp_path / "m.onnx"))) is (batch > 1)
-    assert linger.verify(model, tmp_path / "m.onnx", (x,)).ok
+    linger.onnx.export(model.eval(), (x,), tmp_path / "standard.onnx", form="standard")
+    linger.onnx.export(model, (x,), tmp_path / "dialect.onnx")
+    standard, dialect = ir.load(tmp_path / "standard.onnx"), ir.load(tmp_path / "dialect.onnx")
+    assert ("Reshape" in steps_of(standard)) is (batch > 1)
+    assert steps_of(fastest(dialect).model) == steps_of(standard)  # a session writes a dialect file the same way
+    for name in ("standard", "dialect"):
+        assert linger.verify(model, tmp_path / f"{name}.onnx", (x,)).ok
 
 
 def test_an_open_batch_stays_open(tmp_path):
