@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from linger.graph.core.dialect_node import is_dialect
+from linger.graph.core.dialect_node import is_dialect, op_of
 from linger.graph.files.model_io import copied
 from linger.graph.forms.byte_layers import write_byte_layers
 from linger.graph.forms.expand_dialect import expand_dialect
@@ -40,9 +40,11 @@ def fastest(model: ir.Model) -> Fastest | None:
         return None
     copy, is_saturating = copied(model), has_saturating_products()
     count = len(write_byte_layers(copy, is_saturating=is_saturating))
-    loops = state_recurrent_shapes(copy)
+    loops = sum(is_dialect(node) and op_of(node).is_recurrent for node in copy.graph)
     if count + loops == 0:
         return None
+    if loops:
+        state_recurrent_shapes(copy)
     expand_dialect(copy)
     kind = (
         "with weights as unsigned bytes where signed ones would saturate on this CPU"
