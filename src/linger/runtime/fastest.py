@@ -51,7 +51,9 @@ def fastest(model: ir.Model) -> Fastest | None:
         if is_saturating
         else "with signed weights"
     )
-    layers = f"{count} nodes in integer kernels or tables, {kind}; the others in float" if count else "all nodes in float"
+    layers = (
+        f"{count} nodes in integer kernels or tables, {kind}; the others in float" if count else "all nodes in float"
+    )
     return Fastest(copy, f"{layers}, {loops} recurrent loops written for known numbers" if loops else layers)
 
 

@@ -180,10 +180,10 @@ class OnnxCells(OnnxTime):
 
     def _edges(self, table: OnnxValue, counts: tuple[int | OnnxValue, int | OnnxValue]) -> OnnxValue:
         """A table with its first and last number repeated so many times."""
-        vectors = [self.constant([n], INT64) if isinstance(n, int) else self._whole(n) for n in counts]
+        vectors = [self.constant([n], INT64) if isinstance(n, int) else self._vector(n) for n in counts]
         return self.emit("Pad", [table, self.emit("Concat", vectors, INT64, axis=0)], table.dtype, mode="edge")
 
-    def _whole(self, x: OnnxValue) -> OnnxValue:
+    def _vector(self, x: OnnxValue) -> OnnxValue:
         return self._reshape(self.cast(x, INT64), [1])
 
     def _tables(
