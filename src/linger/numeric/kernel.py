@@ -13,7 +13,8 @@ carrier that holds whole numbers back into an integer tensor. Reals (float32) ex
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypedDict, TypeVar, Unpack
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar, Unpack
 
 T = TypeVar("T")
 Ints = tuple[int, ...]
@@ -32,6 +33,33 @@ class TransposedSteps(Steps):
     """The same of a transposed convolution."""
 
     output_padding: Ints
+
+
+@dataclass(frozen=True)
+class Cell(Generic[T]):
+    """What the step of a recurrent op computes, in data: a kernel may write the loop in a form of its own.
+
+    Args:
+        kind: The equations.
+        w: Weights of the state, one row for each gate and element.
+        b: The bias of that product.
+        factor: What brings the product to Q11, a wide power of two.
+        low: The gate, in Q11, at which both curves begin; beyond their ends they are constant.
+        sigmoid: The curve in Q7, at every whole number from `low` on.
+        tanh: The same of the other curve.
+        scale_h: The wide scale of the state.
+        ends: The narrow ends of the state's integers.
+    """
+
+    kind: Literal["LSTM", "GRU"]
+    w: T
+    b: T
+    factor: T
+    low: int
+    sigmoid: Sequence[int]
+    tanh: Sequence[int]
+    scale_h: T
+    ends: tuple[T, T]
 
 
 class Kernel(Protocol[T]):
@@ -208,3 +236,14 @@ class Kernel(Protocol[T]):
         self, step: Callable[[tuple[T, ...], T], tuple[T, ...]], states: tuple[T, ...], sequence: T, *, stacked: int
     ) -> tuple[tuple[T, ...], tuple[T, ...]]:
         """states = step(states, sequence[t]) over the first axis: the last states, and all of the first `stacked` ones."""
+
+    def recurrence(
+        self,
+        cell: Cell[T],
+        prepare: Callable[[], Callable[[tuple[T, ...], T], tuple[T, ...]]],
+        states: tuple[T, ...],
+        sequence: T,
+        *,
+        stacked: int,
+    ) -> tuple[tuple[T, ...], tuple[T, ...]]:
+        """`scan` with the step that `prepare` makes, or a shorter loop that gives the same integers for the same cell."""

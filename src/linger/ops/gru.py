@@ -9,12 +9,12 @@ n. `scale_o` repeats `scale_h`; `num_layers` is 1 and `dropout` 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Newer, Refusal, Sample, op
-from linger.numeric.curves.gates import Q7, GateKit, largest_gate
+from linger.numeric.curves.gates import Q7, GateKit, StateKit, largest_gate
 from linger.numeric.kernel import Kernel, T
 
 _WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
@@ -62,26 +62,33 @@ def gru_int(
 
     i = ⌊x·w_ihᵀ + b_ih⌉ and h = ⌊h·w_hhᵀ + b_hh⌉ in Q11; r, z = sigmoid(sat16(i + h)) and n in Q7; ⌊·⌉ rounds half up.
     """
-    kit = GateKit(k, ("sigmoid", "sigmoid", "sigmoid"), b_hh, o_bits=o_bits, scale_h=scale_h)
-    q11 = k.scalar(2.0**11)
-    of_input = k.rounded_product(w_ih, b_ih, k.div(q11, k.mul(k.scalar(scale_i), k.scalar(scale_iw))), axes=3)
-    of_state = k.rounded_product(w_hh, b_hh, k.div(q11, k.mul(kit.scale_h, k.scalar(scale_hw))), axes=2)
+    kit = StateKit(k, o_bits=o_bits, scale_h=scale_h)
+    from_input = k.div(k.scalar(2.0**11), k.mul(k.scalar(scale_i), k.scalar(scale_iw)))
+    of_input = k.rounded_product(w_ih, b_ih, from_input, axes=3)
     steps = of_input(k.narrow(k.to_steps(x, lengths, batch_first=batch_first, go_forward=go_forward)))
-    to_output = k.narrow(k.div(kit.scale_h, k.scalar(Q7)))
-    to_q7 = k.narrow(k.div(k.scalar(Q7), kit.scale_h))
+    from_state = kit.to_gates(scale_hw)
 
-    def step(states: tuple[T, ...], of_step: T) -> tuple[T, ...]:
-        (h,) = states
-        of_h = of_state(h)
-        r, z, _ = kit.activated(k.add(of_step, of_h))  # the third is not a sigmoid; it is cheaper to let it be one
-        i_n, h_n = k.split(of_step, 3, -1)[2], k.split(of_h, 3, -1)[2]
-        n = kit.tanh(k.add(i_n, kit.rounded(k.mul(r, h_n))))  # r and z are factors
-        before = kit.rounded(k.mul(h, to_q7))
-        after = k.add(n, k.mul(z, k.sub(before, n)))  # Q7
-        return (k.clip(kit.rounded(k.mul(after, to_output)), *kit.state_ends),)
+    def prepare() -> Callable[[tuple[T, ...], T], tuple[T, ...]]:
+        gates = GateKit(k, ("sigmoid", "sigmoid", "sigmoid"), b_hh)
+        of_state = k.rounded_product(w_hh, b_hh, from_state, axes=2)
+        to_output = k.narrow(k.div(kit.scale_h, k.scalar(Q7)))
+        to_q7 = k.narrow(k.div(k.scalar(Q7), kit.scale_h))
+
+        def step(states: tuple[T, ...], of_step: T) -> tuple[T, ...]:
+            (h,) = states
+            of_h = of_state(h)
+            r, z, _ = gates.activated(k.add(of_step, of_h))  # the third is no sigmoid; it is cheaper to let it be one
+            i_n, h_n = k.split(of_step, 3, -1)[2], k.split(of_h, 3, -1)[2]
+            n = gates.tanh(k.add(i_n, kit.rounded(k.mul(r, h_n))))  # r and z are factors
+            before = kit.rounded(k.mul(h, to_q7))
+            after = k.add(n, k.mul(z, k.sub(before, n)))  # Q7
+            return (k.clip(kit.rounded(k.mul(after, to_output)), *kit.state_ends),)
+
+        return step
 
     first = k.zero_state(steps, w_hh) if h is None else kit.quantized(k.squeeze_first(h), kit.scale_h, kit.state_ends)
-    (last,), (stack,) = k.scan(step, (first,), steps, stacked=1)
+    cell = kit.cell("GRU", w_hh, b_hh, from_state)
+    (last,), (stack,) = k.recurrence(cell, prepare, (first,), steps, stacked=1)
     if lengths is not None:
         last = k.at_end(stack, lengths)
     y = k.from_steps(stack, lengths, batch_first=batch_first, go_forward=go_forward)

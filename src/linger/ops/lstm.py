@@ -8,12 +8,12 @@ without loss. Gates in PyTorch's order: i, f, g, o. `scale_o` repeats `scale_h`;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Newer, Refusal, Sample, op
-from linger.numeric.curves.gates import Q7, GateKit, largest_gate
+from linger.numeric.curves.gates import Q7, GateKit, StateKit, largest_gate
 from linger.numeric.kernel import Kernel, T
 
 _WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
@@ -62,26 +62,33 @@ def lstm_int(
 
     i, f, o: sigmoid, g: tanh, in Q7; ⌊·⌉ rounds half up.
     """
-    kit = GateKit(k, ("sigmoid", "sigmoid", "tanh", "sigmoid"), b_hh, o_bits=o_bits, scale_h=scale_h)
-    q11 = k.scalar(2.0**11)
-    of_input = k.rounded_product(w_ih, b_ih, k.div(q11, k.mul(k.scalar(scale_i), k.scalar(scale_iw))), axes=3)
-    of_state = k.rounded_product(w_hh, b_hh, k.div(q11, k.mul(kit.scale_h, k.scalar(scale_hw))), axes=2)
+    kit = StateKit(k, o_bits=o_bits, scale_h=scale_h)
+    from_input = k.div(k.scalar(2.0**11), k.mul(k.scalar(scale_i), k.scalar(scale_iw)))
+    of_input = k.rounded_product(w_ih, b_ih, from_input, axes=3)
     steps = of_input(k.narrow(k.to_steps(x, lengths, batch_first=batch_first, go_forward=go_forward)))
-    to_output, to_q11 = k.narrow(k.div(kit.scale_h, k.scalar(Q7))), kit.number(16.0)
+    from_state = kit.to_gates(scale_hw)
 
-    def step(states: tuple[T, ...], of_step: T) -> tuple[T, ...]:
-        h, c = states
-        i, f, g, o = kit.activated(k.add(of_step, of_state(h)))
-        s = k.add(k.mul(f, c), k.mul(i, g))  # Q7: f and i are factors
-        inner = k.mul(kit.tanh(k.mul(s, to_q11)), to_output)
-        h = k.clip(kit.rounded(k.mul(o, inner)), *kit.state_ends)
-        return h, k.clip(kit.rounded(s), *kit.cell_ends)
+    def prepare() -> Callable[[tuple[T, ...], T], tuple[T, ...]]:
+        gates = GateKit(k, ("sigmoid", "sigmoid", "tanh", "sigmoid"), b_hh)
+        of_state = k.rounded_product(w_hh, b_hh, from_state, axes=2)
+        to_output, to_q11 = k.narrow(k.div(kit.scale_h, k.scalar(Q7))), kit.number(16.0)
+
+        def step(states: tuple[T, ...], of_step: T) -> tuple[T, ...]:
+            h, c = states
+            i, f, g, o = gates.activated(k.add(of_step, of_state(h)))
+            s = k.add(k.mul(f, c), k.mul(i, g))  # Q7: f and i are factors
+            inner = k.mul(gates.tanh(k.mul(s, to_q11)), to_output)
+            h = k.clip(kit.rounded(k.mul(o, inner)), *kit.state_ends)
+            return h, k.clip(kit.rounded(s), *kit.cell_ends)
+
+        return step
 
     first = (
         k.zero_state(steps, w_hh) if h is None else kit.quantized(k.squeeze_first(h), kit.scale_h, kit.state_ends),
         k.zero_state(steps, w_hh) if c is None else kit.quantized(k.squeeze_first(c), k.scalar(Q7), kit.cell_ends),
     )
-    last, stacks = k.scan(step, first, steps, stacked=1 if lengths is None else 2)
+    cell = kit.cell("LSTM", w_hh, b_hh, from_state)
+    last, stacks = k.recurrence(cell, prepare, first, steps, stacked=1 if lengths is None else 2)
     if lengths is not None:
         last = tuple(k.at_end(stack, lengths) for stack in stacks)
     y = k.from_steps(stacks[0], lengths, batch_first=batch_first, go_forward=go_forward)
@@ -105,14 +112,15 @@ def from_lstm_cell(layer: object) -> Mapping[str, Any]:
 
 @lstm_int.narrow
 def float32_suffices(inputs: Mapping[str, Any], attributes: Mapping[str, Any]) -> bool:
-    """Whether both products and their sum stay exact: |gates| below 2^22 each. The rest is small: f·c < 2^22, o·tanh < 2^14.
+    """Whether products, places in tables and sums stay exact. The rest is small: f·c < 2^22, o·tanh < 2^14.
 
-    An output scale beyond 2^20 would shift o·tanh out of float32.
+    |gates| of the input are below 2^22, those of the state below 2^18: a table as wide as these can reach has 2^20
+    numbers. An output scale beyond 2^20 would shift o·tanh out of float32.
     """
     a = attributes
     of_input = largest_gate(inputs["w_ih"], inputs["b_ih"], a["data_bits"], a["scale_i"] * a["scale_iw"])
     of_state = largest_gate(inputs["w_hh"], inputs["b_hh"], a["o_bits"], a["scale_h"] * a["scale_hw"])
-    return of_input < 2.0**22 and of_state < 2.0**22 and a["scale_h"] <= 2.0**20
+    return of_input < 2.0**22 and of_state < 2.0**18 and a["scale_h"] <= 2.0**20
 
 
 _sample = partial(Sample.sequences, 4, (0.5, 1.5))

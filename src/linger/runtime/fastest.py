@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fastest exact graph of a dialect file for this CPU: 8-bit layers in ONNX Runtime's integer kernels."""
+"""The fastest exact graph of a dialect file for this CPU: 8-bit layers in ONNX Runtime's integer kernels, short loops."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from linger.graph.core.dialect_node import is_dialect
+from linger.graph.core.dialect_node import is_dialect, op_of
 from linger.graph.files.model_io import copied
 from linger.graph.forms.byte_layers import write_byte_layers
 from linger.graph.forms.expand_dialect import expand_dialect
+from linger.graph.forms.shaped import state_recurrent_shapes
 from linger.runtime.saturation import has_saturating_products
 
 _LARGEST_WEIGHTS = 1 << 30
@@ -39,15 +40,21 @@ def fastest(model: ir.Model) -> Fastest | None:
         return None
     copy, is_saturating = copied(model), has_saturating_products()
     count = len(write_byte_layers(copy, is_saturating=is_saturating))
-    if count == 0:
+    loops = sum(is_dialect(node) and op_of(node).is_recurrent for node in copy.graph)
+    if count + loops == 0:
         return None
+    if loops:
+        state_recurrent_shapes(copy)
     expand_dialect(copy)
     kind = (
         "with weights as unsigned bytes where signed ones would saturate on this CPU"
         if is_saturating
         else "with signed weights"
     )
-    return Fastest(copy, f"{count} nodes in integer kernels or tables, {kind}; the others in float")
+    layers = (
+        f"{count} nodes in integer kernels or tables, {kind}; the others in float" if count else "all nodes in float"
+    )
+    return Fastest(copy, f"{layers}, {loops} recurrent loops written for known numbers" if loops else layers)
 
 
 def _weights(model: ir.Model) -> int:

@@ -24,7 +24,7 @@ CURVES = {"sigmoid": gate_curves().sigmoid, "tanh": gate_curves().tanh}
 
 def gates_body(k, x, b):
     """Sigmoid of the first column and tanh of both, by the words that LSTMInt and GRUInt use."""
-    kit = GateKit(k, ("sigmoid", "tanh"), b, o_bits=8, scale_h=128.0)
+    kit = GateKit(k, ("sigmoid", "tanh"), b)
     sigmoid, tanh = kit.activated(k.narrow(x))
     factor = k.narrow(k.scalar(128.0))  # a sigmoid comes as a factor
     return k.store(k.mul(sigmoid, factor), 8), k.store(tanh, 8), k.store(kit.tanh(k.narrow(x)), 8)

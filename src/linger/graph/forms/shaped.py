@@ -40,6 +40,16 @@ def known_tensors(model: ir.Model) -> Tensors:
     return declared_tensors(_inferred(model))
 
 
+def state_recurrent_shapes(model: ir.Model) -> None:
+    """Give the inputs of recurrent nodes their shapes: with a known batch they become fewer standard nodes."""
+    nodes = [node for node in all_nodes(model) if is_dialect(node) and op_of(node).is_recurrent]
+    unknown = [x for x in (node.inputs[0] for node in nodes) if x is not None and x.shape is None]
+    shapes = known_tensors(model).shapes if unknown else {}
+    for x in unknown:
+        if x.name in shapes:
+            x.shape = ir.Shape(shapes[x.name])
+
+
 def declared_tensors(model: ir.Model) -> Tensors:
     """Shapes and types that a model states itself."""
     shapes: dict[str, Shape] = {}

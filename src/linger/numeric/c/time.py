@@ -15,6 +15,7 @@ from linger.numeric.c.scope import Scope
 from linger.numeric.c.text import Buffer, Index, Target
 from linger.numeric.c.values import Entries, Fixed, Number, Real, Table, Value
 from linger.numeric.c.views import Found, Joined, Move, Search, View, axes_of, sliced
+from linger.numeric.kernel import Cell
 
 _ROUNDS = 4
 """How often the interval of a state is widened before it must have stayed."""
@@ -209,6 +210,17 @@ class CTime(CProducts):
 
         before, after = run(self._lasting(first, run))
         return self._write_scan(first, before, after, clock=clock, steps=items.shape[0], stacked=stacked)
+
+    def recurrence(
+        self,
+        cell: Cell[Value],
+        prepare: Callable[[], Callable[[tuple[Value, ...], Value], tuple[Value, ...]]],
+        states: tuple[Value, ...],
+        sequence: Value,
+        *,
+        stacked: int,
+    ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+        return self.scan(prepare(), states, sequence, stacked=stacked)
 
     def _lasting(
         self, first: list[Number], run: Callable[[Sequence[Interval]], tuple[list[Number], list[Number]]]

@@ -11,13 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic
+from typing import Any, Generic, Literal
 
 import numpy as np
 
 from linger.numeric import blocks
 from linger.numeric.fixed import FLOAT32_EXACT, limits
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Cell, Kernel, T
 from linger.numeric.tables import SIGMOID, TANH, Pieces
 
 Q7 = 128.0
@@ -73,28 +73,14 @@ def largest_gate(w: Any, b: Any, x_bits: int, source: float) -> float:
     return total * factor if is_exact else math.inf
 
 
-class GateKit(Generic[T]):
-    """Numbers and tables of a cell, made before its loop so that no step makes them again.
+class StateKit(Generic[T]):
+    """Numbers of a recurrent op's states, and rounding to them."""
 
-    `kinds` are the curves of the gates in the order of the weights' rows; sigmoids come divided by 128, as factors.
-    """
-
-    def __init__(self, k: Kernel[T], kinds: Sequence[str], b: T, *, o_bits: int, scale_h: float) -> None:
-        curves, self._k = gate_curves(), k
-        sigmoid = k.mul(k.table(curves.sigmoid), self.number(1.0 / Q7))
-        tanh = k.table(curves.tanh)
-        size = len(curves.tanh)
-        zeros = [k.mul(part, self.number(0.0)) for part in k.split(k.narrow(b), len(kinds), 0)]
-        starts = {"sigmoid": self.number(-curves.low), "tanh": self.number(size - curves.low)}
-        self._starts = k.concat([k.add(zero, starts[kind]) for zero, kind in zip(zeros, kinds, strict=True)], 0)
-        self._joint = k.entries(k.concat([sigmoid, tanh], 0), self._starts)
-        self._tanh = k.entries(tanh, zeros[0])
-        self._tanh_start, self._tanh_end = self.number(0.5 - curves.low), self.number(size - 1)
-        self._low, self._high = self.number(curves.low), self.number(curves.high)
-        self._zero, self._half = self.number(0.0), self.number(0.5)
+    def __init__(self, k: Kernel[T], *, o_bits: int, scale_h: float) -> None:
+        self._k = k
+        self._half = self.number(0.5)
         self.scale_h = k.scalar(scale_h)
         self.state_ends, self.cell_ends = self._ends(k.scalar(o_bits)), self._ends(k.scalar(16.0))
-        self.count = len(kinds)
 
     def number(self, value: float) -> T:
         """A number in the carrier of narrow ones."""
@@ -114,6 +100,41 @@ class GateKit(Generic[T]):
         """A real state as narrow whole numbers, rounded as Quant does."""
         k = self._k
         return k.clip(k.narrow(blocks.round_half_up(k, k.mul(x, k.real(scale)))), *ends)
+
+    def to_gates(self, scale_w: float) -> T:
+        """What brings a product of the state and weights of this scale to Q11, a wide power of two."""
+        k = self._k
+        return k.div(k.scalar(2.0**11), k.mul(self.scale_h, k.scalar(scale_w)))
+
+    def cell(self, kind: Literal["LSTM", "GRU"], w: T, b: T, factor: T) -> Cell[T]:
+        """A cell of this kind on these states."""
+        curves = gate_curves()
+        return Cell(kind, w, b, factor, curves.low, curves.sigmoid, curves.tanh, self.scale_h, self.state_ends)
+
+
+class GateKit(Generic[T]):
+    """Tables of a cell's gates, made before its loop so that no step makes them again.
+
+    `kinds` are the curves of the gates in the order of the weights' rows; sigmoids come divided by 128, as factors.
+    """
+
+    def __init__(self, k: Kernel[T], kinds: Sequence[str], b: T) -> None:
+        curves, self._k = gate_curves(), k
+        sigmoid = k.mul(k.table(curves.sigmoid), self._number(1.0 / Q7))
+        tanh = k.table(curves.tanh)
+        size = len(curves.tanh)
+        zeros = [k.mul(part, self._number(0.0)) for part in k.split(k.narrow(b), len(kinds), 0)]
+        starts = {"sigmoid": self._number(-curves.low), "tanh": self._number(size - curves.low)}
+        self._starts = k.concat([k.add(zero, starts[kind]) for zero, kind in zip(zeros, kinds, strict=True)], 0)
+        self._joint = k.entries(k.concat([sigmoid, tanh], 0), self._starts)
+        self._tanh = k.entries(tanh, zeros[0])
+        self._tanh_start, self._tanh_end = self._number(0.5 - curves.low), self._number(size - 1)
+        self._low, self._high = self._number(curves.low), self._number(curves.high)
+        self._zero = self._number(0.0)
+        self.count = len(kinds)
+
+    def _number(self, value: float) -> T:
+        return self._k.narrow(self._k.scalar(value))
 
     def activated(self, gates: T) -> tuple[T, ...]:
         """The curves of gates in Q11, one tensor for each gate."""

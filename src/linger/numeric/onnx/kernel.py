@@ -12,19 +12,19 @@ few places that differ say so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from linger.numeric.kernel import Ints
-from linger.numeric.onnx.time import OnnxTime
+from linger.numeric.onnx.cells import OnnxCells
 from linger.numeric.onnx.writer import DOUBLE, FLOAT, INT64, AttributeRef, OnnxValue, integer_type
 
 _ALL = 1 << 30
 """An end beyond that of any shape."""
 
 
-class OnnxKernel(OnnxTime):
+class OnnxKernel(OnnxCells):
     """Interprets a body by writing ONNX nodes.
 
     Args:
@@ -161,10 +161,3 @@ class OnnxKernel(OnnxTime):
         tail = self.emit("ConstantOfShape", [ones], INT64, value=np.ones(1, np.int64))
         shape = self.emit("Concat", [self.constant([-1], INT64), tail], INT64, axis=0)
         return self.emit("Reshape", [w, shape], w.dtype)
-
-    def concat(self, xs: Sequence[OnnxValue], axis: int) -> OnnxValue:
-        return self.emit("Concat", xs, xs[0].dtype, axis=axis)
-
-    def split(self, x: OnnxValue, parts: int, axis: int) -> tuple[OnnxValue, ...]:
-        count = parts if self.opset >= 18 else None
-        return self.emit_many("Split", [x], x.dtype, outputs=parts, axis=axis, num_outputs=count)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps in time in standard ONNX: the order of the steps as rows of one Gather, the loop as a Scan.
 
-No `If` chooses between layouts: with one that reorders, ONNX Runtime 1.31.1 crashes when a session is made.
+Nothing else reorders: with an `If` that does, or a Transpose, ONNX Runtime 1.31.1 crashes when a session is made.
 """
 
 from __future__ import annotations
@@ -16,8 +16,15 @@ from linger.numeric.onnx.products import OnnxProducts
 from linger.numeric.onnx.writer import BOOL, DOUBLE, FLOAT, INT32, INT64, AttributeRef, OnnxValue, integer_type
 
 Flag = int | AttributeRef
+Values = tuple[OnnxValue, ...]
 _MATRIX = 2
 _AXES_ARE_AN_INPUT = 13
+
+
+def _known_size(x: OnnxValue, axis: int) -> int | None:
+    shape = None if x.value is None else x.value.shape
+    size = None if shape is None else shape[axis]
+    return size if isinstance(size, int) else None
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,9 @@ class OnnxTime(OnnxProducts):
     is_narrow_exact = True
     """Whether float32 holds every number of the recurrent op being written."""
 
+    batch: int | None = None
+    """How many sequences the recurrent op being written has, where that is known."""
+
     @property
     def narrow_type(self) -> ir.DataType:
         """The type of narrow values."""
@@ -49,7 +59,13 @@ class OnnxTime(OnnxProducts):
         return self.emit("Cast", [self.constant(values, integer_type(8))], self.narrow_type, to=int(self.narrow_type))
 
     def entries(self, table: OnnxValue, row: OnnxValue) -> Callable[[OnnxValue], OnnxValue]:
-        """GatherElements on flat indices: Gather copies one element at a time and is five times slower."""
+        """GatherElements on flat indices: Gather copies one element at a time and is five times slower.
+
+        Indices need not be whole: the Cast drops what is behind the point. A single sequence is flat as it is.
+        """
+        if self.batch == 1:
+            line = self._reshape(table, [1, -1])
+            return lambda index: self.emit("GatherElements", [line, self.cast(index, INT32)], table.dtype, axis=1)
         shape = self.emit("Concat", [self.constant([-1], INT64), self._shape(row)], INT64, axis=0)
 
         def find(index: OnnxValue) -> OnnxValue:
@@ -124,7 +140,14 @@ class OnnxTime(OnnxProducts):
         shape = self.emit("Concat", [self.constant([-1], INT64), width], INT64, axis=0)
         return self.emit("Gather", [self.emit("Reshape", [x, shape], x.dtype), index], x.dtype, axis=0)
 
+    def _is_in_order(self, lengths: OnnxValue | None, batch_first: Flag, go_forward: Flag) -> bool:
+        """Whether it is known that sequences are steps as they are."""
+        return lengths is None and batch_first == 0 and go_forward == 1
+
     def to_steps(self, x: OnnxValue, lengths: OnnxValue | None, *, batch_first: Flag, go_forward: Flag) -> OnnxValue:
+        self.batch = _known_size(x, 0 if batch_first else 1) if isinstance(batch_first, int) else None
+        if self._is_in_order(lengths, batch_first, go_forward):
+            return x
         is_batch_first = self._flag(batch_first)
         grid = self._step_grid(x, is_batch_first)
         time, _ = self._turned(grid, lengths, go_forward)
@@ -133,6 +156,8 @@ class OnnxTime(OnnxProducts):
         return self._rows_of(x, self._mix(is_batch_first, in_batches, in_steps))
 
     def from_steps(self, y: OnnxValue, lengths: OnnxValue | None, *, batch_first: Flag, go_forward: Flag) -> OnnxValue:
+        if self._is_in_order(lengths, batch_first, go_forward):
+            return y
         grid = self._sequence_grid(y, self._flag(batch_first))
         time, inside = self._turned(grid, lengths, go_forward)
         index = self.add(self.mul(time, grid.rows), grid.batch)
@@ -176,26 +201,34 @@ class OnnxTime(OnnxProducts):
 
     # the loop
     def scan(
-        self,
-        step: Callable[[tuple[OnnxValue, ...], OnnxValue], tuple[OnnxValue, ...]],
-        states: tuple[OnnxValue, ...],
-        sequence: OnnxValue,
-        *,
-        stacked: int,
-    ) -> tuple[tuple[OnnxValue, ...], tuple[OnnxValue, ...]]:
-        before, item = [self.fresh() for _ in states], self.fresh()
+        self, step: Callable[[Values, OnnxValue], Values], states: Values, sequence: OnnxValue, *, stacked: int
+    ) -> tuple[Values, Values]:
+        def copying(carried: Values, items: Values) -> tuple[Values, Values]:
+            after = step(carried, items[0])
+            return after, tuple(self.emit("Identity", [v], v.dtype) for v in after[:stacked])
+
+        return self.loop(copying, states, (sequence,))
+
+    def loop(
+        self, step: Callable[[Values, Values], tuple[Values, Values]], states: Values, sequences: Values
+    ) -> tuple[Values, Values]:
+        """(states, kept) = step(states, items) over the first axis: the last states, and all that was kept.
+
+        States and kept values are narrow matrices; no value is both, or twice the same one.
+        """
+        before, items = [self.fresh() for _ in states], [self.fresh() for _ in sequences]
         with self._branch() as nodes:
             carried = tuple(OnnxValue(s.dtype, v) for s, v in zip(states, before, strict=True))
-            after = [self.materialise(s) for s in step(carried, OnnxValue(sequence.dtype, item))]
-            kept = [self.fresh() for _ in range(stacked)]
-            nodes += [ir.Node("", "Identity", [v], outputs=[o]) for v, o in zip(after, kept, strict=False)]
-        for value, state in zip((*after, *kept), (*states, *states[:stacked]), strict=True):
+            given = tuple(OnnxValue(s.dtype, v) for s, v in zip(sequences, items, strict=True))
+            after, kept = step(carried, given)
+            made = [self.materialise(v) for v in (*after, *kept)]
+        for value in made:
             # a runtime that does not fold constants cannot find out that a state has two axes
-            value.type, value.shape = ir.TensorType(state.dtype), ir.Shape([None, None])
-        body = ir.Graph([*before, item], [*after, *kept], nodes=nodes, name=f"{self._prefix}step")
-        outputs = [self.fresh() for _ in range(len(states) + stacked)]
-        attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", 1)]
-        inputs = [self.materialise(v) for v in (*states, sequence)]
+            value.type, value.shape = ir.TensorType(self.narrow_type), ir.Shape([None, None])
+        body = ir.Graph([*before, *items], made, nodes=nodes, name=f"{self._prefix}step")
+        attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(sequences))]
+        inputs = [self.materialise(v) for v in (*states, *sequences)]
+        outputs = [self.fresh() for _ in made]
         self.nodes.append(ir.Node("", "Scan", inputs, attributes=attributes, outputs=outputs))
-        values = [OnnxValue(s.dtype, v) for s, v in zip((*states, *states[:stacked]), outputs, strict=True)]
-        return tuple(values[: len(states)]), tuple(values[len(states) :])
+        values = tuple(OnnxValue(self.narrow_type, v) for v in outputs)
+        return values[: len(states)], values[len(states) :]

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
 
 from linger.numeric.fixed import ceil_pads, storage_bits
-from linger.numeric.kernel import Ints, Steps, TransposedSteps
+from linger.numeric.kernel import Cell, Ints, Steps, TransposedSteps
 from linger.numeric.torch.exact import Product, plan_product, run_product
 
 INTEGER_TYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32}
@@ -269,6 +269,17 @@ class TorchKernel:
             states = step(states, item)
             kept.append(states[:stacked])
         return states, tuple(torch.stack(part) for part in zip(*kept, strict=True))
+
+    def recurrence(
+        self,
+        cell: Cell[Tensor],
+        prepare: Callable[[], Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]],
+        states: tuple[Tensor, ...],
+        sequence: Tensor,
+        *,
+        stacked: int,
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        return self.scan(prepare(), states, sequence, stacked=stacked)
 
 
 def beside(t: Tensor, other: Tensor) -> Tensor:

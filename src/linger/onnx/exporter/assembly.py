@@ -21,6 +21,7 @@ from linger.graph.core.walking import all_nodes
 from linger.graph.forms.attach_functions import attach_functions
 from linger.graph.forms.byte_layers import write_byte_layers
 from linger.graph.forms.expand_dialect import expand_dialect
+from linger.graph.forms.shaped import state_recurrent_shapes
 from linger.graph.forms.to_qdq import to_qdq
 from linger.graph.passes.chip_windows import drop_ceil_mode
 from linger.graph.passes.fixed_shapes import fix_shapes
@@ -123,6 +124,7 @@ def _in_form(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
     if options.form == "standard":
         write_byte_layers(model)
     if options.form in ("standard", "qdq"):
+        state_recurrent_shapes(model)
         expand_dialect(model)
         remove_dead_code(model)  # the nodes of a body compute states even if nothing reads them
         _name(model, options)
