@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from linger.numeric.torch.gates import (
+    FAR_REACH,
+    LARGEST_INDEX,
     REACH,
     SIGMOID_START,
     Formats,
@@ -12,9 +14,8 @@ from linger.numeric.torch.gates import (
     curves,
     gate_rows,
     is_limit_needed,
-    per_step,
+    plan_gates,
     plan_projection,
-    prepare_gates,
     slopes,
     start_state,
 )
@@ -31,17 +32,21 @@ CPU = torch.device("cpu")
 def test_table_holds_both_curves(scale, dtype):
     table = curves(scale, dtype, CPU)
     assert table.dtype == dtype
-    assert (table[:SIGMOID_START] * (128 / scale)).tolist() == [tanh_q7(x) for x in range(-REACH, REACH)]
-    assert (table[SIGMOID_START:] * 128).tolist() == [sigmoid_q7(x) for x in range(-REACH, REACH)]
+    # beyond 16 bits, where the curves meet, each goes on with its last value
+    beyond = FAR_REACH - REACH
+    of_tanh = [*map(tanh_q7, range(-REACH, REACH)), *[tanh_q7(REACH - 1)] * beyond]
+    of_sigmoid = [*[sigmoid_q7(-REACH)] * beyond, *map(sigmoid_q7, range(-REACH, REACH))]
+    assert (table[:SIGMOID_START] * (128 / scale)).tolist() == of_tanh
+    assert (table[SIGMOID_START:] * 128).tolist() == of_sigmoid
 
 
 def test_slopes_are_those_of_the_real_functions():
     x = (torch.arange(-REACH, REACH, dtype=torch.float64) / 2048).requires_grad_()
     table = slopes(torch.float64, CPU)
-    for function, start in ((torch.tanh, 0), (torch.sigmoid, SIGMOID_START)):
+    for function, part in ((torch.tanh, table[: 2 * REACH]), (torch.sigmoid, table[-2 * REACH :])):
         (wanted,) = torch.autograd.grad(function(x).sum(), x)
         # both round 1 - y², once or twice, at 2^-53
-        torch.testing.assert_close(table[start : start + 2 * REACH], wanted, rtol=0, atol=1e-15)
+        torch.testing.assert_close(part, wanted, rtol=0, atol=1e-15)
 
 
 def test_tables_are_made_once_also_in_inference_mode():
@@ -53,9 +58,10 @@ def test_tables_are_made_once_also_in_inference_mode():
 
 def test_rows_of_gates_point_to_their_curve():
     rows = gate_rows("ts", 2, torch.float32, CPU)
-    assert rows.offset.tolist() == [32768, 32768, 98304, 98304]
-    assert rows.low.tolist() == [0, 0, 65536, 65536]
-    assert rows.high.tolist() == [65535, 65535, 131071, 131071]
+    of_tanh, of_sigmoid = REACH, SIGMOID_START + FAR_REACH
+    assert rows.offset.tolist() == [of_tanh, of_tanh, of_sigmoid, of_sigmoid]
+    assert rows.ends[0].tolist() == [0, 0, SIGMOID_START, SIGMOID_START]
+    assert rows.ends[1].tolist() == [SIGMOID_START - 1] * 2 + [LARGEST_INDEX - 1] * 2
 
 
 def project(x, w, b, q_x, q_w, bits):
@@ -84,6 +90,13 @@ def test_precision_follows_the_bound(bias, dtype, sign):
     assert plan.largest >= abs(found)
 
 
+def test_rows_are_turned():
+    weights, biases = torch.tensor([[[1.0], [2.0], [3.0]]]), torch.tensor([[0.25, 0.5, 0.75]])
+    plan = plan_projection(weights, biases, scale=1.0, scales_w=(4.0,), bits=8, turned=1)
+    assert (plan.weight / 2048).tolist() == [[[3.0, 1.0, 2.0]]]
+    assert (plan.addend / 2048).tolist() == [[[0.75, 0.25, 0.5]]]
+
+
 def test_row_sums_save_float32_where_the_largest_weight_would_not():
     """1025·128·128 is above 2^24, but only one weight is that large."""
     weights = [-128] + [1, -1] * 512
@@ -100,11 +113,11 @@ def test_shifts_to_both_sides(x, q_w):
     assert found == rounded(7 * x + 1 + 9, 7 + q_w - 11)
 
 
-def prepared(*, b_hh=0.0, b_ih=0.0, q_hw=7, **settings):
-    x, w = torch.ones(1, 1, 1), torch.full((1, 4, 1), 0.5)
+def planned(*, b_hh=0.0, b_ih=0.0, q_hw=7, **settings):
+    w = torch.full((1, 4, 1), 0.5)
     formats = Formats(32.0, 128.0, (128.0,), (2.0**q_hw,))
     biases = (torch.full((1, 4), value, dtype=torch.float64) for value in (b_ih, b_hh))
-    return prepare_gates(x, Weights(w, w, *biases), Timeline.of(x, None), formats, "ssts", **settings)
+    return plan_gates(Weights(w, w, *biases), formats, "ssts", **settings)
 
 
 @pytest.mark.parametrize(
@@ -113,32 +126,35 @@ def prepared(*, b_hh=0.0, b_ih=0.0, q_hw=7, **settings):
         ({}, torch.float32, True),
         ({"b_ih": 2000.0}, torch.float32, False),  # 2000·2^11 fits, but not with 3 more bits
         ({"b_hh": 1000.0}, torch.float32, False),
-        ({"b_ih": 2.0**13 - 70}, torch.float32, False),
-        ({"b_ih": 2.0**13 - 60}, torch.float64, False),  # with 2^17 for the table it reaches 2^24
+        ({"b_ih": 2.0**13 - 100}, torch.float32, False),
+        ({"b_ih": 2.0**13 - 80}, torch.float64, False),  # with 180 224 for the table it reaches 2^24
         ({"b_hh": 2.0**10 + 1}, torch.float64, False),  # 2^10·2^14 steps
         ({"q_hw": 12}, torch.float32, False),
         ({"is_state_exact": False}, torch.float64, True),
         ({"is_hidden_multiplied": True, "b_hh": 61.0}, torch.float32, True),
-        ({"is_hidden_multiplied": True, "b_ih": 29.0}, torch.float32, True),  # ((29 + 4/2)·2^11 + 2^16)·2^7 < 2^24
-        ({"is_hidden_multiplied": True, "b_ih": 30.0}, torch.float32, False),
+        ({"is_hidden_multiplied": True, "b_ih": 17.0}, torch.float32, True),  # ((17 + 4/2)·2^11 + 90 112)·2^7 < 2^24
+        ({"is_hidden_multiplied": True, "b_ih": 18.0}, torch.float32, False),
         ({"is_hidden_multiplied": True, "b_hh": 64.0}, torch.float64, True),  # 2^6·2^11 = 2^17
     ],
     ids=str,
 )
 def test_precision_of_the_loop(settings, dtype, is_one_floor):
-    gates = prepared(**settings)
-    assert {t.dtype for t in (gates.parts, gates.weight, gates.addend, gates.rows.low)} == {dtype}
-    assert gates.is_one_floor == is_one_floor
+    plan = planned(**settings)
+    tensors = (plan.offset, plan.states.weight, plan.states.addend, *plan.rows.ends)
+    assert {t.dtype for t in tensors} == {plan.dtype} == {dtype}
+    assert plan.is_one_floor == is_one_floor
 
 
-def test_parts_hold_the_offset_into_the_table():
-    assert prepared().parts.tolist() == [[[[1024 + 98304, 1024 + 98304, 1024 + 32768, 1024 + 98304]]]]
+@pytest.mark.parametrize(("bias", "is_limited"), [(25.0, False), (26.0, True)])
+def test_gates_are_limited_where_they_can_leave_the_table(bias, is_limited):
+    """|x| ≤ 4 and |h| ≤ 1 times ½ make 2.5 beside the bias; the curves meet at 28."""
+    assert planned(b_ih=bias).is_limited == is_limited
 
 
-def test_steps_share_one_buffer_or_have_their_own():
-    buffer = torch.zeros(3, 2)
-    assert [view.data_ptr() for view in per_step(buffer, 3)] == [row.data_ptr() for row in buffer]
-    assert {view.data_ptr() for view in per_step(buffer[:1], 3)} == {buffer.data_ptr()}
+def test_parts_hold_the_offset_into_the_table_and_the_half():
+    x = torch.ones(1, 1, 1)
+    sigmoid, tanh = 1024 + SIGMOID_START + FAR_REACH + 0.5, 1024 + REACH + 0.5
+    assert planned().parts(x, Timeline.of(x, None)).tolist() == [[[[sigmoid, sigmoid, tanh, sigmoid]]]]
 
 
 def test_initial_state_is_written_as_whole_numbers():

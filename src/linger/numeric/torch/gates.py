@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -20,24 +20,28 @@ from torch import Tensor
 from linger.numeric.fixed import FLOAT32_EXACT, limits
 from linger.numeric.tables import SIGMOID, TANH
 from linger.numeric.torch.pieces import evaluate_pieces
-from linger.numeric.torch.quantize import max_abs
 from linger.numeric.torch.scale import Scale
+from linger.numeric.torch.stepping import Steps, steps_for
 from linger.numeric.torch.timeline import Timeline, over_time
 
 Q7 = 2.0**7
 Q11 = 2.0**11
 REACH = 1 << 15
-"""Gates are saturated to 16 bits, so a curve has 2·REACH inputs."""
+"""Gates are saturated to 16 bits."""
 
-SIGMOID_START = 2 * REACH
-"""Where the second curve begins in the table of both."""
+FAR_REACH = 7 << 13
+"""Where the curves meet in the table of both, each goes on as far as this, so that most gates need no limit before it."""
+
+SIGMOID_START = REACH + FAR_REACH
+"""Where the second curve begins."""
+
+LARGEST_INDEX = 2 * SIGMOID_START
+"""Length of the table of both curves."""
 
 LARGEST_FACTOR = 2.0**17
 """Whole numbers below this times 127, plus 64, stay below 2^24."""
 
 _FLOAT64_EXACT = 2.0**53
-LARGEST_INDEX = 4 * REACH
-"""Length of the table of both curves."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +81,13 @@ class Weights(NamedTuple):
 
 @cache
 def curves(tanh_scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Tanh q/128 times tanh_scale, then sigmoid q/128: 2 · 65 536 entries.
+    """Tanh q/128 times tanh_scale, then sigmoid q/128; a place beyond either end stands for that end.
 
     One table, so that all gates take one look-up; the scale spares the cell a multiplication.
     """
     with torch.inference_mode(mode=False), torch.no_grad():
-        every = _every_input()
-        both = [evaluate_pieces(every, TANH, Q7, 8) * tanh_scale, evaluate_pieces(every, SIGMOID, Q7, 8)]
+        x, y = _every_input()
+        both = [evaluate_pieces(x, TANH, Q7, 8) * tanh_scale, evaluate_pieces(y, SIGMOID, Q7, 8)]
         return torch.cat(both).to(dtype=dtype, device=device)
 
 
@@ -91,20 +95,24 @@ def curves_at(tanh_scale: Scale, dtype: torch.dtype, device: torch.device) -> Te
     """`curves` for any scale; one on a device gets a new table each time."""
     if not isinstance(tanh_scale, Tensor):
         return curves(tanh_scale, dtype, device)
-    both = curves(1.0, dtype, device)
-    return torch.cat([both[:SIGMOID_START] * tanh_scale, both[SIGMOID_START:]])
+    tanh, sigmoid = curves(1.0, dtype, device).chunk(2)
+    return torch.cat([tanh * tanh_scale, sigmoid])
 
 
 @cache
 def slopes(dtype: torch.dtype, device: torch.device) -> Tensor:
     """The derivatives of the real tanh and sigmoid, at the places where `curves` has their values."""
     with torch.inference_mode(mode=False), torch.no_grad():
-        tanh, sigmoid = torch.tanh(_every_input()), torch.sigmoid(_every_input())
+        x, y = _every_input()
+        tanh, sigmoid = torch.tanh(x), torch.sigmoid(y)
         return torch.cat([1 - tanh * tanh, sigmoid * (1 - sigmoid)]).to(dtype=dtype, device=device)
 
 
-def _every_input() -> Tensor:
-    return torch.arange(-REACH, REACH, dtype=torch.float64) / Q11
+def _every_input() -> tuple[Tensor, Tensor]:
+    """The inputs of tanh and of sigmoid in the table of both, saturated to 16 bits."""
+    ranges = (-REACH, FAR_REACH), (-FAR_REACH, REACH)
+    x, y = (torch.arange(*ends, dtype=torch.float64).clamp_(-REACH, REACH - 1) / Q11 for ends in ranges)
+    return x, y
 
 
 @dataclass(frozen=True)
@@ -112,17 +120,16 @@ class GateRows:
     """For each row of the gates: what is added to Q11 to get an index into `curves`, and the ends of its curve."""
 
     offset: Tensor
-    low: Tensor
-    high: Tensor
+    ends: tuple[Tensor, Tensor]
 
 
 @cache
 def gate_rows(kinds: str, hidden: int, dtype: torch.dtype, device: torch.device) -> GateRows:
     """Rows of gates that are each `t` (tanh) or `s` (sigmoid), as in "sst"."""
     with torch.inference_mode(mode=False), torch.no_grad():
-        starts = [SIGMOID_START if kind == "s" else 0 for kind in kinds]
-        low = torch.tensor(starts, dtype=dtype, device=device).repeat_interleave(hidden)
-        return GateRows(offset=low + REACH, low=low, high=low + (2 * REACH - 1))
+        is_sigmoid = torch.tensor([kind == "s" for kind in kinds], dtype=dtype, device=device).repeat_interleave(hidden)
+        low = is_sigmoid * SIGMOID_START
+        return GateRows(low + REACH + is_sigmoid * (FAR_REACH - REACH), (low, low + (SIGMOID_START - 1)))
 
 
 @dataclass(frozen=True)
@@ -141,7 +148,14 @@ class Projection:
 
 
 def plan_projection(
-    w: Tensor, b: Tensor | None, *, scale: float, scales_w: Sequence[float], bits: int, carried_scale: float = 1.0
+    w: Tensor,
+    b: Tensor | None,
+    *,
+    scale: float,
+    scales_w: Sequence[float],
+    bits: int,
+    carried_scale: float = 1.0,
+    turned: int = 0,
 ) -> Projection:
     """Choose the precision in which the sums are exact.
 
@@ -155,120 +169,130 @@ def plan_projection(
         scales_w: One per direction.
         bits: Width of x.
         carried_scale: x is carried times this: 1 for real values, `scale` for whole numbers.
+        turned: So many of the last rows come first.
     """
     steps = [scale * scale_w for scale_w in scales_w]
     halves = [0.5 * (step > Q11) for step in steps]
-    top = 2.0 ** (bits - 1) / scale
-    biases = [0.0] * len(w) if b is None else [max_abs(one) for one in b]
-    bounds = [w.shape[2] * max_abs(one) * top + bias for one, bias in zip(w, biases, strict=True)]
-    needed = _largest_sum(bounds, halves, steps)
-    if needed >= FLOAT32_EXACT or max(bounds) * Q11 >= LARGEST_FACTOR:  # the quick estimate is too large
-        bounds = _bounds(w, b, top=top)
-        needed = _largest_sum(bounds, halves, steps)
+    bounds, biases = _bounds(w.detach(), b, top=2.0 ** (bits - 1) / scale)
+    needed = max((bound + half / Q11) * step for bound, half, step in zip(bounds, halves, steps, strict=True))
     assert needed < _FLOAT64_EXACT, "sums of products of 16 bits do not come near 2^53"
     dtype = torch.float32 if needed < FLOAT32_EXACT else torch.float64
     half = torch.tensor(halves, dtype=dtype, device=w.device)
     return Projection(
-        weight=_weight_to_q11(w.detach().to(dtype), carried_scale),
-        addend=_addend(half, b, w.shape[1]),
+        weight=_weight_to_q11(w.detach().to(dtype), carried_scale, turned),
+        addend=_addend(half, b, w.shape[1], turned),
         largest=max(bounds) * Q11 + 1.0,
         largest_addend=max(biases) * Q11 + 0.5,
         finest=max(*steps, Q11) / Q11,
     )
 
 
-def _largest_sum(bounds: Sequence[float], halves: Sequence[float], steps: Sequence[float]) -> float:
-    """The largest sum in steps, with the half that rounding adds, over all directions."""
-    return max((bound + half / Q11) * step for bound, half, step in zip(bounds, halves, steps, strict=True))
-
-
-def _weight_to_q11(w: Tensor, carried_scale: Scale) -> Tensor:
-    """Weights [D, rows, K] as [D, K, rows], for items that are carried times a scale."""
+def _weight_to_q11(w: Tensor, carried_scale: Scale, turned: int) -> Tensor:
+    """Weights [D, rows, K] as [D, K, rows], for items that are carried times a scale; the last rows come first."""
     scaled: Tensor = w * (Q11 / carried_scale)
-    return scaled.transpose(1, 2)
+    return scaled.transpose(1, 2).roll(turned, 2) if turned else scaled.transpose(1, 2)
 
 
-def _addend(half: Tensor, b: Tensor | None, rows: int) -> Tensor:
-    """[D, 1, rows] in Q11: the half of each direction, and the bias [D, rows]."""
-    addend = half.reshape(-1, 1, 1).expand(-1, 1, rows)
-    return addend if b is None else addend + b.detach().to(half.dtype).unsqueeze(1) * Q11
+def _addend(half: Tensor, b: Tensor | None, rows: int, turned: int) -> Tensor:
+    """[D, 1, rows] in Q11: the half of each direction [D], and the bias [D, rows]; the last rows come first."""
+    half = half.view(-1, 1, 1)
+    if b is None:
+        return half.expand(-1, 1, rows)
+    return b.detach().unsqueeze(1).roll(turned, 2).to(half.dtype).mul_(Q11).add_(half)
 
 
-def _bounds(w: Tensor, b: Tensor | None, *, top: float) -> list[float]:
-    """Largest |x·wᵀ + b| of each direction for |x| ≤ top, by the sums of the rows."""
-    rows = w.detach().double().abs().sum(2).mul_(top)
-    if b is not None:
-        rows += b.detach().double().abs()
-    return [max_abs(one) for one in rows]
+def _bounds(w: Tensor, b: Tensor | None, *, top: float) -> tuple[list[float], list[float]]:
+    """Largest |x·wᵀ + b| of each direction for |x| ≤ top, by the sums of the rows, and largest |b|; one look at both."""
+    # a sum of n numbers, none of them negative, is in float32 at most n·2^-24 of itself too small
+    rows = w.abs().sum(2).mul_(top * (1.0 + w.shape[2] * 2.0**-23)).double()
+    bias = torch.zeros_like(rows) if b is None else b.detach().double().abs()
+    bounds, biases = torch.stack([rows.add_(bias), bias]).amax(2).tolist()
+    return bounds, biases
 
 
 @dataclass(frozen=True)
-class Gates:
-    """What the loop over time needs to find the gates of a step from the hidden state of the step before."""
+class GatePlan:
+    """How the gates of a layer are found exactly, for parameters and formats that do not change."""
 
-    parts: Tensor
-    """[D, T, B, rows]: the input's part in Q11 plus the offset into the curves."""
-    weight: Tensor
-    """[D, H, rows], for the hidden state as whole numbers; float32 beside parts of float64 where that is exact."""
-    addend: Tensor
-    """[D, 1, rows], before the floor."""
+    inputs: Projection
+    states: Projection
+    """Of whole numbers; its weight is float32 beside a loop in float64 where that is exact."""
     rows: GateRows
+    offset: Tensor
+    """[D, 1, rows]: into the curves, with the state's addend where one floor does for the sum."""
+    is_limited: bool
+    """Whether a gate may lie beyond the place where both curves meet."""
     is_one_floor: bool
-    """Whether the addend may join the parts: then one floor does for the sum, as ⌊n + x⌋ = n + ⌊x⌋ for whole n."""
+    """Whether the state's addend may join the input's part: then one floor does for the sum, as ⌊n + x⌋ = n + ⌊x⌋."""
     is_on_device: bool = False
     """Whether no number was read back, so that NaN may be anywhere."""
 
-    def half(self, state: Tensor) -> Tensor:
-        """The ½ that rounding adds. A look-up cannot give NaN, so where NaN may be, the half is made NaN if there is one."""
-        half = torch.tensor(0.5, dtype=self.parts.dtype, device=self.parts.device)
-        return half + 0.0 * (self.parts.sum() + self.weight.sum() + state.sum()) if self.is_on_device else half
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which the loop is exact."""
+        return self.offset.dtype
 
-    def product(self, state: Tensor, out: Tensor) -> None:
-        """The products of whole numbers with the weights."""
-        if self.weight.dtype == out.dtype:
-            torch.bmm(state, self.weight, out=out)
+    def parts(self, x: Tensor, timeline: Timeline) -> Tensor:
+        """The input's part of all gates in Q11 plus `offset` [D, T, B, rows], from inputs [T, B, I]."""
+        weight, addend = self.inputs.weight, self.inputs.addend
+        items = timeline.by_direction(x.detach(), len(weight)).flatten(1, 2).to(weight.dtype)
+        if weight.dtype == addend.dtype:
+            total = torch.baddbmm(addend, items, weight)
         else:
-            out.copy_(torch.bmm(state.to(self.weight.dtype), self.weight))
+            total = torch.bmm(items, weight).to(addend.dtype).add_(addend)
+        return over_time(total.floor_().to(self.dtype).add_(self.offset), timeline)
 
-    def look_up(self, table: Tensor, values: Tensor, places: Tensor, out: Tensor) -> None:
-        """The entries at values ≥ 0, whose floors are written to `places`."""
-        places.copy_(values)
-        if self.is_on_device:
-            places.clamp_(0, len(table) - 1)  # whatever NaN has become
-        torch.index_select(table, 0, places, out=out)
+    def zero(self, parts: Tensor, state: Tensor) -> Tensor:
+        """0, or NaN where there may be one and is: a look-up cannot give NaN, so what it gives is made NaN by this."""
+        zero = torch.zeros((), dtype=parts.dtype, device=parts.device)
+        return zero * (parts.sum() + self.states.weight.sum() + state.sum()) if self.is_on_device else zero
+
+    def ends(self, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """The limits of sums [D, B, rows] where they need them, of the same shape, because numpy is faster then."""
+        low, high = self.rows.ends
+        return (low.expand_as(sums).contiguous(), high.expand_as(sums).contiguous()) if self.is_limited else (low, high)
+
+    def steps(self, state: Tensor) -> Steps:
+        """The arithmetic of a loop over states [D, B, H]."""
+        return steps_for(state, self.states.weight, is_on_device=self.is_on_device)
 
 
-def prepare_gates(
-    x: Tensor,
+def plan_gates(
     weights: Weights,
-    timeline: Timeline,
     formats: Formats,
     kinds: str,
     *,
+    turned: int = 0,
     is_hidden_multiplied: bool = False,
     is_state_exact: bool = True,
-) -> Gates:
-    """Project all inputs and choose the precision of the loop.
+) -> GatePlan:
+    """Choose the precision of the loop.
 
     Two whole numbers that float32 holds add up exactly below 2^24, and above it every rounding stays above, where the gate
     saturates all the same. So each part must fit for itself, not their sum.
 
     Args:
-        x: [T, B, I].
         weights: Of both products.
-        timeline: Of x.
         formats: Scales and widths.
-        kinds: Of the gates, as `gate_rows` takes them.
+        kinds: Of the gates in the plan's order, as `gate_rows` takes them.
+        turned: So many of the last gates come first in the plan.
         is_hidden_multiplied: The tanh gate multiplies the hidden state's part by numbers of 7 bits.
         is_state_exact: Whether float32 holds what the cell makes of the gates.
     """
     if formats.is_on_device:
-        return _prepare_on_device(x, weights, timeline, formats, kinds)
-    scale_h = formats.scale_h
+        return _plan_on_device(weights, formats, kinds, turned)
     w_ih, w_hh, b_ih, b_hh = weights
-    inputs = plan_projection(w_ih, b_ih, scale=formats.scale_i, scales_w=formats.scale_iw, bits=formats.data_bits)
+    scale_i, scale_h, turned = formats.scale_i, formats.scale_h, turned * w_hh.shape[2]
+    inputs = plan_projection(
+        w_ih, b_ih, scale=scale_i, scales_w=formats.scale_iw, bits=formats.data_bits, turned=turned
+    )
     states = plan_projection(
-        w_hh, b_hh, scale=scale_h, scales_w=formats.scale_hw, bits=formats.o_bits, carried_scale=scale_h
+        *(w_hh, b_hh),
+        scale=scale_h,
+        scales_w=formats.scale_hw,
+        bits=formats.o_bits,
+        carried_scale=scale_h,
+        turned=turned,
     )
     largest_part = inputs.largest + LARGEST_INDEX
     is_float32 = is_state_exact and states.weight.dtype == torch.float32 and largest_part < FLOAT32_EXACT
@@ -278,32 +302,31 @@ def prepare_gates(
         # the product has steps of 1/2^7; the gate is a tanh, whose curve ends where that of sigmoid starts
         is_one_floor = is_one_floor and (inputs.largest + SIGMOID_START) * Q7 < FLOAT32_EXACT
     dtype = torch.float32 if is_float32 else torch.float64
-    rows = gate_rows(kinds, w_hh.shape[2], dtype, x.device)
-    total = torch.baddbmm(inputs.addend, _items(x, timeline, inputs.weight), inputs.weight)
-    return Gates(
-        parts=over_time(total.floor_().to(dtype).add_(rows.offset), timeline),
-        weight=states.weight.to(dtype).contiguous(),
-        addend=states.addend.to(dtype),
+    rows, addend = gate_rows(kinds, w_hh.shape[2], dtype, w_hh.device), states.addend.to(dtype)
+    return GatePlan(
+        inputs=inputs,
+        states=replace(states, weight=states.weight.to(dtype).contiguous(), addend=addend),
         rows=rows,
+        offset=rows.offset + addend if is_one_floor else rows.offset,
+        is_limited=inputs.largest + states.largest >= FAR_REACH,
         is_one_floor=is_one_floor,
     )
 
 
-def _items(x: Tensor, timeline: Timeline, weight: Tensor) -> Tensor:
-    """What each direction sees, [D, T·B, I], in the type of its weights."""
-    return timeline.by_direction(x, len(weight)).flatten(1, 2).to(weight.dtype)
-
-
-def _prepare_on_device(x: Tensor, weights: Weights, timeline: Timeline, formats: Formats, kinds: str) -> Gates:
-    """`prepare_gates` where the scales are on a device: one floor for each part, in float64."""
+def _plan_on_device(weights: Weights, formats: Formats, kinds: str, turned: int) -> GatePlan:
+    """`plan_gates` where the scales are on a device: one floor for each part, in float64, and no bound is known."""
     w_ih, w_hh, b_ih, b_hh = weights
-    rows = gate_rows(kinds, w_hh.shape[2], torch.float64, x.device)
-    weight, addend = _project_on_device(w_ih, b_ih, formats.scale_i, formats.scale_iw, 1.0, formats.data_bits, formats)
-    total = torch.bmm(_items(x, timeline, weight), weight).double().add_(addend)
-    parts = over_time(total.floor_().add_(rows.offset), timeline)
-    scale_h = formats.scale_h
-    weight, addend = _project_on_device(w_hh, b_hh, scale_h, formats.scale_hw, scale_h, formats.o_bits, formats)
-    return Gates(parts, weight.contiguous(), addend, rows, is_one_floor=False, is_on_device=True)
+    scale_h, rows = formats.scale_h, gate_rows(kinds, w_hh.shape[2], torch.float64, w_hh.device)
+    project = partial(_project_on_device, parameter_bits=formats.parameter_bits, turned=turned * w_hh.shape[2])
+    return GatePlan(
+        inputs=project(w_ih, b_ih, formats.scale_i, formats.scale_iw, 1.0, formats.data_bits),
+        states=project(w_hh, b_hh, scale_h, formats.scale_hw, scale_h, formats.o_bits),
+        rows=rows,
+        offset=rows.offset,
+        is_limited=True,
+        is_one_floor=False,
+        is_on_device=True,
+    )
 
 
 def _project_on_device(
@@ -313,24 +336,21 @@ def _project_on_device(
     scales_w: Sequence[Scale],
     carried_scale: Scale,
     bits: int,
-    formats: Formats,
-) -> tuple[Tensor, Tensor]:
-    """Weight and addend as of `Projection`, in types that are chosen without reading a scale.
+    *,
+    parameter_bits: int,
+    turned: int,
+) -> Projection:
+    """A projection in types that are chosen without reading a scale.
 
     A sum of K products of whole numbers stays below K·2^(bits−1)·2^(parameter_bits−1), which float32 holds up to 2^24.
     A bias of 32 bits and the half, ½·scale·scale_w/2^11 < 2^48 steps, need float64.
     """
-    largest = w.shape[2] * 2.0 ** (bits + formats.parameter_bits - 2)
+    largest = w.shape[2] * 2.0 ** (bits + parameter_bits - 2)
     dtype = torch.float32 if largest < FLOAT32_EXACT else torch.float64
     steps = torch.stack([torch.as_tensor(scale * one, dtype=torch.float64, device=w.device) for one in scales_w])
-    return _weight_to_q11(w.detach().to(dtype), carried_scale), _addend((steps > Q11).double().mul_(0.5), b, w.shape[1])
-
-
-def add_scaled(half: Tensor, x: Tensor, factor: Scale, out: Tensor) -> Tensor:
-    """half + x·factor, for a factor on a device too."""
-    if isinstance(factor, Tensor):
-        return torch.mul(x, factor, out=out).add_(half)
-    return torch.add(half, x, alpha=factor, out=out)
+    weight = _weight_to_q11(w.detach().to(dtype), carried_scale, turned).contiguous()
+    addend = _addend((steps > Q11).double().mul_(0.5), b, w.shape[1], turned)
+    return Projection(weight, addend, largest=math.inf, largest_addend=math.inf, finest=math.inf)
 
 
 def start_state(state: Tensor, given: Tensor | None, scale: Scale) -> None:
@@ -339,11 +359,6 @@ def start_state(state: Tensor, given: Tensor | None, scale: Scale) -> None:
         state.zero_()
     else:
         torch.mul(given.detach().to(state.dtype), scale, out=state)
-
-
-def per_step(buffer: Tensor, steps: int) -> Sequence[Tensor]:
-    """One view per step of a buffer that holds all steps, or only one that each step writes over."""
-    return buffer.unbind(0) if len(buffer) == steps else [buffer[0]] * steps
 
 
 def is_limit_needed(largest: float, scale: Scale, bits: int) -> bool:

@@ -98,17 +98,15 @@ class Timeline:
 def input_gradients(
     d_rows: Tensor, x: Tensor, w_ih: Tensor, timeline: Timeline, *, wants: Sequence[bool]
 ) -> list[Tensor | None]:
-    """Gradients of x, the input's weights and biases, where they are wanted, from those of the gates [D, T·B, rows]."""
+    """Gradients of x and of the input's weights, where they are wanted, from those of the gates [D, T·B, rows]."""
     d_x = timeline.sum_directions(over_time(torch.bmm(d_rows, w_ih), timeline)) if wants[0] else None
     items = timeline.by_direction(x, len(w_ih)).flatten(1, 2) if wants[1] else None
-    d_w = None if items is None else torch.bmm(d_rows.transpose(1, 2), items)
-    return [d_x, d_w, d_rows.sum(1) if wants[2] else None]
+    return [d_x, None if items is None else torch.bmm(d_rows.transpose(1, 2), items)]
 
 
-def state_gradients(d_rows: Tensor, h: Tensor, scale_h: Scale, *, wants: Sequence[bool]) -> list[Tensor | None]:
-    """Gradients of the state's weights and biases, from those of the gates, by the states [T + 1, D, B, H] at scale_h."""
-    d_w = torch.bmm(d_rows.transpose(1, 2), by_items(h[:-1])).mul_(1.0 / scale_h) if wants[0] else None
-    return [d_w, d_rows.sum(1) if wants[1] else None]
+def state_gradient(d_rows: Tensor, h: Tensor, scale_h: Scale) -> Tensor:
+    """The gradient of the state's weights, from those of the gates, by the states [T + 1, D, B, H] at scale_h."""
+    return torch.bmm(d_rows.transpose(1, 2), by_items(h[:-1])).mul_(1.0 / scale_h)
 
 
 def over_time(x: Tensor, timeline: Timeline) -> Tensor:

@@ -8,7 +8,8 @@ once and the way back takes three operations a step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,25 +18,23 @@ from torch.autograd.function import once_differentiable
 
 from linger.numeric.fixed import FLOAT32_EXACT, limits
 from linger.numeric.torch.gates import (
+    LARGEST_INDEX,
     Q7,
     Q11,
-    REACH,
     SIGMOID_START,
     Formats,
-    Gates,
+    GatePlan,
     Weights,
-    add_scaled,
     curves_at,
     is_limit_needed,
-    per_step,
-    prepare_gates,
+    plan_gates,
     slopes,
     start_state,
 )
 from linger.numeric.torch.scale import Scale
-from linger.numeric.torch.timeline import Timeline, by_items, input_gradients, state_gradients
+from linger.numeric.torch.stepping import Array, Steps, per_step, quiet, steps_for
+from linger.numeric.torch.timeline import Timeline, by_items, input_gradients, state_gradient
 
-_GATES = "sst"  # r, z, n
 _LARGEST_NEW = 127 / 128  # of n
 
 
@@ -51,27 +50,26 @@ class Result(NamedTuple):
 
 
 class _Trace(NamedTuple):
-    """The tensors that the loop returns; one row each unless all steps are asked for."""
+    """What the loop finds in each step; of all but h one step only, where nobody asks for the others."""
 
     h: Tensor
     """[T + 1, D, B, H], whole numbers."""
     hidden_n: Tensor
     """[T, D, B, H]: the hidden state's part of n, Q11."""
     places: Tensor
-    """[T, D·B·2·H], of r and z into the curves."""
+    """[T, 2, D, B, H], of r and z into the curves."""
+    gates: Tensor
+    """[T, 2, D, B, H]: r and z."""
     new_places: Tensor
-    """[T, D·B·H], of n into the curves."""
-
-
-class _Values(NamedTuple):
-    """What the loop looked up, found again for all steps at once: [T, D, B, H] each."""
-
-    r: Tensor
-    z: Tensor
+    """[T, D, B, H], of n into the curves."""
     new: Tensor
-    """n, carried at scale_h."""
-    before: Tensor
-    """The state that a step starts with, rounded to Q7 and carried at scale_h."""
+    """[T, D, B, H]: n, carried at scale_h."""
+
+
+def plan(weights: Weights, formats: Formats) -> GatePlan:
+    """What `run` finds out about parameters before the first step."""
+    is_exact = _is_state_exact(formats)
+    return plan_gates(weights, formats, "sst", is_hidden_multiplied=True, is_state_exact=is_exact)  # r, z, n
 
 
 def run(
@@ -85,6 +83,7 @@ def run(
     formats: Formats,
     *,
     wants_reach: bool,
+    known: GatePlan | None = None,
 ) -> Result:
     """Run one layer in one or both directions, bit for bit as the integers do.
 
@@ -98,14 +97,15 @@ def run(
         b_hh: [D, 3·H], multiples of 1/(scale_h·scale_hw).
         formats: Scales and widths.
         wants_reach: Also return how far the hidden state reached.
+        known: The plan of these parameters and formats, where it was kept.
     """
     tensors = (x, h0, w_ih, w_hh, b_ih, b_hh)
+    gates = known or plan(Weights(w_ih, w_hh, b_ih, b_hh), formats)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        return Result(*_GRU.apply(*tensors, lengths, formats, wants_reach))
+        return Result(*_GRU.apply(*tensors, lengths, formats, gates, wants_reach))
     timeline = Timeline.of(x, lengths)
-    trace = _loop(x, h0, Weights(w_ih, w_hh, b_ih, b_hh), timeline, formats, is_kept=wants_reach)
-    values = _look_up(trace, formats) if wants_reach else None
-    return _result(trace, values, timeline, formats, x.dtype)
+    trace = _loop(x, h0, gates, timeline, formats, is_kept=wants_reach)
+    return _result(trace, timeline, formats, x.dtype, wants_reach=wants_reach)
 
 
 def _is_state_exact(formats: Formats) -> bool:
@@ -120,100 +120,121 @@ def _is_state_exact(formats: Formats) -> bool:
 
 
 def _loop(
-    x: Tensor, h0: Tensor | None, weights: Weights, timeline: Timeline, formats: Formats, *, is_kept: bool
+    x: Tensor, h0: Tensor | None, gates: GatePlan, timeline: Timeline, formats: Formats, *, is_kept: bool
 ) -> _Trace:
-    """All steps, without gradients. Views cost as much as arithmetic here, so few are taken, and none in the loop."""
-    scale_h, steps, batch = formats.scale_h, timeline.steps, timeline.batch
-    directions, _, hidden = weights.w_hh.shape
-    gates = prepare_gates(
-        *(x, weights, timeline, formats, _GATES),
-        is_hidden_multiplied=True,
-        is_state_exact=_is_state_exact(formats),
+    """All steps, without gradients.
+
+    From their look-up on the gates lie one after the other, because strided arrays cost numpy more than their arithmetic.
+    """
+    parts, parts_n = _parts(gates, x, timeline)
+    directions, _, batch, rows = parts.shape
+    trace = _new_trace(timeline, parts.new_empty(directions, batch, rows // 3), is_kept=is_kept)
+    start_state(trace.h[0], h0, formats.scale_h)
+    steps, is_one_floor = gates.steps(trace.h[0]), gates.is_one_floor
+    view, add, floor, multiply_add = steps.view, steps.add, steps.floor, steps.multiply_add
+    half, *edges = steps.numbers(
+        gates.zero(parts, trace.h[0]), 0.5, 0, SIGMOID_START - 1, SIGMOID_START, LARGEST_INDEX - 1
     )
-    dtype, is_one_floor = gates.parts.dtype, gates.is_one_floor
-    table = curves_at(scale_h, dtype, x.device)
-    (x_rz, x_n), (addend_rz, addend_n) = _parts(gates, hidden)
-
-    def buffer(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=x.device)
-
-    trace = _new_trace(buffer(steps + 1, directions, batch, hidden), is_kept=is_kept)
-    start_state(trace.h[0], h0, scale_h)
-    half = gates.half(trace.h[0])
-    sums, sums_rz = buffer(directions, batch, 3 * hidden), buffer(directions, batch, 2 * hidden)
-    hidden_rz, hidden_n = sums.split([2 * hidden, hidden], 2)
-    looked_up = buffer(directions * batch * 2 * hidden)
-    r, z = looked_up.view(directions, batch, 2, hidden).unbind(2)
-    place, new, before, exact = (buffer(directions, batch, hidden) for _ in range(4))
-    flat_rz, flat_place, flat_new = sums_rz.flatten(), place.flatten(), new.flatten()
-    is_finer = formats.is_on_device or scale_h > Q7
-    low, high = limits(formats.o_bits)
-    # the new state lies between n and the old one, unless Q7 rounded that up
-    is_limited = is_finer or is_limit_needed(_LARGEST_NEW, scale_h, formats.o_bits)
-    h, *hs = trace.h.unbind(0)
-    each = (per_step(kept, steps) for kept in trace[1:])
-    for part_rz, part_n, h_n, places, new_places, next_h in zip(x_rz.unbind(1), x_n.unbind(1), *each, hs, strict=True):
-        gates.product(h, sums)
-        torch.add(hidden_n, addend_n, out=h_n).floor_()
-        # limits at whole numbers may come before the floor, which the cast is
-        if is_one_floor:
-            torch.add(hidden_rz, part_rz, out=sums_rz)
-        else:
-            torch.add(hidden_rz, addend_rz, out=sums_rz).floor_().add_(part_rz)
-        gates.look_up(table, flat_rz.clamp_(SIGMOID_START, SIGMOID_START + 2 * REACH - 1), places, looked_up)
-        if is_one_floor:
-            torch.addcmul(part_n, r, h_n, out=place)
-        else:
-            torch.addcmul(half, r, h_n, out=place).floor_().add_(part_n)
-        gates.look_up(table, flat_place.clamp_(0, 2 * REACH - 1), new_places, flat_new)
-        torch.lerp(new, _to_q7(h, scale_h, half, before) if is_finer else h, z, out=exact)
-        torch.floor(exact.add_(half), out=next_h)
-        if is_limited:
-            next_h.clamp_(low, high)
+    addend, lowest, highest = view(gates.states.addend), *steps.numbers(trace.h.new_zeros(()), *limits(formats.o_bits))
+    table = view(curves_at(formats.scale_h, parts.dtype, parts.device))
+    room = parts.new_empty(directions, batch, rows)
+    by_gate = room.view(directions, batch, 3, rows // 3).permute(2, 0, 1, 3)
+    sums, gates_rz, sums_n = view(room), view(by_gate[:2]), view(by_gate[2])
+    place, difference, exact = (view(torch.empty_like(trace.h[0])) for _ in range(3))
+    to_q7 = _to_q7(steps, formats.scale_h, half, trace.h[0])
+    is_saturating = _is_saturating(formats)
+    h, *hs = view(trace.h)
+    kept = [per_step(view(t), timeline.steps) for t in (*trace[1:], *trace.gates.unbind(1))]
+    for part, part_n, next_h, h_n, places, gate, new_places, new, r, z in zip(
+        view(parts.transpose(0, 1)), view(parts_n.transpose(0, 1)), hs, *kept, strict=True
+    ):
+        steps.product(h, sums)
+        if not is_one_floor:
+            floor(add(sums, addend, out=sums), out=sums)
+        add(sums, part, out=sums)
+        floor(sums_n, out=h_n)
+        if gates.is_limited:  # limits at whole numbers may come before the floor, which the look-up is
+            steps.limit(gates_rz, *edges[2:])
+        steps.look_up(table, gates_rz, places, gate)
+        multiply_add(part_n if is_one_floor else half, r, h_n, place)
+        if not is_one_floor:
+            add(floor(place, out=place), part_n, out=place)
+        if gates.is_limited:
+            steps.limit(place, *edges[:2])
+        steps.look_up(table, place, new_places, new)
+        steps.subtract(h if to_q7 is None else to_q7(h), new, out=difference)
+        multiply_add(new, z, difference, exact)
+        floor(add(exact, half, out=exact), out=next_h)
+        if is_saturating:
+            steps.limit(next_h, lowest, highest)
         h = next_h
+    if is_kept:
+        for places in (trace.places, trace.new_places):
+            places.clamp_(0, LARGEST_INDEX - 1)
     return trace
 
 
-def _parts(gates: Gates, hidden: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """The input's parts of r with z, and of n, and what the hidden state's are given before the floor."""
-    parts, addends = gates.parts.split([2 * hidden, hidden], 3), gates.addend.split([2 * hidden, hidden], 2)
-    if gates.is_one_floor:
-        parts[0].add_(addends[0].unsqueeze(1))
-        parts[1].add_(0.5)
-    return parts, addends
+def _parts(gates: GatePlan, x: Tensor, timeline: Timeline) -> tuple[Tensor, Tensor]:
+    """What each step adds to the hidden state's parts of r, z and n [D, T, B, 3·H], and to r times that of n [D, T, B, H]."""
+    parts, addend = gates.parts(x, timeline), gates.states.addend.unsqueeze(1)
+    of_n, addend_n = (part[..., parts.shape[3] // 3 * 2 :] for part in (parts, addend))
+    if not gates.is_one_floor:
+        parts_n = of_n.clone()
+        of_n.zero_()
+        return parts, parts_n
+    parts_n = of_n - (addend_n - 0.5)
+    of_n.copy_(addend_n)
+    return parts, parts_n
 
 
-def _new_trace(h: Tensor, *, is_kept: bool) -> _Trace:
-    kept = len(h) - 1 if is_kept else 1
+def _is_saturating(formats: Formats) -> bool:
+    """Whether the state may reach its limits: it lies between n and the old one, unless Q7 rounded that up."""
+    return _is_finer(formats.scale_h) or is_limit_needed(_LARGEST_NEW, formats.scale_h, formats.o_bits)
+
+
+def _is_finer(scale_h: Scale) -> bool:
+    """Whether the state has steps below those of Q7; on a device it may."""
+    return isinstance(scale_h, Tensor) or scale_h > Q7
+
+
+def _new_trace(timeline: Timeline, state: Tensor, *, is_kept: bool) -> _Trace:
+    """Room for the steps of states [D, B, H]."""
+    kept, shape = timeline.steps if is_kept else 1, state.shape
+    places = partial(torch.empty, dtype=torch.int32, device=state.device)
     return _Trace(
-        h=h,
-        hidden_n=torch.empty_like(h[:kept]),
-        places=torch.empty(kept, 2 * h[0].numel(), dtype=torch.int32, device=h.device),
-        new_places=torch.empty(kept, h[0].numel(), dtype=torch.int32, device=h.device),
+        h=state.new_empty(timeline.steps + 1, *shape),
+        hidden_n=state.new_empty(kept, *shape),
+        places=places(kept, 2, *shape),
+        gates=state.new_empty(kept, 2, *shape),
+        new_places=places(kept, *shape),
+        new=state.new_empty(kept, *shape),
     )
 
 
-def _to_q7(h: Tensor, scale_h: Scale, half: Tensor, out: Tensor) -> Tensor:
-    """Whole numbers at a scale above 2^7, rounded to Q7 and carried at their own scale, as n is; others unchanged."""
-    return add_scaled(half, h, Q7 / scale_h, out).floor_().mul_(scale_h / Q7)
+def _to_q7(steps: Steps, scale_h: Scale, half: Array, like: Tensor) -> Callable[[Array], Array] | None:
+    """Rounds whole numbers to Q7, carried at their own scale as n is; None where that changes nothing."""
+    if not _is_finer(scale_h):
+        return None
+    down, up = (torch.as_tensor(f, dtype=like.dtype, device=like.device) for f in (Q7 / scale_h, scale_h / Q7))
+    down, up, room = steps.view(down), steps.view(up), steps.view(torch.empty_like(like))
+
+    def rounded(h: Array) -> Array:
+        steps.multiply_add(half, h, down, room)
+        return steps.multiply(steps.floor(room, out=room), up, out=room)
+
+    return rounded
 
 
-def _look_up(trace: _Trace, formats: Formats) -> _Values:
-    """The values of all steps: the loop writes over its own, because one look-up is cheaper than views of every step."""
-    h, shape = trace.h[:-1], trace.h[1:].shape
-    table = curves_at(formats.scale_h, h.dtype, h.device)
-    r, z = table.index_select(0, trace.places.flatten()).view(*shape[:3], 2, shape[3]).unbind(3)
-    new = table.index_select(0, trace.new_places.flatten()).view(shape)
-    is_finer = formats.is_on_device or formats.scale_h > Q7
-    before = _to_q7(h, formats.scale_h, h.new_tensor(0.5), torch.empty_like(h)) if is_finer else h
-    return _Values(r, z, new, before)
+def _before(trace: _Trace, scale_h: Scale) -> Tensor:
+    """The states that the steps start with, rounded to Q7 and carried at scale_h."""
+    h = trace.h[:-1]
+    return (h * (Q7 / scale_h)).add_(0.5).floor_().mul_(scale_h / Q7) if _is_finer(scale_h) else h
 
 
-def _result(trace: _Trace, values: _Values | None, timeline: Timeline, formats: Formats, dtype: torch.dtype) -> Result:
-    h = trace.h[1:].to(dtype) * (1.0 / formats.scale_h)
-    reach = None
-    if values is not None:
-        exact = torch.lerp(values.new, values.before, values.z)
+def _result(trace: _Trace, timeline: Timeline, formats: Formats, dtype: torch.dtype, *, wants_reach: bool) -> Result:
+    h, reach = trace.h[1:].to(dtype) * (1.0 / formats.scale_h), None
+    if wants_reach:
+        exact = torch.lerp(trace.new, _before(trace, formats.scale_h), trace.gates[:, 1])
         reach = timeline.max_abs(exact) / formats.scale_h
     return Result(timeline.outputs(h), timeline.final(h), reach)
 
@@ -230,15 +251,16 @@ class _GRU(torch.autograd.Function):
         b_hh: Tensor | None,
         lengths: Tensor | None,
         formats: Formats,
+        gates: GatePlan,
         wants_reach: bool,
     ) -> Any:
+        del b_ih, b_hh  # the plan has them
         timeline = Timeline.of(x, lengths)
-        trace = _loop(x, h0, Weights(w_ih, w_hh, b_ih, b_hh), timeline, formats, is_kept=True)
-        values = _look_up(trace, formats)
+        trace = _loop(x, h0, gates, timeline, formats, is_kept=True)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, w_ih, w_hh, *trace, *values)
+        ctx.save_for_backward(x, w_ih, w_hh, *trace)
         ctx.timeline, ctx.formats = timeline, formats
-        result = _result(trace, values if wants_reach else None, timeline, formats, x.dtype)
+        result = _result(trace, timeline, formats, x.dtype, wants_reach=wants_reach)
         if isinstance(result.reach, Tensor):
             ctx.mark_non_differentiable(result.reach)
         return tuple(result)
@@ -246,46 +268,59 @@ class _GRU(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
-        x, w_ih, w_hh, h, hidden_n, places, new_places, *looked_up = ctx.saved_tensors
+        x, w_ih, w_hh, *found = ctx.saved_tensors
         timeline: Timeline = ctx.timeline
         wants, dtype, scale_h = ctx.needs_input_grad, x.dtype, ctx.formats.scale_h
-        w_ih, w_hh, h = w_ih.to(dtype), w_hh.to(dtype), h.to(dtype)
-        values = _Values(*(value.to(dtype) for value in looked_up))
-        d_gates, slope = _slopes(_Trace(h, hidden_n.to(dtype), places, new_places), values, scale_h)
-        d_h = timeline.output_gradients(gradients[0], gradients[1], h[1:])
-        d_h0 = _walk_back(d_gates, d_h, values.z, w_hh, wants_start=wants[1])
-        d_hidden = by_items(d_gates.flatten(3))
-        d_w_hh, d_b_hh = state_gradients(d_hidden, h, scale_h, wants=(wants[3], wants[5]))
+        w_ih, w_hh = w_ih.to(dtype), w_hh.to(dtype)
+        trace = _Trace(*(t.to(dtype) if t.is_floating_point() else t for t in found))
+        d_gates, slope = _slopes(trace, scale_h)
+        d_h = timeline.output_gradients(gradients[0], gradients[1], trace.h[1:])
+        with quiet():
+            rows, d_h0 = _walk_back(d_gates, d_h, trace.gates[:, 1], w_hh, wants_start=wants[1])
+        d_hidden = by_items(rows)
+        d_b_hh = d_hidden.sum(1) if wants[5] else None
+        d_w_hh = state_gradient(d_hidden, trace.h, scale_h) if wants[3] else None
         # the input's part of n is not multiplied by r; all else is the same for both
-        torch.mul(slope, d_h, out=d_gates[:, :, :, 2])
-        d_input = by_items(d_gates.flatten(3))
-        d_x, d_w_ih, d_b_ih = input_gradients(d_input, x, w_ih, timeline, wants=(wants[0], wants[2], wants[4]))
-        return d_x, d_h0, d_w_ih, d_w_hh, d_b_ih, d_b_hh, None, None, None
+        torch.mul(slope, d_h, out=rows[..., 2 * d_h.shape[3] :])
+        d_input = by_items(rows)
+        d_b_ih = d_input.sum(1) if wants[4] else None
+        d_x, d_w_ih = input_gradients(d_input, x, w_ih, timeline, wants=(wants[0], wants[2]))
+        return d_x, d_h0, d_w_ih, d_w_hh, d_b_ih, d_b_hh, None, None, None, None
 
 
-def _slopes(trace: _Trace, values: _Values, scale_h: Scale) -> tuple[Tensor, Tensor]:
-    """How h follows the hidden state's part of r, z and n [T, D, B, 3, H], and the input's part of n [T, D, B, H]."""
-    shape, table = values.z.shape, slopes(trace.h.dtype, trace.h.device)
-    slope = table.index_select(0, trace.new_places.flatten()).view(shape)
-    slope.addcmul_(slope, values.z, value=-1.0)  # times 1 − z
-    of_gates = table.index_select(0, trace.places.flatten()).view(*shape[:3], 2, shape[3])
-    result = slope.new_empty(*shape[:3], 3, shape[3])
-    of_r, of_z, of_n = result.unbind(3)
-    torch.mul(of_gates[:, :, :, 0], slope, out=of_r).mul_(trace.hidden_n).mul_(1.0 / Q11)
-    torch.sub(values.before, values.new, out=of_z).mul_(of_gates[:, :, :, 1]).mul_(1.0 / scale_h)
-    torch.mul(slope, values.r, out=of_n)
+def _slopes(trace: _Trace, scale_h: Scale) -> tuple[Tensor, Tensor]:
+    """How h follows the hidden state's part of r, z and n [T, 3, D, B, H], and the input's part of n [T, D, B, H]."""
+    table, (r, z) = slopes(trace.h.dtype, trace.h.device), trace.gates.unbind(1)
+    slope = table.index_select(0, trace.new_places.flatten()).view(z.shape)
+    slope.addcmul_(slope, z, value=-1.0)  # times 1 − z
+    of_gates = table.index_select(0, trace.places.flatten()).view(trace.gates.shape)
+    result = slope.new_empty(len(z), 3, *z.shape[1:])
+    of_r, of_z, of_n = result.unbind(1)
+    torch.mul(of_gates[:, 0], slope, out=of_r).mul_(trace.hidden_n).mul_(1.0 / Q11)
+    torch.sub(_before(trace, scale_h), trace.new, out=of_z).mul_(of_gates[:, 1]).mul_(1.0 / scale_h)
+    torch.mul(slope, r, out=of_n)
     return result, slope
 
 
-def _walk_back(d_gates: Tensor, d_h: Tensor, z: Tensor, w_hh: Tensor, *, wants_start: bool) -> Tensor | None:
-    """From the last step to the first: slopes in `d_gates` become gradients, `d_h` gathers what comes from later steps.
+def _walk_back(
+    d_gates: Tensor, d_h: Tensor, z: Tensor, w_hh: Tensor, *, wants_start: bool
+) -> tuple[Tensor, Tensor | None]:
+    """From the last step to the first: the gradients of the hidden state's parts [T, D, B, 3·H].
 
-    Returns the gradient of the initial hidden state.
+    Returns them and the gradient of the initial hidden state; `d_h` gathers what comes from later steps.
     """
-    rows, planes = d_gates.flatten(3).unbind(0), d_gates.unbind(0)
-    d_hs, spread, zs = d_h.unbind(0), d_h.unsqueeze(3).unbind(0), z.unbind(0)
-    for t in range(len(rows) - 1, -1, -1):
-        if t + 1 < len(rows):
-            d_hs[t].addcmul_(d_hs[t + 1], zs[t + 1]).baddbmm_(rows[t + 1], w_hh)
-        planes[t].mul_(spread[t])
-    return torch.addcmul(torch.bmm(rows[0], w_hh), d_hs[0], zs[0]) if wants_start else None
+    length, directions, batch, hidden = d_h.shape
+    rows = d_h.new_empty(length, directions, batch, 3 * hidden)
+    by_gate = rows.view(length, directions, batch, 3, hidden).permute(0, 3, 1, 2, 4)
+    steps, room = steps_for(rows[0], w_hh), torch.empty_like(d_h[0])
+    kept, after = steps.view(room), None
+    for d_state, row, slope_of, d_gate, keeps in zip(
+        *(reversed(list(steps.view(t))) for t in (d_h, rows, d_gates, by_gate, z)), strict=True
+    ):
+        if after is not None:
+            steps.add(d_state, kept, out=d_state)
+            steps.add_product(d_state, after)
+        steps.multiply(slope_of, d_state, out=d_gate)
+        steps.multiply(d_state, keeps, out=kept)
+        after = row
+    return rows, torch.bmm(rows[0], w_hh).add_(room) if wants_start else None

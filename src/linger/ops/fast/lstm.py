@@ -8,7 +8,7 @@ at once: the input's part of the gates, the slopes, the gradients of the weights
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,24 +17,27 @@ from torch.autograd.function import once_differentiable
 
 from linger.numeric.fixed import limits
 from linger.numeric.torch.gates import (
-    Q7,
+    LARGEST_INDEX,
     Q11,
     REACH,
     Formats,
+    GatePlan,
     Weights,
     curves,
     is_limit_needed,
-    per_step,
-    prepare_gates,
+    plan_gates,
     slopes,
     start_state,
 )
 from linger.numeric.torch.scale import Scale
-from linger.numeric.torch.timeline import Timeline, by_items, input_gradients, state_gradients
+from linger.numeric.torch.stepping import per_step, quiet, steps_for
+from linger.numeric.torch.timeline import Timeline, by_items, input_gradients, state_gradient
 
-_GATES = "ssts"  # i, f, g, o
 _LARGEST_PRODUCT = 127 * 128 / 2.0**14  # of o and tanh(c)
-_INNER_REACH = 1 << 19  # 16 times the largest cell
+_CELL = 2.0**12
+"""Cells, which are in Q7, are carried in these steps: the whole part of their sum then tells both roundings of it."""
+_INNER_REACH = 1 << 16
+"""Of the table of tanh(c), in the cell's steps: ±16, where its input saturates."""
 
 
 class Result(NamedTuple):
@@ -51,25 +54,23 @@ class Result(NamedTuple):
 
 
 class _Trace(NamedTuple):
-    """The tensors that the loop returns."""
+    """What the loop finds in each step; all but h for one step only, where nobody asks for the others."""
 
     h: Tensor
     """[T + 1, D, B, H], whole numbers."""
-    c: Tensor
-    """[T + 1, D, B, H], Q7."""
+    values: Tensor
+    """[T + 1, 5, D, B, H]: o, i, f as real numbers, g in the cell's steps, and the cell that the step starts with."""
     places: Tensor
-    """[T, D·B·4·H], into the curves; one row only where nobody asks for it."""
-
-
-class _Values(NamedTuple):
-    """What the loop looked up, found again for all steps at once."""
-
-    gates: Tensor
-    """[T, D, B, 4, H]: i, f, o as real numbers, g in Q7."""
+    """[T, 4, D, B, H], of o, i, f, g into the curves."""
     inner_places: Tensor
-    """[T, D, B, H], into the wide table."""
+    """[T, D, B, H], of tanh(c) into its table."""
     inner: Tensor
-    """[T, D, B, H]: tanh(c) in Q7."""
+    """[T, D, B, H]: tanh(c) at scale_h."""
+
+
+def plan(weights: Weights, formats: Formats) -> GatePlan:
+    """What `run` finds out about parameters before the first step. The gates are o, i, f, g, so that i, f meet g, c."""
+    return plan_gates(weights, formats, "ssst", turned=1)
 
 
 def run(
@@ -84,6 +85,7 @@ def run(
     formats: Formats,
     *,
     wants_reach: bool,
+    known: GatePlan | None = None,
 ) -> Result:
     """Run one layer in one or both directions, bit for bit as the integers do.
 
@@ -98,107 +100,147 @@ def run(
         b_hh: [D, 4·H], multiples of 1/(scale_h·scale_hw).
         formats: Scales and widths.
         wants_reach: Also return how far the hidden state reached.
+        known: The plan of these parameters and formats, where it was kept.
     """
     tensors = (x, h0, c0, w_ih, w_hh, b_ih, b_hh)
+    gates = known or plan(Weights(w_ih, w_hh, b_ih, b_hh), formats)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        return Result(*_LSTM.apply(*tensors, lengths, formats, wants_reach))
+        return Result(*_LSTM.apply(*tensors, lengths, formats, gates, wants_reach))
     timeline = Timeline.of(x, lengths)
-    trace = _loop(x, h0, c0, Weights(w_ih, w_hh, b_ih, b_hh), timeline, formats, is_kept=wants_reach)
-    values = _look_up(trace) if wants_reach else None
-    return _result(trace, values, timeline, formats, x.dtype)
+    is_kept = wants_reach or lengths is not None
+    trace = _loop(x, h0, c0, gates, timeline, formats, is_kept=is_kept)
+    return _result(trace, timeline, formats, x.dtype, wants_reach=wants_reach)
 
 
 def _loop(
     x: Tensor,
     h0: Tensor | None,
     c0: Tensor | None,
-    weights: Weights,
+    gates: GatePlan,
     timeline: Timeline,
     formats: Formats,
     *,
     is_kept: bool,
 ) -> _Trace:
-    """All steps, without gradients. Views cost as much as arithmetic here, so few are taken, and none in the loop."""
-    scale_h, steps, batch = formats.scale_h, timeline.steps, timeline.batch
-    directions, _, hidden = weights.w_hh.shape
-    gates = prepare_gates(x, weights, timeline, formats, _GATES)
-    addend, rows, dtype = gates.addend, gates.rows, gates.parts.dtype
-    parts = gates.parts.add_(addend.unsqueeze(1)) if gates.is_one_floor else gates.parts
-    table, inner_table = curves(Q7, dtype, x.device), _wide_tanh(dtype, x.device)
-    inner_offset = torch.tensor(_INNER_REACH - 7.5, dtype=dtype, device=x.device)
+    """All steps, without gradients.
 
-    def buffer(*shape: int, kind: torch.dtype = dtype) -> Tensor:
-        return torch.empty(shape, dtype=kind, device=x.device)
-
-    trace = _Trace(
-        h=buffer(steps + 1, directions, batch, hidden),
-        c=buffer(steps + 1, directions, batch, hidden),
-        places=buffer(steps if is_kept else 1, directions * batch * 4 * hidden, kind=torch.int32),
-    )
-    start_state(trace.h[0], h0, scale_h)
-    start_state(trace.c[0], c0, Q7)
-    half = gates.half(trace.h[0])
-    sums, looked_up = buffer(directions, batch, 4 * hidden), buffer(directions * batch * 4 * hidden)
-    i, f, g, o = looked_up.view(directions, batch, 4, hidden).unbind(2)
-    total, place, inner = (buffer(directions, batch, hidden) for _ in range(3))
-    inner_places = buffer(total.numel(), kind=torch.int32)
-    flat_sums, flat_place, flat_inner = sums.flatten(), place.flatten(), inner.flatten()
-    (h, *hs), (c, *cs) = trace.h.unbind(0), trace.c.unbind(0)
-    low, high = limits(formats.o_bits)
-    is_limited = is_limit_needed(_LARGEST_PRODUCT, scale_h, formats.o_bits)
-    for part, places, next_h, next_c in zip(parts.unbind(1), per_step(trace.places, steps), hs, cs, strict=True):
-        gates.product(h, sums)
+    From their look-up on the gates lie one after the other, because strided arrays cost numpy more than their arithmetic.
+    With N = f·c + i·g in steps of 2^-14 the cell is ⌊N/2^7⌉ and tanh's input ⌊N/2^3⌉. The sum is N/4 here, plus 1/8 and the
+    table's middle, which float32 holds: |N/4| < 2^20 as |c| ≤ 2^15 and f, i ≤ 127, g ≤ 128. Its whole part gives the input;
+    2^28 more leaves steps of 32, the cell's, and the 1/8 makes halves round up. |c'| ≤ 127/128·2^15 + 127 < 2^15: it does
+    not saturate.
+    """
+    parts = gates.parts(x, timeline)
+    directions, _, batch, rows = parts.shape
+    trace = _new_trace(timeline, parts.new_empty(directions, batch, rows // 4), is_kept=is_kept)
+    start_state(trace.h[0], h0, formats.scale_h)
+    start_state(trace.values[0, 4], c0, _CELL)
+    steps, zero = gates.steps(trace.h[0]), gates.zero(parts, trace.h[0])
+    view, add, multiply = steps.view, steps.add, steps.multiply
+    coarse = 1.5 * 32.0 / torch.finfo(parts.dtype).eps  # between 2^28 and 2^29 in float32
+    middle, up, down = steps.numbers(zero, _INNER_REACH + 0.125, coarse, coarse + _INNER_REACH)
+    lowest, highest = steps.numbers(zero, *limits(formats.o_bits))
+    is_saturating = is_limit_needed(_LARGEST_PRODUCT, formats.scale_h, formats.o_bits)
+    table = view(curves(_CELL, parts.dtype, parts.device))
+    inner_table = view(_inner_table(formats.scale_h, zero))
+    room = parts.new_empty(directions, batch, rows)
+    sums, by_gate = view(room), view(room.view(directions, batch, 4, rows // 4).permute(2, 0, 1, 3))
+    addend, (low, high) = view(gates.states.addend), map(view, gates.ends(room))
+    pair = view(torch.empty_like(trace.values[0, :2]))
+    i_g, f_c = pair
+    h, *hs = view(trace.h)
+    for part, next_h, gate, i_f, g_c, o, next_c, places, inner_places, inner in zip(
+        view(parts.transpose(0, 1)), hs, *(per_step(view(t), timeline.steps) for t in _parts_of(trace)), strict=True
+    ):
+        steps.product(h, sums)
         if not gates.is_one_floor:
-            sums.add_(addend).floor_()
-        # limits at whole numbers may come before the floor, which the cast is
-        sums.add_(part).clamp_(rows.low, rows.high)
-        gates.look_up(table, flat_sums, places, looked_up)
-        # (f·c + i·g)/2^7 + ½ with c and g in Q7. |c| ≤ 2^15 gives |c'| ≤ 127/128·2^15 + 127 + ½ < 2^15: no saturation.
-        torch.addcmul(half, f, c, out=total).addcmul_(i, g)
-        torch.floor(total, out=next_c)
-        # the same sum/2^3 + ½ = 16·(total − ½) + ½
-        torch.add(inner_offset, total, alpha=16.0, out=place)
-        gates.look_up(inner_table, flat_place, inner_places, flat_inner)
-        _add_product(half, o, inner, scale_h / Q7, next_h).floor_()
-        if is_limited:
-            next_h.clamp_(low, high)
-        h, c = next_h, next_c
+            steps.floor(add(sums, addend, out=sums), out=sums)
+        add(sums, part, out=sums)
+        if gates.is_limited:  # limits at whole numbers may come before the floor, which the look-up is
+            steps.limit(sums, low, high)
+        steps.look_up(table, by_gate, places, gate)
+        multiply(i_f, g_c, out=pair)
+        add(add(i_g, f_c, out=i_g), middle, out=i_g)
+        steps.look_up(inner_table, i_g, inner_places, inner)
+        steps.subtract(add(i_g, up, out=f_c), down, out=next_c)
+        steps.round(multiply(o, inner, out=next_h), out=next_h)
+        if is_saturating:
+            steps.limit(next_h, lowest, highest)
+        h = next_h
+    if is_kept:
+        trace.places.clamp_(0, LARGEST_INDEX - 1)
+        trace.inner_places.clamp_(0, 2 * _INNER_REACH - 1)
+        trace.inner.sub_(_tie(formats.scale_h))
     return trace
 
 
-def _add_product(half: Tensor, a: Tensor, b: Tensor, factor: Scale, out: Tensor) -> Tensor:
-    """half + a·b·factor, for a factor on a device too."""
-    if isinstance(factor, Tensor):
-        return torch.mul(a, b, out=out).mul_(factor).add_(half)
-    return torch.addcmul(half, a, b, value=factor, out=out)
+def _new_trace(timeline: Timeline, state: Tensor, *, is_kept: bool) -> _Trace:
+    """Room for the steps of states [D, B, H]."""
+    kept, shape = timeline.steps if is_kept else 1, state.shape
+    places = partial(torch.empty, dtype=torch.int32, device=state.device)
+    return _Trace(
+        h=state.new_empty(timeline.steps + 1, *shape),
+        values=state.new_empty(kept + is_kept, 5, *shape),
+        places=places(kept, 4, *shape),
+        inner_places=places(kept, *shape),
+        inner=state.new_empty(kept, *shape),
+    )
+
+
+def _parts_of(trace: _Trace) -> tuple[Tensor, ...]:
+    """What a step works on: the gates; i, f; g, c; o; the next cell; and what follows in the trace."""
+    now = trace.values[: len(trace.inner)]
+    return now[:, :4], now[:, 1:3], now[:, 3:], now[:, 0], trace.values[-len(now) :, 4], *trace[2:]
+
+
+def _inner_table(scale_h: Scale, like: Tensor) -> Tensor:
+    """Tanh at scale_h plus `_tie` for all inputs up to ±16 in steps of the cell, two of which are one in Q11."""
+    if isinstance(scale_h, Tensor):
+        made: Tensor = _tanh(1.0, like.dtype, like.device) * scale_h
+        return made.add_(_tie(scale_h) + like)
+    return _known_inner_table(scale_h, like.dtype, like.device)
+
+
+def _tie(scale_h: Scale) -> Scale:
+    """What makes o·tanh(c)·scale_h, a multiple of scale_h/2^14, round up where it ends in ½: less than such a multiple.
+
+    o ≤ 127/128 takes less than a quarter of it. Where nothing is rounded it is zero.
+    """
+    return scale_h * 2.0**-16 * (scale_h <= 2.0**14)
 
 
 @cache
-def _wide_tanh(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Tanh in Q7 for every sum that a cell can have in Q11, so that it needs no limit."""
+def _known_inner_table(scale_h: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(mode=False), torch.no_grad():
-        every = torch.arange(-_INNER_REACH, _INNER_REACH, device=device).clamp_(-REACH, REACH - 1)
-        return curves(Q7, dtype, device)[every + REACH]
+        table: Tensor = _tanh(scale_h, dtype, device) + _tie(scale_h)
+        return table
 
 
-def _look_up(trace: _Trace) -> _Values:
-    """The values of all steps: the loop writes over its own, because one look-up is cheaper than views of every step."""
-    dtype, device, shape = trace.h.dtype, trace.h.device, trace.h[1:].shape
-    gates = curves(Q7, dtype, device).index_select(0, trace.places.flatten()).view(*shape[:3], 4, shape[3])
-    i, f, g, _ = gates.unbind(3)
-    total = torch.addcmul(torch.tensor(_INNER_REACH + 0.5, dtype=dtype, device=device), f, trace.c[:-1], value=16.0)
-    # NaN, which the loop without a look at numbers lets in, has no place
-    inner_places = total.addcmul_(i, g, value=16.0).int().clamp_(0, 2 * _INNER_REACH - 1)
-    inner = _wide_tanh(dtype, device).index_select(0, inner_places.flatten()).view(shape)
-    return _Values(gates, inner_places, inner)
+def _tanh(scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return curves(scale, dtype, device)[_inner_inputs(device) + REACH]
 
 
-def _result(trace: _Trace, values: _Values | None, timeline: Timeline, formats: Formats, dtype: torch.dtype) -> Result:
-    h, c = trace.h[1:].to(dtype) * (1.0 / formats.scale_h), timeline.final(trace.c[1:]).to(dtype)
+def _inner_inputs(device: torch.device) -> Tensor:
+    """The places of the table of tanh(c) in Q11, rounded half up and saturated to 16 bits."""
+    every = torch.arange(-_INNER_REACH, _INNER_REACH, device=device)
+    return every.add_(1).bitwise_right_shift_(1).clamp_(-REACH, REACH - 1)
+
+
+@cache
+def _inner_slopes(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """How tanh(c) follows the cell, in the cell's steps, at the places of the table of tanh(c)."""
+    with torch.inference_mode(mode=False), torch.no_grad():
+        tanh = torch.tanh(_inner_inputs(device).double() / Q11)
+        return ((1 - tanh * tanh) / _CELL).to(dtype)
+
+
+def _result(trace: _Trace, timeline: Timeline, formats: Formats, dtype: torch.dtype, *, wants_reach: bool) -> Result:
+    h = trace.h[1:].to(dtype) * (1.0 / formats.scale_h)
+    c = timeline.final(trace.values[-len(trace.inner) :, 4]).to(dtype)
     reach = None
-    if values is not None:
-        reach = timeline.max_abs(values.gates[:, :, :, 3] * values.inner) / Q7
-    return Result(timeline.outputs(h), timeline.final(h), c.mul_(1.0 / Q7), reach)
+    if wants_reach:
+        reach = timeline.max_abs(trace.values[:-1, 0] * trace.inner) / formats.scale_h
+    return Result(timeline.outputs(h), timeline.final(h), c.mul_(1.0 / _CELL), reach)
 
 
 class _LSTM(torch.autograd.Function):
@@ -214,15 +256,16 @@ class _LSTM(torch.autograd.Function):
         b_hh: Tensor | None,
         lengths: Tensor | None,
         formats: Formats,
+        gates: GatePlan,
         wants_reach: bool,
     ) -> Any:
+        del b_ih, b_hh  # the plan has them
         timeline = Timeline.of(x, lengths)
-        trace = _loop(x, h0, c0, Weights(w_ih, w_hh, b_ih, b_hh), timeline, formats, is_kept=True)
-        values = _look_up(trace)
+        trace = _loop(x, h0, c0, gates, timeline, formats, is_kept=True)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, w_ih, w_hh, *trace, *values)
+        ctx.save_for_backward(x, w_ih, w_hh, *trace)
         ctx.timeline, ctx.formats = timeline, formats
-        result = _result(trace, values if wants_reach else None, timeline, formats, x.dtype)
+        result = _result(trace, timeline, formats, x.dtype, wants_reach=wants_reach)
         if isinstance(result.reach, Tensor):
             ctx.mark_non_differentiable(result.reach)
         return tuple(result)
@@ -230,64 +273,67 @@ class _LSTM(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
-        x, w_ih, w_hh, h, c, places, gates, inner_places, inner = ctx.saved_tensors
+        x, w_ih, w_hh, *found = ctx.saved_tensors
         timeline: Timeline = ctx.timeline
-        wants, dtype = ctx.needs_input_grad, x.dtype
-        w_ih, w_hh, h = w_ih.to(dtype), w_hh.to(dtype), h.to(dtype)
-        trace = _Trace(h, c.to(dtype), places)
-        values = _Values(gates.to(dtype), inner_places, inner.to(dtype))
-        d_gates, slope = _slopes(trace, values)
-        f = values.gates[:, :, :, 1]
-        final_c = gradients[2]
+        wants, dtype, scale_h = ctx.needs_input_grad, x.dtype, ctx.formats.scale_h
+        w_ih, w_hh = w_ih.to(dtype), w_hh.to(dtype)
+        trace = _Trace(*(t.to(dtype) if t.is_floating_point() else t for t in found))
+        d_gates, slope = _slopes(trace, scale_h)
+        f, final_c = trace.values[:-1, 2], gradients[2]
         if final_c is not None and timeline.valid is not None:
             # the gradient of the final cell goes back through the padding unchanged
             padding = ~timeline.valid.view(timeline.steps, 1, -1, 1)
-            d_gates.masked_fill_(padding.unsqueeze(3), 0.0)
+            d_gates.masked_fill_(padding.unsqueeze(1), 0.0)
             f = f.masked_fill(padding, 1.0)
-        d_h = timeline.output_gradients(gradients[0], gradients[1], h[1:])
-        d_c = torch.zeros_like(h[0]) if final_c is None else final_c.to(dtype) * (1.0 / Q7)
-        d_h0 = _walk_back(d_gates, d_h, d_c, slope, f, w_hh, wants_start=wants[1])
-        d_c0 = d_c.mul_(Q7) if wants[2] else None
-        d_rows = by_items(d_gates.flatten(3))
-        d_x, d_w_ih, d_b_ih = input_gradients(d_rows, x, w_ih, timeline, wants=(wants[0], wants[3], wants[5]))
-        d_w_hh, d_b_hh = state_gradients(d_rows, h, ctx.formats.scale_h, wants=(wants[4], wants[6]))
-        return d_x, d_h0, d_c0, d_w_ih, d_w_hh, d_b_ih, d_b_hh, None, None, None
+        d_h = timeline.output_gradients(gradients[0], gradients[1], trace.h[1:])
+        d_c = torch.zeros_like(trace.h[0]) if final_c is None else final_c.to(dtype) * (1.0 / _CELL)
+        with quiet():
+            rows, d_h0 = _walk_back(d_gates, d_h, d_c, slope, f, w_hh, wants_start=wants[1])
+        d_c0 = d_c.mul_(_CELL) if wants[2] else None
+        d_rows = by_items(rows)
+        d_b_ih = d_b_hh = d_rows.sum(1) if wants[5] or wants[6] else None
+        d_x, d_w_ih = input_gradients(d_rows, x, w_ih, timeline, wants=(wants[0], wants[3]))
+        d_w_hh = state_gradient(d_rows, trace.h, scale_h) if wants[4] else None
+        return d_x, d_h0, d_c0, d_w_ih, d_w_hh, d_b_ih, d_b_hh, None, None, None, None
 
 
-def _slopes(trace: _Trace, values: _Values) -> tuple[Tensor, Tensor]:
-    """How the cell's sum (in Q7; of o: the hidden state) follows each gate [T, D, B, 4, H], and h the sum [T, D, B, H]."""
+def _slopes(trace: _Trace, scale_h: Scale) -> tuple[Tensor, Tensor]:
+    """How the cell (of o: the hidden state) follows each gate [T, 4, D, B, H], and h the cell [T, D, B, H]."""
     dtype, device = trace.h.dtype, trace.h.device
-    i, _, g, o = values.gates.unbind(3)
-    result = slopes(dtype, device).index_select(0, trace.places.flatten()).view(values.gates.shape)
-    of_i, of_f, of_g, of_o = result.unbind(3)
+    o, i, _, g, c = trace.values[:-1].unbind(1)
+    result = slopes(dtype, device).index_select(0, trace.places.flatten()).view(trace.places.shape)
+    of_o, of_i, of_f, of_g = result.unbind(1)
     of_i.mul_(g)
-    of_f.mul_(trace.c[:-1])
-    of_g.mul_(i).mul_(Q7)  # g is looked up in Q7
-    of_o.mul_(values.inner).mul_(1.0 / Q7)
-    start = torch.tensor(-_INNER_REACH / Q11, dtype=dtype, device=device)
-    tanh = torch.add(start, values.inner_places.to(dtype), alpha=1.0 / Q11)
-    tanh.clamp_(-REACH / Q11, (REACH - 1) / Q11).tanh_()
-    unit = torch.tensor(1.0 / Q7, dtype=dtype, device=device)
-    return result, torch.addcmul(unit, tanh, tanh, value=-1.0 / Q7, out=tanh).mul_(o)
+    of_f.mul_(c)
+    of_g.mul_(i).mul_(_CELL)
+    of_o.mul_(trace.inner).mul_(1.0 / scale_h)
+    return result, _inner_slopes(dtype, device).index_select(0, trace.inner_places.flatten()).view(o.shape).mul_(o)
 
 
 def _walk_back(
     d_gates: Tensor, d_h: Tensor, d_c: Tensor, slope: Tensor, f: Tensor, w_hh: Tensor, *, wants_start: bool
-) -> Tensor | None:
-    """From the last step to the first: slopes in `d_gates` become gradients, `d_c` that of the initial cell (in Q7).
+) -> tuple[Tensor, Tensor | None]:
+    """From the last step to the first: the gradients of the gates [T, D, B, 4·H]; `d_c` becomes that of the initial cell.
 
-    Returns the gradient of the initial hidden state.
+    Returns them and the gradient of the initial hidden state.
     """
-    rows = d_gates.flatten(3).unbind(0)
-    of_cell, of_output = d_gates[:, :, :, :3].unbind(0), d_gates[:, :, :, 3].unbind(0)
-    d_hs, slopes, fs = d_h.unbind(0), slope.unbind(0), f.unbind(0)
-    total = torch.empty_like(d_c)
-    spread = total.unsqueeze(2)
-    for t in range(len(rows) - 1, -1, -1):
-        if t + 1 < len(rows):
-            d_hs[t].baddbmm_(rows[t + 1], w_hh)
-        torch.addcmul(d_c, d_hs[t], slopes[t], out=total)
-        of_cell[t].mul_(spread)
-        of_output[t].mul_(d_hs[t])
-        torch.mul(total, fs[t], out=d_c)
-    return torch.bmm(rows[0], w_hh) if wants_start else None
+    directions, batch, hidden = d_c.shape
+    rows = d_gates.new_empty(len(d_gates), directions, batch, 4 * hidden)
+    by_gate = rows.view(*rows.shape[:3], 4, hidden).permute(0, 3, 1, 2, 4)
+    steps = steps_for(rows[0], w_hh)
+    view, multiply = steps.view, steps.multiply
+    of_output, of_cell = d_gates[:, 0], d_gates[:, 1:]
+    total, before = view(torch.empty_like(d_c)), view(d_c)
+    after = None
+    for d_state, row, slope_of, keeps, cell, output, d_cell, d_output in zip(
+        *(reversed(list(view(t))) for t in (d_h, rows, slope, f, of_cell, of_output, by_gate[:, :3], by_gate[:, 3])),
+        strict=True,
+    ):
+        if after is not None:
+            steps.add_product(d_state, after)
+        steps.multiply_add(before, d_state, slope_of, total)
+        multiply(cell, total, out=d_cell)
+        multiply(output, d_state, out=d_output)
+        multiply(total, keeps, out=before)
+        after = row
+    return rows, torch.bmm(rows[0], w_hh) if wants_start else None

@@ -7,6 +7,7 @@ that of the whole sequence, not of each step; the first pass takes the coarsest 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -186,7 +187,7 @@ class QuantRecurrent(QuantizedBase):
     @staticmethod
     def _joined_integers(found: Sequence[LayerResult]) -> QTensor:
         """h of all layers, with the real values that a file has already."""
-        h = found[0].out.like(torch.cat([result.h for result in found]))
+        h = found[0].out.like(_joined([result.h for result in found]))
         reals = [result.real_h for result in found if result.real_h is not None]
         if reals:
             h.preset_real(_joined(reals))
@@ -278,20 +279,23 @@ class QuantRecurrent(QuantizedBase):
         )
         starts = self._starts(states, scale_h)
         x = q.content.transpose(0, 1) if sequences.is_batch_first else q.content
-        weights = (rounded.w_ih, rounded.w_hh, rounded.b_ih, rounded.b_hh)
-        try:
-            found = recurrent_twin(self._op).run(
-                x, sequences.lengths, *starts, *weights, formats, wants_reach=self.is_observing
-            )
-        except IndexError as error:  # NaN has no place in the table of a gate
-            raise UsageError(
-                f"{self.path}: the input or the state holds NaN, which has no integer. Check what comes before the layer."
-            ) from error
+        self._refuse_nan(x, *starts)
+        plan = rounded.plan(self._op, formats)
+        found = recurrent_twin(self._op).run(
+            x, sequences.lengths, *starts, *rounded.weights, formats, wants_reach=self.is_observing, known=plan
+        )
         if self.is_observing:
             self._widen_output(layer, found.reach, states)
         content = found.out.transpose(0, 1) if sequences.is_batch_first else found.out
         out = QTensor(content, scale_h, bits, self.runtime)
         return LayerResult(out, found.h, None, getattr(found, "c", None))
+
+    def _refuse_nan(self, *tensors: Tensor | None) -> None:
+        """NaN has no place in the table of a gate; what is on a device is not looked at and becomes NaN there."""
+        if any(t is not None and t.is_cpu and math.isnan(float(t.detach().sum())) for t in tensors):
+            raise UsageError(
+                f"{self.path}: the input or the state holds NaN, which has no integer. Check what comes before the layer."
+            )
 
     def _starts(self, states: tuple[Tensor, ...] | None, scale_h: Scale) -> tuple[Tensor | None, ...]:
         """Initial states on their grids; h first, then c."""
@@ -352,15 +356,16 @@ class QuantRecurrent(QuantizedBase):
     def rounded_weights(self, layer: int, scale_i: Scale, scale_h: Scale) -> RoundedWeights:
         """Rounded anew while they learn, else kept until one changes."""
         key = (layer, scale_i, scale_h, self.widths, *self._chosen_ranges(layer))
+        own = list(self.parameters())
         if self.runtime.is_tracing:
             if key in self._rounded:
                 return self._rounded[key]
+        elif torch.is_grad_enabled() and any(p.requires_grad for p in own):
+            return self._round(layer, scale_i, scale_h)
         elif self.is_observing and not self._parameter("weight_ih", layer, 0).is_cpu:
             self._rounded.clear()  # a look for changes would stall the device
-        elif self._watchman.has_changed(list(self.parameters()), is_thorough=self.runtime.is_thorough):
+        elif self._watchman.has_changed(own, is_thorough=self.runtime.is_thorough):
             self._rounded.clear()
-        if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()):
-            return self._round(layer, scale_i, scale_h)
         if key not in self._rounded:
             with kept():
                 self._rounded[key] = self._round(layer, scale_i, scale_h)

@@ -4,21 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from linger.constraint.limits import Limits, clamp
 from linger.dialect import Op
 from linger.errors import UsageError
-from linger.numeric.fixed import BIAS_BITS
+from linger.numeric.fixed import BIAS_BITS, limits
+from linger.numeric.torch.gates import Formats, GatePlan, Weights
 from linger.numeric.torch.kernel import beside, integer_type
-from linger.numeric.torch.quantize import round_weight
+from linger.numeric.torch.quantize import largest_magnitude, max_abs
 from linger.numeric.torch.scale import Scale, largest_of, smallest
 from linger.numeric.torch.timeline import Timeline
-from linger.quantization.core.frozen import integer_bound, round_bias
+from linger.ops.fast.twin import recurrent_twin
+from linger.quantization.core.frozen import integer_bound, kept
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.statistics import weight_scale
 
@@ -194,6 +198,19 @@ class RoundedWeights:
     scale_iw: tuple[Scale, ...]
     scale_hw: tuple[Scale, ...]
     largest: tuple[tuple[Scale, Scale], ...]
+    _plans: dict[Formats, GatePlan] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> Weights:
+        """The carriers, as the fast cells take them."""
+        return Weights(self.w_ih, self.w_hh, self.b_ih, self.b_hh)
+
+    def plan(self, op: Op, formats: Formats) -> GatePlan:
+        """What the loop of an op has to know about these parameters; it is found once."""
+        if formats not in self._plans:
+            with kept():
+                self._plans[formats] = recurrent_twin(op).plan(self.weights, formats)
+        return self._plans[formats]
 
     def integers(self, direction: int, scale_i: float, scale_h: float, bits: int) -> dict[str, Tensor]:
         """The inputs of a node by role; a missing bias is zeros."""
@@ -207,6 +224,88 @@ class RoundedWeights:
             offset = w.new_zeros(w.shape[1]) if b is None else b[direction].detach() * (scale_x * scale_w)
             found[f"b_{name}"] = offset.to(integer_type(BIAS_BITS))
         return {role: found[role] for role in ROLES}
+
+
+@dataclass(frozen=True)
+class _Rounding:
+    """How parameters of one kind, the input's or the state's, are rounded, one entry per direction."""
+
+    scale_x: Scale
+    bits: int
+    where: str
+    chosen: Sequence[float | None]
+    stays_there: bool
+    scales: list[Scale] = field(default_factory=list)
+    """What was chosen for each direction."""
+    largest: list[Scale] = field(default_factory=list)
+    """The largest weight of each direction."""
+
+    def round(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> tuple[Tensor, Tensor | None]:
+        """Weights and biases of all directions as real carriers, stacked.
+
+        The scale leaves room for the bias, so that never saturates; it is float64, because float32 cannot hold 32 bits.
+        """
+        wide = [_at_least_float32(w) for w in weights]
+        stacked = torch.empty((len(wide), *wide[0].shape), dtype=wide[0].dtype, device=wide[0].device)
+        for out, weight, bias, own in zip(stacked, wide, biases, self.chosen, strict=True):
+            self.largest.append(largest_magnitude(weight) if self.stays_there else max_abs(weight))
+            scale = weight_scale(self.largest[-1], self.bits, bias, self.scale_x, self.where, chosen=own)
+            self.scales.append(scale)
+            torch.mul(weight, scale, out=out).add_(0.5).floor_()
+            if own is not None:
+                out.clamp_(*limits(self.bits))
+            out.mul_(1.0 / scale)
+        return stacked, self._rounded(biases)
+
+    def _rounded(self, biases: Sequence[Tensor | None]) -> Tensor | None:
+        present = [b.double() * (self.scale_x * s) for b, s in zip(biases, self.scales, strict=True) if b is not None]
+        if len(present) < len(biases):
+            return None
+        for bias, scale in zip(present, self.scales, strict=True):
+            bias.add_(0.5).floor_().mul_(1.0 / (self.scale_x * scale))
+        return torch.stack(present)
+
+    def is_held(self, direction: int, weight: Tensor) -> Tensor | None:
+        """Where a weight has a gradient; None: everywhere, because its scale holds every weight."""
+        if self.chosen[direction] is None:
+            return None
+        low, high = limits(self.bits)
+        whole = (_at_least_float32(weight) * self.scales[direction]).add_(0.5).floor_()
+        is_held: Tensor = (whole >= low) & (whole <= high)
+        return is_held
+
+
+def _at_least_float32(weight: Tensor) -> Tensor:
+    """A weight in a type in which ⌊w·scale + ½⌋ is not rounded itself."""
+    return weight.to(torch.promote_types(weight.dtype, torch.float32))
+
+
+class _RoundParameters(torch.autograd.Function):
+    """All parameters of a layer in one node of the graph, since each node costs as much as rounding a small weight."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: _Rounding, states: _Rounding, *given: Any) -> Any:
+        w_ih, w_hh, b_ih, b_hh = (given[role :: len(ROLES)] for role in range(len(ROLES)))
+        (input_w, input_b), (state_w, state_b) = inputs.round(w_ih, b_ih), states.round(w_hh, b_hh)
+        held = [
+            (inputs.is_held(k, a), states.is_held(k, b), None, None)
+            for k, (a, b) in enumerate(zip(w_ih, w_hh, strict=True))
+        ]
+        ctx.types = [None if t is None else t.dtype for t in given]
+        ctx.save_for_backward(*chain(*held))
+        ctx.set_materialize_grads(False)
+        return input_w, state_w, input_b, state_b
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        result: list[Tensor | None] = [None, None]
+        for place, (dtype, held) in enumerate(zip(ctx.types, ctx.saved_tensors, strict=True)):
+            direction, role = divmod(place, len(ROLES))
+            whole = gradients[role]
+            own = None if whole is None or dtype is None else whole[direction].to(dtype)
+            result.append(own if own is None or held is None else own * held)
+        return tuple(result)
 
 
 def round_parameters(
@@ -227,35 +326,20 @@ def round_parameters(
     Raises:
         UsageError: The weights hold NaN or infinity.
     """
-
-    def rounded(
-        weight: Tensor, bias: Tensor | None, scale_x: Scale, range_w: float | None
-    ) -> tuple[Tensor, Tensor | None, Scale, Scale]:
-        seen: Scale = 0.0
-
-        def choose_scale(largest: Scale) -> Scale:
-            nonlocal seen
-            seen = largest
-            return weight_scale(largest, bits, bias, scale_x, where, chosen=range_w)
-
-        saturates_at = None if range_w is None else bits
-        integers, scale = round_weight(weight, None, choose_scale, saturates_at=saturates_at, stays_there=stays_there)
-        return integers * (1.0 / scale), None if bias is None else round_bias(bias, scale_x * scale), scale, seen
-
-    chosen = chosen or [(None, None)] * len(directions)
-    inputs = [rounded(d.w_ih, d.b_ih, scale_i, own) for d, (own, _) in zip(directions, chosen, strict=True)]
-    states = [rounded(d.w_hh, d.b_hh, scale_h, own) for d, (_, own) in zip(directions, chosen, strict=True)]
+    ranges = zip(*(chosen or [(None, None)] * len(directions)), strict=True)
+    inputs, states = (
+        _Rounding(scale, bits, where, own, stays_there) for scale, own in zip((scale_i, scale_h), ranges, strict=True)
+    )
+    given = [t for d in directions for t in (d.w_ih, d.w_hh, d.b_ih, d.b_hh)]
+    w_ih, w_hh, b_ih, b_hh = _RoundParameters.apply(inputs, states, *given)
     return RoundedWeights(
-        w_ih=torch.stack([part[0] for part in inputs]),
-        w_hh=torch.stack([part[0] for part in states]),
-        b_ih=_stacked([part[1] for part in inputs]),
-        b_hh=_stacked([part[1] for part in states]),
-        scale_iw=tuple(part[2] for part in inputs),
-        scale_hw=tuple(part[2] for part in states),
-        largest=tuple((i[3], h[3]) for i, h in zip(inputs, states, strict=True)),
+        *(w_ih, w_hh, b_ih, b_hh),
+        scale_iw=tuple(inputs.scales),
+        scale_hw=tuple(states.scales),
+        largest=tuple(zip(inputs.largest, states.largest, strict=True)),
     )
 
 
-def _stacked(biases: Sequence[Tensor | None]) -> Tensor | None:
-    present = [b for b in biases if b is not None]
-    return torch.stack(present) if len(present) == len(biases) else None
+def _stacked(parts: Sequence[Tensor | None]) -> Tensor | None:
+    present = [part for part in parts if part is not None]
+    return torch.stack(present) if len(present) == len(parts) else None
