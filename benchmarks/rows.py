@@ -10,12 +10,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from interleaved import samples
+
+_FOLDERS = re.compile(r"(?<![\w.])(?:/[\w.+-]+)+/")
 
 # claims that a rival is measured on too: its row has the same text
 QAT_STEP = "QAT step / float step, ResNet-18 (CIFAR), batch 16"
@@ -56,15 +59,29 @@ class Row:
     def __str__(self) -> str:
         if self.figure is None:
             return f"{self.claim}: not measured: {self.detail}"
-        spread = "" if self.low is None or self.high is None else f" ({self.low:.3g} to {self.high:.3g})"
+        spread = "" if self.low is None or self.high is None else f" ({shown(self.low)} to {shown(self.high)})"
         bar = "" if self.bar is None else f", {self.verdict} the bar {self.bar:g}"
         detail = f"; {self.detail}" if self.detail else ""
-        return f"{self.claim}: {self.figure:.3g}{self.unit and ' '}{self.unit}{spread}{bar}{detail}"
+        return f"{self.claim}: {shown(self.figure)}{self.unit and ' '}{self.unit}{spread}{bar}{detail}"
+
+
+def shown(value: float) -> str:
+    """A figure with as many digits as it is worth."""
+    return (
+        f"{value:.0f}"
+        if value >= 100
+        else f"{value:.1f}"
+        if value >= 10
+        else f"{value:.2f}"
+        if value >= 0.1
+        else f"{value:.2g}"
+    )
 
 
 def not_measured(claim: str, reason: str, *, bar: float | None = None) -> Row:
-    """A row without a figure; of the reason the first line."""
-    return Row(claim, None, bar, detail=(reason.strip() or "no reason given").splitlines()[0][:200])
+    """A row without a figure; of the reason the first line, and of paths in it the last part."""
+    line = (reason.strip() or "no reason given").splitlines()[0]
+    return Row(claim, None, bar, detail=_FOLDERS.sub("", line)[:200])
 
 
 def spread_of(
@@ -86,8 +103,8 @@ def ratio_of(
 ) -> Row:
     """The ratio of a variant to the base, round by round."""
     ratios = [mine / other for mine, other in zip(times[variant], times[base], strict=True)]
-    shown = ", ".join(f"{name} {_duration(statistics.median(times[name]))}" for name in (base, variant))
-    return spread_of(claim, ratios, bar=bar, detail=f"{shown}; {detail}" if detail else shown)
+    medians = ", ".join(f"{name} {_duration(statistics.median(times[name]))}" for name in (base, variant))
+    return spread_of(claim, ratios, bar=bar, detail=f"{medians}; {detail}" if detail else medians)
 
 
 def measured(
