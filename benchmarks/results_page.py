@@ -79,13 +79,14 @@ def _is_on(rival: str, claim: str) -> bool:
 
 
 def _verdicts(entries: Mapping[str, Any], names: Sequence[str]) -> str:
-    """How many bars are kept, and which are not."""
-    rows = [row for name in names for row in rows_of(entries[name]) if row.bar is not None or row.figure is None]
-    missed = [row for row in rows if row.is_within is False or row.figure is None]
-    lines = [
-        f"{len(rows) - len(missed)} of {len(rows)} bars are kept{':' if missed else '.'} {'not kept are' if missed else ''}".strip()
-    ]
-    lines += ["", *(f"- {row.claim}: {_figure(row)}, bar {row.bar}" for row in missed)] if missed else []
+    """How many bars are kept, which are not, and what was not measured."""
+    rows = [row for name in names for row in rows_of(entries[name])]
+    barred = [row for row in rows if row.bar is not None]
+    above = [f"- {row.claim}: {_figure(row)}, bar {row.bar:g}" for row in barred if not row.is_within]
+    missing = [f"- {row.claim}: {row.detail}" for row in rows if row.figure is None]
+    lines = [f"{len(barred) - len(above)} of {len(barred)} bars are kept."]
+    lines += ["", "Above their bars:", "", *above] if above else []
+    lines += ["", "Not measured:", "", *missing] if missing else []
     return "\n".join(lines) + "\n"
 
 
@@ -177,7 +178,7 @@ def draw(path: Path, entries: Mapping[str, Any], rivals: Rivals) -> None:
             axes.text(-0.01, place, label, transform=axes.get_yaxis_transform(), va="center", ha="right", color=colour)
         axes.set_yticks([])
         axes.set_ylim(len(drawn) - 0.4, -0.6)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×" if value >= 1 else f"{value:.2g}×")
         axes.axvline(1, color="0.6", linewidth=0.8, zorder=0)
         axes.set_xlabel("ratio to what the claim names; a black line is the bar")
         axes.spines[["top", "right", "left"]].set_visible(False)

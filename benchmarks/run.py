@@ -67,8 +67,7 @@ class Store:
 
     def keep(self, name: str, **content: Any) -> None:
         """Replace what was known of an entry; rows become plain data."""
-        plain = {key: _plain(value) for key, value in content.items()}
-        self.entries[name] = self.entries.get(name, {}) | plain
+        self.entries[name] = {key: _plain(value) for key, value in content.items()}
         self.path.write_text(json.dumps(self.entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -103,6 +102,7 @@ def environment(rival: str) -> Path:
     python, stamp = folder / "bin" / "python", folder / ".installed"
     wanted = f"torch=={version('torch').partition('+')[0]}\n{requirements.read_text(encoding='utf-8')}"
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
+        print(f"making the environment of {rival}", flush=True)
         constraints = str(REPOSITORY / "requirements.txt")
         install = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         for command in (
@@ -137,7 +137,7 @@ def machine() -> dict[str, str]:
         "CPU": facts.get("model name", platform.processor()),
         "features": ", ".join(f"{'' if name in flags else 'no '}{name}" for name in FEATURES),
         "cores": str(int(facts.get("processor", "0")) + 1),
-        "system": f"{platform.system()} {platform.machine()}",
+        "system": f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {platform.machine()}",
         "versions": ", ".join([f"Python {platform.python_version()}", *(f"{p} {version(p)}" for p in PACKAGES)]),
         "linger": f"{version('linger')}, commit {commit}{changed}",
     }

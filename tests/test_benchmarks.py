@@ -83,7 +83,14 @@ def test_page_marks_what_is_above_its_bar_and_shows_rivals_beside_their_claim():
     assert line in text.splitlines()
     assert "| evaluation | 1.00 × |  | 1.05 | within |  |  |  |" in text.splitlines()
     assert "1 of 2 bars are kept" in text
-    assert f"- {QAT_STEP}: 1.20 ×, bar 1.1" in text.splitlines()
+    assert f"Above their bars:\n\n- {QAT_STEP}: 1.20 ×, bar 1.1\n" in text
+    assert "Not measured" not in text
+
+
+def test_page_lists_what_was_not_measured():
+    text = page({"qat_step": entry(not_measured("qat_step", "no such thing"))}, BESIDE)
+    assert "0 of 0 bars are kept.\n\nNot measured:\n\n- qat_step: no such thing\n" in text
+    assert "| qat_step | not measured: no such thing |  |  | not measured |" in text
 
 
 def test_page_tells_machines_apart():

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from importlib.metadata import version
 
 import brevitas.nn as qnn
 import torch
@@ -103,7 +104,8 @@ def lstm_row(claim: str, inputs: int, hidden: int, options: argparse.Namespace) 
     steps = {
         name: training_step(Outputs(layer).train(), x, target, nn.functional.mse_loss) for name, layer in layers.items()
     }
-    return measured(claim, steps, base="float", rounds=options.rounds, warm_up=3)
+    detail = f"brevitas {version('brevitas')}"
+    return measured(claim, steps, base="float", rounds=options.rounds, warm_up=3, detail=detail)
 
 
 def rows(options: argparse.Namespace) -> list[Row]:
