@@ -43,7 +43,7 @@ help:
 	@echo "make test-lowest  the deployment side with the lowest version of everything it requires"
 	@echo "make fuzz       ten minutes of coverage-guided fuzzing (FUZZ_SECONDS=600)"
 	@echo "make check      lint, types, import contracts"
-	@echo "make bench      benchmarks/results.md: the speed claims beside their rivals (an hour; BENCH=--quick)"
+	@echo "make bench      benchmarks/results.md: the speed claims beside their rivals (half an hour; BENCH=--quick)"
 	@echo "make accuracy   docs/accuracy.md: what each remedy gives, measured on trained networks (hours; ACCURACY=--quick)"
 
 # re-made only when the pinned requirements or the package's metadata change

@@ -4,10 +4,12 @@ import ast
 import dataclasses
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import run
 from results_page import draw, page
 from rows import QAT_STEP, Row, measured, not_measured, ratio_of
 from run import FOLDER, RIVALS, SCRIPTS, Store, run_script
@@ -113,6 +115,15 @@ def test_picture_has_every_ratio_with_a_bar(tmp_path):
 def test_script_that_fails_is_a_row():
     (row,) = run_script([sys.executable, "-c", "raise SystemExit('first\\nno such thing')"], "a claim")
     assert row == Row("a claim", None, detail="no such thing")
+
+
+def test_rival_that_cannot_be_installed_is_a_row(monkeypatch):
+    def fail(rival):
+        raise subprocess.CalledProcessError(1, "pip", stderr="WARNING: slow\nERROR: No matching distribution\n")
+
+    monkeypatch.setattr(run, "environment", fail)
+    (row,) = run.run_rival("torchao", [])
+    assert row.detail == "cannot be installed: ERROR: No matching distribution"
 
 
 def test_script_gives_its_rows(tmp_path):
