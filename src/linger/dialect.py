@@ -248,6 +248,8 @@ class _Properties:
     """False for Dequant alone."""
     is_scale_free: bool = False
     """The body compares and moves numbers without looking at the scale, so it works on real values too."""
+    is_pointwise: bool = False
+    """It has one input, and each number of its output depends on the one at the same place alone: a table of them computes it."""
     picks: bool = False
     """Every number of the result is one of an operand's, limited or not, so that limits behind the op hold before it too."""
     normalises: bool = False

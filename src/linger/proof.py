@@ -152,7 +152,7 @@ def _given(source: object, inputs: object, file: ir.Model, sizes: Sizes) -> Iter
 
 
 def _made_up(file: ir.Model, seeds: Sequence[int], trials: SizeTrials) -> Iterator[Recording]:
-    session = Session(file, is_checked=True)
+    session = Session(file, is_checked=True, as_written=True)
 
     def run_at(number: int, shapes: Shapes) -> Recording:
         feeds = generated_feeds(session, seeds[-1] + 1 + number, shapes)

@@ -262,7 +262,7 @@ def _checked(model: ir.Model) -> Verification:
     from linger.verification.proof.verify import verify_file
     from linger.verification.recording import Recording
 
-    session = Session(model, is_checked=True)
+    session = Session(model, is_checked=True, as_written=True)
     recordings = [Recording(inputs=list(generated_feeds(session, seed).values())) for seed in _SEEDS]
     result = verify_file(model, recordings, loaded=model)
     if result.differing or result.output_differences:

@@ -104,7 +104,7 @@ def _made_up(
 
     if recordings is not None or inputs is not None:
         raise UsageError("verify: inputs from a file have the sizes they have. Leave --shape or the files out.")
-    session = Session(model)
+    session = Session(model, as_written=True)
     shapes = read_shapes(shape, session)
     return [generated_feeds(session, seed, shapes) for seed in seeds]
 

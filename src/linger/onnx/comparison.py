@@ -131,7 +131,7 @@ def compare(
     Raises:
         UsageError: The inputs do not fit the model or the file.
     """
-    session = Session(path)
+    session = Session(path, as_written=True)
     roundings = count_roundings(session.model)
     names = [output.name for output in session.get_outputs()]
     found: dict[str, OutputComparison] = {}

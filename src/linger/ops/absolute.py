@@ -14,7 +14,7 @@ from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, T
 
 
-@op("iqAbs")
+@op("iqAbs", is_pointwise=True)
 def iq_abs(
     k: Kernel[T],
     x: T,

@@ -22,6 +22,7 @@ _END = 16.0  # of Q27 in 32 bits
     newer=(Newer("QGelu", is_packed=False),),
     limit=2.0**27,  # the Q27 result is shifted right only
     input_end=_END,
+    is_pointwise=True,
     pieces=tables.GELU,
     if_missing="Use ReLU.",
     state_name="iqgelu",

@@ -17,7 +17,7 @@ from linger.numeric.kernel import Kernel, T
 
 
 # A sixth is no whole number at any scale, so none is too fine.
-@op("iqHardswish", limit=math.inf, state_name="iqhardswish")
+@op("iqHardswish", limit=math.inf, is_pointwise=True, state_name="iqhardswish")
 def iq_hardswish(
     k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, platform_quant: str = PLATFORM_QUANT
 ) -> T:

@@ -26,7 +26,14 @@ def _finest(scales: Iterable[float]) -> float:
     return min(scales) * 2.0**_FINER
 
 
-@op("iqLeakyRelu", limit=_finest, keeps_scale_unseen=True, state_name="iqleakyrelu", has_own_counter=True)
+@op(
+    "iqLeakyRelu",
+    limit=_finest,
+    is_pointwise=True,
+    keeps_scale_unseen=True,
+    state_name="iqleakyrelu",
+    has_own_counter=True,
+)
 def iq_leaky_relu(
     k: Kernel[T], x: T, *, alpha: float, data_bits: int, o_bits: int, scale_x: float, scale_o: float
 ) -> T:

@@ -13,6 +13,7 @@ from linger.numeric.kernel import Kernel, T
     why_not_newer="it changes a scale only together with another computation; a Requant goes only where it widens the input "
     "of iqSigmoid and iqTanh",
     float_op="Identity",
+    is_pointwise=True,
 )
 def requant(k: Kernel[T], x: T, *, data_bits: int, o_bits: int, scale_x: float, scale_o: float) -> T:
     """Y = sat(⌊q·scale_o/scale_x + ½⌋)."""

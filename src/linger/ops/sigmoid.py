@@ -20,6 +20,7 @@ from linger.numeric.kernel import Kernel, T
     "iqSigmoid",
     newer=(Newer("QSigmoid"),),
     input_bits=16,
+    is_pointwise=True,
     output_scale=128.0,
     pieces=tables.SIGMOID,
     chip_limits=("curve",),

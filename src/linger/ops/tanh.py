@@ -20,6 +20,7 @@ from linger.numeric.kernel import Kernel, T
     "iqTanh",
     newer=(Newer("QTanh"),),
     input_bits=16,
+    is_pointwise=True,
     output_scale=128.0,
     pieces=tables.TANH,
     chip_limits=("curve",),

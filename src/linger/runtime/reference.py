@@ -15,6 +15,7 @@ from onnx.reference.op_run import OpRun
 
 from linger.dialect import DOMAIN, Op, ops
 from linger.errors import as_graph_error
+from linger.graph.core.carriers import with_carried
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, is_dialect_domain, op_of
 from linger.graph.core.walking import all_nodes, callees_first, graphs_in
 from linger.graph.files.model_io import ModelLike, copied, exchange, in_memory, load, load_own
@@ -72,14 +73,14 @@ class Reference:
         return {name: everything[name] for name in self._outputs if name is not None}
 
     def intermediates(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
-        """Every tensor of the main graph by name."""
+        """Every tensor of the main graph by name; what it carries as unsigned bytes also as what it stands for."""
         self._evaluator.last = ()
         given = {name: self._read(array) for name, array in feeds.items()}
         # infinities and NaN are results here, as they are in a runtime: no warnings of numpy about them
         with as_graph_error(self._where), np.errstate(all="ignore"):
             found = self._evaluator.run(None, given, intermediate=True)
         assert isinstance(found, dict)  # intermediate=True returns all results
-        return {name: value for name, value in found.items() if name and isinstance(value, np.ndarray)}
+        return with_carried({name: value for name, value in found.items() if name and isinstance(value, np.ndarray)})
 
     def _read(self, array: NDArray[Any]) -> NDArray[Any]:
         return array.astype(np.float64) if self._is_precise and array.dtype == np.float32 else array

@@ -16,6 +16,7 @@ from onnx.reference.ops.op_conv_transpose import ConvTranspose as UngroupedConvT
 from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_21
 from onnx.reference.ops.op_quantize_linear import QuantizeLinear_21
 
+from linger.runtime.integer_ops import INTEGER_OPS
 from linger.runtime.older_ops import OLDER_OPS
 from linger.runtime.recurrent_ops import RECURRENT_OPS
 
@@ -240,6 +241,7 @@ STANDARD_OPS: tuple[type[OpRun], ...] = (
     LRN,
     MaxPool,
     Pad,
+    *INTEGER_OPS,
     *OLDER_OPS,
     *RECURRENT_OPS,
 )

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from linger.errors import GraphError, UsageError, in_one_line, listing
+from linger.graph.core.carriers import with_carried
 from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.walking import all_nodes
 from linger.graph.files.model_io import ModelLike, copied, exchange, external_tensors, in_memory, load_own
 from linger.graph.files.soundness import require_bounded
 from linger.graph.forms.attach_functions import attach_functions
+from linger.runtime.fastest import fastest
 
 Feeds = Mapping[str, NDArray[Any]]
 
@@ -33,6 +35,8 @@ LEVELS: Mapping[str, Any] = {
 
 Options = Mapping[str, str | int | bool]
 """Attributes of `onnxruntime.SessionOptions`, and config entries, whose names contain a dot."""
+
+CPU = "CPUExecutionProvider"
 
 _ONLY_FATAL = 4
 """Log severity: errors are raised, so ONNX Runtime need not print them as well."""
@@ -71,6 +75,7 @@ class Session:
         sess_options: As for `onnxruntime.InferenceSession`, and so are `providers` and the other options.
         providers: None: the CPU.
         is_checked: The model is an `ir.Model` that `load` has returned: it is not checked again.
+        as_written: Run the functions of the file, as any ONNX Runtime does, instead of the fastest exact graph for this CPU.
     """
 
     def __init__(
@@ -80,20 +85,25 @@ class Session:
         providers: Sequence[str] | None = None,
         *,
         is_checked: bool = False,
+        as_written: bool = False,
         **options: Any,
     ) -> None:
         self._where = f"{os.fspath(model)}: " if isinstance(model, (str, os.PathLike)) else ""
         self._model = copied(model) if is_checked and isinstance(model, ir.Model) else load_own(model)
         self._data_folder = _data_folder(self._model)
         require_bounded(self._model)
-        attach_functions(self._model)
         self._arguments: dict[str, Any] = {
             "sess_options": sess_options or make_session_options(),
-            "providers": list(providers) if providers else ["CPUExecutionProvider"],
+            "providers": list(providers) if providers else [CPU],
             **options,
         }
-        self._inner = self._open(ir.to_proto(self._model))
+        is_on_cpu = self._arguments["providers"] == [CPU]
+        self._fastest = fastest(self._model) if is_on_cpu and not as_written else None
+        attach_functions(self._model)
+        self._inner = self._open(ir.to_proto(self._fastest.model if self._fastest else self._model))
+        self._expected = [i.name for i in self._inner.get_inputs()]
         self._watching: ort.InferenceSession | None = None
+        self._watching_fastest: ort.InferenceSession | None = None
 
     def _open(self, proto: onnx.ModelProto) -> ort.InferenceSession:
         try:
@@ -119,8 +129,13 @@ class Session:
 
     @property
     def model(self) -> ir.Model:
-        """The model that runs, function bodies attached."""
+        """The model as it is written, function bodies attached."""
         return self._model
+
+    @property
+    def kernels(self) -> str:
+        """Which graph runs, in a sentence: integer kernels and on how many layers, or the file as it is written."""
+        return "the file as it is written" if self._fastest is None else self._fastest.description
 
     def run(self, output_names: Sequence[str] | None, input_feed: Feeds, run_options: Any = None) -> list[Any]:
         """The named outputs (None: all), as onnxruntime returns them."""
@@ -132,8 +147,20 @@ class Session:
         self._check_feeds(input_feed)
         if self._watching is None:
             self._watching = self._open(_with_every_output(self._model))
-        names = [o.name for o in self._watching.get_outputs()]
-        return dict(zip(names, self._run(self._watching, names, input_feed), strict=True))
+        return self._everything(self._watching, input_feed)
+
+    def fastest_intermediates(self, input_feed: Feeds) -> dict[str, NDArray[Any]]:
+        """The tensors of the graph that `run` runs, where it is another than the file's; those that both have, by their names."""
+        self._check_feeds(input_feed)
+        if self._fastest is None:
+            return {}
+        if self._watching_fastest is None:
+            self._watching_fastest = self._open(_with_every_output(self._fastest.model))
+        return self._everything(self._watching_fastest, input_feed)
+
+    def _everything(self, inner: ort.InferenceSession, feeds: Feeds) -> dict[str, NDArray[Any]]:
+        names = [o.name for o in inner.get_outputs()]
+        return with_carried(dict(zip(names, self._run(inner, names, feeds), strict=True)))
 
     def run_up_to(self, name: str, input_feed: Feeds) -> NDArray[Any]:
         """One tensor of the main graph, from a model that ends there: nothing else is an output, nothing behind it runs."""
@@ -161,14 +188,15 @@ class Session:
         ]
 
     def _check_feeds(self, feeds: Feeds) -> None:
-        expected = [i.name for i in self._inner.get_inputs()]
+        expected = self._expected
+        if feeds.keys() == set(expected):
+            return
         wrong = {
             "lacks": [n for n in expected if n not in feeds],
             "has unknown": [n for n in feeds if n not in expected],
         }
         text = " and ".join(f"{verb} {listing(names)}" for verb, names in wrong.items() if names)
-        if text:
-            raise UsageError(f"the feed {text}. The model's inputs are {listing(expected)}.")
+        raise UsageError(f"the feed {text}. The model's inputs are {listing(expected)}.")
 
     def __getattr__(self, name: str) -> Any:
         # everything else that an InferenceSession has is asked of the wrapped one

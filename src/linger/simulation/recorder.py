@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from linger.analysis.batches import as_batches
 from linger.dialect import Op, ops
 from linger.errors import LingerError, UsageError, listing
+from linger.graph.core.carriers import stands_for
 from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.walking import required_inputs
 from linger.numeric.numpy_kernel import NumpyKernel
@@ -231,8 +232,9 @@ class Seen:
 
 
 def computed_names(file: ir.Model) -> set[str | None]:
-    """Names of the tensors that a node of the file computes."""
-    return {output.name for node in file.graph for output in node.outputs}
+    """Names of the tensors that a node of the file computes, and of those that it carries as unsigned bytes."""
+    names = {output.name for node in file.graph for output in node.outputs}
+    return names | {stands_for(name) for name in names if name}
 
 
 def memory_of(t: Tensor) -> Memory:

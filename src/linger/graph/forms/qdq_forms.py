@@ -16,8 +16,8 @@ together move |v| ≤ 128½ by less than 1/(2·denominator), its distance from a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -25,9 +25,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from linger.graph.forms.form_writer import FormWriter
 from linger.numeric.fixed import FLOAT32_EXACT, limits, window_reciprocal
 from linger.numeric.onnx.products import by_output
-from linger.numeric.onnx.writer import make_attribute
 
 _LARGEST_ERROR = 255  # LSB: the whole range of int8
 _SAFE_WEIGHT = 64  # two products of a byte and such a weight fit in 16 bits: 2·255·64 = 32640
@@ -54,48 +54,15 @@ class Written:
 
 
 @dataclass
-class QdqWriter:
-    """Collects the nodes and initializers that stand for one dialect node.
+class QdqWriter(FormWriter):
+    """Writes a node between DequantizeLinear and QuantizeLinear.
 
     `scale_of` gives the scale of an integer tensor, for ops that have no scale attribute; `is_symmetric` asks for
     zero points of 0 and real biases.
     """
 
-    node: ir.Node
-    attributes: Mapping[str, Any]
     scale_of: Callable[[ir.Value], float]
     is_symmetric: bool = False
-    nodes: list[ir.Node] = field(default_factory=list)
-    initializers: list[ir.Value] = field(default_factory=list)
-
-    def input(self, index: int) -> ir.Value:
-        """An input of the dialect node; in normal form none is missing."""
-        value = self.node.inputs[index]
-        assert value is not None
-        return value
-
-    def known(self, index: int) -> NDArray[Any] | None:
-        """The content of an input that cannot change: an initializer or a Constant."""
-        value = self.input(index)
-        tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
-        return None if tensor is None else tensor.numpy()
-
-    def emit(self, op_type: str, inputs: Sequence[ir.Value], **attributes: Any) -> ir.Value:
-        """Add one standard node and return its output."""
-        name = f"{self.node.outputs[0].name}/{op_type}_{len(self.nodes)}"  # of node and tensor: nodes may have no name
-        made = ir.Value(name=name)
-        attrs = [make_attribute(key, value) for key, value in attributes.items()]
-        self.nodes.append(ir.Node("", op_type, inputs, attributes=attrs, outputs=[made], name=name))
-        return made
-
-    def initializer(self, content: Any, dtype: type[np.generic], role: str) -> ir.Value:
-        """A constant of this node's own: runtimes edit the scale and zero point of a Q or DQ node in place."""
-        name = f"{self.node.outputs[0].name}/{role}_{len(self.initializers)}"
-        array = np.asarray(content, dtype)
-        tensor = ir.tensor(array, name=name)
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
-        self.initializers.append(value)
-        return value
 
     def dequantize(self, q: ir.Value, scale: float, *, zero_point: int = 0) -> ir.Value:
         """(q − zero_point) / scale."""

@@ -19,6 +19,7 @@ from linger.files import made_folder, write_atomically
 from linger.graph.core.tensor_types import infer_element_types
 from linger.graph.core.walking import all_nodes
 from linger.graph.forms.attach_functions import attach_functions
+from linger.graph.forms.byte_layers import write_byte_layers
 from linger.graph.forms.expand_dialect import expand_dialect
 from linger.graph.forms.to_qdq import to_qdq
 from linger.graph.passes.chip_windows import drop_ceil_mode
@@ -119,6 +120,8 @@ def _warn_about_float_inputs(refused: Mapping[str, str]) -> None:
 def _in_form(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
     if options.form == "qdq":
         model = _with_qdq(model, options)
+    if options.form == "standard":
+        write_byte_layers(model)
     if options.form in ("standard", "qdq"):
         expand_dialect(model)
         remove_dead_code(model)  # the nodes of a body compute states even if nothing reads them

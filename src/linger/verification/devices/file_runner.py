@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.errors import UsageError, listing
+from linger.graph.core.carriers import carried
 from linger.graph.core.dialects import is_dequant
 from linger.graph.core.walking import graphs_in, required_inputs
 from linger.graph.facts.propagation import Propagation, propagate
@@ -42,7 +43,7 @@ class FileRunner:
         self.label = label_of(model) or label
         self._computed: Callable[[Feeds], dict[str, Array]]
         if engine == "onnxruntime":
-            session = Session(model)
+            session = Session(model, as_written=True)
             self.model, self._computed = session.model, session.intermediates
         else:
             self.model = load_own(model)
@@ -104,7 +105,7 @@ class TensorFact:
 
 
 def tensor_facts(model: ir.Model) -> dict[str, TensorFact]:
-    """Inputs and node outputs of a sorted main graph by name, in the order of execution."""
+    """Inputs and node outputs of a sorted main graph by name, in the order of execution; unsigned carriers as what they carry."""
     known = propagate(model)
     found: dict[str, TensorFact] = {}
     for value in required_inputs(model):
@@ -116,7 +117,8 @@ def tensor_facts(model: ir.Model) -> dict[str, TensorFact]:
             if output.name:
                 scale = _scale(node, output, known, found)
                 bits = known.fact(output).bits
-                found[output.name] = TensorFact(output.name, node.name or "", node.op_type, len(found), scale, bits)
+                name, _ = carried(output.name)
+                found[name] = TensorFact(name, node.name or "", node.op_type, len(found), scale, bits)
     return found
 
 

@@ -131,7 +131,7 @@ def _refuse_early(target: Path, *, force: bool) -> None:
 
 class _Run:
     def __init__(self, model: ModelLike) -> None:
-        session = Session(model)
+        session = Session(model, as_written=True)
         self._label, self.model = label_of(model) or "the given model", session.model
         self._compute = Reference(self.model, is_checked=True).intermediates
         self._facts = tensor_facts(self.model)

@@ -16,10 +16,12 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
+from linger.graph.core.carriers import POSITIVE, carried, positive_part
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.dialects import is_quantising
 from linger.graph.core.unused import needed_nodes
 from linger.graph.core.walking import inputs_within, required_inputs
+from linger.runtime.fastest import fastest
 from linger.runtime.reference import Reference
 from linger.runtime.session import Options, Session, make_session_options
 from linger.verification.array_files import Array
@@ -36,6 +38,9 @@ FAR = 1e-3
 """Outputs of float ops may differ in their last bits, and such differences add up; a lost op makes a far larger one."""
 
 RUNTIME = "ONNX Runtime"
+FASTEST = "linger.Session"
+"""What messages call the graph that `linger.Session` chooses for this CPU."""
+
 PLAIN = ", run plainly"
 """Appended to the name of a run that returns the outputs only, as a user runs the file."""
 
@@ -67,8 +72,13 @@ class Batch:
 
     def expected(self, name: str) -> Array | None:
         """The expected content of a tensor: the recorded one, else that of numpy."""
-        recorded = self.recording.integers.get(name)
+        recorded = self.recorded(name)
         return self.reference.get(name) if recorded is None else recorded
+
+    def recorded(self, name: str) -> Array | None:
+        """The recorded content of a tensor; of one that the file has in part, that part."""
+        whole = self.recording.integers.get(name.removesuffix(POSITIVE))
+        return positive_part(whole) if whole is not None and name.endswith(POSITIVE) else whole
 
 
 class RecordingComparison:
@@ -83,16 +93,23 @@ class RecordingComparison:
     def __init__(self, model: ir.Model, way: Way, witnesses: Sequence[Witness] = ()) -> None:
         self.way = way
         self.sessions = {
-            way.label(level): Session(model, make_session_options(level, way.options), is_checked=True)
+            way.label(level): Session(model, make_session_options(level, way.options), is_checked=True, as_written=True)
             for level in way.levels
         }
+        self._fastest = _fastest_session(model, way)
         session = next(iter(self.sessions.values()))
         self.model = session.model  # in the order of computation
         self._reference = Reference(model, is_checked=True)
         self._inputs = [i.name for i in session.get_inputs()]
         self._outputs = [o.name for o in session.get_outputs()]
         self._exact = _dequantized_outputs(model)
-        self._producers = {o.name: node for node in self.model.graph for o in node.outputs if o.name}
+        self._producers = {
+            name: node
+            for node in self.model.graph
+            for o in node.outputs
+            if o.name
+            for name in (carried(o.name)[0], o.name)
+        }
         self._dialect_integers = [name for name in session.integer_tensors() if name in self._producers]
         taken = ("numpy", way.recorded_by, *self.sessions)
         self.witnesses = make_stands(witnesses, self._outputs, taken=taken) if witnesses else {}
@@ -139,11 +156,15 @@ class RecordingComparison:
         feeds = self._feeds(recording)
         # ONNX Runtime first: its messages say what is wrong with unfit inputs
         watched = {label: _arrays(session.intermediates(feeds)) for label, session in self.sessions.items()}
+        sessions = dict(self.sessions)
+        if self._fastest is not None:
+            watched[FASTEST] = _arrays(self._fastest.fastest_intermediates(feeds))
+            sessions[FASTEST] = self._fastest
         outputs = {
             label: _arrays(dict(zip(self._outputs, session.run(None, feeds), strict=True)))
-            for label, session in self.sessions.items()
+            for label, session in sessions.items()
         }
-        reference = self._reference.intermediates(feeds)
+        reference = _limited(self._reference.intermediates(feeds))
         witnessed = {
             label: stand.ask(feeds, reference, self._reference.intermediates) for label, stand in self.witnesses.items()
         }
@@ -160,7 +181,9 @@ class RecordingComparison:
 
     def _note_missing(self, batch: Batch) -> None:
         recorded = batch.recording.integers
-        self.missing |= dict.fromkeys(name for name in recorded if name not in self._producers)
+        self.missing |= dict.fromkeys(
+            name for name in recorded if name not in self._producers and f"{name}{POSITIVE}" not in self._producers
+        )
         if recorded and batch.recording.is_complete:
             extra = [name for name in self._dialect_integers if name not in recorded]
             self.missing |= dict.fromkeys(name for name in extra if not self._is_step(name, recorded))
@@ -181,7 +204,7 @@ class RecordingComparison:
         return True
 
     def _compare(self, name: str, batch: Batch) -> None:
-        expected, recorded = batch.expected(name), batch.recording.integers.get(name)
+        expected, recorded = batch.expected(name), batch.recorded(name)
         found = {by: tensors[name] for by, tensors in batch.watched.items() if name in tensors}
         if expected is None or not found:
             return
@@ -301,7 +324,7 @@ class RecordingComparison:
         for name in dict.fromkeys(v.name for v in inputs_within(node)):
             if name not in self._producers or name is None:
                 continue  # inputs of the file and weights are the same on both sides
-            recorded = batch.recording.integers.get(name)
+            recorded = batch.recorded(name)
             expected = recorded if is_recorded else batch.reference.get(name)
             have = other.get(name)
             states[name] = None if expected is None or have is None else not unequal(expected, have).any()
@@ -310,7 +333,20 @@ class RecordingComparison:
 
 def _arrays(found: Mapping[str, Any]) -> dict[str, Array]:
     """The tensors among the results; sequences and maps, which no quantised file has, are left out."""
-    return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
+    return _limited({name: value for name, value in found.items() if isinstance(value, np.ndarray)})
+
+
+def _limited(arrays: Arrays) -> dict[str, Array]:
+    """The arrays; those that a ReLU behind them will limit, limited, as the simulation has them."""
+    return {name: positive_part(array) if name.endswith(POSITIVE) else array for name, array in arrays.items()}
+
+
+def _fastest_session(model: ir.Model, way: Way) -> Session | None:
+    """The file as `linger.Session` runs it, where that is another graph than the file's."""
+    if fastest(model) is None:
+        return None
+    level = "all" if "all" in way.levels else way.levels[-1]
+    return Session(model, make_session_options(level, way.options), is_checked=True)
 
 
 def _own(batch: Batch, name: str, expected: Array) -> Array:

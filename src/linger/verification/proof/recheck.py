@@ -194,7 +194,7 @@ class _InputsError(Exception):
 
 def _inputs(said: Mapping[str, Any], certificate: Path, loaded: ir.Model) -> Iterator[Feeds]:
     if said["kind"] == GENERATED:
-        session = Session(loaded, is_checked=True)
+        session = Session(loaded, is_checked=True, as_written=True)
         yield from (generated_feeds(session, seed) for seed in said["seeds"])
         return
     arrays = _arrays(_stored(said, certificate))

@@ -1,0 +1,124 @@
+"""Networks whose layers run in integer kernels: what becomes of names, forks, outputs and the nodes between the layers."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import linger
+from linger.graph.forms.byte_layers import write_byte_layers
+from linger.graph.forms.expand_dialect import expand_dialect
+
+BITS = "data_bits: int = 8, parameter_bits: int = 8, o_bits: int = 8"
+GEOMETRY = "dilations: ints = [1, 1], group: int = 1, kernel_shape: ints = [3, 3], pads: ints = [1, 1, 1, 1], strides: ints = [1, 1]"
+CONV = f"thinker.Conv2dInt<{BITS}, scale_x: float = 16.0, scale_w: float = 64.0, scale_o: float = 16.0, {GEOMETRY}>"
+LINEAR = f"thinker.LinearInt<{BITS}, scale_x: float = 16.0, scale_w: float = 64.0, scale_o: float = 16.0>"
+ADD = "thinker.iqAdd<scale_x: float = 16.0, scale_y: float = 16.0, scale_o: float = 16.0>"
+
+
+def numbers(*shape, seed=0):
+    return ", ".join(map(str, np.random.default_rng(seed).integers(-128, 128, np.prod(shape))))
+
+
+def network(lines, outputs="float[n,4,6,6] y", opset=12):
+    """A Quant, the lines, and weights: w [4, 4, 3, 3], b, m [3, 144], c."""
+    return onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": {opset}, "thinker": 1]>
+    g (float[n,4,6,6] x) => ({outputs})
+    <int8[4,4,3,3] w = {{{numbers(4, 4, 3, 3)}}}, int32[4] b = {{500, -70, 3, 900}}, int8[3,144] m = {{{numbers(3, 144, seed=1)}}}, int32[3] c = {{5, 6, -7}}, int8 zero = {{0}}, int8 six = {{96}}> {{
+      q = thinker.Quant<data_bits: int = 8, scale_x: float = 16.0>(x)
+      {lines}
+    }}""")
+
+
+NETWORKS = {
+    "relu": f"a = {CONV}(q, w, b)  r = thinker.Relu(a)  d = {CONV}(r, w, b)  y = thinker.Dequant<scale_o: float = 16.0>(d)",
+    "two readers of a sum": f"a = {CONV}(q, w, b)  r = thinker.Relu(a)  d = {ADD}(a, r)  e = {CONV}(d, w, b)  y = thinker.Dequant<scale_o: float = 16.0>(e)",
+    "relu6": f"a = {CONV}(q, w, b)  r = thinker.Clip(a, zero, six)  d = {CONV}(r, w, b)  y = thinker.Dequant<scale_o: float = 16.0>(d)",
+    "a signed limit": f"a = {CONV}(q, w, b)  n = Constant<value = int8 {{-20}}>()  r = thinker.Clip(a, n, six)  d = {CONV}(r, w, b)  y = thinker.Dequant<scale_o: float = 16.0>(d)",
+    "residual": f"a = {CONV}(q, w, b)  r = thinker.Relu(a)  d = {CONV}(r, w, b)  s = {ADD}(d, r)  t = thinker.Relu(s)  e = {CONV}(t, w, b)  y = thinker.Dequant<scale_o: float = 16.0>(e)",
+    "a curve": f"a = {CONV}(q, w, b)  r = thinker.iqHardswish<scale_x: float = 16.0, scale_o: float = 16.0>(a)  d = {CONV}(r, w, b)  y = thinker.Dequant<scale_o: float = 16.0>(d)",
+    "a curve that is not negative": f"a = {CONV}(q, w, b)  r = thinker.iqAbs<data_bits: int = 8, o_bits: int = 8, scale_x: float = 16.0, scale_o: float = 16.0>(a)  "
+    f"d = {CONV}(r, w, b)  y = thinker.Dequant<scale_o: float = 16.0>(d)",
+    "a curve of 16 bits": f"a = {CONV}(q, w, b)  u = thinker.Requant<data_bits: int = 8, o_bits: int = 16, scale_x: float = 16.0, scale_o: float = 2048.0>(a)  "
+    f"r = thinker.iqSigmoid<scale_x: float = 2048.0, scale_o: float = 128.0>(u)  d = {CONV}(r, w, b)  y = thinker.Dequant<scale_o: float = 16.0>(d)",
+    "pools": f"a = {CONV}(q, w, b)  r = thinker.Relu(a)  p = thinker.MaxPool<kernel_shape: ints = [3, 3], strides: ints = [1, 1], pads: ints = [1, 1, 1, 1]>(r)  "
+    f"v = thinker.AvgPool2dInt<data_bits: int = 8, o_bits: int = 8, scale_x: float = 16.0, scale_o: float = 16.0, kernel_shape: ints = [3, 3], strides: ints = [1, 1], pads: ints = [1, 1, 1, 1]>(p)  "
+    f"d = {CONV}(v, w, b)  y = thinker.Dequant<scale_o: float = 16.0>(d)",
+    "moves": f"a = {CONV}(q, w, b)  t = Transpose<perm: ints = [0, 1, 3, 2]>(a)  i = Identity(t)  d = {CONV}(i, w, b)  y = thinker.Dequant<scale_o: float = 16.0>(d)",
+    "a product of two": f"a = {CONV}(q, w, b)  r = thinker.Relu(a)  p = thinker.iqMul<scale_x: float = 16.0, scale_y: float = 16.0, scale_o: float = 16.0>(a, r)  "
+    f"d = {CONV}(p, w, b)  y = thinker.Dequant<scale_o: float = 16.0>(d)",
+    "sixteen bits between": f"a = {CONV}(q, w, b)  u = {CONV.replace('o_bits: int = 8', 'o_bits: int = 16')}(a, w, b)  "
+    "v = thinker.Requant<data_bits: int = 16, o_bits: int = 8, scale_x: float = 16.0, scale_o: float = 4.0>(u)  "
+    f"d = {CONV}(v, w, b)  y = thinker.Dequant<scale_o: float = 16.0>(d)",
+}
+
+
+@pytest.mark.parametrize("form", ["dialect", "standard"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_integer_is_equal(tmp_path, name, form):
+    path = tmp_path / "net.onnx"
+    proto = network(NETWORKS[name])
+    if form == "standard":
+        model = ir.from_proto(proto)
+        assert len(write_byte_layers(model)) >= 3
+        expand_dialect(model)
+        proto = ir.to_proto(model)
+    onnx.save(proto, path)
+    result = linger.verify(None, path, batches=2, levels=["disable", "all"])
+    assert result.ok, result.summary()
+    if form == "dialect":
+        assert "integer kernels" in linger.Session(path).kernels
+
+
+def test_names_say_how_a_tensor_is_carried():
+    model = ir.from_proto(network(NETWORKS["residual"]))
+    write_byte_layers(model)
+    expand_dialect(model)
+    names = {value.name for node in model.graph for value in node.outputs}
+    assert {"q/u8", "a/positive", "r/u7", "d/u8", "s/positive", "t/u7", "e/u8"} <= names
+    assert not {"a", "r", "d", "s", "t", "e"} & names
+
+
+def test_an_output_of_integers_keeps_its_name_and_type():
+    lines = f"a = {CONV}(q, w, b)  r = thinker.Relu(a)  f = Flatten<axis: int = 1>(r)  z = {LINEAR}(f, m, c)"
+    model = network(lines, outputs="int8[n,4,6,6] a, int8[n,3] z")
+    result = linger.verify(None, model, batches=2)
+    assert result.ok, result.summary()
+    session = linger.Session(model)
+    assert [o.type for o in session.get_outputs()] == ["tensor(int8)"] * 2
+    x = np.random.default_rng(0).standard_normal((2, 4, 6, 6)).astype(np.float32)
+    shown, (a, z) = session.intermediates({"x": x}), session.run(None, {"x": x})
+    assert (shown["a"] == a).all()
+    assert (shown["z"] == z).all()
+    fast = session.fastest_intermediates({"x": x})
+    assert {"q", "a", "r", "f", "z"} <= fast.keys()
+    assert all((fast[name] == shown[name]).all() for name in ("q", "a", "r", "f", "z"))
+
+
+def test_a_name_that_is_taken_leaves_the_node_as_it_is():
+    proto = network(NETWORKS["relu"])
+    proto.graph.node.add(op_type="Identity", input=["d"], output=["d/u8"])
+    model = ir.from_proto(proto)
+    assert [name.partition(" ")[0] for name in write_byte_layers(model)] == ["a", "r"]
+    result = linger.verify(None, proto)
+    assert result.ok, result.summary()
+
+
+def test_old_opsets_are_left_alone():
+    model = ir.from_proto(network(NETWORKS["relu"], opset=11))
+    assert write_byte_layers(model) == []
+    assert linger.Session(network(NETWORKS["relu"], opset=11)).kernels == "the file as it is written"
+
+
+def test_a_fault_in_the_form_is_found_by_the_proof(monkeypatch):
+    from linger.graph.forms import byte_forms
+
+    monkeypatch.setattr(byte_forms, "LARGEST", 100)
+    result = linger.verify(None, network(NETWORKS["residual"]), batches=2)
+    assert not result.ok
+    assert "linger.Session" in result.summary()
+
+
+def test_on_another_provider_the_file_runs_as_it_is_written():
+    session = linger.Session(network(NETWORKS["relu"]), providers=["AzureExecutionProvider", "CPUExecutionProvider"])
+    assert session.kernels == "the file as it is written"
