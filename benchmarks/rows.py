@@ -22,8 +22,8 @@ _FOLDERS = re.compile(r"(?<![\w.])(?:/[\w.+-]+)+/")
 
 # claims that a rival is measured on too: its row has the same text
 QAT_STEP = "QAT step / float step, ResNet-18 (CIFAR), width 64, batch 16"
-LSTM_STEP = "QAT step / float step, LSTM 32→64, 50 steps, batch 8"
-LARGE_LSTM_STEP = "QAT step / float step, LSTM 128→128, 50 steps, batch 8"
+LSTM_STEP = "QAT step / float step, LSTM 32→64"
+LARGE_LSTM_STEP = "QAT step / float step, LSTM 128→128"
 RESNET_FILE = "file / float32 file in ONNX Runtime, ResNet-18 (CIFAR)"
 DEPTHWISE_FILE = "file / float32 file in ONNX Runtime, depthwise net"
 SMALL_CNN_FILE = "file / float32 file in ONNX Runtime, small CNN"
