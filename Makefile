@@ -10,6 +10,7 @@ DEPLOY_TESTS := tests/graph tests/checks tests/runtime tests/verification tests/
   tests/test_dialect.py tests/test_errors.py tests/test_progress.py tests/test_golden_nets.py tests/targets
 LOWEST_VENV := .venv-lowest
 LOWEST_STAMP := $(LOWEST_VENV)/.installed
+RIVAL_VENVS := .venv-rivals
 FUZZ_SECONDS ?= 600
 FUZZ_SEED ?= 20260101
 # the order of the tests: the same every time, so that the verdict is
@@ -42,7 +43,7 @@ help:
 	@echo "make test-lowest  the deployment side with the lowest version of everything it requires"
 	@echo "make fuzz       ten minutes of coverage-guided fuzzing (FUZZ_SECONDS=600)"
 	@echo "make check      lint, types, import contracts"
-	@echo "make bench      the speed claims, measured side by side"
+	@echo "make bench      benchmarks/results.md: the speed claims beside their rivals (half an hour; BENCH=--quick)"
 	@echo "make accuracy   docs/accuracy.md: what each remedy gives, measured on trained networks (hours; ACCURACY=--quick)"
 
 # re-made only when the pinned requirements or the package's metadata change
@@ -121,18 +122,13 @@ fuzz: $(DEPLOY_STAMP)
 	$(DEPLOY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-fuzz.txt
 	$(DEPLOY_VENV)/bin/python -m tests.fuzz.run -seed=$(FUZZ_SEED) -max_total_time=$(FUZZ_SECONDS)
 
+# BENCH="--quick --only onnx_file" measures a part; the page joins it with what was measured before
 bench: $(STAMP)
-	cd benchmarks && ../$(BIN)/python qat_step.py
-	cd benchmarks && ../$(BIN)/python export_time.py
-	cd benchmarks && ../$(BIN)/python wb_analyse.py
-	cd benchmarks && ../$(BIN)/python qat_rnn.py
-	cd benchmarks && ../$(BIN)/python repair.py
-	cd benchmarks && ../$(BIN)/python cli_start.py
-	cd benchmarks && ../$(BIN)/python c_speed.py
+	$(BIN)/python benchmarks/run.py --lower $(BENCH)
 
 # ACCURACY="--only silero --columns max tune" measures a part; the page joins it with what was measured before
 accuracy: $(STAMP)
 	$(BIN)/python benchmarks/accuracy.py $(ACCURACY)
 
 clean:
-	rm -rf $(VENV) $(DEPLOY_VENV) $(LOWEST_VENV) build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DEPLOY_VENV) $(LOWEST_VENV) $(RIVAL_VENVS) build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -3,30 +3,29 @@
 
 Emulated cores: the digits network, counted instructions of one image (not cycles) for each multiply-accumulate, all layers
 included. This machine, one thread, batch 1, process CPU time, interleaved, medians: the program in C
-against ONNX Runtime on the float32 network and on linger's file. The bars are printed beside each figure.
+against ONNX Runtime on the float32 network, on linger's file as it is written, and as `linger.Session` runs it.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import importlib
-import io
 import json
 import resource
+import runpy
 import subprocess
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import torch
-from cifar_resnet import ResNet18
-from interleaved import medians
+from file_networks import CASES, Case, float_file, one_thread, quantised_files, stock_session
+from interleaved import samples
+from rows import Row, not_measured, parser, ratio_of, report
 from torch import nn
 
 import linger
@@ -34,41 +33,10 @@ from linger.c.exporter import export
 from linger.c.program import build
 from linger.c.toolchains import toolchain
 from linger.errors import LingerError
-from linger.onnx.exporter.tracing import torch_export
 
 NATIVE = ("-std=c99", "-O3", "-march=native")
 CORES = {"cortex-m4": 2.25, "cortex-m55": 0.42, "cortex-m0": None, "cortex-m7": None, "rv32": None}
 """Instructions for each multiplication that must not be exceeded on the digits network."""
-
-
-def small_cnn() -> nn.Module:
-    """Convolutions of 16 and 32 channels at 32×32."""
-    return nn.Sequential(
-        *(nn.Conv2d(3, 16, 3, 1, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 1, 1), nn.ReLU()),
-        *(nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU()),
-        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)),
-    )
-
-
-def depthwise_net(channels: int = 64) -> nn.Module:
-    """Four depthwise convolutions, each with a 1×1 behind it."""
-    blocks = [
-        nn.Sequential(
-            nn.Conv2d(channels, channels, 3, 1, 1, groups=channels),
-            nn.ReLU(),
-            nn.Conv2d(channels, channels, 1),
-            nn.ReLU(),
-        )
-        for _ in range(4)
-    ]
-    return nn.Sequential(
-        nn.Conv2d(3, channels, 3, 1, 1),
-        nn.ReLU(),
-        *blocks,
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(channels, 10),
-    )
 
 
 def depthwise_layer() -> nn.Module:
@@ -78,49 +46,16 @@ def depthwise_layer() -> nn.Module:
 
 def digits_net() -> nn.Module:
     """The network of `examples/01_digits.py`, untrained: counts do not depend on what it has learned."""
-    made: nn.Module = importlib.import_module("01_digits").DigitsNet()
+    example = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "01_digits.py"))
+    made: nn.Module = example["DigitsNet"]()
     return made
 
 
-@dataclass(frozen=True)
-class Case:
-    """A network with its input, and the ratios to ONNX Runtime that must not be exceeded."""
+BARS: Mapping[str, float | None] = dict(zip(CASES, (0.9, 1.2, None), strict=True))
+"""A network → the ratio of C to the float32 network that must not be exceeded."""
 
-    make: Callable[[], nn.Module]
-    size: tuple[int, ...]
-    float_bar: float | None = None
-    file_bar: float = 1.0
-
-
-CASES: Mapping[str, Case] = {
-    "ResNet-18 (CIFAR)": Case(ResNet18, (3, 32, 32), 0.9),
-    "depthwise, 64 channels at 64x64": Case(depthwise_net, (3, 64, 64), 1.2),
-    "small CNN, 16 and 32 channels at 32x32": Case(small_cnn, (3, 32, 32)),
-}
-
-
-def files_of(case: Case, folder: Path) -> tuple[bytes, Path]:
-    """The float32 network as ONNX, and linger's file."""
-    torch.manual_seed(0)
-    x = torch.randn(8, *case.size)
-    plain = case.make().eval()
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch_export(plain, (x[:1],), buffer, dynamo=False, opset_version=13)
-    quantised = linger.init(linger.trace_layers(plain, x[:1])).eval()
-    with linger.calibration():
-        quantised(x)
-    path = folder / "network.onnx"
-    linger.onnx.export(quantised, (x[:1],), path)
-    return buffer.getvalue(), path
-
-
-def session(content: bytes) -> ort.InferenceSession:
-    """ONNX Runtime with one thread."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+FILE_BAR = 1.0
+"""The ratio of C to linger's file as it is written that must not be exceeded."""
 
 
 def library(folder: Path) -> ctypes.CDLL:
@@ -133,33 +68,38 @@ def library(folder: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(made))
 
 
-def on_this_machine(rounds: int, chosen: str) -> Iterator[str]:
-    """One line for each network."""
+def on_this_machine(rounds: int, chosen: str) -> Iterator[Row]:
+    """Three rows for each network, and what its export and its compilation cost."""
     for title, case in CASES.items():
-        if chosen not in title:
-            continue
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary)
-            content, path = files_of(case, folder)
-            begin, children = time.process_time(), _child_seconds()
-            export(path, folder / "c", name="network")
-            written = time.process_time() - begin
-            run = library(folder / "c").network_run
-            yield f"{title}: export {written:.1f} s, compile {_child_seconds() - children:.1f} s of CPU time"
-            x = np.random.default_rng(1).standard_normal((1, *case.size)).astype(np.float32)
-            float_session, file_session = session(content), linger.Session(path, _one_thread())
-            name = float_session.get_inputs()[0].name
-            feeds = {file_session.get_inputs()[0].name: x}
-            y = np.empty(file_session.get_outputs()[0].shape, np.float32)
-            pointers = (x.ctypes.data_as(ctypes.c_void_p), y.ctypes.data_as(ctypes.c_void_p))
-            variants: dict[str, Callable[[], object]] = {
-                "c": lambda pointers=pointers, run=run: run(*pointers),
-                "float32": lambda s=float_session, name=name, x=x: s.run(None, {name: x}),
-                "file": lambda s=file_session, feeds=feeds: s.run(None, feeds),
-            }
-            times = medians(variants, rounds=rounds, warm_up=3)
-            same = np.array_equal(y.reshape(-1), np.asarray(file_session.run(None, feeds)[0]).reshape(-1))
-            yield _line(title, case, times, same=same)
+        if chosen in title:
+            with tempfile.TemporaryDirectory() as temporary:
+                yield from _network(title, case, Path(temporary), rounds)
+
+
+def _network(title: str, case: Case, folder: Path, rounds: int) -> Iterator[Row]:
+    (path,) = quantised_files(case, folder).values()
+    begin, children = time.process_time(), _child_seconds()
+    export(path, folder / "c", name="network")
+    yield Row(f"export as C, {title}", time.process_time() - begin, unit="s")
+    run = library(folder / "c").network_run
+    yield Row(f"compilation with {' '.join(NATIVE[1:])}, {title}", _child_seconds() - children, unit="s")
+    x = np.random.default_rng(1).standard_normal((1, *case.size)).astype(np.float32)
+    sessions = {
+        "float32": stock_session(float_file(case)),
+        "file": stock_session(path),
+        "Session": linger.Session(path, one_thread()),
+    }
+    variants: dict[str, Callable[[], Any]] = {
+        name: partial(session.run, None, {session.get_inputs()[0].name: x}) for name, session in sessions.items()
+    }
+    y = np.empty(sessions["file"].get_outputs()[0].shape, np.float32)
+    variants["C"] = partial(run, x.ctypes.data_as(ctypes.c_void_p), y.ctypes.data_as(ctypes.c_void_p))
+    times = samples(variants, rounds=rounds, warm_up=3)
+    differing = np.count_nonzero(y.reshape(-1) != variants["file"]()[0].reshape(-1))
+    same = f"{differing} of {y.size} differ"
+    yield ratio_of(f"C / float32 file, {title}", times, "C", base="float32", bar=BARS[title])
+    yield ratio_of(f"C / linger's file as written, {title}", times, "C", base="file", bar=FILE_BAR, detail=same)
+    yield ratio_of(f"C / linger.Session, {title}", times, "C", base="Session")
 
 
 def _child_seconds() -> float:
@@ -167,41 +107,29 @@ def _child_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _one_thread() -> ort.SessionOptions:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    return options
-
-
-def _line(title: str, case: Case, times: Mapping[str, float], *, same: bool) -> str:
-    to_float, to_file = times["c"] / times["float32"], times["c"] / times["file"]
-    shown = ", ".join(f"{name} {value * 1e3:.2f} ms" for name, value in times.items())
-    bar = (
-        ""
-        if case.float_bar is None
-        else f" (bar {case.float_bar}: {'met' if to_float <= case.float_bar else 'NOT MET'})"
-    )
-    equal = "same result as the file" if same else "ANOTHER RESULT"
-    met = "met" if to_file <= case.file_bar else "NOT MET"
-    return f"{title}: {shown}; C / float32 = {to_float:.2f}{bar}, C / linger's file = {to_file:.2f} (bar {case.file_bar}: {met}); {equal}"
-
-
-def on_emulated_cores() -> Iterator[str]:
-    """One line for each core: the digits network, and a depthwise layer alone."""
+def on_emulated_cores() -> Iterator[Row]:
+    """One row for each core: the digits network, and a depthwise layer alone."""
     for title, case, bars in (
-        ("digits", Case(digits_net, (1, 8, 8)), CORES),
-        ("depthwise layer, 64 channels at 16x16", Case(depthwise_layer, (64, 16, 16)), dict.fromkeys(CORES)),
+        ("digits network", Case(digits_net, (1, 8, 8)), CORES),
+        ("depthwise layer, 64 channels at 16×16", Case(depthwise_layer, (64, 16, 16)), dict.fromkeys(CORES)),
     ):
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
-            _, path = files_of(case, folder)
+            (path,) = quantised_files(case, folder).values()
             export(path, folder / "c", name="network")
             x = np.random.default_rng(1).integers(-100, 100, (1, *case.size)).astype(np.int8)
             for core, bar in bars.items():
-                yield f"{title} on {core}: {_on_core(folder, core, bar, linger.memory(path).macs, x)}"
+                yield _on_core(
+                    f"instructions for each multiplication, {title} on {core}",
+                    folder,
+                    core,
+                    bar,
+                    linger.memory(path).macs,
+                    x,
+                )
 
 
-def _on_core(folder: Path, core: str, bar: float | None, macs: int, x: np.ndarray) -> str:
+def _on_core(claim: str, folder: Path, core: str, bar: float | None, macs: int, x: np.ndarray) -> Row:
     """What one run costs on a core, on integers."""
     try:
         toolchain(core).require_emulator()
@@ -210,13 +138,12 @@ def _on_core(folder: Path, core: str, bar: float | None, macs: int, x: np.ndarra
             count, size = program.instructions(feeds, quantized=True), program.size()
             stack = program.stack(feeds, quantized=True)
     except LingerError as error:
-        return f"not measured, {error}"
-    each = count / macs
-    verdict = "" if bar is None else f" (bar {bar}: {'met' if each <= bar else 'NOT MET'})"
-    return (
-        f"{count:,} instructions for {macs:,} multiplications, {each:.2f} each{verdict}; "
-        f"text {size.text - _weights(folder):,} bytes, weights {_weights(folder):,}, RAM {size.ram:,} and {stack:,} of stack"
+        return not_measured(claim, str(error), bar=bar)
+    detail = (
+        f"{count:,} instructions for {macs:,} multiplications; text {size.text - _weights(folder):,} bytes, "
+        f"weights {_weights(folder):,}, RAM {size.ram:,} and {stack:,} of stack"
     )
+    return Row(claim, count / macs, bar, detail=detail, unit="")
 
 
 def _weights(folder: Path) -> int:
@@ -224,20 +151,20 @@ def _weights(folder: Path) -> int:
     return int(manifest["weight_bytes"])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=31)
-    parser.add_argument("--only", default="", help="part of a network's title")
-    parser.add_argument("--no-cores", action="store_true")
-    parser.add_argument("--no-host", action="store_true")
-    options = parser.parse_args()
+def rows(options: argparse.Namespace) -> list[Row]:
     torch.set_num_threads(1)
-    for lines in (
-        () if options.no_cores else on_emulated_cores(),
-        () if options.no_host else on_this_machine(options.rounds, options.only),
-    ):
-        for line in lines:
-            print(line, flush=True)
+    return [
+        *(() if options.no_cores else on_emulated_cores()),
+        *(() if options.no_host else on_this_machine(options.rounds, options.only)),
+    ]
+
+
+def main() -> None:
+    arguments = parser(__doc__, rounds=31)
+    arguments.add_argument("--only", default="", help="part of a network's title")
+    arguments.add_argument("--no-cores", action="store_true")
+    arguments.add_argument("--no-host", action="store_true")
+    report(rows, arguments)
 
 
 if __name__ == "__main__":

@@ -18,17 +18,17 @@ class BasicBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(outside)
         self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(outside)
-        self.relu = nn.ReLU(inplace=True)
+        self.relu1, self.relu2 = nn.ReLU(inplace=True), nn.ReLU(inplace=True)  # a tool may keep one range for a module
         self.shortcut = nn.Sequential()
         if stride != 1 or inside != outside:
             self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
 
     def forward(self, x: Tensor) -> Tensor:
         """relu(f(x) + shortcut(x))."""
-        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu1(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
         out += self.shortcut(x)
-        result: Tensor = self.relu(out)
+        result: Tensor = self.relu2(out)
         return result
 
 

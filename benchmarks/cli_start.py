@@ -6,16 +6,16 @@ The commands take turns, so that a busy machine slows all of them alike.
 
 from __future__ import annotations
 
+import argparse
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import onnx
+from rows import Row, parser, report, spread_of
 
-ROUNDS = 5
 MODEL = """<ir_version: 6, opset_import: ["": 11, "thinker": 1]>
 g (float[n,3] x) => (float[n,3] y) {
   q = thinker.Quant<data_bits=8, scale_x=16.0>(x)
@@ -39,15 +39,18 @@ def cpu_seconds(arguments: list[str], folder: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def main() -> None:
+def rows(options: argparse.Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         onnx.save(onnx.parser.parse_model(MODEL), Path(folder) / "m.onnx")
         times: dict[str, list[float]] = {name: [] for name in COMMANDS}
-        for _ in range(ROUNDS):
+        for _ in range(options.rounds):
             for name, arguments in COMMANDS.items():
                 times[name].append(cpu_seconds(arguments, folder))
-    for name, found in times.items():
-        print(f"{name:32} {statistics.median(found):6.2f} s  ({min(found):.2f} to {max(found):.2f})")
+    return [spread_of(name, found, unit="s") for name, found in times.items()]
+
+
+def main() -> None:
+    report(rows, parser(__doc__, rounds=5))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an export costs: linger's of the quantised CIFAR ResNet-18 against torch's tracing export of the float one.
-
-Both in one run, interleaved, process CPU time, medians. The bar is 2.
-"""
+"""What an export costs: linger's of the quantised CIFAR ResNet-18 against torch's tracing export of the float one."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import warnings
 
 import torch
 from cifar_resnet import ResNet18
-from interleaved import medians
+from rows import Row, measured, parser, report
 
 import linger
 from linger.onnx.exporter.tracing import torch_export
@@ -20,10 +17,7 @@ from linger.onnx.exporter.tracing import torch_export
 BAR = 2.0
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
+def rows(options: argparse.Namespace) -> list[Row]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     x = torch.randn(1, 3, 32, 32)
@@ -40,11 +34,13 @@ def main() -> None:
     def export_integers() -> None:
         linger.onnx.export(quantised, (x,), io.BytesIO(), opset_version=12)
 
-    times = medians({"torch": export_float, "linger": export_integers}, rounds=options.rounds, warm_up=1)
-    ratio = times["linger"] / times["torch"]
-    verdict = "within" if ratio <= BAR else "ABOVE"
-    print(f"torch float export {times['torch'] * 1e3:.0f} ms, linger quantised export {times['linger'] * 1e3:.0f} ms, ")
-    print(f"ratio {ratio:.2f} ({verdict} the bar {BAR})")
+    variants = {"torch": export_float, "linger": export_integers}
+    claim = "export of the quantised ResNet-18 (CIFAR) / torch's export of the float one"
+    return [measured(claim, variants, base="torch", rounds=options.rounds, warm_up=1, bar=BAR)]
+
+
+def main() -> None:
+    report(rows, parser(__doc__, rounds=9))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page results.md and the picture results.svg, put together from what `run.py` has kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rows import Row, shown
+
+TITLES: Mapping[str, str] = {
+    "qat_step": "Training and exact evaluation of a convolutional network",
+    "qat_rnn": "Recurrent layers",
+    "onnx_file": "Files in ONNX Runtime",
+    "c_speed": "Networks as C",
+    "export_time": "Export",
+    "repair": "Repair",
+    "wb_analyse": "Analysis of a checkpoint",
+    "cli_start": "Commands, from start to end",
+    "growth": "Growth: fitted exponents",
+}
+INTRODUCTION = """# Speed
+
+What the claims about speed come to, measured by `make bench`, which writes this page from results.json. How the measurements are made
+and how to read them is in [docs/performance.md](../docs/performance.md).
+
+A figure is the median of paired rounds, with its quartiles behind it. Ratios (×) are to the float network, file or tool that the claim
+names, in the same process. *AVX2* is the same claim with torch held down
+(`ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`). Rivals are measured on this machine against the
+same float network, each in an environment of its own; they do not compute the device's integers.
+
+![The ratios against their bars](results.svg)
+"""
+Rivals = Mapping[str, Sequence[str]]
+"""A script → the rivals that are measured on its claims."""
+
+
+def write_results(folder: Path, entries: Mapping[str, Any], rivals: Rivals) -> None:
+    """Write the page and the picture."""
+    (folder / "results.md").write_text(page(entries, rivals), encoding="utf-8")
+    draw(folder / "results.svg", entries, rivals)
+
+
+def page(entries: Mapping[str, Any], rivals: Rivals) -> str:
+    """The text of the page."""
+    names = [name for name in rivals if name in entries]
+    machines = list(dict.fromkeys(_machine(entries[name]) for name in entries))
+    parts = [INTRODUCTION, "## Verdicts\n", _verdicts(entries, names), "## Machine\n"]
+    parts += [f"{_letter(machines, m)}{m}\n" for m in machines]
+    for name in names:
+        entry = entries[name]
+        source = f"`{entry['command']}`, {entry['date']}, linger {entry['machine']['linger']}"
+        place = _letter(machines, _machine(entry)).strip(" :")
+        parts += [f"## {TITLES.get(name, name)}\n", f"{source}{f', {place}' if place else ''}.\n"]
+        parts.append(_table(entry, [(rival, entries[rival]) for rival in rivals[name] if rival in entries]))
+    return "\n".join([*parts, "## Rivals\n", _rivals(entries, rivals)])
+
+
+def rows_of(entry: Mapping[str, Any], key: str = "rows") -> list[Row]:
+    """The rows of an entry."""
+    return [Row(**row) for row in entry.get(key, ())]
+
+
+def rivals_on(row: Row, rows: Sequence[Row], rivals: Sequence[tuple[str, Any]]) -> list[tuple[str, Row]]:
+    """Rivals' rows that stand beside a row: those whose claim it has or begins with; a rival without any claim is beside the first."""
+    found = []
+    for name, entry in rivals:
+        for other in rows_of(entry):
+            first = next((r for r in rows if _is_on(other.claim, r.claim)), None)
+            failed = other.figure is None and first is None
+            if first is row or (failed and row is rows[0]):
+                found.append((name, other))
+    return found
+
+
+def _is_on(rival: str, claim: str) -> bool:
+    return claim == rival or claim.startswith(f"{rival}:")
+
+
+def _verdicts(entries: Mapping[str, Any], names: Sequence[str]) -> str:
+    """How many bars are kept, which are not, and what was not measured."""
+    rows = [row for name in names for row in rows_of(entries[name])]
+    barred = [row for row in rows if row.bar is not None]
+    above = [f"- {row.claim}: {_figure(row)}, bar {row.bar:g}" for row in barred if not row.is_within]
+    missing = [f"- {row.claim}: {row.detail}" for row in rows if row.figure is None]
+    lines = [f"{len(barred) - len(above)} of {len(barred)} bars are kept."]
+    lines += ["", "Above their bars:", "", *above] if above else []
+    lines += ["", "Not measured:", "", *missing] if missing else []
+    return "\n".join(lines) + "\n"
+
+
+def _table(entry: Mapping[str, Any], rivals: Sequence[tuple[str, Any]]) -> str:
+    rows, lower = rows_of(entry), [("AVX2", {"rows": entry["lower"]})] if entry.get("lower") else []
+    columns = ["claim", "figure", "quartiles", "bar", "verdict"]
+    columns += [*(["AVX2"] if lower else ()), *(["rivals"] if rivals else ()), "detail"]
+    lines = []
+    for row in rows:
+        cells = [row.claim, _figure(row), _quartiles(row), "" if row.bar is None else f"{row.bar:g}", _verdict(row)]
+        if lower:
+            cells.append("; ".join(_figure(other) for _, other in rivals_on(row, rows, lower)))
+        if rivals:
+            cells.append("; ".join(f"{name} {_figure(other)}" for name, other in rivals_on(row, rows, rivals)))
+        lines.append([*cells, row.detail if row.figure is not None else ""])
+    return _lines(columns, lines)
+
+
+def _rivals(entries: Mapping[str, Any], rivals: Rivals) -> str:
+    """Every row of every rival, with the command that gave it."""
+    lines = [
+        [
+            name,
+            row.claim,
+            _figure(row),
+            _quartiles(row),
+            row.detail if row.figure is not None else "",
+            entries[name]["date"],
+        ]
+        for name in dict.fromkeys(rival for some in rivals.values() for rival in some)
+        if name in entries
+        for row in rows_of(entries[name])
+    ]
+    text = "`python benchmarks/run.py --only NAME`, for each in an environment of its own.\n\n"
+    return text + _lines(["rival", "claim", "figure", "quartiles", "detail", "date"], lines)
+
+
+def _lines(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    every = [columns, ["---"] * len(columns), *lines]
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in every) + "\n"
+
+
+def _figure(row: Row) -> str:
+    if row.figure is None:
+        return f"not measured: {row.detail}"
+    return f"{shown(row.figure)}{row.unit and ' '}{row.unit}"
+
+
+def _quartiles(row: Row) -> str:
+    return "" if row.low is None or row.high is None else f"{shown(row.low)}–{shown(row.high)}"
+
+
+def _verdict(row: Row) -> str:
+    return "**ABOVE**" if row.is_within is False and row.figure is not None else row.verdict
+
+
+def _machine(entry: Mapping[str, Any]) -> str:
+    facts = entry["machine"]
+    return f"{facts['CPU']} ({facts['features']}), {facts['cores']} cores, {facts['system']}; {facts['versions']}"
+
+
+def _letter(machines: Sequence[str], machine: str) -> str:
+    """A name for a machine where there are several."""
+    return f"Machine {chr(ord('A') + machines.index(machine))}: " if len(machines) > 1 else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "/")
+
+
+def draw(path: Path, entries: Mapping[str, Any], rivals: Rivals) -> None:
+    """Ratios that have a bar, on a logarithmic axis that begins at 1: the same cost; below each its rivals, in grey."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    drawn = _drawn(entries, rivals)
+    with mpl.rc_context({"svg.hashsalt": "linger", "font.size": 9}):
+        figure = Figure(figsize=(11, 1 + 0.25 * len(drawn)), layout="constrained")
+        axes = figure.subplots()
+        axes.set_xscale("log", base=2)
+        for place, (label, row, colour) in enumerate(drawn):
+            assert row.figure is not None  # `_drawn` has left the others out
+            axes.plot([1, row.figure], [place, place], color=colour, linewidth=5, solid_capstyle="butt")
+            axes.plot(row.figure, place, "o", color=colour, markersize=6)
+            if row.bar is not None:
+                axes.plot([row.bar, row.bar], [place - 0.4, place + 0.4], color="black", linewidth=2)
+            text = shown(row.figure) if row.bar is None else f"{shown(row.figure)}, bar {row.bar:g}"
+            axes.text(1.01, place, text, transform=axes.get_yaxis_transform(), va="center", color=colour)
+            axes.text(-0.01, place, label, transform=axes.get_yaxis_transform(), va="center", ha="right", color=colour)
+        axes.set_yticks([])
+        axes.set_ylim(len(drawn) - 0.4, -0.6)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×" if value >= 1 else f"{value:.2g}×")
+        axes.axvline(1, color="0.6", linewidth=0.8, zorder=0)
+        axes.set_xlabel("ratio to what the claim names; a black line is the bar")
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _drawn(entries: Mapping[str, Any], rivals: Rivals) -> list[tuple[str, Row, str]]:
+    """Label, row and colour of every line of the picture."""
+    lines = []
+    for name in rivals:
+        rows = rows_of(entries.get(name, {}))
+        beside = [(rival, entries[rival]) for rival in rivals[name] if rival in entries]
+        for row in rows:
+            if row.bar is not None and row.unit == "×" and row.figure is not None:
+                lines.append((row.claim, row, "#2a7f62" if row.is_within else "#c8553d"))
+                lines += [(rival, o, "0.55") for rival, o in rivals_on(row, rows, beside) if o.figure is not None]
+    return lines
