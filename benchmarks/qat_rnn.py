@@ -2,14 +2,13 @@
 """What training recurrent layers as integers costs: 50 steps, batch 8, one thread, all gates in fixed point.
 
 Prints the ratio of a training step (forward, backward, optimiser) and of an exact evaluation to torch's float layer,
-measured side by side; then that of the exported file to ONNX Runtime's own float op. The bars for training are those of
-a layer in one direction on sequences of one length.
+measured side by side; then that of the exported file to ONNX Runtime's own float op. The bars are those of a layer in one
+direction on sequences of one length.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -18,7 +17,8 @@ from typing import Any
 
 import onnxruntime
 import torch
-from interleaved import medians
+from interleaved import samples
+from rows import Row, measured, parser, ratio_of, report
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -32,7 +32,8 @@ IN_RUNTIME = {(64, 1): 3.0, (64, 8): 3.0, (128, 1): 3.0, (128, 8): 3.0}
 BARRED = ("standard", "Session")
 """What a bar in ONNX Runtime holds for: the standard form and linger.Session; the dialect form is shown beside them."""
 
-BARS = {("LSTM", 64): 4.0, ("LSTM", 128): 3.0, ("GRU", 64): 1.5, ("GRU", 128): 1.5}
+BARS = {("LSTM", 64): 2.5, ("LSTM", 128): 2.0, ("GRU", 64): 0.9, ("GRU", 128): 0.9}
+EVALUATION_BARS = {("LSTM", 64): 3.0}
 LAYERS: dict[str, type[nn.RNNBase]] = {"LSTM": nn.LSTM, "GRU": nn.GRU}
 
 
@@ -71,7 +72,10 @@ def evaluation(model: nn.Module, x: Tensor, lengths: Tensor | None) -> Callable[
     return run
 
 
-def measure(kind: str, inputs: int, hidden: int, options: argparse.Namespace, *, bi: bool, has_lengths: bool) -> None:
+def measure(
+    kind: str, inputs: int, hidden: int, options: argparse.Namespace, *, bi: bool, has_lengths: bool
+) -> list[Row]:
+    """A training step and an exact evaluation."""
     x = torch.randn(STEPS, options.batch, inputs)
     lengths = torch.randint(STEPS // 2, STEPS + 1, (options.batch,)) if has_lengths else None
     if lengths is not None:
@@ -81,26 +85,18 @@ def measure(kind: str, inputs: int, hidden: int, options: argparse.Namespace, *,
         "float": Floating(kind, inputs, hidden, is_bidirectional=bi),
         "integers": linger.init(Floating(kind, inputs, hidden, is_bidirectional=bi)),
     }
-    steps = {name: training_step(model.train(), x, lengths, target) for name, model in models.items()}
-    trained = medians(steps, rounds=options.rounds, warm_up=5)
-    runs = {name: evaluation(model.eval(), x, lengths) for name, model in models.items()}
-    evaluated = medians(runs, rounds=options.rounds, warm_up=5)
-    is_plain = not (bi or has_lengths)
     what = f"{kind}{' both directions' if bi else ''}{' lengths' if has_lengths else ''} {inputs}→{hidden}"
-    ratios = [times["integers"] / times["float"] for times in (trained, evaluated)]
-    bar = BARS[kind, hidden] if is_plain else None
-    verdict = "" if bar is None else f" ({'within' if ratios[0] <= bar else 'ABOVE'} the bar {bar})"
-    print(
-        f"{what:32s} training step: float {trained['float'] * 1e3:5.2f} ms, integers {trained['integers'] * 1e3:5.2f} ms, "
-        f"ratio {ratios[0]:.2f}{verdict}; exact evaluation: ratio {ratios[1]:.2f}"
-    )
+    place = ("", 0) if bi or has_lengths else (kind, hidden)
+    steps = {name: training_step(model.train(), x, lengths, target) for name, model in models.items()}
+    settings = {"base": "float", "rounds": options.rounds, "warm_up": 5}
+    trained = measured(f"QAT step / float step, {what}", steps, bar=BARS.get(place), **settings)
+    runs = {name: evaluation(model.eval(), x, lengths) for name, model in models.items()}
+    claim = f"exact evaluation / float evaluation, {what}"
+    return [trained, measured(claim, runs, bar=EVALUATION_BARS.get(place), **settings)]
 
 
-def measure_file(kind: str, hidden: int, batch: int, folder: Path, options: argparse.Namespace) -> None:
-    """The exported layer in ONNX Runtime against the float one, which torch exports as ONNX's own op.
-
-    The spread is that between the quarters of the rounds.
-    """
+def measure_file(kind: str, hidden: int, batch: int, folder: Path, options: argparse.Namespace) -> list[Row]:
+    """The exported layer in ONNX Runtime against the float one, which torch exports as ONNX's own op."""
     x = torch.randn(STEPS, batch, hidden)
     model = Floating(kind, hidden, hidden, is_bidirectional=False).eval()
     paths = {name: folder / f"{kind}_{name}_{hidden}_{batch}.onnx" for name in ("float", "dialect", "standard")}
@@ -124,39 +120,35 @@ def measure_file(kind: str, hidden: int, batch: int, folder: Path, options: argp
         name: (lambda session=session: session.run(None, {session.get_inputs()[0].name: x.numpy()}))
         for name, session in sessions.items()
     }
-    parts = [medians(runs, rounds=max(options.rounds // 4, 2), warm_up=5) for _ in range(4)]
-    floats = statistics.median(part["float"] for part in parts)
-    print(
-        f"ONNX Runtime {kind} {hidden}, batch {batch}: float {floats * 1e3:.2f} ms, per step {floats * 1e6 / STEPS:.1f} µs"
-    )
+    times = samples(runs, rounds=options.rounds, warm_up=5)
+    found = []
     for name in [n for n in runs if n != "float"]:
-        ratios, time = [p[name] / p["float"] for p in parts], statistics.median(p[name] for p in parts)
-        ratio, bar = statistics.median(ratios), IN_RUNTIME[hidden, batch] if name in BARRED else None
-        verdict = "" if bar is None else f" ({'within' if ratio <= bar else 'ABOVE'} the bar {bar})"
-        print(
-            f"    {name:10s} {time * 1e3:5.2f} ms, per step {time * 1e6 / STEPS:4.1f} µs, "
-            f"ratio {ratio:.2f} ({min(ratios):.2f} … {max(ratios):.2f}){verdict}"
-        )
+        claim = f"file / float file in ONNX Runtime, {kind} {hidden}, batch {batch}: {name}"
+        bar = IN_RUNTIME[hidden, batch] if name in BARRED else None
+        found.append(ratio_of(claim, times, name, base="float", bar=bar))
+        print(found[-1], flush=True)
+    return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=40)
-    options = parser.parse_args()
+def rows(options: argparse.Namespace) -> list[Row]:
+    """Layers in torch, then files."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    found = []
     for kind in LAYERS:
         for bi in (False, True):
             for has_lengths in (False, True):
                 for inputs, hidden in SIZES:
-                    measure(kind, inputs, hidden, options, bi=bi, has_lengths=has_lengths)
+                    found += measure(kind, inputs, hidden, options, bi=bi, has_lengths=has_lengths)
     linger.restore()
     with tempfile.TemporaryDirectory() as folder:
         for kind in LAYERS:
             for hidden, batch in IN_RUNTIME:
-                measure_file(kind, hidden, batch, Path(folder), options)
+                found += measure_file(kind, hidden, batch, Path(folder), options)
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    arguments = parser(__doc__, rounds=40)
+    arguments.add_argument("--batch", type=int, default=8)
+    report(rows, arguments)
