@@ -173,9 +173,13 @@ def load_broken(source: ModelLike) -> tuple[ir.Model, list[RuleChange]]:
     """
     if isinstance(source, ir.Model):
         return load_own(source), []
-    found: list[Changes] = []
-    model = load(source, prepare=lambda proto: found.append(repair_proto(proto)))
-    return model, [change for changes in found for change in _named("repair_proto", changes)]
+    made: list[RuleChange] = []
+
+    def prepare(proto: onnx.ModelProto) -> bool:
+        made.extend(_named("repair_proto", repair_proto(proto)))
+        return bool(made)
+
+    return load(source, prepare=prepare), made
 
 
 def apply_rules(

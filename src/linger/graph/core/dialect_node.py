@@ -14,6 +14,7 @@ from linger.errors import GraphError, UsageError, listing, printable
 from linger.numeric.onnx.writer import ATTRIBUTE_TYPES
 
 _WIDEST = 32
+_INSIDE = f"{DOMAIN}."
 
 
 def is_dialect(node: ir.Node) -> bool:
@@ -23,7 +24,7 @@ def is_dialect(node: ir.Node) -> bool:
 
 def is_dialect_domain(domain: str) -> bool:
     """Whether a domain is the dialect's or one of its sub-domains."""
-    return domain == DOMAIN or domain.startswith(f"{DOMAIN}.")
+    return domain == DOMAIN or domain.startswith(_INSIDE)
 
 
 def describe(node: ir.Node) -> str:

@@ -27,6 +27,7 @@ OLDER = DOMAIN
 NEWER = "linger"
 NEWER_VERSION = 1
 DIALECTS = (OLDER, NEWER)
+_INSIDE_OLDER = f"{OLDER}."
 
 QUANT_MODE = "floor_add"
 """The one rounding that both dialects have: ⌊v + ½⌋. The newer one also knows floor, round and ceil."""
@@ -212,7 +213,7 @@ def is_quantising(node: ir.Node) -> bool:
 
 def is_quantising_domain(domain: str) -> bool:
     """Whether a domain is that of a dialect, or a sub-domain of the older one."""
-    return domain in DIALECTS or domain.startswith(f"{OLDER}.")
+    return domain in DIALECTS or domain.startswith(_INSIDE_OLDER)
 
 
 def is_dequant(node: ir.Node | None) -> bool:
@@ -261,7 +262,11 @@ _BITS = {
     "w_ih": ("parameter_bits", "w_bits"),
     "w_hh": ("parameter_bits", "w_bits"),
 }
+_STATED = frozenset({*_SCALES, "xs"})
+"""Names of inputs whose formats nodes state."""
+
 _WIDEST = 32
+_NUMBERS = (ir.AttributeType.FLOAT, ir.AttributeType.INT)
 
 
 @dataclass(frozen=True)
@@ -313,7 +318,7 @@ def _of_older(node: ir.Node) -> StatedFormats:
     if op is not None and op.output_bits is None:
         return StatedFormats(kept=0, outputs=(StatedFormat(),))
     names = _input_names(node, op)
-    integers = {i: _of_input(node, op, name, i) for i, name in enumerate(names) if name in (*_SCALES, "xs")}
+    integers = {i: _of_input(node, op, name, i) for i, name in enumerate(names) if name in _STATED}
     real = () if op is None else (*op.real_inputs, *op.unread_inputs)
     reals = frozenset(i for i, name in enumerate(names) if name in real)
     return StatedFormats(integers=integers, reals=reals, outputs=_of_outputs(node, op))
@@ -339,9 +344,10 @@ def _of_newer(node: ir.Node, op: NewerOp) -> StatedFormats:
 
 def read_scale(node: ir.Node, *names: str) -> float | None:
     """The first of some attributes that is a number above zero; None where there is none."""
-    numbers = (ir.AttributeType.FLOAT, ir.AttributeType.INT)
-    for attribute in (node.attributes.get(name) for name in names):
-        if attribute is not None and not attribute.is_ref() and attribute.type in numbers:
+    attributes = node.attributes.data  # ten times as fast as without data
+    for name in names:
+        attribute = attributes.get(name)
+        if attribute is not None and not attribute.is_ref() and attribute.type in _NUMBERS:
             value = float(attribute.value)
             if math.isfinite(value) and value > 0:
                 return value
@@ -350,8 +356,10 @@ def read_scale(node: ir.Node, *names: str) -> float | None:
 
 def read_bits(node: ir.Node, *names: str) -> int | None:
     """The first of some attributes that is a width; None where there is none."""
-    for attribute in (node.attributes.get(name) for name in names):
-        if attribute is not None and not attribute.is_ref() and attribute.type == ir.AttributeType.INT:
+    attributes = node.attributes.data
+    for name in names:
+        attribute = attributes.get(name)
+        if attribute is not None and not attribute.is_ref() and attribute.type is ir.AttributeType.INT:
             value = int(attribute.value)
             if 0 < value <= _WIDEST:
                 return value
@@ -360,7 +368,7 @@ def read_bits(node: ir.Node, *names: str) -> int | None:
 
 def _present(node: ir.Node, names: tuple[str, ...]) -> str:
     """The first of some attributes that a node has, else the first of them."""
-    return next((name for name in names if name in node.attributes), names[0])
+    return next((name for name in names if name in node.attributes.data), names[0])
 
 
 def _input_names(node: ir.Node, op: Op | None) -> tuple[str, ...]:

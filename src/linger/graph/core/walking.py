@@ -40,7 +40,10 @@ def named_graphs(node: ir.Node) -> list[tuple[str, ir.Graph]]:
 
 def inner_graphs(node: ir.Node) -> list[ir.Graph]:
     """The branches and bodies of a node."""
-    return [graph for _, graph in named_graphs(node)] if node.attributes else []
+    for attribute in node.attributes.data.values():  # every walk asks this of every node, and most have none
+        if attribute.type is _GRAPH or attribute.type is _GRAPHS:
+            return [graph for _, graph in named_graphs(node)]
+    return []
 
 
 def proto_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
@@ -77,7 +80,8 @@ def nodes_within(node: ir.Node) -> Iterator[ir.Node]:
 
 def inputs_within(node: ir.Node) -> list[ir.Value]:
     """The tensors that a node reads, in its branches and bodies too."""
-    return [value for user in nodes_within(node) for value in user.inputs if value is not None]
+    users = nodes_within(node) if inner_graphs(node) else (node,)
+    return [value for user in users for value in user.inputs if value is not None]
 
 
 def makers(values: Iterable[ir.Value | None]) -> list[ir.Node]:
@@ -132,6 +136,17 @@ def required_inputs(model: ir.Model) -> list[ir.Value]:
     return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
 
 
+def is_in_order(graph: ir.Graph) -> bool:
+    """Whether every node stands behind those whose results it reads, and reads no results from graphs around it."""
+    seen: set[ir.Node | None] = {None}
+    for node in graph:
+        for value in node.inputs:
+            if value is not None and value.producer() not in seen:
+                return False
+        seen.add(node)
+    return True
+
+
 def in_order(place: GraphPlace) -> list[ir.Node]:
     """Return the nodes of one graph, each after those it needs, otherwise in their order. The graph stays as it is.
 
@@ -141,6 +156,8 @@ def in_order(place: GraphPlace) -> list[ir.Node]:
     nodes = list(place.graph)
     position = {node: index for index, node in enumerate(nodes)}
     needs = [_needed_positions(node, position) for node in nodes]
+    if all(index > max(needed, default=-1) for index, needed in enumerate(needs)):
+        return nodes
     found = _positions_in_order(needs)
     if len(found) < len(nodes):
         circle = [describe(nodes[index]) for index in find_circle(dict(enumerate(needs)))]
@@ -170,8 +187,7 @@ def _positions_in_order(needs: Sequence[Collection[int]]) -> list[int]:
 
 
 def _needed_positions(node: ir.Node, position: dict[ir.Node, int]) -> set[int]:
-    makers = (value.producer() for value in inputs_within(node))
-    return {position[maker] for maker in makers if maker is not None and maker in position}
+    return {position[maker] for maker in makers(inputs_within(node)) if maker in position}
 
 
 def find_circle(needs: Mapping[_Thing, Iterable[_Thing]]) -> list[_Thing]:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -58,6 +60,7 @@ UNKNOWN = Fact()
 REAL = Fact(ir.DataType.FLOAT)
 
 
+@cache
 def plain(element: ir.DataType | None) -> Fact:
     """The fact of a tensor of an element type that is not quantised."""
     return Fact(element)
@@ -74,8 +77,7 @@ def quantised(scale: float | None, bits: int | None, element: ir.DataType | None
     return Fact(element, scale, bits, is_quantised=True)
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(NamedTuple):
     """One place where a tensor is used: an input of a node, or an output of a graph."""
 
     owner: ir.Node | ir.Graph
@@ -179,9 +181,14 @@ class FactBook:
 
     def fact(self, value: ir.Value | None) -> Fact:
         """The fact of a tensor; for an input or an initializer it is derived here, from its type and its readers."""
-        if value is not None and value not in self.result.facts and value.producer() is None:
-            self.result.facts[value] = self._fact_of_source(value)
-        return self.result.fact(value)
+        if value is None:
+            return UNKNOWN
+        found = self.result.facts.get(value)
+        if found is None:
+            if value.producer() is not None:
+                return UNKNOWN
+            found = self.result.facts[value] = self._fact_of_source(value)
+        return found
 
     def find(self, severity: str, where: str, reason: str, remedy: str, *, rule: CheckRule = CONTRADICTION) -> None:
         """Add a finding."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -22,13 +23,13 @@ from linger.graph.core.dialects import (
 )
 from linger.graph.core.schema import OLDEST_OPSET, takes
 from linger.graph.core.tensor_types import INTEGERS, constant_type
-from linger.graph.core.walking import all_nodes, inner_graphs
+from linger.graph.core.walking import all_nodes, inner_graphs, is_in_order
 from linger.graph.qdq.qdq_node import COMPARE, MOVE, MOVE_BYTES, bounds_of
 
 LOOP_FORMALS = 2
 """How many inputs of a Loop's body come before the carried tensors: the iteration and the condition."""
 
-_CONTAINERS = ("If", "Loop", "Scan")
+CONTAINERS = ("If", "Loop", "Scan")
 _ENOUGH = 2
 """How many scales of one tensor are kept: two are a contradiction already."""
 
@@ -189,22 +190,26 @@ class Flow:
         own = [f for f in model.functions.values() if not is_quantising_domain(f.domain)]
         flow.functions.update((function.graph, function) for function in own)
         for graph in (model.graph, *flow.functions):
-            for node in all_nodes(graph):
-                flow._listed.append(node)
-                flow.owners.update(dict.fromkeys(inner_graphs(node), node))
-                if flow.function_of(node) is not None:
-                    flow.calls.setdefault(node.op_identifier(), []).append(node)
+            own_nodes = list(all_nodes(graph))
+            flow._listed += own_nodes
+            flow.owners.update((inner, node) for node in own_nodes for inner in inner_graphs(node))
+        for node in flow._listed if flow.functions else ():
+            if flow.function_of(node) is not None:
+                flow.calls.setdefault(node.op_identifier(), []).append(node)
         return flow
 
     def formats(self, node: ir.Node) -> StatedFormats:
         """What a dialect node states about its tensors, read once."""
-        if node not in self._formats:
-            self._formats[node] = stated_formats(node)
-        return self._formats[node]
+        found = self._formats.get(node)
+        if found is None:
+            found = self._formats[node] = stated_formats(node)
+        return found
 
     def function_of(self, node: ir.Node) -> ir.Function | None:
         """The user's function that a node calls."""
-        return None if is_quantising(node) else self.model.functions.get(node.op_identifier())
+        if not self.functions or is_quantising(node):
+            return None
+        return self.model.functions.get(node.op_identifier())
 
     def nodes(self) -> Iterator[ir.Node]:
         """Every node of the main graph, of the graphs inside it and of users' functions; not what was added since."""
@@ -218,6 +223,8 @@ class Flow:
 
     def sort(self) -> None:
         """Bring the nodes of every graph into an order in which they can run; what can stay, stays."""
+        if all(map(is_in_order, self.graphs())):
+            return  # sorting takes five times as long
         for graph in (self.model.graph, *self.functions):
             graph.sort()
 
@@ -228,17 +235,17 @@ class Flow:
         return [v for v in found if v is not None]
 
     def _sources_of_result(self, node: ir.Node, index: int) -> list[ir.Value | None]:
-        function = self.function_of(node)
         if is_dequant(node):
             return list(node.inputs[:1])
         if is_quantising(node):
             kept = self.formats(node).kept
             return [] if kept is None or index else list(node.inputs[kept : kept + 1])
+        function = self.function_of(node)
         if function is not None:
             return list(function.outputs[index : index + 1])
         if not is_default_domain(node):
             return []
-        return _of_container(node, index) if node.op_type in _CONTAINERS else sources_of_output(node, index)
+        return _of_container(node, index) if node.op_type in CONTAINERS else sources_of_output(node, index)
 
     def _sources_of_formal(self, value: ir.Value) -> list[ir.Value | None]:
         """Of an input of a body or a function: what its node or its callers give, and what a loop hands back."""
@@ -283,8 +290,7 @@ class Reader(Enum):
     PLAIN = "plain"
 
 
-@dataclass(frozen=True)
-class IntegerReading:
+class IntegerReading(NamedTuple):
     """A tensor that must hold integers, what reads it, and the scale at which that reads it."""
 
     value: ir.Value
@@ -359,13 +365,14 @@ def required_integers(flow: Flow) -> RequiredIntegers:
 def _readings(flow: Flow, node: ir.Node, opset: int) -> list[IntegerReading]:
     """The inputs of a node that must hold integers."""
     found: list[tuple[int, float | None]]
-    if is_dequant(node):
-        found, reader = [(0, read_scale(node, "scale_o"))], Reader.DEQUANT
-    elif is_quantising(node):
-        found, reader = [(i, stated.scale) for i, stated in flow.formats(node).integers.items()], Reader.DIALECT
+    if is_quantising(node):
+        if is_dequant(node):
+            found, reader = [(0, read_scale(node, "scale_o"))], Reader.DEQUANT
+        else:
+            found, reader = [(i, stated.scale) for i, stated in flow.formats(node).integers.items()], Reader.DIALECT
     elif is_default_domain(node):
         found, reader = [(i, None) for i in integer_inputs(node, opset)], Reader.PLAIN
     else:
         return []
-    given = ((node.inputs[i], scale) for i, scale in found if i < len(node.inputs))
+    given = [(node.inputs[i], scale) for i, scale in found if i < len(node.inputs)]
     return [IntegerReading(value, reader, scale) for value, scale in given if value is not None]

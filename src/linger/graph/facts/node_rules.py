@@ -147,6 +147,8 @@ def facts_of_standard(book: FactBook, node: ir.Node) -> list[Fact]:
 
 def _without_misfits(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
     """Report integers without a scale where the op takes only real numbers, and go on as if they were real."""
+    if not any(fact.element in WHOLE_NUMBERS for fact in facts):
+        return facts
     seen = list(facts)
     groups = [type_variable(node.op_type, index, book.opset) for index in range(len(facts))]
     of_reals = {group for group, fact in zip(groups, facts, strict=True) if fact.is_real and group is not None}

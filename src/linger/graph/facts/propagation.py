@@ -20,7 +20,7 @@ from linger.graph.core.schema import is_standard
 from linger.graph.core.tensor_types import INTEGERS
 from linger.graph.core.walking import inner_graphs
 from linger.graph.facts.fact import REAL, UNKNOWN, Fact, FactBook, Propagation, Use, plain
-from linger.graph.facts.flow import LOOP_FORMALS, Flow, is_default_domain, required_integers, scan_states
+from linger.graph.facts.flow import CONTAINERS, LOOP_FORMALS, Flow, is_default_domain, required_integers, scan_states
 from linger.graph.facts.node_rules import facts_of_dequant, facts_of_dialect, facts_of_standard, facts_of_unknown
 
 __all__ = ["OutputPolicy", "Propagation", "Use", "propagate"]
@@ -28,13 +28,14 @@ __all__ = ["OutputPolicy", "Propagation", "Use", "propagate"]
 OutputPolicy = Literal["declared", "float", "integer"]
 
 
-def propagate(model: ir.Model, *, outputs: OutputPolicy = "declared") -> Propagation:
+def propagate(model: ir.Model, *, outputs: OutputPolicy = "declared", flow: Flow | None = None) -> Propagation:
     """Follow types, scales and widths through a sorted model; nothing is changed.
 
     Args:
         model: The model; nodes in an order in which they can run.
         outputs: What quantised outputs of the model shall be: real numbers where the file does not declare an integer type
             ("declared"), always ("float"), or never ("integer").
+        flow: The flow of the model as it is now, where that is known already.
 
     Raises:
         UsageError: `outputs` is none of the three.
@@ -42,7 +43,7 @@ def propagate(model: ir.Model, *, outputs: OutputPolicy = "declared") -> Propaga
     """
     if outputs not in get_args(OutputPolicy):
         raise UsageError(f"outputs: {outputs!r} means nothing. Choose one of {listing(get_args(OutputPolicy))}.")
-    flow = Flow.of(model)
+    flow = Flow.of(model) if flow is None else flow
     book = FactBook(flow, required_integers(flow))
     while True:  # each round makes at least one more carried tensor real, so this ends
         book.begin()
@@ -71,9 +72,10 @@ def _visit(book: FactBook, graph: ir.Graph) -> None:
 
 
 def _require_sorted(book: FactBook, node: ir.Node) -> None:
+    facts = book.result.facts
     for value in node.inputs:
-        producer = None if value is None else value.producer()
-        if producer is not None and value not in book.result.facts and producer.graph is not None:
+        producer = None if value is None or value in facts else value.producer()
+        if producer is not None and producer.graph is not None:
             raise GraphError(
                 f"{describe(node)}: it stands before {describe(producer)}, whose result it uses. Sort the nodes first."
             )
@@ -88,8 +90,9 @@ def _facts_of(book: FactBook, node: ir.Node) -> list[Fact]:
         return _facts_of_call(book, node, function)
     if not is_default_domain(node) or not is_standard(node.op_type):
         return facts_of_unknown(book, node)
-    holders = {"If": _facts_of_if, "Loop": _facts_of_loop, "Scan": _facts_of_scan}
-    return holders.get(node.op_type, facts_of_standard)(book, node)
+    if node.op_type in CONTAINERS:
+        return {"If": _facts_of_if, "Loop": _facts_of_loop, "Scan": _facts_of_scan}[node.op_type](book, node)
+    return facts_of_standard(book, node)
 
 
 def _facts_of_if(book: FactBook, node: ir.Node) -> list[Fact]:

@@ -47,7 +47,7 @@ Exchange = Mapping[int, ir.TensorProtocol]
 def load(
     source: ModelLike,
     *,
-    prepare: Callable[[onnx.ModelProto], object] | None = None,
+    prepare: Callable[[onnx.ModelProto], bool] | None = None,
     allowed: Collection[str] = (),
 ) -> ir.Model:
     """An ONNX model from a path, bytes, a ModelProto or an onnx_ir model (which is returned as it is).
@@ -57,7 +57,8 @@ def load(
 
     Args:
         source: The model.
-        prepare: Repairs a file before it is read as a graph; a given ModelProto is copied for it.
+        prepare: Repairs a file before it is read as a graph, and returns whether it changed anything; a given ModelProto is
+            copied for it.
         allowed: Categories of flaws (`linger.graph.files.soundness`) with which a model is not refused: for those that report
             them, or repair them.
 
@@ -76,11 +77,13 @@ def load(
     else:
         proto = _parse(source if isinstance(source, bytes) else _content(source), where)
         folder = None if isinstance(source, bytes) else Path(source).parent
+    found = proto_flaws(proto)
     if prepare is not None:
+        refuse((flaw for flaw in found if flaw.category in UNREADABLE), where)
         proto = _copied(proto) if proto is source else proto
-        _require_readable(proto, where)
-        prepare(proto)
-    refuse(proto_flaws(_complete(proto, where)), where, allowed=allowed)
+        found = proto_flaws(proto) if prepare(proto) else found
+    _complete(proto, where)
+    refuse(found, where, allowed=allowed)
     model = _from_proto(proto, where)
     refuse([*flaws(model), *node_flaws(model)], where, allowed=allowed)
     resolve_external_data(model, folder, where)
@@ -131,13 +134,8 @@ def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
     """
     where = str(path)
     proto = _complete(_parse(_content(path), where), where)
-    _require_readable(proto, where)
-    return proto
-
-
-def _require_readable(proto: onnx.ModelProto, where: str) -> None:
-    """Refuse what cannot even be walked through or shown."""
     refuse((flaw for flaw in proto_flaws(proto) if flaw.category in UNREADABLE), where)
+    return proto
 
 
 def _copied(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -277,7 +275,7 @@ def _initializers(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol
 def _attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr, ir.TensorProtocol]]:
     for place in all_graphs(model):
         for node in place.graph:
-            for attribute in tuple(node.attributes.values()):
+            for attribute in tuple(node.attributes.data.values()):
                 if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
                     # as_tensor() asks whether it is one, method by method: half the time of reading a file
                     yield node, attribute, attribute.value

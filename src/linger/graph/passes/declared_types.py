@@ -17,7 +17,7 @@ from linger.graph.core.dialect_node import is_dialect_domain
 from linger.graph.core.dialects import is_quantising
 from linger.graph.core.schema import OLDEST_OPSET, takes
 from linger.graph.core.tensor_types import INTEGERS, infer_element_types, type_of
-from linger.graph.core.walking import all_graphs, all_nodes, graphs_in, in_order, named_graphs
+from linger.graph.core.walking import all_graphs, all_nodes, graphs_in, in_order, is_in_order, named_graphs
 from linger.graph.facts.flow import Flow
 from linger.graph.facts.propagation import Propagation, propagate
 from linger.graph.files.model_io import INLINE_BYTES, exchanged
@@ -39,7 +39,7 @@ def complete_types(model: ir.Model) -> Changes:
         GraphError: The nodes are not in order.
     """
     changes = Changes()
-    if any(in_order(place) != list(place.graph) for place in all_graphs(model)):
+    if not all(is_in_order(place.graph) or in_order(place) == list(place.graph) for place in all_graphs(model)):
         raise GraphError("the nodes are not in order, so their types cannot be told. Run the rule sort_nodes first.")
     has_bodies = len(graphs_in(model.graph)) > 1
     for _ in range(_MOST_ROUNDS if has_bodies else 1):
@@ -177,8 +177,8 @@ def correct_types(model: ir.Model, found: Propagation | None = None) -> Changes:
         found: What `propagate` found in it, where that is known already.
     """
     changes = Changes()
-    found = propagate(model) if found is None else found
     flow = Flow.of(model)
+    found = propagate(model, flow=flow) if found is None else found
     open_ends = _outputs_of_functions(flow)
     for value in _computed(flow):
         element = found.element(value)

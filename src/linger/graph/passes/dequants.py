@@ -41,8 +41,8 @@ def remove_dequant(model: ir.Model) -> Changes:
     that need real numbers may read integers afterwards: `insert_dequant` follows.
     """
     changes = Changes()
-    found = propagate(model)
     flow = Flow.of(model)
+    found = propagate(model, flow=flow)
     kept = [use for use in found.kept_real if not is_dequant(use.value.producer())]
     _remove_from_reals(model, found.of_reals, changes)
     for use in found.integer_uses:
@@ -201,25 +201,25 @@ def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared") -> Chang
         outputs: As for `propagate`.
     """
     changes = Changes()
-    found = propagate(model, outputs=outputs)
+    flow = Flow.of(model)
+    found = propagate(model, outputs=outputs, flow=flow)
     missing = found.missing
     if missing:
-        inserter = _Inserter(model, found, changes)
+        inserter = _Inserter(flow, found, changes)
         for use in missing:
             inserter.serve(use)
-        inserter.flow.sort()  # a Dequant that was there may stand behind what now reads it
+        flow.sort()  # a Dequant that was there may stand behind what now reads it
     return changes
 
 
 class _Inserter:
     """Gives uses real numbers, each tensor through one Dequant per graph."""
 
-    def __init__(self, model: ir.Model, found: Propagation, changes: Changes) -> None:
-        self._model, self._found, self._changes = model, found, changes
-        self.flow = Flow.of(model)
-        self._node_names = Names(n.name for n in self.flow.nodes() if n.name)
-        self._names = Names(v.name for graph in self.flow.graphs() for v in defined_in(graph) if v.name)
-        domains = {node.domain for node in self.flow.nodes() if is_quantising(node)}
+    def __init__(self, flow: Flow, found: Propagation, changes: Changes) -> None:
+        self._model, self._flow, self._found, self._changes = flow.model, flow, found, changes
+        self._node_names = Names(n.name for n in flow.nodes() if n.name)
+        self._names = Names(v.name for graph in flow.graphs() for v in defined_in(graph) if v.name)
+        domains = {node.domain for node in flow.nodes() if is_quantising(node)}
         self._domain = NEWER if domains == {NEWER} else DOMAIN
         self._made: dict[tuple[ir.Value, ir.Graph], ir.Value] = {}
 
@@ -297,6 +297,6 @@ class _Inserter:
 
     def _import(self, graph: ir.Graph) -> None:
         """Import the Dequant's domain: functions have imports of their own, a sub-graph has those of the graph around it."""
-        outermost = _scopes(graph, self.flow)[0]
+        outermost = _scopes(graph, self._flow)[0]
         for imports in (outermost.opset_imports, self._model.graph.opset_imports):
             imports.setdefault(self._domain, DOMAIN_VERSION)
