@@ -55,16 +55,24 @@ def proto_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return found
 
 
-def all_nodes(where: ir.Model | ir.Graph | ir.Function) -> Iterator[ir.Node]:
+def all_nodes(
+    where: ir.Model | ir.Graph | ir.Function, owners: dict[ir.Graph, ir.Node] | None = None
+) -> Iterator[ir.Node]:
     """Every node of a graph and of the graphs inside it: branches and bodies follow the node that holds them.
 
     Of a model this is the main graph; the bodies of its functions are not entered. Deep nesting needs no recursion.
+
+    Args:
+        where: Where to walk.
+        owners: Receives the node that holds each of the graphs inside, where that is wanted.
     """
     waiting = [iter(where.graph if isinstance(where, ir.Model) else where)]
     while waiting:
         for node in waiting[-1]:
             yield node
             if inner := inner_graphs(node):
+                if owners is not None:
+                    owners.update(dict.fromkeys(inner, node))
                 waiting += [iter(graph) for graph in reversed(inner)]
                 break
         else:

@@ -190,9 +190,7 @@ class Flow:
         own = [f for f in model.functions.values() if not is_quantising_domain(f.domain)]
         flow.functions.update((function.graph, function) for function in own)
         for graph in (model.graph, *flow.functions):
-            own_nodes = list(all_nodes(graph))
-            flow._listed += own_nodes
-            flow.owners.update((inner, node) for node in own_nodes for inner in inner_graphs(node))
+            flow._listed += all_nodes(graph, flow.owners)
         for node in flow._listed if flow.functions else ():
             if flow.function_of(node) is not None:
                 flow.calls.setdefault(node.op_identifier(), []).append(node)

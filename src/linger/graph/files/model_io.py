@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from linger.errors import GraphError, UsageError, listing, printable
 from linger.files import places_beside, write_atomically, write_together
-from linger.graph.core.walking import all_graphs, defined_in
+from linger.graph.core.walking import GraphPlace, all_graphs, defined_in
 from linger.graph.files.proto_soundness import UNREADABLE, proto_flaws
 from linger.graph.files.soundness import DEEPEST, flaws, node_flaws, refuse
 
@@ -265,15 +265,15 @@ def _serialize(model: ir.Model, target: Path) -> bytes:
     return content
 
 
-def _initializers(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    for place in all_graphs(model):
+def _initializers(places: Iterable[GraphPlace]) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    for place in places:
         for value in place.graph.initializers.values():
             if value.const_value is not None:
                 yield value, value.const_value
 
 
-def _attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr, ir.TensorProtocol]]:
-    for place in all_graphs(model):
+def _attributes(places: Iterable[GraphPlace]) -> Iterator[tuple[ir.Node, ir.Attr, ir.TensorProtocol]]:
+    for place in places:
         for node in place.graph:
             for attribute in tuple(node.attributes.data.values()):
                 if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
@@ -282,7 +282,8 @@ def _attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr, ir.TensorPr
 
 
 def _tensors(model: ir.Model) -> dict[int, ir.TensorProtocol]:
-    found = [t for _, t in _initializers(model)] + [t for _, _, t in _attributes(model)]
+    places = all_graphs(model)
+    found = [t for _, t in _initializers(places)] + [t for _, _, t in _attributes(places)]
     return {id(tensor): tensor for tensor in found}
 
 
@@ -390,7 +391,7 @@ def plan_data_file(model: ir.Model, target: Path) -> DataFile:
     placed: dict[int, ir.ExternalTensor] = {}
     tensors: dict[int, ir.TensorProtocol] = {}
     offset = 0
-    for value, tensor in _initializers(model):
+    for value, tensor in _initializers(all_graphs(model)):
         if id(tensor) in placed or tensor.dtype == ir.DataType.STRING or tensor.nbytes <= INLINE_BYTES:
             continue
         if tensor.nbytes >= _ALIGNED_BYTES:
@@ -421,10 +422,11 @@ def in_memory(model: ir.Model) -> dict[int, ir.TensorProtocol]:
 
 def exchange(model: ir.Model, tensors: Exchange) -> None:
     """Put other tensors in the place of those that a model has."""
-    for value, tensor in list(_initializers(model)):
+    places = all_graphs(model)
+    for value, tensor in list(_initializers(places)):
         if id(tensor) in tensors:
             value.const_value = tensors[id(tensor)]
-    for node, attribute, tensor in list(_attributes(model)):
+    for node, attribute, tensor in list(_attributes(places)):
         if id(tensor) in tensors:
             made = ir.AttrTensor(attribute.name, tensors[id(tensor)], doc_string=attribute.doc_string)
             node.attributes[attribute.name] = made

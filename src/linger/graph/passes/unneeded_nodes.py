@@ -27,7 +27,7 @@ def remove_dead_code(model: ir.Model) -> Changes:
     """
     changes = Changes()
     found = all_graphs(model)
-    needed = needed_nodes(model)
+    needed = needed_nodes(model, found)
     needed = with_makers(needed, _deciding(model, found, needed))
     alive = [place for place in found if place.owner is None or place.owner in needed]
     for place in alive:
@@ -69,7 +69,7 @@ def dead_code_findings(model: ir.Model) -> tuple[Finding, ...]:
     found = all_graphs(model)
     return tuple(
         Finding(NOTE, describe(node), f"nobody uses its results, and it stays: {OTHER_NUMBERS}", _BY_HAND)
-        for node in _deciding(model, found, needed_nodes(model))
+        for node in _deciding(model, found, needed_nodes(model, found))
     )
 
 
