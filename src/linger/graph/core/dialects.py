@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -314,14 +315,19 @@ def stated_formats(node: ir.Node) -> StatedFormats:
 
 def _of_older(node: ir.Node) -> StatedFormats:
     """Read the formats as the op's file declares them; for an unknown op, by the names of its attributes."""
-    op = find_op(node.op_type) if node.domain != NEWER and is_known(node.op_type) else None
+    op = _older_op(node.op_type) if node.domain != NEWER else None
     if op is not None and op.output_bits is None:
         return StatedFormats(kept=0, outputs=(StatedFormat(),))
     names = _input_names(node, op)
     integers = {i: _of_input(node, op, name, i) for i, name in enumerate(names) if name in _STATED}
     real = () if op is None else (*op.real_inputs, *op.unread_inputs)
-    reals = frozenset(i for i, name in enumerate(names) if name in real)
+    reals = frozenset([i for i, name in enumerate(names) if name in real] if real else ())
     return StatedFormats(integers=integers, reals=reals, outputs=_of_outputs(node, op))
+
+
+@cache
+def _older_op(op_type: str) -> Op | None:
+    return find_op(op_type) if is_known(op_type) else None
 
 
 def _of_newer(node: ir.Node, op: NewerOp) -> StatedFormats:
@@ -418,19 +424,21 @@ def _default_bits(op: Op | None) -> int | None:
 
 def unknown_arithmetic(node: ir.Node) -> list[str]:
     """Reasons why the arithmetic of an older node is unknown: its rounding mode, or its chip, is unknown."""
+    arithmetic = [node.attributes.data.get(name) for name in ("platform", "platform_quant", "quant_mode")]
+    given = [attribute for attribute in arithmetic if attribute is not None and not attribute.is_ref()]
+    if not given:
+        return []
     variants = find_op(node.op_type).variants
     possible = {"platform_quant": (PLATFORM_QUANT, PLATFORM_QUANT.upper()), "quant_mode": (QUANT_MODE,)}
     if variants:  # other ops compute the same on every chip
         possible["platform"] = (DEFAULT_PLATFORM, *variants)
     wrong = []
-    for name in ("platform", "platform_quant", "quant_mode"):
-        given = node.attributes.get(name)
-        if given is None or given.is_ref():
-            continue
-        if not isinstance(given.value, str):
-            wrong.append(f"{name} is of kind {given.type.name.lower()}, not string")
-        elif name in possible and given.value not in possible[name]:
+    for attribute in given:
+        name, value = attribute.name, attribute.value
+        if not isinstance(value, str):
+            wrong.append(f"{name} is of kind {attribute.type.name.lower()}, not string")
+        elif name in possible and value not in possible[name]:
             wrong.append(
-                f"what it computes with {name}={given.value!r:.80} is not known, only with {listing(possible[name])}"
+                f"what it computes with {name}={value!r:.80} is not known, only with {listing(possible[name])}"
             )
     return wrong

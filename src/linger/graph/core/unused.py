@@ -30,7 +30,7 @@ class Effects:
 
     def has_effect(self, node: ir.Node) -> bool:
         """Whether a node may do something that its outputs do not show."""
-        return any(self._look(inner)[0] for inner in nodes_within(node))
+        return self._look(node)[0] or any(self._look(n)[0] for graph in inner_graphs(node) for n in all_nodes(graph))
 
     def is_random(self, node: ir.Node) -> bool:
         """Whether a node may return another result when it runs again."""

@@ -41,7 +41,8 @@ def named_graphs(node: ir.Node) -> list[tuple[str, ir.Graph]]:
 def inner_graphs(node: ir.Node) -> list[ir.Graph]:
     """The branches and bodies of a node."""
     for attribute in node.attributes.data.values():  # every walk asks this of every node, and most have none
-        if attribute.type is _GRAPH or attribute.type is _GRAPHS:
+        kind = attribute.type
+        if kind is _GRAPH or kind is _GRAPHS:
             return [graph for _, graph in named_graphs(node)]
     return []
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -41,6 +41,10 @@ class Fact:
     def is_real(self) -> bool:
         """Whether the tensor is known to hold floating-point numbers."""
         return self.element in REALS
+
+    def once_real(self) -> Fact:
+        """The same with `was_real`."""
+        return self if self.was_real else replace(self, was_real=True)
 
     def __str__(self) -> str:
         """Short, for messages.
@@ -218,7 +222,8 @@ class FactBook:
 
     def take_integers(self, use: Use) -> None:
         """Note that a use takes integers; if it reads the result of a Dequant, it has to be moved before that."""
-        if is_dequant(use.value.producer()) and use.value in self.required:
+        value = use.value
+        if value in self.required.tensors and is_dequant(value.producer()):
             self.result.integer_uses.append(use)
 
     def _fact_of_source(self, value: ir.Value) -> Fact:

@@ -43,6 +43,9 @@ _COMPARED = {
     **dict.fromkeys(("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"), (0, 1)),
 }
 
+_ON_DATA = frozenset({*_MOVED, *_JOINED, *_JOINED_ALL, *_COMPARED})
+"""Ops of which `data_of` may give something."""
+
 SHAPE_OPS = frozenset({"Shape", "Size"})
 """Ops that read the shape of a tensor and never its numbers."""
 
@@ -75,13 +78,14 @@ _RESIZE_KERNEL_OPSET = 13
 
 def moved_inputs(node: ir.Node) -> tuple[int, ...]:
     """Inputs of a standard node whose numbers come out unchanged; where there are several, they must have one scale."""
-    if node.op_type in _JOINED_ALL:
+    op_type = node.op_type
+    if op_type in _JOINED_ALL:
         return tuple(range(len(node.inputs)))
-    if node.op_type == "Resize" and _text(node, "mode", "nearest") != "nearest":
+    if op_type == "Resize" and _text(node, "mode", "nearest") != "nearest":
         return ()
-    if node.op_type == "Clip" and ("min" in node.attributes or "max" in node.attributes):
+    if op_type == "Clip" and ("min" in node.attributes or "max" in node.attributes):
         return ()  # before opset 11: bounds are real numbers
-    return _JOINED.get(node.op_type, _MOVED.get(node.op_type, ()))
+    return _JOINED.get(op_type, _MOVED.get(op_type, ()))
 
 
 def moved_outputs(node: ir.Node) -> int:
@@ -105,6 +109,8 @@ def integer_inputs(node: ir.Node, opset: int) -> tuple[int, ...]:
     """Inputs of a standard node that must be integers: the op takes only integers, or meets a constant of integers."""
     if node.op_type in _ONLY_INTEGERS:
         return tuple(i for i in range(len(node.inputs)) if not takes_reals(node, i, opset))
+    if node.op_type not in _ON_DATA:
+        return ()
     together = [i for i in (*data_of(node), *bounds_of(node)) if i < len(node.inputs)]
     others = tuple(i for i in together if not _is_integer_constant(node.inputs[i]))
     return others if len(others) < len(together) else ()

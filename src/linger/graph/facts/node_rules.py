@@ -7,7 +7,6 @@ Each rule gives the facts of the node's outputs, and notes in the book which inp
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -48,7 +47,7 @@ def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
         book.find(ERROR, describe(node), reason, "Set scale_o.", rule=MISSING_ATTRIBUTE)
     book.take_integers(Use(node, 0))
     is_ignored = fact.is_quantised and node.outputs[0] in book.required
-    return [replace(fact, was_real=True) if is_ignored else REAL]
+    return [fact.once_real() if is_ignored else REAL]
 
 
 def facts_of_dialect(book: FactBook, node: ir.Node) -> list[Fact]:
@@ -74,9 +73,10 @@ def _present(node: ir.Node, indices: Iterable[int]) -> list[int]:
 def _expect_integers(book: FactBook, node: ir.Node, index: int, stated: StatedFormat) -> None:
     """An input must hold integers of the scale and width that the node states."""
     use = Use(node, index)
-    fact, name = book.fact(use.value), use.value.name
+    value = use.value
+    fact, name = book.fact(value), value.name
     if fact.is_real:
-        if index == 0 or _constant_size(use.value) != 1:  # a second operand may be one real number
+        if index == 0 or _constant_size(value) != 1:  # a second operand may be one real number
             book.find(
                 ERROR,
                 describe(node),
@@ -94,7 +94,7 @@ def _expect_integers(book: FactBook, node: ir.Node, index: int, stated: StatedFo
             "Give this node the scale of its tensor, or requantise the tensor.",
             rule=SCALE_MISMATCH,
         )
-    if stated.bits is not None and fact.bits is not None and not _fits(stated.bits, fact, use.value):
+    if stated.bits is not None and fact.bits is not None and not _fits(stated.bits, fact, value):
         book.find(
             ERROR,
             describe(node),
@@ -281,7 +281,7 @@ def _common_fact(node: ir.Node, facts: list[Fact], data: list[int]) -> Fact | No
     if not chosen or _are_mixed(node, facts, data) or not _has_one_scale(chosen, len(data)):
         return None
     widest = max(chosen, key=lambda fact: fact.bits or 0)
-    return replace(widest, was_real=any(fact.was_real for fact in chosen))
+    return widest.once_real() if any(fact.was_real for fact in chosen) else widest
 
 
 def _are_mixed(node: ir.Node, facts: list[Fact], data: list[int]) -> bool:

@@ -246,8 +246,9 @@ def keyed_graphs(graph: ir.Graph) -> Iterator[tuple[GraphKey, ir.Graph]]:
     for key, current in waiting:  # the list grows while it is walked
         yield key, current
         for node in current:
-            first = next((output.name for output in node.outputs if output.name), "")
-            waiting += [((*key, (first or "", name)), inner) for name, inner in named_graphs(node)]
+            if inside := named_graphs(node):
+                first = next((output.name for output in node.outputs if output.name), "")
+                waiting += [((*key, (first or "", name)), inner) for name, inner in inside]
 
 
 def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
