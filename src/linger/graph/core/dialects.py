@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
@@ -270,8 +270,7 @@ _WIDEST = 32
 _NUMBERS = (ir.AttributeType.FLOAT, ir.AttributeType.INT)
 
 
-@dataclass(frozen=True)
-class StatedFormat:
+class StatedFormat(NamedTuple):
     """The scale and the width that a node states for one tensor; None for what it does not state.
 
     Attributes:
@@ -285,8 +284,7 @@ class StatedFormat:
     attribute: str = ""
 
 
-@dataclass(frozen=True)
-class StatedFormats:
+class StatedFormats(NamedTuple):
     """What a node states about all its tensors.
 
     Attributes:
@@ -296,7 +294,7 @@ class StatedFormats:
         kept: The input whose numbers the node moves or selects without changing them; None where it computes new ones.
     """
 
-    integers: Mapping[int, StatedFormat] = field(default_factory=dict)
+    integers: Mapping[int, StatedFormat] = MappingProxyType({})
     reals: frozenset[int] = frozenset()
     outputs: tuple[StatedFormat | None, ...] = ()
     kept: int | None = None
@@ -398,15 +396,16 @@ def _of_input(node: ir.Node, op: Op | None, name: str, index: int) -> StatedForm
         return StatedFormat(
             read_scale(node, f"scale_x_{index}"), read_bits(node, f"x_{index}_bits"), f"scale_x_{index}"
         )
+    scales = _SCALES[name]
     bits = read_bits(node, *_BITS[name])
     if name == "y" and bits is None and op is not None and op.has_attribute("data_bits"):
         bits = read_bits(node, "data_bits")  # one width for both matrices
-    return StatedFormat(read_scale(node, *_SCALES[name]), bits, _present(node, _SCALES[name]))
+    return StatedFormat(read_scale(node, *scales), bits, scales[0] if len(scales) == 1 else _present(node, scales))
 
 
 def _of_outputs(node: ir.Node, op: Op | None) -> tuple[StatedFormat | None, ...]:
     scale = read_scale(node, "scale_o")
-    if scale is None and "scale_o" not in node.attributes and op is not None:
+    if scale is None and op is not None and "scale_o" not in node.attributes:
         scale = op.output_scale
     return _one_quantised(node, StatedFormat(scale, read_bits(node, "o_bits") or _default_bits(op), "scale_o"))
 
@@ -416,6 +415,7 @@ def _one_quantised(node: ir.Node, first: StatedFormat) -> tuple[StatedFormat | N
     return (first, *[None] * (len(node.outputs) - 1))
 
 
+@cache
 def _default_bits(op: Op | None) -> int | None:
     """The width of an output that the node does not state; None if the node must state it or the op is unknown."""
     found = None if op is None else next((a for a in op.attributes if a.name == op.output_bits), None)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -110,6 +110,7 @@ class Propagation:
         wrong_scales: Dequants with another scale than their tensor has, and that scale.
         of_reals: Dequants of tensors that hold real numbers already.
         findings: Contradictions, and what cannot be known.
+        reads_dequant_scales: Whether Dequants read an input or a constant, which may have no other scale than theirs.
     """
 
     facts: dict[ir.Value, Fact] = field(default_factory=dict)
@@ -119,6 +120,7 @@ class Propagation:
     wrong_scales: list[tuple[ir.Node, float]] = field(default_factory=list)
     of_reals: list[ir.Node] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    reads_dequant_scales: bool = False
 
     def fact(self, value: ir.Value | None) -> Fact:
         """Type, scale and width of a tensor, as the walk found them; `UNKNOWN` for a tensor that it did not meet."""
@@ -178,7 +180,7 @@ class FactBook:
         self.trials.clear()
         self.reported.clear()
 
-    @property
+    @cached_property
     def opset(self) -> int:
         """The version of standard ONNX."""
         return self.flow.model.graph.opset_imports.get("", OLDEST_OPSET)

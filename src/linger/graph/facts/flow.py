@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -107,9 +107,10 @@ def data_of(node: ir.Node) -> tuple[int, ...]:
 
 def integer_inputs(node: ir.Node, opset: int) -> tuple[int, ...]:
     """Inputs of a standard node that must be integers: the op takes only integers, or meets a constant of integers."""
-    if node.op_type in _ONLY_INTEGERS:
+    op_type = node.op_type
+    if op_type in _ONLY_INTEGERS:
         return tuple(i for i in range(len(node.inputs)) if not takes_reals(node, i, opset))
-    if node.op_type not in _ON_DATA:
+    if op_type not in _ON_DATA:
         return ()
     together = [i for i in (*data_of(node), *bounds_of(node)) if i < len(node.inputs)]
     others = tuple(i for i in together if not _is_integer_constant(node.inputs[i]))
@@ -286,7 +287,7 @@ def _of_body_formal(owner: ir.Node, graph: ir.Graph, position: int) -> list[ir.V
     return []
 
 
-class Reader(Enum):
+class Reader(StrEnum):
     """What reads integers: a dialect op, a Dequant, or a standard op that only takes integers."""
 
     DIALECT = "dialect"
@@ -374,8 +375,8 @@ def _readings(flow: Flow, node: ir.Node, opset: int) -> list[IntegerReading]:
             found, reader = [(0, read_scale(node, "scale_o"))], Reader.DEQUANT
         else:
             found, reader = [(i, stated.scale) for i, stated in flow.formats(node).integers.items()], Reader.DIALECT
-    elif is_default_domain(node):
-        found, reader = [(i, None) for i in integer_inputs(node, opset)], Reader.PLAIN
+    elif is_default_domain(node) and (indices := integer_inputs(node, opset)):
+        found, reader = [(i, None) for i in indices], Reader.PLAIN
     else:
         return []
     given = [(node.inputs[i], scale) for i, scale in found if i < len(node.inputs)]

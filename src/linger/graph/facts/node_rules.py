@@ -33,6 +33,9 @@ from linger.graph.qdq.qdq_node import bounds_of
 from linger.numeric.onnx.writer import integer_type
 
 
+CONSTANTS = ("Constant", "ConstantOfShape")
+
+
 def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
     """A Dequant: its tensor must hold integers at its scale. It is ignored where its result must be integers."""
     fact = book.fact(node.inputs[0])
@@ -246,7 +249,7 @@ def _keeps_integers(node: ir.Node, index: int) -> bool:
 def _plain_outputs(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
     """Outputs that are not quantised: of the types that ONNX gives them, else of those that the file declares."""
     elements = output_types(node, [fact.element for fact in facts], book.opset)
-    if node.op_type in ("Constant", "ConstantOfShape"):
+    if node.op_type in CONSTANTS:
         return [_constant(book, node, elements[0])]
     return [plain(element or output.dtype) for element, output in zip(elements, node.outputs, strict=False)]
 

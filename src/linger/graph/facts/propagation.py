@@ -8,6 +8,7 @@ then a Dequant must stand before it. Where integers are needed behind a Dequant,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Literal, get_args
 
 import onnx_ir as ir
@@ -21,9 +22,15 @@ from linger.graph.core.tensor_types import INTEGERS
 from linger.graph.core.walking import inner_graphs
 from linger.graph.facts.fact import REAL, UNKNOWN, Fact, FactBook, Propagation, Use, plain
 from linger.graph.facts.flow import CONTAINERS, LOOP_FORMALS, Flow, is_default_domain, required_integers, scan_states
-from linger.graph.facts.node_rules import facts_of_dequant, facts_of_dialect, facts_of_standard, facts_of_unknown
+from linger.graph.facts.node_rules import (
+    CONSTANTS,
+    facts_of_dequant,
+    facts_of_dialect,
+    facts_of_standard,
+    facts_of_unknown,
+)
 
-__all__ = ["OutputPolicy", "Propagation", "Use", "propagate"]
+__all__ = ["Facts", "OutputPolicy", "Propagation", "Use", "propagate"]
 
 OutputPolicy = Literal["declared", "float", "integer"]
 
@@ -50,10 +57,40 @@ def propagate(model: ir.Model, *, outputs: OutputPolicy = "declared", flow: Flow
         _visit(book, model.graph)
         if book.is_settled:
             break
+    book.result.reads_dequant_scales = any(map(_is_given, book.required.dequant_scales))
     for index, value in enumerate(model.graph.outputs):
         if _shall_be_real(value, book.fact(value), outputs):
             book.need_reals(Use(model.graph, index))
     return book.result
+
+
+class Facts:
+    """What `propagate` finds in a model, found once as long as the model does not change."""
+
+    def __init__(self, model: ir.Model, outputs: OutputPolicy = "declared") -> None:
+        self._model, self._outputs = model, outputs
+
+    @cached_property
+    def flow(self) -> Flow:
+        """How numbers move through the model."""
+        return Flow.of(self._model)
+
+    @cached_property
+    def found(self) -> Propagation:
+        """What `propagate` finds."""
+        return propagate(self._model, outputs=self._outputs, flow=self.flow)
+
+    def after_rescaling(self) -> Facts:
+        """The facts once every Dequant of `wrong_scales` has the scale of its tensor.
+
+        A Dequant's scale decides something only in two places. It is compared with the scale of its tensor, which agrees
+        then. And it stands for the scale of an input or a constant whose readers state none; only with such a tensor
+        must the model be followed again.
+        """
+        if self.found.reads_dequant_scales:
+            return Facts(self._model, self._outputs)
+        self.found.wrong_scales.clear()
+        return self
 
 
 def _shall_be_real(value: ir.Value, fact: Fact, outputs: OutputPolicy) -> bool:
@@ -61,6 +98,12 @@ def _shall_be_real(value: ir.Value, fact: Fact, outputs: OutputPolicy) -> bool:
     if outputs == "integer" or (outputs == "declared" and value.dtype in INTEGERS):
         return False
     return fact.is_quantised or (value.dtype == ir.DataType.FLOAT and fact.element in INTEGERS)
+
+
+def _is_given(value: ir.Value) -> bool:
+    """Whether a tensor is an input, an initializer or a constant."""
+    producer = value.producer()
+    return producer is None or producer.op_type in CONSTANTS
 
 
 def _visit(book: FactBook, graph: ir.Graph) -> None:

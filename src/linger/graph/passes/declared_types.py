@@ -20,7 +20,7 @@ from linger.graph.core.schema import OLDEST_OPSET, takes
 from linger.graph.core.tensor_types import INTEGERS, infer_element_types, type_of
 from linger.graph.core.walking import all_graphs, all_nodes, graphs_in, in_order, is_in_order, named_graphs
 from linger.graph.facts.flow import Flow
-from linger.graph.facts.propagation import Propagation, propagate
+from linger.graph.facts.propagation import Facts, Propagation, propagate
 from linger.graph.files.model_io import INLINE_BYTES, exchanged
 from linger.graph.files.soundness import is_bounded
 from linger.graph.forms.attach_functions import attach_functions
@@ -172,23 +172,24 @@ def _size(declared: int | ir.SymbolicDim, found: int | ir.SymbolicDim, *, is_out
     return found
 
 
-def correct_types(model: ir.Model, found: Propagation | None = None) -> Changes:
+def correct_types(model: ir.Model, facts: Facts | None = None) -> Changes:
     """Correct declared element types that contradict the nodes; of tensors without one, only outputs get a type.
 
     Inputs of the model and initializers are left as they are declared. Requires: sorted nodes.
 
     Args:
         model: The model.
-        found: What `propagate` found in it, where that is known already.
+        facts: What is known of the model as it is now, where that is known already.
     """
     changes = Changes()
-    flow = Flow.of(model)
-    found = propagate(model, flow=flow) if found is None else found
-    open_ends = _outputs_of_functions(flow)
-    for value in _computed(flow):
-        element = found.element(value)
+    facts = Facts(model) if facts is None else facts
+    found, open_ends = facts.found, _outputs_of_functions(facts.flow)
+    for value in _computed(facts.flow):
         is_open = value.dtype is None and (value in open_ends or not value.is_graph_output())
-        if element is None or element == value.dtype or is_open or _is_unscaled_output(value, found):
+        if is_open:
+            continue
+        element = found.element(value)
+        if element is None or element == value.dtype or _is_unscaled_output(value, found):
             continue
         was = "it was not declared" if value.dtype is None else f"not {value.dtype.name.lower()}"
         changes.note(f"tensor {value.name!r}", f"is {element.name.lower()}, {was}")

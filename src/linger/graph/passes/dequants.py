@@ -15,16 +15,20 @@ from linger.graph.core.unused import is_used
 from linger.graph.core.walking import defined_in
 from linger.graph.facts.fact import Propagation, Use
 from linger.graph.facts.flow import Flow, home_of
-from linger.graph.facts.propagation import OutputPolicy, propagate
+from linger.graph.facts.propagation import Facts, OutputPolicy
 
 
-def rescale_dequant(model: ir.Model) -> Changes:
+def rescale_dequant(model: ir.Model, facts: Facts | None = None) -> Changes:
     """Set `scale_o` of every Dequant to the scale of its tensor, where that is known from another node.
 
     Requires: sorted nodes. Leaves: Dequants with another scale only of tensors whose scale is not known, or is contradicted.
+
+    Args:
+        model: The model.
+        facts: What is known of the model as it is now, where that is known already.
     """
     changes = Changes()
-    for node, scale in propagate(model).wrong_scales:
+    for node, scale in (facts or Facts(model)).found.wrong_scales:
         old = read_scale(node, "scale_o")
         node.attributes["scale_o"] = ir.AttrFloat32("scale_o", scale)
         was = "it had none" if old is None else f"it was {old:g}"
@@ -34,15 +38,19 @@ def rescale_dequant(model: ir.Model) -> Changes:
     return changes
 
 
-def remove_dequant(model: ir.Model) -> Changes:
+def remove_dequant(model: ir.Model, facts: Facts | None = None) -> Changes:
     """Let ops that take integers have them; drop Dequants of real numbers, second ones of a tensor, and unused ones.
 
     Requires: sorted nodes. Leaves: every op that takes integers reading them, one Dequant per tensor, scale and graph. Ops
     that need real numbers may read integers afterwards: `insert_dequant` follows.
+
+    Args:
+        model: The model.
+        facts: As for `rescale_dequant`.
     """
     changes = Changes()
-    flow = Flow.of(model)
-    found = propagate(model, flow=flow)
+    facts = Facts(model) if facts is None else facts
+    found, flow = facts.found, facts.flow
     kept = [use for use in found.kept_real if not is_dequant(use.value.producer())]
     _remove_from_reals(model, found.of_reals, changes)
     for use in found.integer_uses:
@@ -188,7 +196,7 @@ def _name(value: ir.Value | None) -> str:
     return repr(None if value is None else value.name)
 
 
-def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared") -> Changes:
+def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared", facts: Facts | None = None) -> Changes:
     """Insert one Dequant per quantised tensor, shared by all that need its real numbers.
 
     A tensor that is an output of the model and shall be real hands its name on to the Dequant's result and is then called
@@ -199,10 +207,11 @@ def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared") -> Chang
     Args:
         model: The model.
         outputs: As for `propagate`.
+        facts: As for `rescale_dequant`; they were found with these outputs.
     """
     changes = Changes()
-    flow = Flow.of(model)
-    found = propagate(model, outputs=outputs, flow=flow)
+    facts = Facts(model, outputs) if facts is None else facts
+    found, flow = facts.found, facts.flow
     missing = found.missing
     if missing:
         inserter = _Inserter(flow, found, changes)
