@@ -18,7 +18,7 @@ from linger.graph.core.dialect_node import is_dialect_domain
 from linger.graph.core.dialects import is_quantising
 from linger.graph.core.schema import OLDEST_OPSET, takes
 from linger.graph.core.tensor_types import INTEGERS, infer_element_types, type_of
-from linger.graph.core.walking import all_graphs, all_nodes, graphs_in, in_order, is_in_order, named_graphs
+from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes, graphs_in, in_order, is_in_order, named_graphs
 from linger.graph.facts.flow import Flow
 from linger.graph.facts.propagation import Facts, Propagation, propagate
 from linger.graph.files.model_io import INLINE_BYTES, exchanged
@@ -259,9 +259,10 @@ def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
     that `infer_element_types` finds, and no shape. Sizes to which inference gives a made-up name are open.
     """
     source = _with_bodies(model) or model
-    with exchanged(source, _stubs(source)):
+    places = graphs_in(source.graph)
+    with exchanged(source, _stubs(places)):
         proto = ir.to_proto(source)
-    graphs = _main_graph if len(graphs_in(source.graph)) == 1 else _keyed_protos
+    graphs = _main_graph if len(places) == 1 else _keyed_protos
     _forget(proto, graphs)
     if is_bounded(source):
         with suppress(onnx.shape_inference.InferenceError, MemoryError, ValueError):  # element types remain
@@ -342,11 +343,11 @@ def _is_known(domain: str, op_type: str) -> bool:
     return is_dialect_domain(domain) or (domain in _STANDARD and onnx.defs.has(op_type, domain))
 
 
-def _stubs(model: ir.Model) -> dict[int, ir.TensorProtocol]:
+def _stubs(places: Iterable[GraphPlace]) -> dict[int, ir.TensorProtocol]:
     """Stand-ins without content for large weights, which decide no shape: so a model of any size can be given to inference."""
     stubs: dict[int, ir.TensorProtocol] = {}
-    for _, graph in keyed_graphs(model.graph):
-        for value in graph.initializers.values():
+    for place in places:
+        for value in place.graph.initializers.values():
             tensor = value.const_value
             if tensor is not None and tensor.dtype != ir.DataType.STRING and tensor.nbytes > INLINE_BYTES:
                 shape = ir.Shape(tensor.shape.numpy())

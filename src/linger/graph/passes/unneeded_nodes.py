@@ -82,6 +82,8 @@ def _drop_initializers(found: list[GraphPlace], changes: Changes) -> None:
 
 
 def _drop_functions(model: ir.Model, changes: Changes) -> None:
+    if not model.functions:
+        return
     called = called_functions(all_nodes(model), model.functions)
     for identifier in [i for i in model.functions if i not in called]:
         del model.functions[identifier]
