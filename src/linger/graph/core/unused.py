@@ -8,7 +8,15 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from linger.graph.core.dialect_node import is_dialect
-from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes, inner_graphs, inputs_within, makers, nodes_within
+from linger.graph.core.walking import (
+    GraphPlace,
+    all_graphs,
+    all_nodes,
+    inner_graphs,
+    inputs_within,
+    makers,
+    nodes_within,
+)
 
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", "linger"})
 """Domains whose ops only compute. An op of another domain may do more: print, count, write."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -81,7 +80,8 @@ def quantised(scale: float | None, bits: int | None, element: ir.DataType | None
     return Fact(element, scale, bits, is_quantised=True)
 
 
-class Use(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)  # frozen ones take three times as long to make, and a walk makes many
+class Use:
     """One place where a tensor is used: an input of a node, or an output of a graph."""
 
     owner: ir.Node | ir.Graph

@@ -32,7 +32,6 @@ from linger.graph.facts.flow import (
 from linger.graph.qdq.qdq_node import bounds_of
 from linger.numeric.onnx.writer import integer_type
 
-
 CONSTANTS = ("Constant", "ConstantOfShape")
 
 
