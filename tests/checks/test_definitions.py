@@ -3,7 +3,7 @@
 import onnx
 import pytest
 
-from linger.checks.proto_repair import separate_definitions, taken_names
+from linger.checks.proto_repair import proto_scopes, separate_definitions, taken_names
 from linger.graph.core.changes import Changes
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x, bool c) => (float[n] y)'
@@ -12,7 +12,8 @@ HEAD = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x, bool c) => (float
 def read(body):
     proto = onnx.parser.parse_model(f"{HEAD} {{ {body} }}")
     changes = Changes()
-    wrong = separate_definitions(proto, taken_names(proto), changes)
+    scopes = proto_scopes(proto)
+    wrong = separate_definitions(scopes, taken_names(scopes), changes)
     return proto, wrong, changes.rows()
 
 
@@ -20,7 +21,7 @@ def test_every_name_is_known():
     proto, _, _ = read(
         "a = Abs(x)  y = If(c)<then_branch = t () => (float[n] p) { p = Neg(w) }, else_branch = e () => (float[n] q) { q = Abs(a) }>"
     )
-    names = taken_names(proto)
+    names = taken_names(proto_scopes(proto))
     assert all(name in names for name in ("x", "c", "y", "a", "p", "q", "w"))
     assert "g" not in names
 
@@ -56,5 +57,6 @@ def test_an_input_that_comes_back_as_an_output_of_its_name_is_refused():
     proto = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] x) { a = Abs(x)  x = Neg(a) }'
     )
-    (problem,) = separate_definitions(proto, taken_names(proto), Changes())
+    scopes = proto_scopes(proto)
+    (problem,) = separate_definitions(scopes, taken_names(scopes), Changes())
     assert problem == "the tensor x is an input or initializer and again the output of x (Neg)"

@@ -54,21 +54,27 @@ def repair_proto(proto: onnx.ModelProto) -> Changes:
 
 def _repair(proto: onnx.ModelProto, changes: Changes) -> None:
     _fix_imports(proto, changes)
-    for graph in (g for start in (proto.graph, *proto.functions) for g in _graphs(start)):
+    scopes = proto_scopes(proto)
+    for graph in (graph for scope in scopes for graph in scope):
         if isinstance(graph, onnx.GraphProto):
             _fix_initializers(graph, changes)
     wrong = [*_repeated_inputs(proto.graph), *_merge_functions(proto, changes)]
-    names = taken_names(proto)
-    wrong += separate_definitions(proto, names, changes)
+    scopes = scopes if len(scopes) == 1 + len(proto.functions) else proto_scopes(proto)
+    names = taken_names(scopes)
+    wrong += separate_definitions(scopes, names, changes)
     if wrong:
         raise GraphError(
             f"the model contradicts itself: {printable('; '.join(wrong))}. Give them different names, or export again."
         )
-    _hand_on(proto, names, changes)
+    _hand_on(scopes, names, changes)
+
+
+def proto_scopes(proto: onnx.ModelProto) -> list[list[ProtoGraph]]:
+    """The main graph and each function, every one together with the graphs inside it, itself first."""
+    return [_graphs(start) for start in (proto.graph, *proto.functions)]
 
 
 def _graphs(start: ProtoGraph) -> list[ProtoGraph]:
-    """A graph and those inside it."""
     found = [start]
     for outer in found:  # the list grows while it is walked
         for node in outer.node:
@@ -145,9 +151,10 @@ def _merge_functions(proto: onnx.ModelProto, changes: Changes) -> list[str]:
     return wrong
 
 
-def _hand_on(proto: onnx.ModelProto, names: Names, changes: Changes) -> None:
+def _hand_on(scopes: list[list[ProtoGraph]], names: Names, changes: Changes) -> None:
     """Add an Identity for every output of an inner graph that comes from a graph around it."""
-    inner = [graph for outer in (proto.graph, *proto.functions) for node in outer.node for graph in proto_graphs(node)]
+    holders = [outer for outer, *inside in scopes if inside]
+    inner = [graph for outer in holders for node in outer.node for graph in proto_graphs(node)]
     for graph in (found for start in inner for found in _graphs(start)):
         for output in _foreign_outputs(graph):
             name = names.choose(output.name)
@@ -163,10 +170,10 @@ def _foreign_outputs(graph: ProtoGraph) -> list[onnx.ValueInfoProto]:
     return [output for output in declared if output.name not in own]
 
 
-def taken_names(proto: onnx.ModelProto) -> Names:
+def taken_names(scopes: list[list[ProtoGraph]]) -> Names:
     """Every name of a tensor in the file."""
     names: set[str] = set()
-    for graph in (found for start in (proto.graph, *proto.functions) for found in _graphs(start)):
+    for graph in (graph for scope in scopes for graph in scope):
         names.update(_given_names(graph), _names(graph.output))
         for node in graph.node:
             names.update(node.input, node.output)
@@ -199,16 +206,23 @@ class _Definition:
         self.chain.append(self)
 
 
-def separate_definitions(proto: onnx.ModelProto, names: Names, changes: Changes) -> list[str]:
+def separate_definitions(scopes: list[list[ProtoGraph]], names: Names, changes: Changes) -> list[str]:
     """Give second definitions names of their own; returns what cannot be told apart, as parts of a sentence."""
     wrong: list[str] = []
-    for graph in (proto.graph, *proto.functions):
-        chains = _Reader(graph).chains
+    for scope in scopes:
+        chains = _Reader(scope[0]).chains if _repeats_names(scope) else []
         problems = [problem for chain in chains for problem in _problems(chain)]
         wrong += problems
         for chain in chains if not problems else ():
             _rename(chain, names, changes)
     return wrong
+
+
+def _repeats_names(scope: list[ProtoGraph]) -> bool:
+    """Whether two tensors of a scope have the same name; reading it from top to bottom takes ten times as long."""
+    given = [name for graph in scope for name in _given_names(graph)]
+    made = [name for graph in scope for node in graph.node for name in node.output if name]
+    return len(set(given).union(made)) < len(given) + len(made)
 
 
 class _Reader:

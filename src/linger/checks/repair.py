@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,10 @@ from linger.errors import GraphError, VerificationError, listing
 from linger.graph.core.changes import Changes
 from linger.graph.core.finding import ERROR, Finding
 from linger.graph.core.walking import all_graphs
-from linger.graph.facts.propagation import OutputPolicy, propagate
+from linger.graph.facts.propagation import Facts, OutputPolicy
 from linger.graph.files.model_io import ModelLike, load, load_own, save
 from linger.graph.passes.declared_types import correct_types
-from linger.graph.passes.dequants import insert_dequant
+from linger.graph.passes.dequants import rescale_dequant
 from linger.graph.passes.unneeded_nodes import remove_identity
 from linger.graph.passes.well_formed import fix_versions
 from linger.version import __version__
@@ -173,9 +173,13 @@ def load_broken(source: ModelLike) -> tuple[ir.Model, list[RuleChange]]:
     """
     if isinstance(source, ir.Model):
         return load_own(source), []
-    found: list[Changes] = []
-    model = load(source, prepare=lambda proto: found.append(repair_proto(proto)))
-    return model, [change for changes in found for change in _named("repair_proto", changes)]
+    made: list[RuleChange] = []
+
+    def prepare(proto: onnx.ModelProto) -> bool:
+        made.extend(_named("repair_proto", repair_proto(proto)))
+        return bool(made)
+
+    return load(source, prepare=prepare), made
 
 
 def apply_rules(
@@ -195,24 +199,37 @@ def apply_rules(
         UsageError: Names of no rule.
         GraphError: Nodes depend on each other in a circle.
     """
-    chosen = choose_rules(rules)
-    changes = _run(chosen, model, outputs)
-    facts = propagate(model, outputs=outputs)
-    if not facts.is_settled or _may_find_more(chosen, model, changes):
-        changes += _settle(chosen, model, outputs)
-        facts = propagate(model, outputs=outputs)
+    chosen, run = choose_rules(rules), _Run(model, outputs)
+    changes = run.apply(chosen)
+    if not run.facts.found.is_settled or _may_find_more(chosen, model, changes):
+        changes += _settle(chosen, run)
     # completed types may show more wrong declarations, and corrected ones may give every rule new work
-    late = _named("correct_types", correct_types(model, facts)) if correct_types in _passes(chosen) else []
+    late = run.apply(rule for rule in chosen if rule.apply is correct_types)
     if late:
-        changes += [*late, *_settle(chosen, model, outputs)]
-        facts = propagate(model, outputs=outputs)
+        changes += [*late, *_settle(chosen, run)]
+    findings = run.facts.found.findings
     if any(change.rule == "complete_types" for change in changes):  # newer types need a newer version of the format
-        changes += _run((rule for rule in chosen if rule.apply is fix_versions), model, outputs)
-    return changes, [*facts.findings, *_findings(chosen, model)]
+        changes += run.apply(rule for rule in chosen if rule.apply is fix_versions)
+    return changes, [*findings, *_findings(chosen, model)]
 
 
-def _passes(rules: Iterable[RepairRule]) -> list[Callable[[ir.Model], Changes]]:
-    return [rule.apply for rule in rules]
+class _Run:
+    """Applies rules to a model, one after the other; what is known of the model is found again only after a change."""
+
+    def __init__(self, model: ir.Model, outputs: OutputPolicy) -> None:
+        self._model, self._outputs = model, outputs
+        self.facts = Facts(model, outputs)
+
+    def apply(self, rules: Iterable[RepairRule]) -> list[RuleChange]:
+        """Run some rules; returns what they changed."""
+        return [change for rule in rules for change in _named(rule.name, self._apply(rule))]
+
+    def _apply(self, rule: RepairRule) -> Changes:
+        changes = rule.apply(self._model, facts=self.facts) if rule.reads_facts else rule.apply(self._model)
+        if changes:
+            is_rescaled = rule.apply is rescale_dequant
+            self.facts = self.facts.after_rescaling() if is_rescaled else Facts(self._model, self._outputs)
+        return changes
 
 
 def _findings(rules: Iterable[RepairRule], model: ir.Model) -> list[Finding]:
@@ -230,25 +247,17 @@ def _may_find_more(chosen: Iterable[RepairRule], model: ir.Model, changes: Itera
     return has_moved and any(n.op_type == "Identity" for place in all_graphs(model) for n in place.graph)
 
 
-def _settle(chosen: Iterable[RepairRule], model: ir.Model, outputs: OutputPolicy) -> list[RuleChange]:
+def _settle(chosen: Iterable[RepairRule], run: _Run) -> list[RuleChange]:
     """Run the rules again until they find nothing: what one of them repairs may be work for another."""
     first = [rule for rule in chosen if rule.moves_dequants or rule.apply is remove_identity]
     others = [rule for rule in chosen if rule not in first]
     changes: list[RuleChange] = []
     for _ in range(_MOST_ROUNDS):
-        made = [*_run(first, model, outputs), *_run(others, model, outputs)]
+        made = [*run.apply(first), *run.apply(others)]
         if not made:
             break
         changes += made
     return changes
-
-
-def _run(rules: Iterable[RepairRule], model: ir.Model, outputs: OutputPolicy) -> list[RuleChange]:
-    return [change for rule in rules for change in _named(rule.name, _apply(rule, model, outputs))]
-
-
-def _apply(rule: RepairRule, model: ir.Model, outputs: OutputPolicy) -> Changes:
-    return insert_dequant(model, outputs) if rule.apply is insert_dequant else rule.apply(model)
 
 
 def _named(rule: str, changes: Changes) -> list[RuleChange]:

@@ -36,15 +36,17 @@ class RepairRule:
         is_default: Whether it runs when no rules are chosen.
         find: What the rule sees and leaves as it is, or would do if it was chosen; None where there is nothing to say.
         moves_dequants: It moves Dequants, which may free Identities and give the other rules that do so new work.
+        reads_facts: The pass takes `facts`, what is known of the model as it is.
         joins_tensors: After it a tensor may have two Dequants again, so that all rules run once more.
     """
 
     name: str
     description: str
-    apply: Callable[[ir.Model], Changes]
+    apply: Callable[..., Changes]
     is_default: bool = True
     find: Callable[[ir.Model], tuple[Finding, ...]] | None = None
     moves_dequants: bool = False
+    reads_facts: bool = False
     joins_tensors: bool = False
 
 
@@ -62,21 +64,32 @@ _ALL = (
         "inline_functions", "Calls of the user's own functions become nodes.", inline_functions, is_default=False
     ),
     RepairRule("remove_identity", "Identities go, except where an output needs a tensor of its own.", remove_identity),
-    RepairRule("rescale_dequant", "Every Dequant has the scale of its tensor.", rescale_dequant, moves_dequants=True),
+    RepairRule(
+        "rescale_dequant",
+        "Every Dequant has the scale of its tensor.",
+        rescale_dequant,
+        moves_dequants=True,
+        reads_facts=True,
+    ),
     RepairRule(
         "remove_dequant",
         "Ops that take integers have them; Dequants of floats and second ones go.",
         remove_dequant,
         moves_dequants=True,
+        reads_facts=True,
     ),
     RepairRule(
         "insert_dequant",
         "Ops that need real numbers have them, through one Dequant per tensor.",
         insert_dequant,
         moves_dequants=True,
+        reads_facts=True,
     ),
     RepairRule(
-        "correct_types", "No tensor is declared as integers where it is real, or the other way round.", correct_types
+        "correct_types",
+        "No tensor is declared as integers where it is real, or the other way round.",
+        correct_types,
+        reads_facts=True,
     ),
     RepairRule(
         "remove_dead_code",

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import onnx_ir as ir
 
-from linger.dialect import DOMAIN, Op, find_op
+from linger.dialect import DOMAIN, AttributeKind, Op, find_op
 from linger.errors import GraphError, UsageError, listing, printable
 from linger.numeric.onnx.writer import ATTRIBUTE_TYPES
 
 _WIDEST = 32
+_INSIDE = f"{DOMAIN}."
 
 
 def is_dialect(node: ir.Node) -> bool:
@@ -23,7 +25,7 @@ def is_dialect(node: ir.Node) -> bool:
 
 def is_dialect_domain(domain: str) -> bool:
     """Whether a domain is the dialect's or one of its sub-domains."""
-    return domain == DOMAIN or domain.startswith(f"{DOMAIN}.")
+    return domain == DOMAIN or domain.startswith(_INSIDE)
 
 
 def describe(node: ir.Node) -> str:
@@ -33,7 +35,7 @@ def describe(node: ir.Node) -> str:
 
 def platform_of(node: ir.Node) -> str | None:
     """The chip that a node names."""
-    found = node.attributes.get("platform")
+    found = node.attributes.data.get("platform")
     return found.value if found is not None and isinstance(found.value, str) else None
 
 
@@ -48,32 +50,40 @@ def attributes_of(node: ir.Node, op: Op) -> dict[str, Any]:
     Raises:
         GraphError: A required attribute is missing, one is of another kind than the op's, or a scale is no scale.
     """
-    known = {a.name: a.kind for a in op.attributes}
-    wrong = [problem for a in node.attributes.values() if (problem := _problem(a, op, known)) is not None]
+    kinds = _kinds(op)
+    wrong: list[str] = []
+    given: dict[str, Any] = {}
+    for name, attribute in node.attributes.data.items():
+        kind = kinds.get(name) or ("float" if op.is_variadic_attribute(name) else None)
+        if kind is None:
+            continue
+        value = given[name] = attribute.value
+        if isinstance(value, list):
+            given[name] = tuple(value)
+        problem = None if attribute.is_ref() else _problem(attribute, ATTRIBUTE_TYPES[kind])
+        wrong += [] if problem is None else [problem]
     if wrong:
         raise GraphError(f"{describe(node)}: {listing(wrong)}. Export the layer again, or set it by hand.")
-    given = {
-        name: tuple(attr.value) if isinstance(attr.value, (list, tuple)) else attr.value
-        for name, attr in node.attributes.items()
-        if name in known or op.is_variadic_attribute(name)
-    }
     try:
         return op.complete(given)
     except UsageError as error:
         raise GraphError(f"{describe(node)}: {error}") from error
 
 
-def _problem(attribute: ir.Attr, op: Op, known: Mapping[str, str]) -> str | None:
-    """Why the op does not accept an attribute, or None."""
-    kind = known.get(attribute.name, "float" if op.is_variadic_attribute(attribute.name) else None)
-    if kind is None or attribute.is_ref():
-        return None
-    if attribute.type != ATTRIBUTE_TYPES[kind]:
-        return f"{attribute.name} is of kind {attribute.type.name.lower()}, not {ATTRIBUTE_TYPES[kind].name.lower()}"
-    if attribute.name.startswith("scale") and not (math.isfinite(attribute.value) and attribute.value > 0):
-        return f"{attribute.name} = {attribute.value:g} is no scale, which is a number above 0"
-    if attribute.name.endswith("bits") and not 1 < attribute.value <= _WIDEST:
-        return f"{attribute.name} = {attribute.value} is no width, which is 2 to {_WIDEST}"
+@cache
+def _kinds(op: Op) -> Mapping[str, AttributeKind]:
+    return {attribute.name: attribute.kind for attribute in op.attributes}
+
+
+def _problem(attribute: ir.Attr, kind: ir.AttributeType) -> str | None:
+    """Why an op does not accept an attribute, or None."""
+    name, value = attribute.name, attribute.value
+    if attribute.type != kind:
+        return f"{name} is of kind {attribute.type.name.lower()}, not {kind.name.lower()}"
+    if name.startswith("scale") and not (math.isfinite(value) and value > 0):
+        return f"{name} = {value:g} is no scale, which is a number above 0"
+    if name.endswith("bits") and not 1 < value <= _WIDEST:
+        return f"{name} = {value} is no width, which is 2 to {_WIDEST}"
     return None
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
@@ -27,6 +28,7 @@ OLDER = DOMAIN
 NEWER = "linger"
 NEWER_VERSION = 1
 DIALECTS = (OLDER, NEWER)
+_INSIDE_OLDER = f"{OLDER}."
 
 QUANT_MODE = "floor_add"
 """The one rounding that both dialects have: ⌊v + ½⌋. The newer one also knows floor, round and ceil."""
@@ -212,7 +214,7 @@ def is_quantising(node: ir.Node) -> bool:
 
 def is_quantising_domain(domain: str) -> bool:
     """Whether a domain is that of a dialect, or a sub-domain of the older one."""
-    return domain in DIALECTS or domain.startswith(f"{OLDER}.")
+    return domain in DIALECTS or domain.startswith(_INSIDE_OLDER)
 
 
 def is_dequant(node: ir.Node | None) -> bool:
@@ -261,11 +263,14 @@ _BITS = {
     "w_ih": ("parameter_bits", "w_bits"),
     "w_hh": ("parameter_bits", "w_bits"),
 }
+_STATED = frozenset({*_SCALES, "xs"})
+"""Names of inputs whose formats nodes state."""
+
 _WIDEST = 32
+_NUMBERS = (ir.AttributeType.FLOAT, ir.AttributeType.INT)
 
 
-@dataclass(frozen=True)
-class StatedFormat:
+class StatedFormat(NamedTuple):
     """The scale and the width that a node states for one tensor; None for what it does not state.
 
     Attributes:
@@ -279,8 +284,7 @@ class StatedFormat:
     attribute: str = ""
 
 
-@dataclass(frozen=True)
-class StatedFormats:
+class StatedFormats(NamedTuple):
     """What a node states about all its tensors.
 
     Attributes:
@@ -290,7 +294,7 @@ class StatedFormats:
         kept: The input whose numbers the node moves or selects without changing them; None where it computes new ones.
     """
 
-    integers: Mapping[int, StatedFormat] = field(default_factory=dict)
+    integers: Mapping[int, StatedFormat] = MappingProxyType({})
     reals: frozenset[int] = frozenset()
     outputs: tuple[StatedFormat | None, ...] = ()
     kept: int | None = None
@@ -309,14 +313,19 @@ def stated_formats(node: ir.Node) -> StatedFormats:
 
 def _of_older(node: ir.Node) -> StatedFormats:
     """Read the formats as the op's file declares them; for an unknown op, by the names of its attributes."""
-    op = find_op(node.op_type) if node.domain != NEWER and is_known(node.op_type) else None
+    op = _older_op(node.op_type) if node.domain != NEWER else None
     if op is not None and op.output_bits is None:
         return StatedFormats(kept=0, outputs=(StatedFormat(),))
     names = _input_names(node, op)
-    integers = {i: _of_input(node, op, name, i) for i, name in enumerate(names) if name in (*_SCALES, "xs")}
+    integers = {i: _of_input(node, op, name, i) for i, name in enumerate(names) if name in _STATED}
     real = () if op is None else (*op.real_inputs, *op.unread_inputs)
-    reals = frozenset(i for i, name in enumerate(names) if name in real)
+    reals = frozenset([i for i, name in enumerate(names) if name in real] if real else ())
     return StatedFormats(integers=integers, reals=reals, outputs=_of_outputs(node, op))
+
+
+@cache
+def _older_op(op_type: str) -> Op | None:
+    return find_op(op_type) if is_known(op_type) else None
 
 
 def _of_newer(node: ir.Node, op: NewerOp) -> StatedFormats:
@@ -339,9 +348,10 @@ def _of_newer(node: ir.Node, op: NewerOp) -> StatedFormats:
 
 def read_scale(node: ir.Node, *names: str) -> float | None:
     """The first of some attributes that is a number above zero; None where there is none."""
-    numbers = (ir.AttributeType.FLOAT, ir.AttributeType.INT)
-    for attribute in (node.attributes.get(name) for name in names):
-        if attribute is not None and not attribute.is_ref() and attribute.type in numbers:
+    attributes = node.attributes.data  # ten times as fast as without data
+    for name in names:
+        attribute = attributes.get(name)
+        if attribute is not None and not attribute.is_ref() and attribute.type in _NUMBERS:
             value = float(attribute.value)
             if math.isfinite(value) and value > 0:
                 return value
@@ -350,8 +360,10 @@ def read_scale(node: ir.Node, *names: str) -> float | None:
 
 def read_bits(node: ir.Node, *names: str) -> int | None:
     """The first of some attributes that is a width; None where there is none."""
-    for attribute in (node.attributes.get(name) for name in names):
-        if attribute is not None and not attribute.is_ref() and attribute.type == ir.AttributeType.INT:
+    attributes = node.attributes.data
+    for name in names:
+        attribute = attributes.get(name)
+        if attribute is not None and not attribute.is_ref() and attribute.type is ir.AttributeType.INT:
             value = int(attribute.value)
             if 0 < value <= _WIDEST:
                 return value
@@ -360,7 +372,7 @@ def read_bits(node: ir.Node, *names: str) -> int | None:
 
 def _present(node: ir.Node, names: tuple[str, ...]) -> str:
     """The first of some attributes that a node has, else the first of them."""
-    return next((name for name in names if name in node.attributes), names[0])
+    return next((name for name in names if name in node.attributes.data), names[0])
 
 
 def _input_names(node: ir.Node, op: Op | None) -> tuple[str, ...]:
@@ -384,15 +396,16 @@ def _of_input(node: ir.Node, op: Op | None, name: str, index: int) -> StatedForm
         return StatedFormat(
             read_scale(node, f"scale_x_{index}"), read_bits(node, f"x_{index}_bits"), f"scale_x_{index}"
         )
+    scales = _SCALES[name]
     bits = read_bits(node, *_BITS[name])
     if name == "y" and bits is None and op is not None and op.has_attribute("data_bits"):
         bits = read_bits(node, "data_bits")  # one width for both matrices
-    return StatedFormat(read_scale(node, *_SCALES[name]), bits, _present(node, _SCALES[name]))
+    return StatedFormat(read_scale(node, *scales), bits, scales[0] if len(scales) == 1 else _present(node, scales))
 
 
 def _of_outputs(node: ir.Node, op: Op | None) -> tuple[StatedFormat | None, ...]:
     scale = read_scale(node, "scale_o")
-    if scale is None and "scale_o" not in node.attributes and op is not None:
+    if scale is None and op is not None and "scale_o" not in node.attributes:
         scale = op.output_scale
     return _one_quantised(node, StatedFormat(scale, read_bits(node, "o_bits") or _default_bits(op), "scale_o"))
 
@@ -402,6 +415,7 @@ def _one_quantised(node: ir.Node, first: StatedFormat) -> tuple[StatedFormat | N
     return (first, *[None] * (len(node.outputs) - 1))
 
 
+@cache
 def _default_bits(op: Op | None) -> int | None:
     """The width of an output that the node does not state; None if the node must state it or the op is unknown."""
     found = None if op is None else next((a for a in op.attributes if a.name == op.output_bits), None)
@@ -410,19 +424,21 @@ def _default_bits(op: Op | None) -> int | None:
 
 def unknown_arithmetic(node: ir.Node) -> list[str]:
     """Reasons why the arithmetic of an older node is unknown: its rounding mode, or its chip, is unknown."""
+    arithmetic = [node.attributes.data.get(name) for name in ("platform", "platform_quant", "quant_mode")]
+    given = [attribute for attribute in arithmetic if attribute is not None and not attribute.is_ref()]
+    if not given:
+        return []
     variants = find_op(node.op_type).variants
     possible = {"platform_quant": (PLATFORM_QUANT, PLATFORM_QUANT.upper()), "quant_mode": (QUANT_MODE,)}
     if variants:  # other ops compute the same on every chip
         possible["platform"] = (DEFAULT_PLATFORM, *variants)
     wrong = []
-    for name in ("platform", "platform_quant", "quant_mode"):
-        given = node.attributes.get(name)
-        if given is None or given.is_ref():
-            continue
-        if not isinstance(given.value, str):
-            wrong.append(f"{name} is of kind {given.type.name.lower()}, not string")
-        elif name in possible and given.value not in possible[name]:
+    for attribute in given:
+        name, value = attribute.name, attribute.value
+        if not isinstance(value, str):
+            wrong.append(f"{name} is of kind {attribute.type.name.lower()}, not string")
+        elif name in possible and value not in possible[name]:
             wrong.append(
-                f"what it computes with {name}={given.value!r:.80} is not known, only with {listing(possible[name])}"
+                f"what it computes with {name}={value!r:.80} is not known, only with {listing(possible[name])}"
             )
     return wrong

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import cached_property
 
 import onnx_ir as ir
 
@@ -62,10 +63,15 @@ class ValueReplacer:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        counts = Counter(v.name for place in all_graphs(model) for v in defined_in(place.graph) if v.name)
-        self._repeated = {name for name, count in counts.items() if count > 1}
+        self._model = model
         self._discarded: dict[ir.Node, None] = {}
         self._released: dict[ir.Value, None] = {}
+
+    @cached_property
+    def _repeated(self) -> set[str]:
+        """Names that several tensors have, when the first one is asked for: where nothing is replaced, nothing is counted."""
+        counts = Counter(v.name for place in all_graphs(self._model) for v in defined_in(place.graph) if v.name)
+        return {name for name, count in counts.items() if count > 1}
 
     def discard(self, node: ir.Node) -> None:
         """Disconnect the inputs of a node; `finish` removes it."""

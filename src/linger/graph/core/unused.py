@@ -8,7 +8,15 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from linger.graph.core.dialect_node import is_dialect
-from linger.graph.core.walking import all_graphs, all_nodes, inner_graphs, inputs_within, makers, nodes_within
+from linger.graph.core.walking import (
+    GraphPlace,
+    all_graphs,
+    all_nodes,
+    inner_graphs,
+    inputs_within,
+    makers,
+    nodes_within,
+)
 
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", "linger"})
 """Domains whose ops only compute. An op of another domain may do more: print, count, write."""
@@ -26,10 +34,11 @@ class Effects:
     def __init__(self, model: ir.Model) -> None:
         self._functions = model.functions
         self._bodies: dict[ir.OperatorIdentifier, tuple[bool, bool]] = {}
+        self._ops: dict[ir.OperatorIdentifier, tuple[bool, bool]] = {}
 
     def has_effect(self, node: ir.Node) -> bool:
         """Whether a node may do something that its outputs do not show."""
-        return any(self._look(inner)[0] for inner in nodes_within(node))
+        return self._look(node)[0] or any(self._look(n)[0] for graph in inner_graphs(node) for n in all_nodes(graph))
 
     def is_random(self, node: ir.Node) -> bool:
         """Whether a node may return another result when it runs again."""
@@ -40,9 +49,12 @@ class Effects:
         identifier = node.op_identifier()
         if identifier in self._functions:
             return self._look_into(identifier)
-        is_known = node.domain in _KNOWN_DOMAINS or is_dialect(node)
-        draws = node.op_type in _RANDOM or any(part in node.op_type for part in _RANDOM_BY_NAME)
-        return not is_known or not node.outputs, draws
+        if identifier not in self._ops:
+            is_known = node.domain in _KNOWN_DOMAINS or is_dialect(node)
+            draws = node.op_type in _RANDOM or any(part in node.op_type for part in _RANDOM_BY_NAME)
+            self._ops[identifier] = not is_known, draws
+        has_effect, draws = self._ops[identifier]
+        return has_effect or not node.outputs, draws
 
     def _look_into(self, identifier: ir.OperatorIdentifier) -> tuple[bool, bool]:
         if identifier not in self._bodies:
@@ -52,9 +64,14 @@ class Effects:
         return self._bodies[identifier]
 
 
-def needed_nodes(model: ir.Model) -> set[ir.Node]:
-    """The nodes of all graphs that outputs or effects depend on. A node has the effects of those inside it."""
-    effects, found = Effects(model), all_graphs(model)
+def needed_nodes(model: ir.Model, found: Iterable[GraphPlace] | None = None) -> set[ir.Node]:
+    """The nodes of all graphs that outputs or effects depend on. A node has the effects of those inside it.
+
+    Args:
+        model: The model.
+        found: All its graphs, where they are known already.
+    """
+    effects, found = Effects(model), all_graphs(model) if found is None else found
     waiting = [node for place in found for node in place.graph if effects.has_effect(node)]
     waiting += [node for place in found if place.owner is None for node in makers(place.graph.outputs)]
     return with_makers(set(), waiting)

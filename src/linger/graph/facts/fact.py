@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 
 import onnx_ir as ir
 
@@ -40,6 +41,10 @@ class Fact:
         """Whether the tensor is known to hold floating-point numbers."""
         return self.element in REALS
 
+    def once_real(self) -> Fact:
+        """The same with `was_real`."""
+        return self if self.was_real else replace(self, was_real=True)
+
     def __str__(self) -> str:
         """Short, for messages.
 
@@ -58,6 +63,7 @@ UNKNOWN = Fact()
 REAL = Fact(ir.DataType.FLOAT)
 
 
+@cache
 def plain(element: ir.DataType | None) -> Fact:
     """The fact of a tensor of an element type that is not quantised."""
     return Fact(element)
@@ -74,7 +80,7 @@ def quantised(scale: float | None, bits: int | None, element: ir.DataType | None
     return Fact(element, scale, bits, is_quantised=True)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen ones take three times as long to make, and a walk makes many
 class Use:
     """One place where a tensor is used: an input of a node, or an output of a graph."""
 
@@ -104,6 +110,7 @@ class Propagation:
         wrong_scales: Dequants with another scale than their tensor has, and that scale.
         of_reals: Dequants of tensors that hold real numbers already.
         findings: Contradictions, and what cannot be known.
+        reads_dequant_scales: Whether Dequants read an input or a constant, which may have no other scale than theirs.
     """
 
     facts: dict[ir.Value, Fact] = field(default_factory=dict)
@@ -113,6 +120,7 @@ class Propagation:
     wrong_scales: list[tuple[ir.Node, float]] = field(default_factory=list)
     of_reals: list[ir.Node] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    reads_dequant_scales: bool = False
 
     def fact(self, value: ir.Value | None) -> Fact:
         """Type, scale and width of a tensor, as the walk found them; `UNKNOWN` for a tensor that it did not meet."""
@@ -172,16 +180,21 @@ class FactBook:
         self.trials.clear()
         self.reported.clear()
 
-    @property
+    @cached_property
     def opset(self) -> int:
         """The version of standard ONNX."""
         return self.flow.model.graph.opset_imports.get("", OLDEST_OPSET)
 
     def fact(self, value: ir.Value | None) -> Fact:
         """The fact of a tensor; for an input or an initializer it is derived here, from its type and its readers."""
-        if value is not None and value not in self.result.facts and value.producer() is None:
-            self.result.facts[value] = self._fact_of_source(value)
-        return self.result.fact(value)
+        if value is None:
+            return UNKNOWN
+        found = self.result.facts.get(value)
+        if found is None:
+            if value.producer() is not None:
+                return UNKNOWN
+            found = self.result.facts[value] = self._fact_of_source(value)
+        return found
 
     def find(self, severity: str, where: str, reason: str, remedy: str, *, rule: CheckRule = CONTRADICTION) -> None:
         """Add a finding."""
@@ -211,7 +224,8 @@ class FactBook:
 
     def take_integers(self, use: Use) -> None:
         """Note that a use takes integers; if it reads the result of a Dequant, it has to be moved before that."""
-        if is_dequant(use.value.producer()) and use.value in self.required:
+        value = use.value
+        if value in self.required.tensors and is_dequant(value.producer()):
             self.result.integer_uses.append(use)
 
     def _fact_of_source(self, value: ir.Value) -> Fact:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -22,13 +23,13 @@ from linger.graph.core.dialects import (
 )
 from linger.graph.core.schema import OLDEST_OPSET, takes
 from linger.graph.core.tensor_types import INTEGERS, constant_type
-from linger.graph.core.walking import all_nodes, inner_graphs
+from linger.graph.core.walking import all_nodes, inner_graphs, is_in_order
 from linger.graph.qdq.qdq_node import COMPARE, MOVE, MOVE_BYTES, bounds_of
 
 LOOP_FORMALS = 2
 """How many inputs of a Loop's body come before the carried tensors: the iteration and the condition."""
 
-_CONTAINERS = ("If", "Loop", "Scan")
+CONTAINERS = ("If", "Loop", "Scan")
 _ENOUGH = 2
 """How many scales of one tensor are kept: two are a contradiction already."""
 
@@ -41,6 +42,9 @@ _COMPARED = {
     **dict.fromkeys(("ArgMax", "ArgMin"), (0,)),
     **dict.fromkeys(("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"), (0, 1)),
 }
+
+_ON_DATA = frozenset({*_MOVED, *_JOINED, *_JOINED_ALL, *_COMPARED})
+"""Ops of which `data_of` may give something."""
 
 SHAPE_OPS = frozenset({"Shape", "Size"})
 """Ops that read the shape of a tensor and never its numbers."""
@@ -74,13 +78,14 @@ _RESIZE_KERNEL_OPSET = 13
 
 def moved_inputs(node: ir.Node) -> tuple[int, ...]:
     """Inputs of a standard node whose numbers come out unchanged; where there are several, they must have one scale."""
-    if node.op_type in _JOINED_ALL:
+    op_type = node.op_type
+    if op_type in _JOINED_ALL:
         return tuple(range(len(node.inputs)))
-    if node.op_type == "Resize" and _text(node, "mode", "nearest") != "nearest":
+    if op_type == "Resize" and _text(node, "mode", "nearest") != "nearest":
         return ()
-    if node.op_type == "Clip" and ("min" in node.attributes or "max" in node.attributes):
+    if op_type == "Clip" and ("min" in node.attributes or "max" in node.attributes):
         return ()  # before opset 11: bounds are real numbers
-    return _JOINED.get(node.op_type, _MOVED.get(node.op_type, ()))
+    return _JOINED.get(op_type, _MOVED.get(op_type, ()))
 
 
 def moved_outputs(node: ir.Node) -> int:
@@ -102,8 +107,11 @@ def data_of(node: ir.Node) -> tuple[int, ...]:
 
 def integer_inputs(node: ir.Node, opset: int) -> tuple[int, ...]:
     """Inputs of a standard node that must be integers: the op takes only integers, or meets a constant of integers."""
-    if node.op_type in _ONLY_INTEGERS:
+    op_type = node.op_type
+    if op_type in _ONLY_INTEGERS:
         return tuple(i for i in range(len(node.inputs)) if not takes_reals(node, i, opset))
+    if op_type not in _ON_DATA:
+        return ()
     together = [i for i in (*data_of(node), *bounds_of(node)) if i < len(node.inputs)]
     others = tuple(i for i in together if not _is_integer_constant(node.inputs[i]))
     return others if len(others) < len(together) else ()
@@ -189,22 +197,24 @@ class Flow:
         own = [f for f in model.functions.values() if not is_quantising_domain(f.domain)]
         flow.functions.update((function.graph, function) for function in own)
         for graph in (model.graph, *flow.functions):
-            for node in all_nodes(graph):
-                flow._listed.append(node)
-                flow.owners.update(dict.fromkeys(inner_graphs(node), node))
-                if flow.function_of(node) is not None:
-                    flow.calls.setdefault(node.op_identifier(), []).append(node)
+            flow._listed += all_nodes(graph, flow.owners)
+        for node in flow._listed if flow.functions else ():
+            if flow.function_of(node) is not None:
+                flow.calls.setdefault(node.op_identifier(), []).append(node)
         return flow
 
     def formats(self, node: ir.Node) -> StatedFormats:
         """What a dialect node states about its tensors, read once."""
-        if node not in self._formats:
-            self._formats[node] = stated_formats(node)
-        return self._formats[node]
+        found = self._formats.get(node)
+        if found is None:
+            found = self._formats[node] = stated_formats(node)
+        return found
 
     def function_of(self, node: ir.Node) -> ir.Function | None:
         """The user's function that a node calls."""
-        return None if is_quantising(node) else self.model.functions.get(node.op_identifier())
+        if not self.functions or is_quantising(node):
+            return None
+        return self.model.functions.get(node.op_identifier())
 
     def nodes(self) -> Iterator[ir.Node]:
         """Every node of the main graph, of the graphs inside it and of users' functions; not what was added since."""
@@ -218,6 +228,8 @@ class Flow:
 
     def sort(self) -> None:
         """Bring the nodes of every graph into an order in which they can run; what can stay, stays."""
+        if all(map(is_in_order, self.graphs())):
+            return  # sorting takes five times as long
         for graph in (self.model.graph, *self.functions):
             graph.sort()
 
@@ -228,17 +240,17 @@ class Flow:
         return [v for v in found if v is not None]
 
     def _sources_of_result(self, node: ir.Node, index: int) -> list[ir.Value | None]:
-        function = self.function_of(node)
         if is_dequant(node):
             return list(node.inputs[:1])
         if is_quantising(node):
             kept = self.formats(node).kept
             return [] if kept is None or index else list(node.inputs[kept : kept + 1])
+        function = self.function_of(node)
         if function is not None:
             return list(function.outputs[index : index + 1])
         if not is_default_domain(node):
             return []
-        return _of_container(node, index) if node.op_type in _CONTAINERS else sources_of_output(node, index)
+        return _of_container(node, index) if node.op_type in CONTAINERS else sources_of_output(node, index)
 
     def _sources_of_formal(self, value: ir.Value) -> list[ir.Value | None]:
         """Of an input of a body or a function: what its node or its callers give, and what a loop hands back."""
@@ -275,7 +287,7 @@ def _of_body_formal(owner: ir.Node, graph: ir.Graph, position: int) -> list[ir.V
     return []
 
 
-class Reader(Enum):
+class Reader(StrEnum):
     """What reads integers: a dialect op, a Dequant, or a standard op that only takes integers."""
 
     DIALECT = "dialect"
@@ -283,8 +295,7 @@ class Reader(Enum):
     PLAIN = "plain"
 
 
-@dataclass(frozen=True)
-class IntegerReading:
+class IntegerReading(NamedTuple):
     """A tensor that must hold integers, what reads it, and the scale at which that reads it."""
 
     value: ir.Value
@@ -359,13 +370,14 @@ def required_integers(flow: Flow) -> RequiredIntegers:
 def _readings(flow: Flow, node: ir.Node, opset: int) -> list[IntegerReading]:
     """The inputs of a node that must hold integers."""
     found: list[tuple[int, float | None]]
-    if is_dequant(node):
-        found, reader = [(0, read_scale(node, "scale_o"))], Reader.DEQUANT
-    elif is_quantising(node):
-        found, reader = [(i, stated.scale) for i, stated in flow.formats(node).integers.items()], Reader.DIALECT
-    elif is_default_domain(node):
-        found, reader = [(i, None) for i in integer_inputs(node, opset)], Reader.PLAIN
+    if is_quantising(node):
+        if is_dequant(node):
+            found, reader = [(0, read_scale(node, "scale_o"))], Reader.DEQUANT
+        else:
+            found, reader = [(i, stated.scale) for i, stated in flow.formats(node).integers.items()], Reader.DIALECT
+    elif is_default_domain(node) and (indices := integer_inputs(node, opset)):
+        found, reader = [(i, None) for i in indices], Reader.PLAIN
     else:
         return []
-    given = ((node.inputs[i], scale) for i, scale in found if i < len(node.inputs))
+    given = [(node.inputs[i], scale) for i, scale in found if i < len(node.inputs)]
     return [IntegerReading(value, reader, scale) for value, scale in given if value is not None]

@@ -7,7 +7,6 @@ Each rule gives the facts of the node's outputs, and notes in the book which inp
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -33,6 +32,8 @@ from linger.graph.facts.flow import (
 from linger.graph.qdq.qdq_node import bounds_of
 from linger.numeric.onnx.writer import integer_type
 
+CONSTANTS = ("Constant", "ConstantOfShape")
+
 
 def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
     """A Dequant: its tensor must hold integers at its scale. It is ignored where its result must be integers."""
@@ -48,7 +49,7 @@ def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
         book.find(ERROR, describe(node), reason, "Set scale_o.", rule=MISSING_ATTRIBUTE)
     book.take_integers(Use(node, 0))
     is_ignored = fact.is_quantised and node.outputs[0] in book.required
-    return [replace(fact, was_real=True) if is_ignored else REAL]
+    return [fact.once_real() if is_ignored else REAL]
 
 
 def facts_of_dialect(book: FactBook, node: ir.Node) -> list[Fact]:
@@ -74,9 +75,10 @@ def _present(node: ir.Node, indices: Iterable[int]) -> list[int]:
 def _expect_integers(book: FactBook, node: ir.Node, index: int, stated: StatedFormat) -> None:
     """An input must hold integers of the scale and width that the node states."""
     use = Use(node, index)
-    fact, name = book.fact(use.value), use.value.name
+    value = use.value
+    fact, name = book.fact(value), value.name
     if fact.is_real:
-        if index == 0 or _constant_size(use.value) != 1:  # a second operand may be one real number
+        if index == 0 or _constant_size(value) != 1:  # a second operand may be one real number
             book.find(
                 ERROR,
                 describe(node),
@@ -94,7 +96,7 @@ def _expect_integers(book: FactBook, node: ir.Node, index: int, stated: StatedFo
             "Give this node the scale of its tensor, or requantise the tensor.",
             rule=SCALE_MISMATCH,
         )
-    if stated.bits is not None and fact.bits is not None and not _fits(stated.bits, fact, use.value):
+    if stated.bits is not None and fact.bits is not None and not _fits(stated.bits, fact, value):
         book.find(
             ERROR,
             describe(node),
@@ -147,6 +149,8 @@ def facts_of_standard(book: FactBook, node: ir.Node) -> list[Fact]:
 
 def _without_misfits(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
     """Report integers without a scale where the op takes only real numbers, and go on as if they were real."""
+    if not any(fact.element in WHOLE_NUMBERS for fact in facts):
+        return facts
     seen = list(facts)
     groups = [type_variable(node.op_type, index, book.opset) for index in range(len(facts))]
     of_reals = {group for group, fact in zip(groups, facts, strict=True) if fact.is_real and group is not None}
@@ -244,7 +248,7 @@ def _keeps_integers(node: ir.Node, index: int) -> bool:
 def _plain_outputs(book: FactBook, node: ir.Node, facts: list[Fact]) -> list[Fact]:
     """Outputs that are not quantised: of the types that ONNX gives them, else of those that the file declares."""
     elements = output_types(node, [fact.element for fact in facts], book.opset)
-    if node.op_type in ("Constant", "ConstantOfShape"):
+    if node.op_type in CONSTANTS:
         return [_constant(book, node, elements[0])]
     return [plain(element or output.dtype) for element, output in zip(elements, node.outputs, strict=False)]
 
@@ -279,7 +283,7 @@ def _common_fact(node: ir.Node, facts: list[Fact], data: list[int]) -> Fact | No
     if not chosen or _are_mixed(node, facts, data) or not _has_one_scale(chosen, len(data)):
         return None
     widest = max(chosen, key=lambda fact: fact.bits or 0)
-    return replace(widest, was_real=any(fact.was_real for fact in chosen))
+    return widest.once_real() if any(fact.was_real for fact in chosen) else widest
 
 
 def _are_mixed(node: ir.Node, facts: list[Fact], data: list[int]) -> bool:

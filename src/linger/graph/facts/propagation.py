@@ -8,6 +8,7 @@ then a Dequant must stand before it. Where integers are needed behind a Dequant,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Literal, get_args
 
 import onnx_ir as ir
@@ -20,21 +21,28 @@ from linger.graph.core.schema import is_standard
 from linger.graph.core.tensor_types import INTEGERS
 from linger.graph.core.walking import inner_graphs
 from linger.graph.facts.fact import REAL, UNKNOWN, Fact, FactBook, Propagation, Use, plain
-from linger.graph.facts.flow import LOOP_FORMALS, Flow, is_default_domain, required_integers, scan_states
-from linger.graph.facts.node_rules import facts_of_dequant, facts_of_dialect, facts_of_standard, facts_of_unknown
+from linger.graph.facts.flow import CONTAINERS, LOOP_FORMALS, Flow, is_default_domain, required_integers, scan_states
+from linger.graph.facts.node_rules import (
+    CONSTANTS,
+    facts_of_dequant,
+    facts_of_dialect,
+    facts_of_standard,
+    facts_of_unknown,
+)
 
-__all__ = ["OutputPolicy", "Propagation", "Use", "propagate"]
+__all__ = ["Facts", "OutputPolicy", "Propagation", "Use", "propagate"]
 
 OutputPolicy = Literal["declared", "float", "integer"]
 
 
-def propagate(model: ir.Model, *, outputs: OutputPolicy = "declared") -> Propagation:
+def propagate(model: ir.Model, *, outputs: OutputPolicy = "declared", flow: Flow | None = None) -> Propagation:
     """Follow types, scales and widths through a sorted model; nothing is changed.
 
     Args:
         model: The model; nodes in an order in which they can run.
         outputs: What quantised outputs of the model shall be: real numbers where the file does not declare an integer type
             ("declared"), always ("float"), or never ("integer").
+        flow: The flow of the model as it is now, where that is known already.
 
     Raises:
         UsageError: `outputs` is none of the three.
@@ -42,17 +50,47 @@ def propagate(model: ir.Model, *, outputs: OutputPolicy = "declared") -> Propaga
     """
     if outputs not in get_args(OutputPolicy):
         raise UsageError(f"outputs: {outputs!r} means nothing. Choose one of {listing(get_args(OutputPolicy))}.")
-    flow = Flow.of(model)
+    flow = Flow.of(model) if flow is None else flow
     book = FactBook(flow, required_integers(flow))
     while True:  # each round makes at least one more carried tensor real, so this ends
         book.begin()
         _visit(book, model.graph)
         if book.is_settled:
             break
+    book.result.reads_dequant_scales = any(map(_is_given, book.required.dequant_scales))
     for index, value in enumerate(model.graph.outputs):
         if _shall_be_real(value, book.fact(value), outputs):
             book.need_reals(Use(model.graph, index))
     return book.result
+
+
+class Facts:
+    """What `propagate` finds in a model, found once as long as the model does not change."""
+
+    def __init__(self, model: ir.Model, outputs: OutputPolicy = "declared") -> None:
+        self._model, self._outputs = model, outputs
+
+    @cached_property
+    def flow(self) -> Flow:
+        """How numbers move through the model."""
+        return Flow.of(self._model)
+
+    @cached_property
+    def found(self) -> Propagation:
+        """What `propagate` finds."""
+        return propagate(self._model, outputs=self._outputs, flow=self.flow)
+
+    def after_rescaling(self) -> Facts:
+        """The facts once every Dequant of `wrong_scales` has the scale of its tensor.
+
+        A Dequant's scale decides something only in two places. It is compared with the scale of its tensor, which agrees
+        then. And it stands for the scale of an input or a constant whose readers state none; only with such a tensor
+        must the model be followed again.
+        """
+        if self.found.reads_dequant_scales:
+            return Facts(self._model, self._outputs)
+        self.found.wrong_scales.clear()
+        return self
 
 
 def _shall_be_real(value: ir.Value, fact: Fact, outputs: OutputPolicy) -> bool:
@@ -60,6 +98,12 @@ def _shall_be_real(value: ir.Value, fact: Fact, outputs: OutputPolicy) -> bool:
     if outputs == "integer" or (outputs == "declared" and value.dtype in INTEGERS):
         return False
     return fact.is_quantised or (value.dtype == ir.DataType.FLOAT and fact.element in INTEGERS)
+
+
+def _is_given(value: ir.Value) -> bool:
+    """Whether a tensor is an input, an initializer or a constant."""
+    producer = value.producer()
+    return producer is None or producer.op_type in CONSTANTS
 
 
 def _visit(book: FactBook, graph: ir.Graph) -> None:
@@ -71,9 +115,10 @@ def _visit(book: FactBook, graph: ir.Graph) -> None:
 
 
 def _require_sorted(book: FactBook, node: ir.Node) -> None:
+    facts = book.result.facts
     for value in node.inputs:
-        producer = None if value is None else value.producer()
-        if producer is not None and value not in book.result.facts and producer.graph is not None:
+        producer = None if value is None or value in facts else value.producer()
+        if producer is not None and producer.graph is not None:
             raise GraphError(
                 f"{describe(node)}: it stands before {describe(producer)}, whose result it uses. Sort the nodes first."
             )
@@ -88,8 +133,9 @@ def _facts_of(book: FactBook, node: ir.Node) -> list[Fact]:
         return _facts_of_call(book, node, function)
     if not is_default_domain(node) or not is_standard(node.op_type):
         return facts_of_unknown(book, node)
-    holders = {"If": _facts_of_if, "Loop": _facts_of_loop, "Scan": _facts_of_scan}
-    return holders.get(node.op_type, facts_of_standard)(book, node)
+    if node.op_type in CONTAINERS:
+        return {"If": _facts_of_if, "Loop": _facts_of_loop, "Scan": _facts_of_scan}[node.op_type](book, node)
+    return facts_of_standard(book, node)
 
 
 def _facts_of_if(book: FactBook, node: ir.Node) -> list[Fact]:

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from linger.errors import GraphError, UsageError, listing, printable
 from linger.files import places_beside, write_atomically, write_together
-from linger.graph.core.walking import all_graphs, defined_in
+from linger.graph.core.walking import GraphPlace, all_graphs, defined_in
 from linger.graph.files.proto_soundness import UNREADABLE, proto_flaws
 from linger.graph.files.soundness import DEEPEST, flaws, node_flaws, refuse
 
@@ -47,7 +47,7 @@ Exchange = Mapping[int, ir.TensorProtocol]
 def load(
     source: ModelLike,
     *,
-    prepare: Callable[[onnx.ModelProto], object] | None = None,
+    prepare: Callable[[onnx.ModelProto], bool] | None = None,
     allowed: Collection[str] = (),
 ) -> ir.Model:
     """An ONNX model from a path, bytes, a ModelProto or an onnx_ir model (which is returned as it is).
@@ -57,7 +57,8 @@ def load(
 
     Args:
         source: The model.
-        prepare: Repairs a file before it is read as a graph; a given ModelProto is copied for it.
+        prepare: Repairs a file before it is read as a graph, and returns whether it changed anything; a given ModelProto is
+            copied for it.
         allowed: Categories of flaws (`linger.graph.files.soundness`) with which a model is not refused: for those that report
             them, or repair them.
 
@@ -76,11 +77,13 @@ def load(
     else:
         proto = _parse(source if isinstance(source, bytes) else _content(source), where)
         folder = None if isinstance(source, bytes) else Path(source).parent
+    found = proto_flaws(proto)
     if prepare is not None:
+        refuse((flaw for flaw in found if flaw.category in UNREADABLE), where)
         proto = _copied(proto) if proto is source else proto
-        _require_readable(proto, where)
-        prepare(proto)
-    refuse(proto_flaws(_complete(proto, where)), where, allowed=allowed)
+        found = proto_flaws(proto) if prepare(proto) else found
+    _complete(proto, where)
+    refuse(found, where, allowed=allowed)
     model = _from_proto(proto, where)
     refuse([*flaws(model), *node_flaws(model)], where, allowed=allowed)
     resolve_external_data(model, folder, where)
@@ -131,13 +134,8 @@ def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
     """
     where = str(path)
     proto = _complete(_parse(_content(path), where), where)
-    _require_readable(proto, where)
-    return proto
-
-
-def _require_readable(proto: onnx.ModelProto, where: str) -> None:
-    """Refuse what cannot even be walked through or shown."""
     refuse((flaw for flaw in proto_flaws(proto) if flaw.category in UNREADABLE), where)
+    return proto
 
 
 def _copied(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -267,24 +265,25 @@ def _serialize(model: ir.Model, target: Path) -> bytes:
     return content
 
 
-def _initializers(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    for place in all_graphs(model):
+def _initializers(places: Iterable[GraphPlace]) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    for place in places:
         for value in place.graph.initializers.values():
             if value.const_value is not None:
                 yield value, value.const_value
 
 
-def _attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr, ir.TensorProtocol]]:
-    for place in all_graphs(model):
+def _attributes(places: Iterable[GraphPlace]) -> Iterator[tuple[ir.Node, ir.Attr, ir.TensorProtocol]]:
+    for place in places:
         for node in place.graph:
-            for attribute in tuple(node.attributes.values()):
+            for attribute in tuple(node.attributes.data.values()):
                 if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
                     # as_tensor() asks whether it is one, method by method: half the time of reading a file
                     yield node, attribute, attribute.value
 
 
 def _tensors(model: ir.Model) -> dict[int, ir.TensorProtocol]:
-    found = [t for _, t in _initializers(model)] + [t for _, _, t in _attributes(model)]
+    places = all_graphs(model)
+    found = [t for _, t in _initializers(places)] + [t for _, _, t in _attributes(places)]
     return {id(tensor): tensor for tensor in found}
 
 
@@ -392,7 +391,7 @@ def plan_data_file(model: ir.Model, target: Path) -> DataFile:
     placed: dict[int, ir.ExternalTensor] = {}
     tensors: dict[int, ir.TensorProtocol] = {}
     offset = 0
-    for value, tensor in _initializers(model):
+    for value, tensor in _initializers(all_graphs(model)):
         if id(tensor) in placed or tensor.dtype == ir.DataType.STRING or tensor.nbytes <= INLINE_BYTES:
             continue
         if tensor.nbytes >= _ALIGNED_BYTES:
@@ -423,10 +422,11 @@ def in_memory(model: ir.Model) -> dict[int, ir.TensorProtocol]:
 
 def exchange(model: ir.Model, tensors: Exchange) -> None:
     """Put other tensors in the place of those that a model has."""
-    for value, tensor in list(_initializers(model)):
+    places = all_graphs(model)
+    for value, tensor in list(_initializers(places)):
         if id(tensor) in tensors:
             value.const_value = tensors[id(tensor)]
-    for node, attribute, tensor in list(_attributes(model)):
+    for node, attribute, tensor in list(_attributes(places)):
         if id(tensor) in tensors:
             made = ir.AttrTensor(attribute.name, tensors[id(tensor)], doc_string=attribute.doc_string)
             node.attributes[attribute.name] = made

@@ -136,7 +136,8 @@ class _Visit:
                 yield Flaw(UNDEFINED, f"no node makes the output {name!r}")
 
     def _missing(self, names: Iterable[str]) -> list[str]:
-        return [name for name in names if not any(name in defined for defined in self.scopes)]
+        *around, own = self.scopes
+        return [name for name in names if name not in own and not any(name in defined for defined in around)]
 
     def _node_flaws(self, node: onnx.NodeProto) -> list[Flaw]:
         found = []

@@ -23,7 +23,7 @@ from onnx.defs import OpSchema
 
 from linger.errors import GraphError, listing
 from linger.graph.core.dialect_node import describe
-from linger.graph.core.walking import Functions, all_graphs, find_circle, graphs_in, makers
+from linger.graph.core.walking import Functions, all_graphs, find_circle, graphs_in, is_in_order, makers
 
 DEEPEST = 32
 """How many graphs may lie inside each other. Protobuf reads no file with more: it stops at 100 messages, and a level takes three."""
@@ -138,19 +138,9 @@ def _too_deep(owners: _Owners) -> list[Flaw]:
     return []
 
 
-def _is_in_order(graph: ir.Graph) -> bool:
-    """Whether every node stands behind those whose results it reads, and reads no results from graphs around it."""
-    seen: set[ir.Node | None] = {None}
-    for node in graph:
-        if any(value is not None and value.producer() not in seen for value in node.inputs):
-            return False
-        seen.add(node)
-    return True
-
-
 def _cycle(owners: _Owners) -> list[Flaw]:
     """The nodes of one cycle, if there is any; a node waits for what the nodes inside it read."""
-    if all(map(_is_in_order, owners)):
+    if all(map(is_in_order, owners)):
         return []
     waits: dict[ir.Node, list[ir.Node]] = {node: [] for graph in owners for node in graph}
     for node in waits:

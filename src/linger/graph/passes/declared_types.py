@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -17,9 +18,9 @@ from linger.graph.core.dialect_node import is_dialect_domain
 from linger.graph.core.dialects import is_quantising
 from linger.graph.core.schema import OLDEST_OPSET, takes
 from linger.graph.core.tensor_types import INTEGERS, infer_element_types, type_of
-from linger.graph.core.walking import all_graphs, all_nodes, graphs_in, in_order, named_graphs
+from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes, graphs_in, in_order, is_in_order, named_graphs
 from linger.graph.facts.flow import Flow
-from linger.graph.facts.propagation import Propagation, propagate
+from linger.graph.facts.propagation import Facts, Propagation, propagate
 from linger.graph.files.model_io import INLINE_BYTES, exchanged
 from linger.graph.files.soundness import is_bounded
 from linger.graph.forms.attach_functions import attach_functions
@@ -39,9 +40,10 @@ def complete_types(model: ir.Model) -> Changes:
         GraphError: The nodes are not in order.
     """
     changes = Changes()
-    if any(in_order(place) != list(place.graph) for place in all_graphs(model)):
+    places = all_graphs(model)
+    if not all(is_in_order(place.graph) or in_order(place) == list(place.graph) for place in places):
         raise GraphError("the nodes are not in order, so their types cannot be told. Run the rule sort_nodes first.")
-    has_bodies = len(graphs_in(model.graph)) > 1
+    has_bodies = any(place.owner is not None and place.function is None for place in places)
     for _ in range(_MOST_ROUNDS if has_bodies else 1):
         count = len(changes)
         _complete_once(model, changes)
@@ -143,7 +145,10 @@ def _write(value: ir.Value, found: Inferred, *, is_output: bool) -> bool:
     kind, shape = found.type or value.type, _merged(value.shape, found.shape, is_output=is_output)
     if kind is None or (kind == value.type and _same(shape, value.shape)):
         return False  # without a type, a file keeps no shape
-    value.type, value.shape = kind, shape
+    # tensors of equal type share what was inferred, and types are changed in place
+    is_plain = isinstance(kind, ir.TensorType)
+    value.type = ir.TensorType(kind.dtype, denotation=kind.denotation) if is_plain else copy.deepcopy(kind)
+    value.shape = None if shape is None else shape.copy()
     return True
 
 
@@ -167,23 +172,24 @@ def _size(declared: int | ir.SymbolicDim, found: int | ir.SymbolicDim, *, is_out
     return found
 
 
-def correct_types(model: ir.Model, found: Propagation | None = None) -> Changes:
+def correct_types(model: ir.Model, facts: Facts | None = None) -> Changes:
     """Correct declared element types that contradict the nodes; of tensors without one, only outputs get a type.
 
     Inputs of the model and initializers are left as they are declared. Requires: sorted nodes.
 
     Args:
         model: The model.
-        found: What `propagate` found in it, where that is known already.
+        facts: What is known of the model as it is now, where that is known already.
     """
     changes = Changes()
-    found = propagate(model) if found is None else found
-    flow = Flow.of(model)
-    open_ends = _outputs_of_functions(flow)
-    for value in _computed(flow):
-        element = found.element(value)
+    facts = Facts(model) if facts is None else facts
+    found, open_ends = facts.found, _outputs_of_functions(facts.flow)
+    for value in _computed(facts.flow):
         is_open = value.dtype is None and (value in open_ends or not value.is_graph_output())
-        if element is None or element == value.dtype or is_open or _is_unscaled_output(value, found):
+        if is_open:
+            continue
+        element = found.element(value)
+        if element is None or element == value.dtype or _is_unscaled_output(value, found):
             continue
         was = "it was not declared" if value.dtype is None else f"not {value.dtype.name.lower()}"
         changes.note(f"tensor {value.name!r}", f"is {element.name.lower()}, {was}")
@@ -241,8 +247,9 @@ def keyed_graphs(graph: ir.Graph) -> Iterator[tuple[GraphKey, ir.Graph]]:
     for key, current in waiting:  # the list grows while it is walked
         yield key, current
         for node in current:
-            first = next((output.name for output in node.outputs if output.name), "")
-            waiting += [((*key, (first or "", name)), inner) for name, inner in named_graphs(node)]
+            if inside := named_graphs(node):
+                first = next((output.name for output in node.outputs if output.name), "")
+                waiting += [((*key, (first or "", name)), inner) for name, inner in inside]
 
 
 def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
@@ -252,24 +259,40 @@ def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
     that `infer_element_types` finds, and no shape. Sizes to which inference gives a made-up name are open.
     """
     source = _with_bodies(model) or model
-    with exchanged(source, _stubs(source)):
+    places = graphs_in(source.graph)
+    with exchanged(source, _stubs(places)):
         proto = ir.to_proto(source)
-    _forget(proto)
-    found: dict[tuple[GraphKey, str], Inferred] = {}
+    graphs = _main_graph if len(places) == 1 else _keyed_protos
+    _forget(proto, graphs)
     if is_bounded(source):
         with suppress(onnx.shape_inference.InferenceError, MemoryError, ValueError):  # element types remain
             proto = onnx.shape_inference.infer_shapes(proto)
-            # with contents followed, a vector of n elements is written out as n sizes
-            proto = onnx.shape_inference.infer_shapes(proto, data_prop=True) if _has_small_sizes(proto) else proto
-    for key, graph in _keyed_protos(proto.graph):
-        for info in (*graph.value_info, *graph.output):
-            if info.type.WhichOneof("value") is not None:
-                shape = ir.serde.deserialize_type_proto_for_shape(info.type)
-                kind = _known(ir.serde.deserialize_type_proto_for_type(info.type))
-                found[key, info.name] = Inferred(kind, None if shape is None else _real(shape))
+            if _gains_by_contents(proto, graphs):
+                proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    found = _declared(proto, graphs)
     if _is_incomplete(model, found):
         _walk(proto, found)
     return found
+
+
+def _declared(proto: onnx.ModelProto, graphs: _ProtoGraphs) -> dict[tuple[GraphKey, str], Inferred]:
+    """Every type and shape that a file declares; tensors of equal type share theirs."""
+    found: dict[tuple[GraphKey, str], Inferred] = {}
+    known: dict[bytes, Inferred] = {}
+    for key, graph in graphs(proto.graph):
+        for info in (*graph.value_info, *graph.output):
+            if info.type.WhichOneof("value") is not None:
+                content = info.type.SerializeToString()
+                if content not in known:
+                    known[content] = _read(info.type)
+                found[key, info.name] = known[content]
+    return found
+
+
+def _read(declared: onnx.TypeProto) -> Inferred:
+    shape = ir.serde.deserialize_type_proto_for_shape(declared)
+    kind = _known(ir.serde.deserialize_type_proto_for_type(declared))
+    return Inferred(kind, None if shape is None else _real(shape))
 
 
 def _known(kind: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
@@ -277,40 +300,54 @@ def _known(kind: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
     return None if kind is not None and kind.dtype == ir.DataType.UNDEFINED else kind
 
 
-def _has_small_sizes(proto: onnx.ModelProto) -> bool:
-    """Whether every known size is so small that a vector of that length can be written out."""
-    for _, graph in _keyed_protos(proto.graph):
+def _gains_by_contents(proto: onnx.ModelProto, graphs: _ProtoGraphs) -> bool:
+    """Whether inference may find more sizes if it follows the contents of tensors too: some are open, and all others are small.
+
+    With contents followed, a vector of n elements is written out as n sizes.
+    """
+    has_open = False
+    for _, graph in graphs(proto.graph):
+        known = {""}
         for value in (*graph.input, *graph.output, *graph.value_info):
-            if any(size.dim_value > _LARGEST_SIZE for size in value.type.tensor_type.shape.dim):
+            sizes = value.type.tensor_type.shape.dim
+            if any(size.dim_value > _LARGEST_SIZE for size in sizes):
                 return False
-    return True
+            if value.type.tensor_type.HasField("shape") and all(map(_is_known_size, sizes)):
+                known.add(value.name)
+        has_open = has_open or any(name not in known for node in graph.node for name in node.output)
+    return has_open
+
+
+def _is_known_size(size: onnx.TensorShapeProto.Dimension) -> bool:
+    return size.HasField("dim_value") or (bool(size.dim_param) and not size.dim_param.startswith(_MADE_UP))
 
 
 def _with_bodies(model: ir.Model) -> ir.Model | None:
     """A copy whose dialect nodes have function bodies; None without such nodes, or where linger does not know one."""
     if not any(is_quantising(node) for node in all_nodes(model)):
         return None
-    copy = model.clone()
-    for node in all_nodes(copy):
-        if _is_known(node.domain, node.op_type) or node.op_identifier() in copy.functions:
+    made = model.clone()
+    for node in all_nodes(made):
+        if _is_known(node.domain, node.op_type) or node.op_identifier() in made.functions:
             for output in node.outputs:
                 output.type = output.shape = None
     try:
-        attach_functions(copy)
+        attach_functions(made)
     except LingerError:
         return None
-    return copy
+    return made
 
 
+@cache
 def _is_known(domain: str, op_type: str) -> bool:
     return is_dialect_domain(domain) or (domain in _STANDARD and onnx.defs.has(op_type, domain))
 
 
-def _stubs(model: ir.Model) -> dict[int, ir.TensorProtocol]:
+def _stubs(places: Iterable[GraphPlace]) -> dict[int, ir.TensorProtocol]:
     """Stand-ins without content for large weights, which decide no shape: so a model of any size can be given to inference."""
     stubs: dict[int, ir.TensorProtocol] = {}
-    for _, graph in keyed_graphs(model.graph):
-        for value in graph.initializers.values():
+    for place in places:
+        for value in place.graph.initializers.values():
             tensor = value.const_value
             if tensor is not None and tensor.dtype != ir.DataType.STRING and tensor.nbytes > INLINE_BYTES:
                 shape = ir.Shape(tensor.shape.numpy())
@@ -320,10 +357,10 @@ def _stubs(model: ir.Model) -> dict[int, ir.TensorProtocol]:
     return stubs
 
 
-def _forget(proto: onnx.ModelProto) -> None:
+def _forget(proto: onnx.ModelProto, graphs: _ProtoGraphs) -> None:
     """Drop the declared types of tensors that inference can follow by itself."""
     functions = {(function.domain, function.name) for function in proto.functions}
-    for _, graph in _keyed_protos(proto.graph):
+    for _, graph in graphs(proto.graph):
         names = _followed_names(graph, functions)
         kept = [info for info in graph.value_info if info.name not in names]
         del graph.value_info[:]
@@ -351,13 +388,22 @@ def _is_incomplete(model: ir.Model, found: Mapping[tuple[GraphKey, str], Inferre
 
 def _walk(proto: onnx.ModelProto, found: dict[tuple[GraphKey, str], Inferred]) -> None:
     """Add the element types of tensors of which inference found nothing, where they follow from the ops."""
-    copy = ir.from_proto(proto)
+    typed = ir.from_proto(proto)
     with suppress(LingerError, KeyError):  # as far as it comes
-        infer_element_types(copy.graph, guess=False)
-    for key, graph in keyed_graphs(copy.graph):
+        infer_element_types(typed.graph, guess=False)
+    for key, graph in keyed_graphs(typed.graph):
         for value in (output for node in graph for output in node.outputs):
             if value.name and value.type is not None:
                 found.setdefault((key, value.name), Inferred(value.type, None, is_sure=False))
+
+
+_ProtoGraphs = Callable[[onnx.GraphProto], Iterable[tuple[GraphKey, onnx.GraphProto]]]
+"""Gives the graphs of a file with their keys."""
+
+
+def _main_graph(graph: onnx.GraphProto) -> list[tuple[GraphKey, onnx.GraphProto]]:
+    """As `_keyed_protos`, where it is known that no graph is inside: nodes need not be searched for them."""
+    return [((), graph)]
 
 
 def _keyed_protos(graph: onnx.GraphProto) -> Iterator[tuple[GraphKey, onnx.GraphProto]]:

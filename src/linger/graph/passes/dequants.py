@@ -15,16 +15,20 @@ from linger.graph.core.unused import is_used
 from linger.graph.core.walking import defined_in
 from linger.graph.facts.fact import Propagation, Use
 from linger.graph.facts.flow import Flow, home_of
-from linger.graph.facts.propagation import OutputPolicy, propagate
+from linger.graph.facts.propagation import Facts, OutputPolicy
 
 
-def rescale_dequant(model: ir.Model) -> Changes:
+def rescale_dequant(model: ir.Model, facts: Facts | None = None) -> Changes:
     """Set `scale_o` of every Dequant to the scale of its tensor, where that is known from another node.
 
     Requires: sorted nodes. Leaves: Dequants with another scale only of tensors whose scale is not known, or is contradicted.
+
+    Args:
+        model: The model.
+        facts: What is known of the model as it is now, where that is known already.
     """
     changes = Changes()
-    for node, scale in propagate(model).wrong_scales:
+    for node, scale in (facts or Facts(model)).found.wrong_scales:
         old = read_scale(node, "scale_o")
         node.attributes["scale_o"] = ir.AttrFloat32("scale_o", scale)
         was = "it had none" if old is None else f"it was {old:g}"
@@ -34,15 +38,19 @@ def rescale_dequant(model: ir.Model) -> Changes:
     return changes
 
 
-def remove_dequant(model: ir.Model) -> Changes:
+def remove_dequant(model: ir.Model, facts: Facts | None = None) -> Changes:
     """Let ops that take integers have them; drop Dequants of real numbers, second ones of a tensor, and unused ones.
 
     Requires: sorted nodes. Leaves: every op that takes integers reading them, one Dequant per tensor, scale and graph. Ops
     that need real numbers may read integers afterwards: `insert_dequant` follows.
+
+    Args:
+        model: The model.
+        facts: As for `rescale_dequant`.
     """
     changes = Changes()
-    found = propagate(model)
-    flow = Flow.of(model)
+    facts = Facts(model) if facts is None else facts
+    found, flow = facts.found, facts.flow
     kept = [use for use in found.kept_real if not is_dequant(use.value.producer())]
     _remove_from_reals(model, found.of_reals, changes)
     for use in found.integer_uses:
@@ -188,7 +196,7 @@ def _name(value: ir.Value | None) -> str:
     return repr(None if value is None else value.name)
 
 
-def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared") -> Changes:
+def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared", facts: Facts | None = None) -> Changes:
     """Insert one Dequant per quantised tensor, shared by all that need its real numbers.
 
     A tensor that is an output of the model and shall be real hands its name on to the Dequant's result and is then called
@@ -199,27 +207,28 @@ def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared") -> Chang
     Args:
         model: The model.
         outputs: As for `propagate`.
+        facts: As for `rescale_dequant`; they were found with these outputs.
     """
     changes = Changes()
-    found = propagate(model, outputs=outputs)
+    facts = Facts(model, outputs) if facts is None else facts
+    found, flow = facts.found, facts.flow
     missing = found.missing
     if missing:
-        inserter = _Inserter(model, found, changes)
+        inserter = _Inserter(flow, found, changes)
         for use in missing:
             inserter.serve(use)
-        inserter.flow.sort()  # a Dequant that was there may stand behind what now reads it
+        flow.sort()  # a Dequant that was there may stand behind what now reads it
     return changes
 
 
 class _Inserter:
     """Gives uses real numbers, each tensor through one Dequant per graph."""
 
-    def __init__(self, model: ir.Model, found: Propagation, changes: Changes) -> None:
-        self._model, self._found, self._changes = model, found, changes
-        self.flow = Flow.of(model)
-        self._node_names = Names(n.name for n in self.flow.nodes() if n.name)
-        self._names = Names(v.name for graph in self.flow.graphs() for v in defined_in(graph) if v.name)
-        domains = {node.domain for node in self.flow.nodes() if is_quantising(node)}
+    def __init__(self, flow: Flow, found: Propagation, changes: Changes) -> None:
+        self._model, self._flow, self._found, self._changes = flow.model, flow, found, changes
+        self._node_names = Names(n.name for n in flow.nodes() if n.name)
+        self._names = Names(v.name for graph in flow.graphs() for v in defined_in(graph) if v.name)
+        domains = {node.domain for node in flow.nodes() if is_quantising(node)}
         self._domain = NEWER if domains == {NEWER} else DOMAIN
         self._made: dict[tuple[ir.Value, ir.Graph], ir.Value] = {}
 
@@ -297,6 +306,6 @@ class _Inserter:
 
     def _import(self, graph: ir.Graph) -> None:
         """Import the Dequant's domain: functions have imports of their own, a sub-graph has those of the graph around it."""
-        outermost = _scopes(graph, self.flow)[0]
+        outermost = _scopes(graph, self._flow)[0]
         for imports in (outermost.opset_imports, self._model.graph.opset_imports):
             imports.setdefault(self._domain, DOMAIN_VERSION)

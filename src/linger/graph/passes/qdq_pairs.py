@@ -60,7 +60,7 @@ def cancel_dq_q(model: ir.Model) -> Changes:
     output needs a tensor of its own.
     """
     changes = Changes()
-    fusing = ByteFusing(model)
+    fusing = cache(lambda: ByteFusing(model))  # as the model is before the first change
     replacer = ValueReplacer(model)
     facts = cache(lambda: propagate(model))  # of dialect pairs only; declared types may be missing
     for node in _nodes(model):
@@ -78,7 +78,7 @@ def cancel_dq_q(model: ir.Model) -> Changes:
 
 def pair_findings(model: ir.Model) -> tuple[Finding, ...]:
     """Pairs that undo each other and stay all the same, as notes."""
-    fusing = ByteFusing(model)
+    fusing = cache(lambda: ByteFusing(model))
     facts = cache(lambda: propagate(model))
     pairs = [(_undone_by(node, facts), node) for node in _nodes(model) if is_qdq(node, QUANTIZE)]
     return tuple(
@@ -101,14 +101,14 @@ def _undone_by(node: ir.Node, facts: Callable[[], Propagation]) -> ir.Node | Non
     return first if _is_qdq_pair(first, node) or _is_dialect_pair(first, node, facts) else None
 
 
-def _decides(first: ir.Node, second: ir.Node, fusing: ByteFusing) -> bool:
+def _decides(first: ir.Node, second: ir.Node, fusing: Callable[[], ByteFusing]) -> bool:
     """Whether ONNX Runtime may join other ops once the integers before and behind a pair are one tensor.
 
     It merges pairs itself where nobody else reads what is between them.
     """
     before, behind = first.inputs[0], second.outputs[0]
     assert before is not None  # it was looked at
-    return fusing.holds([before, behind]) and not (is_between_pair(before) and is_between_pair(behind))
+    return fusing().holds([before, behind]) and not (is_between_pair(before) and is_between_pair(behind))
 
 
 def _is_qdq_pair(first: ir.Node, second: ir.Node) -> bool:

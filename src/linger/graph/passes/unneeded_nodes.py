@@ -27,7 +27,7 @@ def remove_dead_code(model: ir.Model) -> Changes:
     """
     changes = Changes()
     found = all_graphs(model)
-    needed = needed_nodes(model)
+    needed = needed_nodes(model, found)
     needed = with_makers(needed, _deciding(model, found, needed))
     alive = [place for place in found if place.owner is None or place.owner in needed]
     for place in alive:
@@ -69,7 +69,7 @@ def dead_code_findings(model: ir.Model) -> tuple[Finding, ...]:
     found = all_graphs(model)
     return tuple(
         Finding(NOTE, describe(node), f"nobody uses its results, and it stays: {OTHER_NUMBERS}", _BY_HAND)
-        for node in _deciding(model, found, needed_nodes(model))
+        for node in _deciding(model, found, needed_nodes(model, found))
     )
 
 
@@ -82,6 +82,8 @@ def _drop_initializers(found: list[GraphPlace], changes: Changes) -> None:
 
 
 def _drop_functions(model: ir.Model, changes: Changes) -> None:
+    if not model.functions:
+        return
     called = called_functions(all_nodes(model), model.functions)
     for identifier in [i for i in model.functions if i not in called]:
         del model.functions[identifier]

@@ -152,7 +152,8 @@ def fix_versions(model: ir.Model) -> Changes:
     found = all_graphs(model)
     main = [place for place in found if place.function is None]
     called = {function.domain for function in model.functions.values()}
-    _fix_imports(model.graph.opset_imports, "", main, called | _domains(found), model, changes)
+    inside = _domains(place for place in found if place.function is not None)
+    _fix_imports(model.graph.opset_imports, "", main, called | inside, model, changes)
     for function in model.functions.values():
         own = [place for place in found if place.function is function]
         _fix_imports(function.opset_imports, f"{function.domain}::{function.name}", own, set(), model, changes)

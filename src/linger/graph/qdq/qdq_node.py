@@ -220,9 +220,12 @@ def data_outputs(node: ir.Node) -> list[ir.Value]:
     return list(node.outputs[:1] if node.op_type == "MaxPool" else node.outputs)
 
 
+_BOUNDS = {"Clip": (1, 2), "Pad": (2,)}
+
+
 def bounds_of(node: ir.Node) -> list[int]:
     """The indices of inputs that have the type of the data but are no data: the limits of Clip, the border of Pad."""
-    wanted = {"Clip": (1, 2), "Pad": (2,)}.get(node.op_type, ())
+    wanted = _BOUNDS.get(node.op_type, ())
     return [index for index in wanted if index < len(node.inputs) and node.inputs[index] is not None]
 
 
