@@ -32,8 +32,8 @@ TARGETS = {
     "complexity over 10, %": 4,
     "bare Any, %": 8,
     "walk forward, files": 12,
-    "walk verify, files": 45,
-    "walk repair and check, files": 45,
+    "walk verify, files": 57,  # of these 9 write the graph that `linger.Session` runs, which is proven too
+    "walk repair and check, files": 48,
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from linger.dialect import is_known
 from linger.graph.core.dialect_node import is_dialect, op_of
 from linger.graph.files.model_io import copied
 from linger.graph.forms.byte_layers import write_byte_layers
@@ -36,7 +37,7 @@ def fastest(model: ir.Model) -> Fastest | None:
 
     The integers are those of the ops: a function body in the file that computes others is not looked at. `linger.verify` compares both.
     """
-    if not any(is_dialect(node) for node in model.graph) or _weights(model) > _LARGEST_WEIGHTS:
+    if not any(_has_fast_form(node) for node in model.graph) or _weights(model) > _LARGEST_WEIGHTS:
         return None
     copy, is_saturating = copied(model), has_saturating_products()
     count = len(write_byte_layers(copy, is_saturating=is_saturating))
@@ -55,6 +56,14 @@ def fastest(model: ir.Model) -> Fastest | None:
         f"{count} nodes in integer kernels or tables, {kind}; the others in float" if count else "all nodes in float"
     )
     return Fastest(copy, f"{layers}, {loops} recurrent loops written for known numbers" if loops else layers)
+
+
+def _has_fast_form(node: ir.Node) -> bool:
+    """Whether another form may follow from a node: a product of weights, a curve or a recurrent layer."""
+    if not is_dialect(node) or not is_known(node.op_type):
+        return False
+    op = op_of(node)
+    return op.weight_axes is not None or op.is_pointwise or op.is_recurrent
 
 
 def _weights(model: ir.Model) -> int:
