@@ -154,7 +154,7 @@ def _letter(machines: Sequence[str], machine: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "/")
+    return " ".join(text.replace("|", "/").split())
 
 
 def draw(path: Path, entries: Mapping[str, Any], rivals: Rivals) -> None:
