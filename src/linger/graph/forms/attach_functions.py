@@ -35,8 +35,12 @@ _PLAIN_ELEMENT_BITS = 8
 _BIASES = ("b", "b_ih", "b_hh")
 
 
-def attach_functions(model: ir.Model) -> Changes:
+def attach_functions(model: ir.Model, *, is_for_shapes: bool = False) -> Changes:
     """Attach one function per op type and signature used.
+
+    Args:
+        model: Edited in place.
+        is_for_shapes: Whether only shapes are inferred through the bodies; then they are short, and slow to run.
 
     Leaves: every dialect node (integer Relu, MaxPool and Clip of the standard domain included) in a domain for which
     the model has a function, with every optional input and attribute present.
@@ -52,7 +56,12 @@ def attach_functions(model: ir.Model) -> Changes:
         key = (op.name, op.platform, arity, element_bits, is_narrow)
         if key not in library:
             library[key] = build_function(
-                op, opset=opset_of(model), arity=arity, element_bits=element_bits, is_narrow_exact=is_narrow
+                op,
+                opset=opset_of(model),
+                arity=arity,
+                element_bits=element_bits,
+                is_narrow_exact=is_narrow,
+                is_for_shapes=is_for_shapes,
             )
         _call(node, op, library[key])
         changes.note(describe(node), f"runs as {library[key].domain}::{op.name}")
@@ -90,7 +99,13 @@ class DialectFunction:
 
 
 def build_function(
-    op: Op, *, opset: int, arity: int, element_bits: int, is_narrow_exact: bool = True
+    op: Op,
+    *,
+    opset: int,
+    arity: int,
+    element_bits: int,
+    is_narrow_exact: bool = True,
+    is_for_shapes: bool = False,
 ) -> DialectFunction:
     """Interpret an op's body into a model-local function.
 
@@ -99,7 +114,7 @@ def build_function(
     `thinker.f64::LSTMInt` where float32 would round.
     """
     kernel = ElementAwareKernel(opset=opset, element_bits=element_bits)
-    kernel.is_narrow_exact = is_narrow_exact
+    kernel.is_narrow_exact, kernel.is_deferring = is_narrow_exact, not is_for_shapes
     names, kinds = _signature(op, arity)
     inputs = {name: ir.Value(name=name) for name in names}
     references = {name: AttributeRef(name, kind) for name, kind in kinds.items()}

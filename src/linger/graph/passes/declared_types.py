@@ -332,7 +332,7 @@ def _with_bodies(model: ir.Model) -> ir.Model | None:
             for output in node.outputs:
                 output.type = output.shape = None
     try:
-        attach_functions(made)
+        attach_functions(made, is_for_shapes=True)
     except LingerError:
         return None
     return made
