@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -186,23 +186,37 @@ PARTS = 4
 """A large tensor is checked in so many parts, one in each evaluation pass."""
 
 
-def checksum(t: Tensor, part: int) -> int:
-    """A number that changes when any element of this part of a tensor does, or when output channels change places.
+View = Any
+"""Memory of a part: an array of a small tensor's bytes, or a tensor of a large one's bits as integers."""
 
-    Exact for small tensors, which are one part; for large ones the sum of each channel's bits, without rounding.
-    """
+
+def views_of(t: Tensor) -> list[View]:
+    """The parts of a tensor, output channels first: one of a small tensor, PARTS of a large one."""
     rows = t.detach().contiguous().reshape(t.shape[0] if t.dim() > 1 else 1, -1)
     if rows.numel() <= _SMALL:
-        return hash(rows.view(torch.uint8).cpu().numpy().tobytes())
+        return [rows.view(torch.uint8).cpu().numpy()]
     columns = rows.shape[1]
-    block = rows[:, columns * part // PARTS : columns * (part + 1) // PARTS]
+    blocks = [rows[:, columns * part // PARTS : columns * (part + 1) // PARTS] for part in range(PARTS)]
+    return [_as_integers(block, is_even=columns % 2 == 0) for block in blocks]
+
+
+def _as_integers(block: Tensor, *, is_even: bool) -> Tensor:
     size = block.element_size()
-    is_aligned = columns % 2 == 0 and block.shape[1] * size % 8 == 0 and block.storage_offset() * size % 8 == 0
-    return hash(block.view(torch.int64 if is_aligned else torch.int32).sum(1).cpu().numpy().tobytes())
+    is_aligned = is_even and block.shape[1] * size % 8 == 0 and block.storage_offset() * size % 8 == 0
+    return block.view(torch.int64 if is_aligned else torch.int32)
 
 
-def _checksums(tensors: Sequence[Tensor], parts: Iterable[int]) -> dict[int, tuple[int, ...]]:
-    return {part: tuple(checksum(t, part) for t in tensors) for part in parts}
+def checksum(view: View) -> int:
+    """A number that changes when any element of a part does, or when output channels change places.
+
+    Exact for small tensors; for large ones the sum of each channel's bits, without rounding.
+    """
+    return hash((view.sum(1).cpu().numpy() if isinstance(view, Tensor) else view).tobytes())
+
+
+def _identity(t: Tensor) -> tuple[Any, ...]:
+    """Where a tensor's numbers are, and how often torch has written them."""
+    return t.data_ptr(), t._version, t.shape, t.stride()  # noqa: SLF001 - torch has no public version counter
 
 
 @dataclass
@@ -214,21 +228,34 @@ class Watchman:
     export or a recording and after a change of mode; else within four passes.
     """
 
-    known: tuple[tuple[tuple[int, int], ...], dict[int, tuple[int, ...]]] | None = None
+    known: tuple[tuple[Any, ...], ...] | None = None
     passes: int = 0
+    _views: list[list[View] | None] = field(default_factory=list)
+    """Of each tensor; kept, because making them costs more than the look. None: they would be copies."""
+    _sums: list[tuple[int, ...]] = field(default_factory=list)
 
     def has_changed(self, tensors: Sequence[Tensor], *, is_thorough: bool) -> bool:
         """Whether a tensor differs from the last time; remembers the present state."""
-        counted = tuple((t.data_ptr(), t._version) for t in tensors)  # noqa: SLF001 - torch has no public version counter
+        identity = tuple(map(_identity, tensors))
         self.passes += 1
-        known_count, known_sums = self.known or (None, {})
-        parts = range(PARTS) if is_thorough or known_count != counted else (self.passes % PARTS,)
-        seen = _checksums(tensors, parts)
-        if known_count == counted and all(known_sums[part] == sums for part, sums in seen.items()):
-            return False
-        self.known = (counted, seen if len(seen) == PARTS else _checksums(tensors, range(PARTS)))
+        if self.known == identity:
+            part = None if is_thorough else self.passes % PARTS
+            if all(self._is_same(place, t, part) for place, t in enumerate(tensors)):
+                return False
+        self.known = identity
+        self._views = [views_of(t) if t.is_cpu and t.is_contiguous() else None for t in tensors]
+        self._sums = [
+            tuple(map(checksum, views_of(t) if v is None else v)) for t, v in zip(tensors, self._views, strict=True)
+        ]
         return True
+
+    def _is_same(self, place: int, t: Tensor, part: int | None) -> bool:
+        """Whether one part of a tensor, or with None every part, is as it was."""
+        views, sums = self._views[place] or views_of(t), self._sums[place]
+        looked = range(len(sums)) if part is None else (part % len(sums),)
+        return all(checksum(views[i]) == sums[i] for i in looked)
 
     def forget(self) -> None:
         """Report a change at the next look."""
         self.known = None
+        self._views.clear()

@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 from torch.compiler import is_exporting
 
+from linger.constraint.batch_norm import as_batch_norm
 from linger.constraint.conv_bn import fold, learning_factor, normalize_folded, per_weight
 from linger.constraint.limits import Limits, clamp, exceeds
 from linger.constraint.marks import Widths
@@ -502,7 +503,7 @@ class QuantLayer(QuantizedBase):
         """Drop what was frozen when a parameter has changed, also through `.data`, which torch does not count."""
         if self.runtime.emitter is not None:
             return  # the pass before the export has filled the cache; a trace must not see the comparison
-        tensors = [t.detach() for t in self._sources() if t is not None]
+        tensors = [t for t in self._sources() if t is not None]
         if self._watchman.has_changed(tensors, is_thorough=self.runtime.is_thorough):
             self._frozen.clear()
             self._simulation.clear()
@@ -510,7 +511,10 @@ class QuantLayer(QuantizedBase):
     def _sources(self) -> list[Tensor | None]:
         """What the integer parameters are made from."""
         weight = self.weight if self.transposed_groups is None else self.weight.transpose(0, 1)  # output channels first
-        return [weight, self.bias, *(self.bn.state_dict().values() if self.bn is not None else ())]
+        if self.bn is None:
+            return [weight, self.bias]
+        bn = as_batch_norm(self.bn)
+        return [weight, self.bias, bn.weight, bn.bias, bn.running_mean, bn.running_var]
 
     def train(self, mode: bool = True) -> QuantLayer:  # noqa: FBT001, FBT002 - torch's signature
         """Switch the mode; parameters are frozen anew, in case an edit has left their checksums equal."""
