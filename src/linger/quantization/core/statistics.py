@@ -19,7 +19,7 @@ from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, as_float32, limits
 from linger.numeric.torch.exact import run_product
 from linger.numeric.torch.kernel import TorchKernel, carrier
-from linger.numeric.torch.quantize import ends_of, fake_quantize, largest_magnitude, max_abs, round_weight
+from linger.numeric.torch.quantize import Memory, ends_of, fake_quantize, largest_magnitude, max_abs, round_weight
 from linger.numeric.torch.scale import Scale, largest_of, magnitude_within, may_saturate, scale_for_range, smallest
 from linger.ops.fast.twin import product_twin
 from linger.quantization.core.compute import compute
@@ -143,6 +143,7 @@ class QuantizedBase(nn.Module):
         self._bounds: dict[str, Scale] = {}  # and the finest scale that the device's format allowed then
         self._uses: dict[str, RangeUse] = {}
         self.method_of: dict[str, str] = {}  # the method that found each range, where it was not the largest magnitude
+        self._memory = Memory()  # of the weights of a training step
         self.histograms: dict[str, Histogram] = {}  # of the ranges that were calibrated; no part of a checkpoint
         with torch.inference_mode(mode=False):  # a layer made in an inference pass can be trained later
             for name in names:
@@ -435,12 +436,22 @@ class QuantizedBase(nn.Module):
 
     # products
     def round_weight(
-        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale, bits: int, where: str
+        self,
+        weight: Tensor,
+        factor: Tensor | None,
+        bias: Tensor | None,
+        scale_x: Scale,
+        bits: int,
+        where: str,
+        *,
+        is_real: bool = False,
     ) -> tuple[Tensor, Scale]:
-        """Integer weights and their scale, lowered where the int32 bias at scale_x·scale_w would not fit."""
+        """Integer weights (divided by their scale if `is_real`) and the scale, at which the int32 bias must fit, too."""
         saturates_at = None if self.chosen_range("w") is None else bits
         fit = partial(self._fit_weight, bias, scale_x, bits, where)
-        return round_weight(weight, factor, fit, saturates_at=saturates_at, stays_there=self.is_observing)
+        memory = self._memory if self.training else None
+        settings: dict[str, Any] = {"stays_there": self.is_observing, "is_real": is_real, "memory": memory}
+        return round_weight(weight, factor, fit, saturates_at=saturates_at, **settings)
 
     def _fit_weight(self, bias: Tensor | None, scale_x: Scale, bits: int, where: str, largest: Scale) -> Scale:
         """The scale of weights up to `largest`, which is remembered."""

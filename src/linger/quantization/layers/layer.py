@@ -354,9 +354,9 @@ class QuantLayer(QuantizedBase):
         if self.runtime.is_real:
             real, scale_w = self._real_weight(weight, factor, bias, q.scale)
             return accumulate(self._op, geometry, q.content, real, bias), scale_w
-        integers, scale_w = self._round_weight(weight, factor, bias, q.scale)
+        rounded, scale_w = self._round_weight(weight, factor, bias, q.scale, is_real=True)
         bias_q = None if bias is None else round_bias(bias, q.scale * scale_w)
-        return accumulate(self._op, geometry, q.content, integers * (1.0 / scale_w), bias_q), scale_w
+        return accumulate(self._op, geometry, q.content, rounded, bias_q), scale_w
 
     def _learn_batch_norm(self, q: QTensor, geometry: Mapping[str, Any]) -> tuple[Tensor, Scale]:
         """Batch norm of one convolution; where a folded parameter is beyond its limit, a second one with limited ones.
@@ -382,10 +382,10 @@ class QuantLayer(QuantizedBase):
         """Weights ahead of a batch norm, their scale, and how much larger than the real weights they are."""
         if self.runtime.is_real:
             return *self._real_weight(self.weight, factor, None, scale_x), 1.0
-        integers, scale_w = self._round_weight(self.weight, factor, None, scale_x)
         # batch norm cancels a common gain, so the integers need not be scaled back; but its eps must be a number
-        is_there = isinstance(scale_w, Tensor)
-        return (integers * (1.0 / scale_w), scale_w, 1.0) if is_there else (integers, scale_w, scale_w)
+        stays_there = not self.weight.is_cpu
+        rounded, scale_w = self._round_weight(self.weight, factor, None, scale_x, is_real=stays_there)
+        return rounded, scale_w, 1.0 if stays_there else scale_w
 
     # parameters
     def largest_range(self, name: str) -> float:
@@ -438,14 +438,15 @@ class QuantLayer(QuantizedBase):
         return weight
 
     def _round_weight(
-        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale
+        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale, *, is_real: bool = False
     ) -> tuple[Tensor, Scale]:
-        """Integer weights and their scale; `factor` has one number per output channel."""
+        """Integer weights, as real values if `is_real`, and their scale; `factor` has one number per output channel."""
         wide = None if factor is None else per_weight(factor, weight, self.transposed_groups)
         if wide is not None and wide.requires_grad:  # a frozen batch norm, whose gamma still learns
             weight, wide = weight * wide, None
-        integers, scale = self.round_weight(weight, wide, bias, scale_x, self.widths.parameter, self.path)
-        return self._laid_out(integers), scale
+        bits = self.widths.parameter
+        rounded, scale = self.round_weight(weight, wide, bias, scale_x, bits, self.path, is_real=is_real)
+        return self._laid_out(rounded), scale
 
     # evaluation and export
     def _deploy(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
@@ -520,6 +521,7 @@ class QuantLayer(QuantizedBase):
         """Switch the mode; parameters are frozen anew, in case an edit has left their checksums equal."""
         if mode != self.training:
             self._watchman.forget()
+            self._memory.release()
         return super().train(mode)
 
     # checkpoints
