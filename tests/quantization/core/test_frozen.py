@@ -12,7 +12,7 @@ def everything(t):
     return tuple(map(checksum, views_of(t)))
 
 
-def test_one_pass_in_four_sees_an_edit_behind_torchs_back():
+def test_one_of_the_next_passes_sees_an_edit_behind_torchs_back():
     weight = torch.randn(8, 4096)
     watchman = Watchman()
     assert watchman.has_changed([weight], is_thorough=False)

@@ -109,8 +109,9 @@ def run_product(
     one number per output channel. `is_transposed`: the weights are [in, out/group, …].
     """
     if plan.parts == 0 or plan == SplitPlan(1):
-        dtype = x.dtype if plan.parts else torch.float64
-        return product(x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+        if plan.parts == 0:
+            x = x.double()
+        return product(x, _in(x.dtype, weight), None if bias is None else _in(x.dtype, bias))
     if weight.dim() == 1:  # one factor per channel: there is nothing to split
         total = product(x, weight.to(x.dtype), None).double()
     else:
@@ -119,6 +120,10 @@ def run_product(
         parts = (_part(x, weight, chosen, channels, group, axis, is_transposed=is_transposed) for chosen in chunks)
         total = reduce(torch.add, (product(*part, None).double() for part in parts))
     return total if bias is None else total + _along(bias.double(), axis, total.dim())
+
+
+def _in(dtype: torch.dtype, t: Tensor) -> Tensor:
+    return t if t.dtype == dtype else t.to(dtype)  # asked first, because torch's own way to find out takes long
 
 
 def _part(

@@ -136,7 +136,7 @@ class Memory:
 def _is_alone(t: Tensor) -> bool:
     """Whether no other tensor, nor anything that autograd has saved, uses a tensor's memory."""
     storage = t.untyped_storage()
-    return bool(torch._C._storage_Use_Count(storage._cdata) == 2)  # type: ignore[attr-defined]  # noqa: SLF001 - t and `storage`
+    return bool(torch._C._storage_Use_Count(storage._cdata) == 2)  # noqa: SLF001 - t and `storage` themselves
 
 
 class _RoundWeight(torch.autograd.Function):

@@ -182,22 +182,29 @@ def round_bias(bias: Tensor, scale: Scale) -> Tensor:
 
 
 # changes
-PARTS = 4
-"""A large tensor is checked in so many parts, one in each evaluation pass."""
+PARTS = 16
+"""A large tensor is checked in so many parts, one in each evaluation pass: reading all of it would cost as much as rounding."""
 
 
 View = Any
-"""Memory of a part: an array of a small tensor's bytes, or a tensor of a large one's bits as integers."""
+"""A part of a tensor: the bytes of a small one as an array, the bits of a large one as a tensor of integers, or a function
+that copies these, where they do not lie in a row on the CPU."""
 
 
 def views_of(t: Tensor) -> list[View]:
     """The parts of a tensor, output channels first: one of a small tensor, PARTS of a large one."""
-    rows = t.detach().contiguous().reshape(t.shape[0] if t.dim() > 1 else 1, -1)
+    if not (t.is_cpu and t.is_contiguous()):
+        return [partial(_copied, t.detach(), part) for part in range(PARTS if t.numel() > _SMALL else 1)]
+    rows = t.detach().reshape(t.shape[0] if t.dim() > 1 else 1, -1)
     if rows.numel() <= _SMALL:
-        return [rows.view(torch.uint8).cpu().numpy()]
+        return [rows.view(torch.uint8).numpy()]
     columns = rows.shape[1]
     blocks = [rows[:, columns * part // PARTS : columns * (part + 1) // PARTS] for part in range(PARTS)]
     return [_as_integers(block, is_even=columns % 2 == 0) for block in blocks]
+
+
+def _copied(t: Tensor, part: int) -> View:
+    return views_of(t.cpu().contiguous())[part]
 
 
 def _as_integers(block: Tensor, *, is_even: bool) -> Tensor:
@@ -211,7 +218,9 @@ def checksum(view: View) -> int:
 
     Exact for small tensors; for large ones the sum of each channel's bits, without rounding.
     """
-    return hash((view.sum(1).cpu().numpy() if isinstance(view, Tensor) else view).tobytes())
+    if callable(view):
+        view = view()
+    return hash((view.sum(1).numpy() if isinstance(view, Tensor) else view).tobytes())
 
 
 def _identity(t: Tensor) -> tuple[Any, ...]:
@@ -225,37 +234,29 @@ class Watchman:
 
     Everything that torch counts is noticed at once, and so is what changes a tensor as a whole through `.data` (which
     torch does not count). An edit of a few elements through `.data` is noticed by the next thorough look: before an
-    export or a recording and after a change of mode; else within four passes.
+    export or a recording and after a change of mode; else within sixteen passes.
     """
 
     known: tuple[tuple[Any, ...], ...] | None = None
     passes: int = 0
-    _views: list[list[View] | None] = field(default_factory=list)
-    """Of each tensor; kept, because making them costs more than the look. None: they would be copies."""
-    _sums: list[tuple[int, ...]] = field(default_factory=list)
+    _looks: list[list[tuple[View, int]]] = field(default_factory=list)
+    """For each part, its views of all tensors and their checksums. Views are kept: making them costs more than a look."""
 
     def has_changed(self, tensors: Sequence[Tensor], *, is_thorough: bool) -> bool:
         """Whether a tensor differs from the last time; remembers the present state."""
-        identity = tuple(map(_identity, tensors))
+        identity = tuple([_identity(t) for t in tensors])
         self.passes += 1
+        looks: Sequence[list[tuple[View, int]]] = ()
         if self.known == identity:
-            part = None if is_thorough else self.passes % PARTS
-            if all(self._is_same(place, t, part) for place, t in enumerate(tensors)):
-                return False
+            looks = self._looks if is_thorough else self._looks[self.passes % PARTS : self.passes % PARTS + 1]
+        if looks and all(checksum(view) == known for look in looks for view, known in look):
+            return False
+        views = [views_of(t) for t in tensors]
         self.known = identity
-        self._views = [views_of(t) if t.is_cpu and t.is_contiguous() else None for t in tensors]
-        self._sums = [
-            tuple(map(checksum, views_of(t) if v is None else v)) for t, v in zip(tensors, self._views, strict=True)
-        ]
+        self._looks = [[(v, checksum(v)) for v in (each[part % len(each)] for each in views)] for part in range(PARTS)]
         return True
-
-    def _is_same(self, place: int, t: Tensor, part: int | None) -> bool:
-        """Whether one part of a tensor, or with None every part, is as it was."""
-        views, sums = self._views[place] or views_of(t), self._sums[place]
-        looked = range(len(sums)) if part is None else (part % len(sums),)
-        return all(checksum(views[i]) == sums[i] for i in looked)
 
     def forget(self) -> None:
         """Report a change at the next look."""
         self.known = None
-        self._views.clear()
+        self._looks.clear()

@@ -15,7 +15,7 @@ import copy
 import sys
 import threading
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -58,7 +58,7 @@ class Frame:
 
     path: str
     module: nn.Module
-    indices: Counter[str] = field(default_factory=Counter)
+    indices: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     autocast: tuple[str, ...] = ()
     compiler: Any = None
 
@@ -451,6 +451,8 @@ class OpCall:
 # what is switched off around a module
 def put_autocast_aside() -> tuple[str, ...]:
     """Switch autocast off; returns where it was on."""
+    if not torch._C._is_any_autocast_enabled():  # noqa: SLF001 - one question instead of one for each device
+        return ()
     found = tuple([device for device in _AUTOCAST_DEVICES if torch.is_autocast_enabled(device)])
     for device in found:
         torch.set_autocast_enabled(device, False)  # noqa: FBT003 - torch takes it by position only

@@ -561,8 +561,9 @@ class QuantizedBase(nn.Module):
 
 def accumulate(op: Op, geometry: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The product of an op, on real carriers."""
-    bias = None if bias is None else bias.to(x.dtype)
-    return product_twin(op).accumulate(x, weight.to(x.dtype), bias, geometry)
+    if bias is not None and bias.dtype != x.dtype:  # asked for only where needed, as in every pass of every layer
+        bias = bias.to(x.dtype)
+    return product_twin(op).accumulate(x, weight if weight.dtype == x.dtype else weight.to(x.dtype), bias, geometry)
 
 
 def _macs(op: Op, q: QTensor, y: Tensor, taps: int) -> int:
