@@ -99,6 +99,12 @@ def fake_quantize(
     return result
 
 
+def limited(x: Tensor, scale: float, bits: int) -> Tensor:
+    """Multiples of 1/scale that nobody else needs, limited to integers of this width; written over where that is allowed."""
+    low, high = (end / scale for end in limits(bits))
+    return x.clamp(low, high) if x.requires_grad else x.clamp_(low, high)
+
+
 class Memory:
     """The memory of one tensor, used again by the next one of its form as soon as nothing else holds it.
 
