@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process CPU time of several variants in one run, interleaved, medians: what a shared machine allows."""
+"""Process CPU time of several variants in one run, interleaved: what a shared machine allows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 
 
-def medians(variants: Mapping[str, Callable[[], object]], *, rounds: int, warm_up: int = 2) -> dict[str, float]:
-    """Median CPU seconds of each variant; the order rotates, so that no variant always runs after the same one."""
+def samples(variants: Mapping[str, Callable[[], object]], *, rounds: int, warm_up: int = 2) -> dict[str, list[float]]:
+    """CPU seconds of each variant in each round; the order rotates, so that no variant always runs after the same one."""
     times: dict[str, list[float]] = {name: [] for name in variants}
     names = list(variants)
     for turn in range(warm_up + rounds):
@@ -18,4 +18,10 @@ def medians(variants: Mapping[str, Callable[[], object]], *, rounds: int, warm_u
             variants[name]()
             if turn >= warm_up:
                 times[name].append(time.process_time() - begin)
+    return times
+
+
+def medians(variants: Mapping[str, Callable[[], object]], *, rounds: int, warm_up: int = 2) -> dict[str, float]:
+    """Median CPU seconds of each variant."""
+    times = samples(variants, rounds=rounds, warm_up=warm_up)
     return {name: statistics.median(values) for name, values in times.items()}

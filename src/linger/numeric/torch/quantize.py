@@ -8,6 +8,7 @@ something may be limited, so an unsaturated tensor costs no memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -246,6 +247,5 @@ def max_abs(x: Tensor, *, is_relu: bool = False) -> float:
     x = x.detach()
     if is_relu:
         return max(float(x.max()), 0.0)
-    low, high = torch.aminmax(x)
-    largest = max(-float(low), float(high))
-    return largest if largest == largest and float(low) == float(low) else float("nan")
+    low, high = map(float, torch.aminmax(x))
+    return max(-low, high) if low == low and high == high else math.nan
