@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from linger.quantization.core.frozen import PARTS, Watchman, checksum, kept, make_frozen, make_ready, round_bias, views_of
+from linger.quantization.core.frozen import (
+    PARTS,
+    Watchman,
+    checksum,
+    kept,
+    make_frozen,
+    make_ready,
+    round_bias,
+    views_of,
+)
 from tests.support.wired import after
 
 

@@ -17,7 +17,7 @@ from linger.constraint.marks import Widths
 from linger.dialect import Interval, Op, find_op
 from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, as_float32, limits
-from linger.numeric.torch.exact import run_product
+from linger.numeric.torch.exact import as_type, run_product
 from linger.numeric.torch.kernel import TorchKernel, carrier
 from linger.numeric.torch.quantize import Memory, ends_of, fake_quantize, largest_magnitude, max_abs, round_weight
 from linger.numeric.torch.scale import Scale, largest_of, magnitude_within, may_saturate, scale_for_range, smallest
@@ -436,22 +436,13 @@ class QuantizedBase(nn.Module):
 
     # products
     def round_weight(
-        self,
-        weight: Tensor,
-        factor: Tensor | None,
-        bias: Tensor | None,
-        scale_x: Scale,
-        bits: int,
-        where: str,
-        *,
-        is_real: bool = False,
+        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale, bits: int, at: str, **how: Any
     ) -> tuple[Tensor, Scale]:
-        """Integer weights (divided by their scale if `is_real`) and the scale, at which the int32 bias must fit, too."""
-        saturates_at = None if self.chosen_range("w") is None else bits
-        fit = partial(self._fit_weight, bias, scale_x, bits, where)
+        """Weights rounded as `how` tells `quantize.round_weight`, and their scale, at which the int32 bias fits, too."""
+        how["saturates_at"] = None if self.chosen_range("w") is None else bits
+        fit = partial(self._fit_weight, bias, scale_x, bits, at)
         memory = self._memory if self.training else None
-        settings: dict[str, Any] = {"stays_there": self.is_observing, "is_real": is_real, "memory": memory}
-        return round_weight(weight, factor, fit, saturates_at=saturates_at, **settings)
+        return round_weight(weight, factor, fit, stays_there=self.is_observing, memory=memory, **how)
 
     def _fit_weight(self, bias: Tensor | None, scale_x: Scale, bits: int, where: str, largest: Scale) -> Scale:
         """The scale of weights up to `largest`, which is remembered."""
@@ -561,9 +552,8 @@ class QuantizedBase(nn.Module):
 
 def accumulate(op: Op, geometry: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The product of an op, on real carriers."""
-    if bias is not None and bias.dtype != x.dtype:  # asked for only where needed, as in every pass of every layer
-        bias = bias.to(x.dtype)
-    return product_twin(op).accumulate(x, weight if weight.dtype == x.dtype else weight.to(x.dtype), bias, geometry)
+    bias = None if bias is None else as_type(bias, x.dtype)
+    return product_twin(op).accumulate(x, as_type(weight, x.dtype), bias, geometry)
 
 
 def _macs(op: Op, q: QTensor, y: Tensor, taps: int) -> int:
