@@ -16,7 +16,6 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 from torch.compiler import is_exporting
 
-from linger.constraint.batch_norm import as_batch_norm
 from linger.constraint.conv_bn import fold, learning_factor, normalize_folded, per_weight
 from linger.constraint.limits import Limits, clamp, exceeds
 from linger.constraint.marks import Widths
@@ -514,7 +513,7 @@ class QuantLayer(QuantizedBase):
         weight = self.weight if self.transposed_groups is None else self.weight.transpose(0, 1)  # output channels first
         if self.bn is None:
             return [weight, self.bias]
-        bn = as_batch_norm(self.bn)
+        bn = cast(Any, self.bn)
         return [weight, self.bias, bn.weight, bn.bias, bn.running_mean, bn.running_var]
 
     def train(self, mode: bool = True) -> QuantLayer:  # noqa: FBT001, FBT002 - torch's signature
