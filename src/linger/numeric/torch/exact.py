@@ -111,7 +111,7 @@ def run_product(
     if plan.parts == 0 or plan == SplitPlan(1):
         if plan.parts == 0:
             x = x.double()
-        return product(x, as_type(weight, x.dtype), None if bias is None else as_type(bias, x.dtype))
+        return product(x, _as_type(weight, x.dtype), None if bias is None else _as_type(bias, x.dtype))
     if weight.dim() == 1:  # one factor per channel: there is nothing to split
         total = product(x, weight.to(x.dtype), None).double()
     else:
@@ -122,7 +122,7 @@ def run_product(
     return total if bias is None else total + _along(bias.double(), axis, total.dim())
 
 
-def as_type(t: Tensor, dtype: torch.dtype) -> Tensor:
+def _as_type(t: Tensor, dtype: torch.dtype) -> Tensor:
     """`t.to(dtype)`, asked for only where needed: torch's own way to find out takes long."""
     return t if t.dtype == dtype else t.to(dtype)
 

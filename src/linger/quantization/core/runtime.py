@@ -451,8 +451,6 @@ class OpCall:
 # what is switched off around a module
 def put_autocast_aside() -> tuple[str, ...]:
     """Switch autocast off; returns where it was on."""
-    if not torch._C._is_any_autocast_enabled():  # noqa: SLF001 - one question instead of one for each device
-        return ()
     found = tuple([device for device in _AUTOCAST_DEVICES if torch.is_autocast_enabled(device)])
     for device in found:
         torch.set_autocast_enabled(device, False)  # noqa: FBT003 - torch takes it by position only

@@ -17,7 +17,7 @@ from linger.constraint.marks import Widths
 from linger.dialect import Interval, Op, find_op
 from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, as_float32, limits
-from linger.numeric.torch.exact import as_type, run_product
+from linger.numeric.torch.exact import run_product
 from linger.numeric.torch.kernel import TorchKernel, carrier
 from linger.numeric.torch.quantize import Memory, ends_of, fake_quantize, largest_magnitude, max_abs, round_weight
 from linger.numeric.torch.scale import Scale, largest_of, magnitude_within, may_saturate, scale_for_range, smallest
@@ -552,8 +552,10 @@ class QuantizedBase(nn.Module):
 
 def accumulate(op: Op, geometry: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The product of an op, on real carriers."""
-    bias = None if bias is None else as_type(bias, x.dtype)
-    return product_twin(op).accumulate(x, as_type(weight, x.dtype), bias, geometry)
+    # `to` only where needed: torch's own way to find out takes long
+    if bias is not None and bias.dtype != x.dtype:
+        bias = bias.to(x.dtype)
+    return product_twin(op).accumulate(x, weight if weight.dtype == x.dtype else weight.to(x.dtype), bias, geometry)
 
 
 def _macs(op: Op, q: QTensor, y: Tensor, taps: int) -> int:
