@@ -1,13 +1,15 @@
 """Quantise-dequantise in one pass: the numbers and the gradients of the plain composition."""
 
+import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
 import torch
 
 from linger.numeric.fixed import limits, scale_for
-from linger.numeric.torch.quantize import fake_quantize, max_abs, round_weight
+from linger.numeric.torch.quantize import Memory, fake_quantize, max_abs, round_weight
 from tests.support import naive
 
 pytestmark = pytest.mark.needs_torch
@@ -171,3 +173,58 @@ def test_nan_is_never_overlooked(position, is_relu):
     x = torch.tensor([1.0, -2.0, 3.0])
     x[position] = math.nan
     assert math.isnan(max_abs(x, is_relu=is_relu))
+
+
+def test_memory_is_used_again_once_nobody_holds_it():
+    memory, weight = Memory(), torch.ones(4, 3)
+    first = memory.like(weight)
+    place = first.data_ptr()
+    second = memory.like(weight)  # the first is in use
+    assert second.data_ptr() != place
+    place = second.data_ptr()
+    view = second[1:]
+    del second
+    assert memory.like(weight).data_ptr() != place  # a view uses it, too
+    del view, first
+    place = memory.like(weight).data_ptr()
+    assert memory.like(weight).data_ptr() == place
+    assert memory.like(weight.double()).dtype == torch.float64
+    assert memory.like(weight.double()[:2]).shape == (2, 3)
+
+
+def test_memory_that_a_gradient_still_needs_is_left_alone():
+    memory, x = Memory(), torch.ones(3, requires_grad=True)
+    weight = torch.tensor([0.25, 0.5, 1.0], requires_grad=True)
+    rounded = [round_weight(weight * n, None, lambda _: 4.0, memory=memory, is_real=True)[0] for n in (1, 2)]
+    losses = [(x * r).sum() for r in rounded]
+    del rounded
+    round_weight(weight * 3, None, lambda _: 4.0, memory=memory)
+    sum(losses).backward()
+    assert x.grad.tolist() == [0.75, 1.5, 3.0]
+    assert weight.grad.tolist() == [3.0, 3.0, 3.0]
+
+
+def test_copies_and_inference_have_memory_of_their_own():
+    memory, weight = Memory(), torch.ones(3)
+    place = memory.like(weight).data_ptr()
+    copied = copy.deepcopy(memory).like(weight)
+    assert copied.data_ptr() != place
+    with torch.inference_mode():
+        assert memory.like(weight).is_inference()
+    assert not memory.like(weight).is_inference()
+    memory.release()
+    assert pickle.loads(pickle.dumps(memory)).like(weight).shape == (3,)
+
+
+@pytest.mark.parametrize("saturates_at", [None, 4], ids=["all fit", "saturating"])
+@pytest.mark.parametrize("factor", [None, torch.tensor([[2.0], [-0.5]])], ids=["alone", "folded"])
+def test_real_weights_are_the_integers_divided_by_the_scale(factor, saturates_at):
+    results = []
+    for is_real in (False, True):
+        weight = torch.tensor([[0.3, -1.7], [0.9, 3.1]], requires_grad=True)
+        settings = {"saturates_at": saturates_at, "is_real": is_real}
+        rounded, scale = round_weight(weight, factor, lambda _: 4.0, **settings)
+        real = rounded if is_real else rounded / scale
+        (real * torch.tensor([[1.0, 2.0], [3.0, 4.0]])).sum().backward()
+        results.append((real.tolist(), weight.grad.tolist()))
+    assert results[0] == results[1]

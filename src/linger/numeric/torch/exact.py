@@ -109,8 +109,9 @@ def run_product(
     one number per output channel. `is_transposed`: the weights are [in, out/group, …].
     """
     if plan.parts == 0 or plan == SplitPlan(1):
-        dtype = x.dtype if plan.parts else torch.float64
-        return product(x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+        if plan.parts == 0:
+            x = x.double()
+        return product(x, _as_type(weight, x.dtype), None if bias is None else _as_type(bias, x.dtype))
     if weight.dim() == 1:  # one factor per channel: there is nothing to split
         total = product(x, weight.to(x.dtype), None).double()
     else:
@@ -119,6 +120,11 @@ def run_product(
         parts = (_part(x, weight, chosen, channels, group, axis, is_transposed=is_transposed) for chosen in chunks)
         total = reduce(torch.add, (product(*part, None).double() for part in parts))
     return total if bias is None else total + _along(bias.double(), axis, total.dim())
+
+
+def _as_type(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """`t.to(dtype)`, asked for only where needed: torch's own way to find out takes long."""
+    return t if t.dtype == dtype else t.to(dtype)
 
 
 def _part(

@@ -8,6 +8,7 @@ something may be limited, so an unsaturated tensor costs no memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -99,41 +100,93 @@ def fake_quantize(
     return result
 
 
+def limited(x: Tensor, scale: float, bits: int) -> Tensor:
+    """Multiples of 1/scale that nobody else needs, limited to integers of this width; written over where that is allowed."""
+    low, high = (end / scale for end in limits(bits))
+    return x.clamp(low, high) if x.requires_grad else x.clamp_(low, high)
+
+
+class Memory:
+    """The memory of one tensor, used again by the next one of its form as soon as nothing else holds it.
+
+    The system hands large blocks out page by page and takes them back when they are freed. For weights that are rounded
+    in every step that costs more than rounding them. Who else holds the memory, a graph whose gradients are still to
+    come for example, is known to torch: then the next tensor gets memory of its own.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[Tensor] = []
+
+    def __reduce__(self) -> tuple[type[Memory], tuple[()]]:
+        """A copy begins without memory."""
+        return Memory, ()
+
+    def like(self, t: Tensor) -> Tensor:
+        """A tensor of this form whose numbers are yet to be written."""
+        if not t.is_cpu or torch.is_inference_mode_enabled():  # other devices keep freed memory themselves
+            return torch.empty_like(t)
+        try:
+            kept = self._kept.pop()  # taken out first, so that two threads never share it
+        except IndexError:
+            kept = torch.empty_like(t)
+        if kept.shape != t.shape or kept.stride() != t.stride() or kept.dtype != t.dtype or not _is_alone(kept):
+            kept = torch.empty_like(t)
+        result = kept.detach()
+        self._kept.append(kept)
+        return result
+
+    def release(self) -> None:
+        """Keep nothing."""
+        self._kept.clear()
+
+
+def _is_alone(t: Tensor) -> bool:
+    """Whether no other tensor, nor anything that autograd has saved, uses a tensor's memory."""
+    storage = t.untyped_storage()
+    return bool(torch._C._storage_Use_Count(storage._cdata) == 2)  # noqa: SLF001 - t and `storage` themselves
+
+
 class _RoundWeight(torch.autograd.Function):
     @staticmethod
-    def forward(
+    def forward(  # torch's apply takes positional arguments only
         ctx: Any,
         weight: Tensor,
         factor: Tensor | None,
         choose_scale: Callable[[Any], Any],
         saturates_at: int | None,
         stays_there: bool,  # noqa: FBT001
+        is_real: bool,  # noqa: FBT001
+        memory: Memory,
     ) -> Any:
-        result = weight.clone() if factor is None else weight * factor
-        scale = choose_scale(largest_magnitude(result) if stays_there else max_abs(result))
+        result = memory.like(weight)
+        source = weight if factor is None else torch.mul(weight, factor, out=result)
+        scale = choose_scale(largest_magnitude(source) if stays_there else max_abs(source))
         if isinstance(scale, Tensor):
             scale = scale.to(result.dtype)
-            result.mul_(scale).add_(0.5).floor_()
+            torch.mul(source, scale, out=result).add_(0.5).floor_()
             ctx.mark_non_differentiable(scale)
-            ctx.scale = scale.detach()
         else:
             half = torch.tensor(0.5, dtype=result.dtype, device=result.device)
-            torch.add(half, result, alpha=scale, out=result).floor_()
-            ctx.scale = scale
+            torch.add(half, source, alpha=scale, out=result).floor_()
         is_held = None
         if saturates_at is not None:
             low, high = limits(saturates_at)
             is_held = (result >= low) & (result <= high)
             result.clamp_(low, high)
         ctx.save_for_backward(factor, is_held)
-        return result, scale
+        ctx.slope = None if is_real else scale.detach() if isinstance(scale, Tensor) else scale
+        return result.mul_(1.0 / scale) if is_real else result, scale
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         factor, is_held = ctx.saved_tensors
+        gradient, slope = gradients[0], ctx.slope
+        if factor is not None:
+            slope = factor if slope is None else factor * slope
         # in place: the gradient comes fresh from the product's backward and nobody else sees it
-        gradient = gradients[0].mul_(ctx.scale if factor is None else factor * ctx.scale)
-        return gradient if is_held is None else gradient.mul_(is_held), None, None, None, None
+        for factor_of_it in (slope, is_held):
+            gradient = gradient if factor_of_it is None else gradient.mul_(factor_of_it)
+        return gradient, None, None, None, None, None, None
 
 
 def round_weight(
@@ -143,6 +196,8 @@ def round_weight(
     *,
     saturates_at: int | None = None,
     stays_there: bool = False,
+    is_real: bool = False,
+    memory: Memory | None = None,
 ) -> tuple[Tensor, Any]:
     """The integers ⌊w·factor·scale + ½⌋ (in a float tensor) and the scale.
 
@@ -152,11 +207,14 @@ def round_weight(
         choose_scale: From the largest |w·factor| to a scale.
         saturates_at: Width of integers at which weights saturate; None where the scale holds them all.
         stays_there: Choose the scale of weights on a device there and do not read it back: both numbers are then tensors.
+        is_real: Divide the integers by the scale again.
+        memory: Where to write them, if it is free.
     """
     if weight.dtype in (torch.float16, torch.bfloat16):  # ⌊w·scale + ½⌋ itself would be rounded
         weight, factor = weight.float(), None if factor is None else factor.float()
-    integers, scale = _RoundWeight.apply(weight, factor, choose_scale, saturates_at, stays_there)
-    return integers, scale.double() if isinstance(scale, Tensor) else scale
+    arguments = (choose_scale, saturates_at, stays_there, is_real, memory or Memory())
+    rounded, scale = _RoundWeight.apply(weight, factor, *arguments)
+    return rounded, scale.double() if isinstance(scale, Tensor) else scale
 
 
 def largest_magnitude(x: Tensor, *, is_relu: bool = False) -> Scale:
@@ -189,6 +247,5 @@ def max_abs(x: Tensor, *, is_relu: bool = False) -> float:
     x = x.detach()
     if is_relu:
         return max(float(x.max()), 0.0)
-    low, high = torch.aminmax(x)
-    largest = max(-float(low), float(high))
-    return largest if largest == largest and float(low) == float(low) else float("nan")
+    low, high = map(float, torch.aminmax(x))
+    return max(-low, high) if low == low and high == high else math.nan

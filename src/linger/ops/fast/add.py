@@ -16,7 +16,7 @@ from torch import Tensor
 
 from linger.numeric.fixed import limits
 from linger.numeric.torch.kernel import carrier
-from linger.numeric.torch.quantize import fake_quantize
+from linger.numeric.torch.quantize import fake_quantize, limited
 
 _UNLIMITED = 48  # rounding without limiting: no operand of 32 bits reaches 48
 _SIGNIFICAND = 24  # bits that a float32 sum holds exactly
@@ -46,8 +46,7 @@ def evaluate(
     if total is None:
         total = real_result(operands, scales, (bits, bits))
     if not any(is_finer):
-        low, high = limits(bits)
-        return (total.clamp(low / scale, high / scale) if can_saturate else total).to(carrier(bits))
+        return limited(total, scale, bits).to(carrier(bits)) if can_saturate else total.to(carrier(bits))
     return fake_quantize(total, scale, bits, can_saturate=can_saturate, is_owned=True).to(carrier(bits))
 
 
@@ -59,5 +58,9 @@ def _round_both(operands: Sequence[Tensor], scales: Sequence[float], scale: floa
         if bits + math.log2(scales[1] / scale) >= _SIGNIFICAND:  # beside large steps float32 would lose y's last bits
             y = fake_quantize(y, scale, _UNLIMITED, can_saturate=False)
         return fake_quantize(rounded + y, scale, bits, is_owned=True)
-    steps_x, steps_y = (torch.add(x.new_tensor(0.5), o, alpha=scale).floor_() for o in (x, y))
-    return (steps_x + steps_y).clamp_(*limits(bits)).mul_(1.0 / scale)
+    steps = torch.add(x.new_tensor(0.5), x, alpha=scale).floor_()
+    if x.shape != y.shape or bits + math.log2(scales[1] / scale) >= _SIGNIFICAND:
+        steps = steps + torch.add(y.new_tensor(0.5), y, alpha=scale).floor_()
+    else:  # adding the whole steps of x commutes with y's rounding, and needs no more memory
+        steps.add_(y, alpha=scale).add_(0.5).floor_()
+    return steps.clamp_(*limits(bits)).mul_(1.0 / scale)

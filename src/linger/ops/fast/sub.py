@@ -13,9 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from linger.numeric.fixed import limits
 from linger.numeric.torch.kernel import carrier
-from linger.numeric.torch.quantize import fake_quantize
+from linger.numeric.torch.quantize import fake_quantize, limited
 
 _UNLIMITED = 48  # rounding without limiting: no operand of 32 bits reaches 48
 _SIGNIFICAND = 24  # bits that a float32 difference holds exactly
@@ -48,6 +47,5 @@ def evaluate(
     if total is None:
         total = real_result((x, y), (scale_x, min(scale_y, scale)), (bits, bits))
     if scale_x <= scale:
-        low, high = limits(bits)
-        return (total.clamp(low / scale, high / scale) if can_saturate else total).to(carrier(bits))
+        return limited(total, scale, bits).to(carrier(bits)) if can_saturate else total.to(carrier(bits))
     return fake_quantize(total, scale, bits, can_saturate=can_saturate, is_owned=True).to(carrier(bits))

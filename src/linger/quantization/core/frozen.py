@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -182,27 +182,50 @@ def round_bias(bias: Tensor, scale: Scale) -> Tensor:
 
 
 # changes
-PARTS = 4
-"""A large tensor is checked in so many parts, one in each evaluation pass."""
+PARTS = 16
+"""A large tensor is checked in so many parts, one in each evaluation pass: reading all of it would cost as much as rounding."""
 
 
-def checksum(t: Tensor, part: int) -> int:
-    """A number that changes when any element of this part of a tensor does, or when output channels change places.
+View = Any
+"""A part of a tensor: the bytes of a small one as an array, the bits of a large one as a tensor of integers, or a function
+that copies these, where they do not lie in a row on the CPU."""
 
-    Exact for small tensors, which are one part; for large ones the sum of each channel's bits, without rounding.
-    """
-    rows = t.detach().contiguous().reshape(t.shape[0] if t.dim() > 1 else 1, -1)
+
+def views_of(t: Tensor) -> list[View]:
+    """The parts of a tensor, output channels first: one of a small tensor, PARTS of a large one."""
+    if not (t.is_cpu and t.is_contiguous()):
+        return [partial(_copied, t.detach(), part) for part in range(PARTS if t.numel() > _SMALL else 1)]
+    rows = t.detach().reshape(t.shape[0] if t.dim() > 1 else 1, -1)
     if rows.numel() <= _SMALL:
-        return hash(rows.view(torch.uint8).cpu().numpy().tobytes())
+        return [rows.view(torch.uint8).numpy()]
     columns = rows.shape[1]
-    block = rows[:, columns * part // PARTS : columns * (part + 1) // PARTS]
+    blocks = [rows[:, columns * part // PARTS : columns * (part + 1) // PARTS] for part in range(PARTS)]
+    return [_as_integers(block, is_even=columns % 2 == 0) for block in blocks]
+
+
+def _copied(t: Tensor, part: int) -> View:
+    return views_of(t.cpu().contiguous())[part]
+
+
+def _as_integers(block: Tensor, *, is_even: bool) -> Tensor:
     size = block.element_size()
-    is_aligned = columns % 2 == 0 and block.shape[1] * size % 8 == 0 and block.storage_offset() * size % 8 == 0
-    return hash(block.view(torch.int64 if is_aligned else torch.int32).sum(1).cpu().numpy().tobytes())
+    is_aligned = is_even and block.shape[1] * size % 8 == 0 and block.storage_offset() * size % 8 == 0
+    return block.view(torch.int64 if is_aligned else torch.int32)
 
 
-def _checksums(tensors: Sequence[Tensor], parts: Iterable[int]) -> dict[int, tuple[int, ...]]:
-    return {part: tuple(checksum(t, part) for t in tensors) for part in parts}
+def checksum(view: View) -> int:
+    """A number that changes when any element of a part does, or when output channels change places.
+
+    Exact for small tensors; for large ones the sum of each channel's bits, without rounding.
+    """
+    if callable(view):
+        view = view()
+    return hash((view.sum(1).numpy() if isinstance(view, Tensor) else view).tobytes())
+
+
+def _identity(t: Tensor) -> tuple[Any, ...]:
+    """Where a tensor's numbers are, and how often torch has written them."""
+    return t.data_ptr(), t._version, t.shape, t.stride()  # noqa: SLF001 - torch has no public version counter
 
 
 @dataclass
@@ -211,24 +234,29 @@ class Watchman:
 
     Everything that torch counts is noticed at once, and so is what changes a tensor as a whole through `.data` (which
     torch does not count). An edit of a few elements through `.data` is noticed by the next thorough look: before an
-    export or a recording and after a change of mode; else within four passes.
+    export or a recording and after a change of mode; else within sixteen passes.
     """
 
-    known: tuple[tuple[tuple[int, int], ...], dict[int, tuple[int, ...]]] | None = None
+    known: tuple[tuple[Any, ...], ...] | None = None
     passes: int = 0
+    _looks: list[list[tuple[View, int]]] = field(default_factory=list)
+    """For each part, its views of all tensors and their checksums. Views are kept: making them costs more than a look."""
 
     def has_changed(self, tensors: Sequence[Tensor], *, is_thorough: bool) -> bool:
         """Whether a tensor differs from the last time; remembers the present state."""
-        counted = tuple((t.data_ptr(), t._version) for t in tensors)  # noqa: SLF001 - torch has no public version counter
+        identity = tuple([_identity(t) for t in tensors])
         self.passes += 1
-        known_count, known_sums = self.known or (None, {})
-        parts = range(PARTS) if is_thorough or known_count != counted else (self.passes % PARTS,)
-        seen = _checksums(tensors, parts)
-        if known_count == counted and all(known_sums[part] == sums for part, sums in seen.items()):
+        looks: Sequence[list[tuple[View, int]]] = ()
+        if self.known == identity:
+            looks = self._looks if is_thorough else self._looks[self.passes % PARTS : self.passes % PARTS + 1]
+        if looks and all(checksum(view) == known for look in looks for view, known in look):
             return False
-        self.known = (counted, seen if len(seen) == PARTS else _checksums(tensors, range(PARTS)))
+        views = [views_of(t) for t in tensors]
+        self.known = identity
+        self._looks = [[(v, checksum(v)) for v in (each[part % len(each)] for each in views)] for part in range(PARTS)]
         return True
 
     def forget(self) -> None:
         """Report a change at the next look."""
         self.known = None
+        self._looks.clear()

@@ -15,7 +15,7 @@ import copy
 import sys
 import threading
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -58,7 +58,7 @@ class Frame:
 
     path: str
     module: nn.Module
-    indices: Counter[str] = field(default_factory=Counter)
+    indices: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     autocast: tuple[str, ...] = ()
     compiler: Any = None
 

@@ -19,7 +19,7 @@ from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, as_float32, limits
 from linger.numeric.torch.exact import run_product
 from linger.numeric.torch.kernel import TorchKernel, carrier
-from linger.numeric.torch.quantize import ends_of, fake_quantize, largest_magnitude, max_abs, round_weight
+from linger.numeric.torch.quantize import Memory, ends_of, fake_quantize, largest_magnitude, max_abs, round_weight
 from linger.numeric.torch.scale import Scale, largest_of, magnitude_within, may_saturate, scale_for_range, smallest
 from linger.ops.fast.twin import product_twin
 from linger.quantization.core.compute import compute
@@ -143,6 +143,7 @@ class QuantizedBase(nn.Module):
         self._bounds: dict[str, Scale] = {}  # and the finest scale that the device's format allowed then
         self._uses: dict[str, RangeUse] = {}
         self.method_of: dict[str, str] = {}  # the method that found each range, where it was not the largest magnitude
+        self._memory = Memory()  # of the weights of a training step
         self.histograms: dict[str, Histogram] = {}  # of the ranges that were calibrated; no part of a checkpoint
         with torch.inference_mode(mode=False):  # a layer made in an inference pass can be trained later
             for name in names:
@@ -435,12 +436,13 @@ class QuantizedBase(nn.Module):
 
     # products
     def round_weight(
-        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale, bits: int, where: str
+        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale, bits: int, at: str, **how: Any
     ) -> tuple[Tensor, Scale]:
-        """Integer weights and their scale, lowered where the int32 bias at scale_x·scale_w would not fit."""
-        saturates_at = None if self.chosen_range("w") is None else bits
-        fit = partial(self._fit_weight, bias, scale_x, bits, where)
-        return round_weight(weight, factor, fit, saturates_at=saturates_at, stays_there=self.is_observing)
+        """Weights rounded as `how` tells `quantize.round_weight`, and their scale, at which the int32 bias fits, too."""
+        how["saturates_at"] = None if self.chosen_range("w") is None else bits
+        fit = partial(self._fit_weight, bias, scale_x, bits, at)
+        memory = self._memory if self.training else None
+        return round_weight(weight, factor, fit, stays_there=self.is_observing, memory=memory, **how)
 
     def _fit_weight(self, bias: Tensor | None, scale_x: Scale, bits: int, where: str, largest: Scale) -> Scale:
         """The scale of weights up to `largest`, which is remembered."""
@@ -550,8 +552,10 @@ class QuantizedBase(nn.Module):
 
 def accumulate(op: Op, geometry: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The product of an op, on real carriers."""
-    bias = None if bias is None else bias.to(x.dtype)
-    return product_twin(op).accumulate(x, weight.to(x.dtype), bias, geometry)
+    # `to` only where needed: torch's own way to find out takes long
+    if bias is not None and bias.dtype != x.dtype:
+        bias = bias.to(x.dtype)
+    return product_twin(op).accumulate(x, weight if weight.dtype == x.dtype else weight.to(x.dtype), bias, geometry)
 
 
 def _macs(op: Op, q: QTensor, y: Tensor, taps: int) -> int:

@@ -164,9 +164,9 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
         y = accumulate(product.op, product.geometry, q.content, weight, product.bias)
         return layer.learn_output(call, q, y, scale_w, widths.output, taps=product.weight.shape[1:].numel())
     if call.is_learning:
-        integers, scale_w = round_weight()
+        rounded, scale_w = round_weight(is_real=True)
         bias = None if product.bias is None else round_bias(product.bias, scale_x * scale_w)
-        y = accumulate(product.op, product.geometry, q.content, integers * (1.0 / scale_w), bias)
+        y = accumulate(product.op, product.geometry, q.content, rounded, bias)
         return layer.learn_output(call, q, y, scale_w, widths.output, taps=product.weight.shape[1:].numel())
 
     has_gradient = not runtime.is_tracing and _has_gradient(q.content, product.weight, product.bias)

@@ -353,9 +353,9 @@ class QuantLayer(QuantizedBase):
         if self.runtime.is_real:
             real, scale_w = self._real_weight(weight, factor, bias, q.scale)
             return accumulate(self._op, geometry, q.content, real, bias), scale_w
-        integers, scale_w = self._round_weight(weight, factor, bias, q.scale)
+        rounded, scale_w = self._round_weight(weight, factor, bias, q.scale, is_real=True)
         bias_q = None if bias is None else round_bias(bias, q.scale * scale_w)
-        return accumulate(self._op, geometry, q.content, integers * (1.0 / scale_w), bias_q), scale_w
+        return accumulate(self._op, geometry, q.content, rounded, bias_q), scale_w
 
     def _learn_batch_norm(self, q: QTensor, geometry: Mapping[str, Any]) -> tuple[Tensor, Scale]:
         """Batch norm of one convolution; where a folded parameter is beyond its limit, a second one with limited ones.
@@ -381,10 +381,10 @@ class QuantLayer(QuantizedBase):
         """Weights ahead of a batch norm, their scale, and how much larger than the real weights they are."""
         if self.runtime.is_real:
             return *self._real_weight(self.weight, factor, None, scale_x), 1.0
-        integers, scale_w = self._round_weight(self.weight, factor, None, scale_x)
         # batch norm cancels a common gain, so the integers need not be scaled back; but its eps must be a number
-        is_there = isinstance(scale_w, Tensor)
-        return (integers * (1.0 / scale_w), scale_w, 1.0) if is_there else (integers, scale_w, scale_w)
+        stays_there = not self.weight.is_cpu
+        rounded, scale_w = self._round_weight(self.weight, factor, None, scale_x, is_real=stays_there)
+        return rounded, scale_w, 1.0 if stays_there else scale_w
 
     # parameters
     def largest_range(self, name: str) -> float:
@@ -437,14 +437,15 @@ class QuantLayer(QuantizedBase):
         return weight
 
     def _round_weight(
-        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale
+        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale, *, is_real: bool = False
     ) -> tuple[Tensor, Scale]:
-        """Integer weights and their scale; `factor` has one number per output channel."""
+        """Integer weights, as real values if `is_real`, and their scale; `factor` has one number per output channel."""
         wide = None if factor is None else per_weight(factor, weight, self.transposed_groups)
         if wide is not None and wide.requires_grad:  # a frozen batch norm, whose gamma still learns
             weight, wide = weight * wide, None
-        integers, scale = self.round_weight(weight, wide, bias, scale_x, self.widths.parameter, self.path)
-        return self._laid_out(integers), scale
+        bits = self.widths.parameter
+        rounded, scale = self.round_weight(weight, wide, bias, scale_x, bits, self.path, is_real=is_real)
+        return self._laid_out(rounded), scale
 
     # evaluation and export
     def _deploy(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
@@ -502,7 +503,7 @@ class QuantLayer(QuantizedBase):
         """Drop what was frozen when a parameter has changed, also through `.data`, which torch does not count."""
         if self.runtime.emitter is not None:
             return  # the pass before the export has filled the cache; a trace must not see the comparison
-        tensors = [t.detach() for t in self._sources() if t is not None]
+        tensors = [t for t in self._sources() if t is not None]
         if self._watchman.has_changed(tensors, is_thorough=self.runtime.is_thorough):
             self._frozen.clear()
             self._simulation.clear()
@@ -510,12 +511,16 @@ class QuantLayer(QuantizedBase):
     def _sources(self) -> list[Tensor | None]:
         """What the integer parameters are made from."""
         weight = self.weight if self.transposed_groups is None else self.weight.transpose(0, 1)  # output channels first
-        return [weight, self.bias, *(self.bn.state_dict().values() if self.bn is not None else ())]
+        if self.bn is None:
+            return [weight, self.bias]
+        bn = cast(Any, self.bn)
+        return [weight, self.bias, bn.weight, bn.bias, bn.running_mean, bn.running_var]
 
     def train(self, mode: bool = True) -> QuantLayer:  # noqa: FBT001, FBT002 - torch's signature
         """Switch the mode; parameters are frozen anew, in case an edit has left their checksums equal."""
         if mode != self.training:
             self._watchman.forget()
+            self._memory.release()
         return super().train(mode)
 
     # checkpoints

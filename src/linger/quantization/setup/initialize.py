@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import is_parametrized
 
 from linger.constraint.batch_norm import as_batch_norm, freeze_statistics
-from linger.constraint.conv_bn import ConvBN, counts_as, freeze_batch_norms, layer_of, parts_of_pairs
+from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm, counts_as, freeze_batch_norms, layer_of, parts_of_pairs
 from linger.constraint.limits import AHEAD_RELU, Normalized, limits_of
 from linger.constraint.marks import FUSED, QUANTIZATION, QUANTIZED, QuantChoice, Types, Widths
 from linger.constraint.tracing import replace_everywhere
@@ -404,6 +404,8 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
             runtime.layers.append(module)
             module.to(next((p.device for p in module.parameters()), home))  # ranges live where the numbers are
         scope = attach_scope(runtime, path, module)
+        if isinstance(module, EmptyBatchNorm):
+            continue  # it computes nothing, so no op can ask where it is
         module.register_forward_pre_hook(scope.enter)
         names = _quantized_inputs(module, path, runtime)
         if names:
