@@ -141,9 +141,10 @@ class Memory:
 
 
 def _is_alone(t: Tensor) -> bool:
-    """Whether no other tensor, nor anything that autograd has saved, uses a tensor's memory."""
+    """Whether no other tensor, nor anything that autograd has saved, uses a tensor's memory; False where torch does not tell."""
+    count = getattr(torch._C, "_storage_Use_Count", None)  # noqa: SLF001 - torch has no public one
     storage = t.untyped_storage()
-    return bool(torch._C._storage_Use_Count(storage._cdata) == 2)  # noqa: SLF001 - t and `storage` themselves
+    return count is not None and bool(count(storage._cdata) == 2)  # noqa: SLF001 - t and `storage` themselves
 
 
 class _RoundWeight(torch.autograd.Function):

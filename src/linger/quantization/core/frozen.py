@@ -182,7 +182,7 @@ def round_bias(bias: Tensor, scale: Scale) -> Tensor:
 
 
 # changes
-PARTS = 16
+PARTS = 4
 """A large tensor is checked in so many parts, one in each evaluation pass: reading all of it would cost as much as rounding."""
 
 
@@ -234,7 +234,7 @@ class Watchman:
 
     Everything that torch counts is noticed at once, and so is what changes a tensor as a whole through `.data` (which
     torch does not count). An edit of a few elements through `.data` is noticed by the next thorough look: before an
-    export or a recording and after a change of mode; else within sixteen passes.
+    export or a recording and after a change of mode; else within four passes.
     """
 
     known: tuple[tuple[Any, ...], ...] | None = None
