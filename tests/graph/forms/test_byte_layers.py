@@ -8,6 +8,7 @@ import pytest
 import linger
 from linger.graph.forms.byte_layers import write_byte_layers
 from linger.graph.forms.expand_dialect import expand_dialect
+from tests.support.kernels import optimised
 
 BITS = "data_bits: int = 8, parameter_bits: int = 8, o_bits: int = 8"
 GEOMETRY = "dilations: ints = [1, 1], group: int = 1, kernel_shape: ints = [3, 3], pads: ints = [1, 1, 1, 1], strides: ints = [1, 1]"
@@ -122,3 +123,20 @@ def test_a_fault_in_the_form_is_found_by_the_proof(monkeypatch):
 def test_on_another_provider_the_file_runs_as_it_is_written():
     session = linger.Session(network(NETWORKS["relu"]), providers=["AzureExecutionProvider", "CPUExecutionProvider"])
     assert session.kernels == "the file as it is written"
+
+
+def test_passes_over_the_tensors_of_a_network():
+    """What ONNX Runtime runs, node by node: a layer is one kernel and the Clip of its ReLU, a sum is one kernel."""
+    model = ir.from_proto(network(NETWORKS["residual"]))
+    write_byte_layers(model)
+    expand_dialect(model)
+    found = [node.op_type for node in optimised(model, "ENABLE_EXTENDED").graph.all_nodes()]
+    assert [kind for kind in found if kind != "Constant"] == [
+        *("Mul", "Add", "Floor", "Clip", "Cast"),
+        *("Cast", "QuantizeLinear"),  # the input becomes unsigned
+        *("QLinearConv", "Clip"),
+        "QLinearConv",
+        *("QLinearAdd", "Clip"),
+        "QLinearConv",
+        "DequantizeLinear",
+    ]
