@@ -86,10 +86,11 @@ def test_function_body_that_rounds_differently_is_caught(exported):
     model, x, path = exported
 
     def round_to_even(proto):
-        for function in proto.functions:
-            for node in function.node:
-                if node.op_type == "Floor" and function.name == "iqAdd":
-                    node.op_type = "Round"
+        waiting = [node for function in proto.functions if function.name == "iqAdd" for node in function.node]
+        for node in waiting:  # the list grows while it is walked
+            waiting += [inner for attribute in node.attribute for inner in attribute.g.node]
+            if node.op_type == "Floor":
+                node.op_type = "Round"
 
     damage(path, round_to_even)
     result = linger.verify(model, path, (x,))

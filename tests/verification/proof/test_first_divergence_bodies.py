@@ -6,6 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import GraphError
+from linger.graph.core.walking import all_nodes
 from linger.graph.files.model_io import load, save
 from linger.graph.forms.attach_functions import attach_functions
 from linger.verification.proof.verify import verify_file
@@ -18,7 +19,7 @@ QUANT = "q = thinker.Quant<data_bits = 8, scale_x = 16.0>(x)"
 def damage(model):
     attach_functions(model)
     for function in model.functions.values():
-        for node in function:
+        for node in all_nodes(function):
             if function.name == "iqAdd" and node.op_type == "Floor":
                 node.op_type = "Ceil"
 

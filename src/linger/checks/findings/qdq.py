@@ -10,14 +10,25 @@ import onnx_ir as ir
 
 from linger.checks.findings.node_places import CheckedModel, NodePlace
 from linger.graph.core import check_rules as rules
+from linger.graph.core.carriers import stands_for
 from linger.graph.core.finding import WARNING, Finding
 from linger.graph.core.tensor_content import constant_tensor
-from linger.graph.qdq.qdq_node import DEQUANTIZE, QUANTIZE, constant, is_between_pair, is_qdq, quantization_of
+from linger.graph.qdq.qdq_node import (
+    DEQUANTIZE,
+    QUANTIZE,
+    constant,
+    data_inputs,
+    is_between_pair,
+    is_moving,
+    is_qdq,
+    quantization_of,
+)
 from linger.numeric.fixed import is_power_of_two
 
 _PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _SCALE, _ZERO_POINT = 1, 2
 _QUANTISE = "Quantise the float model with linger for a fixed-point device."
+_SAFE_DATA = 127
 _SAFE_WEIGHT = 64  # two products of a byte and such a weight fit in 16 bits: 2·255·64 = 32640
 _OPERANDS = {"MatMulInteger": (0, 1), "QLinearMatMul": (0, 3), "QLinearConv": (0, 3)}
 _FLOAT = frozenset({"Conv", "Gemm", "MatMul"})
@@ -31,8 +42,15 @@ def qdq_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterat
     """Zero points and scales that fixed point does not have; warnings in a file of the dialect, notes in any other."""
     severity = WARNING if checked.has_dialect else None
     for place in checked.places:
-        if place.node.op_type in _PAIR and not place.node.domain and str(place) not in skip:
+        is_pair = place.node.op_type in _PAIR and not place.node.domain
+        if is_pair and str(place) not in skip and not _is_of_carrier(place.node):
             yield from _pair_findings(place, severity)
+
+
+def _is_of_carrier(node: ir.Node) -> bool:
+    """Whether a node makes or reads integers that linger carries as unsigned bytes, which is exact."""
+    names = (value.name for value in (*node.inputs[:1], *node.outputs) if value is not None)
+    return any(name is not None and stands_for(name) != name for name in names)
 
 
 def _pair_findings(place: NodePlace, severity: str | None) -> Iterator[Finding]:
@@ -55,7 +73,7 @@ def saturation_findings(checked: CheckedModel) -> Iterator[Finding]:
     """Every node whose products of unsigned data and signed weights beyond ±64 may saturate."""
     for place in checked.places:
         data, weight = _bytes(place.node)
-        if data != ir.DataType.UINT8 or weight is None or not _is_large(weight):
+        if data != ir.DataType.UINT8 or weight is None or not _is_large(weight) or _has_small_data(place.node):
             continue
         yield place.finding(
             rules.SATURATING_PRODUCT,
@@ -63,6 +81,30 @@ def saturation_findings(checked: CheckedModel) -> Iterator[Finding]:
             "VNNI: there the file computes other numbers",
             _REMEDY,
         )
+
+
+def _has_small_data(node: ir.Node) -> bool:
+    """Whether the data of an integer op is at most 127, so that no pair of products leaves 16 bits: 2·127·128 = 32512."""
+    op_type = "" if node.domain else node.op_type
+    waiting = [node.inputs[0]] if op_type in _OPERANDS else [None]
+    for value in waiting:  # the list grows while it is walked
+        maker = None if value is None else value.producer()
+        ends = _upper_end(maker)
+        if ends is not None and ends <= _SAFE_DATA:
+            continue
+        if maker is None or not is_moving(maker) or maker.op_type == "Pad":
+            return False
+        waiting += [maker.inputs[index] for index in data_inputs(maker) if maker.inputs[index] not in waiting]
+    return True
+
+
+def _upper_end(maker: ir.Node | None) -> int | None:
+    """The largest number that a Clip with a constant end, or a table, gives; None where that is not known."""
+    index = {"Clip": 2, "GatherElements": 0}.get("" if maker is None or maker.domain else maker.op_type)
+    if maker is None or index is None or index >= len(maker.inputs):
+        return None
+    tensor = constant_tensor(maker.inputs[index])
+    return None if tensor is None or tensor.size == 0 else int(tensor.numpy().max())
 
 
 def _bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:

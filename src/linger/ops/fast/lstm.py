@@ -223,7 +223,7 @@ def _tanh(scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 def _inner_inputs(device: torch.device) -> Tensor:
     """The places of the table of tanh(c) in Q11, rounded half up and saturated to 16 bits."""
     every = torch.arange(-_INNER_REACH, _INNER_REACH, device=device)
-    return every.add_(1).bitwise_right_shift_(1).clamp_(-REACH, REACH - 1)
+    return every.add_(1).div_(2, rounding_mode="floor").clamp_(-REACH, REACH - 1)
 
 
 @cache

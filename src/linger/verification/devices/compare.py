@@ -146,7 +146,9 @@ class _FilePair:
 
     def result(self) -> FileComparison:
         assert self._matches is not None  # there is at least one feed
-        only_a, only_b = self._matches.rest_a(), self._matches.rest_b()
+        inside_a, inside_b = set(self.a.inside), set(self.b.inside)
+        only_a = [*self._matches.rest_a(), *(name for name in self.a.inside if name not in inside_b)]
+        only_b = [*self._matches.rest_b(), *(name for name in self.b.inside if name not in inside_a)]
         missing = [n for n in only_a if n in self.a.outputs] + [n for n in only_b if n in self.b.outputs]
         return FileComparison(
             a=self.a.label,

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.errors import UsageError, listing
-from linger.graph.core.carriers import carried
+from linger.graph.core.carriers import POSITIVE, carried, stands_for
 from linger.graph.core.dialects import is_dequant
 from linger.graph.core.walking import graphs_in, required_inputs
 from linger.graph.facts.propagation import Propagation, propagate
@@ -53,17 +53,24 @@ class FileRunner:
         self.inputs = [value.name or "" for value in required_inputs(self.model)]
         self.outputs = [value.name or "" for value in self.model.graph.outputs]
         self.constants = constants_of(self.model)
+        self.inside = [name for name in self.facts if self._is_inside(name) and name not in self.constants]
+        """Tensors inside expanded nodes, as `conv/v3` beside `conv`."""
 
     def run(self, feed: dict[str, Array]) -> dict[str, Array]:
-        """Every array that a node of the main graph computes, by name, in the order of execution."""
-        found = self._computed(feed)
+        """Every array that a node of the main graph computes, by name, in the order of execution.
+
+        What lies inside an expanded node is left out: how a result is computed may differ between files.
+        """
+        found, left_out = self._computed(feed), {*self.inside, *self.constants, *self.inputs}
         return {
             name: array
             for name in self.facts
-            if isinstance(array := found.get(name), np.ndarray)
-            and name not in self.constants
-            and name not in self.inputs
+            if name not in left_out and isinstance(array := found.get(name), np.ndarray)
         }
+
+    def _is_inside(self, name: str) -> bool:
+        whole = stands_for(name.rpartition("/")[0])
+        return name not in self.outputs and bool(whole) and (whole in self.facts or f"{whole}{POSITIVE}" in self.facts)
 
     def notes(self) -> list[str]:
         """Remarks on tensors that a comparison of the main graph leaves out."""
