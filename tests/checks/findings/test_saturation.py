@@ -4,6 +4,7 @@ import pytest
 
 from linger.checks.findings.node_places import CheckedModel
 from linger.checks.findings.qdq import saturation_findings
+from linger.graph.core.tensor_types import infer_element_types
 from tests.support.kernels import mixed_products
 from tests.support.onnx_text import parse
 
@@ -44,3 +45,24 @@ def test_integer_products_of_the_file_itself(kind, count):
     found = list(saturation_findings(CheckedModel.of(model)))
     assert len(found) == count
     assert all("VNNI" in f.reason and "reduce_range" in f.remedy for f in found)
+
+
+@pytest.mark.parametrize(
+    ("before", "count"),
+    [
+        pytest.param("d = Clip(x, , small)", 0, id="limited to 127"),
+        pytest.param("d = Clip(x, , large)", 1, id="limited to 128"),
+        pytest.param("d = Clip(x, small)", 1, id="not limited above"),
+        pytest.param(
+            "a = Clip(x, , small)  b = Transpose<perm = [0, 1]>(a)  d = Concat<axis = 0>(b, a)", 0, id="moved"
+        ),
+        pytest.param("a = Clip(x, , small)  d = Concat<axis = 0>(x, a)", 1, id="joined with other data"),
+        pytest.param("i = Cast<to = 6>(x)  d = GatherElements<axis = 0>(table, i)", 0, id="by a table"),
+    ],
+)
+def test_data_that_cannot_saturate(before, count):
+    """2·127·128 = 32512 fits in 16 bits, 2·128·128 = 32768 does not."""
+    extra = "<uint8 small = {127}, uint8 large = {128}, int8[2,2] w = {-128, -128, 127, 1}, uint8[2,2] table = {0, 127, 3, 4}>"
+    model = parse(f"{before}  y = MatMulInteger(d, w)", inputs="uint8[2,2] x", outputs="int32[n,2] y", extra=extra)
+    infer_element_types(model.graph)
+    assert len(list(saturation_findings(CheckedModel.of(model)))) == count
