@@ -92,3 +92,24 @@ def test_gather_elements_takes_many_entries(draw):
     x, i = draw.normal(size=(2, 90)).astype(np.float32), draw.integers(-90, 90, (2, 90))
     found = Reference(onnx.parser.parse_model(text)).run({"x": x, "i": i})["y"]
     assert found.tolist() == [[float(row[at]) for at in places] for row, places in zip(x, i, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel"), [((1, 2, 5, 5), (3, 3)), ((1, 2, 4, 5, 5), (2, 3, 3))], ids=["same padding", "three axes"]
+)
+def test_other_integer_convolutions_are_those_of_onnx(shape, kernel):
+    draw = np.random.default_rng(0)
+    x, w = (
+        draw.integers(0, 256, shape).astype(np.uint8),
+        draw.integers(-128, 128, (3, shape[1], *kernel)).astype(np.int8),
+    )
+    auto = ', auto_pad: string = "SAME_UPPER"' if len(shape) == 4 else ""
+    text = f"""<ir_version: 8, opset_import: ["": 12]> g (uint8[{",".join(map(str, shape))}] x, int8[{",".join(map(str, w.shape))}] w) => (uint8 y)
+    <float s = {{1.0}}, uint8 zx = {{128}}, float sw = {{0.0078125}}, int8 zw = {{0}}, uint8 zy = {{128}}> {{
+      y = QLinearConv<kernel_shape: ints = {list(kernel)}{auto}>(x, s, zx, w, sw, zw, s, zy)
+    }}"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    found = Reference(proto).run({"x": x, "w": w})["y"]
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert (found == session.run(None, {"x": x, "w": w})[0]).all()

@@ -50,6 +50,7 @@ _PRODUCTS: Mapping[str, tuple[tuple[int, slice, int, slice], ...]] = {
     **dict.fromkeys(("LinearInt", "BmmInt", "MatMul", "MatMulInteger"), ((0, _ALL, 1, _LAST),)),
     **dict.fromkeys(("LSTMInt", "GRUInt"), ((1, _BUT_LAST, -4, _ALL), (1, _BUT_LAST, -3, _ALL))),
     **dict.fromkeys(("LSTM", "GRU"), ((1, _BUT_LAST, 2, _ALL), (1, _BUT_LAST, 3, _ALL))),
+    "QLinearConv": ((0, _ALL, 4, _BUT_FIRST),),
     "Gemm": ((1, _ALL, 0, _LAST),),
 }
 """The sizes whose product is the number of multiply-accumulates, of ops that have some: each is two tensors of the node (0: its

@@ -53,9 +53,9 @@ def fastest(model: ir.Model) -> Fastest | None:
         else "with signed weights"
     )
     layers = (
-        f"{count} nodes in integer kernels or tables, {kind}; the others in float" if count else "all nodes in float"
+        f"nodes in integer kernels or tables: {count}, {kind}; the others in float" if count else "all nodes in float"
     )
-    return Fastest(copy, f"{layers}, {loops} recurrent loops written for known numbers" if loops else layers)
+    return Fastest(copy, f"{layers}; recurrent loops written for known numbers: {loops}" if loops else layers)
 
 
 def _has_fast_form(node: ir.Node) -> bool:

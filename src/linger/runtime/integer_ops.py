@@ -8,19 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_qlinear_conv import QLinearConv as AnyQLinearConv
 
 from linger.numeric.numpy_kernel import NumpyKernel
 
 Array = NDArray[Any]
 
-_AXES = 3
-"""[batch, channels, length]: a convolution over one axis."""
+_RANKS = (1, 2)
+"""Axes of a window that the reference convolves itself; the rest is onnx's."""
 
 
-class QLinearConv(OpRun):
+class QLinearConv(AnyQLinearConv):
     """Of the standard domain: y = clip(round_half_even((x − zx) ∗ (w − zw) + b)·sx·sw/sy) + zy), as ONNX Runtime computes it."""
 
-    def _run(
+    def _run(  # type: ignore[override]  # onnx lists every attribute
         self,
         x: Array,
         x_scale: Array,
@@ -34,6 +35,10 @@ class QLinearConv(OpRun):
         **settings: Any,
     ) -> tuple[Array]:
         rank = x.ndim - 2
+        if rank not in _RANKS or settings.get("auto_pad") not in (None, "NOTSET"):
+            given = (x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b)
+            found: tuple[Array] = super()._run(*given, **settings)  # type: ignore[no-untyped-call]  # onnx's
+            return found
         steps: dict[str, Any] = {
             "strides": tuple(settings.get("strides") or [1] * rank),
             "pads": tuple(settings.get("pads") or [0] * 2 * rank),
@@ -41,7 +46,7 @@ class QLinearConv(OpRun):
             "group": settings.get("group") or 1,
         }
         kernel = NumpyKernel()
-        convolve = kernel.conv1d if x.ndim == _AXES else kernel.conv2d
+        convolve = kernel.conv1d if rank == 1 else kernel.conv2d
         data = x.astype(np.int32) - x_zero.astype(np.int32)
         taps = w.astype(np.int32) - _per_output(w_zero, w.ndim, first=0).astype(np.int32)
         total = np.asarray(convolve(data, taps, b, x_bits=9, w_bits=9, **steps)).astype(np.int64)

@@ -13,9 +13,6 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-SAFE_WEIGHT = 64
-"""The largest magnitude of a signed byte with which no pair of products can saturate."""
-
 _DATA, _WEIGHT, _LENGTH = 255, 127, 64
 
 _MATMUL = f"""<ir_version: 8, opset_import: ["": 13]>

@@ -21,7 +21,7 @@ from linger.graph.core.walking import all_nodes
 from linger.graph.files.model_io import ModelLike, copied, exchange, external_tensors, in_memory, load_own
 from linger.graph.files.soundness import require_bounded
 from linger.graph.forms.attach_functions import attach_functions
-from linger.runtime.fastest import fastest
+from linger.runtime.fastest import Fastest, fastest
 
 Feeds = Mapping[str, NDArray[Any]]
 
@@ -76,6 +76,7 @@ class Session:
         providers: None: the CPU.
         is_checked: The model is an `ir.Model` that `load` has returned: it is not checked again.
         as_written: Run the functions of the file, as any ONNX Runtime does, instead of the fastest exact graph for this CPU.
+        graph: That graph, where it was found already.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Session:
         *,
         is_checked: bool = False,
         as_written: bool = False,
+        graph: Fastest | None = None,
         **options: Any,
     ) -> None:
         self._where = f"{os.fspath(model)}: " if isinstance(model, (str, os.PathLike)) else ""
@@ -98,7 +100,7 @@ class Session:
             **options,
         }
         is_on_cpu = self._arguments["providers"] == [CPU]
-        self._fastest = fastest(self._model) if is_on_cpu and not as_written else None
+        self._fastest = graph or (fastest(self._model) if is_on_cpu and not as_written else None)
         attach_functions(self._model)
         self._inner = self._open(ir.to_proto(self._fastest.model if self._fastest else self._model))
         self._expected = [i.name for i in self._inner.get_inputs()]
@@ -134,7 +136,7 @@ class Session:
 
     @property
     def kernels(self) -> str:
-        """Which graph runs, in a sentence: integer kernels and on how many layers, or the file as it is written."""
+        """Which graph runs, in a sentence: how many nodes are integer kernels or tables, or the file as it is written."""
         return "the file as it is written" if self._fastest is None else self._fastest.description
 
     def run(self, output_names: Sequence[str] | None, input_feed: Feeds, run_options: Any = None) -> list[Any]:

@@ -140,3 +140,118 @@ def test_passes_over_the_tensors_of_a_network():
         "QLinearConv",
         "DequantizeLinear",
     ]
+
+
+LINES = f"h = {CONV}(q, w, b)  r = CLIP  d = {CONV}(r, w, b)  y = thinker.Dequant<scale_o: float = 16.0>(d)"
+
+
+def require_equal(proto, *, batches=2):
+    """The proof, which runs the file as it is written and as a session runs it."""
+    result = linger.verify(None, proto, batches=batches)
+    assert result.ok, result.summary()
+    return result
+
+
+@pytest.mark.parametrize(
+    "clip",
+    [
+        "thinker.Clip(h, zero, hi)",
+        "thinker.Clip(h, zero, minus)",
+        "thinker.Clip(h, row, six)",
+        "thinker.Clip(h, row, minus)",
+    ],
+    ids=[
+        "an upper end that is computed",
+        "an upper end below the lower one",
+        "ends of one axis",
+        "ends of one axis, reversed",
+    ],
+)
+def test_a_clip_that_keeps_its_form_gets_signed_bytes(clip):
+    """What stands before it is not limited to 127 yet if the Clip does that, so the Clip must be written too."""
+    more = "minus = Constant<value = int8 {-5}>()  row = Constant<value = int8[1] {0}>()  hi = Identity(big)  "
+    proto = network(more + LINES.replace("CLIP", clip))
+    proto.graph.input.append(onnx.helper.make_tensor_value_info("big", onnx.TensorProto.INT8, []))
+    x = np.random.default_rng(0).standard_normal((2, 4, 6, 6)).astype(np.float32) * 4
+    feeds = {"x": x, "big": np.array(100, np.int8)}
+    found, expected = (linger.Session(proto, as_written=w).run(None, feeds)[0] for w in (False, True))
+    assert (found == expected).all()
+    assert len(np.unique(expected)) > 1
+
+
+@pytest.mark.parametrize(
+    "name", ["r/u8", "r/u7", "r/positive", "h/u8", "q/u8", "q/real", "d/weight_0", "d/QLinearConv_0", "h/scale_1"]
+)
+def test_names_of_the_file_stay_its_own(name):
+    proto = network(LINES.replace("CLIP", "thinker.Relu(h)"))
+    proto.graph.node.insert(0, onnx.helper.make_node("Neg", ["x"], [name]))
+    require_equal(proto)
+
+
+def test_a_limit_below_zero_behind_a_relu():
+    lines = f"h = {CONV}(q, w, b)  r = thinker.Relu(h)  low = Constant<value = int8 {{-20}}>()  high = Constant<value = int8 {{-5}}>()  "
+    lines += "c = thinker.Clip(r, low, high)  y = thinker.Dequant<scale_o: float = 16.0>(c)"
+    proto = network(lines)
+    x = np.zeros((1, 4, 6, 6), np.float32)
+    assert (linger.Session(proto).run(None, {"x": x})[0] == -5 / 16).all()
+
+
+def test_a_window_that_lies_in_the_padding_has_the_lowest_number():
+    pool = "thinker.MaxPool<kernel_shape: ints = [2, 2], strides: ints = [1, 1], pads: ints = [1, 1, 1, 1], dilations: ints = [7, 7]>(r)"
+    lines = f"h = {CONV}(q, w, b)  r = thinker.Relu(h)  p = {pool}  y = thinker.Dequant<scale_o: float = 16.0>(p)"
+    proto = network(lines, outputs="float[n,4,1,1] y")
+    require_equal(proto)
+    assert linger.Session(proto).run(None, {"x": np.zeros((1, 4, 6, 6), np.float32)})[0].shape == (1, 4, 1, 1)
+
+
+def test_a_curve_behind_a_pool_whose_last_window_begins_in_the_padding():
+    pool = "thinker.MaxPool<kernel_shape: ints = [2, 2], strides: ints = [2, 2], pads: ints = [1, 1, 1, 1], ceil_mode: int = 1>(q)"
+    curve = "thinker.iqHardswish<scale_x: float = 16.0, scale_o: float = 16.0>(p)"
+    text = f"""<ir_version: 8, opset_import: ["": 12, "thinker": 1]> g (float[1,1,5,5] x) => (float[1,1,h,w] y) {{
+      q = thinker.Quant<data_bits: int = 8, scale_x: float = 16.0>(x)
+      p = {pool}  c = {curve}  y = thinker.Dequant<scale_o: float = 16.0>(c)
+    }}"""
+    x = np.arange(25, dtype=np.float32).reshape(1, 1, 5, 5) / 8
+    found, expected = (
+        linger.Session(onnx.parser.parse_model(text), as_written=w).run(None, {"x": x})[0] for w in (0, 1)
+    )
+    assert found.shape == expected.shape
+    assert (found == expected).all()
+
+
+@pytest.mark.parametrize("opset", [12, 15])
+def test_a_curve_of_nothing(opset):
+    text = f"""<ir_version: 8, opset_import: ["": {opset}, "thinker": 1]> g (float[a,b,4] x) => (float[a,b,4] y) {{
+      q = thinker.Quant<data_bits: int = 8, scale_x: float = 16.0>(x)
+      c = thinker.iqSwish<scale_x: float = 16.0, scale_o: float = 16.0>(q)
+      y = thinker.Dequant<scale_o: float = 16.0>(c)
+    }}"""
+    session = linger.Session(onnx.parser.parse_model(text))
+    assert session.run(None, {"x": np.zeros((2, 0, 4), np.float32)})[0].shape == (2, 0, 4)
+    assert session.run(None, {"x": np.zeros((2, 3, 4), np.float32)})[0].shape == (2, 3, 4)
+
+
+def test_multiplications_are_those_of_the_dialect(tmp_path):
+    proto = network(NETWORKS["residual"].replace("float[n,4,6,6]", "float[1,4,6,6]"))
+    model = ir.from_proto(proto)
+    write_byte_layers(model)
+    expand_dialect(model)
+    counts = []
+    for name, content in (("dialect", proto), ("standard", ir.to_proto(model))):
+        for value in (*content.graph.input, *content.graph.output):
+            value.type.tensor_type.shape.dim[0].dim_value = 1
+        onnx.save(content, tmp_path / f"{name}.onnx")
+        counts.append(linger.memory(tmp_path / f"{name}.onnx").macs)
+    assert counts == [3 * 4 * 36 * 36] * 2
+
+
+def test_a_tensor_and_its_carrier_count_once():
+    result = require_equal(network(NETWORKS["relu"]), batches=1)
+    model = ir.from_proto(network(NETWORKS["relu"]))
+    write_byte_layers(model)
+    expand_dialect(model)
+    again = require_equal(ir.to_proto(model), batches=1)
+    names = {row.name for row in again.rows}
+    assert {"q", "r", "d", "a/positive"} <= names
+    assert not {"q/u8", "r/u7", "d/u8"} & names
+    assert {row.name for row in result.rows} == {"q", "a", "r", "d"}

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from linger.checks.findings.node_places import CheckedModel, NodePlace
 from linger.graph.core import check_rules as rules
-from linger.graph.core.carriers import stands_for
+from linger.graph.core.carriers import LARGEST, SAFE_WEIGHT, stands_for
 from linger.graph.core.finding import WARNING, Finding
 from linger.graph.core.tensor_content import constant_tensor
 from linger.graph.qdq.qdq_node import (
@@ -25,11 +25,10 @@ from linger.graph.qdq.qdq_node import (
 )
 from linger.numeric.fixed import is_power_of_two
 
+_SUM_LIFT = 2.0**-12  # by which the scales of a sum may differ from a power of two
 _PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _SCALE, _ZERO_POINT = 1, 2
 _QUANTISE = "Quantise the float model with linger for a fixed-point device."
-_SAFE_DATA = 127
-_SAFE_WEIGHT = 64  # two products of a byte and such a weight fit in 16 bits: 2·255·64 = 32640
 _OPERANDS = {"MatMulInteger": (0, 1), "QLinearMatMul": (0, 3), "QLinearConv": (0, 3)}
 _FLOAT = frozenset({"Conv", "Gemm", "MatMul"})
 _REMEDY = (
@@ -49,8 +48,9 @@ def qdq_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterat
 
 def _is_of_carrier(node: ir.Node) -> bool:
     """Whether a node makes or reads integers that linger carries as unsigned bytes, which is exact."""
-    names = (value.name for value in (*node.inputs[:1], *node.outputs) if value is not None)
-    return any(name is not None and stands_for(name) != name for name in names)
+    values = (value for value in (*node.inputs[:1], *node.outputs) if value is not None)
+    is_unit = all(abs(scale - 1.0) <= _SUM_LIFT or is_power_of_two(scale) for scale in _content(node, _SCALE))
+    return is_unit and any(v.dtype == ir.DataType.UINT8 and v.name and stands_for(v.name) != v.name for v in values)
 
 
 def _pair_findings(place: NodePlace, severity: str | None) -> Iterator[Finding]:
@@ -90,7 +90,7 @@ def _has_small_data(node: ir.Node) -> bool:
     for value in waiting:  # the list grows while it is walked
         maker = None if value is None else value.producer()
         ends = _upper_end(maker)
-        if ends is not None and ends <= _SAFE_DATA:
+        if ends is not None and ends <= LARGEST:
             continue
         if maker is None or not is_moving(maker) or maker.op_type == "Pad":
             return False
@@ -152,4 +152,4 @@ def _is_large(weight: ir.Value) -> bool:
     tensor = constant(weight)
     if tensor is None:
         return weight.dtype == ir.DataType.INT8 and not isinstance(weight.const_value, ir.ExternalTensor)
-    return tensor.dtype == ir.DataType.INT8 and bool((np.abs(tensor.numpy().astype(np.int16)) > _SAFE_WEIGHT).any())
+    return tensor.dtype == ir.DataType.INT8 and bool((np.abs(tensor.numpy().astype(np.int16)) > SAFE_WEIGHT).any())

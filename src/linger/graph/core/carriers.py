@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 OFFSET, PLAIN, POSITIVE = "/u8", "/u7", "/positive"
 MIDDLE, LARGEST = 128, 127
+SAFE_WEIGHT = 64
+"""The largest magnitude of a signed weight with which no pair of products with unsigned bytes leaves 16 bits: 2·255·64 = 32640."""
 
 _ZEROS = {OFFSET: MIDDLE, PLAIN: 0}
 

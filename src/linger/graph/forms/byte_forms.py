@@ -18,7 +18,7 @@ rounds up. Any other acc below a tie is 2^-s away from it, and n ≤ 255 moves i
 as s ≤ 14, they all saturate. For s ≤ 0 nothing is rounded, and the zero point carries the 128.
 
 *Sums of two tensors* are written as DequantizeLinear, Add and QuantizeLinear, which ONNX Runtime joins to one kernel. One operand
-at most has a ratio r < 1 to the output, at least 2^-4; numbers are then multiples of r. The scales have a factor (1 + 2^-12),
+at most has a ratio r < 1 to the output, at least 2^-4, and the other's is 1; numbers are then multiples of r. The scales have a factor (1 + 2^-12),
 either both in front of a ReLU, where sums below ½ become 0 whatever they are, or that of the operand with r, carried as a number
 u ≥ 0. So a tie is raised by at least ½·2^-12. All numbers are below 2^9, so the at most four roundings of a kernel are off by
 4·2^-16 = 2^-14 together: the tie stays raised. Nothing else is raised by more than 256·r·2^-12 + 2^-14 < r, or, in front of a
@@ -36,7 +36,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.graph.core.carriers import LARGEST, MIDDLE, OFFSET, PLAIN, POSITIVE
+from linger.graph.core.carriers import LARGEST, MIDDLE, OFFSET, PLAIN, POSITIVE, SAFE_WEIGHT
 from linger.graph.core.dialect_node import attributes_of, is_dialect, op_of
 from linger.graph.forms.form_writer import FormWriter
 from linger.numeric.fixed import is_power_of_two
@@ -45,16 +45,13 @@ from linger.numeric.onnx.kernel import OnnxKernel
 from linger.numeric.onnx.products import by_output
 from linger.numeric.onnx.writer import FLOAT, INT32, OnnxValue
 
-SAFE_WEIGHT = 64
-"""The largest magnitude of a signed weight with which no pair of products with unsigned bytes leaves 16 bits."""
-
 _LIFT, _SUM_LIFT = 2.0**-23, 2.0**-12
-_LARGEST_SHIFT = 14
+_LARGEST_SHIFT, _LARGEST_LEFT_SHIFT = 14, 32
+_ZERO_OPSET = 14
+"""From here on a size of 0 in the new shape of a Reshape is a size; before, it stands for the old one."""
 _SMALLEST_RATIO, _LARGEST_RATIO = 2.0**-4, 2.0**8
 _INT32_END = 2**31
 _BYTE_BITS, _WORD_BITS = 8, 16
-_ZERO_OPSET = 14
-"""From here on a size of 0 in the new shape of a Reshape is a size; before, it stands for the old one."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +75,17 @@ class ByteWriter(FormWriter):
 
     Attributes:
         carrier_of: The carrier of a tensor; None where it has none.
-        carry: The carrier of a tensor, made where it has none.
+        carry: The carrier of a tensor, made where it has none; None where its name is taken.
+        is_free: Whether the names of carriers of a node's results are free.
+        has_sure_shapes: Whether runtimes infer the shapes that they compute.
         opset: The model's opset.
         is_saturating: Whether the file must be exact where pairs of products saturate in 16 bits.
     """
 
     carrier_of: Callable[[ir.Value], Carrier | None]
-    carry: Callable[[ir.Value], Carrier]
+    carry: Callable[[ir.Value], Carrier | None]
+    is_free: Callable[[ir.Node], bool]
+    has_sure_shapes: bool
     opset: int
     is_saturating: bool
 
@@ -106,15 +107,18 @@ class ByteWriter(FormWriter):
 
     @property
     def meets_relu(self) -> bool:
-        """Whether all that reads the result is a ReLU, or a Clip that begins at 0."""
+        """Whether all that reads the result is a ReLU, or a Clip that begins at 0, and is written with carriers too."""
         output = self.node.outputs[0]
         readers = output.consumers()
         if len(readers) != 1 or output.is_graph_output() or readers[0].graph is not self.node.graph:
             return False
         reader = readers[0]
-        if not is_dialect(reader) or reader.inputs[0] is not output:
+        if not is_dialect(reader) or reader.inputs[0] is not output or not self.is_free(reader):
             return False
-        return op_of(reader).float_op == "Relu" or _limits(reader)[0] == 0
+        if byte_form(reader) is None:
+            return False
+        low, high = _limits(reader)
+        return op_of(reader).float_op == "Relu" or (low == 0 and high is not None and high >= 0)
 
 
 Form = Callable[[ByteWriter], "Carrier | ir.Value | None"]
@@ -126,8 +130,8 @@ def _limits(node: ir.Node) -> tuple[int | None, int | None]:
     if op_of(node).float_op != "Clip":
         return None, None
     known = FormWriter(node, {})
-    low, high = known.known(1), known.known(2)
-    return (None if low is None else int(low)), (None if high is None else int(high))
+    low, high = (None if end is None or end.size != 1 else int(end.item()) for end in (known.known(1), known.known(2)))
+    return low, high
 
 
 def _shift(attributes: Mapping[str, Any]) -> int:
@@ -153,9 +157,11 @@ class _Product:
 def _plan(w: ByteWriter) -> _Product | None:
     """How a product is written; None where its weights are not known, its shift is too long or its sum too large."""
     a, weight, bias, shift = w.attributes, w.known(1), w.known(2), _shift(w.attributes)
-    if weight is None or bias is None or shift > _LARGEST_SHIFT:
+    if weight is None or bias is None or not -_LARGEST_LEFT_SHIFT <= shift <= _LARGEST_SHIFT:
         return None
     is_relu, data = w.meets_relu, w.carry(w.input(0))
+    if data is None:
+        return None
     has_offset = shift > 0 and not is_relu
     total = bias.astype(np.int64) + (MIDDLE << shift if has_offset else 0)
     reach = by_output(np.abs(weight.astype(np.int64)), None).sum(axis=1) * 2 ** (a["data_bits"] - 1)
@@ -208,13 +214,14 @@ def add(w: ByteWriter) -> Carrier | None:
     """DequantizeLinear of both, Add, QuantizeLinear."""
     a = w.attributes
     ratios = [a["scale_o"] / a["scale_x"], a["scale_o"] / a["scale_y"]]
-    is_carried = any(w.carrier_of(w.input(i)) is not None for i in range(2))
-    if not is_carried or max(ratios) < 1 or min(ratios) < _SMALLEST_RATIO or max(ratios) > _LARGEST_RATIO:
+    has_rounding, is_relu = min(ratios) < 1, w.meets_relu
+    is_exact = max(ratios) == 1 and min(ratios) >= _SMALLEST_RATIO if has_rounding else max(ratios) <= _LARGEST_RATIO
+    if not is_exact or not any(w.carrier_of(w.input(i)) is not None for i in range(2)):
         return None
-    is_relu, operands = w.meets_relu, [w.carry(w.input(i)) for i in range(2)]
-    has_rounding, zero_point = min(ratios) < 1, 0 if is_relu else MIDDLE
-    parts = []
-    for operand, ratio in zip(operands, ratios, strict=True):
+    zero_point, parts = 0 if is_relu else MIDDLE, []
+    for operand, ratio in zip([w.carry(w.input(i)) for i in range(2)], ratios, strict=True):
+        if operand is None:
+            return None
         zero, is_lifted = operand.zero, has_rounding and (is_relu or ratio < 1)
         if ratio < 1 and not is_relu:
             zero_point -= int(zero * ratio)
@@ -238,12 +245,12 @@ def clip(w: ByteWriter) -> Carrier | None:
 
 def _clipped(w: ByteWriter, low: int, high: int) -> Carrier | None:
     x = w.carrier_of(w.input(0))
-    if x is None or high < low:
+    if x is None or high < low or (x.zero == 0 and high < 0):
         return None
     smallest, largest = (0 if x.zero == 0 else -MIDDLE), (LARGEST if x.is_limited else None)
     ends: list[ir.Value | None] = [
         w.initializer(low + x.zero, np.uint8, "limit") if low > smallest else None,
-        w.initializer(max(high, smallest) + x.zero, np.uint8, "limit") if high != largest else None,
+        w.initializer(high + x.zero, np.uint8, "limit") if high != largest else None,
     ]
     while ends and ends[-1] is None:
         ends.pop()
@@ -252,9 +259,12 @@ def _clipped(w: ByteWriter, low: int, high: int) -> Carrier | None:
 
 
 def max_pool(w: ByteWriter) -> Carrier | None:
-    """MaxPool of the carrier."""
-    x = w.carrier_of(w.input(0))
-    return None if x is None else w.finish(w.emit("MaxPool", [x.value], **w.attributes), x.zero)
+    """MaxPool of the carrier; not where a window may lie in the padding, whose result is the lowest number of the type."""
+    x, a = w.carrier_of(w.input(0)), w.attributes
+    has_empty_windows = any(a["pads"]) and (bool(a["ceil_mode"]) or max(a["dilations"]) > 1)
+    if x is None or (x.zero == 0 and has_empty_windows):
+        return None
+    return w.finish(w.emit("MaxPool", [x.value], **a), x.zero)
 
 
 def cat(w: ByteWriter) -> Carrier | None:
@@ -304,14 +314,26 @@ def lookup(w: ByteWriter) -> Carrier | ir.Value | None:
 
 
 def _entries(w: ByteWriter, x: ir.Value, table: NDArray[Any], offset: int) -> ir.Value:
-    """The entries of a table at x + offset, by GatherElements on a vector: Gather copies every element on its own."""
-    flat = w.emit("Reshape", [x, w.initializer([-1], np.int64, "flat")])
+    """The entries of a table at x + offset, by GatherElements on a vector: Gather copies every element on its own.
+
+    It is Gather where a shape could not be brought back: in models with pools of `ceil_mode`, for which runtimes infer other
+    sizes than they compute, and before opset 14, if a size other than the first may be 0.
+    """
+    entries = w.initializer(table, table.dtype.type, "table")
+    can_reshape = w.has_sure_shapes and (w.opset >= _ZERO_OPSET or _is_never_empty(x.shape))
+    flat = w.emit("Reshape", [x, w.initializer([-1], np.int64, "flat")]) if can_reshape else x
     index = w.emit("Cast", [flat], to=int(INT32))
     if offset:
         index = w.emit("Add", [index, w.initializer(offset, np.int32, "first")])
-    found = w.emit("GatherElements", [w.initializer(table, table.dtype.type, "table"), index], axis=0)
+    if not can_reshape:
+        return w.emit("Gather", [entries, index], axis=0)
     keeps_zeros = {"allowzero": 1} if w.opset >= _ZERO_OPSET else {}
-    return w.emit("Reshape", [found, w.emit("Shape", [x])], **keeps_zeros)
+    return w.emit("Reshape", [w.emit("GatherElements", [entries, index], axis=0), w.emit("Shape", [x])], **keeps_zeros)
+
+
+def _is_never_empty(shape: ir.Shape | None) -> bool:
+    """Whether every size but the first is known, and is not 0."""
+    return shape is not None and all(isinstance(size, int) and size > 0 for size in list(shape)[1:])
 
 
 FORMS: Mapping[str, Form] = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the 8-bit layers of a model with ONNX's own integer kernels: exact, and faster than the float network.
+"""Write the 8-bit layers of a model with ONNX's own integer kernels, exactly, and its curves as tables.
 
 `byte_forms` says how each op is written and why that is exact. Tensors between such layers are unsigned bytes; where another
 node reads one, it is made signed again under its own name.
@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from linger.graph.core.carriers import OFFSET, PLAIN, POSITIVE
+from linger.graph.core.carriers import MIDDLE, OFFSET, PLAIN, POSITIVE
 from linger.graph.core.dialect_node import describe, is_dialect, opset_of
 from linger.graph.core.names import tensor_names
+from linger.graph.core.walking import all_nodes
 from linger.graph.forms.byte_forms import ByteWriter, Carrier, byte_form
 from linger.graph.forms.form_writer import FormWriter
 from linger.graph.forms.normal_form import bring_to_normal_form
@@ -29,7 +30,7 @@ _MOVES = frozenset({"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "
 def write_byte_layers(model: ir.Model, *, is_saturating: bool = True) -> list[str]:
     """Replace dialect nodes of 8 bits by integer kernels; run `expand_dialect` or `attach_functions` afterwards for the rest.
 
-    Leaves: the model as it was below opset 12, and where no convolution or linear layer has such a form.
+    Leaves: the model in its normal form, and no more than that below opset 12.
 
     Args:
         model: Edited in place.
@@ -55,16 +56,25 @@ class _Layers:
     carriers: dict[ir.Value, Carrier] = field(default_factory=dict)
     replaced: list[ir.Node] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.names = tensor_names(self.model)
+        windows = (node.attributes.get("ceil_mode") for node in all_nodes(self.model))
+        self.has_sure_shapes = not any(mode is not None and mode.value for mode in windows)
+
     def write(self) -> None:
-        taken = tensor_names(self.model)
         for node in list(self.model.graph):
-            if any(f"{value.name}{end}" in taken for value in node.outputs for end in (OFFSET, PLAIN, POSITIVE)):
-                continue  # the name would be another tensor's
+            if not self._is_free(node):
+                continue
             if is_dialect(node):
                 self._write(node)
             elif node.domain == "" and node.op_type in _MOVES:
                 self._move(node)
         self._restore()
+
+    def _is_free(self, node: ir.Node) -> bool:
+        """Whether no other tensor has the name of a carrier of the node's results."""
+        ends = (OFFSET, PLAIN, POSITIVE)
+        return not any(f"{value.name}{end}" in self.names for value in node.outputs for end in ends)
 
     def _write(self, node: ir.Node) -> None:
         found = byte_form(node)
@@ -72,7 +82,15 @@ class _Layers:
             return
         form, attributes = found
         writer = ByteWriter(
-            node, attributes, self.carriers.get, self._carry, opset_of(self.model), is_saturating=self.is_saturating
+            node,
+            attributes,
+            carrier_of=self.carriers.get,
+            carry=self._carry,
+            is_free=self._is_free,
+            has_sure_shapes=self.has_sure_shapes,
+            opset=opset_of(self.model),
+            is_saturating=self.is_saturating,
+            names=self.names,
         )
         made = form(writer)
         if made is None:
@@ -105,39 +123,48 @@ class _Layers:
         self.carriers[output] = Carrier(made, zero)
         self.replaced.append(node)
 
-    def _carry(self, value: ir.Value) -> Carrier:
+    def _carry(self, value: ir.Value) -> Carrier | None:
         """The carrier of a tensor; one that has none is moved by 128, behind the node that makes it.
 
         Cast, not DequantizeLinear, stands before the QuantizeLinear: runtimes merge the other two.
         """
         if value in self.carriers:
             return self.carriers[value]
-        name = value.name
+        name = f"{value.name}{OFFSET}"
+        if name in self.names:
+            return None
+        self.names.claim(name)
         constant = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
-        if constant is not None:
-            content = (constant.numpy().astype(np.int16) + 128).astype(np.uint8)
-            tensor = ir.tensor(content, name=f"{name}{OFFSET}")
-            made = ir.Value(
-                name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(content.shape), const_value=tensor
-            )
-            self.model.graph.register_initializer(made)
-        else:
-            producer = value.producer()
-            real = ir.node("Cast", [value], {"to": int(ir.DataType.FLOAT)}, name=f"{name}/Cast_real")
-            real.outputs[0].name = f"{name}/real"
-            writer = FormWriter(real, {})
-            scale, zero = writer.initializer(1.0, np.float32, "scale"), writer.initializer(128, np.uint8, "zero_point")
-            moved = ir.node("QuantizeLinear", [real.outputs[0], scale, zero], name=f"{name}/Quantize_bytes")
-            made = moved.outputs[0]
-            made.name, made.type, made.shape = f"{name}{OFFSET}", ir.TensorType(ir.DataType.UINT8), value.shape
-            for initializer in writer.initializers:
-                self.model.graph.register_initializer(initializer)
-            if producer is None:
-                self.model.graph.insert_before(self.model.graph[0], [real, moved])
-            else:
-                self.model.graph.insert_after(producer, [real, moved])
-        self.carriers[value] = Carrier(made, 128)
+        made = self._moved(value, name) if constant is None else self._moved_constant(constant, name)
+        self.carriers[value] = Carrier(made, MIDDLE)
         return self.carriers[value]
+
+    def _moved_constant(self, constant: ir.TensorProtocol, name: str) -> ir.Value:
+        content = (constant.numpy().astype(np.int16) + MIDDLE).astype(np.uint8)
+        tensor = ir.tensor(content, name=name)
+        made = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(content.shape), const_value=tensor)
+        self.model.graph.register_initializer(made)
+        return made
+
+    def _moved(self, value: ir.Value, name: str) -> ir.Value:
+        maker = value.producer()
+        real = ir.node("Cast", [value], {"to": int(ir.DataType.FLOAT)}, name=self.names.choose(f"{value.name}/real"))
+        real.outputs[0].name = real.name
+        writer = FormWriter(real, {}, names=self.names)
+        scale, zero = (
+            writer.initializer(1.0, np.float32, "scale"),
+            writer.initializer(MIDDLE, np.uint8, "zero_point"),
+        )
+        moved = ir.node("QuantizeLinear", [real.outputs[0], scale, zero], name=name)
+        made = moved.outputs[0]
+        made.name, made.type, made.shape = name, ir.TensorType(ir.DataType.UINT8), value.shape
+        for initializer in writer.initializers:
+            self.model.graph.register_initializer(initializer)
+        if maker is None:
+            self.model.graph.insert_before(self.model.graph[0], [real, moved])
+        else:
+            self.model.graph.insert_after(maker, [real, moved])
+        return made
 
     def _restore(self) -> None:
         """Make signed bytes of what other nodes, sub-graphs and outputs read, and remove what was replaced."""
@@ -157,14 +184,12 @@ class _Layers:
                 self.model.graph.initializers.pop(value.name or "", None)
 
     def _make_signed(self, node: ir.Node, output: ir.Value, carrier: Carrier) -> None:
-        writer = FormWriter(node, {})
+        assert carrier.is_limited  # else the one reader, a ReLU, was written too
+        writer = FormWriter(node, {}, names=self.names)
         scale = writer.initializer(1.0, np.float32, "signed_scale")
         zero = writer.initializer(carrier.zero, np.uint8, "signed_zero_point")
         real = writer.emit("DequantizeLinear", [carrier.value, scale, zero])
         made = writer.emit("Cast", [real], to=int(ir.DataType.INT8))
-        real.name = f"{output.name}/signed"
-        for new, what in zip(writer.nodes, ("real", "signed"), strict=True):
-            new.name = f"{output.name}/{what}"  # the node's form has used the names that a writer gives
         writer.put(self.model)
         made.type, made.shape = output.type, output.shape
         made.name, output.name = output.name, f"{output.name}/replaced"

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from linger.graph.core.names import Names
 from linger.numeric.onnx.writer import make_attribute
 
 
@@ -20,6 +21,8 @@ class FormWriter:
 
     node: ir.Node
     attributes: Mapping[str, Any]
+    names: Names | None = field(default=None, kw_only=True)
+    """The names of the model, where new ones must differ from them."""
     nodes: list[ir.Node] = field(default_factory=list, init=False)
     initializers: list[ir.Value] = field(default_factory=list, init=False)
 
@@ -37,7 +40,9 @@ class FormWriter:
 
     def emit(self, op_type: str, inputs: Sequence[ir.Value | None], **attributes: Any) -> ir.Value:
         """Add one standard node and return its output."""
-        name = f"{self.node.outputs[0].name}/{op_type}_{len(self.nodes)}"  # of node and tensor: nodes may have no name
+        name = self._free(
+            f"{self.node.outputs[0].name}/{op_type}_{len(self.nodes)}"
+        )  # nodes may have no name of their own
         made = ir.Value(name=name)
         attrs = [make_attribute(key, value) for key, value in attributes.items()]
         self.nodes.append(ir.Node("", op_type, inputs, attributes=attrs, outputs=[made], name=name))
@@ -45,12 +50,15 @@ class FormWriter:
 
     def initializer(self, content: Any, dtype: type[np.generic], role: str) -> ir.Value:
         """A constant of this node's own: runtimes edit the scale and zero point of a Q or DQ node in place."""
-        name = f"{self.node.outputs[0].name}/{role}_{len(self.initializers)}"
+        name = self._free(f"{self.node.outputs[0].name}/{role}_{len(self.initializers)}")
         array = np.asarray(content, dtype)
         tensor = ir.tensor(array, name=name)
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
         self.initializers.append(value)
         return value
+
+    def _free(self, name: str) -> str:
+        return name if self.names is None else self.names.choose(name)
 
     def put(self, model: ir.Model) -> None:
         """Insert what was written in front of the node."""

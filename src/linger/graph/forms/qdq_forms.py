@@ -25,12 +25,12 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from linger.graph.core.carriers import SAFE_WEIGHT
 from linger.graph.forms.form_writer import FormWriter
 from linger.numeric.fixed import FLOAT32_EXACT, limits, window_reciprocal
 from linger.numeric.onnx.products import by_output
 
 _LARGEST_ERROR = 255  # LSB: the whole range of int8
-_SAFE_WEIGHT = 64  # two products of a byte and such a weight fit in 16 bits: 2·255·64 = 32640
 _TIE = 1
 _LARGEST_LIFTED_SHIFT = 14
 _LARGEST_DENOMINATOR = 2**12
@@ -252,7 +252,7 @@ def _plan_product(w: QdqWriter, *, is_transposed: bool = False) -> _Product | st
     if (1 + has_half) * total >= FLOAT32_EXACT:
         error = _in_lsb(_relative_rounding(rows.shape[1]) * total, shift)
         reasons.append(f"its sum may reach {total:.3g}, beyond what float32 adds exactly")
-    saturated = _in_lsb(_saturation(rows), shift) if rows.max(initial=0) > _SAFE_WEIGHT else 0
+    saturated = _in_lsb(_saturation(rows), shift) if rows.max(initial=0) > SAFE_WEIGHT else 0
     return _Product(weight, chosen, zero_point, (error, _TIE if has_half else 0, saturated), "; ".join(reasons))
 
 

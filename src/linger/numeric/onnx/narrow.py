@@ -389,7 +389,7 @@ class OnnxNarrow(OnnxWriter):
         return replace(self.emit("Abs", [x], DOUBLE), is_scalar=True)
 
     def _is_power_of_two(self, x: OnnxValue) -> OnnxValue:
-        """Whether x + x·2^-53 is x, for x = m·2^e in float64 with 1 ≤ m < 2 (a negative x passes, but no `_holds`).
+        """Whether x + x·2^-53 is x, for x = m·2^e in float64 with 1 ≤ m < 2; scales are positive.
 
         Half the distance to the next number is 2^(e−53). For m = 1 the sum is a tie between x, whose last bit is 0, and
         the next number: x. For m > 1 it lies above the tie and is rounded up.

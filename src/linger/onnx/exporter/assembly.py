@@ -48,6 +48,7 @@ class FormOptions(TraceOptions):
     is_scoped_info: bool = True
     enable_onnx_checker: bool = True
     is_qdq_symmetric: bool = False
+    has_integer_kernels: bool = True
     target: str | None = None
     debug_folder: Path | None = None
 
@@ -121,7 +122,7 @@ def _warn_about_float_inputs(refused: Mapping[str, str]) -> None:
 def _in_form(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
     if options.form == "qdq":
         model = _with_qdq(model, options)
-    if options.form == "standard":
+    if options.form == "standard" and options.has_integer_kernels:
         write_byte_layers(model)
     if options.form in ("standard", "qdq"):
         state_recurrent_shapes(model)

@@ -113,6 +113,7 @@ def export(
     verify: bool = False,
     form: str | None = None,
     qdq_symmetric: bool = False,
+    integer_kernels: bool = True,
     simplify: bool = False,
     target: str | None = None,
     **torch_keywords: Any,
@@ -156,6 +157,8 @@ def export(
         verify: Compare the file with the model, every integer, and write it only if they are equal.
         form: "dialect", "bare", "standard" or "qdq"; None: the one that the target's packer takes, "dialect" without a target.
         qdq_symmetric: With form "qdq": zero points of 0 and real biases only, as TensorRT demands.
+        integer_kernels: With form "standard": 8-bit layers in ONNX's integer kernels and curves as tables. False: float nodes only, for
+            runtimes that requantise otherwise than ONNX Runtime.
         simplify: Simplify the result (extra `simplify`).
         target: "venus", "arcs" or "venusA": write what this chip computes exactly, with a batch of 1, and refuse what it
             cannot take, with the remedies. None: the target that linger.init was given, if any; else no limits.
@@ -199,6 +202,7 @@ def export(
         report=report,
         form=chosen_form(form, target or own_target),
         is_qdq_symmetric=qdq_symmetric,
+        has_integer_kernels=integer_kernels,
         simplify=simplify,
         target=target,
         torch_keywords=torch_keywords,

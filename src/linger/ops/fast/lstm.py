@@ -167,6 +167,7 @@ def _loop(
         if is_saturating:
             steps.limit(next_h, lowest, highest)
         h = next_h
+    trace.h.add_(0.0)  # of −0, which rounding makes, this makes 0
     if is_kept:
         trace.places.clamp_(0, LARGEST_INDEX - 1)
         trace.inner_places.clamp_(0, 2 * _INNER_REACH - 1)

@@ -125,7 +125,8 @@ def tensor_facts(model: ir.Model) -> dict[str, TensorFact]:
                 scale = _scale(node, output, known, found)
                 bits = known.fact(output).bits
                 name, _ = carried(output.name)
-                found[name] = TensorFact(name, node.name or "", node.op_type, len(found), scale, bits)
+                # of a tensor that the file also has itself, its own node counts
+                found.setdefault(name, TensorFact(name, node.name or "", node.op_type, len(found), scale, bits))
     return found
 
 

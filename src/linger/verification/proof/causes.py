@@ -18,6 +18,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import GraphError, LingerError
+from linger.graph.core.carriers import SAFE_WEIGHT
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
 from linger.graph.files.model_io import copied
 from linger.numeric.numpy_kernel import NumpyKernel
@@ -110,7 +111,7 @@ def _is_safe(value: ir.Value | None) -> bool:
     """Whether a constant of signed bytes keeps every pair of products within 16 bits."""
     if value is None or value.const_value is None or value.dtype != _SIGNED:
         return False
-    return bool((np.abs(value.const_value.numpy().astype(np.int16)) <= saturation.SAFE_WEIGHT).all())
+    return bool((np.abs(value.const_value.numpy().astype(np.int16)) <= SAFE_WEIGHT).all())
 
 
 def find_flips(comparison: RecordingComparison, batch: Batch) -> list[Flip]:
