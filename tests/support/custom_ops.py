@@ -123,6 +123,6 @@ def registry():
         for kind, group in entries.items()
         for opset in group._functions
         if group._functions.overridden(opset)
-        and kind != "linger::call"
+        and not kind.startswith("linger::call")
         and not (kind.startswith("::") and not isinstance(group._functions[opset], Symbolic))
     }

@@ -190,7 +190,7 @@ def test_names_of_the_file_stay_its_own(name):
 
 def test_a_limit_below_zero_behind_a_relu():
     lines = f"h = {CONV}(q, w, b)  r = thinker.Relu(h)  low = Constant<value = int8 {{-20}}>()  high = Constant<value = int8 {{-5}}>()  "
-    lines += "c = thinker.Clip(r, low, high)  y = thinker.Dequant<scale_o: float = 16.0>(c)"
+    lines += "k = thinker.Clip(r, low, high)  y = thinker.Dequant<scale_o: float = 16.0>(k)"
     proto = network(lines)
     x = np.zeros((1, 4, 6, 6), np.float32)
     assert (linger.Session(proto).run(None, {"x": x})[0] == -5 / 16).all()
