@@ -30,6 +30,11 @@ class SplitPlan:
     parts: int
     is_bias_apart: bool = False
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether one product in float32 is exact, bias included."""
+        return self.parts == 1 and not self.is_bias_apart
+
 
 def plan_product(
     weight: Tensor,
@@ -108,7 +113,7 @@ def run_product(
     Returns float32 for the plain plan, float64 otherwise. A weight of one axis is a factor for each channel. The bias has
     one number per output channel. `is_transposed`: the weights are [in, out/group, …].
     """
-    if plan.parts == 0 or plan == SplitPlan(1):
+    if plan.parts == 0 or plan.is_plain:
         if plan.parts == 0:
             x = x.double()
         return product(x, _as_type(weight, x.dtype), None if bias is None else _as_type(bias, x.dtype))

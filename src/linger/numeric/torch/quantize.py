@@ -25,7 +25,7 @@ def _round_to_grid(x: Tensor, scale: Scale, low: int | None, high: int | None, *
         scale = scale.to(x.dtype)
         result: Tensor = (x * scale).add_(0.5).floor_()
         return (result if high is None else result.clamp_(low, high)).div_(scale)
-    half = torch.tensor(0.5, dtype=x.dtype, device=x.device)
+    half = torch.full((), 0.5, dtype=x.dtype, device=x.device)  # half as dear as torch.tensor
     result = torch.add(half, x, alpha=scale, out=x) if is_owned else torch.add(half, x, alpha=scale)
     result.floor_()
     if high is not None:
@@ -167,7 +167,7 @@ class _RoundWeight(torch.autograd.Function):
             torch.mul(source, scale, out=result).add_(0.5).floor_()
             ctx.mark_non_differentiable(scale)
         else:
-            half = torch.tensor(0.5, dtype=result.dtype, device=result.device)
+            half = torch.full((), 0.5, dtype=result.dtype, device=result.device)
             torch.add(half, source, alpha=scale, out=result).floor_()
         is_held = None
         if saturates_at is not None:

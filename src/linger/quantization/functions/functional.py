@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -75,14 +74,13 @@ def run_functional(
     op = op.for_platform(runtime.target)
     if runtime.target is not None and is_saturation(op, settings, runtime.target):
         return saturate(operands[0], settings["high"], runtime, real)
-    settled: dict[str, Any] = {"layer": layer, "is_in_place": is_in_place, "parameter": parameter}
-    settled["real"] = real if runtime.is_real else None
-    is_watched = any(o.origins for o in operands)
-    if not is_watched or not (op.picks or op.used_rule or _has_flat_ends(op)):
-        return _run(op, operands, settings, runtime, **settled)
+    given = (layer, is_in_place, parameter, real if runtime.is_real else None)
+    watched = [o for o in operands if o.origins]
+    if not watched or not (op.picks or op.used_rule or _has_flat_ends(op)):
+        return _run(op, operands, settings, runtime, *given)
     passed = _used_origins(op, operands, settings)
     with unwatched(operands):
-        result = _run(op, operands, settings, runtime, **settled)
+        result = _run(op, operands, settings, runtime, *given)
     result.origins += passed
     return result
 
@@ -111,9 +109,8 @@ def _run(
     operands: Sequence[QTensor],
     settings: Mapping[str, Any],
     runtime: Runtime,
-    *,
     layer: QuantizedBase | None,
-    is_in_place: bool,
+    is_in_place: bool,  # noqa: FBT001 - as `run_functional` has them
     parameter: Tensor | None,
     real: Real | None,
 ) -> QTensor:
@@ -137,7 +134,8 @@ def _run(
         values = _fast_values(op, fast, operands, op.complete(attributes), output)
         call.note(reason=loss_of(layer), macs=_macs(op, operands, values))
         result = QTensor(values, output.scale, output.bits, runtime)
-        call.record(result, operands, attributes)
+        if runtime.is_recorded:
+            call.record(result, operands, attributes)
     if output.seen is not None:
         result.origins = layer.origins("o", runtime)
     return result
@@ -145,11 +143,10 @@ def _run(
 
 def _widest(op: Op, operands: Sequence[QTensor]) -> int:
     """The width of the result; a reduction along an axis does not need the room that a mask made."""
-    return max(o.bits if op.last_axis is None else o.own_bits for o in operands)
+    return max([o.bits for o in operands] if op.last_axis is None else [o.own_bits for o in operands])
 
 
-@dataclass(frozen=True)
-class _Output:
+class _Output(NamedTuple):
     """The format of a result; where it was observed, also its real values and their largest magnitude.
 
     `is_real`: these values are the result, without rounding.
@@ -271,7 +268,7 @@ def _fast_values(
     contents, bits = [o.content for o in operands], output.bits
     if output.is_real:
         return to_carrier(cast(Tensor, output.real), bits)
-    if isinstance(fast, ExactTwin) and max(o.bits for o in operands) <= bits:  # else it takes them for narrower ones
+    if isinstance(fast, ExactTwin) and max([o.bits for o in operands]) <= bits:  # else it takes them for narrower ones
         can_saturate = may_saturate(output.seen, output.scale, bits)
         return fast.evaluate(output.real, contents, attributes, can_saturate=can_saturate)
     exact = _exact_values(op, fast, operands, attributes, output)
