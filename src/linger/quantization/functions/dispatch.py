@@ -270,7 +270,8 @@ def _as_integers(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwar
     # a product with a parameter is a layer, and came before
     if op.switch is not None and not getattr(runtime.switches, op.switch):
         return _in_float(runtime, func, args, kwargs, reason=reason_of(op.switch))
-    args, kwargs = with_sizes_read(args), with_sizes_read(kwargs)
+    if _trace._is_tracing():  # noqa: SLF001
+        args, kwargs = with_sizes_read(args), with_sizes_read(kwargs)
     result = _run_op(runtime, func, args, kwargs)
     return _in_float(runtime, func, args, kwargs, reason=result.reason) if isinstance(result, Refusal) else result
 
@@ -500,13 +501,19 @@ def _is_in_place_name(name: str) -> bool:
 
 
 def _is_in_place(func: TorchFunction, args: Args, kwargs: Kwargs) -> bool:
-    name = getattr(func, "__name__", "")
-    if name in _IN_PLACE_OPERATORS or _is_in_place_name(name):
+    if _is_called_in_place(func):
         return True
     if "inplace" in kwargs:
         return bool(kwargs["inplace"])
     position = _position_of_inplace(func)
     return position is not None and position < len(args) and bool(args[position])
+
+
+@lru_cache(maxsize=1024)
+def _is_called_in_place(func: TorchFunction) -> bool:
+    """Whether a function's name says that it writes over its first argument."""
+    name = getattr(func, "__name__", "")
+    return name in _IN_PLACE_OPERATORS or _is_in_place_name(name)
 
 
 @cache
@@ -525,8 +532,6 @@ def with_sizes_read(arguments: _Tree) -> _Tree:
 
     What is computed from values stays a tensor: it is not known before the file runs.
     """
-    if not _trace._is_tracing():  # noqa: SLF001
-        return arguments
 
     def read(leaf: object) -> object:
         if not isinstance(leaf, Tensor) or isinstance(leaf, QTensor) or leaf.dim() or not _is_from_sizes(leaf):

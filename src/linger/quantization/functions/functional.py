@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -81,7 +82,7 @@ def run_functional(
     passed = _used_origins(op, operands, settings)
     with unwatched(operands):
         result = _run(op, operands, settings, runtime, *given)
-    result.origins += passed
+    result.origins = passed if result is operands[0] else result.origins + passed
     return result
 
 
@@ -131,7 +132,7 @@ def _run(
     if fast is None:
         result = compute(call, operands, attributes, output.scale, output.bits, output.given)
     else:
-        values = _fast_values(op, fast, operands, op.complete(attributes), output)
+        values = _fast_values(op, fast, operands, _defaults(op) | attributes, output)
         call.note(reason=loss_of(layer), macs=_macs(op, operands, values))
         result = QTensor(values, output.scale, output.bits, runtime)
         if runtime.is_recorded:
@@ -194,7 +195,7 @@ def _output_scale(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBas
     """The scale of the layer's range, as far as the op's format allows it."""
     op, limit = call.op, call.op.limit
     # numbers unless this pass may leave them on a device
-    scales = [o.scale if layer.is_observing else o.scale_on_host for o in operands]
+    scales = [o.scale for o in operands] if layer.is_observing else [o.scale_on_host for o in operands]
     if op.finer_limit is not None and isinstance(layer, FunctionalLayer):
         if call.is_learning:
             layer.become_fine()
@@ -296,14 +297,28 @@ def _all_values(operands: Sequence[QTensor]) -> Tensor:
 
 def _format_attributes(op: Op, operands: Sequence[QTensor], scale_o: Scale, bits: int) -> dict[str, Any]:
     """Scales and widths, as far as the op has attributes for them."""
-    count = len(operands)
+    names, usual_bits = _format_names(op, len(operands))
+    found = {name: o.scale for name, o in zip(names, operands, strict=False)}
+    found["scale_o"] = scale_o
+    if "data_bits" in _defaults(op):
+        found["data_bits"] = max([o.bits for o in operands])
+    if bits != usual_bits:
+        found["o_bits"] = bits
+    return found
+
+
+@cache
+def _defaults(op: Op) -> dict[str, Any]:
+    """Every attribute of an op with its default, None where it has none."""
+    return {a.name: a.default for a in op.attributes}
+
+
+@cache
+def _format_names(op: Op, count: int) -> tuple[list[str], int | None]:
+    """The scales of so many operands, and the width that needs no attribute; None: each is written."""
     names = [f"scale_x_{i}" for i in range(count)] if op.is_variadic else [f"scale_{name}" for name in op.inputs]
-    scales = dict(zip(names, (o.scale for o in operands), strict=False)) | {"scale_o": scale_o}
-    is_required = {a.name: a.is_required for a in op.attributes}
-    widths = {"data_bits": max(o.bits for o in operands)} if "data_bits" in is_required else {}
-    if is_required.get("o_bits") or bits != _default_bits(op):
-        widths["o_bits"] = bits
-    return scales | widths
+    is_required = any(a.name == "o_bits" and a.is_required for a in op.attributes)
+    return names, None if is_required else _default_bits(op)
 
 
 def _keep_scale(
@@ -338,9 +353,12 @@ def _constants(op: Op, x: QTensor, settings: Mapping[str, Any]) -> tuple[list[Op
 
 def _relu_in_place(call: OpCall, x: QTensor, attributes: Mapping[str, Any]) -> QTensor:
     call.note()
-    before = [x.like(x.content.clone()) if call.runtime.observers else x]  # relu_ writes over its operand
-    torch.relu_(x.content)
+    content = x.content
+    before = [x.like(content.clone()) if call.runtime.observers else x]  # relu_ writes over its operand
+    torch.relu_(content)
     x.accept_write()
+    if not torch.is_grad_enabled() and not call.runtime.is_recorded:
+        return x  # nothing has to know that it was another tensor
     result = x.like(x.content)
     call.record(result, before, attributes)
     return result

@@ -202,10 +202,14 @@ class QuantLayer(QuantizedBase):
         """Integers in, integers out; a float input is quantised first. `output_size` as of a transposed convolution."""
         if self.is_lookup:
             return self._look_up(x)
-        geometry = self._bind(x, output_size)
+        geometry: Mapping[str, Any] | Refusal = self.geometry
+        if output_size is not None or "call" in self.geometry:
+            geometry = self._bind(x, output_size)
         if isinstance(geometry, Refusal):
             return self._call_in_float(x, geometry.reason)
-        q = self._pad(self._quantized(x))
+        q = self._quantized(x)
+        if self.__dict__.get("padding_mode", "zeros") != "zeros":
+            q = self._pad(q)
         if not self._has_weight:
             return self._run_without_weight(q, geometry)
         call = self.runtime.begin(self._op, self.path, is_observing=self.is_observing)
@@ -222,8 +226,6 @@ class QuantLayer(QuantizedBase):
         if output_size is not None:
             # an attribute is a number, also in a trace, where sizes are tensors
             return geometry | {"output_padding": tuple(int(n) for n in output_padding(self, x, output_size))}
-        if "call" not in geometry:
-            return geometry
         if self.runtime.has_open_sizes and self._function in ADAPTIVE:
             return Refusal("its windows depend on an open size")
         return bindings_by_path()[geometry["call"]](x, *geometry["arguments"])
@@ -274,9 +276,7 @@ class QuantLayer(QuantizedBase):
 
     def _pad(self, q: QTensor) -> QTensor:
         """The input of a convolution with the border that its padding_mode asks for; zeros are the convolution's own."""
-        mode = self.__dict__.get("padding_mode", "zeros")
-        if mode == "zeros":
-            return q
+        mode = cast(str, self.padding_mode)
         kernel, dilation, padding = (cast(Any, getattr(self, name)) for name in ("kernel_size", "dilation", "padding"))
         pads: list[int] = []
         for axis in reversed(range(len(kernel))):
@@ -485,7 +485,7 @@ class QuantLayer(QuantizedBase):
             if scale_x not in self._frozen:
                 raise UsageError(RUN_FIRST)
             return self._frozen[scale_x]
-        if self.is_observing and not self._buffers["running_w"].is_cpu:  # type: ignore[union-attr]  # init makes it
+        if not self._buffers["running_w"].is_cpu and self.is_observing:  # type: ignore[union-attr]  # init makes it
             return self._make_frozen(scale_x)  # a look for changes would stall the device
         self._forget_if_changed()
         if torch.is_grad_enabled() and self._is_trainable:
