@@ -35,7 +35,7 @@ from linger.quantization.functions.functional_layer import (
     loss_of,
     output_bits,
 )
-from linger.quantization.functions.multiplications import multiplications
+from linger.quantization.functions.multiplications import is_counted, multiplications
 
 RELU = "Relu"
 _MATRIX_BITS = 16
@@ -121,7 +121,7 @@ def _run(
         return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place, real=real)
     if op.last_axis is not None and settings[op.last_axis] != _LAST:
         return _along_last_axis(op, operands[0], settings, runtime, layer, real)
-    call, layer = begin_function(op, runtime, operands[0].content.device, layer)
+    call, layer = begin_function(op, runtime, operands[0].stored.device, layer)
     operands = _as_wanted(call, operands, layer)
     bits = output_bits(op, layer, runtime, _widest(op, operands))
     if parameter is not None:
@@ -236,7 +236,9 @@ def _within_format(call: OpCall, x: QTensor, layer: QuantizedBase) -> QTensor:
 def _macs(op: Op, operands: Sequence[QTensor], result: Tensor) -> int:
     """Multiply-accumulates of the torch function behind an op; in a trace the count would fix an open batch size."""
     name = next(iter(op.functions)).rpartition(".")[2]
-    return 0 if is_exporting() else multiplications(name, [o.content for o in operands], {}, result)
+    if not is_counted(name) or is_exporting():
+        return 0
+    return multiplications(name, [o.content for o in operands], {}, result)
 
 
 def _along_last_axis(
