@@ -270,8 +270,7 @@ def _as_integers(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwar
     # a product with a parameter is a layer, and came before
     if op.switch is not None and not getattr(runtime.switches, op.switch):
         return _in_float(runtime, func, args, kwargs, reason=reason_of(op.switch))
-    if _trace._is_tracing():  # noqa: SLF001
-        args, kwargs = with_sizes_read(args), with_sizes_read(kwargs)
+    args, kwargs = with_sizes_read(args), with_sizes_read(kwargs)
     result = _run_op(runtime, func, args, kwargs)
     return _in_float(runtime, func, args, kwargs, reason=result.reason) if isinstance(result, Refusal) else result
 
@@ -532,6 +531,8 @@ def with_sizes_read(arguments: _Tree) -> _Tree:
 
     What is computed from values stays a tensor: it is not known before the file runs.
     """
+    if not _trace._is_tracing():  # noqa: SLF001
+        return arguments
 
     def read(leaf: object) -> object:
         if not isinstance(leaf, Tensor) or isinstance(leaf, QTensor) or leaf.dim() or not _is_from_sizes(leaf):

@@ -202,9 +202,7 @@ class QuantLayer(QuantizedBase):
         """Integers in, integers out; a float input is quantised first. `output_size` as of a transposed convolution."""
         if self.is_lookup:
             return self._look_up(x)
-        geometry: Mapping[str, Any] | Refusal = self.geometry
-        if output_size is not None or "call" in self.geometry:
-            geometry = self._bind(x, output_size)
+        geometry = self._bind(x, output_size)
         if isinstance(geometry, Refusal):
             return self._call_in_float(x, geometry.reason)
         q = self._quantized(x)
@@ -226,6 +224,8 @@ class QuantLayer(QuantizedBase):
         if output_size is not None:
             # an attribute is a number, also in a trace, where sizes are tensors
             return geometry | {"output_padding": tuple(int(n) for n in output_padding(self, x, output_size))}
+        if "call" not in geometry:
+            return geometry
         if self.runtime.has_open_sizes and self._function in ADAPTIVE:
             return Refusal("its windows depend on an open size")
         return bindings_by_path()[geometry["call"]](x, *geometry["arguments"])
