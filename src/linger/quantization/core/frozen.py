@@ -18,7 +18,7 @@ from linger.constraint.batch_norm import batch_statistics
 from linger.constraint.conv_bn import fold, per_weight
 from linger.constraint.limits import Limits, clamp
 from linger.numeric.fixed import BIAS_BITS, is_power_of_two, limits
-from linger.numeric.torch.exact import SplitPlan, plan_product
+from linger.numeric.torch.exact import SplitPlan, plan_product, split_weight
 from linger.numeric.torch.kernel import carrier, integer_type
 from linger.numeric.torch.quantize import fake_quantize
 from linger.numeric.torch.scale import Scale
@@ -113,6 +113,8 @@ class Ready:
     bias: Tensor | None
     plan: SplitPlan
     is_rounding_folded: bool
+    parts: tuple[Tensor, ...] = ()
+    """The weights of each part of a split product, where they are kept."""
 
 
 def make_frozen(integers: Tensor, bias: Tensor | None, scale_x: Scale, scale_w: Scale, bits: int) -> Frozen:
@@ -157,7 +159,9 @@ def make_ready(
     # beyond a shift of 24 float32 cannot hold v + ½
     if math.log2(source / scale_o) > 24:
         plan = SplitPlan(0)
-    return Ready(frozen.weight, frozen.bias, plan, is_rounding_folded=False)
+    # what has a gradient belongs to one pass, so its parts are not kept
+    parts = () if frozen.weight.requires_grad else split_weight(frozen.weight, plan, transposed_groups)
+    return Ready(frozen.weight, frozen.bias, plan, is_rounding_folded=False, parts=parts)
 
 
 def round_output(y: Tensor, scale_o: float, bits: int, *, is_rounding_folded: bool, is_relu: bool) -> Tensor:

@@ -528,8 +528,9 @@ class QuantizedBase(nn.Module):
             y = accumulate(op, geometry, content, ready.weight, ready.bias)
         else:
             settings: dict[str, Any] = {"axis": product_twin(op).channel_axis, "is_transposed": op.is_transposed}
-            product, group = partial(accumulate, op, geometry), geometry.get("group", 1)
-            y = run_product(product, content, ready.weight, ready.bias, ready.plan, group=group, **settings)
+            settings |= {"group": geometry.get("group", 1), "parts": ready.parts}
+            product = partial(accumulate, op, geometry)
+            y = run_product(product, content, ready.weight, ready.bias, ready.plan, **settings)
         call.note(macs=products_in(op, q, y, frozen.weight_integers.shape[1:].numel()))
         is_recorded = runtime.is_recorded
         is_relu = is_relu and not is_recorded
