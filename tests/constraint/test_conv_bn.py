@@ -55,7 +55,7 @@ def unfused(bn, x, weight, bias):
 
 def folded(bn, x, weight, bias, gain=1.0):
     factor = learning_factor(bn)
-    z = F.conv2d(x, weight * factor.reshape(-1, 1, 1, 1) * gain, None, padding=1)
+    z = F.conv2d(x, weight * factor.values.reshape(-1, 1, 1, 1) * gain, None, padding=1)
     return normalize_folded(z, bias, bn, factor, gain=gain)
 
 
@@ -114,7 +114,7 @@ def test_eps_acts_on_the_folded_variance(gain):
         bn.bias.zero_()
     reference = copy.deepcopy(bn)
     x, weight = tensor(*BATCH), tensor(*KERNEL, seed=1)
-    factor = learning_factor(bn)
+    factor = learning_factor(bn).values
     variance = F.conv2d(x, weight, padding=1).var((0, 2, 3), unbiased=False)
     ratio = torch.sqrt((variance + 1e-3) / (variance + 1e-3 / factor**2)).reshape(1, -1, 1, 1)
     torch.testing.assert_close(folded(bn, x, weight, None, gain), unfused(reference, x, weight, None) * ratio)
@@ -122,7 +122,7 @@ def test_eps_acts_on_the_folded_variance(gain):
 
 def test_factor_of_a_vanished_channel_is_the_largest_of_the_others():
     bn = batch_norm([1.0, 0.0, -4.0, 0.0, 2.0])
-    factor = learning_factor(bn)
+    factor = learning_factor(bn).values
     visible = [0, 2, 4]
     torch.testing.assert_close(factor[visible], (bn.weight / torch.sqrt(bn.running_var + bn.eps)).detach()[visible])
     assert factor[1] == factor[3] == factor.abs().max()
@@ -130,7 +130,7 @@ def test_factor_of_a_vanished_channel_is_the_largest_of_the_others():
 
 
 def test_factor_is_one_where_every_channel_has_vanished():
-    assert learning_factor(batch_norm([0.0] * 5)).tolist() == [1.0] * 5
+    assert learning_factor(batch_norm([0.0] * 5)).values.tolist() == [1.0] * 5
 
 
 @pytest.mark.parametrize("has_bias", [True, False], ids=["bias", "no bias"])

@@ -1,6 +1,9 @@
-"""How much a quantised network works: passes over activations and weights, and numbers read back, counted instead of timed."""
+"""How much a quantised network works: passes over activations and weights, numbers read back, calls of Python; not timed."""
 
+import sys
 from collections import Counter
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -136,3 +139,45 @@ def test_passes_of_an_exact_evaluation(model, x):
     assert work.passes[ACTIVATIONS] <= products + others
     assert not work.passes[WEIGHTS]  # they are integers already
     assert work.reads == 0
+
+
+class Doubled(nn.Module):
+    """A sum."""
+
+    def forward(self, x):
+        return x + x
+
+
+def calls_into_linger(layer, count):
+    """Calls of linger's functions in an exact evaluation of so many layers behind a convolution; a generator counts each time."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        x = torch.randn(PICTURE)
+        layers = [nn.Conv2d(8, 8, 1), *(layer() for _ in range(count))]
+        made = linger.init(linger.trace_layers(nn.Sequential(*layers), x)).train()
+    step(made, x)
+    made.eval()
+    home, calls = str(Path(linger.__file__).parent), 0
+
+    def see(frame, event, arg):
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_filename.startswith(home)
+
+    before = sys.getprofile()
+    with torch.no_grad():
+        made(x)  # freezes the parameters
+        sys.setprofile(see)
+        try:
+            made(x)
+        finally:
+            sys.setprofile(before)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("layer", "most"),
+    [(partial(nn.Conv2d, 8, 8, 3, padding=1), 55), (Doubled, 112), (partial(nn.ReLU, inplace=True), 22)],
+    ids=["a convolution", "a sum", "a ReLU that the layer before has done"],
+)
+def test_python_calls_of_a_layer_in_an_exact_evaluation(layer, most):
+    assert calls_into_linger(layer, 3) - calls_into_linger(layer, 1) <= 2 * most

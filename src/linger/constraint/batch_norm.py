@@ -35,9 +35,10 @@ def as_batch_norm(module: nn.Module) -> BatchNorm:
 
 def running_statistics(bn: BatchNorm) -> tuple[Tensor, Tensor]:
     """Mean and variance of a batch norm that keeps them."""
-    assert bn.running_mean is not None  # a batch norm without statistics is never fused
-    assert bn.running_var is not None
-    return bn.running_mean, bn.running_var
+    mean, var = bn.running_mean, bn.running_var
+    assert mean is not None  # a batch norm without statistics is never fused
+    assert var is not None
+    return mean, var
 
 
 def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
@@ -64,48 +64,64 @@ def _affine(module: nn.Module, statistics: tuple[Tensor, Tensor] | None = None) 
     """γ/σ, μ and β of a batch norm."""
     bn = as_batch_norm(module)
     mean, var = running_statistics(bn) if statistics is None else statistics
-    gamma = torch.ones_like(var) if bn.weight is None else bn.weight
-    beta = torch.zeros_like(mean) if bn.bias is None else bn.bias
-    return gamma * torch.rsqrt(var + bn.eps), mean, beta
+    gamma, beta = bn.weight, bn.bias
+    slope = torch.rsqrt(var + bn.eps)
+    return slope if gamma is None else gamma * slope, mean, torch.zeros_like(mean) if beta is None else beta
 
 
-def learning_factor(bn: nn.Module) -> Tensor:
-    """γ/σ of the running statistics, without gradient: batch norm makes the output independent of it.
+class LearningFactor(NamedTuple):
+    """γ/σ of the running statistics, without gradient: batch norm makes the output independent of it."""
+
+    values: Tensor
+    """One number per output channel."""
+    signs: Tensor | None
+    """None where all are known to be positive."""
+
+
+def learning_factor(bn: nn.Module) -> LearningFactor:
+    """The factor that a batch norm which learns is folded by.
 
     A channel with γ ≈ 0 takes the largest factor of the others (1 if there is none): folded away it could neither
     show its statistics nor give γ a gradient.
     """
-    factor = _affine(bn)[0].detach()
-    is_visible = factor.abs() > _NEGLIGIBLE_GAMMA
-    if factor.is_cpu and bool(is_visible.all()):  # on another device, reading the answer would wait for it
-        return factor
-    largest = torch.where(is_visible.any(), factor.abs().amax(), torch.ones_like(factor[0]))
-    return torch.where(is_visible, factor, largest)
+    with torch.no_grad():
+        factor = _affine(bn)[0]
+        # on another device, reading the answer would wait for it
+        if factor.is_cpu and factor.amin().item() > _NEGLIGIBLE_GAMMA:
+            return LearningFactor(factor, None)
+        is_visible = factor.abs() > _NEGLIGIBLE_GAMMA
+        largest = torch.where(is_visible.any(), factor.abs().amax(), torch.ones_like(factor[0]))
+        factor = torch.where(is_visible, factor, largest)
+        return LearningFactor(factor, factor.sign())
 
 
-def normalize_folded(z: Tensor, bias: Tensor | None, module: nn.Module, factor: Tensor, gain: float = 1.0) -> Tensor:
+def normalize_folded(
+    z: Tensor, bias: Tensor | None, module: nn.Module, factor: LearningFactor, gain: float = 1.0
+) -> Tensor:
     """Batch norm of z = gain·conv(x, w·factor), as if it had been conv(x, w): one convolution, true batch statistics.
 
     With u = z/(factor·gain), BN(u) = γ·sign(factor)·(z − mean z)/std z + β; the running statistics learn mean u and var u.
     eps acts on the folded variance instead of u's, which matters only for channels whose variance is near eps.
     """
     bn = as_batch_norm(module)
-    batch_mean, batch_var = (torch.zeros_like(running) for running in running_statistics(bn))
-    gamma = None if bn.weight is None else bn.weight * factor.sign()
-    y = F.batch_norm(z, batch_mean, batch_var, gamma, bn.bias, training=True, momentum=1.0, eps=bn.eps * gain * gain)
+    gamma = bn.weight if bn.weight is None or factor.signs is None else bn.weight * factor.signs
+    mean, var = (torch.zeros_like(running) for running in running_statistics(bn))
+    y = F.batch_norm(z, mean, var, gamma, bn.bias, training=True, momentum=1.0, eps=bn.eps * gain * gain)
     with torch.no_grad():
-        _learn_statistics(bn, batch_mean / gain, batch_var / (gain * gain), factor, bias)
+        # not in place: the gradient has kept both. A gain is a power of two, so no order of these products rounds otherwise
+        divisor = factor.values * gain
+        mean_u = mean / divisor if bias is None else (mean / divisor).add_(bias)
+        _learn_statistics(bn, mean_u, var / (divisor * divisor))
     return y
 
 
-def _learn_statistics(bn: BatchNorm, mean: Tensor, var: Tensor, factor: Tensor, bias: Tensor | None) -> None:
+def _learn_statistics(bn: BatchNorm, mean: Tensor, var: Tensor) -> None:
     running_mean, running_var = running_statistics(bn)
     assert bn.num_batches_tracked is not None  # torch keeps it with the statistics
-    bn.num_batches_tracked += 1
+    bn.num_batches_tracked.add_(1)
     momentum = batch_momentum(bn.momentum, bn.num_batches_tracked, running_mean.dtype)
-    mean_u = mean / factor if bias is None else mean / factor + bias
-    running_mean.lerp_(mean_u, momentum)
-    running_var.lerp_(var / (factor * factor), momentum)
+    running_mean.lerp_(mean, momentum)
+    running_var.lerp_(var, momentum)
 
 
 class ConvBN(Normalized):

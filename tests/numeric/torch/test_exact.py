@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from linger.numeric.fixed import FLOAT32_EXACT
-from linger.numeric.torch.exact import MAX_PARTS, SplitPlan, plan_product, run_product
+from linger.numeric.torch.exact import MAX_PARTS, SplitPlan, plan_product, run_product, split_weight
 from tests.support.big_int import convolved, convolved_transposed
 from tests.support.comparison import assert_same
 
@@ -208,3 +208,29 @@ def test_one_factor_per_channel_is_exact(bits, bias):
     expected = x.double() * weight.double().reshape(-1, 1, 1)
     expected = expected if bias is None else expected + bias.double().reshape(-1, 1, 1)
     assert torch.equal(found.double(), expected)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["convolution", "transposed"])
+def test_parts_that_were_kept_give_the_same_sums_and_need_no_copy(is_transposed, group, draw):
+    plan = PLANS["three uneven parts"]
+    x = integers(draw, (2, 4 * group, 4, 5)).float()
+    w = integers(draw, (4 * group, 2, 3, 2) if is_transposed else (2 * group, 4, 3, 2)).float()
+    convolve = F.conv_transpose2d if is_transposed else F.conv2d
+    met = []
+
+    def product(x, w, b):
+        met.append(w.data_ptr())
+        return convolve(x, w, b, groups=group)
+
+    settings = {"group": group, "axis": -3, "is_transposed": is_transposed}
+    parts = split_weight(w, plan, group if is_transposed else None)
+    expected = run_product(product, x, w, None, plan, **settings)
+    met.clear()
+    assert torch.equal(run_product(product, x, w, None, plan, **settings, parts=parts), expected)
+    assert met == [part.data_ptr() for part in parts]
+    assert all(part.is_contiguous() for part in parts)
+
+
+def test_a_product_in_one_piece_has_no_parts():
+    assert split_weight(row(4), SplitPlan(1, is_bias_apart=True)) == split_weight(row(4), SplitPlan(0)) == ()

@@ -10,7 +10,7 @@ The same holds for real carriers q/scale: scaling by powers of two changes no ro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -29,6 +29,11 @@ class SplitPlan:
 
     parts: int
     is_bias_apart: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one product in float32 is exact, bias included."""
+        return self.parts == 1 and not self.is_bias_apart
 
 
 def plan_product(
@@ -102,23 +107,25 @@ def run_product(
     group: int,
     axis: int,
     is_transposed: bool = False,
+    parts: Sequence[Tensor] = (),
 ) -> Tensor:
-    """Run `product(x, weight, bias)` as the plan says; `axis` is the channel axis of x.
+    """Run `product(x, weight, bias)` as the plan says; `axis` is the channel axis of x, `parts` what `split_weight` gave.
 
     Returns float32 for the plain plan, float64 otherwise. A weight of one axis is a factor for each channel. The bias has
     one number per output channel. `is_transposed`: the weights are [in, out/group, …].
     """
-    if plan.parts == 0 or plan == SplitPlan(1):
+    if plan.parts == 0 or plan.is_plain:
         if plan.parts == 0:
             x = x.double()
         return product(x, _as_type(weight, x.dtype), None if bias is None else _as_type(bias, x.dtype))
     if weight.dim() == 1:  # one factor per channel: there is nothing to split
         total = product(x, weight.to(x.dtype), None).double()
     else:
-        channels = weight.shape[0] // group if is_transposed else weight.shape[1]
-        chunks = torch.arange(channels, device=weight.device).chunk(plan.parts)
-        parts = (_part(x, weight, chosen, channels, group, axis, is_transposed=is_transposed) for chosen in chunks)
-        total = reduce(torch.add, (product(*part, None).double() for part in parts))
+        transposed_groups = group if is_transposed else None
+        chunks = _chunks(weight, plan, transposed_groups)
+        weights = parts or [_taps(weight, chosen, transposed_groups) for chosen in chunks]
+        inputs = (_inputs(x, chosen, sum(map(len, chunks)), group, axis) for chosen in chunks)
+        total = reduce(torch.add, (product(*pair, None).double() for pair in zip(inputs, weights, strict=True)))
     return total if bias is None else total + _along(bias.double(), axis, total.dim())
 
 
@@ -127,16 +134,44 @@ def _as_type(t: Tensor, dtype: torch.dtype) -> Tensor:
     return t if t.dtype == dtype else t.to(dtype)
 
 
-def _part(
-    x: Tensor, weight: Tensor, chosen: Tensor, channels: int, group: int, axis: int, *, is_transposed: bool
-) -> tuple[Tensor, Tensor]:
-    """Some input channels, the same of every group, in x and in the weights."""
-    first, count = int(chosen[0]), len(chosen)
+def split_weight(weight: Tensor, plan: SplitPlan, transposed_groups: int | None = None) -> tuple[Tensor, ...]:
+    """The weights of each part of a product that is split, else nothing.
+
+    Each has memory of its own, because a convolution would copy a slice of the weights in every pass.
+    """
+    if plan.parts <= 1 or weight.dim() == 1:
+        return ()
+    return tuple(
+        _taps(weight, chosen, transposed_groups).contiguous() for chosen in _chunks(weight, plan, transposed_groups)
+    )
+
+
+def _chunks(weight: Tensor, plan: SplitPlan, transposed_groups: int | None) -> Sequence[range]:
+    """The input channels of a group that belong to each part."""
+    channels = weight.shape[1] if transposed_groups is None else weight.shape[0] // transposed_groups
+    size = -(-channels // plan.parts)
+    return [range(first, min(first + size, channels)) for first in range(0, channels, size)]
+
+
+def _picked(chosen: range, channels: int, group: int, device: torch.device) -> Tensor:
+    """The places of some of a group's input channels, in every group."""
+    first = torch.arange(chosen.start, chosen.stop, device=device)
+    return torch.cat([first + g * channels for g in range(group)])
+
+
+def _inputs(x: Tensor, chosen: range, channels: int, group: int, axis: int) -> Tensor:
+    """Some input channels, the same of every group, of x."""
     if group == 1:
-        return x.narrow(axis, first, count), weight.narrow(0 if is_transposed else 1, first, count)
-    picked = torch.cat([chosen + g * channels for g in range(group)])
-    taps = weight.index_select(0, picked) if is_transposed else weight.narrow(1, first, count)
-    return x.index_select(axis, picked), taps
+        return x.narrow(axis, chosen.start, len(chosen))
+    return x.index_select(axis, _picked(chosen, channels, group, x.device))
+
+
+def _taps(weight: Tensor, chosen: range, transposed_groups: int | None) -> Tensor:
+    """The weights of some input channels, the same of every group."""
+    if transposed_groups is None or transposed_groups == 1:
+        return weight.narrow(1 if transposed_groups is None else 0, chosen.start, len(chosen))
+    channels = weight.shape[0] // transposed_groups
+    return weight.index_select(0, _picked(chosen, channels, transposed_groups, weight.device))
 
 
 def _along(bias: Tensor, axis: int, rank: int) -> Tensor:

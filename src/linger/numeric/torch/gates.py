@@ -235,7 +235,7 @@ class GatePlan:
     def parts(self, x: Tensor, timeline: Timeline) -> Tensor:
         """The input's part of all gates in Q11 plus `offset` [D, T, B, rows], from inputs [T, B, I]."""
         weight, addend = self.inputs.weight, self.inputs.addend
-        items = timeline.by_direction(x.detach(), len(weight)).flatten(1, 2).to(weight.dtype)
+        items = timeline.by_direction(x.detach(), weight.shape[0]).flatten(1, 2).to(weight.dtype)
         if weight.dtype == addend.dtype:
             total = torch.baddbmm(addend, items, weight)
         else:

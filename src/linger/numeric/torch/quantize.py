@@ -25,7 +25,7 @@ def _round_to_grid(x: Tensor, scale: Scale, low: int | None, high: int | None, *
         scale = scale.to(x.dtype)
         result: Tensor = (x * scale).add_(0.5).floor_()
         return (result if high is None else result.clamp_(low, high)).div_(scale)
-    half = torch.tensor(0.5, dtype=x.dtype, device=x.device)
+    half = torch.full((), 0.5, dtype=x.dtype, device=x.device)  # half as dear as torch.tensor
     result = torch.add(half, x, alpha=scale, out=x) if is_owned else torch.add(half, x, alpha=scale)
     result.floor_()
     if high is not None:
@@ -46,9 +46,10 @@ class _FakeQuantize(torch.autograd.Function):
         is_owned: bool,  # noqa: FBT001
     ) -> Tensor:
         ctx.is_relu, ctx.can_saturate = is_relu, can_saturate
-        # open ends, as hardtanh_backward takes them: low − ½ rounds up to low, so the edge lies one step below it
-        below = (low - 0.5) / scale * (1 + torch.finfo(x.dtype).eps)
-        ctx.edges = (0.0 if is_relu else below, (high + 0.5) / scale)
+        if can_saturate:
+            # open ends, as hardtanh_backward takes them: low − ½ rounds up to low, so the edge lies one step below it
+            below = (low - 0.5) / scale * (1 + torch.finfo(x.dtype).eps)
+            ctx.edges = (0.0 if is_relu else below, (high + 0.5) / scale)
         if is_relu or can_saturate:
             ctx.save_for_backward(x)  # the edges of a scale on a device are tensors too, but no inputs or outputs
             is_owned = False
@@ -65,9 +66,9 @@ class _FakeQuantize(torch.autograd.Function):
             (x,) = ctx.saved_tensors
             gradient = gradient.masked_fill((x <= low) | (x >= high), 0.0)
         elif ctx.can_saturate:
-            gradient = torch.ops.aten.hardtanh_backward(gradient, ctx.saved_tensors[0], *ctx.edges)
+            gradient = torch.ops.aten.hardtanh_backward.default(gradient, ctx.saved_tensors[0], *ctx.edges)
         elif ctx.is_relu:
-            gradient = torch.ops.aten.threshold_backward(gradient, ctx.saved_tensors[0], 0.0)
+            gradient = torch.ops.aten.threshold_backward.default(gradient, ctx.saved_tensors[0], 0.0)
         return gradient, None, None, None, None, None, None
 
 
@@ -167,7 +168,7 @@ class _RoundWeight(torch.autograd.Function):
             torch.mul(source, scale, out=result).add_(0.5).floor_()
             ctx.mark_non_differentiable(scale)
         else:
-            half = torch.tensor(0.5, dtype=result.dtype, device=result.device)
+            half = torch.full((), 0.5, dtype=result.dtype, device=result.device)
             torch.add(half, source, alpha=scale, out=result).floor_()
         is_held = None
         if saturates_at is not None:

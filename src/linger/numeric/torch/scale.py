@@ -63,7 +63,7 @@ def may_saturate(seen: Scale | None, scale: Scale, bits: int) -> bool:
 
 def limit_of(rule: Callable[..., Scale], scales: Sequence[Scale]) -> Scale:
     """What an op's rule makes of its operands' scales, with Python's min and max done on the device."""
-    if not any(isinstance(s, Tensor) for s in scales):
+    if not [s for s in scales if isinstance(s, Tensor)]:
         return rule(scales)
     if rule is min:
         return smallest(scales)

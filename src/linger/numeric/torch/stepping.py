@@ -45,7 +45,7 @@ class NumpySteps:
         count = max(1, -(-state[0].numel() * weight.shape[2] // LARGEST_PRODUCT))
         ends = [weight.shape[1] * block // count for block in range(count + 1)]
         self._blocks = [(slice(a, b), array[:, a:b]) for a, b in pairwise(ends)] if count <= MOST_BLOCKS else []
-        self._matrix = array[0] if len(self._blocks) == len(weight) == 1 else None
+        self._matrix = array[0] if len(self._blocks) == len(array) == 1 else None
 
     @staticmethod
     def view(tensor: Tensor) -> Array:

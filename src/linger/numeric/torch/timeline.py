@@ -111,7 +111,7 @@ def state_gradient(d_rows: Tensor, h: Tensor, scale_h: Scale) -> Tensor:
 
 def over_time(x: Tensor, timeline: Timeline) -> Tensor:
     """[D, T·B, F] to [D, T, B, F]."""
-    return x.reshape(len(x), timeline.steps, timeline.batch, x.shape[-1])
+    return x.reshape(x.shape[0], timeline.steps, timeline.batch, x.shape[-1])
 
 
 def by_items(x: Tensor) -> Tensor:

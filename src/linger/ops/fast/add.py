@@ -52,15 +52,17 @@ def evaluate(
 
 def _round_both(operands: Sequence[Tensor], scales: Sequence[float], scale: float, bits: int) -> Tensor:
     """Both operands are finer than the output: each is rounded to whole steps, then they are added."""
-    x, y = (o.to(carrier(bits)) for o in operands)
+    dtype = carrier(bits)
+    x, y = [o if o.dtype == dtype else o.to(dtype) for o in operands]
     if x.requires_grad or y.requires_grad:
         rounded = fake_quantize(x, scale, _UNLIMITED, can_saturate=False)
         if bits + math.log2(scales[1] / scale) >= _SIGNIFICAND:  # beside large steps float32 would lose y's last bits
             y = fake_quantize(y, scale, _UNLIMITED, can_saturate=False)
         return fake_quantize(rounded + y, scale, bits, is_owned=True)
-    steps = torch.add(x.new_tensor(0.5), x, alpha=scale).floor_()
+    half = torch.full((), 0.5, dtype=dtype, device=x.device)
+    steps = torch.add(half, x, alpha=scale).floor_()
     if x.shape != y.shape or bits + math.log2(scales[1] / scale) >= _SIGNIFICAND:
-        steps = steps + torch.add(y.new_tensor(0.5), y, alpha=scale).floor_()
+        steps = steps + torch.add(half, y, alpha=scale).floor_()
     else:  # adding the whole steps of x commutes with y's rounding, and needs no more memory
         steps.add_(y, alpha=scale).add_(0.5).floor_()
     return steps.clamp_(*limits(bits)).mul_(1.0 / scale)

@@ -190,8 +190,9 @@ def _new_trace(timeline: Timeline, state: Tensor, *, is_kept: bool) -> _Trace:
 
 def _parts_of(trace: _Trace) -> tuple[Tensor, ...]:
     """What a step works on: the gates; i, f; g, c; o; the next cell; and what follows in the trace."""
-    now = trace.values[: len(trace.inner)]
-    return now[:, :4], now[:, 1:3], now[:, 3:], now[:, 0], trace.values[-len(now) :, 4], *trace[2:]
+    kept = trace.inner.shape[0]
+    now = trace.values[:kept]
+    return now[:, :4], now[:, 1:3], now[:, 3:], now[:, 0], trace.values[-kept:, 4], *trace[2:]
 
 
 def _inner_table(scale_h: Scale, like: Tensor) -> Tensor:
@@ -237,7 +238,7 @@ def _inner_slopes(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 def _result(trace: _Trace, timeline: Timeline, formats: Formats, dtype: torch.dtype, *, wants_reach: bool) -> Result:
     h = trace.h[1:].to(dtype) * (1.0 / formats.scale_h)
-    c = timeline.final(trace.values[-len(trace.inner) :, 4]).to(dtype)
+    c = timeline.final(trace.values[-trace.inner.shape[0] :, 4]).to(dtype)
     reach = None
     if wants_reach:
         reach = timeline.max_abs(trace.values[:-1, 0] * trace.inner) / formats.scale_h

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One op on operands of known scale: written to the file, or simulated by its body."""
+"""One op on operands of known scale: written to the file, or simulated by its body; and the product of one with weights."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.compiler import is_exporting
 
+from linger.constraint.marks import Widths
 from linger.dialect import Op
 from linger.numeric.torch.kernel import TorchKernel
 from linger.numeric.torch.scale import Scale
+from linger.ops.fast.twin import product_twin
 from linger.quantization.core.qtensor import QTensor, to_carrier
 from linger.quantization.core.runtime import OpCall
 
@@ -74,3 +77,34 @@ def simulate(
         return cast(Tensor, op.body(kernel, *contents, **attributes))
     integers = [o.content * o.scale if isinstance(o, QTensor) else o for o in operands]
     return cast(Tensor, op.body(kernel, *integers, **attributes) / scale_o)
+
+
+# products with weights
+def accumulate(op: Op, geometry: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The product of an op, on real carriers."""
+    # `to` only where needed: torch's own way to find out takes long
+    dtype = x.dtype
+    if bias is not None and bias.dtype != dtype:
+        bias = bias.to(dtype)
+    return product_twin(op).accumulate(x, weight if weight.dtype == dtype else weight.to(dtype), bias, geometry)
+
+
+def product_attributes(
+    geometry: Mapping[str, Any], widths: Widths, scale_x: Scale, scale_w: Scale, scale_o: Scale
+) -> dict[str, Any]:
+    """The attributes of a product's node."""
+    return dict(geometry) | {
+        "data_bits": widths.data,
+        "parameter_bits": widths.parameter,
+        "o_bits": widths.output,
+        "scale_x": scale_x,
+        "scale_w": scale_w,
+        "scale_o": scale_o,
+    }
+
+
+def products_in(op: Op, q: QTensor, y: Tensor, taps: int) -> int:
+    """Multiply-accumulates: each output takes so many products; transposed, each input gives them."""
+    if is_exporting():
+        return 0  # in a trace the count would fix an open batch size
+    return int((q.content if op.is_transposed else y).numel() * taps)

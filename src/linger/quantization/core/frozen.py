@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from linger.constraint.batch_norm import batch_statistics
 from linger.constraint.conv_bn import fold, per_weight
 from linger.constraint.limits import Limits, clamp
 from linger.numeric.fixed import BIAS_BITS, is_power_of_two, limits
-from linger.numeric.torch.exact import SplitPlan, plan_product
+from linger.numeric.torch.exact import SplitPlan, plan_product, split_weight
 from linger.numeric.torch.kernel import carrier, integer_type
 from linger.numeric.torch.quantize import fake_quantize
 from linger.numeric.torch.scale import Scale
@@ -112,6 +113,8 @@ class Ready:
     bias: Tensor | None
     plan: SplitPlan
     is_rounding_folded: bool
+    parts: tuple[Tensor, ...] = ()
+    """The weights of each part of a split product, where they are kept."""
 
 
 def make_frozen(integers: Tensor, bias: Tensor | None, scale_x: Scale, scale_w: Scale, bits: int) -> Frozen:
@@ -156,7 +159,9 @@ def make_ready(
     # beyond a shift of 24 float32 cannot hold v + ½
     if math.log2(source / scale_o) > 24:
         plan = SplitPlan(0)
-    return Ready(frozen.weight, frozen.bias, plan, is_rounding_folded=False)
+    # what has a gradient belongs to one pass, so its parts are not kept
+    parts = () if frozen.weight.requires_grad else split_weight(frozen.weight, plan, transposed_groups)
+    return Ready(frozen.weight, frozen.bias, plan, is_rounding_folded=False, parts=parts)
 
 
 def round_output(y: Tensor, scale_o: float, bits: int, *, is_rounding_folded: bool, is_relu: bool) -> Tensor:
@@ -213,19 +218,20 @@ def _as_integers(block: Tensor, *, is_even: bool) -> Tensor:
     return block.view(torch.int64 if is_aligned else torch.int32)
 
 
-def checksum(view: View) -> int:
-    """A number that changes when any element of a part does, or when output channels change places.
+def checksum(view: View) -> bytes:
+    """Bytes that change when any element of a part does, or when output channels change places.
 
-    Exact for small tensors; for large ones the sum of each channel's bits, without rounding.
+    Those of a small tensor itself; of a large one the sum of each channel's bits, without rounding.
     """
     if callable(view):
         view = view()
-    return hash((view.sum(1).numpy() if isinstance(view, Tensor) else view).tobytes())
+    summed: bytes = (view.sum(1).numpy() if isinstance(view, Tensor) else view).tobytes()
+    return summed
 
 
-def _identity(t: Tensor) -> tuple[Any, ...]:
-    """Where a tensor's numbers are, and how often torch has written them."""
-    return t.data_ptr(), t._version, t.shape, t.stride()  # noqa: SLF001 - torch has no public version counter
+def _look_at(view: View) -> Callable[[], bytes]:
+    """What gives the checksum of a part, as cheaply as it can be asked for."""
+    return view.tobytes if isinstance(view, np.ndarray) else partial(checksum, view)
 
 
 @dataclass
@@ -237,24 +243,31 @@ class Watchman:
     export or a recording and after a change of mode; else within four passes.
     """
 
-    known: tuple[tuple[Any, ...], ...] | None = None
+    known: list[tuple[Any, ...]] | None = None
+    """Of each tensor, where its numbers are and how often torch has written them."""
     passes: int = 0
-    _looks: list[list[tuple[View, int]]] = field(default_factory=list)
-    """For each part, its views of all tensors and their checksums. Views are kept: making them costs more than a look."""
+    _looks: list[list[tuple[Callable[[], bytes], bytes]]] = field(default_factory=list)
+    """For each part, how its checksums are found, and what they were. Views are kept: making them costs more than a look."""
 
     def has_changed(self, tensors: Sequence[Tensor], *, is_thorough: bool) -> bool:
         """Whether a tensor differs from the last time; remembers the present state."""
-        identity = tuple([_identity(t) for t in tensors])
+        identity = [(t.data_ptr(), t._version, t.shape, t.stride()) for t in tensors]  # noqa: SLF001 - no public counter
         self.passes += 1
-        looks: Sequence[list[tuple[View, int]]] = ()
-        if self.known == identity:
-            looks = self._looks if is_thorough else self._looks[self.passes % PARTS : self.passes % PARTS + 1]
-        if looks and all(checksum(view) == known for look in looks for view, known in look):
+        if self.known == identity and not self._sees_change(self._looks if is_thorough else ()):
             return False
-        views = [views_of(t) for t in tensors]
+        looks = [[_look_at(view) for view in views_of(t)] for t in tensors]
+        known = [[(look, look()) for look in each] for each in looks]
         self.known = identity
-        self._looks = [[(v, checksum(v)) for v in (each[part % len(each)] for each in views)] for part in range(PARTS)]
+        self._looks = [[each[part % len(each)] for each in known] for part in range(PARTS)]
         return True
+
+    def _sees_change(self, looks: Sequence[list[tuple[Callable[[], bytes], bytes]]]) -> bool:
+        """Whether a checksum differs; the looks are those of this pass unless some are given."""
+        for each in looks or (self._looks[self.passes % PARTS],):
+            for look, known in each:
+                if look() != known:
+                    return True
+        return False
 
     def forget(self) -> None:
         """Report a change at the next look."""

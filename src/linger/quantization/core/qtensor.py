@@ -14,11 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, Protocol, SupportsIndex, TypeGuard
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.compiler import is_exporting
 from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.dialect import find_op
@@ -158,18 +160,11 @@ class QTensor(Tensor):
     def __new__(cls, content: Tensor, *_: object, **__: object) -> QTensor:
         """A wrapper without storage of its own, in the gradient graph where its content is."""
         # a trace that meets the wrapper itself then complains instead of keeping its unknown values as a constant
-        is_traced = torch._C._is_tracing() and not content.is_floating_point()  # noqa: SLF001 - torch.jit hides it from mypy
-
-        def make() -> QTensor:
-            made: QTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - torch has no public name for it
-                cls, content.shape, dtype=torch.float32, device=content.device, requires_grad=is_traced
-            )
-            return made
-
-        if not (content.requires_grad and torch.is_grad_enabled()):
-            return make()
-        wrapped: QTensor = Wrapped.apply(content, make)
-        return wrapped
+        is_traced = not content.is_floating_point() and torch._C._is_tracing()  # noqa: SLF001 - torch.jit hides it from mypy
+        if content.requires_grad and torch.is_grad_enabled():
+            wrapped: QTensor = Wrapped.apply(content, partial(_wrapper, cls, content, is_traced=is_traced))
+            return wrapped
+        return _wrapper(cls, content, is_traced=is_traced)
 
     def __init__(
         self,
@@ -193,7 +188,8 @@ class QTensor(Tensor):
         # counts in-place writes, linger's own and torch's; tensors that share memory share the list, so that a stale one is
         # never read
         self._writes, self._writes_known = [0, _version(content)], 0
-        self._announce()
+        if runtime.announcer is not None:
+            self._announce()
 
     def _announce(self) -> None:
         """Tell a trace that follows wrappers what this one holds."""
@@ -373,9 +369,10 @@ class QTensor(Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Every torch function that receives a QTensor comes here; the model of the first one runs it."""
-        given = dict(kwargs or {})
+        given = dict(kwargs) if kwargs else {}
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
-            runtime = runtime_among((args, given))
+            first = args[0] if args else None
+            runtime = first.runtime if isinstance(first, QTensor) else runtime_among((args, given))
             return runtime.dispatch(runtime, func, args, given)
 
     @classmethod
@@ -427,17 +424,25 @@ def unwrap(tree: Any) -> Any:
     return tree_map(lambda leaf: leaf.dequantize() if isinstance(leaf, QTensor) else leaf, tree)
 
 
+def _wrapper(cls: type[QTensor], content: Tensor, *, is_traced: bool) -> QTensor:
+    made: QTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - torch has no public name for it
+        cls, content.shape, dtype=torch.float32, device=content.device, requires_grad=is_traced
+    )
+    return made
+
+
 def _share_memory(a: Tensor, b: Tensor) -> bool:
     return a is b or a.untyped_storage()._cdata == b.untyped_storage()._cdata  # noqa: SLF001 - a storage's identity
 
 
 def _version(content: Tensor) -> int:
     """How often torch has written into this memory: views of it, also those that a float function returned, count too."""
-    if torch.compiler.is_exporting() or content.is_inference():  # neither counts
+    if is_exporting() or content.is_inference():  # neither counts
         return 0
     return content._version  # noqa: SLF001 - torch's public name is missing
 
 
 def to_carrier(values: Tensor, bits: int) -> Tensor:
     """Values in the float type that holds integers of this width."""
-    return values.to(carrier(bits))
+    dtype = carrier(bits)
+    return values if values.dtype == dtype else values.to(dtype)  # torch's own way to find out takes long

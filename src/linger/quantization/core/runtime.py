@@ -19,7 +19,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, cast
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,13 +53,13 @@ Dispatch = Callable[["Runtime", TorchFunction, tuple[Any, ...], dict[str, Any]],
 """Runs a torch function some of whose arguments are quantised tensors of this model."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Frame:
     """One module call in progress, and what was switched off around it."""
 
     path: str
     module: nn.Module
-    indices: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    indices: dict[str, int] = field(default_factory=partial(defaultdict, int))
     autocast: tuple[str, ...] = ()
     compiler: Any = None
 
@@ -68,11 +69,11 @@ class Frame:
         return self.indices[counter] - 1
 
 
-@dataclass(frozen=True)
-class OpRecord:
+class OpRecord(NamedTuple):
     """One op of the last forward pass, for the coverage report; `macs` are its multiply-accumulates.
 
-    `judged` gives the reason where it depends on scales that were not known in the pass.
+    `judged` gives the reason where it depends on scales that were not known in the pass. A tuple, because every op of every
+    pass makes one.
     """
 
     where: str
@@ -297,16 +298,13 @@ class Runtime:
         """A module's forward ends, normally or by an exception; returns its frame, if it had one."""
         frames, found = self._pass.frames, None
         while frames and found is None:
-            frame = self._pop()
+            frame = frames.pop()
+            if frame.autocast:
+                take_autocast_up(frame.autocast)
             found = frame if frame.module is module else None
         if not frames:
             self._finish()
         return found
-
-    def _pop(self) -> Frame:
-        frame = self._pass.frames.pop()
-        take_autocast_up(frame.autocast)
-        return frame
 
     def _finish(self) -> None:
         """End a pass. The ops of a watched pass are complete, so those of a later, unwatched one do not replace them."""
@@ -327,7 +325,7 @@ class Runtime:
     def abandon(self) -> None:
         """Forget a pass that did not end."""
         while self._pass.frames:
-            self._pop()
+            take_autocast_up(self._pass.frames.pop().autocast)
         self.settle_ranges(is_complete=False)
         self._stop_modes()
 
@@ -435,9 +433,9 @@ class OpCall:
 
     def note(self, *, macs: int = 0, reason: str = "") -> None:
         """Remember it for the coverage report."""
-        self.runtime.note(
-            OpRecord(self.path, self.op.name, is_integer=True, reason=reason, macs=macs, judged=self.judged)
-        )
+        current = self.runtime.current
+        if current.frames:
+            current.records.append(OpRecord(self.path, self.op.name, True, reason, macs, self.judged))  # noqa: FBT003 - in order
 
     def emit(self, tensors: Sequence[Any], attributes: Mapping[str, Any]) -> Tensor:
         """Write its node; returns the integers."""
@@ -451,6 +449,9 @@ class OpCall:
 # what is switched off around a module
 def put_autocast_aside() -> tuple[str, ...]:
     """Switch autocast off; returns where it was on."""
+    # one question instead of four, but it leaves mps out
+    if not torch._C._is_any_autocast_enabled() and not torch.is_autocast_enabled("mps"):  # noqa: SLF001 - as torch.compile asks
+        return ()
     found = tuple([device for device in _AUTOCAST_DEVICES if torch.is_autocast_enabled(device)])
     for device in found:
         torch.set_autocast_enabled(device, False)  # noqa: FBT003 - torch takes it by position only
@@ -527,10 +528,11 @@ class Scope:
         runtime = self.runtime
         if is_in_backward():
             runtime.recomputation.leave(module)
-        if len(runtime.frames) == 1 and runtime.current.watched:
+        current = runtime.current
+        if current.watched and len(current.frames) == 1:
             self._use_results(output)
         frame = runtime.leave(module)
-        if frame is not None:
+        if frame is not None and frame.compiler is not None:
             resume(frame.compiler)
         return tree_map(self._real, output) if is_exporting() and not runtime.frames else None
 

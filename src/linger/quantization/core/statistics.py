@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.compiler import is_exporting
 
 from linger.constraint.marks import Widths
-from linger.dialect import Interval, Op, find_op
+from linger.dialect import Interval, find_op
 from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, as_float32, limits
 from linger.numeric.torch.exact import run_product
@@ -22,7 +22,7 @@ from linger.numeric.torch.kernel import TorchKernel, carrier
 from linger.numeric.torch.quantize import Memory, ends_of, fake_quantize, largest_magnitude, max_abs, round_weight
 from linger.numeric.torch.scale import Scale, largest_of, magnitude_within, may_saturate, scale_for_range, smallest
 from linger.ops.fast.twin import product_twin
-from linger.quantization.core.compute import compute
+from linger.quantization.core.compute import accumulate, compute, product_attributes, products_in
 from linger.quantization.core.frozen import Frozen, Ready, round_output
 from linger.quantization.core.histogram import Histogram
 from linger.quantization.core.observation import CALIBRATION, Calibration
@@ -141,6 +141,7 @@ class QuantizedBase(nn.Module):
         self._known: dict[str, tuple[int, float]] = {}
         self.bits_of: dict[str, int] = {}  # the width that each range was last used for
         self._bounds: dict[str, Scale] = {}  # and the finest scale that the device's format allowed then
+        self._scales: dict[str, tuple[tuple[Scale, ...], Scale]] = {}  # what each scale followed from, and the scale
         self._uses: dict[str, RangeUse] = {}
         self.method_of: dict[str, str] = {}  # the method that found each range, where it was not the largest magnitude
         self._memory = Memory()  # of the weights of a training step
@@ -179,8 +180,7 @@ class QuantizedBase(nn.Module):
             with torch.no_grad():
                 buffer.copy_(value)
         elif (self.read(name) if buffer.is_cpu else self._last_known(name)) != value:
-            with torch.no_grad():
-                buffer.fill_(value)
+            buffer.fill_(value)
             self._known[name] = (buffer._version, as_float32(value))  # noqa: SLF001
 
     def _last_known(self, name: str) -> float | None:
@@ -337,6 +337,16 @@ class QuantizedBase(nn.Module):
             UsageError: The range was never seen, or what was seen on a device was no number.
         """
         running = self.value(f"running_{name}")
+        if isinstance(running, Tensor) or isinstance(at_most, Tensor):
+            return self._new_scale(name, running, bits, where, at_most)
+        source, known = (running, self.largest_range(name), bits, at_most), self._scales.get(name)
+        if known is not None and known[0] == source and self.read(f"scale_{name}") == known[1]:
+            return known[1]
+        scale = self._new_scale(name, running, bits, where, at_most)
+        self._scales[name] = source, scale
+        return scale
+
+    def _new_scale(self, name: str, running: Scale, bits: int, where: str, at_most: Scale) -> Scale:
         if not isinstance(running, Tensor):
             if running == 0.0:
                 raise UsageError(self.missing_scale(where))
@@ -466,7 +476,7 @@ class QuantizedBase(nn.Module):
     ) -> QTensor:
         """A product, rounded to the observed range unless the pass is in real numbers. `taps`: products in each sum."""
         if call.runtime.is_real:
-            call.note(macs=_macs(call.op, q, y, taps))
+            call.note(macs=products_in(call.op, q, y, taps))
             return self.observe_output(call, y, bits, at_most=q.scale * scale_w, is_relu=is_relu)
         seen = self.observe("o", y, call.name, is_relu=is_relu)
         scale_o = self.scale_of("o", bits, call.name, at_most=q.scale * scale_w)
@@ -475,7 +485,7 @@ class QuantizedBase(nn.Module):
         values = fake_quantize(
             to_carrier(y, bits), scale_o, bits, is_relu=is_fused, can_saturate=can_saturate, is_owned=True
         )
-        call.note(macs=_macs(call.op, q, y, taps))
+        call.note(macs=products_in(call.op, q, y, taps))
         result = QTensor(values, scale_o, bits, call.runtime, is_nonnegative=is_fused)
         result.origins = self.origins("o", call.runtime)
         return result
@@ -506,29 +516,28 @@ class QuantizedBase(nn.Module):
 
         `ready_for` gives the parameters as they are multiplied for an output scale. `is_relu`: a ReLU may be fused.
         """
-        op, bits = call.op, widths.output
+        op, bits, runtime = call.op, widths.output, call.runtime
         scale_o = self.scale_of("o", bits, call.name, at_most=q.scale * frozen.scale_w)
-        attributes = dict(geometry) | {
-            "data_bits": widths.data,
-            "parameter_bits": widths.parameter,
-            "o_bits": bits,
-            "scale_x": q.scale,
-            "scale_w": frozen.scale_w,
-            "scale_o": scale_o,
-        }
         if call.is_written:
             call.note()
             tensors = [q.content, frozen.weight_integers, frozen.bias_integers, *frozen.extras]
-            return QTensor(call.emit(tensors, attributes), scale_o, bits, call.runtime)
-        ready = ready_for(scale_o)
-        settings: dict[str, Any] = {"axis": product_twin(op).channel_axis, "is_transposed": op.is_transposed}
-        product, group = partial(accumulate, op, geometry), geometry.get("group", 1)
-        y = run_product(product, q.content, ready.weight, ready.bias, ready.plan, group=group, **settings)
-        call.note(macs=_macs(op, q, y, frozen.weight_integers.shape[1:].numel()))
-        is_relu = is_relu and not call.runtime.is_recorded
+            made = call.emit(tensors, product_attributes(geometry, widths, q.scale, frozen.scale_w, scale_o))
+            return QTensor(made, scale_o, bits, runtime)
+        ready, content = ready_for(scale_o), q.content
+        if ready.plan.is_plain:
+            y = accumulate(op, geometry, content, ready.weight, ready.bias)
+        else:
+            settings: dict[str, Any] = {"axis": product_twin(op).channel_axis, "is_transposed": op.is_transposed}
+            settings |= {"group": geometry.get("group", 1), "parts": ready.parts}
+            product = partial(accumulate, op, geometry)
+            y = run_product(product, content, ready.weight, ready.bias, ready.plan, **settings)
+        call.note(macs=products_in(op, q, y, frozen.weight_integers.shape[1:].numel()))
+        is_recorded = runtime.is_recorded
+        is_relu = is_relu and not is_recorded
         values = round_output(y, scale_o, bits, is_rounding_folded=ready.is_rounding_folded, is_relu=is_relu)
-        result = QTensor(values, scale_o, bits, call.runtime, is_nonnegative=is_relu)
-        call.record(result, (q, frozen), attributes)
+        result = QTensor(values, scale_o, bits, runtime, is_nonnegative=is_relu)
+        if is_recorded:
+            call.record(result, (q, frozen), product_attributes(geometry, widths, q.scale, frozen.scale_w, scale_o))
         return result
 
     # checkpoints
@@ -548,21 +557,6 @@ class QuantizedBase(nn.Module):
                 self.histograms.pop(name, None)
                 chosen = state_dict.get(prefix + f"chosen_{name}")
                 self.choose_range(name, None if chosen is None else float(chosen))
-
-
-def accumulate(op: Op, geometry: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The product of an op, on real carriers."""
-    # `to` only where needed: torch's own way to find out takes long
-    if bias is not None and bias.dtype != x.dtype:
-        bias = bias.to(x.dtype)
-    return product_twin(op).accumulate(x, weight if weight.dtype == x.dtype else weight.to(x.dtype), bias, geometry)
-
-
-def _macs(op: Op, q: QTensor, y: Tensor, taps: int) -> int:
-    """Multiply-accumulates: each output takes so many products; transposed, each input gives them."""
-    if is_exporting():
-        return 0  # in a trace the count would fix an open batch size
-    return int((q.content if op.is_transposed else y).numel() * taps)
 
 
 def weight_scale(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,5 +143,5 @@ def coverage(model: nn.Module) -> Coverage:
         raise UsageError("coverage: this model is not quantised. Call linger.init(model) first.")
     if not runtime.ops:
         raise UsageError("coverage: the model has not run yet. Run one forward pass first.")
-    judged = (op if op.judged is None else replace(op, reason=op.judged(), judged=None) for op in runtime.ops)
+    judged = (op if op.judged is None else op._replace(reason=op.judged(), judged=None) for op in runtime.ops)
     return Coverage(tuple(judged))

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from functools import cache, partial, reduce
+from collections.abc import Callable, Container, Mapping
+from functools import cache, lru_cache, partial, reduce
 from typing import Any, TypeVar, cast
 
 import torch
@@ -17,7 +17,14 @@ from linger.errors import UnsupportedError, UsageError
 from linger.quantization.core import packing
 from linger.quantization.core.qtensor import QTensor, follow, has_place, is_quantized, runtime_among, unwrap
 from linger.quantization.core.recomputation import is_repeating
-from linger.quantization.core.runtime import OpRecord, Runtime, TorchFunction, full_precision, may_be_repeated
+from linger.quantization.core.runtime import (
+    Frame,
+    OpRecord,
+    Runtime,
+    TorchFunction,
+    full_precision,
+    may_be_repeated,
+)
 from linger.quantization.core.supported import NO_INTEGER_FORM
 from linger.quantization.core.switched import SHUFFLES, SWITCHES, reason_of, why_off
 from linger.quantization.functions import passthrough, rewrites
@@ -98,19 +105,19 @@ def dispatch(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) 
         args = (kwargs.pop("input"),)
     if func in packing.FUNCTIONS:
         return packing.move_packed(func, *args)
-    if may_be_repeated():
-        _remember(runtime, func, args)
-    for rule in _RULES:
+    frame = runtime.frame
+    if frame is not None and frame.module.training and may_be_repeated():
+        _remember(runtime, func, args, frame)
+    for rule in _rules_of(func):
         result = rule(runtime, func, args, kwargs)
         if result is not NotImplemented:
             return result
     return _in_float(runtime, func, args, kwargs, reason=NO_INTEGER_FORM)
 
 
-def _remember(runtime: Runtime, func: TorchFunction, args: Args) -> None:
+def _remember(runtime: Runtime, func: TorchFunction, args: Args, frame: Frame) -> None:
     """Remember a function in training: a checkpoint may run it again without its module."""
-    frame = runtime.frame
-    if frame is not None and frame.module.training and getattr(func, "__name__", "") not in _QUERIES:
+    if getattr(func, "__name__", "") not in _QUERIES:
         runtime.recomputation.remember(func, args, frame)
 
 
@@ -171,9 +178,9 @@ _KEPT: dict[TorchFunction, Callable[[TorchFunction, QTensor, Args, Kwargs], obje
 def _already_done(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
     """A ReLU that the layer before it has fused; a recording shows every op, so there it is computed."""
     x = args[0] if args else None
-    if func not in _relus() or runtime.frame is None or runtime.is_recorded:
-        return NotImplemented
     if not is_quantized(x) or not x.is_nonnegative or x.is_integer:
+        return NotImplemented
+    if runtime.frame is None or runtime.is_recorded:
         return NotImplemented
     runtime.note(OpRecord(runtime.path, RELU, is_integer=True))
     # out of place the result is a tensor of its own
@@ -257,8 +264,6 @@ def unwrap_indices(args: Args) -> Args:
 
 def _as_integers(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
     """Functions that an op stands for."""
-    if func not in bindings():
-        return NotImplemented
     op, _ = bindings()[func]
     if runtime.frame is None:
         return _in_float(runtime, func, args, kwargs, reason="outside the model")
@@ -329,7 +334,7 @@ def _target(func: TorchFunction, args: Args, kwargs: Kwargs) -> QTensor | None:
 
 def _spelled(kwargs: Kwargs) -> Kwargs:
     """Arguments by their documented names, without `out`."""
-    return {NUMPY_SPELLINGS.get(name, name): value for name, value in kwargs.items() if name != "out"}
+    return {NUMPY_SPELLINGS.get(name, name): value for name, value in kwargs.items() if name != "out"} if kwargs else {}
 
 
 def _run_norm(op: Op, binding: Binding, args: Args, kwargs: Kwargs, settings: Mapping[str, Any]) -> QTensor | Refusal:
@@ -369,8 +374,27 @@ def _first_parameters(binding: Binding, count: int) -> list[str]:
     return list(inspect.signature(binding).parameters)[:count]
 
 
-_RULES = (_switched_off, _composed, _kept_as_it_is, _already_done, _openly, _by_other_calls, _as_product, _as_integers)
-"""What may become of a function, tried in this order; NotImplemented: ask the next. What none knows is computed in float."""
+Rule = Callable[[Runtime, TorchFunction, Args, Kwargs], object]
+"""What may become of a function; NotImplemented: it is not for this rule."""
+
+
+@lru_cache(maxsize=1024)
+def _rules_of(func: TorchFunction) -> tuple[Rule, ...]:
+    """The rules that know a function, in the order in which they are tried. What none takes is computed in float.
+
+    Which rules these are depends on the function alone, so it is found out once. A user may make functions without end.
+    """
+    known: tuple[tuple[Rule, Container[TorchFunction] | None], ...] = (
+        (_switched_off, SHUFFLES | SWITCHES.keys()),
+        (_composed, COMPOSITIONS),
+        (_kept_as_it_is, _KEPT),
+        (_already_done, _relus()),
+        (_openly, None),  # may know any
+        (_by_other_calls, ADAPTIVE | REWRITES.keys()),
+        (_as_product, MATRIX_PRODUCTS | PRODUCTS.keys()),
+        (_as_integers, bindings()),
+    )
+    return tuple([rule for rule, functions in known if functions is None or func in functions])
 
 
 def _in_float(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs, *, reason: str) -> object:
@@ -476,13 +500,19 @@ def _is_in_place_name(name: str) -> bool:
 
 
 def _is_in_place(func: TorchFunction, args: Args, kwargs: Kwargs) -> bool:
-    name = getattr(func, "__name__", "")
-    if name in _IN_PLACE_OPERATORS or _is_in_place_name(name):
+    if _is_called_in_place(func):
         return True
     if "inplace" in kwargs:
         return bool(kwargs["inplace"])
     position = _position_of_inplace(func)
     return position is not None and position < len(args) and bool(args[position])
+
+
+@lru_cache(maxsize=1024)
+def _is_called_in_place(func: TorchFunction) -> bool:
+    """Whether a function's name says that it writes over its first argument."""
+    name = getattr(func, "__name__", "")
+    return name in _IN_PLACE_OPERATORS or _is_in_place_name(name)
 
 
 @cache

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from functools import cache
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ from linger.quantization.functions.functional_layer import (
     loss_of,
     output_bits,
 )
-from linger.quantization.functions.multiplications import multiplications
+from linger.quantization.functions.multiplications import is_counted, multiplications
 
 RELU = "Relu"
 _MATRIX_BITS = 16
@@ -75,15 +75,14 @@ def run_functional(
     op = op.for_platform(runtime.target)
     if runtime.target is not None and is_saturation(op, settings, runtime.target):
         return saturate(operands[0], settings["high"], runtime, real)
-    settled: dict[str, Any] = {"layer": layer, "is_in_place": is_in_place, "parameter": parameter}
-    settled["real"] = real if runtime.is_real else None
-    is_watched = any(o.origins for o in operands)
-    if not is_watched or not (op.picks or op.used_rule or _has_flat_ends(op)):
-        return _run(op, operands, settings, runtime, **settled)
+    given = (layer, is_in_place, parameter, real if runtime.is_real else None)
+    watched = [o for o in operands if o.origins]
+    if not watched or not (op.picks or op.used_rule or _has_flat_ends(op)):
+        return _run(op, operands, settings, runtime, *given)
     passed = _used_origins(op, operands, settings)
     with unwatched(operands):
-        result = _run(op, operands, settings, runtime, **settled)
-    result.origins += passed
+        result = _run(op, operands, settings, runtime, *given)
+    result.origins = passed if result is operands[0] else result.origins + passed
     return result
 
 
@@ -111,9 +110,8 @@ def _run(
     operands: Sequence[QTensor],
     settings: Mapping[str, Any],
     runtime: Runtime,
-    *,
     layer: QuantizedBase | None,
-    is_in_place: bool,
+    is_in_place: bool,  # noqa: FBT001 - as `run_functional` has them
     parameter: Tensor | None,
     real: Real | None,
 ) -> QTensor:
@@ -123,7 +121,7 @@ def _run(
         return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place, real=real)
     if op.last_axis is not None and settings[op.last_axis] != _LAST:
         return _along_last_axis(op, operands[0], settings, runtime, layer, real)
-    call, layer = begin_function(op, runtime, operands[0].content.device, layer)
+    call, layer = begin_function(op, runtime, operands[0].stored.device, layer)
     operands = _as_wanted(call, operands, layer)
     bits = output_bits(op, layer, runtime, _widest(op, operands))
     if parameter is not None:
@@ -134,10 +132,11 @@ def _run(
     if fast is None:
         result = compute(call, operands, attributes, output.scale, output.bits, output.given)
     else:
-        values = _fast_values(op, fast, operands, op.complete(attributes), output)
+        values = _fast_values(op, fast, operands, _defaults(op) | attributes, output)
         call.note(reason=loss_of(layer), macs=_macs(op, operands, values))
         result = QTensor(values, output.scale, output.bits, runtime)
-        call.record(result, operands, attributes)
+        if runtime.is_recorded:
+            call.record(result, operands, attributes)
     if output.seen is not None:
         result.origins = layer.origins("o", runtime)
     return result
@@ -145,11 +144,10 @@ def _run(
 
 def _widest(op: Op, operands: Sequence[QTensor]) -> int:
     """The width of the result; a reduction along an axis does not need the room that a mask made."""
-    return max(o.bits if op.last_axis is None else o.own_bits for o in operands)
+    return max([o.bits for o in operands] if op.last_axis is None else [o.own_bits for o in operands])
 
 
-@dataclass(frozen=True)
-class _Output:
+class _Output(NamedTuple):
     """The format of a result; where it was observed, also its real values and their largest magnitude.
 
     `is_real`: these values are the result, without rounding.
@@ -197,7 +195,7 @@ def _output_scale(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBas
     """The scale of the layer's range, as far as the op's format allows it."""
     op, limit = call.op, call.op.limit
     # numbers unless this pass may leave them on a device
-    scales = [o.scale if layer.is_observing else o.scale_on_host for o in operands]
+    scales = [o.scale for o in operands] if layer.is_observing else [o.scale_on_host for o in operands]
     if op.finer_limit is not None and isinstance(layer, FunctionalLayer):
         if call.is_learning:
             layer.become_fine()
@@ -238,7 +236,9 @@ def _within_format(call: OpCall, x: QTensor, layer: QuantizedBase) -> QTensor:
 def _macs(op: Op, operands: Sequence[QTensor], result: Tensor) -> int:
     """Multiply-accumulates of the torch function behind an op; in a trace the count would fix an open batch size."""
     name = next(iter(op.functions)).rpartition(".")[2]
-    return 0 if is_exporting() else multiplications(name, [o.content for o in operands], {}, result)
+    if not is_counted(name) or is_exporting():
+        return 0
+    return multiplications(name, [o.content for o in operands], {}, result)
 
 
 def _along_last_axis(
@@ -271,7 +271,7 @@ def _fast_values(
     contents, bits = [o.content for o in operands], output.bits
     if output.is_real:
         return to_carrier(cast(Tensor, output.real), bits)
-    if isinstance(fast, ExactTwin) and max(o.bits for o in operands) <= bits:  # else it takes them for narrower ones
+    if isinstance(fast, ExactTwin) and max([o.bits for o in operands]) <= bits:  # else it takes them for narrower ones
         can_saturate = may_saturate(output.seen, output.scale, bits)
         return fast.evaluate(output.real, contents, attributes, can_saturate=can_saturate)
     exact = _exact_values(op, fast, operands, attributes, output)
@@ -299,14 +299,28 @@ def _all_values(operands: Sequence[QTensor]) -> Tensor:
 
 def _format_attributes(op: Op, operands: Sequence[QTensor], scale_o: Scale, bits: int) -> dict[str, Any]:
     """Scales and widths, as far as the op has attributes for them."""
-    count = len(operands)
+    names, usual_bits = _format_names(op, len(operands))
+    found = {name: o.scale for name, o in zip(names, operands, strict=False)}
+    found["scale_o"] = scale_o
+    if "data_bits" in _defaults(op):
+        found["data_bits"] = max([o.bits for o in operands])
+    if bits != usual_bits:
+        found["o_bits"] = bits
+    return found
+
+
+@cache
+def _defaults(op: Op) -> dict[str, Any]:
+    """Every attribute of an op with its default, None where it has none."""
+    return {a.name: a.default for a in op.attributes}
+
+
+@cache
+def _format_names(op: Op, count: int) -> tuple[list[str], int | None]:
+    """The scales of so many operands, and the width that needs no attribute; None: each is written."""
     names = [f"scale_x_{i}" for i in range(count)] if op.is_variadic else [f"scale_{name}" for name in op.inputs]
-    scales = dict(zip(names, (o.scale for o in operands), strict=False)) | {"scale_o": scale_o}
-    is_required = {a.name: a.is_required for a in op.attributes}
-    widths = {"data_bits": max(o.bits for o in operands)} if "data_bits" in is_required else {}
-    if is_required.get("o_bits") or bits != _default_bits(op):
-        widths["o_bits"] = bits
-    return scales | widths
+    is_required = any(a.name == "o_bits" and a.is_required for a in op.attributes)
+    return names, None if is_required else _default_bits(op)
 
 
 def _keep_scale(
@@ -341,9 +355,12 @@ def _constants(op: Op, x: QTensor, settings: Mapping[str, Any]) -> tuple[list[Op
 
 def _relu_in_place(call: OpCall, x: QTensor, attributes: Mapping[str, Any]) -> QTensor:
     call.note()
-    before = [x.like(x.content.clone()) if call.runtime.observers else x]  # relu_ writes over its operand
-    torch.relu_(x.content)
+    content = x.content
+    before = [x.like(content.clone()) if call.runtime.observers else x]  # relu_ writes over its operand
+    torch.relu_(content)
     x.accept_write()
+    if not torch.is_grad_enabled() and not call.runtime.is_recorded:
+        return x  # nothing has to know that it was another tensor
     result = x.like(x.content)
     call.record(result, before, attributes)
     return result

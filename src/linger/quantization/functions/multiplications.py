@@ -18,6 +18,11 @@ _Count = Callable[[_Given, Tensor], int]
 """From the arguments of a call by their names, and its result, to its multiply-accumulates."""
 
 
+def is_counted(name: str) -> bool:
+    """Whether a torch function multiplies matrices."""
+    return name.strip("_") in _COUNTS
+
+
 def multiplications(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> int:
     """Multiply-accumulates of one call of a torch function; 0 for a function that multiplies no matrices.
 

@@ -25,6 +25,7 @@ from linger.errors import UsageError, listing
 from linger.numeric.fixed import BIAS_BITS
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.scale import Scale
+from linger.quantization.core.compute import accumulate
 from linger.quantization.core.frozen import (
     Frozen,
     Ready,
@@ -39,7 +40,7 @@ from linger.quantization.core.frozen import (
 )
 from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
 from linger.quantization.core.runtime import RUN_FIRST, OpCall, OpRecord, Runtime, TorchFunction
-from linger.quantization.core.statistics import QuantizedBase, accumulate
+from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.functions.dispatch import bindings_by_path, pool_slices
 from linger.quantization.functions.functional import constants_of, run_functional
 from linger.quantization.functions.resizing import ADAPTIVE
@@ -87,8 +88,9 @@ class QuantLayer(QuantizedBase):
         self.runtime = runtime
         self.is_ahead_of_relu = False
         self.limited_to = Limits()
-        self._frozen: dict[tuple[Any, ...], Frozen] = {}
+        self._frozen: dict[float, Frozen] = {}
         self._simulation: dict[tuple[Any, ...], Ready] = {}
+        self._frozen_for: tuple[Any, ...] = ()  # the settings that both were made for
         self._watchman = Watchman()
         self.bn = None
         for name in getattr(source, "__constants__", ()):
@@ -203,7 +205,9 @@ class QuantLayer(QuantizedBase):
         geometry = self._bind(x, output_size)
         if isinstance(geometry, Refusal):
             return self._call_in_float(x, geometry.reason)
-        q = self._pad(self._quantized(x))
+        q = self._quantized(x)
+        if self.__dict__.get("padding_mode", "zeros") != "zeros":
+            q = self._pad(q)
         if not self._has_weight:
             return self._run_without_weight(q, geometry)
         call = self.runtime.begin(self._op, self.path, is_observing=self.is_observing)
@@ -257,10 +261,10 @@ class QuantLayer(QuantizedBase):
             return self.quantize(unwrap(x), bits, runtime, self.path)
         if x.bits > bits:
             self._own_input_range()  # what is too wide gets a scale that fits its values
-        q = self.requantize(x, bits, runtime, self.path)
+        q = x if x.bits == bits else self.requantize(x, bits, runtime, self.path)
         # a layer that also gets float inputs (it may be called twice) keeps their range
-        is_due = self.is_observing or self.input_range == "stale"
-        if self.input_range != "own" and is_due and not runtime.is_tracing:
+        is_due = self.input_range != "own" and (self.input_range == "stale" or self.is_observing)
+        if is_due and not runtime.is_tracing:
             self.input_range = "adopted"
             self.adopt_range(q)
         return q
@@ -272,9 +276,7 @@ class QuantLayer(QuantizedBase):
 
     def _pad(self, q: QTensor) -> QTensor:
         """The input of a convolution with the border that its padding_mode asks for; zeros are the convolution's own."""
-        mode = getattr(self, "padding_mode", "zeros")
-        if mode == "zeros":
-            return q
+        mode = cast(str, self.padding_mode)
         kernel, dilation, padding = (cast(Any, getattr(self, name)) for name in ("kernel_size", "dilation", "padding"))
         pads: list[int] = []
         for axis in reversed(range(len(kernel))):
@@ -364,13 +366,13 @@ class QuantLayer(QuantizedBase):
         """
         assert self.bn is not None  # checked by the caller
         factor = learning_factor(self.bn)
-        weight, scale_w, gain = self._weight_and_gain(factor, q.scale)
+        weight, scale_w, gain = self._weight_and_gain(factor.values, q.scale)
         z = accumulate(self._op, geometry, q.content, weight, None)
         y = normalize_folded(z, self.bias, self.bn, factor, gain=gain)
         limits_kept, bits = self.limited_to, self.widths.parameter
         if limits_kept.weight is None and limits_kept.bias is None:
             return y, scale_w
-        weight, bias = fold_by_batch(self.weight, self.bias, self.bn, z, factor * gain, self.transposed_groups)
+        weight, bias = fold_by_batch(self.weight, self.bias, self.bn, z, factor.values * gain, self.transposed_groups)
         bound = integer_bound(limits_kept.weight, bits)
         widest = self.get_buffer("running_w").double()  # beyond the bound, its rounding would be too coarse
         if exceeds((widest, bound), (weight, bound), (bias, limits_kept.bias)):
@@ -459,7 +461,7 @@ class QuantLayer(QuantizedBase):
         """The frozen parameters in the cheapest exact form for this output scale; kept as long as they are."""
         is_differentiable = torch.is_grad_enabled() and not is_exporting()
         has_gradient = is_differentiable and (q.content.requires_grad or self._is_trainable)
-        key = (q.scale, scale_o, q.is_nonnegative, self.widths, self.chosen_range("w"))
+        key = (q.scale, scale_o, q.is_nonnegative)
         if not has_gradient and key in self._simulation:
             return self._simulation[key]
         if is_exporting():
@@ -475,20 +477,28 @@ class QuantLayer(QuantizedBase):
 
     def freeze(self, scale_x: float) -> Frozen:
         """The parameters as integers for this input scale, kept until a parameter changes."""
-        key = (scale_x, self.widths, self.chosen_range("w"))
+        settings = (self.widths, self.chosen_range("w"))
+        if settings != self._frozen_for:
+            self._thaw()
+            self._frozen_for = settings
         if is_exporting():
-            if key not in self._frozen:
+            if scale_x not in self._frozen:
                 raise UsageError(RUN_FIRST)
-            return self._frozen[key]
-        if self.is_observing and not self._buffers["running_w"].is_cpu:  # type: ignore[union-attr]  # init makes it
+            return self._frozen[scale_x]
+        if not self._buffers["running_w"].is_cpu and self.is_observing:  # type: ignore[union-attr]  # init makes it
             return self._make_frozen(scale_x)  # a look for changes would stall the device
         self._forget_if_changed()
         if torch.is_grad_enabled() and self._is_trainable:
             return self._make_frozen(scale_x)  # backward in evaluation mode: the graph belongs to one pass
-        if key not in self._frozen:
+        if scale_x not in self._frozen:
             with kept():
-                self._frozen[key] = self._make_frozen(scale_x)
-        return self._frozen[key]
+                self._frozen[scale_x] = self._make_frozen(scale_x)
+        return self._frozen[scale_x]
+
+    def _thaw(self) -> None:
+        """Drop the integers: they are made from other parameters or settings."""
+        self._frozen.clear()
+        self._simulation.clear()
 
     @property
     def _is_trainable(self) -> bool:
@@ -505,8 +515,7 @@ class QuantLayer(QuantizedBase):
             return  # the pass before the export has filled the cache; a trace must not see the comparison
         tensors = [t for t in self._sources() if t is not None]
         if self._watchman.has_changed(tensors, is_thorough=self.runtime.is_thorough):
-            self._frozen.clear()
-            self._simulation.clear()
+            self._thaw()
 
     def _sources(self) -> list[Tensor | None]:
         """What the integer parameters are made from."""
@@ -534,8 +543,7 @@ class QuantLayer(QuantizedBase):
             self._load_made_bias(state_dict, prefix)
         for name in self._op.constant_names:
             state_dict.setdefault(prefix + name, self._buffers[name])
-        self._frozen.clear()
-        self._simulation.clear()
+        self._thaw()
         self._watchman.forget()
         super()._load_from_state_dict(state_dict, prefix, *rest)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -204,11 +205,12 @@ class QuantRecurrent(QuantizedBase):
         scale_h = self._output_scale(end, calls[0].name)
         rounded = self.rounded_weights(layer, q.scale, scale_h)
         self._note(layer, sequences)
-        attributes = [self._attributes(sequences, q.scale, scale_h, rounded, layer, back) for back in range(len(calls))]
+        own = (sequences, q.scale, scale_h, rounded, layer)
+        nodes = [partial(self._attributes, *own, back) for back in range(len(calls))]
         if calls[0].is_written:
-            return self._emit(layer, sequences, states, rounded, calls, attributes)
+            return self._emit(layer, sequences, states, rounded, calls, [attributes() for attributes in nodes])
         result = self._simulate(layer, sequences, states, rounded, scale_h)
-        self._record(sequences, result.out, calls, attributes)
+        self._record(sequences, result.out, calls, nodes)
         return result
 
     def _run_real(
@@ -219,15 +221,17 @@ class QuantRecurrent(QuantizedBase):
         limit_bits = BIAS_BITS if runtime.stays_real else self.widths.parameter
         starts = None if states is None else [unwrap(s).float() for s in states]
         real, h, *c = run_real(self._op, sequences, starts, self._directions(layer, limit_bits))
-        real, scale, attributes = clamp(real, self.limited_to.output), NOMINAL, [dict[str, Any]()] * len(calls)
+        real, scale = clamp(real, self.limited_to.output), NOMINAL
+        nodes: list[Callable[[], dict[str, Any]]] = [dict] * len(calls)
         self._note(layer, sequences)
         if self.is_observing:
             self._observe_real(layer, real, starts)
             scale = self.value(f"scale_o{range_suffix(layer, 0)}")
             rounded = self.rounded_weights(layer, q.scale, scale)
-            attributes = [self._attributes(sequences, q.scale, scale, rounded, layer, k) for k in range(len(calls))]
+            own = (sequences, q.scale, scale, rounded, layer)
+            nodes = [partial(self._attributes, *own, back) for back in range(len(calls))]
         out = QTensor(to_carrier(real, bits), scale, bits, runtime)
-        self._record(sequences, out, calls, attributes)
+        self._record(sequences, out, calls, nodes)
         return LayerResult(out, to_carrier(h, bits), None, c[0] if c else None)
 
     def _observe_real(self, layer: int, out: Tensor, starts: Sequence[Tensor] | None) -> None:
@@ -338,14 +342,14 @@ class QuantRecurrent(QuantizedBase):
                 self.write(f"scale_i{range_suffix(layer + 1, back)}", scale)
 
     def _record(
-        self, sequences: Sequences, out: QTensor, calls: Sequence[OpCall], attributes: Sequence[Mapping[str, Any]]
+        self, sequences: Sequences, out: QTensor, calls: Sequence[OpCall], nodes: Sequence[Callable[[], dict[str, Any]]]
     ) -> None:
-        """Each direction as its node gives it, then both joined."""
+        """Each direction as its node, whose attributes are made only here, gives it, then both joined."""
         if not self.runtime.is_recorded and len(calls) == 1:
             return
         parts = [out.like(part) for part in out.content.chunk(len(calls), dim=-1)]
-        for part, call, own in zip(parts, calls, attributes, strict=True):
-            call.record(part, [sequences.x], own)
+        for part, call, attributes in zip(parts, calls, nodes, strict=True):
+            call.record(part, [sequences.x], attributes())
         if len(calls) > 1:
             self.runtime.begin(find_op("iqCat"), self.path).record(out, parts, joining(parts))
 
@@ -356,7 +360,8 @@ class QuantRecurrent(QuantizedBase):
     def rounded_weights(self, layer: int, scale_i: Scale, scale_h: Scale) -> RoundedWeights:
         """Rounded anew while they learn, else kept until one changes."""
         key = (layer, scale_i, scale_h, self.widths, *self._chosen_ranges(layer))
-        own = list(self.parameters())
+        # torch's own way asks for submodules; there are some where a parameter is computed from others
+        own = list(self.parameters()) if self._modules else [p for p in self._parameters.values() if p is not None]
         if self.runtime.is_tracing:
             if key in self._rounded:
                 return self._rounded[key]
