@@ -14,11 +14,11 @@ from linger.analysis.batches import Batch, fresh, run_batch
 from linger.dialect import Op
 from linger.numeric.torch.quantize import fake_quantize
 from linger.ops.fast.twin import RealTwin, functional_twin
+from linger.quantization.core.compute import accumulate
 from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.ranges import Kind, Range
 from linger.quantization.core.runtime import Operands, Runtime, runtime_of
-from linger.quantization.core.statistics import accumulate
 from linger.quantization.functions.functional_layer import KEY_PREFIX
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
