@@ -61,8 +61,8 @@ FAULTS = (
     Fault(
         "running statistics",
         "constraint/conv_bn.py",
-        "running_var.lerp_(var / (factor * factor), momentum)",
-        "running_var.lerp_(var / factor, momentum)",
+        "_learn_statistics(bn, mean_u, var / (divisor * divisor))",
+        "_learn_statistics(bn, mean_u, var / divisor)",
     ),
     Fault(
         "frozen biases",

@@ -22,9 +22,8 @@ from linger.analysis.batches import Batch, Function, Keywords, fresh, run_batch
 from linger.constraint.limits import clamp, limits_of
 from linger.dialect import Op
 from linger.numeric.torch.quantize import fake_quantize
-from linger.ops.fast.twin import product_twin
+from linger.ops.fast.twin import accumulate, product_twin
 from linger.progress import progress
-from linger.quantization.core.compute import accumulate
 from linger.quantization.core.frozen import Frozen, round_bias
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Operands, runtime_of

@@ -21,7 +21,7 @@ from linger.constraint.conv_bn import per_weight
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.numeric.fixed import limits
-from linger.quantization.core.compute import accumulate
+from linger.ops.fast.twin import accumulate
 from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.ranges import Range, Saved, ranges_of
 from linger.quantization.core.runtime import runtime_of

@@ -13,8 +13,7 @@ from linger.analysis.attributes import evaluating
 from linger.analysis.batches import Batch, fresh, run_batch
 from linger.dialect import Op
 from linger.numeric.torch.quantize import fake_quantize
-from linger.ops.fast.twin import RealTwin, functional_twin
-from linger.quantization.core.compute import accumulate
+from linger.ops.fast.twin import RealTwin, accumulate, functional_twin
 from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.ranges import Kind, Range

@@ -25,7 +25,7 @@ from linger.graph.qdq.qdq_node import (
 )
 from linger.numeric.fixed import is_power_of_two
 
-_SUM_LIFT = 2.0**-12  # by which the scales of a sum may differ from a power of two
+_SUM_LIFT = 1.0 + 2.0**-12  # the factor that the scales of a sum may have besides a power of two
 _PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _SCALE, _ZERO_POINT = 1, 2
 _QUANTISE = "Quantise the float model with linger for a fixed-point device."
@@ -49,7 +49,7 @@ def qdq_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterat
 def _is_of_carrier(node: ir.Node) -> bool:
     """Whether a node makes or reads integers that linger carries as unsigned bytes, which is exact."""
     values = (value for value in (*node.inputs[:1], *node.outputs) if value is not None)
-    is_unit = all(abs(scale - 1.0) <= _SUM_LIFT or is_power_of_two(scale) for scale in _content(node, _SCALE))
+    is_unit = all(is_power_of_two(scale) or is_power_of_two(scale / _SUM_LIFT) for scale in _content(node, _SCALE))
     return is_unit and any(v.dtype == ir.DataType.UINT8 and v.name and stands_for(v.name) != v.name for v in values)
 
 

@@ -149,3 +149,12 @@ def _module(op: Op) -> ModuleType | None:
     """The module in this folder that is called as the op's file, if there is one."""
     name = op.module.replace("linger.ops.", "linger.ops.fast.")
     return importlib.import_module(name) if importlib.util.find_spec(name) is not None else None
+
+
+def accumulate(op: Op, geometry: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The product of an op, on real carriers."""
+    # `to` only where needed: torch's own way to find out takes long
+    dtype = x.dtype
+    if bias is not None and bias.dtype != dtype:
+        bias = bias.to(dtype)
+    return product_twin(op).accumulate(x, weight if weight.dtype == dtype else weight.to(dtype), bias, geometry)

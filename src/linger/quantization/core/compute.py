@@ -8,13 +8,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.compiler import is_exporting
 
 from linger.constraint.marks import Widths
 from linger.dialect import Op
 from linger.numeric.torch.kernel import TorchKernel
 from linger.numeric.torch.scale import Scale
-from linger.ops.fast.twin import product_twin
 from linger.quantization.core.qtensor import QTensor, to_carrier
 from linger.quantization.core.runtime import OpCall
 
@@ -80,15 +78,6 @@ def simulate(
 
 
 # products with weights
-def accumulate(op: Op, geometry: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The product of an op, on real carriers."""
-    # `to` only where needed: torch's own way to find out takes long
-    dtype = x.dtype
-    if bias is not None and bias.dtype != dtype:
-        bias = bias.to(dtype)
-    return product_twin(op).accumulate(x, weight if weight.dtype == dtype else weight.to(dtype), bias, geometry)
-
-
 def product_attributes(
     geometry: Mapping[str, Any], widths: Widths, scale_x: Scale, scale_w: Scale, scale_o: Scale
 ) -> dict[str, Any]:
@@ -101,10 +90,3 @@ def product_attributes(
         "scale_w": scale_w,
         "scale_o": scale_o,
     }
-
-
-def products_in(op: Op, q: QTensor, y: Tensor, taps: int) -> int:
-    """Multiply-accumulates: each output takes so many products; transposed, each input gives them."""
-    if is_exporting():
-        return 0  # in a trace the count would fix an open batch size
-    return int((q.content if op.is_transposed else y).numel() * taps)

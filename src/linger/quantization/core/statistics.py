@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from torch.compiler import is_exporting
 
 from linger.constraint.marks import Widths
-from linger.dialect import Interval, find_op
+from linger.dialect import Interval, Op, find_op
 from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, as_float32, limits
 from linger.numeric.torch.exact import run_product
 from linger.numeric.torch.kernel import TorchKernel, carrier
 from linger.numeric.torch.quantize import Memory, ends_of, fake_quantize, largest_magnitude, max_abs, round_weight
 from linger.numeric.torch.scale import Scale, largest_of, magnitude_within, may_saturate, scale_for_range, smallest
-from linger.ops.fast.twin import product_twin
-from linger.quantization.core.compute import accumulate, compute, product_attributes, products_in
+from linger.ops.fast.twin import accumulate, product_twin
+from linger.quantization.core.compute import compute, product_attributes
 from linger.quantization.core.frozen import Frozen, Ready, round_output
 from linger.quantization.core.histogram import Histogram
 from linger.quantization.core.observation import CALIBRATION, Calibration
@@ -476,7 +476,7 @@ class QuantizedBase(nn.Module):
     ) -> QTensor:
         """A product, rounded to the observed range unless the pass is in real numbers. `taps`: products in each sum."""
         if call.runtime.is_real:
-            call.note(macs=products_in(call.op, q, y, taps))
+            call.note(macs=_products_in(call.op, q, y, taps))
             return self.observe_output(call, y, bits, at_most=q.scale * scale_w, is_relu=is_relu)
         seen = self.observe("o", y, call.name, is_relu=is_relu)
         scale_o = self.scale_of("o", bits, call.name, at_most=q.scale * scale_w)
@@ -485,7 +485,7 @@ class QuantizedBase(nn.Module):
         values = fake_quantize(
             to_carrier(y, bits), scale_o, bits, is_relu=is_fused, can_saturate=can_saturate, is_owned=True
         )
-        call.note(macs=products_in(call.op, q, y, taps))
+        call.note(macs=_products_in(call.op, q, y, taps))
         result = QTensor(values, scale_o, bits, call.runtime, is_nonnegative=is_fused)
         result.origins = self.origins("o", call.runtime)
         return result
@@ -531,7 +531,7 @@ class QuantizedBase(nn.Module):
             settings |= {"group": geometry.get("group", 1), "parts": ready.parts}
             product = partial(accumulate, op, geometry)
             y = run_product(product, content, ready.weight, ready.bias, ready.plan, **settings)
-        call.note(macs=products_in(op, q, y, frozen.weight_integers.shape[1:].numel()))
+        call.note(macs=_products_in(op, q, y, frozen.weight_integers.shape[1:].numel()))
         is_recorded = runtime.is_recorded
         is_relu = is_relu and not is_recorded
         values = round_output(y, scale_o, bits, is_rounding_folded=ready.is_rounding_folded, is_relu=is_relu)
@@ -590,3 +590,10 @@ def over_all_processes(value: Scale, x: Tensor) -> Scale:
     everywhere = torch.as_tensor(value, device=x.device)
     distributed.all_reduce(everywhere, op=distributed.ReduceOp.MAX)
     return everywhere if isinstance(value, Tensor) else float(everywhere)
+
+
+def _products_in(op: Op, q: QTensor, y: Tensor, taps: int) -> int:
+    """Multiply-accumulates: each output takes so many products; transposed, each input gives them."""
+    if is_exporting():
+        return 0  # in a trace the count would fix an open batch size
+    return int((q.content if op.is_transposed else y).numel() * taps)

@@ -25,7 +25,7 @@ from linger.errors import UsageError, listing
 from linger.numeric.fixed import BIAS_BITS
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.scale import Scale
-from linger.quantization.core.compute import accumulate
+from linger.ops.fast.twin import accumulate
 from linger.quantization.core.frozen import (
     Frozen,
     Ready,
