@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import linger
+from linger.numeric.torch.quantize import limited
 from linger.quantization.core.qtensor import unwrap
 
 PICTURE = (4, 8, 12, 12)
@@ -146,6 +147,15 @@ class Doubled(nn.Module):
 
     def forward(self, x):
         return x + x
+
+
+def test_a_sum_is_limited_where_it_lies_unless_gradients_need_it():
+    total = torch.tensor([-20.0, 1.0, 20.0])
+    assert limited(total, 16.0, 8).data_ptr() == total.data_ptr()
+    assert total.tolist() == [-8.0, 1.0, 7.9375]
+    kept = torch.tensor([20.0], requires_grad=True) * 1.0
+    assert limited(kept, 16.0, 8).data_ptr() != kept.data_ptr()
+    assert kept.tolist() == [20.0]
 
 
 def calls_into_linger(layer, count):
