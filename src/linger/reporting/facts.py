@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report says of one run: plain data, written as JSON, read back with every key checked.
+
+A run is one quantised network: its file, what was proven about it, what it costs and where it loses. What nobody measured is
+None or empty, and the report leaves it out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+from linger.errors import UsageError, listing
+
+FORMAT, FORMAT_VERSION = "linger-report", 1
+"""Keys may be added; one that is removed or changes its meaning raises the version."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Bins:
+    """A histogram of real values.
+
+    Attributes:
+        low: The left edge of the first bin.
+        width: Of each bin.
+        counts: How many values each bin has.
+    """
+
+    low: float
+    width: float
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """One tensor of the file, over all samples that ran.
+
+    Attributes:
+        name: Its name in the file.
+        layer: The number of the layer that makes it; None for an input of the network and for weights.
+        role: `input`, `weight`, `bias`, `activation` or `output`.
+        shape: Its sizes as text, `1×8×6×6`.
+        dtype: Its element type, `int8`.
+        bits: Its width; None where it holds real numbers.
+        scale: An integer q stands for q/scale; None where it is not known or the tensor holds real numbers.
+        q_format: Bits before and behind the binary point, sign left out, `Q2.5`; empty without a scale.
+        low, high: The smallest and the largest real value that was seen.
+        distinct: How many different values were seen.
+        clipped: The share of values at the ends of the range, 0 to 1.
+        sqnr_db: Signal to noise against the float model, in dB; infinite where nothing differs.
+        values: Histogram of what the file computes, as real values.
+        reference: Histogram of the same tensor in the float model, in the same bins where that is possible.
+    """
+
+    name: str
+    layer: int | None = None
+    role: str = "activation"
+    shape: str = ""
+    dtype: str = ""
+    bits: int | None = None
+    scale: float | None = None
+    q_format: str = ""
+    low: float | None = None
+    high: float | None = None
+    distinct: int | None = None
+    clipped: float | None = None
+    sqnr_db: float | None = None
+    values: Bins | None = None
+    reference: Bins | None = None
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """One node of the file, in the order of execution; its number is its place in `Run.layers`.
+
+    Attributes:
+        name: The node's name.
+        path: The module that it comes from, `block1.conv`; empty where that is not known.
+        op: The node's type.
+        runs_as: `integer`, `float`, or `moves` for what only moves numbers.
+        inputs, outputs: Names of the tensors that it reads (weights included) and makes.
+        shape: The shapes of its outputs as text.
+        bits: Widths of input/weights/output, `8/8/8`, or of the output alone, `8`.
+        x_format, w_format, o_format: Q formats of the first input, the weights and the first output.
+        sqnr_db: Signal to noise of its output against the float model, in dB.
+        born_db: The same for the error that the layer makes itself.
+        passed_db: The same for the error that it hands on.
+        verdict: `born`, `passed`, `both`, `none`, or empty where it was not measured.
+        clipped: The share of its output values at the ends of the range, 0 to 1.
+        macs, weight_bytes, live_bytes: Multiply-accumulates, bytes of its weights, bytes of tensors alive while it runs.
+        noise_share: Its part of the noise at the output of the network, 0 to 1, from a ranking by sensitivity.
+        float_reason: Why it stayed float.
+        advice: Sentences on what helps.
+    """
+
+    name: str
+    path: str = ""
+    op: str = ""
+    runs_as: str = "integer"
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    shape: str = ""
+    bits: str = ""
+    x_format: str = ""
+    w_format: str = ""
+    o_format: str = ""
+    sqnr_db: float | None = None
+    born_db: float | None = None
+    passed_db: float | None = None
+    verdict: str = ""
+    clipped: float | None = None
+    macs: int = 0
+    weight_bytes: int = 0
+    live_bytes: int = 0
+    noise_share: float | None = None
+    float_reason: str = ""
+    advice: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Quality:
+    """One figure of how good the network is, before and after.
+
+    Attributes:
+        name: What was measured, `accuracy`, `agreement with the float model`, `signal to noise at the output`.
+        after: The figure of the quantised network.
+        before: That of the float network; None where the float network is the yardstick itself.
+        plain: That of plain 8-bit calibration, where tuning was compared with it.
+        unit: `%`, `dB` or empty.
+        samples: On how many samples; None where that is not known.
+        data: On which data: `held-out data`, `the inputs given`, `random inputs`.
+    """
+
+    name: str
+    after: float
+    before: float | None = None
+    plain: float | None = None
+    unit: str = ""
+    samples: int | None = None
+    data: str = ""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was compared, integer by integer.
+
+    Attributes:
+        is_exact: Whether every integer is equal.
+        summary: The verdict in a few sentences.
+        compared: What was compared with the file: `torch`, `numpy`, `recording`, names of witnesses.
+        integers, differing: How many integers were compared, and how many differ.
+        tensors, batches: How many of each.
+        first: The first difference as a sentence; empty without one.
+        digests: SHA-256 by name: the file, its data files, the inputs, the certificate.
+        versions: Of linger, onnx, onnxruntime, numpy, torch.
+        cpu: The CPU's name and features that matter.
+        certificate: Name of the certificate's file; empty without one.
+    """
+
+    is_exact: bool
+    summary: str
+    compared: tuple[str, ...] = ()
+    integers: int = 0
+    differing: int = 0
+    tensors: int = 0
+    batches: int = 0
+    first: str = ""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    cpu: str = ""
+    certificate: str = ""
+
+
+@dataclass(frozen=True)
+class TriedStep:
+    """One step that tuning tried.
+
+    Attributes:
+        name: The step with its arguments.
+        branch: The line of attempts that it belongs to.
+        before_db, after_db: Signal to noise at the outputs on held-out data; after is None where it did not end.
+        before_metric, after_metric: The user's metric.
+        seconds: CPU time.
+        is_kept: Whether the network has it.
+        why: Why it was kept or dropped.
+    """
+
+    name: str
+    branch: str = ""
+    before_db: float | None = None
+    after_db: float | None = None
+    before_metric: float | None = None
+    after_metric: float | None = None
+    seconds: float = 0.0
+    is_kept: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What tuning tried and kept.
+
+    Attributes:
+        summary: In one line.
+        steps: In their order.
+        notes: Sentences that a reader should know.
+    """
+
+    summary: str
+    steps: tuple[TriedStep, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SensitivityFacts:
+    """One row of the ranking: a layer that is quantised while everything else is float."""
+
+    name: str
+    op: str = ""
+    bits: str = ""
+    sqnr_db: float | None = None
+    noise_share: float = 0.0
+    what: str = ""
+
+
+@dataclass(frozen=True)
+class FindingFacts:
+    """One thing that `linger check` found.
+
+    Attributes:
+        severity: `error`, `warning` or `note`.
+        rule: The rule's id; empty where there is none.
+        layer: The number of the layer; None for the network as a whole.
+        where: Name and type of the node, or the tensor.
+        reason, remedy: What is wrong, and what to do.
+    """
+
+    severity: str
+    rule: str = ""
+    layer: int | None = None
+    where: str = ""
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A piece of memory, and from which step to which it is needed.
+
+    Attributes:
+        name: The tensor, or what it is for.
+        bytes: Its size.
+        first, last: The first and the last step that need it, counted from 0.
+        offset: Its place in the arena; None where no plan has placed it.
+        kind: `input`, `output`, `tensor` or `scratch`.
+    """
+
+    name: str
+    bytes: int
+    first: int
+    last: int
+    offset: int | None = None
+    kind: str = "tensor"
+
+
+@dataclass(frozen=True)
+class MemoryFacts:
+    """Memory over time: of the program in C where there is one, else of the layers of the file.
+
+    Attributes:
+        is_arena: Whether the blocks are those of the program in C.
+        steps: Names of the steps, in order.
+        blocks: The pieces.
+        peak_bytes: The most bytes alive at one step.
+        arena_bytes: The arena of the program in C; None where there is none.
+        limit_bytes: What the chip has room for; None where that is not known or no chip was asked.
+        note: What there is to say, such as why there is no program in C.
+    """
+
+    is_arena: bool = False
+    steps: tuple[str, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    peak_bytes: int = 0
+    arena_bytes: int | None = None
+    limit_bytes: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that a report says of one network.
+
+    Attributes:
+        name: How the run is called, such as the file's name without its ending.
+        file: The file's name.
+        file_bytes: Its size, data files included.
+        form: Its form, `dialect`, `standard`, …
+        target: The chip that was asked; empty for none.
+        layers: The nodes, in the order of execution.
+        tensors: Tensors with figures, in the order of execution.
+        quality: How good it is; the most telling figure first.
+        proof: What was proven; None where nothing was compared.
+        macs, weight_bytes: Multiply-accumulates and bytes of weights of the whole network.
+        float_weight_bytes: What the weights take in float32; None where that is not known.
+        integer_share: The share of the multiply-accumulates that run as integers, 0 to 1.
+        tuning: What tuning tried.
+        sensitivity: The ranking, most damaging first.
+        findings: What `linger check` found, the worst first.
+        memory: Memory over time.
+        command: The line that makes the same run again; empty without one.
+        config: The settings file as text; empty without one.
+        notes: Sentences that a reader should know, such as what could not be measured and why.
+    """
+
+    name: str
+    file: str = ""
+    file_bytes: int = 0
+    form: str = ""
+    target: str = ""
+    layers: tuple[LayerFacts, ...] = ()
+    tensors: tuple[TensorFacts, ...] = ()
+    quality: tuple[Quality, ...] = ()
+    proof: Proof | None = None
+    macs: int = 0
+    weight_bytes: int = 0
+    float_weight_bytes: int | None = None
+    integer_share: float = 1.0
+    tuning: Tuning | None = None
+    sensitivity: tuple[SensitivityFacts, ...] = ()
+    findings: tuple[FindingFacts, ...] = ()
+    memory: MemoryFacts | None = None
+    command: str = ""
+    config: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def float_layers(self) -> tuple[LayerFacts, ...]:
+        """What stayed float."""
+        return tuple(layer for layer in self.layers if layer.runs_as == "float")
+
+    def to_json(self) -> str:
+        """The run as JSON text. JSON has no infinity: it is the text "inf" or "-inf"."""
+        content = {"format": FORMAT, "version": FORMAT_VERSION, **asdict(self)}
+        return json.dumps(_finite(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def read_run(text: str, where: str) -> Run:
+    """The run that `to_json` wrote; `where` names it in errors.
+
+    Raises:
+        UsageError: This is no run, or one of a version that this linger does not know; every wrong key is named.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{where}: this is no JSON ({error}). Give a file that linger quantize or linger report wrote."
+        ) from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise UsageError(f"{where}: this is no report data. Give a file that linger quantize or linger report wrote.")
+    if content.get("version") != FORMAT_VERSION:
+        raise UsageError(
+            f"{where}: version {content.get('version')!r} of report data; this linger reads {FORMAT_VERSION}. "
+            "Make it again with this linger."
+        )
+    wrong: list[str] = []
+    run = _read(Run, {key: value for key, value in content.items() if key not in ("format", "version")}, "", wrong)
+    if wrong:
+        raise UsageError(f"{where}: report data with wrong entries: {listing(wrong, limit=8)}. Make it again.")
+    assert isinstance(run, Run)
+    return run
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, float) and not math.isfinite(content):
+        return None if math.isnan(content) else str(content)
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        return [_finite(value) for value in content]
+    return content
+
+
+def _read(kind: Any, value: Any, path: str, wrong: list[str]) -> Any:
+    """A value of an annotated type from JSON; what does not fit is named in `wrong`."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType:
+        return None if value is None else _read(next(p for p in parts if p is not types.NoneType), value, path, wrong)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_read(parts[0], item, f"{path}[{i}]", wrong) for i, item in enumerate(value))
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        return _read_fields(kind, value, path, wrong)
+    if kind is float and (value in ("inf", "-inf") or (isinstance(value, int) and not isinstance(value, bool))):
+        return float(value)
+    if origin is not None and isinstance(value, dict) and all(isinstance(v, str) for v in value.values()):
+        return value
+    if not (isinstance(kind, type) and type(value) is kind):
+        wrong.append(f"{path} is {value!r:.60}")
+    return value
+
+
+def _read_fields(kind: Any, value: dict[str, Any], path: str, wrong: list[str]) -> Any:
+    hints = typing.get_type_hints(kind)
+    wrong += [f"{path}.{key} is not known".lstrip(".") for key in value if key not in hints]
+    needed = [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING]
+    missing = [f"{path}.{name} is missing".lstrip(".") for name in needed if name not in value]
+    if missing:
+        wrong += missing
+        return None
+    return kind(**{k: _read(hints[k], v, f"{path}.{k}".lstrip("."), wrong) for k, v in value.items() if k in hints})

@@ -1,0 +1,52 @@
+"""Report data is read back as it was written, and wrong entries are all named."""
+
+import json
+
+import pytest
+
+from linger.errors import UsageError
+from linger.reporting.facts import Bins, Block, LayerFacts, MemoryFacts, Proof, Quality, Run, TensorFacts, read_run
+
+RUN = Run(
+    "net",
+    file="net.onnx",
+    layers=(LayerFacts("conv.Conv2dInt", "conv", sqnr_db=float("inf"), advice=("wider",)),),
+    tensors=(TensorFacts("conv", 0, bits=8, scale=32.0, clipped=0.25, values=Bins(-1.0, 0.5, (1, 0, 2))),),
+    quality=(Quality("agreement", 99.5, unit="%", samples=200),),
+    proof=Proof(True, "0 of 5 integers differ", ("torch",), 5, digests={"net.onnx": "00ff"}),
+    memory=MemoryFacts(is_arena=True, steps=("a",), blocks=(Block("x", 16, 0, 0, 0),)),
+)
+
+
+def test_a_run_is_read_as_it_was_written():
+    assert read_run(RUN.to_json(), "net.json") == RUN
+
+
+def test_json_has_no_infinity():
+    assert json.loads(RUN.to_json())["layers"][0]["sqnr_db"] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "this is no JSON"),
+        ("[]", "this is no report data"),
+        ('{"format": "linger-memory"}', "this is no report data"),
+        ('{"format": "linger-report", "version": 9}', "version 9 of report data; this linger reads 1"),
+    ],
+    ids=["no JSON", "list", "other format", "other version"],
+)
+def test_what_is_no_run_is_refused(text, said):
+    with pytest.raises(UsageError, match=rf"^net\.json: {said}"):
+        read_run(text, "net.json")
+
+
+def test_all_wrong_entries_are_named():
+    content = json.loads(RUN.to_json())
+    content["macs"] = "many"
+    content["layers"][0]["colour"] = "red"
+    content["tensors"][0].pop("name")
+    with pytest.raises(UsageError) as raised:
+        read_run(json.dumps(content), "net.json")
+    said = ("macs is 'many'", "layers[0].colour is not known", "tensors[0].name is missing")
+    assert [part for part in said if part not in str(raised.value)] == []
