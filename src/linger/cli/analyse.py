@@ -64,7 +64,7 @@ def layers(
 ) -> None:
     """Statistics of every layer's output on a typical input, and advice on the worst weights and outputs."""
     from linger.analysis.batches import run_batch
-    from linger.cli.model_argument import load_inputs, load_model, random_input
+    from linger.cli.arguments.model import load_inputs, load_model, random_input
     from linger.constraint.advising import advise
     from linger.quantization.diagnosis.dumper import Dumper
 

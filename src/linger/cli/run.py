@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linger.cli.inputs import HELP, read_shapes
+from linger.cli.arguments.inputs import HELP, read_shapes
 from linger.cli.terminal import console
 from linger.errors import UsageError
 
@@ -27,7 +27,7 @@ def run(
     shape: Annotated[list[str] | None, typer.Option(help=HELP)] = None,
 ) -> None:
     """Run a model and show (or save) what it computes."""
-    from linger.cli.inputs import read_feeds
+    from linger.cli.arguments.inputs import read_feeds
     from linger.reporting.tables import table
     from linger.runtime.session import Session
     from linger.verification.array_files import npz_content

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linger.cli.inputs import HELP, read_shapes
+from linger.cli.arguments.inputs import HELP, read_shapes
 from linger.cli.terminal import console, say, say_json
 from linger.errors import UsageError, VerificationError
 

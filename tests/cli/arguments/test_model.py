@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from linger.cli.model_argument import load_inputs, load_model, random_input
+from linger.cli.arguments.model import load_inputs, load_model, random_input
 from linger.errors import UsageError
 
 pytestmark = pytest.mark.needs_torch
