@@ -155,7 +155,7 @@ def main() -> int:
     print(proof.summary())
     print("the pictures: enlarged.png")
     columns = ("factor", *pictures[3])[:-1]
-    Console().print(table("PSNR in dB of a photograph that was not trained on", columns, rows))
+    Console().print(table("PSNR in dB, unseen photograph", columns, rows))
     return 0 if proof.ok else 1
 
 

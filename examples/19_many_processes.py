@@ -5,10 +5,11 @@
 
 or, which starts the processes by itself, `python examples/19_many_processes.py`. Each process sees pictures of its own,
 in float training, calibration and training as integers (DistributedDataParallel, gloo, CPU). The first table shows, by
-digests, what is equal on all processes and when: ranges and scales always, because linger takes the largest value of all
-processes. The statistics of batch norms are those of each process until the next pass, before which
-DistributedDataParallel gives everybody those of process 0. Process 0 then writes demo-output/digits_processes.onnx and
-proves it; the second table has the accuracies. Needs the extra `demo`.
+digests, what is equal on all processes and when. Ranges and scales always are: linger takes the largest value that any process
+saw, and weights are rounded with the batch-norm statistics of process 0, which DistributedDataParallel gives to everybody
+before each pass. (It does so unless told `broadcast_buffers=False`; then weights that hold a batch norm would differ.) In
+between, each process has learnt statistics of its own. Process 0 then writes demo-output/digits_processes.onnx and proves it;
+the second table has the accuracies. Needs the extra `demo`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Every example runs from an empty folder, warns of nothing, and prints what is stored of it (tools/expected_output.py)."""
 
 import ast
-import importlib.util
 import re
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.support.c_targets import require_target
 from tests.support.real_models import require
+from tests.support.tools import load_tool
 
 EXAMPLES = sorted(path.stem for path in (REPOSITORY / "examples").glob("[0-9][0-9]_*.py"))
 SLOW = ("01_digits", "11_super_resolution", "14_real_models", "18_voice_activity", "20_vowels")
@@ -38,14 +38,7 @@ LINES = {
 """What is masked in the stored output, and still has bounds."""
 
 
-def load_tool():
-    spec = importlib.util.spec_from_file_location("expected_output", REPOSITORY / "tools" / "expected_output.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TOOL = load_tool()
+TOOL = load_tool("expected_output")
 
 
 def marked(example):
