@@ -107,6 +107,7 @@ def run(options: argparse.Namespace) -> bool:
     torch.manual_seed(0)
     console = Console(quiet=dist.get_rank() != 0)
     train_x, train_y, test_x, test_y = digits_example.digits()
+    test_x, test_y = test_x[: options.images], test_y[: options.images]
     model = digits_example.DigitsNet()
     together = train(model, train_x, train_y, epochs=options.epochs, rate=4e-3)
     in_float = digits_example.evaluate(together, test_x, test_y)
@@ -147,6 +148,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=2, help="how many to start; torchrun knows by itself")
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--images", type=int, default=540, help="how many test pictures are judged and proven")
     parser.add_argument("--folder", type=Path, default=Path("demo-output"), help="where the ONNX file goes")
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
