@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from real_models import packages
 
 from tests.conftest import REPOSITORY
 from tests.support.c_targets import require_target
@@ -13,7 +14,7 @@ from tests.support.real_models import require
 from tests.support.tools import load_tool
 
 EXAMPLES = sorted(path.stem for path in (REPOSITORY / "examples").glob("[0-9][0-9]_*.py"))
-SLOW = ("01_digits", "11_super_resolution", "14_real_models", "18_voice_activity", "20_vowels")
+SLOW = ("01_digits", "11_super_resolution", "14_real_models", "18_voice_activity")
 TARGETS = {"17_microcontroller": "cortex-m4", "18_voice_activity": "cortex-m4"}
 """Examples that run on an emulated core."""
 PACKAGES = {"18_voice_activity": ("silero_vad", "pyannote.audio"), "20_vowels": ("aeon",)}
@@ -36,7 +37,6 @@ LINES = {
     "18_voice_activity": [r"^│ the same decision +│ (9\d|100)\.\d %"],
 }
 """What is masked in the stored output, and still has bounds."""
-
 
 TOOL = load_tool("expected_output")
 
@@ -109,6 +109,16 @@ def beats_bicubic(text):
 )
 def test_what_depends_on_the_machine_is_masked(example, printed, stored):
     assert TOOL.masked(example, printed) == stored
+
+
+def test_a_missing_package_is_named_in_one_sentence(monkeypatch):
+    monkeypatch.setattr(packages, "is_installed", lambda package: package == "sklearn")
+    packages.need("sklearn")
+    with pytest.raises(SystemExit) as end:
+        packages.need("sklearn", "matplotlib", "PIL", "aeon")
+    assert end.value.code == (
+        "This example needs matplotlib, PIL, aeon: pip install 'linger[demo,report]' and pip install --no-deps aeon."
+    )
 
 
 def test_everything_listed_belongs_to_an_example():
