@@ -97,6 +97,7 @@ class LayerMemory:
         is_view: Whether its output lies in the memory of its input, so that it takes none of its own.
         is_lower_bound: Whether something could not be counted.
         note: What there is to say about it.
+        outputs: Names of the tensors that it makes.
     """
 
     node: str
@@ -110,6 +111,7 @@ class LayerMemory:
     is_view: bool = False
     is_lower_bound: bool = False
     note: str = ""
+    outputs: tuple[str, ...] = ()
 
     @property
     def shape(self) -> str:
@@ -507,6 +509,7 @@ class _Storage:
             is_view=is_view(node),
             is_lower_bound=has_unknown or has_inside or macs is None,
             note="; ".join(self._notes(node, [*read, *made], has_inside=has_inside)),
+            outputs=tuple(value.name or "" for value in made),
         )
 
     def _notes(self, node: ir.Node, values: Sequence[ir.Value], *, has_inside: bool) -> Iterator[str]:
