@@ -41,7 +41,7 @@ Feeds = Mapping[str, NDArray[Any]]
 MOST_BATCHES = 8
 """Batches that the figures of layers and the proof are taken from; more of them say hardly anything else."""
 
-RANDOM, GIVEN = "random inputs", "the inputs given"
+RANDOM = "random inputs"
 _SEEDS = range(2)
 _MOST_BYTES = 1 << 31
 """Tensors of one batch that may be in memory at once."""
@@ -116,7 +116,7 @@ class FileFacts:
         count = len(self.layers.rows) + len(self.layers.weights)
         return max(min(MOST_BINS, _ALL_BINS // max(count, 1)), 8)
 
-    def run(self, name: str, target: str) -> Run:
+    def run(self, name: str) -> Run:
         """Everything that was found."""
         layers = tuple(self._with_clipping(layer) for layer in self.layers.layers())
         macs = sum(layer.macs for layer in layers)
@@ -126,7 +126,7 @@ class FileFacts:
             file=self.path.name,
             file_bytes=sum(file.stat().st_size for file in (self.path, *data_files(self.model))),
             form=self.layers.form,
-            target=target,
+            target=self.use.target or "",
             layers=layers,
             tensors=tuple(self._tensors()),
             macs=macs,
@@ -220,39 +220,18 @@ def facts_of_file(
     file = Path(path)
     chip = find_target(target) if isinstance(target, str) else target
     facts = FileFacts.of(file, chip)
-    return complete_facts(facts, inputs=inputs, verification=verification).run_as(name, chip)
+    feeds = None if inputs is None else given_feeds(inputs, facts.model)
+    return complete_run(facts, name, feeds, verification)
 
 
-@dataclass(frozen=True)
-class CompleteFacts:
-    """A file that was read, verified and run.
-
-    Attributes:
-        facts: What was found.
-        run: The same as data, under the file's name.
-    """
-
-    facts: FileFacts
-    run: Run
-
-    def run_as(self, name: str | None, chip: Target | None) -> Run:
-        """The run under a name."""
-        return replace(
-            self.run,
-            name=self.facts.path.stem if name is None else name,
-            target="" if chip is None else chip.name,
-        )
-
-
-def complete_facts(
+def complete_run(
     facts: FileFacts,
-    *,
-    inputs: object = None,
+    name: str | None = None,
+    feeds: Sequence[Feeds] | None = None,
     verification: Verification | str | os.PathLike[str] | None = None,
-) -> CompleteFacts:
+) -> Run:
     """Verify a file that was read, run it, and put everything together; the arguments are those of `facts_of_file`."""
     files, proof = data_files(facts.model), None
-    feeds = None if inputs is None else given_feeds(inputs, facts.model)
     if isinstance(verification, (str, os.PathLike)):
         proof = proof_of_certificate(Path(verification), facts.path, files)
     elif verification is not None:
@@ -266,7 +245,7 @@ def complete_facts(
             facts.notes.append("Nothing is proven: the file has no integer tensors, or was not run.")
     facts.count_weights()
     _count(facts, feeds, verification if isinstance(verification, Verification) else None)
-    return CompleteFacts(facts, replace(facts.run(facts.path.stem, ""), proof=proof))
+    return replace(facts.run(facts.path.stem if name is None else name), proof=proof)
 
 
 def require_verification(given: object) -> None:
@@ -289,9 +268,7 @@ def _verified(facts: FileFacts, feeds: Sequence[Feeds] | None) -> Verification |
         return None
 
 
-def _count(
-    facts: FileFacts, feeds: list[Feeds] | list[dict[str, Any]] | None, verification: Verification | None
-) -> None:
+def _count(facts: FileFacts, feeds: Sequence[Feeds] | None, verification: Verification | None) -> None:
     """Run the file on the inputs given, else on those of the verification, else on random ones."""
     evidence = None if verification is None else verification.evidence
     if feeds is not None:
