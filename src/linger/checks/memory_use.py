@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from linger.analysis.result_table import Column, to_json, to_rich, to_text
+from linger.analysis.result_html import bars_html
+from linger.analysis.result_table import Column, to_html, to_json, to_rich, to_text
 from linger.checks.multiplications import multiplications_of, product_of
 from linger.dialect import find_op, is_known
 from linger.errors import LingerError, counted, listing, printable
@@ -263,12 +264,20 @@ class MemoryUse:
     def __str__(self) -> str:
         return "\n".join([to_text(_COLUMNS, self.layers), self.summary()])
 
+    @property
+    def _columns(self) -> tuple[Column, ...]:
+        return _COLUMNS if any(layer.note for layer in self.layers) else _COLUMNS[:-1]
+
+    def _repr_html_(self) -> str:
+        alive = [layer.live_kb for layer in self.layers]
+        picture = bars_html([layer.node for layer in self.layers], alive, "KB alive", low_is_bad=False)
+        return to_html(self._name, self._columns, self.layers, picture=picture, notes=[self.summary()])
+
     def __rich__(self) -> RenderableType:
         from rich.console import Group  # a library that draws is loaded when something is drawn
         from rich.text import Text
 
-        columns = _COLUMNS if any(layer.note for layer in self.layers) else _COLUMNS[:-1]
-        return Group(to_rich(self._name, columns, self.layers), Text(self.summary()))
+        return Group(to_rich(self._name, self._columns, self.layers), Text(self.summary()))
 
 
 def amount(size: int) -> str:

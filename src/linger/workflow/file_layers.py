@@ -31,7 +31,7 @@ STANDARD = "standard"
 """The form whose scales are in the arithmetic: its nodes quantise integers to other integers, and state no real numbers."""
 
 INTEGER, FLOAT, MOVES = "integer", "float", "moves"
-_MOVING = frozenset({*MOVE, *MOVE_BYTES, "Concat", "Where", "Compress"})
+_MOVING = frozenset({*MOVE, *MOVE_BYTES, "Concat", "Where", "Compress", "Cast", "CastLike"})
 _QUANTISING_OPS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 _INTEGER_OPS = frozenset({"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"})
 _STANDARD = ("", "ai.onnx")

@@ -32,7 +32,7 @@ from linger.tuning.widths.goals import checked_metric
 from linger.verification.proof.result import Verification
 from linger.workflow.file_facts import MOST_BATCHES, FileFacts
 from linger.workflow.matching import LayerMatcher
-from linger.workflow.quality import QualityPass
+from linger.workflow.model_quality import QualityPass
 from linger.workflow.tallies import Grid, Tally
 
 _ADVISED_BATCHES = 4

@@ -82,7 +82,7 @@ class Report:
 def _sentences(run: Run, *, is_alone: bool) -> str:
     verdict = verdict_of(run)
     name = "" if is_alone else f"{run.name}: "
-    return f"{name}{' '.join([verdict.headline, *verdict.reasons])}"
+    return f"{name}{' '.join([f'{verdict.headline}.', *verdict.reasons])}"
 
 
 def report(
@@ -182,7 +182,7 @@ def _page_place(path: Place) -> Path:
 
 
 def _sources(file: object) -> list[Path | Run | Report]:
-    given = list(file) if isinstance(file, (list, tuple)) else [file]
+    given: list[Any] = list(file) if isinstance(file, (list, tuple)) else [file]
     if not given:
         raise UsageError("report: there is nothing to report. Give at least one file.")
     wrong = [type(one).__name__ for one in given if not isinstance(one, (str, os.PathLike, Run, Report))]
