@@ -6,9 +6,10 @@ Needs no torch. What cannot be measured becomes a sentence in the notes, never a
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,16 @@ from linger.checks.limits.memory import memory
 from linger.checks.memory_use import MemoryUse
 from linger.errors import LingerError, UsageError, counted, printable
 from linger.graph.core.dialect_node import describe
+from linger.graph.core.dialects import NEWER, OLDER, has_nodes_of
 from linger.graph.core.walking import required_inputs
 from linger.graph.files.model_io import load_own
 from linger.progress import progress
 from linger.proof import verify
 from linger.reporting.facts import FindingFacts, LayerFacts, Run, TensorFacts
+from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from linger.targets import Target, find_target
-from linger.verification.feeds import generated_feeds, given_feeds
+from linger.verification.feeds import given_feeds, spread_feeds
 from linger.verification.proof.result import Verification
 from linger.verification.proof.verify import data_files
 from linger.workflow.file_layers import FLOAT, STANDARD, FileLayers, read_array
@@ -42,9 +45,12 @@ MOST_BATCHES = 8
 """Batches that the figures of layers and the proof are taken from; more of them say hardly anything else."""
 
 RANDOM = "random inputs"
-_SEEDS = range(2)
+_RANDOM_BATCHES, _SEED = 2, 0
 _MOST_BYTES = 1 << 31
 """Tensors of one batch that may be in memory at once."""
+
+_MOST_LETTERS, _SHOWN_LETTERS = 1000, 200
+"""A longer text is cut to this length."""
 
 _ALL_BINS = 256_000
 """Bins of all histograms together, so that the data of a large network stay small."""
@@ -84,17 +90,25 @@ class FileFacts:
         return cls(path, model, use, check(path, target), FileLayers(model, use))
 
     def count(self, feeds: Iterable[Feeds]) -> None:
-        """Run the file and count the values of every tensor."""
+        """Run the file on these inputs, and count the values of every tensor."""
         most = self._bins()
         try:
-            session = Session(self.model, is_checked=True, as_written=True)
+            runner = self._runner()
             for feed in progress(feeds, "measure"):
-                for name, array in {**session.intermediates(feed), **feed}.items():
+                found = {**runner.intermediates(feed), **feed}
+                for name, array in ((n, a) for n, a in found.items() if n not in self.layers.weights):
                     if name not in self.tallies:
                         self.tallies[name] = Tally(self.grid(name), most)
                     self.tallies[name].add(array)
         except LingerError as error:
             self.notes.append(f"What the tensors hold is not known: {error}")
+
+    def _runner(self) -> Reference | Session:
+        """What runs the file: numpy for a dialect's file, which it need not translate; ONNX Runtime for other files."""
+        is_dialect = has_nodes_of(self.model, OLDER) or has_nodes_of(self.model, NEWER)
+        if is_dialect:
+            return Reference(self.model, is_checked=True)
+        return Session(self.model, is_checked=True, as_written=True)
 
     def count_weights(self) -> None:
         """Count the values of the constants."""
@@ -232,20 +246,42 @@ def complete_run(
 ) -> Run:
     """Verify a file that was read, run it, and put everything together; the arguments are those of `facts_of_file`."""
     files, proof = data_files(facts.model), None
+    if feeds is None and not isinstance(verification, Verification):
+        feeds = _random_feeds(facts)
     if isinstance(verification, (str, os.PathLike)):
         proof = proof_of_certificate(Path(verification), facts.path, files)
     elif verification is not None:
         require_verification(verification)
         require_same_file(verification, facts.path)
     else:
-        verification = _verified(facts, None if feeds is None else feeds[:MOST_BATCHES])
+        verification = None if feeds is None else _verified(facts, feeds[:MOST_BATCHES])
     if isinstance(verification, Verification):
         proof = proof_of(verification, facts.path, files)
         if proof is None:
             facts.notes.append("Nothing is proven: the file has no integer tensors, or was not run.")
     facts.count_weights()
     _count(facts, feeds, verification if isinstance(verification, Verification) else None)
-    return replace(facts.run(facts.path.stem if name is None else name), proof=proof)
+    return bounded(replace(facts.run(facts.path.stem if name is None else name), proof=proof))
+
+
+def bounded(run: Run) -> Run:
+    """The same with long names cut: no reader needs a thousand letters, and a file may have millions in one name."""
+    made: Run = _bounded(run)
+    return made
+
+
+def _bounded(part: Any) -> Any:
+    if isinstance(part, str):
+        return part if len(part) <= _MOST_LETTERS else f"{part[:_SHOWN_LETTERS]}…{_digest(part)}"
+    if isinstance(part, tuple):
+        return part if part and isinstance(part[0], int) else tuple(_bounded(item) for item in part)
+    if is_dataclass(part) and not isinstance(part, type):
+        return replace(part, **{f.name: _bounded(getattr(part, f.name)) for f in fields(part)})
+    return part
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode(errors="replace")).hexdigest()[:8]
 
 
 def require_verification(given: object) -> None:
@@ -256,13 +292,10 @@ def require_verification(given: object) -> None:
         )
 
 
-def _verified(facts: FileFacts, feeds: Sequence[Feeds] | None) -> Verification | None:
+def _verified(facts: FileFacts, feeds: Sequence[Feeds]) -> Verification | None:
     """The file's own computations held against each other; None, with a note, where it cannot run."""
-    if _needed_bytes(facts.use) > _MOST_BYTES:
-        facts.notes.append("The file was not verified here: its tensors take more memory than a report spends on them.")
-        return None
     try:
-        return verify(None, facts.path, None if feeds is None else list(feeds), batches=len(_SEEDS), seed=_SEEDS[0])
+        return verify(None, facts.path, list(feeds))
     except LingerError as error:
         facts.notes.append(f"The file could not be verified: {error}")
         return None
@@ -271,33 +304,35 @@ def _verified(facts: FileFacts, feeds: Sequence[Feeds] | None) -> Verification |
 def _count(facts: FileFacts, feeds: Sequence[Feeds] | None, verification: Verification | None) -> None:
     """Run the file on the inputs given, else on those of the verification, else on random ones."""
     evidence = None if verification is None else verification.evidence
+    if feeds is None and evidence is not None and evidence.inputs:
+        feeds = evidence.inputs
+    if feeds is None:
+        feeds = _random_feeds(facts)
     if feeds is not None:
         facts.notes += _about_batches(len(feeds))
         facts.count(feeds[:MOST_BATCHES])
-    elif evidence is not None and evidence.inputs:
-        facts.notes += _about_batches(len(evidence.inputs))
-        facts.count(evidence.inputs[:MOST_BATCHES])
-    elif _needed_bytes(facts.use) <= _MOST_BYTES:
-        seeds = evidence.seeds[:MOST_BATCHES] if evidence is not None and evidence.seeds else _SEEDS
-        facts.notes.append(
-            f"What the tensors hold, clipping and histograms are of {RANDOM}: give typical inputs for figures that mean more."
-        )
-        facts.count(_random_feeds(facts, seeds))
 
 
-def _random_feeds(facts: FileFacts, seeds: Iterable[int]) -> Iterable[Feeds]:
-    session = Session(facts.model, is_checked=True, as_written=True)
-    return (generated_feeds(session, seed) for seed in seeds)
+def _random_feeds(facts: FileFacts) -> list[Feeds] | None:
+    """Inputs that spread over the range of each Quant; None, with a note, where none can be made up."""
+    if sum(lifetime.bytes or 0 for lifetime in facts.use.lifetimes) > _MOST_BYTES:
+        facts.notes.append("The file was not run: its tensors take more memory than a report spends on random inputs.")
+        return None
+    try:
+        made: list[Feeds] = list(spread_feeds(facts.model, seed=_SEED, batches=_RANDOM_BATCHES))
+    except UsageError as error:
+        facts.notes.append(f"The file was not run: {error}")
+        return None
+    facts.notes.append(
+        f"What the tensors hold, clipping and histograms are of {RANDOM}: give typical inputs for figures that mean more."
+    )
+    return made
 
 
 def _about_batches(count: int) -> list[str]:
     if count <= MOST_BATCHES:
         return []
     return [f"What the tensors hold is of the first {counted(MOST_BATCHES, 'batch')} of {count}."]
-
-
-def _needed_bytes(use: MemoryUse) -> int:
-    return sum(lifetime.bytes or 0 for lifetime in use.lifetimes)
 
 
 def _integer_share(layers: Sequence[LayerFacts], macs: int, in_float: int) -> float:

@@ -49,8 +49,8 @@ def run_of_model(
         return with_results(complete_run(FileFacts.of(file, chip), name, None, verification), tuning, sensitivity)
     if labels is not None and data is None:
         raise UsageError("report: labels need the data that they belong to. Give data= too.")
+    found = ModelFacts.of(model, reference, data, metric=metric, labels=labels)  # wrong usage is said before the work
     facts = FileFacts.of(file, chip)
-    found = ModelFacts.of(model, reference, data, metric=metric, labels=labels)
     feeds = None if verification is None else found.feeds(facts)
     run = complete_run(facts, name, feeds, verification or found.verified(facts))
     return found.added_to(run, facts, tuning, sensitivity)
