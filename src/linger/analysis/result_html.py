@@ -60,7 +60,7 @@ def table_html(
     below = [*([f"… and {len(content) - _MOST_ROWS} more rows"] if len(content) > _MOST_ROWS else []), *notes]
     lines = "".join(f'<div style="white-space:pre-wrap">{escape(line)}</div>' for line in below)
     table = (
-        '<div style="overflow-x:auto"><table style="border-collapse:collapse;font-variant-numeric:tabular-nums">'
+        '<div style="overflow-x:auto"><table style="border-collapse:collapse;color:inherit;font-size:inherit;font-variant-numeric:tabular-nums">'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
     heading = f'<div style="margin:4px 0;white-space:pre-wrap"><b>{escape(title)}</b></div>'
@@ -80,11 +80,11 @@ def bars_html(names: Sequence[str], values: Sequence[float | None], unit: str, *
     numbers = [value for _, value in shown]
     low, high = min(*numbers, 0.0), max(*numbers, 0.0)
     span, worst = (high - low) or 1.0, min(numbers) if low_is_bad else max(numbers)
-    left, height = 0.45 * _WIDTH, 16 * len(shown)
+    left, height = 0.42 * _WIDTH, 16 * len(shown)
     parts = []
     for number, (name, value) in enumerate(shown):
-        x = left + (min(value, 0.0) - low) / span * (0.42 * _WIDTH)
-        width = max(abs(value) / span * (0.42 * _WIDTH), 1.0)
+        x = left + (min(value, 0.0) - low) / span * (0.36 * _WIDTH)
+        width = max(abs(value) / span * (0.36 * _WIDTH), 1.0)
         fill, y = _WORST if value == worst else _BAR, 16 * number
         parts.append(
             f'<text x="{left - 6:.0f}" y="{y + 12}" text-anchor="end" fill="currentColor">{escape(_label(name))}</text>'
