@@ -112,8 +112,8 @@ class Browser:
             if is_wanted(entry):
                 return entry
 
-    def open(self, path, *, width=1280, height=800, dark=False, script=True, address=""):
-        """Open a file; what the page did before is forgotten."""
+    def open(self, path, *, width=1280, height=800, dark=False, script=True, address="", settle=True):
+        """Open a file and wait until it is drawn; what the page did before is forgotten."""
         self.send(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
@@ -126,7 +126,7 @@ class Browser:
         self.events.clear()
         self.send("Page.navigate", url=path.as_uri() + address)
         self.wait_for("Page.loadEventFired")
-        if script:
+        if script and settle:
             self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def run(self, code):
