@@ -17,6 +17,7 @@ FLAGS = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
+    "--in-process-gpu",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
@@ -121,11 +122,11 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         still = {"name": "prefers-reduced-motion", "value": "reduce"}
         self.send("Emulation.setEmulatedMedia", features=[scheme, still])
-        # from another page, for a new `#` alone does not load a page again
-        self.send("Page.navigate", url="about:blank")
-        self.events.clear()
-        self.send("Page.navigate", url=path.as_uri() + address)
-        self.wait_for("Page.loadEventFired")
+        # from another page, for a new `#` alone does not load a page again; its events come late, so they are waited for
+        for url in ("about:blank", path.as_uri() + address):
+            self.events.clear()
+            self.send("Page.navigate", url=url)
+            self.wait_for("Page.loadEventFired")
         if script and settle:
             self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 

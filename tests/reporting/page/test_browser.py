@@ -46,7 +46,7 @@ def show(browser, folder):
     yield opens
     assert browser.complaints() == []
     assert browser.dialogs() == []
-    assert len(browser.requests()) <= 1, "the page alone is loaded"
+    assert len(browser.requests()) == 1, "the page alone is loaded"
 
 
 def body_text(page):
