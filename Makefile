@@ -27,10 +27,12 @@ EMULATED_CPU := max,-avx512f,-avx512vnni,-avx-vnni
 # a Cortex-M4 for `make test`; every core, and what looks at generated C, for `make test-devices`
 M4_PACKAGES := gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm
 DEVICE_PACKAGES := $(M4_PACKAGES) gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc clang tcc cppcheck valgrind
+# a browser without a screen, for the tests of the report
+BROWSER_PACKAGES := chromium
 HAS_ALL := sh -c 'for tool; do command -v "$$tool" > /dev/null || exit 1; done' sh
 APT_INSTALL := apt-get install --yes --quiet --no-install-recommends
 
-.PHONY: help setup demo test test-fast test-slow test-devices test-deploy test-lowest test-cpus m4 fuzz check bench accuracy clean
+.PHONY: help setup demo test test-fast test-slow test-devices test-deploy test-lowest test-cpus m4 browser fuzz check bench accuracy clean
 
 help:
 	@echo "make demo       train, quantise, export and verify a CNN on real data (prints the verdict)"
@@ -72,7 +74,12 @@ m4:
 	  { $(APT_INSTALL) $(M4_PACKAGES) || { apt-get update --quiet && $(APT_INSTALL) $(M4_PACKAGES); }; } > /dev/null; } || \
 	  echo "no emulated Cortex-M4: install $(M4_PACKAGES) to run the tests that need it"
 
-test: check m4
+browser:
+	@$(HAS_ALL) chromium || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && \
+	  { $(APT_INSTALL) $(BROWSER_PACKAGES) || { apt-get update --quiet && $(APT_INSTALL) $(BROWSER_PACKAGES); }; } > /dev/null; } || \
+	  echo "no browser: install $(BROWSER_PACKAGES) to run the tests of the report page"
+
+test: check m4 browser
 	$(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow and not devices"
 
 test-devices: $(STAMP)
