@@ -18,6 +18,7 @@ from tools.site.pages import CHINESE, REPOSITORY, headings, places
 FOLDER = "reference/api"
 MODULES = ("linger", "linger.onnx", "linger.graph", "linger.c", "linger.checks")
 _WIDTH = 96
+_LONG = 40
 _GUIDES = 3
 _NO_GUIDES = ("changelog.md", "contributing.md", "conventions.md", "design.md", "index.md")
 
@@ -74,7 +75,7 @@ def module_page(name: str, guides: Mapping[str, tuple[str, str]]) -> str:
     shown = shown_names(module)
     own = [each for each in shown if not _has_page(getattr(module, each))]
     parts = [entry(name, each, getattr(module, each), guides) for each in own]
-    return page(f"# {name}", plain(inspect.getdoc(module) or ""), *parts, _inherited(module, shown))
+    return page(f"# {name}", text(inspect.getdoc(module) or ""), *parts, _inherited(module, shown))
 
 
 def _inherited(module: ModuleType, shown: list[str]) -> str:
@@ -169,7 +170,7 @@ def _default(value: object) -> str:
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
     shown = repr(value)
-    return "…" if shown.startswith("<") or " at 0x" in shown else shown
+    return "…" if shown.startswith("<") or " at 0x" in shown or len(shown) > _LONG else shown
 
 
 def _tables(said: Docstring, value: Any) -> Iterator[str]:

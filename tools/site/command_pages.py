@@ -113,7 +113,7 @@ def _argument_row(argument: Any) -> list[str]:
 
 def _option_row(option: Any) -> list[str]:
     names = ", ".join(map(code, (*option.opts, *option.secondary_opts)))
-    return [names, "" if option.is_flag else _kind(option), _default(option), plain(option.help or "")]
+    return [names, "switch" if option.is_flag else _kind(option), _default(option), plain(option.help or "")]
 
 
 def _kind(parameter: Any) -> str:

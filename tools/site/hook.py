@@ -65,6 +65,8 @@ def _entries(entries: Iterable[Any], known: list[str]) -> Iterator[Any]:
                     yield {title: below}
         elif entry.endswith("/"):
             inside = [page for page in known if page.startswith(entry)]
-            yield from sorted(inside, key=lambda page: (not page.endswith("index.md"), page.lower()))
+            yield from sorted(
+                inside, key=lambda page: (not page.endswith("/index.md"), page.removesuffix(".md").lower())
+            )
         elif entry not in NOT_YET or entry in known:
             yield entry

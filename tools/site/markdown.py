@@ -19,8 +19,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def cell(text: str) -> str:
-    """A text on one line, in which no sign ends the cell."""
-    return " ".join(text.split()).replace("\\|", "|").replace("|", "\\|")
+    """A text on one line, in which no sign ends the cell; code is safe from that."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
+    return "".join(part if part.startswith("`") else re.sub(r"\\?\|", r"\\|", part) for part in parts)
 
 
 def code(text: object) -> str:
@@ -46,8 +47,7 @@ def formula(text: str) -> str:
 
 def page(*parts: str) -> str:
     """A page of its parts, those that are empty left out."""
-    title, *rest = (part for part in parts if part)
-    return "\n\n".join([MADE, title, *rest]) + "\n"
+    return "\n\n".join([*(part for part in parts if part), MADE]) + "\n"
 
 
 def section(heading: str, *parts: str) -> str:

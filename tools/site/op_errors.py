@@ -16,7 +16,7 @@ from linger.numeric.fixed import limits, storage_bits
 from linger.numeric.numpy_kernel import NumpyKernel
 from tools.site.op_floats import float_result, has_float, real_inputs
 
-_ROUNDS = 60
+_ROUNDS = 24
 """Draws of a sample, where not every input can be tried."""
 _USUAL_BITS = 8
 _GREY, _BLUE = "#808890", "#5c7cfa"
@@ -115,8 +115,8 @@ def _steps(op: Op, given: list[Any], sample: Sample) -> tuple[np.ndarray[Any, An
 def picture(op: Op, errors: Errors) -> str:
     """The errors as SVG: over the input for a function of one number, else how often each occurs."""
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(6.4, 2.6), layout="constrained")
-        axes = figure.add_subplot()
+        figure = Figure(figsize=(6.4, 2.6))
+        axes = figure.add_axes((0.1, 0.2, 0.88, 0.76))
         if errors.at is None:
             spread = max(0.75, float(np.quantile(np.abs(errors.steps), 0.998)))
             axes.stairs(*np.histogram(errors.steps, bins=61, range=(-spread, spread)), fill=True, color=_BLUE)

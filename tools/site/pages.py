@@ -38,7 +38,7 @@ NOT_YET: tuple[str, ...] = (
 """Pages that the navigation names and that are being written; to be emptied when they are there."""
 
 CHINESE = ".zh.md"
-_COPIED = {".md", ".svg", ".png", ".jpg", ".gif", ".html"}
+_COPIED = {".md", ".svg", ".png", ".jpg", ".html", ".ipynb"}
 _LINK = re.compile(r"(?P<sign>!?)\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]\((?P<target>[^)\s]+)\)")
 _CODE = re.compile(r"(`+)(?:(?!\1).)+\1")
 _FENCE = re.compile(r"^( *)(```+|~~~+)(.*)$")

@@ -124,7 +124,19 @@ def _rows(kind: Any) -> Iterator[list[str]]:
     said = read(inspect.getdoc(kind) or "").entries.get("Attributes", {})
     hints = get_type_hints(kind)
     for entry in dataclasses.fields(kind):
-        yield [code(entry.name), _type(hints[entry.name]), _default(entry), plain(said.get(entry.name, ""))]
+        meaning = said.get(entry.name) or _SAID.get((kind, entry.name), "")
+        yield [code(entry.name), _type(hints[entry.name]), _default(entry), plain(meaning)]
+
+
+_SAID = {
+    (Limits, "weight"): "The largest magnitude of weights.",
+    (Limits, "bias"): "The largest magnitude of biases.",
+    (Limits, "output"): "The largest magnitude of outputs.",
+    (Widths, "data"): "Bits of the input.",
+    (Widths, "parameter"): "Bits of the weights.",
+    (Widths, "output"): "Bits of the output.",
+}
+"""Fields whose class says nothing of them one by one."""
 
 
 _NAMES = {bool: "true or false", int: "whole number", float: "number", str: "text"}
