@@ -76,7 +76,7 @@ m4:
 	  { $(APT_INSTALL) $(M4_PACKAGES) || { apt-get update --quiet && $(APT_INSTALL) $(M4_PACKAGES); }; } > /dev/null; } || \
 	  echo "no emulated Cortex-M4: install $(M4_PACKAGES) to run the tests that need it"
 
-test: check m4
+test: check m4 $(DOCS_STAMP)
 	$(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow and not devices"
 
 test-devices: $(STAMP)
@@ -86,10 +86,10 @@ test-devices: $(STAMP)
 	LINGER_REQUIRE_SHARED=1 $(BIN)/python -m pytest -n 2 $(ORDER) -m "devices or slow" tests/c tests/numeric/c tests/ops/test_c_contract.py
 
 # the inner loop: two cases of every test, without the costly ones
-test-fast: $(STAMP)
+test-fast: $(DOCS_STAMP)
 	$(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow and not devices" --fast
 
-test-slow: $(STAMP)
+test-slow: $(DOCS_STAMP)
 	$(BIN)/python -m pytest --hypothesis-profile=search -m "slow or hypothesis"
 
 # an environment that has never seen torch; the package itself without its dependencies
