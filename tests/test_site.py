@@ -231,7 +231,7 @@ def test_command_page_shows_examples_exit_code_and_schema(tmp_path, monkeypatch)
     assert page.startswith(
         "# linger do\n\nDo it.\n\n```sh\nlinger do [OPTIONS]\n```\n\n## Examples\n\n```sh\nlinger do it\n```"
     )
-    assert "Exit code 1: it was not done." in page
+    assert "| 1 | It was not done. |" in page
     assert "| `rows[].name` | string | Its name. |" in page
 
 

@@ -20,7 +20,13 @@ from tools.site.markdown import code, page, plain, section, table
 FOLDER = "reference/commands"
 SCHEMAS = Path(linger.cli.__file__).parent / "schemas"
 _EXAMPLES = re.compile(r"^Examples?:\n((?:(?: +.*)?\n?)*)", re.MULTILINE)
-_EXIT = re.compile(r"^(Exit code .*(?:\n.+)*)", re.MULTILINE)
+_EXIT = re.compile(r"^Exit code 1: (.*(?:\n.+)*)", re.MULTILINE)
+_CODES = {
+    "0": "Done; what was asked for holds.",
+    "1": "An error, or what was asked for does not hold.",
+    "2": "Wrong usage: an unknown option, a file that is not there, a setting that means nothing.",
+    "130": "Interrupted by Ctrl-C.",
+}
 
 
 def command_files() -> Iterator[tuple[str, str]]:
@@ -51,17 +57,14 @@ def index(known: dict[str, Any]) -> str:
         "# Commands",
         table(["command", "what it does"], rows),
         section(
-            "## Exit codes",
-            table(
-                ["code", "meaning"],
-                [
-                    ["0", "Done; what was asked for holds."],
-                    ["1", "An error, or what was asked for does not hold: the command's page says which."],
-                    ["2", "Wrong usage: an unknown option, a file that is not there, a setting that means nothing."],
-                ],
-            ),
+            "## Exit codes", _exit_codes(_CODES["1"]), "What 1 means is said more exactly on the page of a command."
         ),
     )
+
+
+def _exit_codes(failed: str) -> str:
+    said = f"{failed[:1].upper()}{failed[1:].rstrip('.')}."
+    return table(["code", "meaning"], [[number, plain(words)] for number, words in (_CODES | {"1": said}).items()])
 
 
 def _docstring(command: Any) -> str:
@@ -88,11 +91,7 @@ def command_page(name: str, command: Any) -> str:
         section("## Examples", _example_block(examples[1]) if examples else ""),
         section("## Arguments", table(["argument", "type", "meaning"], map(_argument_row, arguments))),
         section("## Options", table(["option", "type", "default", "meaning"], map(_option_row, options))),
-        section(
-            "## Exit code",
-            plain(exits[1]) if exits else "",
-            "0, 1 and 2 as of [every command](index.md#exit-codes).",
-        ),
+        section("## Exit codes", _exit_codes(exits[1] if exits else _CODES["1"])),
         section("## JSON", *_schema(name)),
     )
 
@@ -139,21 +138,24 @@ def _default(option: Any) -> str:
 
 
 def _schema(name: str) -> Iterator[str]:
-    """The schema of a command's JSON: its keys as a table, and the whole."""
-    path = SCHEMAS / f"{name.replace(' ', '-')}.json"
+    """The keys of a command's JSON, by its schema."""
+    path = SCHEMAS / f"{name.split()[0]}.json"  # a group has one
     if path.exists():
         schema = json.loads(path.read_text(encoding="utf-8"))
         yield plain(schema.get("description", ""))
         yield table(["key", "type", "meaning"], _keys(schema, schema, ""))
-        whole = json.dumps(schema, indent=2, ensure_ascii=False).replace("\n", "\n    ")
-        yield f'??? note "The whole schema"\n\n    ```json\n    {whole}\n    ```'
+        yield f"The schema itself, JSON Schema 2020-12: {code(f'linger schema {path.stem}')}."
 
 
 def _keys(schema: dict[str, Any], root: dict[str, Any], prefix: str, depth: int = 0) -> Iterator[list[str]]:
     """A row for each key, those of objects inside after their own."""
     for key, value in schema.get("properties", {}).items():
         given = _resolved(value, root)
-        yield [code(f"{prefix}{key}"), _type(given), plain(given.get("description", value.get("description", "")))]
+        yield [
+            code(f"{prefix}{key}"),
+            _type(given, root),
+            plain(given.get("description", value.get("description", ""))),
+        ]
         inside = _resolved(given.get("items", given), root) if isinstance(given.get("items", {}), dict) else {}
         if depth < 3:  # schemas may contain themselves
             yield from _keys(inside, root, f"{prefix}{key}{'[]' if 'items' in given else ''}.", depth + 1)
@@ -169,10 +171,15 @@ def _resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
     return {**found, **{key: value for key, value in schema.items() if key != "$ref"}}
 
 
-def _type(schema: dict[str, Any]) -> str:
+def _type(schema: dict[str, Any], root: dict[str, Any]) -> str:
+    """What a value may be, in words."""
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_type(_resolved(each, root), root) for each in schema["anyOf"]))
     if "enum" in schema:
         return ", ".join(code(json.dumps(each)) for each in schema["enum"])
     if "const" in schema:
         return code(json.dumps(schema["const"]))
     kind = schema.get("type", "")
+    if kind == "array" and isinstance(schema.get("items"), dict):
+        return f"list of {_type(_resolved(schema['items'], root), root) or 'anything'}"
     return " or ".join(kind) if isinstance(kind, list) else str(kind)
