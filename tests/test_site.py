@@ -20,7 +20,18 @@ from linger.dialect import ops
 from linger.quantization.setup.config_file import Config, FunctionConfig, LayerConfig
 from tests.conftest import REPOSITORY
 from tests.support.twins import differences
-from tools.site import api_pages, command_pages, docstrings, hook, markdown, op_errors, op_pages, pages, rule_pages
+from tools.site import (
+    api_pages,
+    command_pages,
+    docstrings,
+    hook,
+    markdown,
+    op_errors,
+    op_limits,
+    op_pages,
+    pages,
+    rule_pages,
+)
 from tools.site.op_floats import EXACT, has_float
 from tools.site.op_words import ATTRIBUTES, INPUTS
 
@@ -159,6 +170,20 @@ def test_op_page_says_what_the_file_of_the_op_says():
         assert (part in page) == (part != "alpha ≠ 1"), part
     assert "at most 1.00 steps" in page
     assert "linger refuses to add a real number" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "foreign"),
+    [
+        pytest.param("Conv2dInt", "windows.kernel", "windows.pool_sum", id="convolution"),
+        pytest.param("AvgPool2dInt", "windows.pool_sum", "windows.kernel", id="pool"),
+        pytest.param("iqAdd", "operands.repeated_axes", "operands.divisor_bits", id="sum"),
+    ],
+)
+def test_limits_of_an_op_are_those_that_its_checks_read(name, expected, foreign):
+    values = [row[0].strip("`") for row in op_limits.op_limit_rows(ops()[name])]
+    assert expected in values
+    assert foreign not in values
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from linger.targets import TARGETS
 from tools.site.markdown import bullets, code, formula, page, plain, section, table
 from tools.site.op_errors import Errors, measure, picture
 from tools.site.op_floats import EXACT
+from tools.site.op_limits import op_limit_rows
 from tools.site.op_words import ATTRIBUTES, INPUTS
 
 FOLDER = "reference/ops"
@@ -180,7 +181,8 @@ def _chips(op: Op) -> Iterator[str]:
         ["limit", "asks for"],
         [[f"[{rule.id}](../check-rules.md#{rule.id.lower()}) {rule.name}", plain(rule.summary)] for rule in limits],
     )
-    yield "The numbers of every limit: [Chips](../../targets.md)."
+    yield table(["value", "meaning", *TARGETS], op_limit_rows(op))
+    yield "Where the numbers come from, and those of the chip as a whole: [Targets](../../targets.md)."
     for platform, variant in op.variants.items():
         yield f"On {platform} it is computed in another way:"
         yield formula(_formula(variant))
