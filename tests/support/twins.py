@@ -58,9 +58,9 @@ def _without_comment(line):
 
 
 def links(text):
-    """Where the links lead, in order; a page that names its own translation names another file."""
+    """Where the links lead, in order, whichever language of a page they name."""
     found = LINK.findall("\n".join(parts(text)[0]))
-    return [target for target in found if not re.search(r"\.zh\.md$|README[\w.-]*\.md$", target)]
+    return [re.sub(r"\.zh(-CN)?\.md", ".md", target) for target in found]
 
 
 def rows(text):
