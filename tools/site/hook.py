@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What MkDocs calls before it builds the site: every page, written by hand or made, is put into a folder beside the site."""
+"""What MkDocs calls before it builds the site: every page, written by hand or made, is put into build/pages."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any
 from tools.site.api_pages import api_files
 from tools.site.command_pages import command_files
 from tools.site.op_pages import op_files
-from tools.site.pages import CHINESE, NOT_YET, hand_written
+from tools.site.pages import CHINESE, NOT_YET, REPOSITORY, hand_written
 from tools.site.rule_pages import rule_files
 
+STAGE = REPOSITORY / "build" / "pages"
 ASSETS = Path(__file__).parent / "assets"
 
 
 def on_config(config: Any) -> Any:
     """Gather the pages, and complete the navigation. Another language of the same site finds both done."""
     logging.getLogger("jieba").setLevel(logging.WARNING)  # it tells how it loads its dictionary
-    stage = Path(config.site_dir).with_name("pages")
-    if Path(config.docs_dir) != stage:
+    if Path(config.docs_dir) != STAGE:
         files = all_files()
-        write(files, stage)
-        config.docs_dir = str(stage)
+        write(files, STAGE)
+        config.docs_dir = str(STAGE)
         config.nav = expanded(config.nav, [place for place in files if place.endswith(".md")])
     return config
 
