@@ -3,7 +3,9 @@
 import importlib
 import importlib.util
 import re
+import sys
 from dataclasses import dataclass
+from textwrap import dedent
 
 import pytest
 
@@ -12,12 +14,14 @@ from tests.conftest import REPOSITORY
 from tests.support.c_compiler import require_compiler
 
 READMES = ("README.md", "README.zh-CN.md")
-PAGES = (*READMES, "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in (REPOSITORY / "docs").glob("*.md")))
+DOCUMENTS = sorted(page.relative_to(REPOSITORY).as_posix() for page in (REPOSITORY / "docs").rglob("*.md"))
+PAGES = (*READMES, "CONTRIBUTING.md", *DOCUMENTS)
 LINKED = (*PAGES, "CHANGELOG.md")
 
 MAX_NOT_RUN = 3
 """Blocks that no test runs go stale: each needs a reason, and there may only be a few."""
 
+TITLE = re.compile(r' title="(?P<name>\w+\.py)"$')
 FENCE = re.compile(r"^ *```(?P<info>.*)$")
 REASON = re.compile(r"^<!-- not run: (?P<reason>.{15,}) -->$")
 EXCERPT = re.compile(r"excerpt of (?P<path>\S+\.py)")
@@ -43,6 +47,17 @@ class Block:
     def where(self) -> str:
         return f"{self.page}:{self.line}"
 
+    @property
+    def kind(self) -> str:
+        """What it is, without the name of the file that it is to be saved as."""
+        return TITLE.sub("", self.info)
+
+    @property
+    def file(self) -> str | None:
+        """The file that a reader saves it as."""
+        title = TITLE.search(self.info)
+        return title["name"] if title else None
+
 
 def read(page):
     return (REPOSITORY / page).read_text(encoding="utf-8")
@@ -60,7 +75,7 @@ def blocks(page):
             info, start = fence["info"].strip(), number + 1
         else:
             above = lines[start - 2] if start >= 2 else ""
-            found.append(Block(page, info, "\n".join(lines[start:number]) + "\n", start + 1, above))
+            found.append(Block(page, info, dedent("\n".join(lines[start:number]) + "\n"), start + 1, above))
             info = None
     assert info is None, f"{page}:{start}: the block is never closed"
     return found
@@ -90,26 +105,37 @@ each_page = pytest.mark.parametrize("page", PAGES)
 
 def needing_torch(page):
     """A parameter, marked where the page's own code shows that torch is needed."""
-    is_needed = any(NEEDS_TORCH.search(b.code) for b in blocks(page) if b.info == "python")
+    is_needed = any(NEEDS_TORCH.search(b.code) for b in python_blocks(page))
     return pytest.param(page, marks=[pytest.mark.needs_torch] if is_needed else [])
 
 
-@pytest.mark.parametrize("page", [needing_torch(p) for p in PAGES if any(b.info == "python" for b in blocks(p))])
+def python_blocks(page):
+    """What is run. A translated page has the code of the page that it translates, which another test compares."""
+    return [] if page.endswith(".zh.md") else [b for b in blocks(page) if b.kind == "python"]
+
+
+@pytest.mark.parametrize("page", [needing_torch(p) for p in PAGES if python_blocks(p)])
 def test_python_blocks_run(page, tmp_path, monkeypatch):
-    if any("linger.c.build" in block.code for block in blocks(page) if block.info == "python"):
+    found = python_blocks(page)
+    if any("linger.c.build" in block.code for block in found):
         require_compiler()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     namespace = {"__name__": "docs"}
-    for block in blocks(page):
-        if block.info == "python":
-            # the empty lines make a traceback point into the page
-            source = "\n" * (block.line - 1) + block.code
-            exec(compile(source, str(REPOSITORY / page), "exec"), namespace)
+    for block in found:
+        if block.file is not None:  # a reader saves it, and later blocks import it
+            (tmp_path / block.file).write_text(block.code, encoding="utf-8")
+            monkeypatch.delitem(sys.modules, block.file.removesuffix(".py"), raising=False)
+            importlib.invalidate_caches()
+            continue
+        # the empty lines make a traceback point into the page
+        source = "\n" * (block.line - 1) + block.code
+        exec(compile(source, str(REPOSITORY / page), "exec"), namespace)
 
 
 def test_every_block_says_what_it_is():
     known = {"python", "python no-run", *SHELLS, "text"}
-    assert [(b.where, b.info) for b in ALL_BLOCKS if b.info not in known] == []
+    assert [(b.where, b.info) for b in ALL_BLOCKS if b.kind not in known] == []
 
 
 def test_few_blocks_are_not_run_and_each_says_why():
