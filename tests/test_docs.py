@@ -26,6 +26,7 @@ FENCE = re.compile(r"^ *```(?P<info>.*)$")
 REASON = re.compile(r"^<!-- not run: (?P<reason>.{15,}) -->$")
 EXCERPT = re.compile(r"excerpt of (?P<path>\S+\.py)")
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+MEASURED = re.compile(r"\((?P<page>docs/accuracy\.md|benchmarks/results\.md)\) \|$")
 CODE = re.compile(r"`[^`]+`")
 NAMED_FILE = re.compile(r"`((?:src|tests|docs|tools|examples|benchmarks)/[\w./-]+(?:\.\w+|/))`")
 MAKE_TARGET = re.compile(r"^([a-z][\w-]*):", re.MULTILINE)
@@ -180,6 +181,20 @@ def test_both_readmes_show_the_same_code():
 
     english, chinese = (statements(page) for page in READMES)
     assert english == chinese
+
+
+@pytest.mark.parametrize("page", READMES)
+def test_figures_beside_other_tools_stand_on_the_measured_pages(page):
+    """The first table: what a row says was measured is written on the page that its last cell links to."""
+    rows = [line for line in prose(page).splitlines() if line.startswith("| ") and MEASURED.search(line)]
+    assert len(rows) >= 5
+    missing = []
+    for row in rows:
+        source = read(MEASURED.search(row)["page"])
+        figures = re.findall(r"\d+\.\d+|\d{4,}", row)
+        assert figures, row
+        missing += [(row, figure) for figure in figures if figure not in source]
+    assert missing == []
 
 
 @pytest.mark.parametrize("page", LINKED)
