@@ -8,7 +8,10 @@ import sys
 import pytest
 
 from tests.support.c_compiler import require_compiler
-from tools.tutorial_notebook import NOTEBOOK, PAGE, notebook_of
+from tests.support.tools import load_tool
+
+TOOL = load_tool("tutorial_notebook")
+NOTEBOOK, PAGE = TOOL.NOTEBOOK, TOOL.PAGE
 
 pytestmark = pytest.mark.needs_torch
 
@@ -29,7 +32,7 @@ def code_cells():
 
 def test_the_notebook_is_the_page():
     """After a change of the page: python tools/tutorial_notebook.py."""
-    assert stored() == notebook_of(PAGE.read_text(encoding="utf-8"))
+    assert stored() == TOOL.notebook_of(PAGE.read_text(encoding="utf-8"))
 
 
 def test_every_python_block_of_the_page_is_a_cell():
