@@ -53,6 +53,7 @@ def code_of(code: str, file: str | None) -> str:
 
 
 def main() -> None:
+    """Write the notebook."""
     content = json.dumps(notebook_of(PAGE.read_text(encoding="utf-8")), indent=1, ensure_ascii=False)
     NOTEBOOK.write_text(content + "\n", encoding="utf-8")
 
