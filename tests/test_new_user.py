@@ -118,6 +118,8 @@ def environment(tmp_path):
     """A fresh virtual environment that sees the installed packages, so that nothing is downloaded, but not this clone."""
     home = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", home], check=True)
+    old = ["pip", "uninstall", "--yes", "--quiet", "setuptools"]  # of Python itself, and too old to build with
+    subprocess.run([home / "bin" / "python", "-m", *old], check=True)
     (packages,) = home.glob("lib/python*/site-packages")
     (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     settings = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_"))}
