@@ -1,7 +1,7 @@
 """The path of a new user: docs/start.md is the script. Its commands run as written, and print what the page shows.
 
 What is compared: `…` on the page stands for any text in its line, alone in a line for any lines. Of a number only its place is compared,
-except that 0 must be 0. Runs of spaces and of table borders are one, as columns are as wide as their numbers.
+except that 0 must be 0. Runs of spaces and of table borders are one, as columns are as wide as their numbers; the bell is not heard.
 """
 
 import os
@@ -55,7 +55,7 @@ def step(beginning):
 def masked(text):
     """The text without what may differ."""
     numbers = NUMBER.sub(lambda n: n[0] if n[0] == "0" else "#", text)
-    lines = [re.sub(r"[━─]+", "─", re.sub(r" +", " ", line)).strip() for line in numbers.splitlines()]
+    lines = [re.sub(r"[━─]+", "─", re.sub(r" +", " ", line)).strip(" \a") for line in numbers.splitlines()]
     return [line for line in lines if line]
 
 
