@@ -202,6 +202,23 @@ def test_relative_links_lead_to_files(page):
     assert [t for t in relative if not (folder / t).exists()] == []
 
 
+def anchors(page):
+    """The names under which the headings of a page are reached."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", LINKED)
+def test_anchors_lead_to_headings(page):
+    targets = [match["target"].partition("#") for match in LINK.finditer(CODE.sub("", prose(page)))]
+    folder = (REPOSITORY / page).parent
+    places = [
+        ((folder / file).resolve() if file else REPOSITORY / page, anchor) for file, _, anchor in targets if anchor
+    ]
+    inside = [(place, anchor) for place, anchor in places if place.suffix == ".md" and place.exists()]
+    assert [(str(place), anchor) for place, anchor in inside if anchor not in anchors(place)] == []
+
+
 @pytest.mark.parametrize("page", LINKED)
 def test_named_files_exist(page):
     assert [name for name in NAMED_FILE.findall(prose(page)) if not (REPOSITORY / name).exists()] == []
