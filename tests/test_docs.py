@@ -112,7 +112,7 @@ def needing_torch(page):
 
 def python_blocks(page):
     """What is run. A translated page has the code of the page that it translates, which another test compares."""
-    return [] if page.endswith(".zh.md") else [b for b in blocks(page) if b.kind == "python"]
+    return [] if page.endswith((".zh.md", ".zh-CN.md")) else [b for b in blocks(page) if b.kind == "python"]
 
 
 @pytest.mark.parametrize("page", [needing_torch(p) for p in PAGES if python_blocks(p)])
