@@ -2,13 +2,15 @@
 
 import importlib
 import re
+import shlex
 import sys
 from dataclasses import dataclass
 from textwrap import dedent
 
 import pytest
+import typer
 
-from linger.cli import ALIASES, COMMANDS
+from linger.cli import ALIASES, COMMANDS, load_commands
 from linger.dialect import ops
 from tests.conftest import REPOSITORY
 from tests.support.c_compiler import require_compiler
@@ -162,6 +164,25 @@ def test_make_targets_exist(page):
 def test_linger_commands_exist(page):
     wanted = {line.split()[1] for line in commands(page) if line.startswith("linger ")}
     assert sorted(name for name in wanted if name not in (*COMMANDS, *ALIASES, "--version", "--help")) == []
+
+
+def options(command):
+    """Every option that a command, or a command inside it, takes."""
+    inside = getattr(command, "commands", {}).values()
+    return {"--help", *(o for param in command.params for o in param.opts), *(o for c in inside for o in options(c))}
+
+
+@each_page
+def test_options_of_linger_commands_exist(page):
+    known = typer.main.get_command(load_commands()).commands
+    lines = [shlex.split(line, comments=True) for line in commands(page) if line.startswith("linger ")]
+    wrong = [
+        (words, word)
+        for words in lines
+        for word in words[2:]
+        if word.startswith("--") and word.partition("=")[0] not in options(known[words[1]])
+    ]
+    assert wrong == []
 
 
 def test_both_readmes_name_the_same_two_commands():
