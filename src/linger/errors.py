@@ -68,7 +68,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{ending}"
 
 
-_EXTRAS = {"torch": "torch", "onnxscript": "torch", "safetensors": "torch", "yaml": "torch", "matplotlib": "report"}
+_EXTRAS = {
+    "torch": "torch",
+    "onnxscript": "torch",
+    "safetensors": "torch",
+    "yaml": "torch",
+    "matplotlib": "report",
+    "PIL": "pictures",
+}
 """Optional packages, and the extra of linger that installs each."""
 
 

@@ -27,6 +27,7 @@ COMMANDS = (
     "inspect",
     "memory",
     "ops",
+    "quantize",
     "repair",
     "run",
     "vectors",

@@ -28,6 +28,9 @@ from linger.tuning.widths.goals import Metric, read_goal
 GIVEN = "as given"
 """The branch of a model that was calibrated before."""
 
+INTERRUPTED = "Interrupted: this is the best model until then."
+"""The note of a result after Ctrl-C."""
+
 
 def tune(
     model: nn.Module,
@@ -159,7 +162,7 @@ def _searched(session: Session, plan: Plan) -> list[str]:
             else:
                 session.run(step)
     except KeyboardInterrupt:
-        return ["Interrupted: this is the best model until then."]
+        return [INTERRUPTED]
     return []
 
 
