@@ -24,7 +24,7 @@ from linger.verification.array_files import read_arrays
 from linger.version import __version__
 from linger.workflow.delivery import Tell, Work, delivered, float_bytes, placed, require_free
 from linger.workflow.open_axes import Edges, edges_of
-from linger.workflow.quality import is_reached, measured
+from linger.workflow.judging import is_reached, measured
 from linger.workflow.quantized import MIXED, Quantized, QuantizeSettings
 from linger.workflow.run_file import RunFile, load_weights, read_run_file
 from linger.workflow.samples import Piece, Samples, rows_of
