@@ -29,6 +29,7 @@ COMMANDS = (
     "ops",
     "quantize",
     "repair",
+    "report",
     "run",
     "vectors",
     "verify",
