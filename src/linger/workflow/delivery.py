@@ -47,6 +47,7 @@ class Work:
     edges: Edges
     proven: list[Piece]
     has_rows: bool
+    command: str = ""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -106,7 +107,6 @@ def delivered(work: Work, quantised: nn.Module, run: RunFile, tell: Tell) -> Qua
         files=(),
         name=work.name,
         quality=(),
-        tuning=None,
         proof=proof,
         check=check,
         memory=memory,

@@ -12,21 +12,22 @@ import torch
 from torch import nn
 
 from linger.analysis.batches import Batch
-from linger.errors import VerificationError
+from linger.errors import VerificationError, counted
 from linger.pipeline import init
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.setup.function_bits import quant_function
 from linger.quantization.setup.marking import quant_module
 from linger.reporting.facts import Quality
 from linger.tuning.one_call.starting import start_of
-from linger.tuning.one_call.tune import INTERRUPTED, tune
+from linger.tuning.one_call.tune import INTERRUPTED, tune_with_reference
 from linger.verification.array_files import read_arrays
 from linger.version import __version__
 from linger.workflow.delivery import Tell, Work, delivered, float_bytes, placed, require_free
+from linger.workflow.judging import HELD_OUT, TEST, is_reached, judged
 from linger.workflow.open_axes import Edges, edges_of
-from linger.workflow.judging import is_reached, measured
-from linger.workflow.quantized import MIXED, Quantized, QuantizeSettings
+from linger.workflow.quantized import DATA, MIXED, Quantized, QuantizeSettings
 from linger.workflow.run_file import RunFile, load_weights, read_run_file
+from linger.workflow.run_report import command_of, former_run, new_run, reported
 from linger.workflow.samples import Piece, Samples, rows_of
 
 if TYPE_CHECKING:
@@ -68,14 +69,14 @@ def quantize(
         UsageError: Something was given that cannot be used. Nothing is written.
         LingerError: The model cannot be exported. Nothing is written.
     """
-    settings = settings or QuantizeSettings()
+    settings, run = settings or QuantizeSettings(), run or RunFile()
     settings.check()
     require_free(out, settings)
-    seen, judged = data.divided() if test is None else (data, test)
-    judged_by = replace(judged, notes=tuple(dict.fromkeys((*seen.notes, *judged.notes))))
+    seen, kept = data.divided() if test is None else (data, test)
     model = model.eval()
     batches = [piece.arguments for piece in seen.batches(settings.batch)]
-    edges = edges_of(model, [*batches, *_all(judged, settings)], can_open=settings.target is None)
+    every = [kept.pieces[0].arguments] if kept.are_rows else [*batches, *(p.arguments for p in kept.pieces)]
+    edges = edges_of(model, every, can_open=settings.target is None)
     with tempfile.TemporaryDirectory(prefix="linger.") as folder:
         work = Work(
             model=model,
@@ -83,19 +84,23 @@ def quantize(
             settings=settings,
             name=name,
             edges=edges,
-            proven=_proven(judged, edges),
-            has_rows=judged.are_rows,
-            notes=list(judged_by.notes),
+            proven=_proven(kept, edges),
+            has_rows=kept.are_rows,
+            command=command_of(run),
+            notes=list(dict.fromkeys((*seen.notes, *kept.notes))),
         )
-        tell(f"tune: {_shares(seen, judged, is_given=test is not None)}")
+        tell(f"tune: {_shares(seen, kept, is_given=test is not None)}")
         with work.noting():
-            tuned, result = _tuned(work, batches)
+            tuned, reference, result = _tuned(work, batches)
             plain = start_of(_with_widths(model, settings), settings.target).plain(batches)[0]
-        tell(f"measure: {len(judged)} {'samples' if judged.are_rows else 'batches'}")
-        figures = _measured(work, plain, tuned, judged)
-        made = delivered(work, tuned, run or RunFile(), tell)
+        tell(f"measure: {counted(len(kept), kept.unit)}")
+        figures = _judged(work, plain, tuned, kept, HELD_OUT if test is None else TEST)
+        made = delivered(work, tuned, run, tell)
         is_enough = is_reached(settings.goal, figures)
-        made = replace(made, quality=figures, tuning=result, is_enough=is_enough, notes=tuple(work.notes))
+        made = replace(made, quality=figures, is_enough=is_enough, notes=tuple(work.notes))
+        tell("report")
+        with work.noting():
+            made = reported(work, made, new_run(work, made, tuned, reference, result))
         return placed(made, work, out)
 
 
@@ -149,6 +154,7 @@ def repeat(
             edges=edges,
             proven=proven,
             has_rows=told.has_rows,
+            command=command_of(told),
         )
         made = replace(delivered(work, quantised, told, tell), float_bytes=size)
         if told.onnx_sha256 and made.sha256 != told.onnx_sha256:
@@ -157,12 +163,17 @@ def repeat(
                 f"{told.onnx_sha256[:16]}…. The run was made by linger {told.linger}, and this is {__version__}; look for "
                 "changes in the model's code. Nothing was written."
             )
+        tell("report")
+        with work.noting():
+            former = former_run(config.parent / DATA, made)
+            made = reported(work, made, former or new_run(work, made, quantised))
         return placed(replace(made, notes=tuple(work.notes)), work, out)
 
 
-def _tuned(work: Work, batches: list[Batch]) -> tuple[nn.Module, TuneResult]:
+def _tuned(work: Work, batches: list[Batch]) -> tuple[nn.Module, nn.Module, TuneResult]:
+    """The tuned model, the float model that it stands for layer by layer, and what was tried."""
     settings = work.settings
-    tuned, result = tune(
+    tuned, reference, result = tune_with_reference(
         _with_widths(work.model, settings),
         batches,
         budget=settings.budget,
@@ -174,7 +185,7 @@ def _tuned(work: Work, batches: list[Batch]) -> tuple[nn.Module, TuneResult]:
     if INTERRUPTED in result.notes:
         raise KeyboardInterrupt  # the user wants the command to end, and gets nothing half done
     work.notes += [note for note in result.notes if note not in work.notes]
-    return tuned, result
+    return tuned, reference, result
 
 
 def _with_widths(model: nn.Module, settings: QuantizeSettings) -> nn.Module:
@@ -189,26 +200,22 @@ def _with_widths(model: nn.Module, settings: QuantizeSettings) -> nn.Module:
     return made
 
 
-def _measured(work: Work, plain: nn.Module, tuned: nn.Module, judged: Samples) -> tuple[Quality, ...]:
+def _judged(work: Work, plain: nn.Module, tuned: nn.Module, kept: Samples, data: str) -> tuple[Quality, ...]:
     with work.noting():
-        return measured(work.model, plain, tuned, judged, batch=work.settings.batch)
+        return judged(work.model, plain, tuned, kept, batch=work.settings.batch, data=data)
 
 
-def _proven(judged: Samples, edges: Edges) -> list[Piece]:
+def _proven(kept: Samples, edges: Edges) -> list[Piece]:
     """The inputs to verify: some samples, or a few of the user's batches."""
-    if not judged.are_rows:
-        return list(judged.pieces[:4])
-    size = sum(a.numel() * a.element_size() for a in judged.pieces[0].arguments)
+    if not kept.are_rows:
+        return list(kept.pieces[:4])
+    size = sum(a.numel() * a.element_size() for a in kept.pieces[0].arguments)
     count = max(1, min(_PROVEN_SAMPLES, _PROVEN_BYTES // max(1, size)))
-    return replace(judged, pieces=judged.pieces[:count]).batches(_proven_batch(is_open=edges.is_batch_open))
+    return replace(kept, pieces=kept.pieces[:count]).batches(_proven_batch(is_open=edges.is_batch_open))
 
 
 def _proven_batch(*, is_open: bool) -> int:
     return _PROVEN_BATCH if is_open else 1
-
-
-def _all(judged: Samples, settings: QuantizeSettings) -> list[Batch]:
-    return [piece.arguments for piece in judged.batches(settings.batch)]
 
 
 def _target_of(quantised: nn.Module) -> str | None:
@@ -216,7 +223,7 @@ def _target_of(quantised: nn.Module) -> str | None:
     return None if runtime is None else runtime.target
 
 
-def _shares(seen: Samples, judged: Samples, *, is_given: bool) -> str:
+def _shares(seen: Samples, kept: Samples, *, is_given: bool) -> str:
     what = "samples" if seen.are_rows else "batches"
     held = "test data" if is_given else "held out"
-    return f"{len(seen)} {what} to tune on, {len(judged)} {held}"
+    return f"{len(seen)} {what} to tune on, {len(kept)} {held}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linger.errors import UsageError, listing
+from linger.errors import UsageError
 from linger.reporting.facts import Quality
 from linger.targets import find_target
 from linger.tuning.one_call.budget import read_budget
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from linger.c.proof import CProof
     from linger.checks.check_result import CheckResult
     from linger.checks.memory_use import MemoryUse
-    from linger.tuning.one_call.result import TuneResult
     from linger.verification.proof.result import Verification
 
 NET, CONFIG, WEIGHTS, INPUTS = "net.onnx", "net.yaml", "net.weights.safetensors", "net.inputs.npz"
@@ -88,7 +87,6 @@ class Quantized:
         files: Their names.
         name: How the run is called.
         quality: Figures on data that no step has seen; empty where no data were given.
-        tuning: What tuning tried; None where a run was repeated.
         proof: The comparison of every integer.
         check: What `linger check` found.
         memory: What the network needs.
@@ -99,13 +97,14 @@ class Quantized:
         sha256: Digest of the ONNX file.
         notes: What a reader should know.
         is_enough: Whether the goal is reached.
+        headline: The verdict of the report in one line.
+        reasons: The sentences behind it.
     """
 
     folder: Path
     files: tuple[str, ...]
     name: str
     quality: tuple[Quality, ...]
-    tuning: TuneResult | None
     proof: Verification
     check: CheckResult
     memory: MemoryUse
@@ -116,6 +115,8 @@ class Quantized:
     sha256: str
     notes: tuple[str, ...] = ()
     is_enough: bool = True
+    headline: str = ""
+    reasons: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -126,15 +127,7 @@ class Quantized:
     @property
     def verdict(self) -> str:
         """The result in one sentence."""
-        reasons = []
-        if not self.proof.ok:
-            reasons.append("the file does not compute what the model simulates")
+        lacks = [] if self.is_enough else ["the goal is not reached"]
         if self.c_proof is not None and not self.c_proof.ok:
-            reasons.append("the program in C computes something else than the file")
-        if not self.check.ok:
-            chip = "" if self.check.target is None else f" for {self.check.target}"
-            reasons.append(f"{len(self.check.errors)} errors were found{chip}")
-        if not self.is_enough:
-            reasons.append("the goal is not reached")
-        proven = f"{self.proof.differing} of {self.proof.integers:,} integers differ"
-        return f"Not ready: {listing(reasons)}; {proven}." if reasons else f"Ready: {proven}."
+            lacks.append("the program in C computes something else than the file")
+        return ", ".join([f"{'Ready' if self.ok else 'Not ready'}: {self.headline}", *lacks]) + "."
