@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linger.cli.terminal import console, say, say_json
-from linger.errors import UsageError, listing
+from linger.errors import UsageError, counted, listing
 from linger.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -259,13 +259,21 @@ def _show(made: Quantized, *, as_json: bool) -> None:
         return
     from linger.reporting.tables import table
 
-    columns = ("", "float", "plain calibration", "tuned")
-    console().print(table(made.name, columns, [*map(_quality_row, made.quality), *_cost_rows(made)]))
+    rows = [*map(_quality_row, made.quality), *_cost_rows(made)]
+    console().print(table(made.name, ("", "float", "plain", "tuned"), rows))
+    if made.quality:
+        first = made.quality[0]
+        count = "" if first.samples is None else f" ({counted(first.samples, 'sample')})"
+        say(f"Quality is that on {first.data}{count}, which no step has seen; plain is calibration without tuning.")
+    if made.is_repeated:
+        say("The file is the one of that run, bit for bit.")
     for note in made.notes:
-        say(f"note: {note}")
+        say(f"Note: {note}")
     for finding in made.check.errors:
-        say(f"error: {finding}")
+        say(f"Error: {finding}")
     say(made.verdict)
+    for reason in made.reasons:
+        say(f"  {reason}")
     say(f"{made.folder}: {', '.join(made.files)}")
 
 
@@ -273,22 +281,24 @@ def _quality_row(figure: Quality) -> tuple[str, str, str, str]:
     before, plain, after = (
         "" if value is None else f"{value:.1f} {figure.unit}" for value in (figure.before, figure.plain, figure.after)
     )
-    count = f"{figure.samples} samples of " if figure.samples is not None else ""
-    return f"{figure.name} ({count}{figure.data})", before, plain, after
+    return figure.name, before, plain, after
 
 
 def _cost_rows(made: Quantized) -> list[tuple[str, str, str, str]]:
-    counts = made.check.counts()
-    arena = "no program in C" if made.arena_bytes is None else f"{made.arena_bytes:,} bytes"
+    found = [counted(count, what) for what, count in made.check.counts().items() if count]
+    arena = "there is none" if made.arena_bytes is None else f"{made.arena_bytes:,} bytes"
     chip = "" if made.check.target is None else f" for {made.check.target}"
-    return [
+    rows = [
         ("weights", f"{made.float_bytes:,} bytes", "", f"{made.memory.weight_bytes:,} bytes"),
         ("multiply-accumulates", "", "", f"{made.memory.macs:,}"),
-        ("arena", "", "", arena),
+        ("memory of the program in C", "", "", arena),
         ("stayed float", "", "", listing(made.stayed_float, limit=3) or "nothing"),
-        (f"findings{chip}", "", "", ", ".join(f"{n} {what}s" for what, n in counts.items())),
+        (f"findings{chip}", "", "", ", ".join(found) or "none"),
         ("integers that differ", "", "", f"{made.proof.differing:,} of {made.proof.integers:,}"),
     ]
+    if made.c_proof is not None:
+        rows.append(("numbers of C that differ", "", "", f"{made.c_proof.differing:,} of {made.c_proof.elements:,}"))
+    return rows
 
 
 def _content(made: Quantized) -> dict[str, Any]:
@@ -300,6 +310,8 @@ def _content(made: Quantized) -> dict[str, Any]:
         "name": made.name,
         "ok": made.ok,
         "verdict": made.verdict,
+        "reasons": list(made.reasons),
+        "is_repeated": made.is_repeated,
         "folder": str(made.folder),
         "files": list(made.files),
         "onnx_sha256": made.sha256,

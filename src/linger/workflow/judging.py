@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from torch import nn
 
+from linger.errors import UsageError
 from linger.reporting.facts import Quality
 from linger.workflow.model_quality import QualityPass
 from linger.workflow.samples import Samples
@@ -35,6 +36,24 @@ def judged(
     return tuple(
         replace(after, plain=before.after, data=data) for before, after in zip(figures[0], figures[1], strict=True)
     )
+
+
+def require_labels(reference: nn.Module, samples: Samples) -> None:
+    """Refuse labels that are not about the decisions of a model, before any work.
+
+    Raises:
+        UsageError: They are not, or the model does not accept the data.
+    """
+    if not samples.has_labels:
+        return
+    piece = samples.batches(2)[0]
+    measured = QualityPass(reference, None, most_kept=0)
+    measured.run([piece.arguments])
+    try:
+        list(measured.figures([piece.labels]))
+    except UsageError as error:
+        text = str(error).removeprefix("report: ")
+        raise UsageError(f"labels: {text} Leave them out with --labels none.") from error
 
 
 def is_reached(goal: str | None, figures: Sequence[Quality]) -> bool:

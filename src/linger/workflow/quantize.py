@@ -23,7 +23,7 @@ from linger.tuning.one_call.tune import INTERRUPTED, tune_with_reference
 from linger.verification.array_files import read_arrays
 from linger.version import __version__
 from linger.workflow.delivery import Tell, Work, delivered, float_bytes, placed, require_free
-from linger.workflow.judging import HELD_OUT, TEST, is_reached, judged
+from linger.workflow.judging import HELD_OUT, TEST, is_reached, judged, require_labels
 from linger.workflow.open_axes import Edges, edges_of
 from linger.workflow.quantized import DATA, MIXED, Quantized, QuantizeSettings
 from linger.workflow.run_file import RunFile, load_weights, read_run_file
@@ -74,6 +74,7 @@ def quantize(
     require_free(out, settings)
     seen, kept = data.divided() if test is None else (data, test)
     model = model.eval()
+    require_labels(model, kept)
     batches = [piece.arguments for piece in seen.batches(settings.batch)]
     every = [kept.pieces[0].arguments] if kept.are_rows else [*batches, *(p.arguments for p in kept.pieces)]
     edges = edges_of(model, every, can_open=settings.target is None)
@@ -156,7 +157,7 @@ def repeat(
             has_rows=told.has_rows,
             command=command_of(told),
         )
-        made = replace(delivered(work, quantised, told, tell), float_bytes=size)
+        made = replace(delivered(work, quantised, told, tell), float_bytes=size, is_repeated=True)
         if told.onnx_sha256 and made.sha256 != told.onnx_sha256:
             raise VerificationError(
                 f"{config}: the file is not the one of that run: its SHA-256 is {made.sha256[:16]}…, not "
@@ -165,7 +166,7 @@ def repeat(
             )
         tell("report")
         with work.noting():
-            former = former_run(config.parent / DATA, made)
+            former = former_run(work, config.parent / DATA, made)
             made = reported(work, made, former or new_run(work, made, quantised))
         return placed(replace(made, notes=tuple(work.notes)), work, out)
 

@@ -99,6 +99,7 @@ class Quantized:
         is_enough: Whether the goal is reached.
         headline: The verdict of the report in one line.
         reasons: The sentences behind it.
+        is_repeated: Whether this is a former run again, whose file is the same bit for bit.
     """
 
     folder: Path
@@ -117,6 +118,7 @@ class Quantized:
     is_enough: bool = True
     headline: str = ""
     reasons: tuple[str, ...] = ()
+    is_repeated: bool = False
 
     @property
     def ok(self) -> bool:

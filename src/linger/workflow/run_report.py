@@ -15,6 +15,7 @@ from linger.reporting.facts import Run, read_run
 from linger.reporting.page import verdict_of
 from linger.tuning.one_call.result import TuneResult
 from linger.workflow.delivery import Work
+from linger.workflow.proofs import proof_of_certificate
 from linger.workflow.quantized import CERTIFICATE, CONFIG, DATA, NET, PAGE, Quantized
 from linger.workflow.report import Report, report
 from linger.workflow.run_file import RunFile
@@ -50,14 +51,16 @@ def new_run(
     return replace(run, quality=made.quality, float_weight_bytes=made.float_bytes, notes=(*run.notes, *made.notes))
 
 
-def former_run(path: Path, made: Quantized) -> Run | None:
-    """What a former run told of the same file; None where it told nothing, or something of another file."""
+def former_run(work: Work, path: Path, made: Quantized) -> Run | None:
+    """What a former run told of the same file, with today's proof; None where it told nothing, or something of another file."""
     try:
         run = read_run(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError, UsageError):
         return None
     is_same = run.proof is not None and run.proof.digests.get(NET) == made.sha256
-    return run if is_same else None
+    return (
+        replace(run, proof=proof_of_certificate(work.folder / CERTIFICATE, work.folder / NET, ())) if is_same else None
+    )
 
 
 def reported(work: Work, made: Quantized, run: Run) -> Quantized:
