@@ -112,5 +112,5 @@ def test_every_sample_that_is_not_finite_is_named():
 
 def test_arguments_are_tensors():
     nested = of_user([(torch.zeros(2, 4), (torch.zeros(1, 2, 3),))], nn.GRU(4, 3), "d", batch=8, limit=None)
-    with pytest.raises(UsageError, match="among the arguments is tuple. The inputs of a file are tensors"):
+    with pytest.raises(UsageError, match=r"among the arguments is tuple\. The inputs of a file are tensors"):
         checked_arguments(nested, "d")

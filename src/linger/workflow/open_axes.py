@@ -53,22 +53,29 @@ def edges_of(model: nn.Module, batches: Sequence[Batch], *, can_open: bool = Tru
         return Edges(inputs, outputs, {}, is_batch_open=False)
     variants = [(first, other) for other in batches[1:] if _shapes(other) != _shapes(first)]
     rows = _rows_apart(model, first)
-    pairs = ([rows] if rows is not None else []) + variants[:1]
     axes: dict[str, dict[int, str]] = {}
-    for one, other in pairs:
-        _open(axes, inputs, _shapes(one), _shapes(other))
-        _open(axes, outputs, _output_shapes(model, one), _output_shapes(model, other))
+    for one, other in ([rows] if rows is not None else []) + variants[:1]:
+        is_rows = rows is not None and one is rows[0]
+        _open(axes, inputs, _shapes(one), _shapes(other), is_rows=is_rows)
+        _open(axes, outputs, _output_shapes(model, one), _output_shapes(model, other), is_rows=is_rows)
     for _, other in variants[1:]:
         _open(axes, inputs, _shapes(first), _shapes(other))
     return Edges(inputs, outputs, axes, is_batch_open=rows is not None)
 
 
-def _open(axes: dict[str, dict[int, str]], names: Sequence[str], one: list[list[int]], other: list[list[int]]) -> None:
-    """Add the axes whose sizes differ."""
+def _open(
+    axes: dict[str, dict[int, str]],
+    names: Sequence[str],
+    one: list[list[int]],
+    other: list[list[int]],
+    *,
+    is_rows: bool = False,
+) -> None:
+    """Add the axes whose sizes differ; in pairs of one and two samples, all of them count samples."""
     for name, first, second in zip(names, one, other, strict=False):
         differing = [i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b]
         for axis in differing:
-            label = BATCH if axis == 0 and name in names else f"{name}_{axis}"
+            label = BATCH if is_rows or axis == 0 else f"{name}_{axis}"
             axes.setdefault(name, {}).setdefault(axis, label)
 
 

@@ -72,6 +72,7 @@ def read_run_file(path: Path) -> RunFile:
         raise UsageError(f"{path}: it does not say which run wrote it. {_HOW}.")
     known = [f.name for f in fields(RunFile)]
     wrong = [unknown("run", str(key), known) for key in said if key not in known]
+    wrong += _of_wrong_types(said)
     wrong += [f"run: {key} is missing" for key in ("weights", "inputs", "input_names") if not said.get(key)]
     if wrong:
         raise UsageError(f"{path}: {'; '.join(wrong)}. {_HOW}.")
@@ -86,6 +87,18 @@ def read_run_file(path: Path) -> RunFile:
     if changed:
         raise UsageError(f"{path}: {listing(changed)}. {_HOW}.")
     return run
+
+
+def _of_wrong_types(said: dict[str, Any]) -> list[str]:
+    """Entries whose values are of another kind than those that are written."""
+    kinds: dict[str, type] = {"options": dict, "axes": dict, "input_names": list, "output_names": list}
+    kinds |= {"has_rows": bool, "opset": int}
+    texts = {f.name: str for f in fields(RunFile) if f.name not in kinds}
+    return [
+        f"run.{key}: {value!r:.40} is no {kind.__name__}"
+        for key, kind in {**texts, **kinds}.items()
+        if not isinstance(value := said.get(key, kind()), kind)
+    ]
 
 
 def _problem(file: Path, digest: str) -> str:

@@ -107,7 +107,9 @@ def test_every_picture_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "p" / "b.png").write_bytes(b"nothing")
     (tmp_path / "p" / "c.jpg").write_bytes(b"")
     (tmp_path / "p" / "d.png").write_bytes((tmp_path / "p" / "a.png").read_bytes()[:40])
-    with pytest.raises(UsageError, match=r"3 of 4 pictures cannot be read: b\.png \(no picture\), c\.jpg .*, d\.png \("):
+    with pytest.raises(
+        UsageError, match=r"3 of 4 pictures cannot be read: b\.png \(no picture\), c\.jpg .*, d\.png \("
+    ):
         read(tmp_path / "p")
 
 
@@ -145,7 +147,9 @@ def test_sounds_that_do_not_fit_are_named(tmp_path):
         read(tmp_path / "s")
     (tmp_path / "s" / "c.wav").write_bytes(b"RIFF")
     sound(tmp_path / "s" / "d.wav", [])
-    with pytest.raises(UsageError, match=r"3 of 4 sounds cannot be read at 16000 .*b\.wav \(8000 .*c\.wav .*d\.wav \(it is empty"):
+    with pytest.raises(
+        UsageError, match=r"3 of 4 sounds cannot be read at 16000 .*b\.wav \(8000 .*c\.wav .*d\.wav \(it is empty"
+    ):
         read(tmp_path / "s", sounds=SoundOptions(rate=16000))
 
 
