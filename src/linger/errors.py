@@ -75,6 +75,8 @@ _EXTRAS = {
     "yaml": "torch",
     "matplotlib": "report",
     "PIL": "pictures",
+    "sklearn": "demo",
+    "netron": "view",
 }
 """Optional packages, and the extra of linger that installs each."""
 
