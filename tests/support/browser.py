@@ -135,6 +135,20 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
+    @contextmanager
+    def inside_frame(self):
+        """Commands go to the only frame of the page, which has a process of its own."""
+        outside, self.session = self.session, None
+        (frame,) = [entry for entry in self.send("Target.getTargets")["targetInfos"] if entry["type"] == "iframe"]
+        self.session = self.send("Target.attachToTarget", targetId=frame["targetId"], flatten=True)["sessionId"]
+        try:
+            for domain in ("Runtime", "Log", "Network"):
+                self.send(f"{domain}.enable")
+            self.run("document.readyState === 'complete' || new Promise((done) => addEventListener('load', done))")
+            yield
+        finally:
+            self.session = outside
+
     def click(self, selector):
         """A real click in the middle of the first element that matches."""
         x, y = self.run(

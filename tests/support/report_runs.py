@@ -255,10 +255,10 @@ def large(count=500):
         op = ("Conv2dInt", "Relu", "iqAdd", "MaxPool")[kind] if index % 97 else "Erf"
         label = f"stages/{index // 40}/block{index // 4 % 10}/{op.lower()}_{index}"
         inputs = [outputs[-1]]
-        if op == "iqAdd" and index > 8:
-            inputs.append(outputs[-5])
-        if index % 60 == 59:
-            inputs.append(outputs[-50])
+        if op == "iqAdd":
+            inputs.append(outputs[-3])
+        if index in (200, 210, 220):
+            inputs.append(outputs[150 - index // 2])
         if op == "Conv2dInt":
             inputs.append(f"{label}.weight")
             tensors.append(tensor(draw, f"{label}.weight", None, role="weight", scale=128.0, spread=0.2))

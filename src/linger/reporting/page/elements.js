@@ -82,8 +82,9 @@ function meter(share, kind = "") {
   return el("span", { class: "meter", "aria-hidden": "true" }, part);
 }
 
-const SIGNS = { good: "✓", warning: "!", bad: "✕", neutral: "?" };
-const badge = (text, kind) => el("span", { class: `badge ${kind}` }, el("span", { "aria-hidden": "true" }, SIGNS[kind] ?? "·"), ` ${text}`);
+// A sign beside the word: colours never stand alone.
+const SIGNS = { good: "✓", warning: "!", bad: "✕", neutral: "·" };
+const badge = (text, kind) => el("span", { class: `badge ${kind}` }, el("span", { "aria-hidden": "true" }, SIGNS[kind]), ` ${text}`);
 
 function announce(text) {
   byId("announcer").textContent = text;

@@ -36,9 +36,14 @@ function gainBar(gain, largest) {
   return el("span", { class: "gain", "aria-hidden": "true" }, bar);
 }
 
+// Null where a step did not end: null in a difference would count as 0.
+function gainOf(step) {
+  const gain = isNumber(step.after_db) && isNumber(step.before_db) ? step.after_db - step.before_db : null;
+  return Number.isFinite(gain) ? gain : null;
+}
+
 function tuningRow(step, largest) {
-  const gain = step.after_db - step.before_db;
-  const hasGain = isNumber(step.after_db) && isNumber(step.before_db) && Number.isFinite(gain);
+  const gain = gainOf(step);
   const metric = isNumber(step.before_metric) || isNumber(step.after_metric) ? `${figure(step.before_metric)} → ${figure(step.after_metric)}` : "";
   return el(
     "tr",
@@ -46,7 +51,7 @@ function tuningRow(step, largest) {
     el("th", { scope: "row" }, named(step.name)),
     cell(badge(step.is_kept ? "kept" : "dropped", step.is_kept ? "good" : "neutral")),
     cell(isNumber(step.before_db) ? `${decibels(step.before_db)} → ${isNumber(step.after_db) ? decibels(step.after_db) : "not finished"}` : NONE, true),
-    cell(hasGain ? el("span", { class: "gain-cell" }, gainBar(gain, largest), el("span", { class: "number" }, `${signed(gain)} dB`)) : NONE),
+    cell(isNumber(gain) ? el("span", { class: "gain-cell" }, gainBar(gain, largest), el("span", { class: "number" }, `${signed(gain)} dB`)) : NONE),
     cell(metric, true),
     cell(step.seconds > 0 ? `${step.seconds.toFixed(1)} s` : "", true),
     el("td", { class: "long why" }, step.why),
@@ -57,8 +62,7 @@ addView({
   drawRun(run) {
     const tuning = run.tuning;
     if (!tuning) return showSection("tuning", "Tuning", null);
-    const gains = tuning.steps.map((step) => Math.abs(step.after_db - step.before_db)).filter((gain) => Number.isFinite(gain));
-    const largest = Math.max(0.1, ...gains);
+    const largest = Math.max(0.1, ...tuning.steps.map((step) => Math.abs(gainOf(step))));
     const columns = [{ title: "Step" }, { title: "" }, { title: "Signal to noise", numeric: true }, { title: "Gain" }, { title: "Metric", numeric: true }, { title: "CPU time", numeric: true }, { title: "Why" }];
     const draw = (part) => table("Steps of tuning", columns, part.map((step) => tuningRow(step, largest)));
     return showSection("tuning", "Tuning", [

@@ -44,6 +44,8 @@ const real = (value) => (isNumber(value) ? String(Number(value.toPrecision(5))) 
 
 const signed = (value, digits = 1) => (isNumber(value) && Number.isFinite(value) ? `${value > 0 ? "+" : value < 0 ? "−" : "±"}${Math.abs(value).toFixed(digits)}` : NONE);
 
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
 // The middle of a long name is the part that can be missed.
 function shortened(text, length) {
   const letters = Array.from(text);

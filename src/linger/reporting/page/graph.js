@@ -74,9 +74,9 @@ function fitGraph(isWhole) {
   const [width, height] = graphSize();
   const { layout } = graph;
   const whole = Math.min((width - 32) / layout.width, (height - 32) / layout.height, 1.1);
-  const scale = isWhole ? whole : Math.max(whole, Math.min(0.8, (width - 32) / Math.min(layout.width, 640)));
-  const y = scale > whole + 1e-9 ? 16 : (height - layout.height * scale) / 2;
-  moveGraph(scale, Math.max(16, (width - layout.width * scale) / 2), y);
+  const scale = isWhole ? whole : Math.max(whole, 0.62);
+  const middle = (all, part) => Math.max(16, (all - part * scale) / 2);
+  moveGraph(scale, middle(width, layout.width), middle(height, layout.height));
 }
 
 function bringIntoView(index) {
@@ -129,7 +129,7 @@ function drawBox(index) {
     "g",
     { class: `box ${classOf(node)}${marks}`, id: `box-${index}`, role: "img", "aria-label": label, transform: `translate(${node.x} ${node.y})`, "clip-path": "url(#box-clip)" },
     svg("rect", { width: BOX.width, height: BOX.height, rx: isLayer ? 6 : 22 }),
-    svg("text", { class: "box-name", x: 12, y: 20 }, shortened(node.name, 25)),
+    svg("text", { class: "box-name", x: 12, y: 20 }, shortened(node.name, 23)),
     svg("text", { class: "box-detail", x: 12, y: 36 }, detail),
   );
 }
@@ -230,7 +230,7 @@ addView({
     if (!run.layers.length) return showSection("graph", "Graph", null);
     const offered = Object.keys(COLOURINGS).filter((key) => COLOURINGS[key].has(run));
     if (!offered.includes(graph.colouring)) graph.colouring = offered[0];
-    Object.assign(graph, { run, layout: layOut(run), cursor: null });
+    Object.assign(graph, { run, layout: null, cursor: null });
     graph.world = svg("g", {});
     const arrow = svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, svg("path", { class: "arrow", d: "M0 0.5L8 4L0 7.5z" }));
     const clip = svg("clipPath", { id: "box-clip" }, svg("rect", { x: -3, y: -3, width: BOX.width + 6, height: BOX.height + 6 }));
@@ -239,7 +239,6 @@ addView({
       { class: "canvas", tabindex: 0, role: "application", "aria-label": "Graph of the network. Arrow keys move from layer to layer, Enter selects, plus and minus zoom, 0 shows everything." },
       svg("svg", { width: "100%", height: "100%", "aria-hidden": "false" }, svg("defs", {}, arrow, clip), graph.world),
     );
-    wireGraph(graph.canvas);
     let key = legend();
     const choice = el("select", { id: "colouring", "aria-label": "Colour by", onchange: () => {
       graph.colouring = choice.value;
@@ -256,6 +255,9 @@ addView({
       key,
     ]);
     byId("explore").hidden = false;
+    const [width, height] = graphSize();
+    graph.layout = layOut(run, { width, height });
+    wireGraph(graph.canvas);
     fitGraph(false);
     drawGraph();
     return undefined;

@@ -1,7 +1,9 @@
 // Where the boxes of the graph stand. Networks are long and narrow: one row per step of the longest path, the main line in the
-// first column, branches in the next ones, and connections that jump over rows in lanes beside the boxes.
+// first column, branches in the next ones, and connections that jump over rows in lanes beside the boxes. What would be too tall is
+// cut into strips that stand side by side like columns of a newspaper.
 
-const BOX = { width: 184, height: 46, column: 220, row: 76, lane: 9 };
+const BOX = { width: 184, height: 46, column: 220, row: 76, lane: 9, strip: 56 };
+const MOST_CUT = 6;
 
 // Boxes for the inputs of the network, its layers and its outputs, and which box reads which.
 function networkOf(run) {
@@ -107,28 +109,109 @@ function lanePath(source, target, x, taken) {
   return `${start}H${x - turn}Q${x} ${y1} ${x} ${y1 + turn}V${y2 - turn}Q${x} ${y2} ${x - turn} ${y2}${end}`;
 }
 
-function layOut(run) {
+// How many connections go on below each row.
+function crossings(edges, nodes, rows) {
+  const changes = new Array(rows + 1).fill(0);
+  for (const { from, to } of edges) {
+    changes[nodes[from].rank] += 1;
+    changes[nodes[to].rank] -= 1;
+  }
+  let crossing = 0;
+  return changes.map((change) => (crossing += change));
+}
+
+// First rows of strips of at most about `wanted` rows, cut where few connections are in the way.
+function stripStarts(crossing, rows, wanted) {
+  const starts = [0];
+  while (rows - starts.at(-1) > wanted) {
+    const start = starts.at(-1);
+    let cut = null;
+    for (let next = start + Math.max(1, Math.ceil(wanted * 0.6)); next < rows && (next <= start + wanted || cut === null); next += 1) {
+      if (crossing[next - 1] <= MOST_CUT && (cut === null || crossing[next - 1] <= crossing[cut - 1])) cut = next;
+    }
+    if (cut === null) break;
+    starts.push(cut);
+  }
+  return starts;
+}
+
+// As many strips as let the whole be shown largest in a picture of that size.
+function chooseStrips(crossing, rows, width, view) {
+  let best = { scale: 0, starts: [0] };
+  for (let number = 1; number <= 60 && number <= rows; number += 1) {
+    const starts = stripStarts(crossing, rows, Math.ceil(rows / number));
+    const longest = Math.max(...starts.map((start, index) => (starts[index + 1] ?? rows) - start));
+    const scale = Math.min(view.width / (starts.length * (width + BOX.strip)), view.height / (longest * BOX.row), 1);
+    if (scale > best.scale * 1.05) best = { scale, starts };
+  }
+  return best.starts;
+}
+
+// Out of a strip, through the gutter beside it, and into the next one; over the top to one further away.
+function stripPath(source, target, number) {
+  const gap = (BOX.row - BOX.height) / 2;
+  const aside = (number % 4) * 5;
+  const x = target.strip.left - BOX.strip / 2 + aside;
+  const start = `M${source.x + BOX.width / 2} ${source.y + BOX.height}V${source.y + BOX.height + gap}`;
+  const end = `H${x}V${target.y - gap}H${target.x + BOX.width / 2}V${target.y}`;
+  if (target.strip.number === source.strip.number + 1) return start + end;
+  return `${start}H${source.strip.left + source.strip.width + BOX.strip / 2 + aside}V${-gap - aside}${end}`;
+}
+
+function assignStrips(nodes, edges, starts) {
+  const strips = starts.map((start, number) => ({ start, number, width: BOX.width }));
+  const stripOf = (rank) => strips.findLast((strip) => strip.start <= rank);
+  for (const node of nodes) {
+    node.strip = stripOf(node.rank);
+    node.strip.width = Math.max(node.strip.width, node.x + BOX.width);
+  }
+  for (const edge of edges) if (nodes[edge.from].strip !== nodes[edge.to].strip) edge.lane = undefined;
+  for (const edge of edges) if (edge.lane !== undefined) nodes[edge.from].strip.width = Math.max(nodes[edge.from].strip.width, edge.lane);
+  let left = 0;
+  for (const strip of strips) {
+    strip.left = left;
+    left += strip.width + BOX.strip;
+  }
+  for (const node of nodes) {
+    node.x += node.strip.left;
+    node.y -= node.strip.start * BOX.row;
+  }
+}
+
+function routeEdge(edge, number, nodes, taken) {
+  const [source, target] = [nodes[edge.from], nodes[edge.to]];
+  if (source.strip !== target.strip) edge.path = stripPath(source, target, number);
+  else if (edge.lane === undefined) edge.path = directPath(source, target, taken);
+  else edge.path = lanePath(source, target, source.strip.left + edge.lane, taken);
+  const right = Math.max(source.x, target.x) + BOX.width;
+  Object.assign(edge, {
+    left: Math.min(source.x, target.x),
+    right: edge.lane === undefined ? right : Math.max(right, source.strip.left + edge.lane),
+    top: source.strip === target.strip ? source.y : -BOX.row,
+    bottom: Math.max(source.y, target.y) + BOX.height,
+  });
+}
+
+// Boxes and connections for a picture of that width and height.
+function layOut(run, view) {
   const { nodes, first } = networkOf(run);
   rankNodes(nodes);
   const taken = placeNodes(nodes);
   const edges = nodes.flatMap((node, to) => node.sources.map((from) => ({ from, to })));
   const isDirect = ({ from, to }) => [nodes[from].column, nodes[to].column].some((column) => isFree(taken, column, nodes[from].rank, nodes[to].rank));
-  const laneOf = assignLanes(edges.filter((edge) => !isDirect(edge)), nodes);
-  let width = Math.max(...nodes.map((node) => node.x + BOX.width));
-  for (const edge of edges) {
-    const [source, target] = [nodes[edge.from], nodes[edge.to]];
-    let right = Math.max(source.x, target.x) + BOX.width;
-    if (isDirect(edge)) edge.path = directPath(source, target, taken);
-    else {
-      const { lane, end } = laneOf.get(edge.from);
-      right = widest(taken, source.rank, end) * BOX.column + BOX.width + 18 + lane * BOX.lane;
-      edge.path = lanePath(source, target, right, taken);
-    }
-    Object.assign(edge, { left: Math.min(source.x, target.x), right, top: source.y, bottom: target.y + BOX.height });
-    width = Math.max(width, right);
+  const jumps = edges.filter((edge) => !isDirect(edge));
+  const laneOf = assignLanes(jumps, nodes);
+  for (const edge of jumps) {
+    const { lane, end } = laneOf.get(edge.from);
+    edge.lane = widest(taken, nodes[edge.from].rank, end) * BOX.column + BOX.width + 18 + lane * BOX.lane;
   }
-  const height = Math.max(...nodes.map((node) => node.y + BOX.height));
+  const rows = Math.max(...nodes.map((node) => node.rank)) + 1;
+  const width = Math.max(...nodes.map((node) => node.x + BOX.width), ...jumps.map((edge) => edge.lane));
+  assignStrips(nodes, edges, chooseStrips(crossings(edges, nodes, rows), rows, width, view));
+  edges.forEach((edge, number) => routeEdge(edge, number, nodes, taken));
   const readers = nodes.map(() => []);
   for (const { from, to } of edges) readers[from].push(to);
-  return { nodes, edges, readers, first, width, height };
+  const extent = (key) => Math.max(...nodes.map((node) => node[key]), ...edges.map((edge) => edge[key] ?? 0));
+  for (const node of nodes) Object.assign(node, { right: node.x + BOX.width, bottom: node.y + BOX.height });
+  return { nodes, edges, readers, first, width: extent("right"), height: extent("bottom") };
 }

@@ -49,18 +49,23 @@ function proofCard(run) {
   ], proof.is_exact ? "good" : "bad");
 }
 
-function qualityCard(run) {
-  const quality = run.quality[0];
-  if (!quality) return card(null, "Quality", NONE, ["Nobody measured it."], "wide");
+function qualityFigure(quality) {
   const before = isNumber(quality.before) ? `${figure(quality.before)} → ` : "";
-  const others = run.quality.slice(1, 3).map((other) =>
-    `${other.name}: ${isNumber(other.before) ? `${figure(other.before)} → ` : ""}${figure(other.after, other.unit)}`);
-  return card(null, "Quality", before + figure(quality.after, quality.unit), [
-    quality.name,
-    isNumber(quality.plain) && `plain calibration: ${figure(quality.plain, quality.unit)}`,
-    ...others,
-    [quality.samples && plural(quality.samples, "sample"), quality.data].filter(Boolean).join(", "),
-  ], "wide");
+  return el(
+    "span",
+    { class: "quality" },
+    el("span", { class: "card-figure" }, before + figure(quality.after, quality.unit)),
+    el("span", { class: "card-detail" }, `${quality.name}${before ? ", float → integer" : ""}`),
+    isNumber(quality.plain) && el("span", { class: "card-detail" }, `plain calibration: ${figure(quality.plain, quality.unit)}`),
+  );
+}
+
+function qualityCard(run) {
+  const first = run.quality[0];
+  if (!first) return card(null, "Quality", NONE, ["Nobody measured it."], "wide");
+  const data = [first.samples && plural(first.samples, "sample"), first.data].filter(Boolean).join(", ");
+  const figures = el("span", { class: "qualities" }, run.quality.slice(0, 3).map(qualityFigure));
+  return el("div", { class: "card wide", "data-card": "Quality" }, el("span", { class: "card-title" }, data ? `Quality on ${data}` : "Quality"), figures);
 }
 
 function sizeCard(run) {
@@ -98,7 +103,7 @@ function findingsCard(run) {
   return card("findings", "Findings", main, [
     [errors && warnings && plural(warnings, "warning"), (errors || warnings) && notes && plural(notes, "note")].filter(Boolean).join(", "),
     run.target && `of the check for ${shortened(run.target, 30)}`,
-  ], errors ? "bad" : warnings ? "warning" : "good");
+  ], errors ? "bad" : warnings ? "warning" : "");
 }
 
 function workCard(run) {
@@ -132,7 +137,7 @@ function comparedFigures() {
   return [
     ["Verdict", (run) => LEVELS[run.decision.level][0]],
     ["Integers that differ", (run) => run.proof?.differing, count],
-    ...qualities.map((name) => [name, (run) => ofQuality(run, name)?.after, (value) => figure(value, ofQuality(RUNS.find((run) => ofQuality(run, name)), name).unit)]),
+    ...qualities.map((name) => [capital(name), (run) => ofQuality(run, name)?.after, (value) => figure(value, RUNS.map((run) => ofQuality(run, name)).find(Boolean).unit), figure]),
     ["Weights", (run) => run.weight_bytes, bytes],
     ["File", (run) => run.file_bytes, bytes],
     ["Multiply-accumulates", (run) => run.macs, big],
@@ -149,13 +154,13 @@ function difference(value, base, show) {
 }
 
 function figuresTable() {
-  const rows = comparedFigures().map(([title, get, show = (value) => value]) => el(
+  const rows = comparedFigures().map(([title, get, show = (value) => value, showDifference = show]) => el(
     "tr",
     {},
     el("th", { scope: "row" }, title),
     RUNS.map((run, index) => {
       const value = get(run);
-      return el("td", { class: "number" }, value === undefined || value === null ? NONE : show(value), index > 0 && difference(value, get(RUNS[0]), show));
+      return el("td", { class: "number" }, value === undefined || value === null ? NONE : show(value), index > 0 && difference(value, get(RUNS[0]), (number) => showDifference(number)));
     }),
   ));
   return table("Figures of the runs", [{ title: "" }, ...RUNS.map((run) => ({ title: named(run.name), numeric: true }))], rows);
@@ -166,7 +171,7 @@ function layersOfRuns() {
   const byName = RUNS.map((run) => new Map(run.layers.map((layer) => [layer.name, layer])));
   const shared = RUNS[0].layers.filter((layer) => byName.some((layers, index) => index > 0 && layers.has(layer.name)));
   const rows = shared.map((layer) => ({ layer, figures: byName.map((layers) => layers.get(layer.name)?.sqnr_db) }));
-  const change = (row) => Math.max(0, ...row.figures.slice(1).map((value) => Math.abs(value - row.figures[0])).filter(Number.isFinite));
+  const change = (row) => Math.max(0, ...row.figures.slice(1).filter(isNumber).map((value) => Math.abs(value - (row.figures[0] ?? NaN))).filter(Number.isFinite));
   return rows.filter((row) => row.figures.some(isNumber)).sort((one, other) => change(other) - change(one));
 }
 
