@@ -1,8 +1,10 @@
 """linger quantize, as a user runs it."""
 
 import json
+import signal
 from unittest import mock
 
+import jsonschema
 import numpy as np
 import pytest
 
@@ -133,14 +135,16 @@ def test_from_model_to_verdict_and_again(folder):
     content = json.loads(again.stdout)
     assert again.returncode == 0
     assert again.stderr == ""
+    jsonschema.validate(content, json.loads(run("schema", "quantize", cwd=folder).stdout))
     assert content["is_repeated"]
     assert (folder / "again" / "net.onnx").read_bytes() == (folder / config).with_name("net.onnx").read_bytes()
 
 
-def test_ctrl_c_is_not_swallowed_and_leaves_nothing(folder):
+@pytest.mark.parametrize("step", ["tuning.one_call.session.Session.run", "workflow.quantize.delivered"])
+def test_ctrl_c_is_one_line_and_leaves_nothing(folder, step):
     before = listed(folder)
-    with mock.patch("linger.workflow.quantize._tuned", side_effect=KeyboardInterrupt):
+    with mock.patch(f"linger.{step}", side_effect=lambda *_, **__: signal.raise_signal(signal.SIGINT)):
         done = run("quantize", *DATA, "--quiet", cwd=folder)
     assert done.returncode == 130
-    assert "Traceback" not in done.stderr
+    assert done.stderr == "linger: interrupted; nothing was written.\n"
     assert listed(folder) == before

@@ -12,13 +12,13 @@ from torch import nn
 
 import linger
 from linger.reporting.facts import read_run
-from linger.workflow import delivery
 from linger.workflow import quantize as job
-from linger.workflow.judging import is_reached
-from linger.workflow.open_axes import edges_of
-from linger.workflow.quantized import QuantizeSettings
-from linger.workflow.run_file import RunFile, sha256
-from linger.workflow.samples import of_arrays, of_user
+from linger.workflow.quantizing import delivery
+from linger.workflow.quantizing.judging import is_reached
+from linger.workflow.quantizing.open_axes import edges_of
+from linger.workflow.quantizing.quantized import QuantizeSettings
+from linger.workflow.quantizing.run_file import RunFile, sha256
+from linger.workflow.quantizing.samples import of_arrays, of_user
 
 pytestmark = pytest.mark.needs_torch
 

@@ -3,22 +3,24 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linger.cli.terminal import console, say, say_json
+from linger.cli.arguments.options import Chip, Json
+from linger.cli.terminal import console, say, say_result
 from linger.errors import UsageError, counted, listing
-from linger.targets import TARGETS
 
 if TYPE_CHECKING:
     from linger.cli.arguments.data import DataOptions
     from linger.cli.arguments.pictures import PictureOptions
     from linger.cli.arguments.sounds import SoundOptions
     from linger.reporting.facts import Quality
-    from linger.workflow.delivery import Tell
-    from linger.workflow.quantized import Quantized, QuantizeSettings
+    from linger.workflow.quantizing.delivery import Tell
+    from linger.workflow.quantizing.quantized import Quantized, QuantizeSettings
 
 _SCALES = "unit (0 to 1), byte (0 to 255), signed (-1 to 1), imagenet"
 _KEPT = ("out", "c", "force", "as_json", "quiet", "config", "model")
@@ -44,12 +46,12 @@ def quantize(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder to write; else the model's name and -quantized.")] = None,
     bits: Annotated[str, typer.Option(help="8, 16, mixed, or weights and activations as in w4a8.")] = "8",
-    target: Annotated[str | None, typer.Option(help=f"Quantise for a chip: {', '.join(TARGETS)}.")] = None,
+    target: Chip = None,
     budget: Annotated[str, typer.Option(help="What tuning may cost: CPU time, or a number of trials.")] = "2 min",
     goal: Annotated[
         str | None, typer.Option(help="What is enough: '99 %' of the float model's decisions, or '30 dB'.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
     checkpoint: Annotated[Path | None, typer.Option(help="Weights to load into the model.")] = None,
     config: Annotated[
         Path | None, typer.Option(help="Repeat a run: the net.yaml that it wrote, with the files beside it.")
@@ -83,12 +85,21 @@ def quantize(
     *,
     grey: Annotated[bool, typer.Option("--grey", help="Pictures with one channel.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the files of a former run.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+    as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No lines about the steps.")] = False,
 ) -> None:
-    """Quantise a float model, prove the file bit for bit, and write a report; exit code 1 if it is not ready."""
+    """Quantise a float model, prove the file bit for bit, and write a report.
+
+    Exit code 1: the network is not ready: integers differ, something forbids the chip, or the goal is not reached
+
+    Examples:
+        linger quantize my_net.py:make_net --data inputs.npz
+        linger quantize my_net.py:make_net --data photos --size 224 --scale imagenet --bits mixed
+        linger quantize my_net.py:make_net --data my_net.py:data --target venus --c my_net_c
+        linger quantize --config my_net-quantized/net.yaml --out again
+    """
     from linger.cli.arguments.data import DataOptions
-    from linger.workflow.quantized import QuantizeSettings
+    from linger.workflow.quantizing.quantized import QuantizeSettings
 
     given = _given(context)
     settings = QuantizeSettings(
@@ -182,8 +193,8 @@ def _made(
     from linger.cli.arguments.data import read_data
     from linger.cli.arguments.model import load_model
     from linger.workflow import quantize as job
-    from linger.workflow.delivery import require_free
-    from linger.workflow.run_file import RunFile
+    from linger.workflow.quantizing.delivery import require_free
+    from linger.workflow.quantizing.run_file import RunFile
 
     if model is None or data is None:
         missing = [name for name, value in (("the model", model), ("--data", data)) if value is None]
@@ -214,8 +225,8 @@ def _repeated(
     """A run that is repeated."""
     from linger.cli.arguments.model import load_model
     from linger.workflow import quantize as job
-    from linger.workflow.delivery import require_free
-    from linger.workflow.run_file import read_run_file
+    from linger.workflow.quantizing.delivery import require_free
+    from linger.workflow.quantizing.run_file import read_run_file
 
     run = read_run_file(config)
     other = [
@@ -255,7 +266,7 @@ def _silent(line: str) -> None:
 
 def _show(made: Quantized, *, as_json: bool) -> None:
     if as_json:
-        say_json(_content(made))
+        say_result("quantize", _content(made))
         return
     from linger.reporting.tables import table
 
@@ -301,12 +312,13 @@ def _cost_rows(made: Quantized) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _content(made: Quantized) -> dict[str, Any]:
-    from dataclasses import asdict
+def _finite(value: Any) -> Any:
+    """A value that JSON has; infinity is the text `inf`."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
+
+def _content(made: Quantized) -> dict[str, Any]:
     return {
-        "format": "linger-quantize",
-        "version": 1,
         "name": made.name,
         "ok": made.ok,
         "verdict": made.verdict,
@@ -314,8 +326,8 @@ def _content(made: Quantized) -> dict[str, Any]:
         "is_repeated": made.is_repeated,
         "folder": str(made.folder),
         "files": list(made.files),
-        "onnx_sha256": made.sha256,
-        "quality": [asdict(figure) for figure in made.quality],
+        "sha256": made.sha256,
+        "quality": [{key: _finite(value) for key, value in asdict(figure).items()} for figure in made.quality],
         "integers": made.proof.integers,
         "differing": made.proof.differing,
         "findings": made.check.counts(),

@@ -22,13 +22,13 @@ from linger.tuning.one_call.starting import start_of
 from linger.tuning.one_call.tune import INTERRUPTED, tune_with_reference
 from linger.verification.array_files import read_arrays
 from linger.version import __version__
-from linger.workflow.delivery import Tell, Work, delivered, float_bytes, placed, require_free
-from linger.workflow.judging import HELD_OUT, TEST, is_reached, judged, require_labels
-from linger.workflow.open_axes import Edges, edges_of
-from linger.workflow.quantized import DATA, MIXED, Quantized, QuantizeSettings
-from linger.workflow.run_file import RunFile, load_weights, read_run_file
-from linger.workflow.run_report import command_of, former_run, new_run, reported
-from linger.workflow.samples import Piece, Samples, rows_of
+from linger.workflow.quantizing.delivery import Tell, Work, delivered, float_bytes, placed, require_free
+from linger.workflow.quantizing.judging import HELD_OUT, TEST, is_reached, judged, require_labels
+from linger.workflow.quantizing.open_axes import Edges, edges_of
+from linger.workflow.quantizing.quantized import DATA, MIXED, Quantized, QuantizeSettings
+from linger.workflow.quantizing.run_file import RunFile, load_weights, read_run_file
+from linger.workflow.quantizing.run_report import command_of, former_run, new_run, reported
+from linger.workflow.quantizing.samples import Piece, Samples, rows_of
 
 if TYPE_CHECKING:
     from linger.tuning.one_call.result import TuneResult

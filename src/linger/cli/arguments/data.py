@@ -14,7 +14,7 @@ from linger.cli.arguments import pictures, sounds
 from linger.cli.arguments.model import as_tensor, call_named, load_named, named_in
 from linger.errors import UsageError, listing
 from linger.verification.array_files import load_arrays, natural_order
-from linger.workflow.samples import Samples, checked_arguments, limited, of_arrays, of_user
+from linger.workflow.quantizing.samples import Samples, checked_arguments, limited, of_arrays, of_user
 
 _LABELS = ("labels", "label", "y", "targets", "target")
 """Names of an array that holds labels, not an argument of the model."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
 from linger.progress import progress
-from linger.workflow.samples import Samples, of_arrays, spread
+from linger.workflow.quantizing.samples import Samples, of_arrays, spread
 
 if TYPE_CHECKING:
     from PIL.Image import Image

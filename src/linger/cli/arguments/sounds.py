@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
 from linger.progress import progress
-from linger.workflow.samples import Samples, limited, of_arrays
+from linger.workflow.quantizing.samples import Samples, limited, of_arrays
 
 SUFFIXES = (".wav",)
 

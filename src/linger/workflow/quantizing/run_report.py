@@ -14,11 +14,11 @@ from linger.files import write_atomically
 from linger.reporting.facts import Run, read_run
 from linger.reporting.page import verdict_of
 from linger.tuning.one_call.result import TuneResult
-from linger.workflow.delivery import Work
 from linger.workflow.proofs import proof_of_certificate
-from linger.workflow.quantized import CERTIFICATE, CONFIG, DATA, NET, PAGE, Quantized
+from linger.workflow.quantizing.delivery import Work
+from linger.workflow.quantizing.quantized import CERTIFICATE, CONFIG, DATA, NET, PAGE, Quantized
+from linger.workflow.quantizing.run_file import RunFile
 from linger.workflow.report import Report, report
-from linger.workflow.run_file import RunFile
 
 
 def new_run(

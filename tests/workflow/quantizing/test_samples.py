@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from linger import UsageError
-from linger.workflow.samples import checked_arguments, limited, of_arrays, of_user
+from linger.workflow.quantizing.samples import checked_arguments, limited, of_arrays, of_user
 
 pytestmark = pytest.mark.needs_torch
 

@@ -11,7 +11,7 @@ from torch import nn
 from linger.errors import UsageError
 from linger.reporting.facts import Quality
 from linger.workflow.model_quality import QualityPass
-from linger.workflow.samples import Samples
+from linger.workflow.quantizing.samples import Samples
 
 HELD_OUT, TEST = "held-out data", "test data"
 

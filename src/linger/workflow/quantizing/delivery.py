@@ -22,10 +22,19 @@ from linger.proof import verify
 from linger.quantization.diagnosis.coverage import coverage
 from linger.verification.array_files import npz_content
 from linger.version import __version__
-from linger.workflow.open_axes import Edges
-from linger.workflow.quantized import CERTIFICATE, CONFIG, FILES, INPUTS, NET, WEIGHTS, Quantized, QuantizeSettings
-from linger.workflow.run_file import RunFile, config_text, sha256, weights_content
-from linger.workflow.samples import Piece, Samples, rows_of
+from linger.workflow.quantizing.open_axes import Edges
+from linger.workflow.quantizing.quantized import (
+    CERTIFICATE,
+    CONFIG,
+    FILES,
+    INPUTS,
+    NET,
+    WEIGHTS,
+    Quantized,
+    QuantizeSettings,
+)
+from linger.workflow.quantizing.run_file import RunFile, config_text, sha256, weights_content
+from linger.workflow.quantizing.samples import Piece, Samples, rows_of
 
 if TYPE_CHECKING:
     from linger.c.proof import CProof
