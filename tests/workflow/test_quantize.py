@@ -14,7 +14,7 @@ import linger
 from linger.reporting.facts import read_run
 from linger.workflow import quantize as job
 from linger.workflow.quantizing import delivery
-from linger.workflow.quantizing.judging import is_reached
+from linger.workflow.quantizing.judging import is_enough
 from linger.workflow.quantizing.open_axes import edges_of
 from linger.workflow.quantizing.quantized import QuantizeSettings
 from linger.workflow.quantizing.run_file import RunFile, sha256
@@ -230,15 +230,22 @@ def test_findings_of_a_chip_are_in_the_report_and_make_it_not_ready(tmp_path):
     assert any(finding.severity == "error" for finding in run.findings)
 
 
-def test_a_goal_is_one_of_decisions_or_of_noise(made):
-    assert made.quality[1].after == 100.0
-    assert is_reached("99 %", made.quality)
-    assert is_reached("10 dB", made.quality)
-    assert is_reached(None, made.quality)
-    assert not is_reached("90dB", made.quality)
+def test_enough_is_what_a_goal_says_or_what_the_report_does_not_call_low(made):
+    accuracy, agreement, noise = made.quality
+    assert agreement.after == 100.0
+    assert is_enough("99 %", made.quality)
+    assert is_enough("10 dB", made.quality)
+    assert not is_enough("90dB", made.quality)
+    assert is_enough(None, made.quality)
+    assert is_enough(None, [replace(accuracy, before=90.0, after=89.5)])
+    assert not is_enough(None, [replace(accuracy, before=90.0, after=88.5)])
+    assert not is_enough(None, [replace(agreement, after=98.0)])
+    assert is_enough("97 %", [replace(agreement, after=98.0)])
+    assert not is_enough(None, [replace(noise, after=19.0)])
     worse = replace(made, is_enough=False)
     assert not worse.ok
-    assert worse.verdict.endswith("the goal is not reached.")
+    assert worse.verdict.startswith("Not ready: Bit-exact")
+    assert worse.verdict.endswith("the quality is not enough.")
 
 
 @pytest.mark.slow

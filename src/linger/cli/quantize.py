@@ -49,7 +49,8 @@ def quantize(
     target: Chip = None,
     budget: Annotated[str, typer.Option(help="What tuning may cost: CPU time, or a number of trials.")] = "2 min",
     goal: Annotated[
-        str | None, typer.Option(help="What is enough: '99 %' of the float model's decisions, or '30 dB'.")
+        str | None,
+        typer.Option(help="What is enough: '99 %' of the float model's decisions, or '30 dB'; the search ends there."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
     checkpoint: Annotated[Path | None, typer.Option(help="Weights to load into the model.")] = None,
@@ -90,7 +91,7 @@ def quantize(
 ) -> None:
     """Quantise a float model, prove the file bit for bit, and write a report.
 
-    Exit code 1: the network is not ready: integers differ, something forbids the chip, or the goal is not reached
+    Exit code 1: the network is not ready: integers differ, something forbids the chip, or the quality is not enough
 
     Examples:
         linger quantize my_net.py:make_net --data inputs.npz

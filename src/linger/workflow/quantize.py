@@ -23,7 +23,7 @@ from linger.tuning.one_call.tune import INTERRUPTED, tune_with_reference
 from linger.verification.array_files import read_arrays
 from linger.version import __version__
 from linger.workflow.quantizing.delivery import Tell, Work, delivered, float_bytes, placed, require_free
-from linger.workflow.quantizing.judging import HELD_OUT, TEST, is_reached, judged, require_labels
+from linger.workflow.quantizing.judging import HELD_OUT, TEST, is_enough, judged, require_labels
 from linger.workflow.quantizing.open_axes import Edges, edges_of
 from linger.workflow.quantizing.quantized import DATA, MIXED, Quantized, QuantizeSettings
 from linger.workflow.quantizing.run_file import RunFile, load_weights, read_run_file
@@ -97,8 +97,7 @@ def quantize(
         tell(f"measure: {counted(len(kept), kept.unit)}")
         figures = _judged(work, plain, tuned, kept, HELD_OUT if test is None else TEST)
         made = delivered(work, tuned, run, tell)
-        is_enough = is_reached(settings.goal, figures)
-        made = replace(made, quality=figures, is_enough=is_enough, notes=tuple(work.notes))
+        made = replace(made, quality=figures, is_enough=is_enough(settings.goal, figures), notes=tuple(work.notes))
         tell("report")
         with work.noting():
             made = reported(work, made, new_run(work, made, tuned, reference, result))
@@ -168,6 +167,7 @@ def repeat(
         with work.noting():
             former = former_run(work, config.parent / DATA, made)
             made = reported(work, made, former or new_run(work, made, quantised))
+        made = replace(made, is_enough=is_enough(told.options.get("goal"), made.quality))
         return placed(replace(made, notes=tuple(work.notes)), work, out)
 
 

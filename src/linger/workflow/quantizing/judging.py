@@ -10,6 +10,7 @@ from torch import nn
 
 from linger.errors import UsageError
 from linger.reporting.facts import Quality
+from linger.reporting.page import is_low
 from linger.workflow.model_quality import QualityPass
 from linger.workflow.quantizing.samples import Samples
 
@@ -56,10 +57,14 @@ def require_labels(reference: nn.Module, samples: Samples) -> None:
         raise UsageError(f"labels: {text} Leave them out with --labels none.") from error
 
 
-def is_reached(goal: str | None, figures: Sequence[Quality]) -> bool:
-    """Whether the figures of a model reach a goal in percent of equal decisions, or in decibels; True without a goal."""
+def is_enough(goal: str | None, figures: Sequence[Quality]) -> bool:
+    """Whether a network is good enough: by the goal in percent of equal decisions or in decibels.
+
+    Without a goal the most telling figure decides, by what the report calls low: more than one point of accuracy lost, less
+    than 99 % of equal decisions, or less than 20 dB. Without figures nothing is known to be too little.
+    """
     if goal is None:
-        return True
+        return not figures or not is_low(figures[0])
     unit = "%" if goal.strip().endswith("%") else "dB"
     least = float(goal.strip().removesuffix("%").lower().removesuffix("db"))
     return all(figure.after >= least for figure in figures if figure.unit == unit and figure.before is None)

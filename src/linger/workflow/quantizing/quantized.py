@@ -37,7 +37,8 @@ class QuantizeSettings:
         bits: "8", "16", "mixed" (8, and 16 where it helps most), or widths of weights and activations as in "w4a8".
         target: The chip; None: none in particular.
         budget: What tuning may cost, as `linger.tune` takes it.
-        goal: What is enough, "99 %" of the float model's decisions or "30 dB"; None: as good as possible.
+        goal: What is enough, "99 %" of the float model's decisions or "30 dB". None: tuning goes on as long as it may, and enough is
+            what the report does not call low.
         seed: Of everything random.
         form: The form of the file; None: the usual one.
         opset: The opset of the file; None: the usual one.
@@ -96,7 +97,7 @@ class Quantized:
         c_proof: The comparison of the program in C; None where none was asked for.
         sha256: Digest of the ONNX file.
         notes: What a reader should know.
-        is_enough: Whether the goal is reached.
+        is_enough: Whether the quality is enough.
         headline: The verdict of the report in one line.
         reasons: The sentences behind it.
         is_repeated: Whether this is a former run again, whose file is the same bit for bit.
@@ -122,14 +123,14 @@ class Quantized:
 
     @property
     def ok(self) -> bool:
-        """Whether every integer agrees, nothing was found that is wrong, and the goal is reached."""
+        """Whether every integer agrees, nothing was found that is wrong, and the quality is enough."""
         is_proven = self.proof.ok and (self.c_proof is None or self.c_proof.ok)
         return is_proven and self.check.ok and self.is_enough
 
     @property
     def verdict(self) -> str:
         """The result in one sentence."""
-        lacks = [] if self.is_enough else ["the goal is not reached"]
+        lacks = [] if self.is_enough else ["the quality is not enough"]
         if self.c_proof is not None and not self.c_proof.ok:
             lacks.append("the program in C computes something else than the file")
         return ", ".join([f"{'Ready' if self.ok else 'Not ready'}: {self.headline}", *lacks]) + "."
