@@ -61,7 +61,8 @@ def view(
             say_result("view", {"model": str(model), "address": address})
         else:
             say(f"{model} is shown at {address} until you press Ctrl-C.")
-        signal.signal(signal.SIGINT, _stop)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, _stop)
         if browser:
             webbrowser.open(address)
         server.serve_forever()
