@@ -37,9 +37,8 @@ def view(
 ) -> None:
     """Show a file as a graph in the browser, until Ctrl-C.
 
-    Netron draws it. A dialect node is one box; where the file holds its function, the sign f beside the node's type, in
-    the panel that a click on the node opens, leads to the function's body. The page is served to this machine only, at
-    127.0.0.1, and asks no other server.
+    Netron draws it. A dialect node is one box; where the file holds its function, the sign f in the box shows the
+    function's body. The page is served to this machine only, at 127.0.0.1, and asks no other server.
 
     Exit code 1: the file is no complete model
 
