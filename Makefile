@@ -121,7 +121,7 @@ test-cpus: $(STAMP)
 $(LOWEST_STAMP): requirements-deploy.txt pyproject.toml
 	test -x $(LOWEST_VENV)/bin/python || $(PYTHON) -m venv $(LOWEST_VENV)
 	$(LOWEST_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  $$($(PYTHON) tools/lowest_versions.py report) $$(grep -E '^(pytest|hypothesis|setuptools)' requirements-deploy.txt)
+	  $$($(PYTHON) tools/lowest_versions.py report) $$(grep -E '^(pytest|hypothesis|setuptools|jsonschema)' requirements-deploy.txt)
 	$(LOWEST_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $(LOWEST_STAMP)
 
