@@ -50,7 +50,7 @@ function tuningRow(step, largest) {
     { class: step.is_kept ? "" : "dropped" },
     el("th", { scope: "row" }, named(step.name)),
     cell(badge(step.is_kept ? "kept" : "dropped", step.is_kept ? "good" : "neutral")),
-    cell(isNumber(step.before_db) ? `${decibels(step.before_db)} → ${isNumber(step.after_db) ? decibels(step.after_db) : "not finished"}` : NONE, true),
+    cell(isNumber(step.before_db) ? `${decibels(step.before_db)} → ${decibels(step.after_db)}` : NONE, true),
     cell(isNumber(gain) ? el("span", { class: "gain-cell" }, gainBar(gain, largest), el("span", { class: "number" }, `${signed(gain)} dB`)) : NONE),
     cell(metric, true),
     cell(step.seconds > 0 ? `${step.seconds.toFixed(1)} s` : "", true),

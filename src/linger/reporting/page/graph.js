@@ -9,8 +9,8 @@ const COST_LABELS = ["≤ 20 %", "≤ 40 %", "≤ 60 %", "≤ 80 %", "of the lar
 const byDecibels = (key) => ({
   has: (run) => run.layers.some((layer) => isNumber(layer[key])),
   classOf: (layer) => (isNumber(layer[key]) ? `error-${(DECIBEL_STEPS.findIndex((step) => layer[key] >= step) + 5) % 5}` : "unknown"),
-  text: (layer) => decibels(layer[key]),
-  legend: DECIBEL_LABELS.map((label, index) => [`error-${index}`, label]),
+  text: (layer) => (isNumber(layer[key]) ? decibels(layer[key]) : "not measured"),
+  legend: [...DECIBEL_LABELS.map((label, index) => [`error-${index}`, label]), ["unknown", "not measured"]],
 });
 const byCost = (key, show) => ({
   has: (run) => run.layers.some((layer) => layer[key] > 0),

@@ -1,7 +1,13 @@
 // The values of one tensor on the grid of its fixed-point format.
 
 const HISTOGRAM = { width: 400, height: 210, left: 40, right: 10, top: 22, bottom: 34 };
-const histogramState = { isLog: false };
+// Until somebody chooses, heights are logarithmic where one bar would hide all others, as the zeros behind a ReLU do.
+const histogramState = { isLog: null };
+
+function isLogarithmic(tensor) {
+  const [most, next] = [...(tensor.values?.counts ?? [])].sort((one, other) => other - one);
+  return histogramState.isLog ?? (next > 0 && most > 4 * next);
+}
 
 const lastEdge = (bins) => bins.low + bins.width * bins.counts.length;
 
@@ -70,14 +76,15 @@ function histogram(tensor) {
   if (!tensor.values?.counts.length) return el("p", { class: "empty" }, "There is no histogram of this tensor.");
   const [values, reference] = [shares(tensor.values), tensor.reference?.counts.length ? shares(tensor.reference) : null];
   const { width, height, left, right, top, bottom } = HISTOGRAM;
+  const isLog = isLogarithmic(tensor);
   const [low, high] = valueRange({ ...tensor, reference });
   const most = Math.max(...values.counts, ...(reference?.counts ?? []), Number.MIN_VALUE);
   const least = Math.min(...[...values.counts, ...(reference?.counts ?? [])].filter((share) => share > 0), most) / 2;
   const x = (value) => left + ((value - low) / (high - low)) * (width - left - right);
-  const part = (share) => (histogramState.isLog ? (share <= 0 ? 0 : Math.log(share / least) / Math.log(most / least)) : share / most);
+  const part = (share) => (isLog ? (share <= 0 ? 0 : Math.log(share / least) / Math.log(most / least)) : share / most);
   const y = (share) => Number((height - bottom - part(share) * (height - top - bottom)).toFixed(2));
   const grid = gridLines(tensor, low, high, x);
-  const levels = histogramState.isLog ? [1, 0.1, 0.01, 0.001].filter((level) => level * most >= least) : [1, 0.5];
+  const levels = isLog ? [1, 0.1, 0.01, 0.001].filter((level) => level * most >= least) : [1, 0.5];
   const label = `Histogram of ${tensor.name}, ${tensor.q_format || tensor.dtype}, from ${real(tensor.low)} to ${real(tensor.high)}`;
   const picture = svg(
     "svg",

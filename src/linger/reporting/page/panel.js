@@ -82,9 +82,9 @@ function tensorPart(run, layer) {
     redrawPanel("tensor");
   } }, tensors.map((tensor, index) => el("option", { value: index, selected: tensor === chosen }, `${roleOf(layer, tensor)}: ${shortened(tensor.name, 40)}`)));
   const scaleButton = button("log", () => {
-    histogramState.isLog = !histogramState.isLog;
+    histogramState.isLog = !isLogarithmic(chosen);
     redrawPanel("log");
-  }, { id: "log", "aria-pressed": String(histogramState.isLog), title: "Logarithmic heights show rare values" });
+  }, { id: "log", "aria-pressed": String(isLogarithmic(chosen)), title: "Logarithmic heights show rare values" });
   return [
     el("div", { class: "section-head" }, el("h3", {}, "Values"), el("div", { class: "tools" }, choice, chosen.values && scaleButton)),
     histogram(chosen),
