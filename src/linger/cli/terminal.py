@@ -6,13 +6,18 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import math
 import re
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 import typer
 from rich.console import Console
 
 UNBROKEN = 100_000
+RESULT_VERSION = 1
+"""Of JSON results. Keys may be added; one that goes, or changes its meaning, raises the version of its command."""
+
 _HANDLER = "linger.readable"
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
@@ -59,6 +64,24 @@ def console(*, stderr: bool = False) -> Console:
 def say(text: str, *, stderr: bool = False, style: str | None = None) -> None:
     """Write a sentence as it is, in one line."""
     console(stderr=stderr).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_result(command: str, content: Mapping[str, Any]) -> None:
+    """Write what a command found as JSON: its keys below those that say whose they are. `linger schema` describes them."""
+    say_json({"format": f"linger-{command}", "version": RESULT_VERSION, **_finite(content)})
+
+
+def _finite(value: Any) -> Any:
+    """A value for JSON, which has neither infinities nor NaN: they are texts, which Python's float() reads."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case Mapping():
+            return {key: _finite(entry) for key, entry in value.items()}
+        case list() | tuple():
+            return [_finite(entry) for entry in value]
+        case _:
+            return value
 
 
 def say_json(content: Any) -> None:
