@@ -11,7 +11,7 @@ _STAGES = {
     "analyse": "wb_analyse Analysis advise Advice Dumper plot_tensors",
     "constrain": "trace_layers normalize_layers normalize_module disable_normalize",
     "quantise": "init Switches QuantMode quant_module quant_function disable_quant quant_tensor calibration calibration_method choose_ranges save_config QTensor FixedPoint",
-    "tune": "tune TuneResult equalize correct_biases choose_exponents round_weights distill LearnedRanges find_bits Remedy BitWidths",
+    "tune": "tune TuneResult equalize correct_biases choose_exponents round_weights distill LearnedRanges find_bits Remedy",
     "diagnose": "coverage compare_layers LayerComparison sensitivity Sensitivity plot_layers",
     "export": "onnx redirect restore",
     "edit": "graph convert_dialect Conversion",
@@ -20,6 +20,7 @@ _STAGES = {
     "run": "Session",
     "compare": "compare FileComparison write_vectors",
     "deploy": "c",
+    "decide": "report",
     "errors": "LingerError UsageError UnsupportedError GraphError VerificationError",
 }
 """What `dir(linger)` shows. The setters, the Normalize layers and older spellings can be imported, and are left out here."""

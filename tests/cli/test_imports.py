@@ -63,4 +63,5 @@ def test_what_only_reads_a_file_does_not_start_a_runtime(folder):
 
 def test_what_runs_a_file_needs_neither_torch_nor_pictures(folder):
     commands = [["run", "m.onnx"], ["verify", "m.onnx"], ["vectors", "m.onnx"], ["compare", "m.onnx", "m.onnx"]]
+    commands.append(["report", "m.onnx"])
     assert not imported(folder, *commands) & {"torch", "matplotlib", "safetensors", "onnxscript"}

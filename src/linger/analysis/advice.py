@@ -12,6 +12,7 @@ from linger.analysis import result_table
 from linger.analysis.fixed_point_loss import USUAL, Loss
 from linger.analysis.magnitudes import Magnitudes
 from linger.analysis.result import ABNORMAL_VERSU
+from linger.analysis.result_html import bars_html
 from linger.analysis.result_table import Column
 
 if TYPE_CHECKING:
@@ -305,6 +306,11 @@ class Advice:
 
     def __str__(self) -> str:
         return "\n".join([result_table.to_text(_COLUMNS, self.items), *self.lines])
+
+    def _repr_html_(self) -> str:
+        picture = bars_html([item.name for item in self.items], [item.sqnr_8 for item in self.items], "dB at 8 bits")
+        title = "fixed point, most worrying first"
+        return result_table.to_html(title, _COLUMNS, self.items, picture=picture, notes=self.lines)
 
     def __rich__(self) -> Table:
         return result_table.to_rich("fixed point, most worrying first", _COLUMNS, self.items)

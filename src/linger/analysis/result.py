@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linger.analysis.magnitudes import Magnitudes
+from linger.analysis.result_html import table_html
 from linger.analysis.result_table import dicts_to_csv, written
 from linger.files import write_atomically
 
@@ -138,11 +139,20 @@ class Analysis:
     def __str__(self) -> str:
         return self.to_log()
 
+    @property
+    def _headings(self) -> tuple[tuple[str, ...], list[bool]]:
+        """The headings of the table, and which columns are text."""
+        headings = (*self.header, "note")
+        return headings, [heading in (headings[0], headings[-1]) for heading in headings]
+
+    def _repr_html_(self) -> str:
+        headings, is_text = self._headings
+        return table_html(self.title, headings, map(_shown, self.rows), is_text=is_text)
+
     def __rich__(self) -> Table:
         from linger.analysis.narrow_table import NarrowTable  # a library that draws is loaded when something is drawn
 
-        headings = (*self.header, "note")
-        is_text = [heading in (headings[0], headings[-1]) for heading in headings]
+        headings, is_text = self._headings
         styles = ["bold red" if row.is_abnormal else "" for row in self.rows]
         return NarrowTable(self.title, headings, [_shown(row) for row in self.rows], is_text, styles)
 

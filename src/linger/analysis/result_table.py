@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a result as JSON, CSV, plain text and a rich table."""
+"""Rows of a result as JSON, CSV, plain text, HTML and a rich table."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import Field, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from linger.analysis.result_html import table_html
 from linger.files import write_atomically
 
 if TYPE_CHECKING:
@@ -92,6 +93,20 @@ def to_rich(title: str, columns: Sequence[Column], rows: Iterable[Any]) -> Table
         [column.heading for column in columns],
         [[column.show(row) for column in columns] for row in rows],
         [column.is_text for column in columns],
+    )
+
+
+def to_html(
+    title: str, columns: Sequence[Column], rows: Iterable[Any], *, picture: str = "", notes: Iterable[str] = ()
+) -> str:
+    """The rows as an HTML table for a notebook, with a picture above and sentences below."""
+    return table_html(
+        title,
+        [column.heading for column in columns],
+        [[column.show(row) for column in columns] for row in rows],
+        is_text=[column.is_text for column in columns],
+        picture=picture,
+        notes=notes,
     )
 
 

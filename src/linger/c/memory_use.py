@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from linger.analysis.result_table import Column, to_json, to_rich, to_text
+from linger.analysis.result_html import Strip, strips_html
+from linger.analysis.result_table import Column, to_html, to_json, to_rich, to_text
 from linger.c.arena import ALIGNMENT
 from linger.c.arena_steps import INPUT, OUTPUT, SCRATCH, TENSOR, PlacedBlock, StepMemory
 from linger.c.network import load_network
@@ -158,6 +159,11 @@ class ArenaUse:
 
     def __str__(self) -> str:
         return "\n".join([to_text(self._columns, self.steps), self.summary()])
+
+    def _repr_html_(self) -> str:
+        strips = [Strip(b.name, b.kind, b.first, b.last, b.offset, b.bytes) for b in self.blocks]
+        picture = strips_html(strips, len(self.steps), self.arena_bytes)
+        return to_html("as C", self._columns, self.steps, picture=picture, notes=[self.summary()])
 
     def __rich__(self) -> RenderableType:
         from rich.console import Group  # a library that draws is loaded when something is drawn

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
+from linger.analysis.result_html import table_html
 from linger.checks.limits.target_findings import TARGET_RULES
 from linger.graph.core.check_rules import GENERAL_RULES, CheckRule
 from linger.graph.core.finding import ERROR, NOTE, SEVERITIES, WARNING, Finding
@@ -99,6 +100,9 @@ class CheckResult:
 
     def __repr__(self) -> str:
         return f"CheckResult({self.summary()})"
+
+    def _repr_html_(self) -> str:
+        return table_html(self.summary(), ("severity", "rule", "where", "what", "remedy"), self.rows())
 
 
 def relative_location(path: PurePath) -> str:

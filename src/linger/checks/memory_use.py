@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from linger.analysis.result_table import Column, to_json, to_rich, to_text
+from linger.analysis.result_html import bars_html
+from linger.analysis.result_table import Column, to_html, to_json, to_rich, to_text
 from linger.checks.multiplications import multiplications_of, product_of
 from linger.dialect import find_op, is_known
 from linger.errors import LingerError, counted, listing, printable
@@ -97,6 +98,7 @@ class LayerMemory:
         is_view: Whether its output lies in the memory of its input, so that it takes none of its own.
         is_lower_bound: Whether something could not be counted.
         note: What there is to say about it.
+        outputs: Names of the tensors that it makes.
     """
 
     node: str
@@ -110,6 +112,7 @@ class LayerMemory:
     is_view: bool = False
     is_lower_bound: bool = False
     note: str = ""
+    outputs: tuple[str, ...] = ()
 
     @property
     def shape(self) -> str:
@@ -261,12 +264,20 @@ class MemoryUse:
     def __str__(self) -> str:
         return "\n".join([to_text(_COLUMNS, self.layers), self.summary()])
 
+    @property
+    def _columns(self) -> tuple[Column, ...]:
+        return _COLUMNS if any(layer.note for layer in self.layers) else _COLUMNS[:-1]
+
+    def _repr_html_(self) -> str:
+        alive = [layer.live_kb for layer in self.layers]
+        picture = bars_html([layer.node for layer in self.layers], alive, "KB alive", low_is_bad=False)
+        return to_html(self._name, self._columns, self.layers, picture=picture, notes=[self.summary()])
+
     def __rich__(self) -> RenderableType:
         from rich.console import Group  # a library that draws is loaded when something is drawn
         from rich.text import Text
 
-        columns = _COLUMNS if any(layer.note for layer in self.layers) else _COLUMNS[:-1]
-        return Group(to_rich(self._name, columns, self.layers), Text(self.summary()))
+        return Group(to_rich(self._name, self._columns, self.layers), Text(self.summary()))
 
 
 def amount(size: int) -> str:
@@ -507,6 +518,7 @@ class _Storage:
             is_view=is_view(node),
             is_lower_bound=has_unknown or has_inside or macs is None,
             note="; ".join(self._notes(node, [*read, *made], has_inside=has_inside)),
+            outputs=tuple(value.name or "" for value in made),
         )
 
     def _notes(self, node: ir.Node, values: Sequence[ir.Value], *, has_inside: bool) -> Iterator[str]:

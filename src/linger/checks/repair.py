@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
+from linger.analysis.result_html import table_html
 from linger.checks.proto_repair import repair_proto
 from linger.checks.repair_rules import RepairRule, choose_rules
 from linger.errors import GraphError, VerificationError, listing
@@ -86,6 +87,10 @@ class Repair:
 
     def __repr__(self) -> str:
         return f"Repair({self.summary()})"
+
+    def _repr_html_(self) -> str:
+        rows = [(change.rule, change.where, change.what) for change in self.changes]
+        return table_html(self.summary(), ("rule", "where", "what"), rows, notes=map(str, self.findings))
 
 
 def repair(

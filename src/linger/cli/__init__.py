@@ -28,6 +28,7 @@ COMMANDS = (
     "memory",
     "ops",
     "repair",
+    "report",
     "run",
     "vectors",
     "verify",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from linger.analysis.result_table import Column, to_csv, to_json, to_rich
+from linger.analysis.result_table import Column, to_csv, to_html, to_json, to_rich
 from linger.errors import UsageError
 from linger.quantization.core.runtime import OpRecord, runtime_of
 
@@ -117,6 +117,9 @@ class Coverage:
                 share = f" ({_percent(row.share)} of the multiplications)" if row.macs else ""
                 lines.append(f"  {row.where or 'model'}: {row.op} stays float{share}: {row.reason}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return to_html(self.summary(), _COLUMNS, self.table())
 
     def __rich__(self) -> Table:
         return to_rich(self.summary(), _COLUMNS, self.table())

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from linger.analysis.batches import Batch, as_batches, float_tensors, fresh, run_batch
-from linger.analysis.result_table import Column, to_csv, to_json, to_rich, to_text
+from linger.analysis.result_html import bars_html
+from linger.analysis.result_table import Column, to_csv, to_html, to_json, to_rich, to_text
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
 from linger.errors import UsageError, listing
 from linger.progress import progress
@@ -140,6 +141,12 @@ class LayerComparison:
     def __str__(self) -> str:
         lines = [self.summary(), to_text(_COLUMNS, self.rows)]
         return "\n".join(lines + [f"without a counterpart: {name}" for name in self.unmatched])
+
+    def _repr_html_(self) -> str:
+        names = [f"{row.name} ({row.call})" if row.call else row.name for row in self.rows]
+        picture = bars_html(names, [row.sqnr_db for row in self.rows], "dB")
+        notes = [f"without a counterpart: {name}" for name in self.unmatched]
+        return to_html(self.summary(), _COLUMNS, self.rows, picture=picture, notes=notes)
 
     def __rich__(self) -> Table:
         return to_rich(self.summary(), _COLUMNS, self.rows)

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from linger.analysis.batches import as_batches
-from linger.analysis.result_table import Column, to_csv, to_json, to_rich, to_text
+from linger.analysis.result_html import bars_html
+from linger.analysis.result_table import Column, to_csv, to_html, to_json, to_rich, to_text
 from linger.constraint.marks import Widths
 from linger.errors import UsageError
 from linger.progress import progress
@@ -170,6 +171,11 @@ class Sensitivity:
 
     def __str__(self) -> str:
         return "\n".join([self.summary(), to_text(_COLUMNS, self.rows), self.remedy, *self.lines])
+
+    def _repr_html_(self) -> str:
+        shares = [100.0 * row.noise_share for row in self.rows]
+        picture = bars_html([row.name for row in self.rows], shares, "% of the noise", low_is_bad=False)
+        return to_html(self.summary(), _COLUMNS, self.rows, picture=picture, notes=[self.remedy, *self.lines])
 
     def __rich__(self) -> Table:
         return to_rich(self.summary(), _COLUMNS, self.rows)

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linger.analysis.result_table import Column, to_csv, to_json, to_rich, to_text
+from linger.analysis.result_html import bars_html
+from linger.analysis.result_table import Column, to_csv, to_html, to_json, to_rich, to_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -236,6 +237,12 @@ class TuneResult:
 
     def __str__(self) -> str:
         return "\n\n".join([self.summary(), to_text(self._columns, self.steps), *self._extras()])
+
+    def _repr_html_(self) -> str:
+        tried = [step for step in self.steps if step.after_db is not None]
+        gains = [step.after_db - step.before_db for step in tried if step.after_db is not None]
+        picture = bars_html([step.shown for step in tried], gains, "dB gained")
+        return to_html(self.summary(), self._columns, self.steps, picture=picture, notes=self._extras())
 
     def __rich__(self) -> Table:
         return to_rich("\n\n".join([self.summary(), *self._extras()]), self._columns, self.steps)

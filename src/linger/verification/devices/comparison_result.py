@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from linger.analysis.result_html import table_html
 from linger.errors import counted, listing
 from linger.verification.array_files import Array
 
@@ -233,6 +234,15 @@ class FileComparison:
         verdict = "ok" if self.ok else "not ok"
         differ = f"{self.differing} of {self.values} values differ"
         return f"FileComparison({verdict}, {counted(len(self.rows), 'tensor')}, {differ})"
+
+    def _repr_html_(self) -> str:
+        headings = ("tensor", "op", "values", "differ", "largest", "unit", "notes")
+        rows = [
+            (r.name, r.op_type, f"{r.values:,}", f"{r.differing:,}", f"{r.largest:g}", r.unit, "; ".join(r.notes))
+            for r in self.rows
+        ]
+        is_text = [True, True, False, False, False, True, True]
+        return table_html(f"{self.a} against {self.b}: {self.summary()}", headings, rows, is_text=is_text)
 
     @property
     def first(self) -> FirstDivergence | None:

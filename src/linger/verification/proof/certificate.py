@@ -111,7 +111,7 @@ def write_certificate(path: Path, evidence: Evidence | None, findings: Mapping[s
     """
     if evidence is None or evidence.model is None:
         raise UsageError(f"{path}: a certificate is about a file. Save the model, and verify its path.")
-    if not all(_is_unchanged(file, before) for file, before in evidence.files.items()):
+    if not all(is_unchanged(file, before) for file, before in evidence.files.items()):
         raise UsageError(f"{path}: {evidence.model} has changed since it was verified. Verify it again.")
     if evidence.inputs is None and not evidence.seeds:
         raise UsageError(f"{path}: the inputs were too many to be kept for a certificate. Verify fewer batches.")
@@ -129,7 +129,8 @@ def write_certificate(path: Path, evidence: Evidence | None, findings: Mapping[s
     write_together({inputs_file: lambda file: file.write(stored), place: lambda file: file.write(text.encode())})
 
 
-def _is_unchanged(file: Path, before: os.stat_result) -> bool:
+def is_unchanged(file: Path, before: os.stat_result) -> bool:
+    """Whether a file has the size and the time that it had before."""
     try:
         now = file.stat()
     except OSError:
@@ -166,19 +167,21 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, "seal": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def _header(*, with_torch: bool) -> dict[str, Any]:
+def used_versions(*, with_torch: bool) -> dict[str, str]:
+    """The versions of what computes, by name."""
     modules = {"onnx": onnx, "onnx_ir": ir, "onnxruntime": ort, "numpy": np}
     if with_torch:
         modules["torch"] = sys.modules["torch"]
+    found = {name: str(module.__version__) for name, module in modules.items()}
+    return {"linger": __version__, **found, "python": platform.python_version()}
+
+
+def _header(*, with_torch: bool) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {
-            "linger": __version__,
-            **{name: str(module.__version__) for name, module in modules.items()},
-            "python": platform.python_version(),
-        },
+        "versions": used_versions(with_torch=with_torch),
         "cpu": {
             "system": platform.system(),
             "machine": platform.machine(),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linger.analysis.result_html import table_html
 from linger.errors import counted
 from linger.verification.proof.certificate import DIFFERENT, EQUAL, Evidence, write_certificate
 from linger.verification.proof.witness import WitnessRow
@@ -293,6 +294,13 @@ class Verification:
         differ = f"{self.differing} of {self.integers} integers differ"
         witnesses = f", witnesses: {'; '.join(map(str, self.witnesses))}" if self.witnesses else ""
         return f"Verification({verdict}, {counted(len(self.rows), 'tensor')}, {differ}{witnesses})"
+
+    def _repr_html_(self) -> str:
+        headings = ("tensor", "type", "values", "distinct", "saturated", "differ")
+        rows = [
+            (r.name, r.dtype, *(f"{n:,}" for n in (r.values, r.distinct, r.saturated, r.differing))) for r in self.rows
+        ]
+        return table_html(self.summary(), headings, rows, is_text=[True, True, False, False, False, False])
 
     @property
     def integers(self) -> int:

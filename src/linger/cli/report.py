@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger report: one HTML page that says whether a network can go to the chip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from linger.cli.terminal import say, say_json
+from linger.errors import UsageError, listing, printable
+from linger.targets import TARGETS
+
+if TYPE_CHECKING:
+    from linger.workflow.report import Report
+
+_PAGE = Path("report.html")
+
+
+def report(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="ONNX files, or .json files of earlier reports; several are shown side by side."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; report.html without --out, and none with --json alone.")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help=f"Ask a chip too: {', '.join(TARGETS)}.")] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(help="Typical inputs of one ONNX file, an .npz or .npy file; random ones without it.")
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="What linger verify wrote about one ONNX file; it is not verified again.")
+    ] = None,
+    data_json: Annotated[
+        Path | None,
+        typer.Option(help="Write the data of the page into this .json file, to show it beside others later."),
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the data of the page as JSON.")] = False,
+) -> None:
+    """Make a page that says whether networks can go to the chip: proof, quality, cost, layers, memory, findings.
+
+    Exit code 1: a network is not ready: integers differ, or something forbids the chip
+
+    Examples:
+        linger report net.onnx --target venus
+        linger report before.json after.onnx --out compare.html
+    """
+    from linger.workflow.report import NOT_READY
+    from linger.workflow.report import report as make_report
+
+    if data_json is not None and data_json.suffix != ".json":
+        raise UsageError(f"{data_json}: the data are JSON. Give --data-json a name that ends in .json.")
+    _require_one_file(files, inputs, certificate)
+    place = out if out is not None or as_json else _PAGE
+    made = make_report(
+        files[0] if len(files) == 1 else list(files), place, data=inputs, verification=certificate, target=target
+    )
+    if data_json is not None:
+        made.to_json(data_json)
+    if as_json:
+        say_json(made.to_json())
+    else:
+        _tell(made, data_json)
+    if made.verdict.level == NOT_READY:
+        raise typer.Exit(1)
+
+
+def _require_one_file(files: list[Path], inputs: Path | None, certificate: Path | None) -> None:
+    given = [option for option, value in (("--inputs", inputs), ("--certificate", certificate)) if value is not None]
+    if given and (len(files) > 1 or files[0].suffix == ".json"):
+        raise UsageError(
+            f"report: {listing(given)} is about one ONNX file. Make the data of each file first (--data-json), and give these."
+        )
+
+
+def _tell(made: Report, data_json: Path | None) -> None:
+    say(made.summary())
+    for what, path in (("page", made.path), ("data", data_json)):
+        if path is not None:
+            say(printable(f"The {what}: {path}"))

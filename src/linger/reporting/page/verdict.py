@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a network can go to the chip: one level, one sentence and the reasons, from the facts of a run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from linger.errors import listing
+from linger.reporting.facts import Quality, Run
+
+READY, ATTENTION, NOT_READY, UNKNOWN = "ready", "attention", "not ready", "unknown"
+
+LOW_AGREEMENT = 99.0
+"""Percent of equal decisions below which somebody should look at the network."""
+LARGE_DROP = 1.0
+"""Percentage points that a figure may lose against the float network."""
+LOW_SIGNAL = 20.0
+"""Decibels at the output below which the noise is more than a tenth of the signal."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a report says first.
+
+    Attributes:
+        level: `ready`, `attention`, `not ready`, or `unknown` where nothing was proven.
+        headline: The verdict as one line.
+        reasons: Sentences behind it: what holds the network back, or what was shown where nothing does.
+    """
+
+    level: str
+    headline: str
+    reasons: tuple[str, ...] = ()
+
+
+def verdict_of(run: Run) -> Verdict:
+    """Judge a run.
+
+    It is `not ready` if an integer differs, a finding forbids the chip or the memory is too small; otherwise `unknown` without
+    a proof, `attention` if there is something to look at, and `ready`.
+    """
+    forbidding, doubts = _forbidding(run), _doubts(run)
+    if forbidding:
+        level, reasons = NOT_READY, (*forbidding, *doubts)
+    elif run.proof is None:
+        level, reasons = UNKNOWN, ("Nobody has compared the file with another computation of the network.", *doubts)
+    elif doubts:
+        level, reasons = ATTENTION, doubts
+    else:
+        level, reasons = READY, _shown(run)
+    return Verdict(level, _headline(run), reasons)
+
+
+def memory_needed(run: Run) -> int | None:
+    """Bytes of working memory: the arena of the program in C, else the most bytes alive at one step; None if unknown."""
+    if run.memory is None:
+        return None
+    return run.memory.peak_bytes if run.memory.arena_bytes is None else run.memory.arena_bytes
+
+
+def _memory_missing(run: Run) -> int:
+    """Bytes that the chip lacks."""
+    needed = memory_needed(run)
+    if run.memory is None or run.memory.limit_bytes is None or needed is None:
+        return 0
+    return max(0, needed - run.memory.limit_bytes)
+
+
+def _found(run: Run, severity: str) -> int:
+    return sum(finding.severity == severity for finding in run.findings)
+
+
+def _forbidding(run: Run) -> tuple[str, ...]:
+    reasons = []
+    if run.proof is not None and not run.proof.is_exact:
+        first = f" First: {run.proof.first}" if run.proof.first else ""
+        reasons.append(f"{run.proof.differing:,} of {_counted(run.proof.integers, 'integer')} differ.{first}")
+    errors = [finding for finding in run.findings if finding.severity == "error"]
+    if errors:
+        rules = listing(sorted({finding.rule or finding.reason for finding in errors}), limit=3)
+        reasons.append(f"{_counted(len(errors), 'finding')} forbid{'s' * (len(errors) == 1)} {_chip(run)}: {rules}.")
+    if _memory_missing(run):
+        reasons.append(f"The chip lacks {_memory_missing(run):,} bytes of memory.")
+    return tuple(reasons)
+
+
+def _doubts(run: Run) -> tuple[str, ...]:
+    reasons = []
+    floats, warnings = run.float_layers, _found(run, "warning")
+    if floats:
+        verb = "runs" if len(floats) == 1 else "run"
+        names = listing([layer.name for layer in floats], limit=3)
+        reasons.append(f"{_counted(len(floats), 'layer')} {verb} in floating point: {names}.")
+    if run.quality and _is_low(run.quality[0]):
+        reasons.append(f"The quality is low: {_quality(run.quality[0])}.")
+    if warnings:
+        reasons.append(f"{_counted(warnings, 'warning')} of the check.")
+    return tuple(reasons)
+
+
+def _is_low(quality: Quality) -> bool:
+    """Only for figures where more is known to be better: percentages and decibels."""
+    if quality.unit == "dB":
+        return quality.after < LOW_SIGNAL
+    if quality.unit != "%":
+        return False
+    return quality.after < LOW_AGREEMENT if quality.before is None else quality.before - quality.after > LARGE_DROP
+
+
+def _shown(run: Run) -> tuple[str, ...]:
+    assert run.proof is not None
+    with_what = f": the file = {' = '.join(run.proof.compared)}" if run.proof.compared else ""
+    reasons = [f"0 of {_counted(run.proof.integers, 'integer')} differ{with_what}."]
+    if run.target:
+        reasons.append(f"The check found nothing that forbids {run.target}.")
+    if run.layers:
+        reasons.append("Every layer that computes runs on integers.")
+    return tuple(reasons)
+
+
+def _headline(run: Run) -> str:
+    parts = ["Not proven" if run.proof is None else "Bit-exact"]
+    if run.proof is not None and not run.proof.is_exact:
+        parts = [f"{_counted(run.proof.differing, 'integer')} differ{'s' * (run.proof.differing == 1)}"]
+    errors = _found(run, "error")
+    if errors:
+        parts.append(f"{_counted(errors, 'finding')} forbid{'s' * (errors == 1)} {_chip(run)}")
+    if _memory_missing(run):
+        parts.append(f"too large for the memory of {_chip(run)}")
+    if run.target and not _forbidding(run):
+        parts.append(f"fits {run.target}")
+    if run.quality:
+        parts.append(_quality(run.quality[0]))
+    return ", ".join(parts)
+
+
+def _chip(run: Run) -> str:
+    return run.target or "the chip"
+
+
+def _quality(quality: Quality) -> str:
+    """`99.2 % agreement with the float model`, `97.1 % accuracy (98.0 % in float)`."""
+    if math.isinf(quality.after):
+        return f"infinite {quality.name}"
+    unit = quality.unit and f" {quality.unit}"
+    before = "" if quality.before is None else f" ({_figure(quality.before)}{unit} in float)"
+    return f"{_figure(quality.after)}{unit} {quality.name}{before}"
+
+
+def _figure(value: float) -> str:
+    """One digit behind the point, and never a 100.0 that is not one."""
+    if value < 100 <= round(value, 1):
+        return f"{value:.4f}".rstrip("0")
+    return f"{value:.3g}" if 0 < abs(value) < 1 else f"{value:,.1f}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a file tells of itself, as data for a report: its layers, what they cost, what its tensors hold, whether it is exact.
+
+Needs no torch. What cannot be measured becomes a sentence in the notes, never an error; wrong arguments are errors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from linger.checks.check import check
+from linger.checks.check_result import CheckResult
+from linger.checks.limits.memory import memory
+from linger.checks.memory_use import MemoryUse
+from linger.errors import LingerError, UsageError, counted, printable
+from linger.graph.core.dialect_node import describe
+from linger.graph.core.dialects import NEWER, OLDER, has_nodes_of
+from linger.graph.core.walking import required_inputs
+from linger.graph.files.model_io import load_own
+from linger.progress import progress
+from linger.proof import verify
+from linger.reporting.facts import FindingFacts, LayerFacts, Run, TensorFacts
+from linger.runtime.reference import Reference
+from linger.runtime.session import Session
+from linger.targets import Target, find_target
+from linger.verification.feeds import given_feeds, spread_feeds
+from linger.verification.proof.result import Verification
+from linger.verification.proof.verify import data_files
+from linger.workflow.file_layers import FLOAT, STANDARD, FileLayers, read_array
+from linger.workflow.memory_facts import memory_facts
+from linger.workflow.proofs import proof_of, proof_of_certificate, require_same_file
+from linger.workflow.tallies import MOST_BINS, Grid, Tally
+
+Feeds = Mapping[str, NDArray[Any]]
+
+MOST_BATCHES = 8
+"""Batches that the figures of layers and the proof are taken from; more of them say hardly anything else."""
+
+RANDOM = "random inputs"
+_RANDOM_BATCHES, _SEED = 2, 0
+_MOST_BYTES = 1 << 31
+"""Tensors of one batch that may be in memory at once."""
+
+_MOST_LETTERS, _SHOWN_LETTERS = 1000, 200
+"""A longer text is cut to this length."""
+
+_ALL_BINS = 256_000
+"""Bins of all histograms together, so that the data of a large network stay small."""
+
+
+@dataclass
+class FileFacts:
+    """What is found of one file, step by step.
+
+    Attributes:
+        path: The file.
+        model: Its content.
+        use: What it needs.
+        checked: What `linger.check` found.
+        layers: Its layers.
+        tallies: By tensor, what was counted while it ran.
+        notes: Sentences for the reader.
+    """
+
+    path: Path
+    model: ir.Model
+    use: MemoryUse
+    checked: CheckResult
+    layers: FileLayers
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, path: Path, target: Target | None) -> FileFacts:
+        """Read a file.
+
+        Raises:
+            UsageError: There is no such file.
+            GraphError: It is no complete ONNX model.
+        """
+        model, use = load_own(path), memory(path, target)
+        return cls(path, model, use, check(path, target), FileLayers(model, use))
+
+    def count(self, feeds: Iterable[Feeds]) -> None:
+        """Run the file on these inputs, and count the values of every tensor."""
+        most = self._bins()
+        try:
+            runner = self._runner()
+            for feed in progress(feeds, "measure"):
+                found = {**runner.intermediates(feed), **feed}
+                for name, array in ((n, a) for n, a in found.items() if n not in self.layers.weights):
+                    if name not in self.tallies:
+                        self.tallies[name] = Tally(self.grid(name), most)
+                    self.tallies[name].add(array)
+        except LingerError as error:
+            self.notes.append(f"What the tensors hold is not known: {error}")
+
+    def _runner(self) -> Reference | Session:
+        """What runs the file: numpy for a dialect's file, which it need not translate; ONNX Runtime for other files."""
+        is_dialect = has_nodes_of(self.model, OLDER) or has_nodes_of(self.model, NEWER)
+        if is_dialect:
+            return Reference(self.model, is_checked=True)
+        return Session(self.model, is_checked=True, as_written=True)
+
+    def count_weights(self) -> None:
+        """Count the values of the constants."""
+        if self.layers.form == STANDARD:
+            self.notes.append(
+                "The file is of standard ONNX operators, which state no scales: its tensors are shown as integers."
+            )
+        for name, tensor in self.layers.weights.items():
+            array = read_array(tensor)
+            if array is not None:
+                self.tallies[name] = Tally(self.grid(name), self._bins())
+                self.tallies[name].add(array)
+
+    def grid(self, tensor: str) -> Grid:
+        """The grid of a tensor; of real numbers where it has none."""
+        return self.layers.grids.get(tensor, Grid())
+
+    def _bins(self) -> int:
+        count = len(self.layers.rows) + len(self.layers.weights)
+        return max(min(MOST_BINS, _ALL_BINS // max(count, 1)), 8)
+
+    def run(self, name: str) -> Run:
+        """Everything that was found."""
+        layers = tuple(self._with_clipping(layer) for layer in self.layers.layers())
+        macs = sum(layer.macs for layer in layers)
+        in_float = sum(layer.macs for layer in layers if layer.runs_as == FLOAT)
+        return Run(
+            name=name,
+            file=self.path.name,
+            file_bytes=sum(file.stat().st_size for file in (self.path, *data_files(self.model))),
+            form=self.layers.form,
+            target=self.use.target or "",
+            layers=layers,
+            tensors=tuple(self._tensors()),
+            macs=macs,
+            weight_bytes=self.use.weight_bytes,
+            float_weight_bytes=self.layers.float_weight_bytes(),
+            integer_share=_integer_share(layers, macs, in_float),
+            findings=tuple(self._findings()),
+            memory=memory_facts(self.path, self.use),
+            notes=tuple(map(printable, dict.fromkeys([*self.layers.notes, *self.notes]))),
+        )
+
+    def _with_clipping(self, layer: LayerFacts) -> LayerFacts:
+        tally = self.tallies.get(layer.outputs[0]) if layer.outputs else None
+        return layer if tally is None else replace(layer, clipped=tally.clipped)
+
+    def _tensors(self) -> Iterable[TensorFacts]:
+        outputs = {value.name for value in self.model.graph.outputs}
+        for value in required_inputs(self.model):
+            yield self._tensor(value.name or "", "input", None, value)
+        for number, (node, _) in enumerate(self.layers.rows):
+            for value in node.outputs:
+                if value.name:
+                    role = "output" if value.name in outputs else "activation"
+                    yield self._tensor(value.name, role, number, value)
+        for name, tensor in self.layers.weights.items():
+            shape = tuple(tensor.shape.numpy())
+            made = self._tensor(name, "weight" if len(shape) > 1 else "bias", None, None)
+            yield replace(made, shape=_shape_text(shape), dtype=_type_text(tensor.dtype))
+
+    def _tensor(self, name: str, role: str, layer: int | None, value: ir.Value | None) -> TensorFacts:
+        grid, tally = self.grid(name), self.tallies.get(name)
+        made = TensorFacts(
+            name=name,
+            layer=layer,
+            role=role,
+            shape="" if value is None or value.shape is None else _shape_text(tuple(value.shape)),
+            dtype="" if value is None else _type_text(value.dtype or self._element(value)),
+            bits=grid.bits,
+            scale=grid.scale,
+            q_format=grid.q_format,
+        )
+        if tally is None:
+            return made
+        return replace(
+            made,
+            low=tally.low,
+            high=tally.high,
+            distinct=tally.distinct,
+            clipped=tally.clipped,
+            values=tally.bins(),
+        )
+
+    def _element(self, value: ir.Value) -> ir.DataType | None:
+        fact = self.layers.facts.get(value)
+        return None if fact is None else fact.element
+
+    def _findings(self) -> Iterable[FindingFacts]:
+        numbers: dict[str, int] = {}
+        for number, (node, _) in enumerate(self.layers.rows):
+            numbers.setdefault(describe(node), number)
+        for found in self.checked.findings:
+            layer = numbers.get(found.node, self.layers.maker_numbers.get(found.tensor))
+            yield FindingFacts(
+                found.severity, found.rule, layer, found.node or found.tensor, found.reason, found.remedy
+            )
+
+
+def facts_of_file(
+    path: str | os.PathLike[str],
+    *,
+    inputs: object = None,
+    target: str | Target | None = None,
+    verification: Verification | str | os.PathLike[str] | None = None,
+    name: str | None = None,
+) -> Run:
+    """What a file tells of itself: layers, costs, findings, what its tensors hold, and a proof.
+
+    Args:
+        path: An ONNX file, of any tool.
+        inputs: What it runs on: an .npz or .npy file, an array, arrays by name, or a list of such; None: the inputs of the
+            verification, or random ones.
+        target: The chip that it is for; None asks no chip.
+        verification: What `linger.verify` returned, or the path of a certificate; None: the file is verified here, ONNX
+            Runtime against the numpy reference.
+        name: How the run is called; None: the file's name without its ending.
+
+    Raises:
+        UsageError: There is no such file or chip, the inputs do not fit, the verification is about something else.
+        GraphError: The file is no complete ONNX model.
+    """
+    file = Path(path)
+    chip = find_target(target) if isinstance(target, str) else target
+    facts = FileFacts.of(file, chip)
+    feeds = None if inputs is None else given_feeds(inputs, facts.model)
+    return complete_run(facts, name, feeds, verification)
+
+
+def complete_run(
+    facts: FileFacts,
+    name: str | None = None,
+    feeds: Sequence[Feeds] | None = None,
+    verification: Verification | str | os.PathLike[str] | None = None,
+) -> Run:
+    """Verify a file that was read, run it, and put everything together; the arguments are those of `facts_of_file`."""
+    files, proof = data_files(facts.model), None
+    if feeds is None and not isinstance(verification, Verification):
+        feeds = _random_feeds(facts)
+    if isinstance(verification, (str, os.PathLike)):
+        proof = proof_of_certificate(Path(verification), facts.path, files)
+    elif verification is not None:
+        require_verification(verification)
+        require_same_file(verification, facts.path)
+    else:
+        verification = None if feeds is None else _verified(facts, feeds[:MOST_BATCHES])
+    if isinstance(verification, Verification):
+        proof = proof_of(verification, facts.path, files)
+        if proof is None:
+            facts.notes.append("Nothing is proven: the file has no integer tensors, or was not run.")
+    facts.count_weights()
+    _count(facts, feeds, verification if isinstance(verification, Verification) else None)
+    return bounded(replace(facts.run(facts.path.stem if name is None else name), proof=proof))
+
+
+def bounded(run: Run) -> Run:
+    """The same with long names cut: no reader needs a thousand letters, and a file may have millions in one name."""
+    made: Run = _bounded(run)
+    return made
+
+
+def _bounded(part: Any) -> Any:
+    if isinstance(part, str):
+        return part if len(part) <= _MOST_LETTERS else f"{part[:_SHOWN_LETTERS]}…{_digest(part)}"
+    if isinstance(part, tuple):
+        return part if part and isinstance(part[0], int) else tuple(_bounded(item) for item in part)
+    if is_dataclass(part) and not isinstance(part, type):
+        return replace(part, **{f.name: _bounded(getattr(part, f.name)) for f in fields(part)})
+    return part
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode(errors="replace")).hexdigest()[:8]
+
+
+def require_verification(given: object) -> None:
+    """Refuse what is no result of a verification."""
+    if not isinstance(given, Verification):
+        raise UsageError(
+            f"report: verification is a {type(given).__name__}. Give what linger.verify returned, or the path of a certificate."
+        )
+
+
+def _verified(facts: FileFacts, feeds: Sequence[Feeds]) -> Verification | None:
+    """The file's own computations held against each other; None, with a note, where it cannot run."""
+    try:
+        return verify(None, facts.path, list(feeds))
+    except LingerError as error:
+        facts.notes.append(f"The file could not be verified: {error}")
+        return None
+
+
+def _count(facts: FileFacts, feeds: Sequence[Feeds] | None, verification: Verification | None) -> None:
+    """Run the file on the inputs given, else on those of the verification, else on random ones."""
+    evidence = None if verification is None else verification.evidence
+    if feeds is None and evidence is not None and evidence.inputs:
+        feeds = evidence.inputs
+    if feeds is None:
+        feeds = _random_feeds(facts)
+    if feeds is not None:
+        facts.notes += _about_batches(len(feeds))
+        facts.count(feeds[:MOST_BATCHES])
+
+
+def _random_feeds(facts: FileFacts) -> list[Feeds] | None:
+    """Inputs that spread over the range of each Quant; None, with a note, where none can be made up."""
+    if sum(lifetime.bytes or 0 for lifetime in facts.use.lifetimes) > _MOST_BYTES:
+        facts.notes.append("The file was not run: its tensors take more memory than a report spends on random inputs.")
+        return None
+    try:
+        made: list[Feeds] = list(spread_feeds(facts.model, seed=_SEED, batches=_RANDOM_BATCHES))
+    except UsageError as error:
+        facts.notes.append(f"The file was not run: {error}")
+        return None
+    facts.notes.append(
+        f"What the tensors hold, clipping and histograms are of {RANDOM}: give typical inputs for figures that mean more."
+    )
+    return made
+
+
+def _about_batches(count: int) -> list[str]:
+    if count <= MOST_BATCHES:
+        return []
+    return [f"What the tensors hold is of the first {counted(MOST_BATCHES, 'batch')} of {count}."]
+
+
+def _integer_share(layers: Sequence[LayerFacts], macs: int, in_float: int) -> float:
+    """The share of the multiplications that run as integers; without any, that of the layers that compute."""
+    if macs:
+        return 1.0 - in_float / macs
+    computing = [layer for layer in layers if layer.runs_as != "moves"]
+    return sum(layer.runs_as != FLOAT for layer in computing) / len(computing) if computing else 1.0
+
+
+def _shape_text(shape: Sequence[object]) -> str:
+    return "×".join(str(size) if isinstance(size, int) else "?" for size in shape) or "1"
+
+
+def _type_text(element: ir.DataType | None) -> str:
+    if element is None:
+        return ""
+    return {"FLOAT": "float32", "DOUBLE": "float64"}.get(element.name, element.name.lower())

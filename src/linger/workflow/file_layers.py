@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers and tensors of a file as a report lists them: names, shapes, widths, formats, costs. Nothing is run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from linger.checks.memory_use import LayerMemory, MemoryUse
+from linger.dialect import is_known
+from linger.errors import LingerError
+from linger.graph.core.carriers import stands_for
+from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, has_nodes_of, is_quantising
+from linger.graph.core.tensor_content import constant_tensor
+from linger.graph.core.tensor_types import REALS, integer_bits
+from linger.graph.core.walking import inputs_within, required_inputs
+from linger.graph.facts.fact import UNKNOWN, Fact
+from linger.graph.facts.propagation import propagate
+from linger.graph.qdq.qdq_node import MOVE, MOVE_BYTES, is_qdq, quantization_of, scale_of, zero_of
+from linger.reporting.facts import LayerFacts
+from linger.workflow.tallies import Grid
+
+STANDARD = "standard"
+"""The form whose scales are in the arithmetic: its nodes quantise integers to other integers, and state no real numbers."""
+
+INTEGER, FLOAT, MOVES = "integer", "float", "moves"
+_MOVING = frozenset({*MOVE, *MOVE_BYTES, "Concat", "Where", "Compress", "Cast", "CastLike"})
+_QUANTISING_OPS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+_INTEGER_OPS = frozenset({"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"})
+_STANDARD = ("", "ai.onnx")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The simulated op that a node or a tensor of a file belongs to, read from its name.
+
+    Attributes:
+        name: The op's name, `block.conv.Conv2dInt_1`.
+        path: The module, `block.conv`.
+        op: The op's type, `Conv2dInt`.
+        call: Which call of it, from 0.
+    """
+
+    name: str
+    path: str
+    op: str
+    call: int
+
+
+def origin_of(name: str) -> Origin | None:
+    """The op in a name that linger gave; None for other names.
+
+    >>> origin_of("block.conv.Conv2dInt_1/QLinearConv_0")
+    Origin(name='block.conv.Conv2dInt_1', path='block.conv', op='Conv2dInt', call=1)
+    >>> origin_of("Flatten") is None
+    True
+    """
+    stem = name.partition("/")[0]
+    path, _, last = stem.rpartition(".")
+    op, _, number = last.rpartition("_")
+    if not op or not number.isdecimal():
+        op, number = last, "0"
+    return Origin(stem, path, op, int(number)) if is_known(op) or op in NEWER_OPS else None
+
+
+@dataclass
+class FileLayers:
+    """The nodes of a file that compute data, in the order of execution, with what is known of their tensors.
+
+    Attributes:
+        model: The file's content.
+        use: What it needs, layer by layer.
+        notes: Sentences on what could not be found.
+    """
+
+    model: ir.Model
+    use: MemoryUse
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def _makers(self) -> dict[str, ir.Node]:
+        return {value.name: node for node in self.model.graph for value in node.outputs if value.name}
+
+    @cached_property
+    def rows(self) -> list[tuple[ir.Node, list[LayerMemory]]]:
+        """Each node with its rows of memory: several where the newer dialect's node is written as several older ones."""
+        found: list[tuple[ir.Node, list[LayerMemory]]] = []
+        waiting: list[LayerMemory] = []
+        for row in self.use.layers:
+            waiting.append(row)
+            node = next((self._makers[name] for name in row.outputs if name in self._makers), None)
+            if node is not None:
+                found.append((node, waiting))
+                waiting = []
+        return found
+
+    @cached_property
+    def maker_numbers(self) -> dict[str, int]:
+        """By tensor, the number of the layer that makes it."""
+        return {v.name: i for i, (node, _) in enumerate(self.rows) for v in node.outputs if v.name}
+
+    @cached_property
+    def facts(self) -> Mapping[ir.Value, Fact]:
+        """Type, scale and width of the tensors."""
+        try:
+            return propagate(self.model).facts
+        except LingerError as error:
+            self.notes.append(f"The scales of the tensors are not known: {error}")
+            return {}
+
+    @cached_property
+    def grids(self) -> dict[str, Grid]:
+        """The grid of every tensor that holds integers, by name."""
+        stated = {v.name: grid for v in self._values() if v.name and (grid := self._stated(v)) is not None}
+        qdq = dict(_qdq_grids(self.model, has_scales=self.form != STANDARD))
+        biases = dict(self._bias_grids(stated))
+        return {**stated, **biases, **qdq}
+
+    def _values(self) -> Iterator[ir.Value]:
+        yield from required_inputs(self.model)
+        yield from self.model.graph.initializers.values()
+        for node in self.model.graph:
+            yield from node.outputs
+
+    def _stated(self, value: ir.Value) -> Grid | None:
+        fact = self.facts.get(value, UNKNOWN)
+        element = value.dtype or fact.element
+        if fact.is_quantised and element not in REALS:
+            return Grid(fact.scale, fact.bits, 0, is_signed=not str(element).startswith("U"))
+        if element is None or not element.is_integer() or element in (ir.DataType.INT64, ir.DataType.UINT64):
+            return None
+        return Grid(None, integer_bits(element) or int(element.bitwidth), 0, is_signed=element.is_signed())
+
+    def _bias_grids(self, stated: Mapping[str, Grid]) -> Iterator[tuple[str, Grid]]:
+        """Biases of dialect layers have the scale of their products."""
+        for node, _ in self.rows:
+            if not is_quantising(node) or len(node.inputs) != 3 or node.inputs[2] is None:
+                continue
+            x, w, b = (stated.get((value.name or "") if value is not None else "") for value in node.inputs)
+            tensor = constant_tensor(node.inputs[2])
+            if x and w and x.scale and w.scale and tensor is not None and tensor.dtype == ir.DataType.INT32:
+                yield node.inputs[2].name or "", Grid(x.scale * w.scale, b.bits if b else 32)
+
+    @cached_property
+    def weights(self) -> dict[str, ir.TensorProtocol]:
+        """The constants that layers read, by name, without single numbers, shapes and axes."""
+        found: dict[str, ir.TensorProtocol] = {}
+        for node, _ in self.rows:
+            for value in _data_of(node):
+                tensor = constant_tensor(value)
+                if tensor is not None and _is_weight(tensor) and value.name:
+                    found[value.name] = tensor
+        return found
+
+    def layers(self) -> tuple[LayerFacts, ...]:
+        """The layers, without what only a run tells."""
+        return tuple(self._layer(node, rows) for node, rows in self.rows)
+
+    def _layer(self, node: ir.Node, rows: Sequence[LayerMemory]) -> LayerFacts:
+        inputs = [value.name or "" for value in dict.fromkeys(inputs_within(node)) if value.name]
+        outputs = [value.name for value in node.outputs if value.name]
+        weights = [name for name in inputs if name in self.weights]
+        data = [name for name in inputs if name not in self.weights]
+        x, w, o = (self.grids.get(names[0]) if names else None for names in (data, weights, outputs))
+        return LayerFacts(
+            name=node.name or (outputs[0] if outputs else ""),
+            path=path_of_node(node),
+            op=node.op_type,
+            runs_as=self._runs_as(node),
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            shape=rows[-1].shape,
+            bits=_bits(x, w, o),
+            x_format="" if x is None else x.q_format,
+            w_format="" if w is None else w.q_format,
+            o_format="" if o is None else o.q_format,
+            macs=sum(row.macs for row in rows),
+            weight_bytes=sum(row.weight_bytes for row in rows),
+            live_bytes=max(row.live_bytes for row in rows),
+        )
+
+    def _runs_as(self, node: ir.Node) -> str:
+        if is_quantising(node) or origin_of_node(node) is not None or node.op_type in (*_QUANTISING_OPS, *_INTEGER_OPS):
+            return INTEGER
+        if node.domain in _STANDARD and node.op_type in _MOVING:
+            return MOVES
+        made = next((value for value in node.outputs if value.name), None)
+        if made is None:
+            return FLOAT
+        element = made.dtype or self.facts.get(made, UNKNOWN).element
+        return FLOAT if element is None or element in REALS else INTEGER
+
+    def float_weight_bytes(self) -> int | None:
+        """What the weights take in float32; None for a file without integer weights."""
+        if not any(tensor.dtype.is_integer() for tensor in self.weights.values()):
+            return None
+        return 4 * sum(int(np.prod(tensor.shape.numpy(), dtype=np.int64)) for tensor in self.weights.values())
+
+    @cached_property
+    def form(self) -> str:
+        """The form of the file, as the export names it, or what it is else."""
+        if has_nodes_of(self.model, NEWER):
+            return "newer dialect"
+        if has_nodes_of(self.model, OLDER):
+            return "dialect" if self.model.functions else "bare"
+        if any(origin_of_node(node) is not None for node, _ in self.rows):
+            return STANDARD
+        has_qdq = any(node.op_type in (*_QUANTISING_OPS, *_INTEGER_OPS) for node in self.model.graph)
+        return "quantised ONNX of another tool" if has_qdq else "float ONNX"
+
+
+def path_of_node(node: ir.Node) -> str:
+    """The module that a node comes from, by its name; empty where the name does not tell."""
+    origin = origin_of_node(node)
+    if origin is not None:
+        return origin.path
+    path, _, last = (node.name or "").rpartition(".")
+    return path if re.fullmatch(rf"{re.escape(node.op_type)}(_\d+)?", last) else ""
+
+
+def origin_of_node(node: ir.Node) -> Origin | None:
+    """The simulated op that a node belongs to, by its own name or that of what it makes."""
+    made = [value.name for value in node.outputs if value.name]
+    names = [node.name or "", *(stands_for(name) for name in made if "/" in name)]
+    found = (origin_of(name) for name in names if is_quantising(node) or "/" in name)
+    return next((origin for origin in found if origin is not None), None)
+
+
+def read_array(tensor: ir.TensorProtocol) -> NDArray[Any] | None:
+    """The content of a constant; None where it cannot be read."""
+    try:
+        return np.asarray(tensor.numpy())
+    except (TypeError, ValueError, OSError):
+        return None
+
+
+def _data_of(node: ir.Node) -> list[ir.Value]:
+    """What a node reads, without scales and zero points of quantising nodes, and the bounds and shapes of moves."""
+    if node.domain in _STANDARD and node.op_type in (*_QUANTISING_OPS, *MOVE, *MOVE_BYTES):
+        return [value for value in node.inputs[:1] if value is not None]
+    return list(dict.fromkeys(inputs_within(node)))
+
+
+def _is_weight(tensor: ir.TensorProtocol) -> bool:
+    count = int(np.prod(tensor.shape.numpy(), dtype=np.int64))
+    return count > 1 and tensor.dtype not in (ir.DataType.INT64, ir.DataType.STRING, ir.DataType.BOOL)
+
+
+def _bits(x: Grid | None, w: Grid | None, o: Grid | None) -> str:
+    """Widths of input, weights and output, or of the output alone."""
+    if o is None or o.bits is None:
+        return ""
+    if w is None:
+        return str(o.bits)
+    return "/".join("?" if grid is None or grid.bits is None else str(grid.bits) for grid in (x, w, o))
+
+
+def _qdq_grids(model: ir.Model, *, has_scales: bool) -> Iterator[tuple[str, Grid]]:
+    """The grids that QuantizeLinear and DequantizeLinear state, where there is one scale for the tensor."""
+    for node in model.graph:
+        is_q, is_dq = is_qdq(node, "QuantizeLinear"), is_qdq(node, "DequantizeLinear")
+        value = node.outputs[0] if is_q else node.inputs[0] if is_dq and node.inputs else None
+        found = quantization_of(node) if value is not None else None
+        if value is None or found is None or found.axis is not None or found.block:
+            continue
+        scale = float(np.asarray(scale_of(node)).reshape(-1)[0])
+        if value.name and scale > 0:
+            bits = int(found.element.bitwidth)
+            stated = 1.0 / scale if has_scales else None
+            yield value.name, Grid(stated, bits, zero_of(node), is_signed=found.element.is_signed())

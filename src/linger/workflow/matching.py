@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which node of a file a row of another result speaks of: rows name modules and calls, nodes extend those names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from linger.reporting.facts import LayerFacts
+from linger.workflow.file_layers import origin_of
+
+_FORMATS = ("Quant", "Dequant", "Requant")
+"""Nodes that change the format of a module's input or output: a row about the module means its other nodes."""
+
+_NUMBER = re.compile(r"_(\d+)$")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One simulated op: where its result is made, and how it is called."""
+
+    number: int
+    path: str
+    op: str
+    call: int
+
+
+class LayerMatcher:
+    """Finds layers by the names of modules, functions and calls."""
+
+    def __init__(self, layers: Sequence[LayerFacts]) -> None:
+        found: dict[str, _Place] = {}
+        for number, layer in enumerate(layers):
+            origin = origin_of(layer.name)
+            if origin is not None and layer.path:
+                found[origin.name] = _Place(
+                    number, layer.path, origin.op, origin.call
+                )  # its last node makes the result
+            else:
+                counted = _NUMBER.search(layer.name)
+                found[layer.name] = _Place(number, layer.path, layer.op, int(counted[1]) if counted else 0)
+        self._places = list(found.values())
+        self._matched: set[int] = set()
+        self._reached = -1
+
+    def of_call(self, path: str, call: int, op: str) -> int | None:
+        """The layer that makes the result of a module's call.
+
+        Calls are asked in the order of execution. A convolution that is compared at the path of its batch norm has no node
+        of that path: it is the next node of its op that no other call has.
+        """
+        found = self._of_module(path, call, op)
+        if found is None:
+            found = next((p for p in self._places if self._is_next(p, op)), None)
+        if found is None:
+            return None
+        self._matched.add(found.number)
+        self._reached = max(self._reached, found.number)
+        return found.number
+
+    def _is_next(self, place: _Place, op: str) -> bool:
+        return place.op == op and place.number > self._reached and place.number not in self._matched
+
+    def _of_module(self, path: str, call: int, op: str) -> _Place | None:
+        own = [p for p in self._places if p.path == path and p.op not in _FORMATS and p.number not in self._matched]
+        exact = [p for p in own if p.op == op and p.call == call]
+        same_call = [p for p in own if p.call == call]
+        inside = [p for p in self._places if path and p.path.startswith(f"{path}.") and p.op not in _FORMATS]
+        for candidates in (exact, same_call, inside if call == 0 else []):
+            if candidates:
+                return candidates[-1]
+        return None
+
+    def of_name(self, name: str) -> list[int]:
+        """Every layer of a module, or of a function whose name ends in its op."""
+        exact = [p.number for p in self._places if f"{p.path}.{p.op}".lstrip(".") == name]
+        return exact or [p.number for p in self._places if p.path == name and p.op not in _FORMATS]
+
+    def of_op(self, path: str, op: str) -> list[int]:
+        """Every layer of a module that runs an op."""
+        return [p.number for p in self._places if p.path == path and p.op == op]

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a quantised torch model and its float model add to the facts of a file: where error is born, quality, advice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from linger.analysis.advice import FAIR_DB, Item
+from linger.analysis.batches import Batch, fresh, run_batch
+from linger.constraint.advising import advise
+from linger.errors import LingerError, UsageError
+from linger.graph.core.walking import required_inputs
+from linger.progress import progress
+from linger.proof import verify
+from linger.quantization.core.qtensor import unwrap
+from linger.quantization.core.runtime import runtime_of
+from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.diagnosis.coverage import Coverage, coverage
+from linger.quantization.diagnosis.layer_comparison import Call, CallWatch, LayerComparison, LayerRow, compare_layers
+from linger.quantization.diagnosis.noise_bench import working_copy
+from linger.quantization.diagnosis.sensitivity import Sensitivity
+from linger.reporting.facts import Bins, LayerFacts, Quality, Run, SensitivityFacts, TensorFacts, TriedStep, Tuning
+from linger.simulation.recorder import record
+from linger.tuning.one_call.result import TuneResult
+from linger.tuning.widths.goals import checked_metric
+from linger.verification.proof.result import Verification
+from linger.workflow.file_facts import MOST_BATCHES, FileFacts
+from linger.workflow.matching import LayerMatcher
+from linger.workflow.model_quality import QualityPass
+from linger.workflow.tallies import Grid, Tally
+
+_ADVISED_BATCHES = 4
+_HELD_OUT = "held-out data"
+
+
+@dataclass
+class ModelFacts:
+    """A quantised model that is reported, and everything that was measured of it.
+
+    Attributes:
+        model: The quantised model; it stays as it is.
+        reference: Its float model; None where it is not known.
+        kept: The first batches of the data.
+        quality: How good it is.
+        notes: Sentences for the reader.
+    """
+
+    model: nn.Module
+    reference: nn.Module | None
+    kept: list[Batch]
+    quality: list[Quality]
+    notes: list[str]
+
+    @classmethod
+    def of(
+        cls,
+        model: object,
+        reference: object = None,
+        data: object = None,
+        *,
+        metric: Callable[[nn.Module], float] | None = None,
+        labels: object = None,
+    ) -> ModelFacts:
+        """Check what was given, and measure the quality in one pass over the data.
+
+        Raises:
+            UsageError: The model is not quantised, the reference is no float model, the data are empty or not what the
+                models take, labels or the metric do not fit.
+        """
+        quantised, original = _checked(model, reference)
+        made = cls(quantised, original, [], [], [])
+        if metric is not None:
+            measure = checked_metric("report", metric)
+            before = None if original is None else measure(original)
+            name = getattr(metric, "__name__", "metric").replace("_", " ")
+            made.quality.append(Quality(name, measure(quantised), before, data="the metric's own data"))
+        if data is not None:
+            copies = [None if m is None else working_copy(m, "report") for m in (quantised, original)]
+            assert copies[0] is not None  # the quantised model is there
+            measured = QualityPass(copies[0], copies[1], MOST_BATCHES)
+            measured.run(data)
+            made.kept = measured.kept
+            made.quality += measured.figures(labels)
+        return made
+
+    def verified(self, facts: FileFacts) -> Verification | None:
+        """The simulation held against the file on the first batches; None, with a note, where that cannot be done."""
+        if not self.kept:
+            return None
+        try:
+            return verify(self.model, facts.path, _fitted(self.kept, facts))
+        except LingerError as error:
+            self.notes.append(f"The file could not be compared with the model on the data: {error}")
+            return None
+
+    def feeds(self, facts: FileFacts) -> list[dict[str, Any]] | None:
+        """The first batches as the file takes them; None where it does not take them."""
+        names = [value.name or "" for value in required_inputs(facts.model)]
+        try:
+            recordings = list(record(self.model, _fitted(self.kept, facts), file=facts.model)) if self.kept else []
+        except LingerError:
+            return None
+        return [dict(zip(r.input_names or names, r.inputs, strict=False)) for r in recordings] or None
+
+    def added_to(
+        self, run: Run, facts: FileFacts, tuning: TuneResult | None = None, sensitivity: Sensitivity | None = None
+    ) -> Run:
+        """A file's run with what the models tell."""
+        run = self._with_coverage(run)
+        compared = self._compared()
+        if compared is not None:
+            run = self._with_comparison(run, facts, compared)
+        if self.reference is not None:
+            run = _with_advice(run, self._advice(self.reference))
+        quality = [*self.quality, *_tuned_quality(tuning, self.quality)]
+        run = with_results(run, tuning, sensitivity)
+        return replace(run, quality=tuple(quality), notes=(*run.notes, *self.notes))
+
+    def _compared(self) -> LayerComparison | None:
+        if self.reference is None or not self.kept:
+            return None
+        try:
+            return compare_layers(self.reference, self.model, self.kept)
+        except LingerError as error:
+            self.notes.append(f"The layers could not be compared with the float model: {error}")
+            return None
+
+    def _with_coverage(self, run: Run) -> Run:
+        try:
+            found = coverage(self.model)
+        except UsageError as error:
+            self.notes.append(f"Why layers stayed float is not known: {error}")
+            return run
+        return _covered(run, found)
+
+    def _with_comparison(self, run: Run, facts: FileFacts, compared: LayerComparison) -> Run:
+        layers, matcher = list(run.layers), LayerMatcher(run.layers)
+        rows: dict[int, LayerRow] = {}
+        lost = []
+        for row in compared.rows:
+            number = matcher.of_call(row.name, row.call, row.op)
+            if number is None:
+                lost.append(row.name or "the model")
+                continue
+            rows[number] = row
+            layers[number] = replace(
+                layers[number],
+                sqnr_db=row.sqnr_db,
+                born_db=row.born_db,
+                passed_db=row.passed_db,
+                verdict=row.verdict,
+            )
+        if lost:
+            self.notes.append(f"Compared with the float model, but not found in the file: {', '.join(lost)}.")
+        seen = self._reference_tallies(facts, {row: layers[n] for n, row in rows.items()})
+        tensors = [_with_reference(tensor, rows, seen) for tensor in run.tensors]
+        return replace(run, layers=tuple(layers), tensors=tuple(tensors))
+
+    def _reference_tallies(self, facts: FileFacts, wanted: Mapping[LayerRow, LayerFacts]) -> dict[str, Bins]:
+        """Histograms of what the float model computes, by the tensor of the file that stands for it, in its bins."""
+        tallies: dict[tuple[str, int], tuple[str, Tally]] = {}
+        for row, layer in wanted.items():
+            own = facts.tallies.get(layer.outputs[0]) if layer.outputs else None
+            if own is not None:
+                grid = Grid(own.grid.scale or 1.0)
+                tallies[row.name, row.call] = (layer.outputs[0], Tally(grid, exponent=own.exponent))
+        assert self.reference is not None  # the caller has compared with it
+
+        def count(call: Call, output: object) -> None:
+            if call.key in tallies and isinstance(output, Tensor):
+                tally = tallies[call.key][1]
+                tally.add(unwrap(output).detach().double().cpu().numpy() * (tally.grid.scale or 1.0))
+
+        copy = working_copy(self.reference, "report")
+        watch = CallWatch(copy, count)
+        with torch.random.fork_rng(), torch.no_grad():
+            for batch in progress(self.kept, "float model"):
+                watch.begin()
+                run_batch(copy, fresh(batch))
+        return {name: bins for name, tally in tallies.values() if (bins := tally.bins()) is not None}
+
+    def _advice(self, reference: nn.Module) -> Sequence[Item]:
+        try:
+            return advise(reference, self.kept[:_ADVISED_BATCHES] or None).items
+        except LingerError as error:
+            self.notes.append(f"No advice could be given: {error}")
+            return ()
+
+
+def _checked(model: object, reference: object) -> tuple[nn.Module, nn.Module | None]:
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"report: model is a {type(model).__name__}. Give the quantised torch model.")
+    if runtime_of(model) is None:
+        raise UsageError(
+            "report: the model is not quantised. Give it after linger.init, and the float one as reference."
+        )
+    if reference is None:
+        return model, None
+    if not isinstance(reference, nn.Module):
+        raise UsageError(f"report: reference is a {type(reference).__name__}. Give the float torch model.")
+    if any(isinstance(module, QuantizedBase) for module in reference.modules()):
+        raise UsageError("report: the reference is quantised. Give the float model that the other was made from.")
+    return model, reference
+
+
+def _fitted(batches: Sequence[Batch], facts: FileFacts) -> list[Batch]:
+    """The batches in the size of the file: 16 pictures for a file that takes one are 16 batches."""
+    shapes = [value.shape for value in required_inputs(facts.model)]
+    sizes = {s[0] for s in shapes if s is not None and len(s)}
+    size = sizes.pop() if len(sizes) == 1 else None
+    if not isinstance(size, int) or size < 1:
+        return list(batches)
+    parts = [part for batch in batches for part in _cut(batch, size)]
+    return parts[:MOST_BATCHES]
+
+
+def _cut(batch: Batch, size: int) -> list[Batch]:
+    rows = {int(x.shape[0]) if isinstance(x, Tensor) and x.dim() else None for x in batch}
+    count = rows.pop() if len(rows) == 1 else None
+    if count is None or count <= size:
+        return [batch]
+    return [tuple(x[i : i + size] for x in batch) for i in range(0, count - count % size, size)]
+
+
+def _covered(run: Run, found: Coverage) -> Run:
+    """The reasons why layers stayed float, and what is doubtful about integer ones."""
+    layers, matcher = list(run.layers), LayerMatcher(run.layers)
+    for row in found.table():
+        if row.runs_as == "float":
+            for number, layer in enumerate(layers):
+                if layer.runs_as == "float" and layer.path == row.where and not layer.float_reason:
+                    layers[number] = replace(layer, float_reason=row.reason)
+        elif row.reason:
+            for number in matcher.of_op(row.where, row.op):
+                layers[number] = _advised(layers[number], row.reason)
+    share = found.integer_share if found.macs else run.integer_share
+    return replace(run, layers=tuple(layers), integer_share=share)
+
+
+def _advised(layer: LayerFacts, sentence: str) -> LayerFacts:
+    return layer if sentence in layer.advice else replace(layer, advice=(*layer.advice, sentence))
+
+
+def _with_advice(run: Run, items: Iterable[Item]) -> Run:
+    """Sentences about tensors that lose much in 8 bits, at the layers that have them with no more bits."""
+    layers, matcher = list(run.layers), LayerMatcher(run.layers)
+    for item in items:
+        place, loss = item.concern
+        if item.role == "other" or (place >= 1.0 and loss >= FAIR_DB):
+            continue
+        for number in matcher.of_name(item.module):
+            if not _is_wide(layers[number], item.role):
+                what = "its weights: " if item.role == "weight" else ""
+                layers[number] = _advised(layers[number], f"{what}{item.advice}")
+    return replace(run, layers=tuple(layers))
+
+
+def _is_wide(layer: LayerFacts, role: str) -> bool:
+    """Whether the tensor of this role has more than 8 bits already; without weights there is nothing to say of them."""
+    widths = layer.bits.split("/")
+    if role == "weight" and len(widths) != 3:
+        return True
+    text = widths[1] if role == "weight" else widths[-1]
+    return text.isdecimal() and int(text) > 8
+
+
+def _with_reference(tensor: TensorFacts, rows: Mapping[int, LayerRow], seen: Mapping[str, Bins]) -> TensorFacts:
+    row = None if tensor.layer is None else rows.get(tensor.layer)
+    if row is None or tensor.name not in seen:
+        return tensor
+    return replace(tensor, sqnr_db=row.sqnr_db, reference=seen[tensor.name])
+
+
+def _tuned_quality(tuning: TuneResult | None, present: Sequence[Quality]) -> Iterable[Quality]:
+    """What tuning measured on held-out data, unless the same figure was measured on other data."""
+    if tuning is None:
+        return
+    if tuning.after_metric is not None:
+        yield Quality("metric", tuning.after_metric, plain=tuning.plain_metric, data=_HELD_OUT)
+    name = "signal to noise at the output"
+    if not any(quality.name == name and quality.data == _HELD_OUT for quality in present):
+        yield Quality(name, tuning.after_db, plain=tuning.plain_db, unit="dB", data=_HELD_OUT)
+
+
+def with_results(run: Run, tuning: TuneResult | None, sensitivity: Sensitivity | None) -> Run:
+    """A run with what tuning tried, and the ranking by sensitivity."""
+    if tuning is not None:
+        run = replace(run, tuning=tuning_facts(tuning))
+    if sensitivity is None:
+        return run
+    layers, matcher = list(run.layers), LayerMatcher(run.layers)
+    for row in sensitivity.rows:
+        numbers = matcher.of_name(row.name)
+        if numbers and math.isfinite(row.noise_share):
+            layers[numbers[0]] = replace(layers[numbers[0]], noise_share=row.noise_share)
+    ranked = tuple(
+        SensitivityFacts(row.name, row.op, row.widths, row.sqnr_db, row.noise_share, row.what)
+        for row in sensitivity.rows
+    )
+    return replace(run, layers=tuple(layers), sensitivity=ranked)
+
+
+def tuning_facts(result: TuneResult) -> Tuning:
+    """What tuning tried, as a report shows it."""
+    steps = tuple(
+        TriedStep(
+            name=step.shown,
+            branch=step.branch,
+            before_db=step.before_db,
+            after_db=step.after_db,
+            before_metric=step.before_metric,
+            after_metric=step.after_metric,
+            seconds=step.seconds,
+            is_kept=step.is_kept,
+            why=step.why,
+        )
+        for step in result.steps
+    )
+    problems = tuple(f"{p.name} ({p.role}, {p.bits} bits, {p.born_db:.1f} dB): {p.advice}" for p in result.problems)
+    return Tuning(result.summary(), steps, (*result.notes, *problems))

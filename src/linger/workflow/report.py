@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger.report: everything known of a quantised network as one HTML page, with a verdict. Torch is needed for a model only."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from linger.analysis.result_table import written
+from linger.errors import UsageError, listing, missing_extra, printable
+from linger.files import write_atomically
+from linger.reporting.facts import Run, read_run
+from linger.reporting.page import Verdict, inline_frame, render_page, verdict_of
+from linger.targets import Target, find_target
+from linger.verification.feeds import given_feeds
+from linger.workflow.file_facts import FileFacts, complete_run, require_verification
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from linger.quantization.diagnosis.sensitivity import Sensitivity
+    from linger.tuning.one_call.result import TuneResult
+    from linger.verification.proof.result import Verification
+
+READY, ATTENTION, UNKNOWN, NOT_READY = "ready", "attention", "unknown", "not ready"
+LEVELS = (READY, ATTENTION, UNKNOWN, NOT_READY)
+"""The levels of a verdict, the best first."""
+
+_SUFFIXES = (".html", ".htm")
+_DATA = ".json"
+Place = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """What is known of one or several networks, as data and as a page.
+
+    Attributes:
+        runs: The networks, in the order in which they were given.
+        path: The page; None where it was not written.
+    """
+
+    runs: tuple[Run, ...]
+    path: Path | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the network can go to the chip: the level, one sentence and the reasons. Of several networks, the worst."""
+        return max((verdict_of(run) for run in self.runs), key=lambda verdict: LEVELS.index(verdict.level))
+
+    def summary(self) -> str:
+        """The verdict of every network in a few sentences."""
+        return "\n".join(printable(_sentences(run, is_alone=len(self.runs) == 1)) for run in self.runs)
+
+    def to_html(self) -> str:
+        """The page."""
+        return render_page(self.runs)
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The data as JSON text, also written to `path` if one is given; of several networks, a list.
+
+        `linger.report` and `linger report` read it again.
+        """
+        texts = [run.to_json() for run in self.runs]
+        return written(texts[0] if len(texts) == 1 else f"[\n{','.join(texts)}]\n", path)
+
+    def _repr_html_(self) -> str:
+        return inline_frame(self.to_html())
+
+    def __repr__(self) -> str:
+        return f"Report({listing(printable(run.name) for run in self.runs)}: {printable(self.verdict.headline)})"
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+def _sentences(run: Run, *, is_alone: bool) -> str:
+    verdict = verdict_of(run)
+    name = "" if is_alone else f"{run.name}: "
+    return f"{name}{' '.join([f'{verdict.headline}.', *verdict.reasons])}"
+
+
+def report(
+    file: Place | Run | Report | Sequence[Place | Run | Report],
+    path: Place | None = "report.html",
+    *,
+    model: nn.Module | None = None,
+    reference: nn.Module | None = None,
+    data: object = None,
+    labels: object = None,
+    metric: Callable[[nn.Module], float] | None = None,
+    tuning: TuneResult | None = None,
+    sensitivity: Sensitivity | None = None,
+    verification: Verification | Place | None = None,
+    target: str | Target | None = None,
+    name: str | None = None,
+    command: str = "",
+    config: str = "",
+) -> Report:
+    """Make one HTML page that says whether a quantised network can go to the chip, and why.
+
+    A file alone gives its layers, what they cost, what a chip says, memory over time, what its tensors hold, and a proof that
+    ONNX Runtime computes what the numpy reference does. The model adds the proof against the simulation; the reference adds
+    where error is born, agreement and advice.
+
+    Args:
+        file: An ONNX file; the data of an earlier report (a .json file, a `Report`); or a list of these, side by side: then
+            only `path` and `target` may be given too.
+        path: The page; None writes none.
+        model: The quantised model that the file was exported from; it stays as it is.
+        reference: Its float model.
+        data: What the model takes: a tensor, a tuple of arguments, or an iterable of either. Quality is measured on all of
+            it, layers on the first 8 batches. Without a model: the file's inputs, as arrays or an .npz file.
+        labels: Class numbers, one for every row of the data: accuracy is measured.
+        metric: A figure of a model, `metric(model) -> float`, measured on both models.
+        tuning: What `linger.tune` returned.
+        sensitivity: What `linger.sensitivity` returned.
+        verification: What `linger.verify` returned, or the path of a certificate; None verifies here.
+        target: The chip that the file is for; None asks no chip.
+        name: How the network is called; None: the file's name.
+        command: The line that makes the same network again.
+        config: The settings that it was made with, as text.
+
+    Returns:
+        The data, the verdict and the place of the page; a notebook shows the page.
+
+    Raises:
+        UsageError: A file, a chip or a folder that is not there, a model that is not quantised, data that do not fit,
+            arguments that do not belong together.
+        GraphError: The file is no complete ONNX model.
+    """
+    place = None if path is None else _page_place(path)
+    more = {
+        "model": model,
+        "reference": reference,
+        "data": data,
+        "labels": labels,
+        "metric": metric,
+        "tuning": tuning,
+        "sensitivity": sensitivity,
+        "verification": verification,
+        "name": name,
+    }
+    given = [key for key, value in more.items() if value is not None]
+    chip = find_target(target) if isinstance(target, str) else target
+    sources = _sources(file)
+    if len(sources) == 1 and isinstance(sources[0], Path) and sources[0].suffix != _DATA:
+        runs = [_run(sources[0], chip, more)]
+    elif given:
+        raise UsageError(
+            f"report: {listing(given)} can be given with one ONNX file only. Make a report of each file first, and give "
+            "these together."
+        )
+    else:
+        runs = [run for source in sources for run in _runs_of(source, chip)]
+    made = Report(
+        _told_apart(replace(run, command=command or run.command, config=config or run.config) for run in runs)
+    )
+    if place is None:
+        return made
+    write_atomically(place, made.to_html().encode())
+    return replace(made, path=place)
+
+
+def _page_place(path: Place) -> Path:
+    """Where the page goes; refused before the work where it cannot be written there."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"report: path is a {type(path).__name__}. Give the name of the page, or None to write none.")
+    place = Path(path)
+    if place.suffix.lower() not in _SUFFIXES:
+        raise UsageError(f"{place}: the page is an HTML file. Give a name that ends in .html.")
+    if place.is_dir():
+        raise UsageError(f"{place}: this is a folder. Give the name of the page in it.")
+    if not place.parent.is_dir():
+        raise UsageError(f"{place}: there is no folder {place.parent}. Make it first.")
+    return place
+
+
+def _sources(file: object) -> list[Path | Run | Report]:
+    given: list[Any] = list(file) if isinstance(file, (list, tuple)) else [file]
+    if not given:
+        raise UsageError("report: there is nothing to report. Give at least one file.")
+    wrong = [type(one).__name__ for one in given if not isinstance(one, (str, os.PathLike, Run, Report))]
+    if wrong:
+        raise UsageError(
+            f"report: {listing(wrong)} is nothing that can be reported. Give ONNX files, .json files of earlier reports, "
+            "or reports; a torch model goes into model=, beside the file that was exported from it."
+        )
+    made = [one if isinstance(one, (Run, Report)) else Path(one) for one in given]
+    paths = [one for one in made if isinstance(one, Path)]
+    missing = [f"{p} ({'a folder' if p.is_dir() else 'not there'})" for p in paths if not p.is_file()]
+    if missing:
+        raise UsageError(f"report: files that cannot be read: {listing(missing)}. Give ONNX files or .json files.")
+    return made
+
+
+def _runs_of(source: Path | Run | Report, chip: Target | None) -> Iterable[Run]:
+    if isinstance(source, Report):
+        return source.runs
+    if isinstance(source, Run):
+        return [source]
+    return _read_data(source) if source.suffix == _DATA else [complete_run(FileFacts.of(source, chip))]
+
+
+def _read_data(path: Path) -> list[Run]:
+    try:
+        text = path.read_bytes().decode()
+        content = json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        content = None
+        text = ""
+    if isinstance(content, list):
+        runs = [read_run(json.dumps(one), f"{path}[{number}]") for number, one in enumerate(content)]
+        if runs:
+            return runs
+    return [read_run(text, str(path))]
+
+
+def _told_apart(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Runs of one name get numbers."""
+    made: list[Run] = []
+    names: set[str] = set()
+    for run in runs:
+        name, number = run.name, 2
+        while name in names:
+            name, number = f"{run.name} ({number})", number + 1
+        names.add(name)
+        made.append(replace(run, name=name))
+    return tuple(made)
+
+
+def _run(file: Path, chip: Target | None, more: dict[str, Any]) -> Run:
+    """The run of one ONNX file, with whatever else is known of it."""
+    if more["verification"] is not None and not isinstance(more["verification"], (str, os.PathLike)):
+        require_verification(more["verification"])
+    if more["name"] is not None and not isinstance(more["name"], str):
+        raise UsageError(f"report: name is a {type(more['name']).__name__}. Give a text.")
+    of_models = ("model", "reference", "labels", "metric", "tuning", "sensitivity")
+    if any(more[key] is not None for key in of_models):
+        return _run_of_model(file, chip, more)
+    facts = FileFacts.of(file, chip)
+    feeds = None if more["data"] is None else given_feeds(_as_arrays(more["data"]), facts.model)
+    return complete_run(facts, more["name"], feeds, more["verification"])
+
+
+def _as_arrays(data: object) -> object:
+    """Torch tensors among the file's inputs as arrays."""
+    if isinstance(data, (list, tuple)):
+        return [_as_arrays(one) for one in data]
+    return data.detach().cpu().numpy() if _is_tensor(data) else data  # type: ignore[attr-defined]  # it is a tensor
+
+
+def _is_tensor(data: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(data, torch.Tensor)
+
+
+def _run_of_model(file: Path, chip: Target | None, more: dict[str, Any]) -> Run:
+    try:
+        from linger.workflow.model_run import run_of_model  # needs torch, which a file alone does without
+    except ModuleNotFoundError as error:
+        raise missing_extra("report", error) from error
+    return run_of_model(file, chip, **more)

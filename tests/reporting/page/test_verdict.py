@@ -1,0 +1,113 @@
+"""One level and one sentence, from the facts."""
+
+import dataclasses
+
+import pytest
+
+from linger.reporting.facts import FindingFacts, LayerFacts, MemoryFacts, Proof, Quality, Run
+from linger.reporting.page import verdict_of
+from tests.support.report_runs import hostile, large, minimal, small
+
+PROVEN = Proof(True, "equal", ("torch", "numpy"), 1200)
+DIFFERING = Proof(False, "differs", ("torch",), 1200, 3, first="conv1, element 7: 4 instead of 5")
+WHOLE = Run("net", target="venus", layers=(LayerFacts("conv1"), LayerFacts("fc")), proof=PROVEN)
+
+
+def finding(severity, rule="window-size"):
+    return FindingFacts(severity, rule)
+
+
+def agreement(value):
+    return (Quality("agreement", value, unit="%"),)
+
+
+CASES = {
+    "ready": ({}, "ready", "Bit-exact, fits venus"),
+    "with a figure": ({"quality": agreement(99.2)}, "ready", "Bit-exact, fits venus, 99.2 % agreement"),
+    "no chip": ({"target": ""}, "ready", "Bit-exact"),
+    "a note": ({"findings": (finding("note"),)}, "ready", "Bit-exact, fits venus"),
+    "not proven": ({"proof": None}, "unknown", "Not proven, fits venus"),
+    "differs": ({"proof": DIFFERING}, "not ready", "3 integers differ"),
+    "one differs": ({"proof": dataclasses.replace(DIFFERING, differing=1)}, "not ready", "1 integer differs"),
+    "errors": ({"findings": (finding("error"),) * 2}, "not ready", "Bit-exact, 2 findings forbid venus"),
+    "one error": ({"findings": (finding("error"),)}, "not ready", "Bit-exact, 1 finding forbids venus"),
+    "an error without a proof": (
+        {"findings": (finding("error"),), "proof": None},
+        "not ready",
+        "Not proven, 1 finding forbids venus",
+    ),
+    "too large": (
+        {"memory": MemoryFacts(peak_bytes=10, arena_bytes=101, limit_bytes=100)},
+        "not ready",
+        "Bit-exact, too large for the memory of venus",
+    ),
+    "just fits": ({"memory": MemoryFacts(peak_bytes=100, limit_bytes=100)}, "ready", "Bit-exact, fits venus"),
+    "a warning": ({"findings": (finding("warning"),)}, "attention", "Bit-exact, fits venus"),
+    "a float layer": ({"layers": (LayerFacts("s", runs_as="float"),)}, "attention", "Bit-exact, fits venus"),
+    "low agreement": ({"quality": agreement(98.9)}, "attention", "Bit-exact, fits venus, 98.9 % agreement"),
+    "accuracy kept": (
+        {"quality": (Quality("accuracy", 71.2, 72.0, unit="%"),)},
+        "ready",
+        "Bit-exact, fits venus, 71.2 % accuracy (72.0 % in float)",
+    ),
+    "accuracy lost": (
+        {"quality": (Quality("accuracy", 70.9, 72.0, unit="%"),)},
+        "attention",
+        "Bit-exact, fits venus, 70.9 % accuracy (72.0 % in float)",
+    ),
+    "noise": (
+        {"quality": (Quality("signal to noise", 19.9, unit="dB"),)},
+        "attention",
+        "Bit-exact, fits venus, 19.9 dB signal to noise",
+    ),
+    "a figure of unknown direction": (
+        {"quality": (Quality("loss", 0.25, 0.1),)},
+        "ready",
+        "Bit-exact, fits venus, 0.25 loss (0.1 in float)",
+    ),
+    "nearly all": ({"quality": agreement(99.99)}, "ready", "Bit-exact, fits venus, 99.99 % agreement"),
+    "infinite": (
+        {"quality": (Quality("signal to noise", float("inf"), unit="dB"),)},
+        "ready",
+        "Bit-exact, fits venus, infinite signal to noise",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "level", "headline"), CASES.values(), ids=CASES)
+def test_a_run_is_judged(changes, level, headline):
+    verdict = verdict_of(dataclasses.replace(WHOLE, **changes))
+    assert (verdict.level, verdict.headline) == (level, headline)
+    assert verdict.reasons
+
+
+def test_reasons_say_what_holds_the_network_back():
+    run = dataclasses.replace(
+        WHOLE,
+        proof=DIFFERING,
+        findings=(finding("error", "b"), finding("error", "a"), finding("warning")),
+        layers=tuple(LayerFacts(f"l{i}", runs_as="float") for i in range(5)),
+    )
+    assert verdict_of(run).reasons == (
+        "3 of 1,200 integers differ. First: conv1, element 7: 4 instead of 5",
+        "2 findings forbid venus: a, b.",
+        "5 layers run in floating point: l0, l1, l2 and 2 more.",
+        "1 warning of the check.",
+    )
+
+
+def test_reasons_of_a_ready_network_say_what_was_shown():
+    assert verdict_of(WHOLE).reasons == (
+        "0 of 1,200 integers differ: the file = torch = numpy.",
+        "The check found nothing that forbids venus.",
+        "Every layer that computes runs on integers.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "level"),
+    [(small(), "ready"), (large(20), "attention"), (minimal(), "unknown"), (hostile(), "not ready")],
+    ids=["small", "large", "minimal", "hostile"],
+)
+def test_whole_runs_are_judged(run, level):
+    assert verdict_of(run).level == level

@@ -1,0 +1,250 @@
+"""What models add to a report: rows at the right nodes, quality, advice; wrong models and data."""
+
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import linger
+from linger.errors import UsageError
+from linger.quantization.diagnosis.sensitivity import Sensitivity, SensitivityRow
+from linger.reporting.facts import LayerFacts
+from linger.tuning.one_call.result import TuneResult, TuneStep
+from linger.workflow.matching import LayerMatcher
+from linger.workflow.model_facts import with_results
+from linger.workflow.model_quality import QualityPass
+
+pytestmark = pytest.mark.needs_torch
+
+
+def shown(result):
+    """What a notebook shows of a result: its texts and the number of rectangles in its picture."""
+    page = ET.fromstring(result._repr_html_())
+    return [text for text in page.itertext() if text.strip()], len(list(page.iter("rect")))
+
+
+class Mixed(nn.Module):
+    """Convolution, batch norm and ReLU; a module that is called twice; functions; an LSTM; attention; a float layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 8, 3, padding=1)
+        self.bn = nn.BatchNorm2d(8)
+        self.relu = nn.ReLU()
+        self.again = nn.Conv2d(8, 8, 1)
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.soft = nn.Softplus()
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = self.relu(self.bn(self.stem(x)))
+        x = self.again(self.again(x) * 0.5) + x
+        x = x.flatten(2).transpose(1, 2)
+        x, _ = self.lstm(x)
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        return self.fc(F.relu(self.soft(x).mean(1)))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A float model, its quantised one, data, and the report of the file."""
+    torch.manual_seed(3)
+    reference = Mixed().eval()
+    model = Mixed().eval()
+    model.load_state_dict(reference.state_dict())
+    data = [torch.randn(2, 1, 3, 3) for _ in range(3)]
+    linger.trace_layers(model, data[0])
+    model = linger.init(model)
+    with linger.calibration():
+        for batch in data:
+            model(batch)
+    model.eval()
+    path = tmp_path_factory.mktemp("mixed") / "mixed.onnx"
+    linger.onnx.export(model, (data[0],), path)
+    labels = [reference(batch).argmax(-1) for batch in data]
+    made = linger.report(path, None, model=model, reference=reference, data=iter(data), labels=labels)
+    return reference, model, data, path, made.runs[0]
+
+
+def layer(run, name):
+    return next(layer for layer in run.layers if layer.name == name)
+
+
+def test_every_row_of_the_comparison_is_at_its_node(made):
+    reference, model, data, _, run = made
+    rows = {(row.name, row.call): row for row in linger.compare_layers(reference, model, data).rows}
+    names = {
+        ("bn", 0): "stem.Conv2dInt",
+        ("relu", 0): "relu.Relu",
+        ("again", 0): "again.Conv2dInt",
+        ("again", 1): "again.Conv2dInt_1",
+        ("lstm", 0): "lstm.LSTMInt",
+        ("fc", 0): "fc.LinearInt",
+    }
+    found = {key: layer(run, name) for key, name in names.items()}
+    assert {key: (f.sqnr_db, f.verdict) for key, f in found.items()} == {
+        key: (rows[key].sqnr_db, rows[key].verdict) for key in names
+    }
+    measured = sum(f.sqnr_db is not None for f in run.layers)
+    assert measured == len(rows), "each row has one node"
+
+
+def test_results_show_themselves_in_notebooks(made):
+    reference, model, data, _, _ = made
+    compared = linger.compare_layers(reference, model, data[:1])
+    texts, bars = shown(compared)
+    assert compared.summary() in texts
+    assert 2 <= bars <= len(compared.rows)
+    assert "softplus" in shown(linger.coverage(model))[0]
+    advice = linger.advise(reference)
+    assert advice.items[0].advice in shown(advice)[0]
+    assert "stem.weight" in shown(linger.wb_analyse(reference))[0]
+
+
+def test_attention_and_the_float_layer_have_their_rows(made):
+    run = made[-1]
+    attention = [f for f in run.layers if f.path.startswith("attention") and f.sqnr_db is not None]
+    assert len(attention) == 1
+    soft = next(f for f in run.layers if f.path == "soft" and f.op == "Softplus")
+    assert (soft.runs_as, soft.float_reason) == ("float", "linger has no integer form for this function")
+    assert soft.sqnr_db is not None
+
+
+def test_functions_belong_to_the_module_that_calls_them(made):
+    sums = [f for f in made[-1].layers if f.op == "iqAdd"]
+    assert [f.path for f in sums] == ["", ""]
+    assert all(f.sqnr_db is None for f in sums), "functions are no rows of compare_layers"
+
+
+def test_float_tensors_in_the_same_bins(made):
+    run = made[-1]
+    tensor = next(t for t in run.tensors if t.name == "again.Conv2dInt_1")
+    assert sum(tensor.reference.counts) == sum(tensor.values.counts) == 3 * 2 * 8 * 9
+    assert tensor.reference.width == tensor.values.width
+    offset = (tensor.reference.low - tensor.values.low) / tensor.values.width
+    assert offset == round(offset)
+
+
+def test_the_proof_is_against_the_model(made):
+    run = made[-1]
+    assert (run.proof.is_exact, run.proof.compared[0], run.proof.batches) == (True, "torch", 3)
+    assert "torch" in run.proof.versions
+
+
+def test_quality_on_all_of_the_data(made):
+    reference, model, data, _, run = made
+    accuracy, agreement, noise = run.quality
+    same = [reference(x).argmax(-1) == model(x).dequantize().argmax(-1) for x in data]
+    share = 100.0 * float(torch.cat(same).double().mean())
+    assert (accuracy.name, accuracy.before, accuracy.samples, accuracy.unit) == ("accuracy", 100.0, 6, "%")
+    assert accuracy.after == agreement.after == pytest.approx(share)
+    assert noise.after == pytest.approx(linger.compare_layers(reference, model, data).output_db)
+    assert {q.data for q in run.quality} == {"the data given"}
+
+
+def test_the_models_stay_as_they_were(made):
+    reference, model, data, _, _ = made
+    assert not reference.training
+    assert not any(module._forward_hooks for module in reference.modules())
+    assert torch.equal(model(data[0]).dequantize(), model(data[0]).dequantize())
+
+
+def test_tuning_and_sensitivity(made):
+    run = made[-1]
+    step = TuneStep("equalize", {}, "all", "", 20.0, 24.0, None, None, 1.5, 1, True, True, "better")
+    tuning = TuneResult(20.0, 24.0, (step,), notes=("a note",))
+    ranking = Sensitivity(
+        (
+            SensitivityRow("again", "Conv2dInt", "8/8/8", 30.0, 0.75, 72, 10),
+            SensitivityRow("iqAdd", "iqAdd", "8", 40.0, 0.25, 0, 0),
+        ),
+        8,
+        29.0,
+    )
+    told = with_results(run, tuning, ranking)
+    assert "20.00" in shown(tuning)[0]
+    assert shown(ranking)[1] == 2
+    assert (told.tuning.steps[0].name, told.tuning.steps[0].is_kept) == ("equalize()", True)
+    assert told.tuning.notes == ("a note",)
+    assert [(s.name, s.noise_share) for s in told.sensitivity] == [("again", 0.75), ("iqAdd", 0.25)]
+    assert layer(told, "again.Conv2dInt").noise_share == 0.75
+    assert sum(f.noise_share or 0 for f in told.layers) == 1.0
+    assert with_results(run, None, None) == run
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_scored"), [((4, 3), True), ((4, 1), False), ((2, 3, 5, 5), False)], ids=["scores", "one", "picture"]
+)
+def test_what_looks_like_scores(shape, is_scored):
+    class Give(nn.Module):
+        def forward(self, x):
+            return x
+
+    measured = QualityPass(Give(), Give(), 1)
+    measured.run(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+    names = [figure.name for figure in measured.figures()]
+    assert ("agreement with the float model" in names) == is_scored
+
+
+def test_probabilities_of_many_places_are_scores():
+    measured = QualityPass(nn.Softmax(1), nn.Softmax(1), 1)
+    measured.run([torch.randn(2, 3, 4, 4)])
+    assert next((f.after, f.samples) for f in measured.figures()) == (100.0, 32)
+
+
+def call(made, **changes):
+    reference, model, data, path, _ = made
+    given = {"model": model, "reference": reference, "data": data, **changes}
+    return linger.report(path, None, **given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "model"}, "model is a str"),
+        ({"model": Mixed()}, "the model is not quantised"),
+        ({"reference": 3}, "reference is a int"),
+        ({"data": []}, "the data are empty"),
+        ({"data": [torch.randn(2, 5)]}, "the forward pass fails"),
+        ({"data": "photos"}, "str is no batch"),
+        ({"model": None}, "reference, data needs the quantised model"),
+        ({"reference": nn.Linear(3, 3)}, r"shapes \[\(2, 1, 3, 3\)\] in the float model"),
+        ({"labels": [1, 2]}, "2 labels for 6 decisions"),
+        ({"labels": [0.5] * 6}, "labels are of type float64"),
+        ({"labels": "six", "data": None}, "labels need the data"),
+        ({"metric": 0.9}, "cannot be called"),
+        ({"metric": lambda _: 1 / 0}, "ZeroDivisionError"),
+        ({"tuning": 30.0}, "tuning is a float"),
+        ({"sensitivity": {}}, "sensitivity is a dict"),
+        ({"verification": True}, "verification is a bool"),
+        ({"name": 3}, "name is a int"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_wrong_uses(changes, message, made):
+    with pytest.raises(UsageError, match=message):
+        call(made, **changes)
+
+
+def test_a_quantised_reference_is_refused(made):
+    with pytest.raises(UsageError, match="the reference is quantised"):
+        call(made, reference=made[1])
+
+
+def test_a_convolution_at_its_batch_norms_path():
+    layers = [LayerFacts(f"{n}.Conv2dInt", n, "Conv2dInt") for n in ("a", "b.conv", "c")]
+    matcher = LayerMatcher(layers)
+    rows = [("a", 0), ("b.bn", 0), ("c", 0)]
+    assert [matcher.of_call(path, number, "Conv2dInt") for path, number in rows] == [0, 1, 2]
+    assert matcher.of_call("nowhere", 0, "LinearInt") is None
+
+
+def test_standard_nodes_are_grouped_by_their_op():
+    names = ("a.Conv2dInt/Cast_0", "a.Conv2dInt/Conv_1", "a.Conv2dInt/Cast_2", "a.Conv2dInt_1/Conv_0")
+    matcher = LayerMatcher([LayerFacts(name, "a", "Conv") for name in names])
+    assert [matcher.of_call("a", number, "Conv2dInt") for number in (0, 1)] == [2, 3]
+    assert np.array_equal(matcher.of_name("a"), [2, 3])
