@@ -68,7 +68,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{ending}"
 
 
-_EXTRAS = {"torch": "torch", "onnxscript": "torch", "safetensors": "torch", "yaml": "torch", "matplotlib": "report"}
+_EXTRAS = {
+    "torch": "torch",
+    "onnxscript": "torch",
+    "safetensors": "torch",
+    "yaml": "torch",
+    "matplotlib": "report",
+    "PIL": "pictures",
+    "sklearn": "demo",
+    "netron": "view",
+}
 """Optional packages, and the extra of linger that installs each."""
 
 

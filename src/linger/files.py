@@ -8,19 +8,26 @@ A link stays, and the file that it leads to is replaced. Pipes, devices and open
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import shutil
+import signal
 import stat
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 from linger.errors import UsageError, printable
 
 Writer = Callable[[IO[bytes]], object]
+
+_log = logging.getLogger(__name__)
+"""Gets the name of every file and folder that was put in its place, at the level DEBUG."""
 
 _STAGED = ".linger."
 """Begins the names of unfinished files; the target's own name is not used, as it may have the greatest length already."""
@@ -63,13 +70,18 @@ def write_together(writers: Mapping[Path, Writer]) -> None:
                     streams[target] = stack.enter_context(tempfile.TemporaryFile())
                     write(streams[target])
                 else:
-                    staged[place] = _stage(target, place)
+                    with _undisturbed():
+                        staged[place] = _stage(target, place)
                     _fill(place, staged[place], write)
         for target, content in streams.items():
             with _told(target):
+                _log.debug("%s", target)
                 _pour(target, content)
         if staged:
-            _move_into_place(staged)
+            with _undisturbed():
+                _move_into_place(staged)
+                for target in writers.keys() - streams.keys():
+                    _log.debug("%s", target)
 
 
 def places_beside(target: Path, name: Callable[[Path], str]) -> tuple[Path, Path]:
@@ -111,25 +123,40 @@ def write_folder(target: Path, fill: Callable[[Path], object], *, is_own: Callab
     """
     require_free_folder(target, is_own)
     place = Path(os.path.realpath(target))
+    with ExitStack() as stack:
+        with _undisturbed():
+            try:
+                temporary = Path(tempfile.mkdtemp(dir=place.parent, prefix=_STAGED, suffix=".part"))
+            except OSError as error:
+                raise _no_folder(target, error) from error
+            old = temporary.with_suffix(".old")
+            stack.callback(_remove_folders, temporary, old)
+        try:
+            fill(temporary)
+            with _undisturbed():
+                _move_folder(temporary, place, old)
+                _log.debug("%s", target)
+        except OSError as error:
+            raise UsageError(f"{_shown(target)}: the folder cannot be written ({_reason(error)}).") from error
+
+
+def _move_folder(temporary: Path, place: Path, old: Path) -> None:
+    """Move a folder into place; the one that was there is moved to `old`, and put back after an error."""
+    temporary.chmod(stat.S_IMODE(place.stat().st_mode) if place.exists() else 0o777 & ~_umask())
+    if place.exists():
+        place.replace(old)
     try:
-        temporary = Path(tempfile.mkdtemp(dir=place.parent, prefix=_STAGED, suffix=".part"))
-    except OSError as error:
-        raise _no_folder(target, error) from error
-    old = temporary.with_suffix(".old")
-    try:
-        fill(temporary)
-        temporary.chmod(stat.S_IMODE(place.stat().st_mode) if place.exists() else 0o777 & ~_umask())
-        if place.exists():
-            place.replace(old)
         temporary.replace(place)
-    except OSError as error:
-        if not place.exists() and old.exists():
+    except OSError:
+        if old.exists():
             old.replace(place)
-        raise UsageError(f"{_shown(target)}: the folder cannot be written ({_reason(error)}).") from error
-    finally:
-        for left in (temporary, old):
-            if left.exists():
-                shutil.rmtree(left)
+        raise
+
+
+def _remove_folders(*folders: Path) -> None:
+    for left in folders:
+        if left.exists():
+            shutil.rmtree(left)
 
 
 def require_free_folder(target: Path, is_own: Callable[[Path], bool] | None = None) -> None:
@@ -288,6 +315,23 @@ def _move_into_place(staged: Mapping[Path, Path]) -> None:
         raise _unwritable(last, error) from error
     for old in kept.values():
         old.unlink()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Put Ctrl-C off for as long as a few calls of the file system take, so that it never falls between two of them."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    came: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda _number, frame: came.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            before(signal.SIGINT, came[0])
 
 
 @contextmanager

@@ -114,7 +114,7 @@ def test_layers_matched_with_weights_log_and_plots(folder, call):
     ("arguments", "message"),
     [
         (("weights", "absent.pt"), "there is no such file"),
-        (("weights", "w.pt", "--json", "--csv"), "choose one"),
+        (("weights", "w.pt", "--json", "--csv"), "Choose one"),
         (("weights", "net_file.py"), "not a whole torch checkpoint"),
         (("layers", "net_file.py:net"), "give --inputs"),
         (("layers", "net_file.py:net", "--inputs", "x.npy", "--shape", "1"), "one of the two"),

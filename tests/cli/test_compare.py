@@ -55,7 +55,7 @@ def test_picture(folder, command):
         (("m.onnx", "none.onnx"), "linger: none.onnx: there is no such file"),
         (("m.onnx", "empty"), "there is no dump in it"),
         (("dump.npz", "m.onnx"), "Give the ONNX file first"),
-        (("m.onnx",), "Missing argument"),
+        (("m.onnx",), "missing argument"),
         (("m.onnx", "m.onnx", "--plot", "d.txt"), "Choose one of these endings"),
         (("m.onnx", "m.onnx", "--engine", "tpu"), "none of onnxruntime, numpy"),
     ],

@@ -48,7 +48,7 @@ def test_options(folder, command):
         (("none.onnx",), "no such file"),
         (("m.onnx", "--format", "hex"), "choose among npz, bin, text and all"),
         (("m.onnx", "--inputs", "none.npz"), "no such file"),
-        (("m.onnx", "--batches", "0"), "Invalid value"),
+        (("m.onnx", "--batches", "0"), "invalid value"),
     ],
     ids=["model", "format", "inputs", "batches"],
 )

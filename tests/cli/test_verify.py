@@ -122,7 +122,7 @@ def test_a_false_certificate_is_exit_code_1(folder, call):
         (("--certificate", "c.json", "--inputs", "x.npz"), "Leave --inputs out"),
         (("--certificate", "c.json", "--write-certificate", "d.json"), "Leave --write-certificate out"),
         (("m.onnx", "--write-certificate", "none/c.json"), "does not exist"),
-        (("m.onnx", "--batches", "0"), "Invalid value"),
+        (("m.onnx", "--batches", "0"), "invalid value"),
         ((".",), "this is a folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -9,11 +9,15 @@ from __future__ import annotations
 import errno
 import importlib
 import logging
+import os
+import signal
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from linger.cli.program.interruption import EXIT_CODE, Interruption
+from linger.cli.program.registration import add_command
 from linger.cli.terminal import say, use_readable_signs
 from linger.errors import LingerError, UsageError, missing_extra, printable
 from linger.version import __version__
@@ -24,25 +28,40 @@ COMMANDS = (
     "check",
     "compare",
     "convert",
+    "demo",
+    "doctor",
     "inspect",
     "memory",
     "ops",
+    "quantize",
     "repair",
     "report",
     "run",
+    "schema",
+    "targets",
     "vectors",
     "verify",
+    "view",
 )
 ALIASES = {"fix": "repair"}
 """Inherited names of commands, which the help does not list."""
 
+_HOMES = {"schema": "schemas", **ALIASES}
+"""Modules of commands that are not named for them."""
+
 _SHOWN_LETTERS = 80
+_BROKEN_PIPE = 141
+"""128 and the number of SIGPIPE, as shells count."""
+
+_FULL = (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG, errno.EDQUOT)
+_WRONG_USE: tuple[type[Exception], ...] = typer.BadParameter.__bases__
+"""The class of typer's errors of usage, which it does not export under its own name."""
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="From a PyTorch model to fixed-point hardware, proven bit for bit.",
+    epilog="Exit codes: 0 done, 1 an error or a network that fails, 2 wrong usage, 130 interrupted.",
 )
 
 
@@ -69,29 +88,95 @@ def load_commands(only: str | None = None) -> typer.Typer:
     for name in [c for c in names if c == only] or names:
         if name in known:
             continue
-        home = ALIASES.get(name, name)
-        found = getattr(importlib.import_module(f"linger.cli.{home}"), home)
+        module = importlib.import_module(f"linger.cli.{_HOMES.get(name, name)}")
+        found = getattr(module, ALIASES.get(name, name))
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name)
         else:
-            app.command(name, hidden=name in ALIASES)(found)
+            add_command(app, found, name, hidden=name in ALIASES)
     return app
 
 
 def main() -> None:
-    """Run a command. A LingerError becomes one line and exit code 1 (2 for wrong usage); a bug keeps its traceback."""
+    """Run a command, and exit with its code.
+
+    An error of linger becomes one line and exit code 1, wrong usage one line and exit code 2, Ctrl-C one line and exit code
+    130. Where nobody reads the output any more, the command ends silently with 141. A bug keeps its traceback.
+    """
     use_readable_signs(sys.stdout, sys.stderr)
     logging.basicConfig(handlers=[logging.NullHandler()])  # hide what libraries log about a file: our errors say it
+    interruption = Interruption()
+    try:
+        with interruption.watched():
+            code = _exit_code()
+    except BaseException:  # an import or a callback that was interrupted may raise anything
+        if not interruption.came:
+            raise
+        code = EXIT_CODE
+    if interruption.came:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # this process ends now
+        say(f"linger: {interruption.sentence()}", stderr=True)
+        code = EXIT_CODE
+    sys.exit(code)
+
+
+def _exit_code() -> int:
+    """The exit code of the command, after its error was told."""
     try:
         try:
-            load_commands(sys.argv[1] if len(sys.argv) > 1 else None)()
-        except ModuleNotFoundError as error:
-            raise missing_extra(f"linger {sys.argv[1]}", error) from error
+            code = _run(sys.argv[1:])
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return code
+        except SystemExit as end:  # rich ends the process where a pipe is closed
+            if isinstance(end.__context__, BrokenPipeError):
+                raise end.__context__ from None
+            raise
         except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:
-                raise
-            name = str(error.filename)[:_SHOWN_LETTERS]
-            raise UsageError(f"{name}…: no file can have a name that long. Give another one.") from error
+            raise _explained(error) from error
+    except BrokenPipeError:
+        _close_output()
+        return _BROKEN_PIPE
     except LingerError as error:
         say(f"linger: {printable(str(error))}", stderr=True, style="red")
-        sys.exit(2 if isinstance(error, UsageError) else 1)
+        return 2 if isinstance(error, UsageError) else 1
+
+
+def _run(arguments: list[str]) -> int:
+    """Run the command that the arguments name."""
+    try:
+        load_commands(arguments[0] if arguments else None)
+        code = typer.main.get_command(app).main(arguments or ["--help"], prog_name="linger", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except ModuleNotFoundError as error:
+        raise missing_extra(f"linger {arguments[0]}", error) from error
+    except _WRONG_USE as error:
+        raise UsageError(_sentence(error, *arguments[:1])) from error
+
+
+def _sentence(error: Any, command: str) -> str:
+    """What typer says of wrong usage, on one line, with the command and where its help is."""
+    path = error.ctx.command_path if error.ctx is not None else f"linger {command}" if command in COMMANDS else "linger"
+    said = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
+    where = path.removeprefix("linger").strip()
+    return f"{where}{': ' if where else ''}{said[:1].lower()}{said[1:]}{'' if said.endswith('?') else '.'} See {path} --help."
+
+
+def _explained(error: OSError) -> Exception:
+    """The error to raise for an OSError that nothing else has told: of a name that is too long, or of standard output."""
+    if isinstance(error, BrokenPipeError):
+        return error
+    if error.errno == errno.ENAMETOOLONG:
+        name = str(error.filename)[:_SHOWN_LETTERS]
+        return UsageError(f"{name}…: no file can have a name that long. Give another one.")
+    if error.errno in _FULL and error.filename is None:
+        _close_output()
+        return LingerError(f"standard output cannot be written ({error.strerror}). Give it another place.")
+    return error
+
+
+def _close_output() -> None:
+    """Give standard output to nobody, or Python would write the rest, and complain again, when it ends."""
+    nobody = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nobody, 1)
+    os.close(nobody)

@@ -9,66 +9,80 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linger.cli.terminal import console, say, say_json
+from linger.cli.arguments.options import Json, one_of
+from linger.cli.program.registration import add_command
+from linger.cli.terminal import console, say, say_result
 from linger.errors import UsageError
 
 if TYPE_CHECKING:
     from linger.analysis.advice import Advice
     from linger.analysis.result import Analysis
 
-analyse = typer.Typer(no_args_is_help=True, help="See what fixed point will cost: weights, or the outputs of layers.")
+analyse = typer.Typer(
+    help="See what fixed point will cost: weights, or the outputs of layers.",
+    epilog="Example: linger analyse weights model.safetensors",
+)
 
-_Json = Annotated[bool, typer.Option("--json", help="Rows and advice as JSON.")]
 _Csv = Annotated[bool, typer.Option("--csv", help="The rows as CSV.")]
 _Log = Annotated[Path | None, typer.Option(help="Also write the documented log to this file.")]
 _Plots = Annotated[Path | None, typer.Option(help="Draw the most worrying tensors into this folder.")]
 _Worst = Annotated[int, typer.Option(min=0, help="How many tensors to advise on.")]
 
 
-@analyse.command()
 def weights(
     checkpoint: Annotated[Path, typer.Argument(help="A .pt, .pth or .safetensors file, or the .index.json of shards.")],
     log: _Log = None,
     plots: _Plots = None,
     worst: _Worst = 10,
     *,
-    as_json: _Json = False,
+    as_json: Json = False,
     as_csv: _Csv = False,
 ) -> None:
-    """Mean, maximum and order statistics of every tensor of a checkpoint, and advice on the worst."""
+    """Mean, maximum and order statistics of every tensor of a checkpoint, and advice on the worst.
+
+    Examples:
+        linger analyse weights model.safetensors --worst 5
+        linger analyse weights model.pt --log weights.log --plots pictures
+    """
     from linger.analysis.weights import wb_analyse  # torch takes its time: not for --help
     from linger.constraint.advising import advise
 
-    _check(as_json=as_json, as_csv=as_csv)
+    one_of("analyse", json=as_json, csv=as_csv)
     found = wb_analyse(checkpoint, log)
     _show(found, advise(checkpoint), worst, as_json=as_json, as_csv=as_csv)
     if plots is not None:
         _draw(checkpoint, plots, None, worst)
 
 
-@analyse.command()
 def layers(
     model: Annotated[
         str, typer.Argument(help="package.module:name or file.py:name: a model, or a callable that makes one.")
     ],
-    inputs: Annotated[Path | None, typer.Option(help="A typical input: .npz (arguments in order) or .npy.")] = None,
-    shape: Annotated[str, typer.Option(help="Without --inputs: a random input of these sizes, 1x3x224x224.")] = "",
+    inputs: Annotated[
+        Path | None, typer.Option(help="The inputs to run on: an .npz file, arguments in order, or an .npy file.")
+    ] = None,
+    shape: Annotated[str, typer.Option(help="Sizes of a random input: 1x3x224x224, in place of --inputs.")] = "",
     checkpoint: Annotated[Path | None, typer.Option(help="Weights to load into the model.")] = None,
     match: Annotated[str, typer.Option(help="Only layers whose root.path matches this expression.")] = ".*",
     log: _Log = None,
     plots: _Plots = None,
     worst: _Worst = 10,
     *,
-    as_json: _Json = False,
+    as_json: Json = False,
     as_csv: _Csv = False,
 ) -> None:
-    """Statistics of every layer's output on a typical input, and advice on the worst weights and outputs."""
+    """Statistics of every layer's output on a typical input, and advice on the worst weights and outputs.
+
+    Examples:
+        linger analyse layers net.py:make --shape 1x3x224x224
+        linger analyse layers net.py:make --inputs typical.npz --checkpoint model.pt
+    """
     from linger.analysis.batches import run_batch
     from linger.cli.arguments.model import load_inputs, load_model, random_input
     from linger.constraint.advising import advise
     from linger.quantization.diagnosis.dumper import Dumper
 
-    _check(as_json=as_json, as_csv=as_csv)
+    one_of("analyse", json=as_json, csv=as_csv)
     if (inputs is None) == (not shape):
         raise UsageError(
             "analyse layers: give --inputs with typical data, or --shape for a random tensor; one of the two."
@@ -86,18 +100,13 @@ def layers(
         _draw(loaded, plots, arguments, worst)
 
 
-def _check(*, as_json: bool, as_csv: bool) -> None:
-    if as_json and as_csv:
-        raise UsageError("--json and --csv: choose one of the two.")
-
-
 def _show(found: Analysis, advice: Advice, worst: int, *, as_json: bool, as_csv: bool) -> None:
     if as_csv:
         typer.echo(found.to_csv(), nl=False)
         return
     if as_json:
         content = {"rows": json.loads(found.to_json()), "advice": json.loads(advice.to_json())}
-        say_json(content)
+        say_result("analyse", content)
         return
     shown = advice.worst(worst)
     for table in [found, shown] if worst else [found]:
@@ -111,3 +120,7 @@ def _draw(source: Any, folder: Path, inputs: Any, worst: int) -> None:
 
     for path in plot_tensors(source, folder, inputs, count=worst):
         say(f"drawn: {path}", stderr=True)
+
+
+add_command(analyse, weights, "weights")
+add_command(analyse, layers, "layers")

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linger.cli.terminal import console, say, say_json
+from linger.cli.arguments.options import Json, Machine, Seed, one_of
+from linger.cli.terminal import console, say, say_result
 from linger.errors import UsageError, VerificationError, listing, printable
 
 if TYPE_CHECKING:
     from linger.c.program import Program
     from linger.c.proof import CProof
-
-_TARGETS = "host, cortex-m0, cortex-m3, cortex-m4, cortex-m7, cortex-m55, rv32imac"
 
 
 class Arena(StrEnum):
@@ -91,22 +90,34 @@ def c(
             metavar="OUTPUT=INPUT",
         ),
     ] = None,
-    certificate: Annotated[Path | None, typer.Option(help="A certificate about the file, for the manifest.")] = None,
-    target: Annotated[str | None, typer.Option(help=f"Build it for: {_TARGETS}.")] = None,
+    certificate: Annotated[Path | None, typer.Option(help="A certificate of the file: the manifest names it.")] = None,
+    target: Machine = None,
     cc: Annotated[str | None, typer.Option(help="The C compiler; else the first that is found.")] = None,
     *,
     prove: Annotated[bool, typer.Option("--prove", help="Run it there, and compare every tensor with numpy.")] = False,
-    samples: Annotated[int | None, typer.Option(help="How many random inputs, with --prove.", min=1)] = None,
-    seed: Annotated[int, typer.Option(help="Their seed.", min=0)] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder that was exported before.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+    batches: Annotated[int | None, typer.Option(help="How many random batches; with --prove.", min=1)] = None,
+    samples: Annotated[int | None, typer.Option("--samples", hidden=True, min=1)] = None,
+    seed: Seed = 0,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a folder that this command wrote before.")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
-    """Write a network as C99 without dependencies: linger c digits.onnx digits_c --target cortex-m4 --prove."""
+    """Write a network as C99 without dependencies, and build and prove it on this machine or an emulated one.
+
+    Exit code 1: an integer differs, or the network has no C
+
+    Examples:
+        linger c digits.onnx digits_c
+        linger c digits.onnx digits_c --target cortex-m4 --prove
+    """
     from linger.c.exporter import export
     from linger.c.toolchains import toolchain
 
+    one_of("c", batches=batches, samples=samples)
+    samples = batches or samples
     if samples is not None and not prove:
-        raise UsageError("c: --samples belongs to --prove. Add --prove, or leave it out.")
+        raise UsageError("c: --batches belongs to --prove. Add --prove, or leave it out.")
     if prove or target is not None:  # what is missing is said before anything is written
         chain = toolchain(target)
         chain.find_compiler(cc)
@@ -197,7 +208,7 @@ def _show(folder: Path, measured: _Measured | None, proof: CProof | None, *, as_
 
     manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
     if as_json:
-        say_json(_content(folder, manifest, measured, proof))
+        say_result("c", _content(folder, manifest, measured, proof))
         return
     from linger.reporting.tables import table
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from linger.cli.arguments.options import Chip, Json, one_of
 from linger.cli.terminal import UNBROKEN, console, say_json
 from linger.errors import LingerError, UsageError
 from linger.files import write_atomically
 from linger.progress import progress
-from linger.targets import TARGETS, Target, find_target
+from linger.targets import Target, find_target
 
 if TYPE_CHECKING:
     from linger.checks.check_result import CheckResult
@@ -39,11 +40,11 @@ class Severity(StrEnum):
 
 def check(
     models: Annotated[list[Path], typer.Argument(help="ONNX files.")],
-    target: Annotated[str | None, typer.Option(help=f"Ask a chip too: {', '.join(TARGETS)}.")] = None,
+    target: Chip = None,
     form: Annotated[
-        Form, typer.Option("--format", help="A table for people, JSON or SARIF 2.1.0 for programs.")
+        Form, typer.Option("--format", help="How it is written: a table for people, JSON or SARIF 2.1.0 for programs.")
     ] = Form.table,
-    out: Annotated[Path | None, typer.Option(help="Write the report into this file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to write: a file in place of the terminal.")] = None,
     fail_on: Annotated[
         Severity, typer.Option(help="Exit with 1 where something of this severity, or worse, is found.")
     ] = Severity.error,
@@ -51,13 +52,25 @@ def check(
         list[str] | None, typer.Option(help="A rule to leave out, by id or name; may be repeated.")
     ] = None,
     *,
-    show_all: Annotated[bool, typer.Option("--all", help="Show every finding; else the first of each rule.")] = False,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Show everything, not only the first findings of each rule.")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
-    """Find everything that is wrong with files: schema, structure, types, scales, overflow, Dequants, a chip's limits."""
+    """Find everything that is wrong with files: schema, structure, types, scales, overflow, Dequants, a chip's limits.
+
+    Exit code 1: something of the severity of --fail-on, or worse, was found
+
+    Examples:
+        linger check digits.onnx --target venus
+        linger check *.onnx --format sarif --out findings.sarif
+    """
     from linger.checks.check import rule_ids
     from linger.checks.check_result import worst
     from linger.graph.core.finding import SEVERITIES
 
+    one_of("check", json=as_json, format_sarif=form is Form.sarif)
+    form = Form.json if as_json else form
     left_out = ",".join(ignore).split(",") if ignore else []
     rule_ids(left_out)  # wrong usage is said before any file is read
     chip = None if target is None else find_target(target)

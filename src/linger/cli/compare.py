@@ -8,18 +8,20 @@ from typing import Annotated
 
 import typer
 
-from linger.cli.terminal import console, say, say_json
+from linger.cli.arguments.options import Batches, Json, Seed
+from linger.cli.terminal import console, say, say_result
 
 
 def compare(
     a: Annotated[Path, typer.Argument(help="An ONNX file.")],
     b: Annotated[Path, typer.Argument(help="Another one; or a folder of dumps, an .npz, .npy or text file.")],
     inputs: Annotated[
-        Path | None, typer.Option(help="An .npz file with the inputs; those of the dumps, or random ones, without it.")
+        Path | None,
+        typer.Option(help="The inputs to run on: an .npz file; those of the dumps, or random ones, without it."),
     ] = None,
     *,
-    batches: Annotated[int, typer.Option(help="How many random batches.", min=1)] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
+    batches: Batches = 1,
+    seed: Seed = 0,
     engine: Annotated[str, typer.Option(help="What runs the files: onnxruntime or numpy.")] = "onnxruntime",
     float_tolerance: Annotated[
         float | None,
@@ -34,12 +36,21 @@ def compare(
         typer.Option("--allow-unknown", help="List dumps that mean no tensor of the file instead of refusing them."),
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the differences along the graph: a .png or .svg file.")
+        Path | None, typer.Option(help="Draw a picture: a .png or .svg file with the differences along the graph.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every tensor, in the order of execution.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, every tensor.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show everything, not only the first tensors that differ.")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
-    """Compare tensor by tensor, in LSB; exit code 0 if all are equal, 1 if not, 2 for wrong usage."""
+    """Compare two files, or a file and the dumps of a device, tensor by tensor, in LSB.
+
+    Exit code 1: a tensor differs or is missing
+
+    Examples:
+        linger compare digits.onnx dumps/ --plot differences.svg
+        linger compare old.onnx new.onnx --batches 4 --all
+    """
     from linger.reporting.comparison_table import comparison_table, draw_comparison, unmatched_table
     from linger.reporting.plots import require_picture
     from linger.verification.devices.compare import compare as compare_tensors
@@ -59,7 +70,7 @@ def compare(
     if plot is not None:
         draw_comparison(result, plot)
     if as_json:
-        say_json(result.as_dict())
+        say_result("compare", result.as_dict())
     else:
         if result.rows:
             console().print(comparison_table(result, is_whole=every))

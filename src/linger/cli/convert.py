@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from linger.cli.terminal import console, say
+from linger.cli.arguments.options import Json
+from linger.cli.terminal import console, say, say_result
 
 
 def convert(
@@ -17,17 +19,36 @@ def convert(
         str, typer.Option(help="The dialect to write: thinker (Conv2dInt, iqAdd) or linger (QConv2d, QAdd).")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The file to write; without it <name>_<dialect>.onnx beside it.")
+        Path | None, typer.Option(help="Where to write: the file; without it <name>_<dialect>.onnx beside it.")
     ] = None,
     *,
     partial: Annotated[bool, typer.Option("--partial", help="Leave nodes without an equivalent as they are.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Turn a file of the domain linger into one of the domain thinker, or back."""
+    """Turn a file of the domain linger into one of the domain thinker, or back.
+
+    Exit code 1: a node has no equivalent, and nothing was written
+
+    Examples:
+        linger convert digits.onnx --to linger
+        linger convert digits.onnx --to thinker --partial --out old.onnx
+    """
     from linger.graph.conversion.convert import convert_dialect
     from linger.reporting.tables import table
 
     target = model.parent / f"{model.stem}_{to}.onnx" if out is None else out
     done = convert_dialect(model, to, path=target, partial=partial)
+    if as_json:
+        say_result(
+            "convert",
+            {
+                "path": str(target),
+                "ok": done.ok,
+                "changes": [{"where": change.where, "what": change.what} for change in done.changes],
+                "findings": [asdict(finding) for finding in done.findings],
+            },
+        )
+        return
     if done.findings:
         rows = [(f.severity, f.node, f.reason, f.remedy) for f in done.findings]
         console().print(table(str(model), ("severity", "node", "reason", "remedy"), rows))

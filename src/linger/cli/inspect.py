@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from linger.cli.terminal import console, say_json
+from linger.cli.arguments.options import Json
+from linger.cli.terminal import console, say_result
 
 _SHOWN_ITEMS = 50
 
@@ -22,15 +23,22 @@ def inspect(
         int | None, typer.Option(min=0, help="How many nodes, initializers and value infos each graph shows.")
     ] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, everything unless limited.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Show the tree of a model: graph, inputs, outputs, initializers, nodes, attributes, functions, with sizes."""
+    """Show the tree of a model: graph, inputs, outputs, initializers, nodes, attributes, functions, with sizes.
+
+    Exit code 1: the file is no complete model
+
+    Examples:
+        linger inspect digits.onnx
+        linger inspect digits.onnx --depth 1 --nodes 20
+    """
     from linger.graph.files.summary import limited, summarize
     from linger.reporting.tree import model_tree
 
     whole = summarize(model)
     if as_json:
-        say_json(limited(whole, depth=depth, items=nodes).as_dict())
+        say_result("inspect", limited(whole, depth=depth, items=nodes).as_dict())
         return
     shown = limited(whole, depth=depth, items=_SHOWN_ITEMS if nodes is None else nodes)
     console().print(model_tree(shown))

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from linger.cli.arguments.options import Chip, Json
 from linger.cli.terminal import UNBROKEN, console, say_json
 from linger.errors import LingerError, UsageError, printable
 from linger.files import Writer, write_together
-from linger.targets import TARGETS, find_target
+from linger.targets import find_target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,21 +62,33 @@ class _Report:
 
 def memory(
     model: Annotated[Path, typer.Argument(help="An ONNX file.")],
-    target: Annotated[str | None, typer.Option(help=f"Ask a chip too: {', '.join(TARGETS)}.")] = None,
-    form: Annotated[Form, typer.Option("--format", help="A table for people, JSON for programs.")] = Form.table,
-    out: Annotated[Path | None, typer.Option(help="Write the table or the JSON into this file.")] = None,
+    target: Chip = None,
+    form: Annotated[
+        Form, typer.Option("--format", help="How it is written: a table for people, JSON for programs.")
+    ] = Form.table,
+    out: Annotated[Path | None, typer.Option(help="Where to write: a file in place of the terminal.")] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Draw a .png or .svg file: the arena of the program in C over time; with --target, or where there is no "
-            "such program, the tensors alive over the layers."
+            help="Draw a picture: a .png or .svg file with the arena of the program in C over time; with --target, or "
+            "where there is no such program, with the tensors alive over the layers."
         ),
     ] = None,
+    *,
+    as_json: Json = False,
 ) -> None:
-    """Show what a network needs: tensors alive at one time, weights, multiplications, the memory of its program in C; exit code 1 if a chip lacks room."""
+    """Show what a network needs: tensors alive at one time, weights, multiplications, the memory of its program in C.
+
+    Exit code 1: the chip lacks room for it
+
+    Examples:
+        linger memory digits.onnx --target venus
+        linger memory digits.onnx --plot arena.svg
+    """
     from linger.checks.limits.memory import memory as memory_of
     from linger.reporting.plots import require_picture
 
+    form = Form.json if as_json else form
     chip = None if target is None else find_target(target)  # wrong usage is said before any file is read
     if plot is not None:
         require_picture(plot)

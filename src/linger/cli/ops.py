@@ -5,17 +5,27 @@ from __future__ import annotations
 
 import inspect
 
-from linger.cli.terminal import console
+from linger.cli.arguments.options import Json
+from linger.cli.terminal import console, say_result
 
 
-def ops() -> None:
-    """List the dialect's ops with their formulas and the torch layers and functions they stand for."""
+def ops(*, as_json: Json = False) -> None:
+    """List the dialect's ops with their formulas and the torch layers and functions they stand for.
+
+    Examples:
+        linger ops
+        linger ops --json
+    """
     from linger.dialect import ops as all_ops
     from linger.reporting.tables import table
 
     rows = []
     for op in all_ops().values():
         formula = (inspect.getdoc(op.body) or "").splitlines()[0]
-        stands_for = ", ".join(sorted({path.rpartition(".")[2] for path in (*op.layers, *op.functions)}))
-        rows.append((op.name, formula, stands_for))
-    console().print(table("thinker dialect", ("op", "formula", "stands for"), rows))
+        rows.append((op.name, formula, sorted({path.rpartition(".")[2] for path in (*op.layers, *op.functions)})))
+    if as_json:
+        say_result("ops", {"ops": [dict(zip(("name", "formula", "stands_for"), row, strict=True)) for row in rows]})
+        return
+    console().print(
+        table("thinker dialect", ("op", "formula", "stands for"), [(*row, ", ".join(names)) for *row, names in rows])
+    )

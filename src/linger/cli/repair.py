@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from linger.cli.terminal import console, say, say_json
+from linger.cli.arguments.options import Json
+from linger.cli.terminal import console, say, say_result
 from linger.errors import GraphError
 
 if TYPE_CHECKING:
@@ -32,15 +33,22 @@ def repair(
     rule: Annotated[list[str] | None, typer.Option(help="Apply this rule only; may be given several times.")] = None,
     *,
     check: Annotated[bool, typer.Option("--check", help="Run the result before it is written.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The changes and findings as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Repair a file and list every change; exit code 1 if something is left to repair by hand. `linger fix` does the same."""
+    """Repair a file and list every change. `linger fix` does the same.
+
+    Exit code 1: something is left to repair by hand
+
+    Examples:
+        linger repair broken.onnx --check
+        linger repair broken.onnx --outputs float --rule remove_dequant
+    """
     from linger.checks.repair import repair as repair_file
     from linger.reporting.tables import table
 
     result = repair_file(model, check, outputs=outputs.value, rules=rule or None)
     if as_json:
-        say_json(_as_dict(result))
+        say_result("repair", _as_dict(result))
     else:
         if result.changes:
             rows = [(c.rule, c.where, c.what) for c in result.changes]

@@ -7,12 +7,16 @@ import codecs
 import io
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 import typer
 from rich.console import Console
 
 UNBROKEN = 100_000
+RESULT_VERSION = 1
+"""Of JSON results. Keys may be added; one that goes, or changes its meaning, raises the version of its command."""
+
 _HANDLER = "linger.readable"
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
@@ -59,6 +63,11 @@ def console(*, stderr: bool = False) -> Console:
 def say(text: str, *, stderr: bool = False, style: str | None = None) -> None:
     """Write a sentence as it is, in one line."""
     console(stderr=stderr).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_result(command: str, content: Mapping[str, Any]) -> None:
+    """Write what a command found as JSON: its keys below those that say whose they are. `linger schema` describes them."""
+    say_json({"format": f"linger-{command}", "version": RESULT_VERSION, **content})
 
 
 def say_json(content: Any) -> None:

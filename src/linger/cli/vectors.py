@@ -3,28 +3,43 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from linger.cli.terminal import say
+from linger.cli.arguments.options import Batches, Inputs, Json, Seed
+from linger.cli.terminal import say, say_result
 from linger.errors import UsageError, listing
 
 
 def vectors(
     model: Annotated[Path, typer.Argument(help="A dialect, bare or standard ONNX file.")],
-    inputs: Annotated[Path | None, typer.Option(help="An .npz file with the inputs; random ones without it.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder to write; without it <model>_vectors.")] = None,
+    inputs: Inputs = None,
+    out: Annotated[Path | None, typer.Option(help="Where to write: a folder; without it <model>_vectors.")] = None,
     *,
-    batches: Annotated[int, typer.Option(help="How many random batches.", min=1)] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
-    form: Annotated[str, typer.Option("--format", help="npz, text, bin (raw, little endian) or all.")] = "all",
+    batches: Batches = 1,
+    seed: Seed = 0,
+    form: Annotated[
+        str, typer.Option("--format", help="How it is written: npz, text, bin (raw, little endian) or all.")
+    ] = "all",
     header: Annotated[bool, typer.Option("--header", help="Also write vectors.h with the small arrays.")] = False,
     header_limit: Annotated[int | None, typer.Option(help="How many numbers a small array has.", min=1)] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a folder of vectors.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a folder that this command wrote before.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", hidden=True)] = False,
+    as_json: Json = False,
 ) -> None:
-    """Write inputs, every intermediate integer and outputs for those who bring up a device."""
+    """Write inputs, every intermediate integer and outputs for those who bring up a device.
+
+    Exit code 1: the file cannot be run
+
+    Examples:
+        linger vectors digits.onnx --out vectors --format bin
+        linger vectors digits.onnx --inputs pictures.npz --header
+    """
     from linger.verification.devices.vector_files import FORMATS
     from linger.verification.devices.vectors import HEADER_LIMIT, write_vectors
 
@@ -38,6 +53,9 @@ def vectors(
         seed=seed,
         formats=FORMATS if form == "all" else form,
         header_limit=(header_limit or HEADER_LIMIT) if header else None,
-        force=force,
+        force=overwrite or force,
     )
+    if as_json:
+        say_result("vectors", {**asdict(written), "folder": str(written.folder)})
+        return
     say(written.summary())

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linger.cli.arguments.inputs import HELP, read_shapes
-from linger.cli.terminal import console, say, say_json
+from linger.cli.arguments.options import Batches, Inputs, Json, Machine, Seed
+from linger.cli.terminal import console, say, say_result
 from linger.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def verify(
     model: Annotated[
         Path | None, typer.Argument(help="An ONNX file; with --certificate it may be the one beside that.")
     ] = None,
-    inputs: Annotated[Path | None, typer.Option(help="An .npz file with the inputs; random ones without it.")] = None,
+    inputs: Inputs = None,
     recordings: Annotated[
         Path | None, typer.Option(help="What a model computed: an .npz file, or a folder with one per batch.")
     ] = None,
@@ -31,23 +32,29 @@ def verify(
         list[str] | None,
         typer.Option(help="Optimisation level of ONNX Runtime: disable, basic, extended, all. May be repeated."),
     ] = None,
-    batches: Annotated[int, typer.Option(help="How many random batches.", min=1)] = 4,
-    seed: Annotated[int, typer.Option(help="Seed of the first random batch.", min=0)] = 0,
-    certificate: Annotated[Path | None, typer.Option(help="Check this certificate again.")] = None,
+    batches: Batches = 4,
+    seed: Seed = 0,
+    certificate: Annotated[Path | None, typer.Option(help="A certificate of the file: it is checked again.")] = None,
     write_certificate: Annotated[Path | None, typer.Option(help="Write a certificate of the result.")] = None,
     c: Annotated[
         Path | None,
         typer.Option("--c", help="A folder that linger c has written: build it, and hold it against the file."),
     ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="The machine that the folder is built for: host, cortex-m4, … Needs --c.")
-    ] = None,
+    target: Machine = None,
     *,
     shape: Annotated[list[str] | None, typer.Option(help=HELP)] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every tensor, not only those that differ.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show everything, not only the tensors that differ.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Compare every integer that ONNX Runtime computes with the numpy reference, with recordings, and with compiled C."""
+    """Compare every integer that ONNX Runtime computes with the numpy reference, with recordings, and with compiled C.
+
+    Exit code 1: an integer differs, or the certificate does not hold
+
+    Examples:
+        linger verify digits.onnx --recordings recorded/ --write-certificate digits.json
+        linger verify digits.onnx --c digits_c --target cortex-m4
+        linger verify --certificate digits.json
+    """
     from linger.proof import verify as prove
     from linger.verification.other_sizes import OWN_TRIALS
     from linger.verification.proof.recheck import check_certificate
@@ -112,7 +119,7 @@ def _made_up(
 def _show(result: Verification, title: str, *, every: bool, as_json: bool) -> None:
     """Show the tensors (all, or those that differ), or only the summary. A failure is reported by the error that follows."""
     if as_json:
-        say_json(_content(result))
+        say_result("verify", _content(result))
         return
     from linger.reporting.tables import verification_table
 

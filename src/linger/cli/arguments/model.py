@@ -7,9 +7,10 @@ import importlib
 import importlib.util
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,13 +30,45 @@ def load_model(text: str, checkpoint: Path | None = None) -> nn.Module:
     Raises:
         UsageError: There is no such thing, it is no model, or the checkpoint does not fit it.
     """
-    place, separator, name = text.rpartition(":")
-    if not separator or not place:
+    if named_in(text) is None:
         raise UsageError(f"{text}: this names no model. {_HOW}.")
-    model = _made(_attribute(_module(place), place, name), text)
+    model = _made(load_named(text), text)
     if checkpoint is not None:
         _load_weights(model, checkpoint)
     return model.eval()
+
+
+def named_in(text: str) -> tuple[str, str] | None:
+    """The module and the name in `package.module:name` or `file.py:name`; None where a text is neither."""
+    place, _, name = text.rpartition(":")
+    return (place, name) if place and name.isidentifier() else None
+
+
+def load_named(text: str) -> object:
+    """What a text of the form `package.module:name` or `file.py:name` names.
+
+    Raises:
+        UsageError: There is no such thing, or its module cannot be imported.
+    """
+    found = named_in(text)
+    assert found is not None  # the caller has looked
+    place, name = found
+    return _attribute(_module(place), place, name)
+
+
+def call_named(found: Callable[[], object], text: str) -> object:
+    """What a user's callable returns.
+
+    Raises:
+        UsageError: It fails, or needs arguments.
+    """
+    try:
+        return found()
+    except Exception as error:  # the user's code may raise anything
+        raise UsageError(
+            f"{text}: calling it without arguments fails ({type(error).__name__}: {error}). "
+            "Name a callable that needs none."
+        ) from error
 
 
 def _module(place: str) -> ModuleType:
@@ -44,6 +77,11 @@ def _module(place: str) -> ModuleType:
             path = Path(place)
             if not path.is_file():
                 raise UsageError(f"{place}: there is no such file.")
+            known = sys.modules.get(path.stem)
+            if getattr(known, "__file__", None) == str(path.resolve()):
+                return cast(ModuleType, known)  # the model and the data may be in one file, which runs once
+            sys.path.insert(0, str(path.parent))  # as `python file.py` does: modules beside it
+            path = path.resolve()
             spec = importlib.util.spec_from_file_location(path.stem, path)
             assert spec is not None  # a .py file always has a loader
             assert spec.loader is not None
@@ -68,13 +106,7 @@ def _attribute(module: ModuleType, place: str, name: str) -> object:
 
 def _made(found: object, text: str) -> nn.Module:
     if not isinstance(found, nn.Module) and callable(found):
-        try:
-            found = found()
-        except Exception as error:  # and so may the user's function
-            raise UsageError(
-                f"{text}: calling it without arguments fails ({type(error).__name__}: {error}). "
-                "Name a callable that needs none."
-            ) from error
+        found = call_named(found, text)
     if not isinstance(found, nn.Module):
         raise UsageError(f"{text}: this is a {type(found).__name__}, not a torch module. {_HOW}.")
     return found
@@ -105,7 +137,12 @@ def load_inputs(path: Path) -> tuple[torch.Tensor, ...]:
     wrong = [str(array.dtype) for array in arrays if array.dtype.kind not in "biufc"]
     if wrong:
         raise UsageError(f"{path}: a model takes numbers, and this holds {listing(wrong)}. Give arrays of numbers.")
-    return tuple(torch.from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array) for array in arrays)
+    return tuple(map(as_tensor, arrays))
+
+
+def as_tensor(array: NDArray[Any]) -> torch.Tensor:
+    """An array as a model takes it: real numbers of 64 bits as 32 bits."""
+    return torch.from_numpy(array.astype(np.float32) if array.dtype == np.float64 else np.ascontiguousarray(array))
 
 
 def _read_arrays(path: Path) -> list[NDArray[Any]]:

@@ -116,6 +116,7 @@ def export(
     integer_kernels: bool = True,
     simplify: bool = False,
     target: str | None = None,
+    allow_findings: bool = False,
     **torch_keywords: Any,
 ) -> None:
     """Write a model as an ONNX file, with any argument of the old or of today's torch.onnx.export.
@@ -162,6 +163,7 @@ def export(
         simplify: Simplify the result (extra `simplify`).
         target: "venus", "arcs" or "venusA": write what this chip computes exactly, with a batch of 1, and refuse what it
             cannot take, with the remedies. None: the target that linger.init was given, if any; else no limits.
+        allow_findings: Write the file for a chip also where the chip cannot take it; `linger.check` then says why.
         torch_keywords: Further arguments of today's torch.onnx.export.
 
     Raises:
@@ -205,6 +207,7 @@ def export(
         has_integer_kernels=integer_kernels,
         simplify=simplify,
         target=target,
+        allow_findings=allow_findings,
         torch_keywords=torch_keywords,
     )
     call = read_call(model, args, kwargs)
@@ -406,7 +409,7 @@ def _finished(proto: onnx.ModelProto, call: ExampleCall, options: ExportOptions,
     """The content of the file, after the steps that were asked for: simplified, checked for a chip, weights as inputs."""
     if options.simplify:
         proto = simplify_model(proto, [t.detach().cpu().numpy() for t in call.tensors()])
-    if options.target is not None:
+    if options.target is not None and not options.allow_findings:
         require_suitable(proto, options.target)
     if is_quantized and not options.export_params:
         model = ir.from_proto(proto)

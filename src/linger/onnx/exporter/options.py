@@ -44,6 +44,7 @@ class ExportOptions(FormOptions):
     verbose: bool = False
     external_data: bool | None = None
     simplify: bool = False
+    allow_findings: bool = False
 
 
 def warn_about_removed(**given: object) -> None:

@@ -126,6 +126,7 @@ class Config:
         parts: Widths of products in the forward of a user's own modules.
         layers: Quantised layers by path.
         functions: Functional ops by the path of their module and their number.
+        run: How `linger quantize` made the model; `init` does not look at it.
     """
 
     version: int = VERSION
@@ -142,6 +143,7 @@ class Config:
     parts: Mapping[str, Widths] = field(default_factory=dict)
     layers: Mapping[str, LayerConfig] = field(default_factory=dict)
     functions: Mapping[str, FunctionConfig] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict)
 
 
 # writing
@@ -162,7 +164,9 @@ def as_text(config: Config, model: str) -> str:
         value = getattr(config, entry.name)
         if value == getattr(usual, entry.name):
             continue
-        if isinstance(value, Mapping) and entry.name != "switches":
+        if entry.name == "run":
+            lines += ["", "run:", *(f"  {key}: {_shown(item)}" for key, item in value.items())]
+        elif isinstance(value, Mapping) and entry.name != "switches":
             lines += ["", f"{entry.name}:"]
             lines += [line for name, settings in value.items() for line in _entry_lines(name, settings)]
         elif isinstance(value, tuple):
@@ -262,6 +266,7 @@ class _Reader:
             "parts": lambda place, value: self._each(place, value, self._widths),
             "layers": lambda place, value: self._each(place, value, self._layer),
             "functions": lambda place, value: self._each(place, value, self._function),
+            "run": lambda place, value: self._each(place, value, lambda _, item: item),
         }
         return Config(**self._fields("", content, readers))
 

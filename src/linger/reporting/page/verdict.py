@@ -92,15 +92,15 @@ def _doubts(run: Run) -> tuple[str, ...]:
         verb = "runs" if len(floats) == 1 else "run"
         names = listing([layer.name for layer in floats], limit=3)
         reasons.append(f"{_counted(len(floats), 'layer')} {verb} in floating point: {names}.")
-    if run.quality and _is_low(run.quality[0]):
+    if run.quality and is_low(run.quality[0]):
         reasons.append(f"The quality is low: {_quality(run.quality[0])}.")
     if warnings:
         reasons.append(f"{_counted(warnings, 'warning')} of the check.")
     return tuple(reasons)
 
 
-def _is_low(quality: Quality) -> bool:
-    """Only for figures where more is known to be better: percentages and decibels."""
+def is_low(quality: Quality) -> bool:
+    """Whether a figure is one that somebody should look at. Only for figures where more is known to be better: percentages and decibels."""
     if quality.unit == "dB":
         return quality.after < LOW_SIGNAL
     if quality.unit != "%":

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger quantize: from a float torch model to a proven file and a report, in one command."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from linger.cli.arguments.options import Chip, Json
+from linger.cli.terminal import console, say, say_result
+from linger.errors import UsageError, counted, listing
+
+if TYPE_CHECKING:
+    from linger.cli.arguments.data import DataOptions
+    from linger.cli.arguments.pictures import PictureOptions
+    from linger.cli.arguments.sounds import SoundOptions
+    from linger.reporting.facts import Quality
+    from linger.workflow.quantizing.delivery import Tell
+    from linger.workflow.quantizing.quantized import Quantized, QuantizeSettings
+
+_SCALES = "unit (0 to 1), byte (0 to 255), signed (-1 to 1), imagenet"
+_KEPT = ("out", "c", "force", "as_json", "quiet", "config", "model")
+"""Options that mean the same with --config as without it."""
+
+
+def quantize(
+    context: typer.Context,
+    model: Annotated[
+        str | None,
+        typer.Argument(help="package.module:name or file.py:name: a float torch model, or a callable that makes one."),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Typical inputs: .npz, .npy, a folder of pictures or of .wav files, or file.py:callable.",
+            metavar="DATA",
+        ),
+    ] = None,
+    test_data: Annotated[
+        str | None,
+        typer.Option(help="Data to judge by, in the same forms; else every fifth sample is held out.", metavar="DATA"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; else the model's name and -quantized.")] = None,
+    bits: Annotated[str, typer.Option(help="8, 16, mixed, or weights and activations as in w4a8.")] = "8",
+    target: Chip = None,
+    budget: Annotated[str, typer.Option(help="What tuning may cost: CPU time, or a number of trials.")] = "2 min",
+    goal: Annotated[
+        str | None,
+        typer.Option(help="What is enough: '99 %' of the float model's decisions, or '30 dB'; the search ends there."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
+    checkpoint: Annotated[Path | None, typer.Option(help="Weights to load into the model.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Repeat a run: the net.yaml that it wrote, with the files beside it.")
+    ] = None,
+    c: Annotated[
+        Path | None, typer.Option(help="Also write the network as C to this folder, and prove it here.")
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option(help="The form of the file: dialect, bare, standard or qdq; else what the chip takes.")
+    ] = None,
+    opset: Annotated[int | None, typer.Option(help="The opset of the file, 11 to 20; else 12.")] = None,
+    labels: Annotated[
+        str, typer.Option(help="An .npy file with the right class of each sample; none: no labels.", metavar="FILE")
+    ] = "",
+    shape: Annotated[
+        str, typer.Option(help="Sizes of the model's input, 1x3x224x224 or 1x16000, for pictures or sounds.")
+    ] = "",
+    size: Annotated[str, typer.Option(help="Height and width of pictures, 224 or 224x320; else as they are.")] = "",
+    scale: Annotated[str, typer.Option(help=f"Numbers of a pixel: {_SCALES}.")] = "unit",
+    mean: Annotated[
+        str | None,
+        typer.Option(help="Taken from the numbers of a pixel, one for all channels or one for each: 0.5,0.5,0.5."),
+    ] = None,
+    std: Annotated[str | None, typer.Option(help="What the numbers are then divided by, in the same way.")] = None,
+    rate: Annotated[int | None, typer.Option(help="Samples per second that sounds must have.", min=1)] = None,
+    length: Annotated[
+        int | None, typer.Option(help="Samples of a window of sound; else whole files, zeros at the end.", min=1)
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Samples of a batch.", min=1)] = 32,
+    limit: Annotated[int | None, typer.Option(help="Use so many samples at most, evenly from all.", min=1)] = None,
+    *,
+    grey: Annotated[bool, typer.Option("--grey", help="Pictures with one channel.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the files of a former run.")] = False,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No lines about the steps.")] = False,
+) -> None:
+    """Quantise a float model, prove the file bit for bit, and write a report.
+
+    Exit code 1: the network is not ready: integers differ, something forbids the chip, or the quality is not enough
+
+    Examples:
+        linger quantize my_net.py:make_net --data inputs.npz
+        linger quantize my_net.py:make_net --data photos --size 224 --scale imagenet --bits mixed
+        linger quantize my_net.py:make_net --data my_net.py:data --target venus --c my_net_c
+        linger quantize --config my_net-quantized/net.yaml --out again
+    """
+    from linger.cli.arguments.data import DataOptions
+    from linger.workflow.quantizing.quantized import QuantizeSettings
+
+    given = _given(context)
+    settings = QuantizeSettings(
+        bits=bits,
+        target=target,
+        budget=budget,
+        goal=goal,
+        seed=seed,
+        form=form,
+        opset=opset,
+        batch=batch,
+        c=c,
+        force=force,
+    )
+    tell = _silent if quiet or as_json else _told
+    if config is not None:
+        made = _repeated(model, config, out, settings, given, tell)
+    else:
+        options = DataOptions(
+            labels=labels,
+            batch=batch,
+            limit=limit,
+            pictures=_pictures(shape, size, scale, mean, std, is_grey=grey, limit=limit),
+            sounds=_sounds(shape, rate, length, limit),
+        )
+        made = _made(model, data, test_data, checkpoint, out, settings, options, given, tell)
+    _show(made, as_json=as_json)
+    if not made.ok:
+        raise typer.Exit(1)
+
+
+def _given(context: typer.Context) -> dict[str, Any]:
+    """The options that stand on the command line, by their names, as plain values."""
+    found = {}
+    for name, value in context.params.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            found[name] = value if isinstance(value, (bool, int)) else str(value)
+    return found
+
+
+def _pictures(
+    shape: str, size: str, scale: str, mean: str | None, std: str | None, *, is_grey: bool, limit: int | None
+) -> PictureOptions:
+    from linger.cli.arguments.data import read_numbers, read_sizes
+    from linger.cli.arguments.pictures import PictureOptions, Scale
+
+    if scale not in list(Scale):
+        raise UsageError(f"--scale {scale}: no such range. Use {_SCALES}.")
+    sizes = read_sizes(size, "--size") if size else ()
+    if len(sizes) > 2:
+        raise UsageError(f"--size {size}: a picture has a height and a width, as in 224 or 224x320.")
+    if shape and not size:
+        sizes = read_sizes(shape, "--shape")[-2:]
+        is_grey = is_grey or read_sizes(shape, "--shape")[-3:-2] == (1,)
+    return PictureOptions(
+        size=(sizes[0], sizes[-1]) if sizes else None,
+        is_grey=is_grey,
+        scale=Scale(scale),
+        mean=read_numbers(mean, "--mean"),
+        std=read_numbers(std, "--std"),
+        limit=limit,
+    )
+
+
+def _sounds(shape: str, rate: int | None, length: int | None, limit: int | None) -> SoundOptions:
+    from linger.cli.arguments.data import read_sizes
+    from linger.cli.arguments.sounds import SoundOptions
+
+    sizes = read_sizes(shape, "--shape") if shape else ()
+    return SoundOptions(
+        rate=rate,
+        length=length or (sizes[-1] if sizes else None),
+        has_channel=len(sizes) > 2,
+        limit=limit,
+    )
+
+
+def _made(
+    model: str | None,
+    data: str | None,
+    test_data: str | None,
+    checkpoint: Path | None,
+    out: Path | None,
+    settings: QuantizeSettings,
+    options: DataOptions,
+    given: dict[str, Any],
+    tell: Tell,
+) -> Quantized:
+    """A new run."""
+    from linger.cli.arguments.data import read_data
+    from linger.cli.arguments.model import load_model
+    from linger.workflow import quantize as job
+    from linger.workflow.quantizing.delivery import require_free
+    from linger.workflow.quantizing.run_file import RunFile
+
+    if model is None or data is None:
+        missing = [name for name, value in (("the model", model), ("--data", data)) if value is None]
+        raise UsageError(
+            f"quantize: {listing(missing)} is missing. For example: linger quantize my_net.py:make_net --data inputs.npz."
+        )
+    settings.check()
+    name = _name_of(model)
+    folder = out or Path(f"{name}-quantized")
+    require_free(folder, settings)
+    tell(f"load {model}")
+    loaded = load_model(model, checkpoint)
+    samples = read_data(data, loaded, options)
+    test = None if test_data is None else read_data(test_data, loaded, options)
+    kept = {key: value for key, value in given.items() if key not in _KEPT}
+    run = RunFile(model=model, options=kept)
+    return job.quantize(loaded, samples, folder, settings, test=test, run=run, name=name, tell=tell)
+
+
+def _repeated(
+    model: str | None,
+    config: Path,
+    out: Path | None,
+    settings: QuantizeSettings,
+    given: dict[str, Any],
+    tell: Tell,
+) -> Quantized:
+    """A run that is repeated."""
+    from linger.cli.arguments.model import load_model
+    from linger.workflow import quantize as job
+    from linger.workflow.quantizing.delivery import require_free
+    from linger.workflow.quantizing.run_file import read_run_file
+
+    run = read_run_file(config)
+    other = [
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in given.items()
+        if name not in _KEPT and run.options.get(name) != value
+    ]
+    if other:
+        raise UsageError(
+            f"quantize: {listing(other)} is not what {config} says. Leave it out, or start a new run without --config."
+        )
+    named = model or run.model
+    if not named:
+        raise UsageError(
+            f"{config}: it names no model. Give one: linger quantize my_net.py:make_net --config {config}."
+        )
+    name = _name_of(named)
+    folder = out or Path(f"{name}-quantized")
+    require_free(folder, settings)
+    tell(f"load {named}")
+    return job.repeat(load_model(named), config, folder, settings, run=run, name=name, tell=tell)
+
+
+def _name_of(model: str) -> str:
+    """How a run is called: the file of the model without its ending, or its name in a package."""
+    place, _, name = model.rpartition(":")
+    return Path(place).stem if place.endswith(".py") else name or "net"
+
+
+def _told(line: str) -> None:
+    say(line, stderr=True, style="dim")
+
+
+def _silent(line: str) -> None:
+    del line
+
+
+def _show(made: Quantized, *, as_json: bool) -> None:
+    if as_json:
+        say_result("quantize", _content(made))
+        return
+    from linger.reporting.tables import table
+
+    rows = [*map(_quality_row, made.quality), *_cost_rows(made)]
+    console().print(table(made.name, ("", "float", "plain", "tuned"), rows))
+    if made.quality:
+        first = made.quality[0]
+        count = "" if first.samples is None else f" ({counted(first.samples, 'sample')})"
+        say(f"Quality is that on {first.data}{count}, which no step has seen; plain is calibration without tuning.")
+    if made.is_repeated:
+        say("The file is the one of that run, bit for bit.")
+    for note in made.notes:
+        say(f"Note: {note}")
+    for finding in made.check.errors:
+        say(f"Error: {finding}")
+    say(made.verdict)
+    for reason in made.reasons:
+        say(f"  {reason}")
+    say(f"{made.folder}: {', '.join(made.files)}")
+
+
+def _quality_row(figure: Quality) -> tuple[str, str, str, str]:
+    before, plain, after = (
+        "" if value is None else f"{value:.1f} {figure.unit}" for value in (figure.before, figure.plain, figure.after)
+    )
+    return figure.name, before, plain, after
+
+
+def _cost_rows(made: Quantized) -> list[tuple[str, str, str, str]]:
+    found = [counted(count, what) for what, count in made.check.counts().items() if count]
+    arena = "there is none" if made.arena_bytes is None else f"{made.arena_bytes:,} bytes"
+    chip = "" if made.check.target is None else f" for {made.check.target}"
+    rows = [
+        ("weights", f"{made.float_bytes:,} bytes", "", f"{made.memory.weight_bytes:,} bytes"),
+        ("multiply-accumulates", "", "", f"{made.memory.macs:,}"),
+        ("memory of the program in C", "", "", arena),
+        ("stayed float", "", "", listing(made.stayed_float, limit=3) or "nothing"),
+        (f"findings{chip}", "", "", ", ".join(found) or "none"),
+        ("integers that differ", "", "", f"{made.proof.differing:,} of {made.proof.integers:,}"),
+    ]
+    if made.c_proof is not None:
+        rows.append(("numbers of C that differ", "", "", f"{made.c_proof.differing:,} of {made.c_proof.elements:,}"))
+    return rows
+
+
+def _finite(value: Any) -> Any:
+    """A value that JSON has; infinity is the text `inf`."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _content(made: Quantized) -> dict[str, Any]:
+    return {
+        "name": made.name,
+        "ok": made.ok,
+        "verdict": made.verdict,
+        "reasons": list(made.reasons),
+        "is_repeated": made.is_repeated,
+        "folder": str(made.folder),
+        "files": list(made.files),
+        "sha256": made.sha256,
+        "quality": [{key: _finite(value) for key, value in asdict(figure).items()} for figure in made.quality],
+        "integers": made.proof.integers,
+        "differing": made.proof.differing,
+        "findings": made.check.counts(),
+        "target": made.check.target,
+        "weight_bytes": made.memory.weight_bytes,
+        "float_weight_bytes": made.float_bytes,
+        "macs": made.memory.macs,
+        "arena_bytes": made.arena_bytes,
+        "stayed_float": list(made.stayed_float),
+        "c": None if made.c_proof is None else {"differing": made.c_proof.differing, "elements": made.c_proof.elements},
+        "notes": list(made.notes),
+    }

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger targets: the chips that linger knows, and their limits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from linger.cli.arguments.options import Json, complete_chips
+from linger.cli.terminal import console, say_result
+from linger.targets import TARGETS, Status, Target, find_target
+
+_SHOWN = (("windows", "kernel"), ("windows", "strides"), ("memory", "tensor_bytes"))
+_LISTS = {
+    Status.EXACT: "exact_ops",
+    Status.DIFFERS: "differing_ops",
+    Status.REFUSED: "refused_ops",
+}
+
+
+def targets(
+    chip: Annotated[
+        str | None, typer.Argument(help="A chip, for all that is known of it.", autocompletion=complete_chips)
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """List the chips and their limits; of one chip, every limit and what came of each op.
+
+    Examples:
+        linger targets
+        linger targets venus
+    """
+    from linger.reporting.tables import table
+
+    chosen = list(TARGETS.values()) if chip is None else [find_target(chip)]
+    if as_json:
+        say_result("targets", {"targets": [_content(target) for target in chosen]})
+    elif chip is None:
+        console().print(table("chips", ("", *TARGETS), _overview(chosen)))
+    else:
+        console().print(table(f"{chip}: limits", ("table", "limit", "value"), _limits(chosen[0])))
+        console().print(table(f"{chip}: ops", ("what came of it", "ops"), _ops(chosen[0])))
+
+
+def _overview(chips: list[Target]) -> list[list[str]]:
+    """A row for each property, a column for each chip."""
+    rows = [
+        ["form of export", *(chip.form for chip in chips)],
+        ["takes the dialect linger", *("yes" if chip.reads_newer else "no" for chip in chips)],
+        *([f"ops: {status}", *(str(len(getattr(chip, name))) for chip in chips)] for status, name in _LISTS.items()),
+    ]
+    for group, name in _SHOWN:
+        rows.append([f"{group}: {name}", *(_text(chip.limits[group].get(name, "not known")) for chip in chips)])
+    return rows
+
+
+def _limits(chip: Target) -> list[tuple[str, str, str]]:
+    return [(group, name, _text(value)) for group, values in chip.limits.items() for name, value in values.items()]
+
+
+def _ops(chip: Target) -> list[tuple[str, str]]:
+    listed: list[tuple[str, frozenset[str]]] = [(status.value, getattr(chip, name)) for status, name in _LISTS.items()]
+    untried = frozenset(op for op in chip.ops if chip.status_of(op) is Status.UNTRIED)
+    return [(status, ", ".join(sorted(names))) for status, names in [*listed, (Status.UNTRIED.value, untried)]]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_text(entry)}" for name, entry in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(f"({_text(entry)})" if isinstance(entry, list | tuple) else _text(entry) for entry in value)
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:,}" if is_number else str(value)
+
+
+def _content(chip: Target) -> dict[str, Any]:
+    lists = ("ops", "exact_ops", "differing_ops", "refused_ops", "unpacked_ops")
+    return {
+        "name": chip.name,
+        "is_default": chip.is_default,
+        "form": chip.form,
+        "reads_newer": chip.reads_newer,
+        **{name: sorted(getattr(chip, name)) for name in lists},
+        "limits": {group: dict(values) for group, values in chip.limits.items()},
+    }

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demonstration: a residual CNN on handwritten digits, from training to a proven integer file."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from linger.progress import progress
+
+if TYPE_CHECKING:
+    from linger.checks.check_result import CheckResult
+    from linger.verification.proof.result import Verification
+
+TEST_IMAGES = 540
+BATCH = 64
+FILE, CERTIFICATE = "digits.onnx", "digits.certificate.json"
+INPUT, OUTPUT = "image", "scores"
+
+
+class Residual(nn.Module):
+    """relu(x + bn(conv(relu(bn(conv(x))))))."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output."""
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += x
+        result: Tensor = self.relu(out)
+        return result
+
+
+class DigitsNet(nn.Module):
+    """8×8 grey pictures to ten digits."""
+
+    def __init__(self, channels: int = 16) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, channels, 3, padding=1, bias=False)
+        self.bn = nn.BatchNorm2d(channels)
+        self.block1 = Residual(channels)
+        self.pool = nn.MaxPool2d(2)
+        self.widen = nn.Conv2d(channels, 2 * channels, 3, padding=1, bias=False)
+        self.bn_wide = nn.BatchNorm2d(2 * channels)
+        self.block2 = Residual(2 * channels)
+        self.gap = nn.AdaptiveAvgPool2d(1)
+        self.drop = nn.Dropout(0.2)
+        self.fc = nn.Linear(2 * channels, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Ten scores for each picture."""
+        x = self.block1(functional.relu(self.bn(self.stem(x))))
+        x = functional.relu(self.bn_wide(self.widen(self.pool(x))))
+        x = self.gap(self.block2(x)).flatten(1)
+        scores: Tensor = self.fc(self.drop(x))
+        return scores
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Pictures and labels for training and for testing; the split is always the same."""
+
+    train_x: Tensor
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+
+
+def load_digits() -> Digits:
+    """The 1797 handwritten digits that scikit-learn holds."""
+    from sklearn import datasets
+    from sklearn.model_selection import train_test_split
+
+    data = datasets.load_digits()
+    pictures = (data.images / 16.0).astype(np.float32)[:, None]
+    split = train_test_split(pictures, data.target, test_size=TEST_IMAGES, random_state=0, stratify=data.target)
+    train_x, test_x, train_y, test_y = (torch.from_numpy(np.ascontiguousarray(part)) for part in split)
+    return Digits(train_x, train_y.long(), test_x, test_y.long())
+
+
+def _batches(x: Tensor, y: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """One epoch: shuffled, each picture moved by up to one pixel."""
+    for chosen in torch.randperm(len(x), generator=generator).split(BATCH):
+        if len(chosen) < 2:
+            continue
+        dy, dx = torch.randint(-1, 2, (2,), generator=generator).tolist()
+        moved = functional.pad(x[chosen], (1, 1, 1, 1))[:, :, 1 + dy : 9 + dy, 1 + dx : 9 + dx]
+        yield moved, y[chosen]
+
+
+def train(model: nn.Module, data: Digits, *, epochs: int, rate: float, seed: int) -> None:
+    """Train a model on the digits, in float or as integers."""
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-2)
+    steps = epochs * -(-len(data.train_x) // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
+    model.train()
+    for _ in progress(range(epochs), "train"):
+        for pictures, labels in _batches(data.train_x, data.train_y, generator):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(pictures), labels).backward()
+            optimizer.step()
+            schedule.step()
+
+
+def accuracy(scores: Tensor | np.ndarray, labels: Tensor) -> float:
+    """How many of the pictures are told right, in percent."""
+    return 100.0 * float((torch.as_tensor(scores).argmax(1) == labels).float().mean())
+
+
+def evaluate(model: nn.Module, data: Digits) -> float:
+    """The accuracy of a model on the test pictures, in percent."""
+    model.eval()
+    with torch.no_grad():
+        return accuracy(model(data.test_x).detach(), data.test_y)
+
+
+def trained(data: Digits, *, epochs: int, seed: int) -> DigitsNet:
+    """A trained float network; the same seed gives the same one."""
+    torch.manual_seed(seed)
+    model = DigitsNet()
+    train(model, data, epochs=epochs, rate=4e-3, seed=seed)
+    return model
+
+
+def quantised(model: nn.Module, data: Digits) -> nn.Module:
+    """A copy of a float network as integers, with ranges from some of the training pictures."""
+    from linger.constraint.tracing import trace_layers
+    from linger.pipeline import init
+    from linger.quantization.core.calibrate import calibration
+
+    made = init(trace_layers(copy.deepcopy(model), data.test_x[:1]))
+    made.eval()
+    with calibration():
+        for pictures in data.train_x.split(BATCH)[:8]:
+            made(pictures)
+    return made
+
+
+def export_digits(model: nn.Module, data: Digits, path: Path) -> None:
+    """Write a quantised network as a file that takes any number of pictures."""
+    from linger.onnx.exporter.export import export
+
+    axes = {INPUT: {0: "batch"}, OUTPUT: {0: "batch"}}
+    export(model, (data.test_x[:1],), path, dynamic_axes=axes, input_names=[INPUT], output_names=[OUTPUT])
+
+
+def accuracy_of_file(path: Path, data: Digits) -> float:
+    """The accuracy of a file in stock ONNX Runtime, with nothing of linger in it, in percent."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return accuracy(session.run(None, {INPUT: data.test_x.numpy()})[0], data.test_y)
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """What the demonstration showed.
+
+    Attributes:
+        float_accuracy: The share of test pictures that the float network tells right, in percent.
+        integer_accuracy: The same of the file in ONNX Runtime.
+        proof: The comparison of every integer.
+        findings: What `linger check` says of the file.
+    """
+
+    float_accuracy: float
+    integer_accuracy: float
+    proof: Verification
+    findings: CheckResult
+
+    @property
+    def ok(self) -> bool:
+        """Whether every integer is equal, and the file has no error."""
+        return self.proof.ok and self.findings.ok
+
+
+def demonstrate(folder: Path, *, epochs: int, seed: int) -> Demonstration:
+    """Train, quantise, export, verify and check the digits network; the file and its certificate go into a folder."""
+    from linger.checks.check import check
+    from linger.proof import verify
+
+    data = load_digits()
+    model = trained(data, epochs=epochs, seed=seed)
+    integers = quantised(model, data)
+    path = folder / FILE
+    export_digits(integers, data, path)
+    proof = verify(integers, path, list(data.test_x.split(90)), certificate=folder / CERTIFICATE)
+    return Demonstration(evaluate(model, data), accuracy_of_file(path, data), proof, check(path))

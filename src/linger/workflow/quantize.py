@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One job from a float model to a verdict: tune, export, verify, check, report, and C where it is asked for."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from linger.analysis.batches import Batch
+from linger.errors import VerificationError, counted
+from linger.pipeline import init
+from linger.quantization.core.runtime import runtime_of
+from linger.quantization.setup.function_bits import quant_function
+from linger.quantization.setup.marking import quant_module
+from linger.reporting.facts import Quality
+from linger.tuning.one_call.starting import start_of
+from linger.tuning.one_call.tune import INTERRUPTED, tune_with_reference
+from linger.verification.array_files import read_arrays
+from linger.version import __version__
+from linger.workflow.quantizing.delivery import Tell, Work, delivered, float_bytes, placed, require_free
+from linger.workflow.quantizing.judging import HELD_OUT, TEST, is_enough, judged, require_labels
+from linger.workflow.quantizing.open_axes import Edges, edges_of
+from linger.workflow.quantizing.quantized import DATA, MIXED, Quantized, QuantizeSettings
+from linger.workflow.quantizing.run_file import RunFile, load_weights, read_run_file
+from linger.workflow.quantizing.run_report import command_of, former_run, new_run, reported
+from linger.workflow.quantizing.samples import Piece, Samples, rows_of
+
+if TYPE_CHECKING:
+    from linger.tuning.one_call.result import TuneResult
+
+_PROVEN_SAMPLES = 16
+_PROVEN_BYTES = 4 << 20
+"""Samples that are verified and kept beside the file: at most so many, and of so many bytes, but one at least."""
+
+_PROVEN_BATCH = 8
+
+
+def quantize(
+    model: nn.Module,
+    data: Samples,
+    out: Path,
+    settings: QuantizeSettings | None = None,
+    *,
+    test: Samples | None = None,
+    run: RunFile | None = None,
+    name: str = "net",
+    tell: Tell = lambda _: None,
+) -> Quantized:
+    """Quantise a float model, prove the file, and write everything about it into a folder.
+
+    Every fifth sample is held out from tuning, and the figures of quality are about these, unless test data are given.
+
+    Args:
+        model: The float model; it is not changed.
+        data: Typical inputs.
+        out: The folder; nothing is there before everything is.
+        settings: What to do; None: the usual.
+        test: Data to judge by; then tuning may see all of `data`.
+        run: How the run was called, for the file that repeats it.
+        name: How the run is called.
+        tell: Is given a line about each step.
+
+    Raises:
+        UsageError: Something was given that cannot be used. Nothing is written.
+        LingerError: The model cannot be exported. Nothing is written.
+    """
+    settings, run = settings or QuantizeSettings(), run or RunFile()
+    settings.check()
+    require_free(out, settings)
+    seen, kept = data.divided() if test is None else (data, test)
+    model = model.eval()
+    require_labels(model, kept)
+    batches = [piece.arguments for piece in seen.batches(settings.batch)]
+    every = [kept.pieces[0].arguments] if kept.are_rows else [*batches, *(p.arguments for p in kept.pieces)]
+    edges = edges_of(model, every, can_open=settings.target is None)
+    with tempfile.TemporaryDirectory(prefix="linger.") as folder:
+        work = Work(
+            model=model,
+            folder=Path(folder),
+            settings=settings,
+            name=name,
+            edges=edges,
+            proven=_proven(kept, edges),
+            has_rows=kept.are_rows,
+            command=command_of(run),
+            notes=list(dict.fromkeys((*seen.notes, *kept.notes))),
+        )
+        tell(f"tune: {_shares(seen, kept, is_given=test is not None)}")
+        with work.noting():
+            tuned, reference, result = _tuned(work, batches)
+            plain = start_of(_with_widths(model, settings), settings.target).plain(batches)[0]
+        tell(f"measure: {counted(len(kept), kept.unit)}")
+        figures = _judged(work, plain, tuned, kept, HELD_OUT if test is None else TEST)
+        made = delivered(work, tuned, run, tell)
+        made = replace(made, quality=figures, is_enough=is_enough(settings.goal, figures), notes=tuple(work.notes))
+        tell("report")
+        with work.noting():
+            made = reported(work, made, new_run(work, made, tuned, reference, result))
+        return placed(made, work, out)
+
+
+def repeat(
+    model: nn.Module,
+    config: Path,
+    out: Path,
+    settings: QuantizeSettings | None = None,
+    *,
+    run: RunFile | None = None,
+    name: str = "net",
+    tell: Tell = lambda _: None,
+) -> Quantized:
+    """Make the file of a former run again, from the float model, the settings file and the weights beside it.
+
+    Nothing is tuned, and no data are needed: the inputs that were verified lie beside the settings file.
+
+    Args:
+        model: The float model; changed in place, as it gets the weights of the run.
+        config: The settings file of the run.
+        out: The folder to write; nothing is there before everything is.
+        settings: `c` and `force` count; everything else is what the run says.
+        run: The run, if it has been read already.
+        name: How the run is called.
+        tell: Is given a line about each step.
+
+    Raises:
+        UsageError: The settings file, or a file beside it, is wrong or belongs to another model. Nothing is written.
+        VerificationError: The file is not the same, bit for bit. Nothing is written.
+    """
+    settings = settings or QuantizeSettings()
+    require_free(out, settings)
+    told = read_run_file(config) if run is None else run
+    size = float_bytes(model)
+    quantised = init(model, config_file=config).eval()
+    load_weights(quantised, config.parent / told.weights)
+    arrays = read_arrays(config.parent / told.inputs)
+    given = [Piece(tuple(torch.from_numpy(arrays[name]) for name in told.input_names))]
+    proven = (
+        given
+        if not told.has_rows
+        else Samples(rows_of(given[0]), are_rows=True).batches(_proven_batch(is_open=bool(told.axes)))
+    )
+    edges = Edges(told.input_names, told.output_names, told.axes, is_batch_open=bool(told.axes))
+    with tempfile.TemporaryDirectory(prefix="linger.") as folder:
+        work = Work(
+            model=model,
+            folder=Path(folder),
+            settings=replace(settings, form=told.form, opset=told.opset, target=_target_of(quantised)),
+            name=name,
+            edges=edges,
+            proven=proven,
+            has_rows=told.has_rows,
+            command=command_of(told),
+        )
+        made = replace(delivered(work, quantised, told, tell), float_bytes=size, is_repeated=True)
+        if told.onnx_sha256 and made.sha256 != told.onnx_sha256:
+            raise VerificationError(
+                f"{config}: the file is not the one of that run: its SHA-256 is {made.sha256[:16]}…, not "
+                f"{told.onnx_sha256[:16]}…. The run was made by linger {told.linger}, and this is {__version__}; look for "
+                "changes in the model's code. Nothing was written."
+            )
+        tell("report")
+        with work.noting():
+            former = former_run(work, config.parent / DATA, made)
+            made = reported(work, made, former or new_run(work, made, quantised))
+        made = replace(made, is_enough=is_enough(told.options.get("goal"), made.quality))
+        return placed(replace(made, notes=tuple(work.notes)), work, out)
+
+
+def _tuned(work: Work, batches: list[Batch]) -> tuple[nn.Module, nn.Module, TuneResult]:
+    """The tuned model, the float model that it stands for layer by layer, and what was tried."""
+    settings = work.settings
+    tuned, reference, result = tune_with_reference(
+        _with_widths(work.model, settings),
+        batches,
+        budget=settings.budget,
+        bits="mixed" if settings.bits == MIXED else "8",
+        goal=settings.goal,
+        target=settings.target,
+        seed=settings.seed,
+    )
+    if INTERRUPTED in result.notes:
+        raise KeyboardInterrupt  # the user wants the command to end, and gets nothing half done
+    work.notes += [note for note in result.notes if note not in work.notes]
+    return tuned, reference, result
+
+
+def _with_widths(model: nn.Module, settings: QuantizeSettings) -> nn.Module:
+    """A copy of the float model whose layers and functions are marked with the widths asked for."""
+    made = start_of(model, settings.target).reference
+    if settings.widths in (None, (8, 8)):
+        return made
+    weights, data = settings.widths
+    quant_module(made, data_bits=data, parameter_bits=weights, out_bits=data)
+    if data != 8:
+        quant_function(made, out_bits=data)
+    return made
+
+
+def _judged(work: Work, plain: nn.Module, tuned: nn.Module, kept: Samples, data: str) -> tuple[Quality, ...]:
+    with work.noting():
+        return judged(work.model, plain, tuned, kept, batch=work.settings.batch, data=data)
+
+
+def _proven(kept: Samples, edges: Edges) -> list[Piece]:
+    """The inputs to verify: some samples, or a few of the user's batches."""
+    if not kept.are_rows:
+        return list(kept.pieces[:4])
+    size = sum(a.numel() * a.element_size() for a in kept.pieces[0].arguments)
+    count = max(1, min(_PROVEN_SAMPLES, _PROVEN_BYTES // max(1, size)))
+    return replace(kept, pieces=kept.pieces[:count]).batches(_proven_batch(is_open=edges.is_batch_open))
+
+
+def _proven_batch(*, is_open: bool) -> int:
+    return _PROVEN_BATCH if is_open else 1
+
+
+def _target_of(quantised: nn.Module) -> str | None:
+    runtime = runtime_of(quantised)
+    return None if runtime is None else runtime.target
+
+
+def _shares(seen: Samples, kept: Samples, *, is_given: bool) -> str:
+    what = "samples" if seen.are_rows else "batches"
+    held = "test data" if is_given else "held out"
+    return f"{len(seen)} {what} to tune on, {len(kept)} {held}"

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a quantised model to a folder: export, proof, check and C, made aside and moved into place at the end."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from linger.analysis.batches import Batch, run_batch
+from linger.errors import LingerError, UnsupportedError, UsageError
+from linger.files import require_free_folder, write_atomically, write_folder
+from linger.onnx.exporter.export import export
+from linger.proof import verify
+from linger.quantization.diagnosis.coverage import coverage
+from linger.verification.array_files import npz_content
+from linger.version import __version__
+from linger.workflow.quantizing.open_axes import Edges
+from linger.workflow.quantizing.quantized import (
+    CERTIFICATE,
+    CONFIG,
+    FILES,
+    INPUTS,
+    NET,
+    WEIGHTS,
+    Quantized,
+    QuantizeSettings,
+)
+from linger.workflow.quantizing.run_file import RunFile, config_text, sha256, weights_content
+from linger.workflow.quantizing.samples import Piece, Samples, rows_of
+
+if TYPE_CHECKING:
+    from linger.c.proof import CProof
+    from linger.checks.check_result import CheckResult
+    from linger.checks.memory_use import MemoryUse
+    from linger.verification.proof.result import Verification
+
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Work:
+    """A run on its way: everything that its steps hand on."""
+
+    model: nn.Module
+    folder: Path
+    settings: QuantizeSettings
+    name: str
+    edges: Edges
+    proven: list[Piece]
+    has_rows: bool
+    command: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def example(self) -> Batch:
+        """The input that the export traces: one sample, or the first batch."""
+        first = self.proven[0].arguments
+        return tuple(a[:1] for a in first) if self.has_rows else first
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Keep what libraries warn of as notes."""
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+        self.notes += [text for w in said if (text := " ".join(str(w.message).split())) not in self.notes]
+
+
+def require_free(out: Path, settings: QuantizeSettings) -> None:
+    """Refuse folders that could not be written at the end, before the work.
+
+    Raises:
+        UsageError: One exists and is not to be replaced, or holds what linger did not write.
+    """
+    from linger.c.exporter import is_exported
+
+    if not settings.force and is_former_run(out):
+        raise UsageError(
+            f"{out}: a former run wrote this folder. Replace its files with --force, or choose another --out."
+        )
+    require_free_folder(out, is_former_run if settings.force else None)
+    if settings.c is not None:
+        if settings.c.resolve() == out.resolve() or out.resolve() in settings.c.resolve().parents:
+            raise UsageError(f"{settings.c}: C goes into a folder of its own. Give one outside of {out}.")
+        require_free_folder(settings.c, is_exported if settings.force else None)
+
+
+def is_former_run(folder: Path) -> bool:
+    """Whether a folder holds what a run wrote, and nothing else."""
+    return folder.is_dir() and (folder / CONFIG).is_file() and all(f.name in FILES for f in folder.iterdir())
+
+
+def delivered(work: Work, quantised: nn.Module, run: RunFile, tell: Tell) -> Quantized:
+    """Export, prove and check a quantised model in the working folder."""
+    tell("export")
+    with work.noting():
+        _exported(work, quantised)
+        tell("verify")
+        proof = _verified(work, quantised)
+        tell("check")
+        check, memory, arena = _checked(work)
+        c_proof = _as_c(work, tell)
+    content = (work.folder / NET).read_bytes()
+    _kept(work, quantised, run, sha256(content))
+    return Quantized(
+        folder=work.folder,
+        files=(),
+        name=work.name,
+        quality=(),
+        proof=proof,
+        check=check,
+        memory=memory,
+        arena_bytes=arena,
+        float_bytes=float_bytes(work.model),
+        stayed_float=_stayed_float(work, quantised),
+        c_proof=c_proof,
+        sha256=sha256(content),
+    )
+
+
+def _exported(work: Work, quantised: nn.Module) -> None:
+    """Write the file, with open sizes where that is possible."""
+    try:
+        _export(work, quantised)
+    except UnsupportedError as error:
+        if not work.edges.is_batch_open or any(set(places) - {0} for places in work.edges.axes.values()):
+            raise
+        work.edges = replace(work.edges, axes={}, is_batch_open=False)
+        work.proven = Samples(tuple(p for one in work.proven for p in rows_of(one)), are_rows=True).batches(1)
+        work.notes.append(f"The file takes one sample at a time: {' '.join(str(error).split())}")
+        _export(work, quantised)
+
+
+def _export(work: Work, quantised: nn.Module) -> None:
+    settings, edges = work.settings, work.edges
+    export(
+        quantised,
+        work.example,
+        work.folder / NET,
+        input_names=edges.inputs,
+        output_names=edges.outputs,
+        dynamic_axes={name: dict(places) for name, places in edges.axes.items()} or None,
+        form=settings.form,
+        opset_version=settings.opset,
+        allow_findings=True,
+    )
+
+
+def _verified(work: Work, quantised: nn.Module) -> Verification:
+    inputs = [piece.arguments for piece in work.proven]
+    return verify(quantised, work.folder / NET, inputs, certificate=work.folder / CERTIFICATE)
+
+
+def _checked(work: Work) -> tuple[CheckResult, MemoryUse, int | None]:
+    """What is wrong with the file, what it needs, and the memory of its program in C."""
+    from linger.c.memory_use import memory as memory_in_c
+    from linger.checks.check import check
+    from linger.checks.limits.memory import memory
+
+    file, target = work.folder / NET, work.settings.target
+    try:
+        arena = memory_in_c(file).arena_bytes
+    except LingerError:
+        arena = None
+    return check(file, target), memory(file, target), arena
+
+
+def _as_c(work: Work, tell: Tell) -> CProof | None:
+    """The network as C in the working folder, proven on this machine."""
+    if work.settings.c is None:
+        return None
+    from linger.c.exporter import export as export_c
+    from linger.c.folder.safe_names import network_name
+    from linger.c.program import build
+    from linger.c.proof import prove
+
+    tell("write C, and prove it on this machine")
+    folder = work.folder / "c"
+    symbol = network_name(Path(f"{work.name}.onnx"), None)
+    export_c(work.folder / NET, folder, name=symbol, certificate=work.folder / CERTIFICATE)
+    with build(folder) as program:
+        return prove(program, work.folder / NET)
+
+
+def _kept(work: Work, quantised: nn.Module, run: RunFile, digest: str) -> None:
+    """Write what repeats the run: weights, inputs, settings."""
+    weights = weights_content(quantised)
+    pieces = work.proven if work.has_rows else work.proven[:1]
+    arguments = [torch.cat(parts) for parts in zip(*(piece.arguments for piece in pieces), strict=True)]
+    inputs = npz_content({n: a.cpu().numpy() for n, a in zip(work.edges.inputs, arguments, strict=True)})
+    run = replace(
+        run,
+        weights=WEIGHTS,
+        weights_sha256=sha256(weights),
+        inputs=INPUTS,
+        inputs_sha256=sha256(inputs),
+        onnx_sha256=digest,
+        input_names=work.edges.inputs,
+        output_names=work.edges.outputs,
+        axes={name: dict(places) for name, places in work.edges.axes.items()},
+        has_rows=work.has_rows,
+        form=work.settings.form,
+        opset=work.settings.opset,
+        linger=__version__,
+    )
+    text = config_text(quantised, run, type(work.model).__name__)
+    for name, content in ((WEIGHTS, weights), (INPUTS, inputs), (CONFIG, text.encode())):
+        write_atomically(work.folder / name, content)
+
+
+def placed(made: Quantized, work: Work, out: Path) -> Quantized:
+    """Move everything to its place at once."""
+    from linger.c.exporter import is_exported
+
+    settings = work.settings
+    files = tuple(name for name in FILES if (work.folder / name).is_file())
+
+    def fill(place: Path) -> None:
+        for name in files:
+            shutil.copy(work.folder / name, place / name)
+        if settings.c is not None:
+            write_folder(settings.c, fill_c, is_own=is_exported if settings.force else None)
+
+    def fill_c(place: Path) -> None:
+        shutil.copytree(work.folder / "c", place, dirs_exist_ok=True)
+
+    write_folder(out, fill, is_own=is_former_run if settings.force else None)
+    return replace(made, folder=out, files=files)
+
+
+def _stayed_float(work: Work, quantised: nn.Module) -> tuple[str, ...]:
+    with torch.no_grad():
+        run_batch(quantised, work.example)
+    return tuple(f"{op.where or 'model'}: {op.op} ({op.reason})" for op in coverage(quantised).float_ops)
+
+
+def float_bytes(model: nn.Module) -> int:
+    """The weights in float, batch norms included."""
+    tensors: list[Tensor] = [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
+    return sum(4 * t.numel() for t in tensors)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file that repeats a run of `linger quantize`: how the model is quantised, how it was called, digests of its neighbours."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor, nn
+
+from linger.errors import UsageError, listing
+from linger.quantization.setup.config import config_of
+from linger.quantization.setup.config_file import as_text, read_config, unknown
+
+_HOW = "Give the net.yaml of a folder that linger quantize wrote, with the files beside it"
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """What a run was told, and what it wrote.
+
+    Attributes:
+        model: The float model as it was named; empty where it was given in Python.
+        options: Options of the command that were given, by their names.
+        weights, inputs: The files with the tuned weights, and with the inputs that were verified.
+        weights_sha256, inputs_sha256, onnx_sha256: Digests of those files, and of the ONNX file.
+        input_names, output_names: Of the ONNX file.
+        axes: Sizes that the file leaves open, by input or output and axis.
+        has_rows: Whether the inputs are samples along the first axis, the first of which is the example of the export.
+        form: The form of the file; None: the usual one.
+        opset: The opset; None: the usual one.
+        linger: The version that wrote it.
+    """
+
+    model: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    weights: str = ""
+    weights_sha256: str = ""
+    inputs: str = ""
+    inputs_sha256: str = ""
+    onnx_sha256: str = ""
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    axes: dict[str, dict[int, str]] = field(default_factory=dict)
+    has_rows: bool = True
+    form: str | None = None
+    opset: int | None = None
+    linger: str = ""
+
+
+def config_text(model: nn.Module, run: RunFile, name: str) -> str:
+    """The file of a quantised model: what `linger.save_config` writes, and the run."""
+    content = {
+        key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(run).items()
+    }
+    said = {key: value for key, value in content.items() if value not in (None, "", {}, [])}
+    return as_text(replace(config_of(model), run=said), name)
+
+
+def read_run_file(path: Path) -> RunFile:
+    """The run that a file tells, after its neighbours have been compared with their digests.
+
+    Raises:
+        UsageError: It is no such file, says what is not known, or a file beside it is missing or has changed.
+    """
+    said = dict(read_config(path).run)
+    if not said:
+        raise UsageError(f"{path}: it does not say which run wrote it. {_HOW}.")
+    known = [f.name for f in fields(RunFile)]
+    wrong = [unknown("run", str(key), known) for key in said if key not in known]
+    wrong += _of_wrong_types(said)
+    wrong += [f"run: {key} is missing" for key in ("weights", "inputs", "input_names") if not said.get(key)]
+    if wrong:
+        raise UsageError(f"{path}: {'; '.join(wrong)}. {_HOW}.")
+    for name in ("input_names", "output_names"):
+        said[name] = tuple(said.get(name, ()))
+    run = RunFile(**said)
+    changed = [
+        problem
+        for name, digest in ((run.weights, run.weights_sha256), (run.inputs, run.inputs_sha256))
+        if (problem := _problem(path.parent / name, digest))
+    ]
+    if changed:
+        raise UsageError(f"{path}: {listing(changed)}. {_HOW}.")
+    return run
+
+
+def _of_wrong_types(said: dict[str, Any]) -> list[str]:
+    """Entries whose values are of another kind than those that are written."""
+    kinds: dict[str, type] = {"options": dict, "axes": dict, "input_names": list, "output_names": list}
+    kinds |= {"has_rows": bool, "opset": int}
+    texts = {f.name: str for f in fields(RunFile) if f.name not in kinds}
+    return [
+        f"run.{key}: {value!r:.40} is no {kind.__name__}"
+        for key, kind in {**texts, **kinds}.items()
+        if not isinstance(value := said.get(key, kind()), kind)
+    ]
+
+
+def _problem(file: Path, digest: str) -> str:
+    if file.name != str(file.relative_to(file.parent)) or not file.is_file():
+        return f"{file.name}, which it names, does not lie beside it"
+    return "" if sha256(file.read_bytes()) == digest else f"{file.name} has changed since it was written"
+
+
+def weights_content(model: nn.Module) -> bytes:
+    """The state of a model as a safetensors file, always the same for the same state."""
+    state = {k: v.detach().cpu().clone().contiguous() for k, v in model.state_dict().items() if isinstance(v, Tensor)}
+    return safetensors.torch.save(state)
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Give a quantised model the weights of a file.
+
+    Raises:
+        UsageError: They are another model's.
+    """
+    try:
+        model.load_state_dict(safetensors.torch.load(path.read_bytes()))
+    except (RuntimeError, safetensors.SafetensorError) as error:
+        lines = " ".join(str(error).split())
+        raise UsageError(f"{path}: the weights do not fit the model ({lines[:300]}). {_HOW}.") from error
+
+
+def sha256(content: bytes) -> str:
+    """Hexadecimal digest."""
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report of a run of `linger quantize`: its page and its data, beside the file."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from torch import nn
+
+from linger.errors import UsageError
+from linger.files import write_atomically
+from linger.reporting.facts import Run, read_run
+from linger.reporting.page import verdict_of
+from linger.tuning.one_call.result import TuneResult
+from linger.workflow.proofs import proof_of_certificate
+from linger.workflow.quantizing.delivery import Work
+from linger.workflow.quantizing.quantized import CERTIFICATE, CONFIG, DATA, NET, PAGE, Quantized
+from linger.workflow.quantizing.run_file import RunFile
+from linger.workflow.report import Report, report
+
+
+def new_run(
+    work: Work,
+    made: Quantized,
+    quantised: nn.Module,
+    reference: nn.Module | None = None,
+    tuning: TuneResult | None = None,
+) -> Run:
+    """Everything that can be told of the file in the working folder.
+
+    Args:
+        work: The run on its way.
+        made: What it has made so far; its figures of quality are those of the report.
+        quantised: The model that the file was exported from.
+        reference: The float model that it stands for, layer by layer.
+        tuning: What was tried.
+    """
+    run = report(
+        work.folder / NET,
+        None,
+        model=quantised,
+        reference=reference,
+        data=[piece.arguments for piece in work.proven],
+        tuning=tuning,
+        verification=work.folder / CERTIFICATE,
+        target=work.settings.target,
+        name=work.name,
+    ).runs[0]
+    return replace(run, quality=made.quality, float_weight_bytes=made.float_bytes, notes=(*run.notes, *made.notes))
+
+
+def former_run(work: Work, path: Path, made: Quantized) -> Run | None:
+    """What a former run told of the same file, with today's proof; None where it told nothing, or something of another file."""
+    try:
+        run = read_run(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError, UsageError):
+        return None
+    is_same = run.proof is not None and run.proof.digests.get(NET) == made.sha256
+    return (
+        replace(run, proof=proof_of_certificate(work.folder / CERTIFICATE, work.folder / NET, ())) if is_same else None
+    )
+
+
+def reported(work: Work, made: Quantized, run: Run) -> Quantized:
+    """Write the page and its data into the working folder; the verdict of the report becomes that of the run."""
+    text = (work.folder / CONFIG).read_text(encoding="utf-8")
+    run = replace(run, name=work.name, config=text, command=work.command)
+    page = Report((run,))
+    write_atomically(work.folder / PAGE, page.to_html().encode())
+    write_atomically(work.folder / DATA, page.to_json().encode())
+    verdict = verdict_of(run)
+    return replace(made, quality=run.quality, headline=verdict.headline, reasons=verdict.reasons)
+
+
+def command_of(run: RunFile) -> str:
+    """The line that makes the same run again."""
+    words = ["linger", "quantize", run.model]
+    for name, value in run.options.items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join(words) if run.model else ""

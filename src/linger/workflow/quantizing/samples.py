@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data of a job: samples or batches with their labels, divided into what may be seen and what is judged by."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from linger.analysis.batches import Batch
+from linger.errors import UsageError, listing
+
+HELD_OUT = 5
+"""One sample of so many is held out, of fewer the last one."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One sample, or one batch as the user made it.
+
+    Attributes:
+        arguments: Of one forward pass.
+        labels: The right decisions; None where nobody knows them.
+    """
+
+    arguments: Batch
+    labels: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Data for a model.
+
+    Attributes:
+        pieces: Samples, each a batch of one; or batches as the user made them.
+        are_rows: Whether the pieces are samples, so that they can be put together as one likes.
+        what: Where they come from, for people: `48 pictures of photos`.
+        notes: What a reader should know about them.
+    """
+
+    pieces: tuple[Piece, ...] = field(repr=False)
+    are_rows: bool
+    what: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the right decisions are known, all of them."""
+        return bool(self.pieces) and all(piece.labels is not None for piece in self.pieces)
+
+    @property
+    def unit(self) -> str:
+        """What a piece is called."""
+        return "sample" if self.are_rows else "batch"
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def batches(self, size: int) -> list[Piece]:
+        """The pieces in batches of at most `size` samples; batches of the user's own stay as they are."""
+        if not self.are_rows:
+            return list(self.pieces)
+        return [_joined(self.pieces[i : i + size]) for i in range(0, len(self.pieces), size)]
+
+    def divided(self) -> tuple[Samples, Samples]:
+        """What steps may see, and every fifth piece, which they may not; of fewer than five the last one is held out.
+
+        A single piece serves for both, and a note says so.
+        """
+        if len(self.pieces) < 2:
+            note = f"The data are one {self.unit}, so the figures are about data that tuning has seen."
+            return self, replace(self, notes=(*self.notes, note))
+        chosen = range(HELD_OUT - 1, len(self), HELD_OUT) if len(self) >= HELD_OUT else range(len(self) - 1, len(self))
+        seen = tuple(piece for i, piece in enumerate(self.pieces) if i not in chosen)
+        return replace(self, pieces=seen), replace(self, pieces=tuple(self.pieces[i] for i in chosen))
+
+
+def of_arrays(arguments: Sequence[Tensor], labels: Tensor | None, what: str) -> Samples:
+    """Samples along the first axis of every argument.
+
+    Raises:
+        UsageError: The arguments, or the labels, have different numbers of samples, or none.
+    """
+    sizes = [len(a) if a.dim() else 0 for a in arguments]
+    if len(set(sizes)) != 1 or sizes == [0]:
+        raise UsageError(
+            f"{what}: the arrays hold {listing(map(str, sizes))} samples along their first axis. Give every argument of the "
+            "model with the same number of samples, at least one."
+        )
+    if labels is not None and (not labels.dim() or len(labels) != sizes[0]):
+        raise UsageError(
+            f"{what}: {len(labels) if labels.dim() else 'one number as'} labels for {sizes[0]} samples. Give a label for each."
+        )
+    return Samples(rows_of(Piece(tuple(arguments), labels)), are_rows=True, what=what)
+
+
+def of_user(found: object, model: nn.Module, what: str, *, batch: int, limit: int | None) -> Samples:
+    """What a user's callable returned: a tensor, a tuple, a torch Dataset, or anything that gives batches.
+
+    A batch is a tensor, or a tuple (or list) of a model's arguments; one more than the model needs, of whole numbers, one for
+    each sample, is the labels.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+    if isinstance(found, Dataset) and not isinstance(found, IterableDataset):
+        found = DataLoader(found, batch_size=batch)
+    if isinstance(found, (Tensor, tuple)):
+        piece = _piece(found, model, what)
+        is_divisible = len({len(a) if isinstance(a, Tensor) and a.dim() else -1 for a in piece.arguments}) == 1
+        if is_divisible and piece.arguments[0].dim() and len(piece.arguments[0]):
+            return limited(of_arrays(piece.arguments, piece.labels, what), limit)
+        return Samples((piece,), are_rows=False, what=what)
+    if isinstance(found, (str, bytes, dict)) or not isinstance(found, Iterable):
+        raise UsageError(
+            f"{what}: it returned {type(found).__name__}. Return a tensor, a tuple of arguments, a Dataset, or an iterable "
+            "of batches."
+        )
+    pieces = tuple(_piece(item, model, what) for item in islice(_told(found, what), limit))
+    if not pieces:
+        raise UsageError(f"{what}: it gave no batch. Return at least one batch of typical inputs.")
+    return Samples(pieces, are_rows=False, what=what)
+
+
+def limited(samples: Samples, limit: int | None) -> Samples:
+    """At most so many samples, evenly from all of them: sorted data keep all of their classes."""
+    return replace(samples, pieces=tuple(samples.pieces[i] for i in spread(len(samples), limit)))
+
+
+def spread(count: int, limit: int | None) -> list[int]:
+    """At most `limit` places of `count`, evenly.
+
+    >>> spread(10, 3), spread(2, None)
+    ([0, 3, 6], [0, 1])
+    """
+    if limit is None or limit >= count:
+        return list(range(count))
+    return [i * count // limit for i in range(limit)]
+
+
+def rows_of(piece: Piece) -> tuple[Piece, ...]:
+    """Every sample of a batch."""
+    count = len(piece.arguments[0])
+    return tuple(
+        Piece(tuple(a[i : i + 1] for a in piece.arguments), None if piece.labels is None else piece.labels[i : i + 1])
+        for i in range(count)
+    )
+
+
+def checked_arguments(samples: Samples, what: str) -> None:
+    """Refuse arguments that cannot be inputs of a file.
+
+    Raises:
+        UsageError: An argument is no tensor, or holds NaN or infinity; all such pieces are counted.
+    """
+    kinds = sorted({type(a).__name__ for p in samples.pieces for a in p.arguments if not isinstance(a, Tensor)})
+    if kinds:
+        raise UsageError(
+            f"{what}: among the arguments is {listing(kinds)}. The inputs of a file are tensors: give tensors, and let a "
+            "module around your model build what it needs from them."
+        )
+    wrong = [str(i) for i, p in enumerate(samples.pieces) if not all(bool(a.isfinite().all()) for a in p.arguments)]
+    if wrong:
+        raise UsageError(
+            f"{what}: {samples.unit} {listing(wrong, limit=8)} holds NaN or infinity. Leave such data out."
+        )
+
+
+def _joined(pieces: Sequence[Piece]) -> Piece:
+    """Samples as one batch."""
+    labels = [piece.labels for piece in pieces if piece.labels is not None]
+    return Piece(
+        tuple(torch.cat(parts) for parts in zip(*(piece.arguments for piece in pieces), strict=True)),
+        torch.cat(labels) if len(labels) == len(pieces) else None,
+    )
+
+
+def _told(found: Iterable[Any], what: str) -> Iterator[Any]:
+    """The items of a user's iterable, whose errors are told."""
+    try:
+        yield from found
+    except Exception as error:  # the user's code may raise anything
+        raise UsageError(f"{what}: it fails while it gives batches ({type(error).__name__}: {error}).") from error
+
+
+def _piece(item: Any, model: nn.Module, what: str) -> Piece:
+    """One batch, with labels where the last of its parts can be nothing else."""
+    parts = tuple(item) if isinstance(item, (tuple, list)) else (item,)
+    if not parts:
+        raise UsageError(f"{what}: it gave an empty batch. Return tensors.")
+    needed = _needed_arguments(model)
+    if len(parts) > needed and len(parts) > 1 and _can_be_labels(parts):
+        return Piece(tuple(map(_as_given, parts[:-1])), parts[-1].detach())
+    return Piece(tuple(map(_as_given, parts)))
+
+
+def _as_given(part: Any) -> Any:
+    """A tensor without its history; real numbers of 64 bits as the 32 bits that models have."""
+    if not isinstance(part, Tensor):
+        return part
+    return part.detach().float() if part.dtype == torch.float64 else part.detach()
+
+
+def _can_be_labels(parts: Sequence[Any]) -> bool:
+    last, first = parts[-1], parts[0]
+    is_whole = isinstance(last, Tensor) and not (last.is_floating_point() or last.is_complex())
+    return is_whole and isinstance(first, Tensor) and bool(first.dim() and last.dim()) and len(first) == len(last)
+
+
+def _needed_arguments(model: nn.Module) -> int:
+    """How many positional arguments forward cannot do without."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(model.forward).parameters.values()
+    return sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters)

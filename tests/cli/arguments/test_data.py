@@ -1,0 +1,251 @@
+"""Data on the command line: arrays, pictures, sounds, callables."""
+
+import wave
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from linger import UsageError
+from linger.cli.arguments.data import DataOptions, read_data, read_numbers, read_sizes
+from linger.cli.arguments.pictures import PictureOptions, Scale
+from linger.cli.arguments.sounds import SoundOptions
+
+pytestmark = pytest.mark.needs_torch
+MODEL = nn.Linear(4, 3)
+
+
+def read(path, **options):
+    return read_data(str(path), MODEL, DataOptions(**options))
+
+
+def stacked(samples, number=0):
+    return torch.cat([piece.arguments[number] for piece in samples.pieces])
+
+
+def test_arrays_are_arguments_in_order_and_labels_by_name(tmp_path, draw):
+    x, n = draw.normal(size=(6, 4)), np.arange(6)
+    np.savez(tmp_path / "d.npz", zz=x, a=n, y=n % 3)
+    samples = read(tmp_path / "d.npz")
+    assert stacked(samples).dtype == torch.float32
+    assert stacked(samples, 1).tolist() == n.tolist()
+    assert [int(p.labels) for p in samples.pieces] == (n % 3).tolist()
+    assert not read(tmp_path / "d.npz", labels="none").has_labels
+    assert [float(p.arguments[0][0, 0]) for p in read(tmp_path / "d.npz", limit=2).pieces] == [
+        np.float32(x[0, 0]),
+        np.float32(x[3, 0]),
+    ]
+    np.save(tmp_path / "y.npy", x)
+    assert not read(tmp_path / "y.npy").has_labels  # the name of a file of one array says nothing
+
+
+def test_labels_of_a_file_of_their_own(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 4), np.float32))
+    np.save(tmp_path / "l.npy", np.array([2, 0, 1]))
+    samples = read(tmp_path / "x.npy", labels=str(tmp_path / "l.npy"))
+    assert [int(p.labels) for p in samples.pieces] == [2, 0, 1]
+
+
+def picture(path, colour, size=(6, 4), mode="RGB"):
+    from PIL import Image
+
+    path.parent.mkdir(exist_ok=True)
+    Image.new(mode, size, colour).save(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (PictureOptions(), [1.0, 0.2, 0.0]),
+        (PictureOptions(scale=Scale.byte, mean=(127,), std=(128,)), [1.0, -76 / 128, -127 / 128]),
+        (PictureOptions(scale=Scale.signed), [1.0, -0.6, -1.0]),
+        (PictureOptions(scale=Scale.imagenet), [0.515 / 0.229, -0.256 / 0.224, -0.406 / 0.225]),
+        (PictureOptions(mean=(1, 0.2, 0), std=(1, 1, 2)), [0.0, 0.0, 0.0]),
+    ],
+    ids=["unit", "byte", "signed", "imagenet", "own"],
+)
+def test_pixels_become_numbers(tmp_path, options, expected):
+    picture(tmp_path / "p" / "a.png", (255, 51, 0))
+    found = stacked(read(tmp_path / "p", pictures=options))
+    assert found.shape == (1, 3, 4, 6)
+    # float32 divisions: a few units of 2^-24 of numbers up to 2.3
+    assert torch.allclose(found[0, :, 0, 0], torch.tensor(expected), atol=1e-6)
+
+
+def test_pictures_are_cut_to_one_size_and_sorted(tmp_path):
+    picture(tmp_path / "p" / "b10.png", 250, (30, 10), "L")
+    picture(tmp_path / "p" / "b2.jpg", 5, (10, 30), "L")
+    picture(tmp_path / "p" / "c.gif", 128, (16, 16), "P")
+    (tmp_path / "p" / "readme.txt").write_text("no picture")
+    found = stacked(read(tmp_path / "p", pictures=PictureOptions(size=(8, 12), is_grey=True, scale=Scale.byte)))
+    assert found.shape == (3, 1, 8, 12)
+    assert found[:2, 0, 0, 0].tolist() == [5, 250]
+
+
+def test_the_middle_of_a_picture_is_kept(tmp_path):
+    from PIL import Image
+
+    pixels = np.zeros((4, 12, 3), np.uint8)
+    pixels[:, 4:8] = 200
+    (tmp_path / "p").mkdir()
+    Image.fromarray(pixels).save(tmp_path / "p" / "a.png")
+    found = stacked(read(tmp_path / "p", pictures=PictureOptions(size=(4, 4), scale=Scale.byte)))
+    assert (found == 200).all()
+
+
+def test_sub_folders_are_classes(tmp_path):
+    for name in ("dog", "ant", "cat"):
+        picture(tmp_path / name / "1.png", 0)
+    samples = read(tmp_path)
+    assert [int(p.labels) for p in samples.pieces] == [0, 1, 2]
+    assert samples.what.endswith("3 classes")
+
+
+def test_every_picture_that_cannot_be_read_is_named(tmp_path):
+    picture(tmp_path / "p" / "a.png", 0)
+    (tmp_path / "p" / "b.png").write_bytes(b"nothing")
+    (tmp_path / "p" / "c.jpg").write_bytes(b"")
+    (tmp_path / "p" / "d.png").write_bytes((tmp_path / "p" / "a.png").read_bytes()[:40])
+    with pytest.raises(
+        UsageError, match=r"3 of 4 pictures cannot be read: b\.png \(no picture\), c\.jpg .*, d\.png \("
+    ):
+        read(tmp_path / "p")
+
+
+def sound(path, integers, width=2, rate=16000, channels=1):
+    path.parent.mkdir(exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        shift = 128 if width == 1 else 0
+        file.writeframes(b"".join((i + shift).to_bytes(width, "little", signed=width > 1) for i in integers))
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4], ids=lambda width: f"{8 * width}-bits")
+def test_samples_are_between_minus_one_and_one(tmp_path, width):
+    half = 1 << (8 * width - 2)
+    sound(tmp_path / "s" / "a.wav", [half, -half, 0, -2 * half], width)
+    assert stacked(read(tmp_path / "s")).tolist() == [[0.5, -0.5, 0.0, -1.0]]
+
+
+def test_channels_are_averaged_and_windows_cut(tmp_path):
+    sound(tmp_path / "s" / "a.wav", [16384, 0, 16384, 16384, 0, 0, 1, 1], channels=2)
+    sound(tmp_path / "s" / "b.wav", [-16384])
+    samples = read(tmp_path / "s", sounds=SoundOptions(rate=16000, length=3, has_channel=True))
+    assert stacked(samples).tolist() == [[[0.25, 0.5, 0.0]], [[-0.5, 0.0, 0.0]]]
+    whole = read(tmp_path / "s")
+    assert stacked(whole).shape == (2, 4)
+    assert "2 windows of 4 samples" in whole.what
+
+
+def test_sounds_that_do_not_fit_are_named(tmp_path):
+    sound(tmp_path / "s" / "a.wav", [1, 2])
+    sound(tmp_path / "s" / "b.wav", [1], rate=8000)
+    with pytest.raises(UsageError, match=r"different rates: a\.wav 16000, b\.wav 8000"):
+        read(tmp_path / "s")
+    (tmp_path / "s" / "c.wav").write_bytes(b"RIFF")
+    sound(tmp_path / "s" / "d.wav", [])
+    with pytest.raises(
+        UsageError, match=r"3 of 4 sounds cannot be read at 16000 .*b\.wav \(8000 .*c\.wav .*d\.wav \(it is empty"
+    ):
+        read(tmp_path / "s", sounds=SoundOptions(rate=16000))
+
+
+CODE = """
+import torch
+from torch.utils.data import TensorDataset
+x, y = torch.zeros(6, 4), torch.arange(6) % 3
+def rows(): return x, y
+def loader(): return ((x[i : i + 2], y[i : i + 2]) for i in (0, 2, 4))
+def dataset(): return TensorDataset(x, y)
+def needs(n): return n
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "pieces", "are_rows"),
+    [("rows", 6, True), ("loader", 3, False), ("dataset", 2, False), ("x", 6, True)],
+)
+def test_a_callable_gives_data(tmp_path, name, pieces, are_rows):
+    (tmp_path / "data_file.py").write_text(CODE)
+    samples = read(f"{tmp_path}/data_file.py:{name}", batch=3)
+    assert (len(samples), samples.are_rows, samples.has_labels) == (pieces, are_rows, name != "x")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: p / "nosuch", "there is no such file or folder. Give an .npz or .npy file, a folder"),
+        (lambda p: p / "nosuch.npz", "there is no such file"),
+        (lambda p: f"{p}/nosuch.py:data", "there is no such file"),
+        (lambda p: f"{p}/data_file.py:nosuch", "there is no 'nosuch' in it"),
+        (lambda p: f"{p}/data_file.py:needs", "calling it without arguments fails"),
+        (lambda p: p / "data_file.py", "this is no file of arrays"),
+        (lambda p: p / "empty", "the folder is empty"),
+        (lambda p: p / "other", "none of its 1 files is a picture or a sound"),
+        (lambda p: p / "both", "it holds 1 pictures and 1 sounds"),
+        (lambda p: p / "sizes", "the pictures have 2 sizes (6x4, 8x8). Say which one the model takes, for example --size 224"),
+        (lambda p: p / "text.npz", "not a readable .npz"),
+        (lambda p: p / "labels.npz", "there is no array of inputs in it"),
+        (lambda p: p / "twice.npz", "y, label all look like labels"),
+    ],
+    ids=[
+        "nothing-there",
+        "no-npz",
+        "no-module",
+        "no-name",
+        "needs-arguments",
+        "no-callable",
+        "empty",
+        "other",
+        "both",
+        "sizes",
+        "text",
+        "only-labels",
+        "labels-twice",
+    ],
+)  # fmt: skip
+def test_wrong_data_are_one_sentence(tmp_path, make, message):
+    (tmp_path / "data_file.py").write_text(CODE)
+    for folder in ("empty", "other"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "other" / "a.txt").write_text("")
+    picture(tmp_path / "both" / "a.png", 0)
+    sound(tmp_path / "both" / "a.wav", [0])
+    picture(tmp_path / "sizes" / "a.png", 0)
+    picture(tmp_path / "sizes" / "b.png", 0, (8, 8))
+    (tmp_path / "text.npz").write_text("text")
+    np.savez(tmp_path / "labels.npz", labels=np.zeros(2))
+    np.savez(tmp_path / "twice.npz", x=np.zeros(2), y=np.zeros(2), label=np.zeros(2))
+    with pytest.raises(UsageError) as told:
+        read(make(tmp_path))
+    assert message in str(told.value)
+
+
+def test_sizes_and_numbers():
+    assert read_sizes("224", "--size") == (224,)
+    assert read_sizes("1x3x8×9", "--shape") == (1, 3, 8, 9)
+    assert read_numbers("0.5,1,-2", "--mean") == (0.5, 1.0, -2.0)
+    assert read_numbers(None, "--mean") is None
+    for text in ("0", "8x0", "big", "-3", "1x2x3x4x5"):
+        with pytest.raises(UsageError, match=f"--size {text}: expected sizes above 0"):
+            read_sizes(text, "--size")
+    with pytest.raises(UsageError, match="--std a: expected one number"):
+        read_numbers("a", "--std")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (PictureOptions(mean=(1, 2)), "--mean: 2 numbers for 3 channels"),
+        (PictureOptions(is_grey=True, scale=Scale.imagenet), "--mean: 3 numbers for 1 channels"),
+        (PictureOptions(std=(0,)), "--std: a deviation of 0 or less"),
+    ],
+    ids=["two-means", "grey-imagenet", "zero"],
+)
+def test_means_that_do_not_fit(tmp_path, options, message):
+    picture(tmp_path / "p" / "a.png", 0)
+    with pytest.raises(UsageError, match=message):
+        read(tmp_path / "p", pictures=options)

@@ -1,0 +1,150 @@
+"""linger quantize, as a user runs it."""
+
+import json
+import signal
+from unittest import mock
+
+import jsonschema
+import numpy as np
+import pytest
+
+from tests.support.command import run
+
+pytestmark = pytest.mark.needs_torch
+
+CODE = """
+import torch
+from torch import nn
+
+class Answers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+    def forward(self, x):
+        return {"scores": self.fc(x), "twice": 2 * x}
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+def answers():
+    torch.manual_seed(0)
+    return Answers()
+def pair():
+    return net(), torch.zeros(1, 4)
+def needs(size):
+    return net()
+def data():
+    return torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+def strange():
+    return [(torch.zeros(2, 4), [1, 2])]
+number = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "user_net.py").write_text(CODE)
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32))
+    np.save(tmp_path / "wide.npy", np.zeros((10, 5), np.float32))
+    np.save(tmp_path / "nan.npy", np.full((10, 4), np.nan, np.float32))
+    np.save(tmp_path / "labels.npy", np.arange(9))
+    np.save(tmp_path / "real.npy", np.linspace(0, 1, 10))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    (tmp_path / "broken.pth").write_bytes(b"no weights")
+    (tmp_path / "by_hand.yaml").write_text("complete: false\n")
+    return tmp_path
+
+
+def listed(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if "__pycache__" not in p.parts)
+
+
+NET = ("user_net.py:net",)
+DATA = (*NET, "--data", "x.npz")
+
+WRONG = {
+    "nothing": ((), "the model, --data is missing. For example: linger quantize my_net.py:make_net --data"),
+    "no-data": (NET, "--data is missing"),
+    "no-model-named": (("user_net.py", "--data", "x.npz"), "this names no model"),
+    "no-such-file": (("nosuch.py:net", "--data", "x.npz"), "there is no such file"),
+    "no-such-name": (("user_net.py:nett", "--data", "x.npz"), "there is no 'nett' in it"),
+    "no-model": (("user_net.py:number", "--data", "x.npz"), "this is a int, not a torch module"),
+    "model-and-example": (("user_net.py:pair", "--data", "x.npz"), "this is a tuple, not a torch module"),
+    "needs-arguments": (("user_net.py:needs", "--data", "x.npz"), "calling it without arguments fails"),
+    "broken-checkpoint": ((*DATA, "--checkpoint", "broken.pth"), "broken.pth"),
+    "no-checkpoint": ((*DATA, "--checkpoint", "nosuch.pth"), "there is no such file"),
+    "no-such-data": ((*NET, "--data", "nosuch.npz"), "there is no such file"),
+    "data-that-do-not-fit": ((*NET, "--data", "wide.npy"), "the forward pass fails on the input"),
+    "nan": ((*NET, "--data", "nan.npy"), "sample 0, 1, 2, 3, 4, 5, 6, 7 and 2 more holds NaN or infinity"),
+    "strange-batches": ((*NET, "--data", "user_net.py:strange"), "among the arguments is list"),
+    "too-few-labels": ((*DATA, "--labels", "labels.npy"), "9 labels for 10 samples"),
+    "real-labels": ((*DATA, "--labels", "real.npy"), "labels: labels are of type float"),
+    "bits": ((*DATA, "--bits", "7"), "bits '7': no such widths. Use 8, 16, mixed"),
+    "target": ((*DATA, "--target", "mars"), "mars"),
+    "budget": ((*DATA, "--budget", "soon"), "budget='soon' is no budget"),
+    "scale": ((*DATA, "--scale", "loud"), "--scale loud: no such range"),
+    "size": ((*DATA, "--size", "1x2x3"), "--size 1x2x3: a picture has a height and a width"),
+    "shape": ((*DATA, "--shape", "tall"), "--shape tall: expected sizes above 0"),
+    "mean": ((*DATA, "--mean", "grey"), "--mean grey: expected one number"),
+    "full-folder": ((*DATA, "--out", "full"), "its content is not ours to replace"),
+    "full-folder-by-force": ((*DATA, "--out", "full", "--force"), "its content is not ours to replace"),
+    "no-parent": ((*DATA, "--out", "no/such"), "does not exist"),
+    "file-as-folder": ((*DATA, "--out", "x.npz"), "this is a file"),
+    "c-inside": ((*DATA, "--out", "o", "--c", "o/c"), "C goes into a folder of its own"),
+    "c-full": ((*DATA, "--out", "o", "--c", "full"), "its content is not ours to replace"),
+    "no-config": (("--config", "nosuch.yaml"), "cannot be read"),
+    "config-by-hand": (("--config", "by_hand.yaml"), "it does not say which run wrote it"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG.values(), ids=list(WRONG))
+def test_wrong_use_is_one_sentence_and_leaves_nothing(folder, arguments, message):
+    before = listed(folder)
+    done = run("quantize", *arguments, "--quiet", cwd=folder)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("linger: ")
+    assert done.stdout == ""
+    assert listed(folder) == before
+
+
+def test_a_model_that_returns_a_dict_is_exported_by_its_keys_order(folder):
+    done = run("quantize", "user_net.py:answers", "--data", "x.npz", "--budget", "1 trials", "--json", cwd=folder)
+    content = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert content["differing"] == 0
+
+
+def test_from_model_to_verdict_and_again(folder):
+    done = run("quantize", "user_net.py:net", "--data", "user_net.py:data", "--budget", "1 trials", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "Ready: Bit-exact, " in done.stdout
+    assert "Quality is that on held-out data (2 samples), which no step has seen" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("user_net-quantized: net.onnx, net.yaml")
+    assert "tune: 10 samples to tune on, 2 held out" in done.stderr
+    config = "user_net-quantized/net.yaml"
+    other = run("quantize", "--config", config, "--out", "other", "--bits", "16", cwd=folder)
+    assert other.returncode == 2
+    assert f"--bits 16 is not what {config} says" in other.stderr
+    taken = run("quantize", "--config", config, cwd=folder)
+    assert taken.returncode == 2
+    assert "a former run wrote this folder" in taken.stderr
+    again = run("quantize", "--config", config, "--out", "again", "--json", "--budget", "1 trials", cwd=folder)
+    content = json.loads(again.stdout)
+    assert again.returncode == 0
+    assert again.stderr == ""
+    jsonschema.validate(content, json.loads(run("schema", "quantize", cwd=folder).stdout))
+    assert content["is_repeated"]
+    assert (folder / "again" / "net.onnx").read_bytes() == (folder / config).with_name("net.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("step", ["tuning.one_call.session.Session.run", "workflow.quantize.delivered"])
+def test_ctrl_c_is_one_line_and_leaves_nothing(folder, step):
+    before = listed(folder)
+    with mock.patch(f"linger.{step}", side_effect=lambda *_, **__: signal.raise_signal(signal.SIGINT)):
+        done = run("quantize", *DATA, "--quiet", cwd=folder)
+    assert done.returncode == 130
+    assert done.stderr == "linger: interrupted; nothing was written.\n"
+    assert listed(folder) == before
