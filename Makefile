@@ -10,6 +10,9 @@ DEPLOY_TESTS := tests/graph tests/checks tests/runtime tests/verification tests/
   tests/test_dialect.py tests/test_errors.py tests/test_progress.py tests/test_golden_nets.py tests/targets
 LOWEST_VENV := .venv-lowest
 LOWEST_STAMP := $(LOWEST_VENV)/.installed
+DOCS_STAMP := $(VENV)/.installed-docs
+# the theme's advertisement of its successor is no warning about these pages
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 RIVAL_VENVS := .venv-rivals
 FUZZ_SECONDS ?= 600
 FUZZ_SEED ?= 20260101
@@ -27,10 +30,12 @@ EMULATED_CPU := max,-avx512f,-avx512vnni,-avx-vnni
 # a Cortex-M4 for `make test`; every core, and what looks at generated C, for `make test-devices`
 M4_PACKAGES := gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm
 DEVICE_PACKAGES := $(M4_PACKAGES) gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc clang tcc cppcheck valgrind
+# a browser without a screen, for the tests of the report
+BROWSER_PACKAGES := chromium
 HAS_ALL := sh -c 'for tool; do command -v "$$tool" > /dev/null || exit 1; done' sh
 APT_INSTALL := apt-get install --yes --quiet --no-install-recommends
 
-.PHONY: help setup demo test test-fast test-slow test-devices test-deploy test-lowest test-cpus m4 fuzz check bench accuracy clean
+.PHONY: help setup demo test test-fast test-slow test-devices test-deploy test-lowest test-cpus m4 browser fuzz check bench accuracy docs docs-serve clean
 
 help:
 	@echo "make demo       train, quantise, export and verify a CNN on real data (prints the verdict)"
@@ -45,6 +50,7 @@ help:
 	@echo "make check      lint, types, import contracts"
 	@echo "make bench      benchmarks/results.md: the speed claims beside their rivals (half an hour; BENCH=--quick)"
 	@echo "make accuracy   docs/accuracy.md: what each remedy gives, measured on trained networks (hours; ACCURACY=--quick)"
+	@echo "make docs       build/site: the documentation as a site that is read without a network (make docs-serve: while writing)"
 
 # re-made only when the pinned requirements or the package's metadata change
 $(STAMP): requirements.txt requirements-models.txt pyproject.toml
@@ -72,7 +78,12 @@ m4:
 	  { $(APT_INSTALL) $(M4_PACKAGES) || { apt-get update --quiet && $(APT_INSTALL) $(M4_PACKAGES); }; } > /dev/null; } || \
 	  echo "no emulated Cortex-M4: install $(M4_PACKAGES) to run the tests that need it"
 
-test: check m4
+browser:
+	@$(HAS_ALL) chromium || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && \
+	  { $(APT_INSTALL) $(BROWSER_PACKAGES) || { apt-get update --quiet && $(APT_INSTALL) $(BROWSER_PACKAGES); }; } > /dev/null; } || \
+	  echo "no browser: install $(BROWSER_PACKAGES) to run the tests of the report page"
+
+test: check m4 browser $(DOCS_STAMP)
 	$(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow and not devices"
 
 test-devices: $(STAMP)
@@ -82,10 +93,10 @@ test-devices: $(STAMP)
 	LINGER_REQUIRE_SHARED=1 $(BIN)/python -m pytest -n 2 $(ORDER) -m "devices or slow" tests/c tests/numeric/c tests/ops/test_c_contract.py
 
 # the inner loop: two cases of every test, without the costly ones
-test-fast: $(STAMP)
+test-fast: $(DOCS_STAMP)
 	$(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow and not devices" --fast
 
-test-slow: $(STAMP)
+test-slow: $(DOCS_STAMP)
 	$(BIN)/python -m pytest --hypothesis-profile=search -m "slow or hypothesis"
 
 # an environment that has never seen torch; the package itself without its dependencies
@@ -110,7 +121,7 @@ test-cpus: $(STAMP)
 $(LOWEST_STAMP): requirements-deploy.txt pyproject.toml
 	test -x $(LOWEST_VENV)/bin/python || $(PYTHON) -m venv $(LOWEST_VENV)
 	$(LOWEST_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  $$($(PYTHON) tools/lowest_versions.py report) $$(grep -E '^(pytest|hypothesis|setuptools)' requirements-deploy.txt)
+	  $$($(PYTHON) tools/lowest_versions.py report) $$(grep -E '^(pytest|hypothesis|setuptools|jsonschema)' requirements-deploy.txt)
 	$(LOWEST_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $(LOWEST_STAMP)
 
@@ -129,6 +140,17 @@ bench: $(STAMP)
 # ACCURACY="--only silero --columns max tune" measures a part; the page joins it with what was measured before
 accuracy: $(STAMP)
 	$(BIN)/python benchmarks/accuracy.py $(ACCURACY)
+
+$(DOCS_STAMP): requirements-docs.txt $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-docs.txt
+	touch $(DOCS_STAMP)
+
+docs: $(DOCS_STAMP)
+	$(MKDOCS) build --strict --quiet
+	@echo "build/site/index.html"
+
+docs-serve: $(DOCS_STAMP)
+	$(MKDOCS) serve
 
 clean:
 	rm -rf $(VENV) $(DEPLOY_VENV) $(LOWEST_VENV) $(RIVAL_VENVS) build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

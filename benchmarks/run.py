@@ -53,6 +53,7 @@ SCRIPTS = (
     Script("repair"),
     Script("wb_analyse"),
     Script("cli_start"),
+    Script("report_page"),
     Script("growth"),
 )
 RIVALS = tuple(dict.fromkeys(rival for script in SCRIPTS for rival in script.rivals))

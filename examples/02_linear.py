@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A linear layer, exported, run in ONNX Runtime and compared: in float, then as integers.
 
-Prints the nodes and the result of both files beside torch's, and the proof that the integers are the same:
+    python examples/02_linear.py
+
+Writes linear.onnx and linear_int.onnx; prints the nodes and the result of both files beside torch's, and the proof that the integers are the same:
 
     float      Gemm                     torch [-7.0, 12.0, -14.5]  ONNX Runtime [-7.0, 12.0, -14.5]
     quantised  Quant LinearInt Dequant  torch [-7.0, 12.0, -14.5]  ONNX Runtime [-7.0, 12.0, -14.5]

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """One trunk, two heads: a model with several outputs, each under its own name in the file.
 
-Prints a table per file (float, then quantised) that compares every output with torch's; then runs one head alone:
+    python examples/03_two_heads.py
 
+Writes two_heads.onnx and two_heads_int.onnx; prints a table per file (float, then quantised) that compares every output with
+torch's, and what one head alone gives:
+
+    one head alone: where (1, 4)
     quantised: 2 outputs on 1 input, all within tolerance
     output  type     shape  max abs  max rel  tolerance
     what    float32  1×5    0        0        0          ok
     where   float32  1×4    0        0        0          ok
-    one head alone: where (1, 4)
 """
 
 from __future__ import annotations
@@ -47,11 +50,10 @@ def main() -> None:
     with linger.calibration():
         model(pictures)
     linger.onnx.export(model, (pictures[:1],), "two_heads_int.onnx", **NAMES)
-    print(f"quantised: {linger.onnx.compare(model, 'two_heads_int.onnx', pictures[:1])}")
-
     session = onnxruntime.InferenceSession("two_heads_int.onnx", providers=["CPUExecutionProvider"])
     (box,) = session.run(["where"], {"picture": pictures[:1].numpy()})
     print(f"one head alone: where {box.shape}")
+    print(f"quantised: {linger.onnx.compare(model, 'two_heads_int.onnx', pictures[:1])}")
 
 
 if __name__ == "__main__":

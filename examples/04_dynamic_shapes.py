@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sizes that stay open: the three forms of `dynamic_axes`, `dynamic_shapes`, and a quantised model.
 
-Exports one model five times, prints the input's shape as it stands in the file, and runs every file at three sizes
+    python examples/04_dynamic_shapes.py
+
+Exports one model five times (list.onnx, names.onnx, …), prints the input's shape as it stands in the file, and runs every file at three sizes
 that were not exported:
 
     names      x: [batch, 3, height, width]  equal at 3 of 3 other sizes

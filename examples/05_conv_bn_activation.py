@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolution, batch norm, activation: the batch norm is gone after export, in float and as integers.
 
+    python examples/05_conv_bn_activation.py
+
 In float, torch folds it into the convolution's weights. For integers, `trace_layers` fuses the three for training,
-and the export writes one `Conv2dInt` whose integer weights hold the batch norm. Prints the nodes of both files:
+and the export writes one `Conv2dInt` whose integer weights hold the batch norm. Writes cba.onnx
+and cba_int.onnx; prints the nodes of both:
 
     float      Conv Relu
     quantised  Quant Conv2dInt Relu Dequant

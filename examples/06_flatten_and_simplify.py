@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flatten and simplify: sizes computed node by node become one Reshape (needs the extra `simplify`).
 
+    python examples/06_flatten_and_simplify.py
+
 A flatten that keeps the channels is exported as a small calculation of the new shape. With `simplify=True` the file
-holds its result instead; linger runs both files before it writes the simpler one. Prints the nodes before and after,
-in float and as integers, where the dialect's nodes stay what they are:
+holds its result instead; linger runs both files before it writes the simpler one. Writes
+float.onnx, float_simple.onnx and the same for quantised; prints the nodes before and after, in float and as integers, where the dialect's nodes stay what they are:
 
     float      as traced    Conv Shape Constant Constant Constant Slice Constant Concat Reshape
     float      simplified   Conv Reshape

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An op that torch's tracing exporter does not know although ONNX has it: asinh, declared in one line.
 
-Prints:
+    python examples/07_asinh.py
+
+Keeps no file; prints:
 
     nodes: Asinh
     1 output on 2 inputs, all within tolerance

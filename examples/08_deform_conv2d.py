@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """An op that ONNX does not have: deform_conv2d as `custom::deform_conv2d`, with a body that ONNX Runtime can run.
 
+    python examples/08_deform_conv2d.py
+
 The torch op has the name and the arguments of torchvision's; where torchvision is not installed, the one below stands in.
 The body is an onnxscript function (ONNX text would do as well) and travels inside the file, so stock ONNX Runtime needs
 no plugin. A packer or TensorRT that has a deformable convolution of its own reads the same node and ignores the body.
 
-Prints:
+Keeps no file; prints:
 
     nodes: Conv, Conv, Sigmoid, deform_conv2d
     function: custom::deform_conv2d, 241 nodes of standard ONNX

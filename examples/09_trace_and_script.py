@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trace against script: a trace writes down what happened once, a script keeps the loop.
 
+    python examples/09_trace_and_script.py
+
 One model repeats a convolution as often as its second input says. Traced with 3, the file holds three convolutions
-and repeats three times for ever; scripted, it holds one inside a `Loop` that counts at run time. Prints both:
+and repeats three times for ever; scripted, it holds one inside a `Loop` that counts at run time. Writes traced.onnx and
+scripted.onnx; prints both:
 
     traced with 3  Conv Conv Conv          asked for 2: repeats 3   asked for 5: repeats 3
     scripted       Loop(Conv)              asked for 2: repeats 2   asked for 5: repeats 5

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An ONNX file is a protobuf message: walk it from the model down to the attributes, with nothing but `onnx`.
 
-Exports a small quantised model and prints what the file holds, level by level: model (versions, domains), graph
+    python examples/10_read_the_protobuf.py
+
+Exports a small quantised model (small.onnx) and prints what the file holds, level by level: model (versions, domains), graph
 (inputs, outputs, open sizes), tensors (integer weights), nodes with their attributes, functions (the nodes' bodies):
 
     node   thinker::Conv2dInt  0.Quant, 0.weight, 0.bias -> 0.Conv2dInt

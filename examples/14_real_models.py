@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nine trained networks from float to a proven integer file, in one table.
 
+    python examples/14_real_models.py
+
 Each is calibrated on real data (photographs, a recorded conversation, cepstra of vowels), measured against its float
 self, exported, and compared integer by integer: torch simulation, numpy reference, stock ONNX Runtime. What stays float,
-and how much of the work is integers, stands beside it. `--quick` takes less data.
+and how much of the work is integers, stands beside it. `--quick` takes less data. Needs the packages of
+requirements-models.txt and the extra `demo`; keeps no file.
 """
 
 from __future__ import annotations
@@ -11,12 +14,12 @@ from __future__ import annotations
 import argparse
 import logging
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from real_models import crepe, enlarger, faces, pictures, voice, vowels
+from real_models.packages import REQUIREMENTS, need
 from real_models.proof import Outcome
 from rich.console import Console
 
@@ -36,11 +39,11 @@ RUNS: dict[str, tuple[Callable[[Path], Outcome], Callable[[Path], Outcome]]] = {
 """Each in full and quick."""
 
 
-def row(outcome: Outcome, seconds: float) -> list[str]:
+def row(outcome: Outcome) -> list[str]:
     figures = "\n".join(f"{name} {figure:.4g}" for name, figure in outcome.figures.items())
     left = "\n".join(f"{count} × {op}" for op, count in outcome.float_ops.items()) or "none"
     verdict = f"{outcome.proof.differing} of {outcome.proof.integers:,}"
-    return [outcome.name, figures, verdict, left, f"{100 * outcome.share:.1f} %", f"{seconds:.0f}"]
+    return [outcome.name, figures, verdict, left, f"{100 * outcome.share:.1f} %"]
 
 
 def main() -> int:
@@ -48,18 +51,18 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="less data")
     parser.add_argument("--only", nargs="+", choices=RUNS, help="these networks only", default=list(RUNS))
     options = parser.parse_args()
+    need(*REQUIREMENTS)
     torch.set_num_threads(1)
     logging.getLogger("linger").setLevel(logging.ERROR)  # the table says what stays float
     console = Console(width=140)
     rows, is_proven = [], True
     with tempfile.TemporaryDirectory() as folder:
         for name in options.only:
-            began = time.monotonic()
             outcome = RUNS[name][1 if options.quick else 0](Path(folder))
-            rows.append(row(outcome, time.monotonic() - began))
+            rows.append(row(outcome))
             is_proven = is_proven and outcome.proof.ok
             console.print(f"{outcome.name}: {outcome.proof.summary()}", soft_wrap=True, highlight=False)
-    columns = ("network", "against float", "integers that differ", "float ops left", "work as integers", "seconds")
+    columns = ("network", "against float", "integers that differ", "float ops left", "work as integers")
     console.print(table("trained networks as integers", columns, rows))
     return 0 if is_proven else 1
 

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A broken file, mended and proven, without torch: check, fix, verify, vectors, compare.
 
+    python examples/16_mend_and_prove.py
+
 The file is what an older exporter wrote: the Dequant of the last layer stands before it instead of behind it, a float op
-reads raw integers, a Dequant has a wrong scale, and nodes are out of order.
+reads raw integers, a Dequant has a wrong scale, and nodes are out of order. Writes demo-output/broken.onnx, broken_fix.onnx,
+certificate.json and vectors/; prints every finding and every change, and a table of the steps.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from rich.console import Console
 
 import linger
+from linger.reporting.tables import table
 
 TEXT = """<ir_version: 6, opset_import: ["": 12, "thinker": 1]>
 net (float[1,4] x) => (float[1,2] scores, float[1,2] gate)
@@ -54,14 +59,20 @@ def main() -> None:
     print(f"scores {scores.tolist()}, gate {np.round(gate, 4).tolist()}")
 
     proof = linger.verify(None, made.path, batches=8, certificate=folder / "certificate.json")
-    print(proof.summary())
     again = linger.check_certificate(folder / "certificate.json", made.path)
-    print(f"the certificate holds: {again.ok}")
 
     linger.write_vectors(made.path, folder / "vectors", force=True)
     same = linger.compare(made.path, folder / "vectors")
-    print(f"vectors for the board: {same.summary()}")
     assert all(result.ok for result in (proof, again, same))
+    rows = [
+        ["check", found.summary()],
+        ["fix", f"{len(made.changes)} changes"],
+        ["check again", linger.check(made.path).summary()],
+        ["verify", proof.summary()],
+        ["certificate", "holds" if again.ok else "does not hold"],
+        ["vectors for the board", same.summary()],
+    ]
+    Console().print(table("from broken to proven", ("step", "result"), rows))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """From training to a microcontroller: the digits network as C, every tensor proven on an emulated Cortex-M4.
 
+    python examples/17_microcontroller.py
+
 Trains in float, tunes to 8 bits without labels, exports ONNX, writes C, compiles it for the core and runs the test pictures
-in an emulator. Prints accuracy, RAM, flash, instructions for one picture, and how many of all numbers differ from the file.
-Needs the compiler and the emulator of the core (Debian: gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm).
+in an emulator. Writes microcontroller-output/digits.onnx and the C beside it; prints how many of all numbers differ from the file,
+and a table: accuracy, RAM, flash, instructions for one picture. Needs the extra `demo`, and the compiler and the emulator of the core (Debian: gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm).
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from real_models.packages import need
+from rich.console import Console
 
 import linger
 from linger.errors import LingerError
+from linger.reporting.tables import table
 
 digits_example = importlib.import_module("01_digits")
 
@@ -30,6 +35,7 @@ def main() -> int:
     parser.add_argument("--budget", default="20 s", help="CPU time for tuning")
     parser.add_argument("--folder", type=Path, default=Path("microcontroller-output"))
     options = parser.parse_args()
+    need("sklearn")
     options.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
 
@@ -37,10 +43,11 @@ def main() -> int:
     torch.manual_seed(0)
     model = digits_example.DigitsNet()
     digits_example.train(model, train_x, train_y, epochs=options.epochs, rate=4e-3, seed=0)
-    print(f"float: {digits_example.evaluate(model, test_x, test_y):.2f} % of {len(test_x)} test pictures")
+    rows = [["float", f"{digits_example.evaluate(model, test_x, test_y):.2f} % of {len(test_x)}"]]
 
     tuned, result = linger.tune(model.eval(), list(train_x[:512].split(64)), budget=options.budget)
-    print(f"8 bits: {digits_example.evaluate(tuned, test_x, test_y):.2f} %; {result.summary()}")
+    rows.append(["8 bits", f"{digits_example.evaluate(tuned, test_x, test_y):.2f} % of {len(test_x)}"])
+    print(f"signal to noise, calibrated: {result.plain_db:.1f} dB; tuned: {result.after_db:.1f} dB")
 
     path = options.folder / "digits.onnx"
     linger.onnx.export(tuned, (test_x[:1],), path, input_names=["image"], output_names=["scores"])
@@ -50,27 +57,30 @@ def main() -> int:
         with linger.c.build(folder, target=options.target) as program:
             proof = linger.c.prove(program, path, pictures)
             scores = np.concatenate([made["scores"] for made in program.run_many(pictures)])
-            print(
-                f"on {options.target}: {digits_example.accuracy(scores, test_y[: options.images]):.2f} % of {len(pictures)}"
-            )
-            for line in costs(program, pictures[0], folder, options.target):
-                print(line)
+            right = digits_example.accuracy(scores, test_y[: options.images])
+            rows.append([f"on {options.target}", f"{right:.2f} % of {len(pictures)}"])
+            rows += costs(program, pictures[0], folder, options.target)
     except LingerError as error:
         print(error)
         return 2
     print(proof.summary())
+    Console().print(table("the digits network", ("what", "figure"), rows))
     return 0 if proof.ok else 1
 
 
-def costs(program: linger.c.Program, feed: dict[str, np.ndarray], folder: Path, target: str) -> list[str]:
+def costs(program: linger.c.Program, feed: dict[str, np.ndarray], folder: Path, target: str) -> list[list[str]]:
     """What the program needs on the core."""
     size = program.size()
     weights = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["weight_bytes"]
-    lines = [f"flash: {size.flash:,} bytes, {weights:,} of them weights; RAM: {size.ram:,} bytes"]
+    rows = [
+        ["flash", f"{size.flash:,} bytes"],
+        ["of them weights", f"{weights:,} bytes"],
+        ["RAM", f"{size.ram:,} bytes"],
+    ]
     if target != "host":
-        lines[0] += f" and {program.stack(feed):,} of stack"
-        lines.append(f"{program.instructions(feed):,} instructions for one picture")
-    return lines
+        rows.append(["stack", f"{program.stack(feed):,} bytes"])
+        rows.append(["instructions for one picture", f"{program.instructions(feed):,}"])
+    return rows
 
 
 if __name__ == "__main__":

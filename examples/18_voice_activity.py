@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does anybody speak: silero-vad as C that computes chunk by chunk, every tensor proven on an emulated Cortex-M4.
 
+    python examples/18_voice_activity.py
+
 The network has four convolutions and an LSTM cell whose state goes from one chunk of 32 ms to the next. It is quantised,
 exported as ONNX and written as C with `reset` and `step`; the program keeps the state. A real conversation then runs through
-the emulated core. Prints decisions, RAM, flash, instructions for one chunk, and how many of all numbers differ from the file.
-Needs silero-vad and the sounds of the tests, and the compiler and emulator of the core.
+the emulated core. Writes voice-output/voice.onnx, the C beside it and timeline.png (the sound, the probabilities in float and
+on the core, the speech that both hear); prints how many of all numbers differ from the file, and a table: decisions, RAM, flash,
+instructions for one chunk. Needs the packages silero-vad and pyannote.audio (requirements-models.txt; only files in them are
+read), the extra `report`, and the compiler and emulator of the core.
 """
 
 from __future__ import annotations
@@ -14,12 +18,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from real_models.packages import conversation
+from real_models.packages import SOUND_RATE, conversation, need
 from real_models.proof import quantise
-from real_models.voice import SPEECH, STATE, groups, load, spectra, stream, widen
+from real_models.voice import CHUNK, SPEECH, STATE, groups, load, spectra, stream, widen
+from rich.console import Console
 
 import linger
 from linger.errors import LingerError
+from linger.reporting.tables import table
+
+COLOURS = {"sound": "0.45", "float": "tab:blue", "integers": "tab:orange"}
 
 
 def main() -> int:
@@ -28,11 +36,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0, help="how much of the conversation")
     parser.add_argument("--folder", type=Path, default=Path("voice-output"))
     options = parser.parse_args()
+    need("silero_vad", "pyannote.audio", "matplotlib")
     options.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
 
     model, filters = load()
-    spectrum = spectra(conversation()[: int(options.seconds * 16000)], filters)
+    sound = conversation()[: int(options.seconds * SOUND_RATE)]
+    spectrum = spectra(sound, filters)
     expected, steps = stream(model, spectrum)
     calibration = [tuple(torch.cat(part) for part in zip(*group, strict=True)) for group in groups(steps[:310], 62)]
     quantised = quantise(model, calibration, prepare=widen)
@@ -48,23 +58,60 @@ def main() -> int:
             found = np.array([made["speech"].item() for made in program.run_many(chunks)])
             silent = {name: np.zeros((1, STATE), np.float32) for name in states.values()}  # the program has its own
             proof = linger.c.prove(program, path, [chunk | silent for chunk in chunks[:100]])
-            print(report(expected.numpy(), found, options.target))
-            size = program.size()
-            print(f"flash: {size.flash:,} bytes; RAM: {size.ram:,} bytes, and the state of each stream")
-            if options.target != "host":
-                print(f"{program.instructions(chunks[0]):,} instructions for one chunk of 32 ms")
+            rows = report(expected.numpy(), found) + costs(program, chunks[0], options.target)
     except LingerError as error:
         print(error)
         return 2
+    draw(sound.numpy(), expected.numpy(), found, options.folder / "timeline.png")
     print(proof.summary())
+    print(f"timeline: {options.folder / 'timeline.png'}")
+    Console().print(table(f"a conversation on {options.target}", ("what", "figure"), rows))
     return 0 if proof.ok else 1
 
 
-def report(expected: np.ndarray, found: np.ndarray, target: str) -> str:
+def report(expected: np.ndarray, found: np.ndarray) -> list[list[str]]:
     """Decisions of the program beside those of the float network."""
     same = ((expected >= SPEECH) == (found >= SPEECH)).mean()
-    heard = int((found >= SPEECH).sum())
-    return f"on {target}: speech in {heard} of {len(found)} chunks; {100 * same:.1f} % of the decisions are the float network's"
+    return [
+        ["chunks of 32 ms", f"{len(found)}"],
+        ["with speech, float", f"{int((expected >= SPEECH).sum())}"],
+        ["with speech, integers", f"{int((found >= SPEECH).sum())}"],
+        ["the same decision", f"{100 * same:.1f} %"],
+        ["probability differs by, mean", f"{np.abs(expected - found).mean():.4f}"],
+    ]
+
+
+def costs(program: linger.c.Program, feed: dict[str, np.ndarray], target: str) -> list[list[str]]:
+    """What the program needs on the core."""
+    size = program.size()
+    rows = [["flash", f"{size.flash:,} bytes"], ["RAM, without the state of a stream", f"{size.ram:,} bytes"]]
+    if target != "host":
+        rows.append(["instructions for one chunk", f"{program.instructions(feed):,}"])
+    return rows
+
+
+def draw(sound: np.ndarray, expected: np.ndarray, found: np.ndarray, path: Path) -> None:
+    """The conversation from left to right: waveform, probability of speech, and when somebody speaks."""
+    from matplotlib.figure import Figure
+
+    seconds = np.arange(len(found)) * CHUNK / SOUND_RATE
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    wave, probability, speech = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1))
+    wave.plot(np.arange(len(sound)) / SOUND_RATE, sound, color=COLOURS["sound"], linewidth=0.3)
+    wave.set_ylabel("sound")
+    decisions = {"float": expected, "integers": found}
+    for name, values in decisions.items():
+        probability.step(seconds, values, where="post", label=name, color=COLOURS[name], linewidth=1)
+    probability.axhline(SPEECH, color="0.7", linewidth=0.8, linestyle="--")
+    probability.set_ylabel("probability of speech")
+    probability.legend(loc="center left", ncols=2, framealpha=1)
+    for row, (name, values) in enumerate(decisions.items()):
+        spans = [(start, CHUNK / SOUND_RATE) for start in seconds[values >= SPEECH]]
+        speech.broken_barh(spans, (-row - 0.4, 0.8), facecolors=COLOURS[name])
+    speech.set_yticks([0, -1], list(decisions))
+    speech.set_xlabel("seconds")
+    speech.set_xlim(0, len(sound) / SOUND_RATE)
+    figure.savefig(path, dpi=110)
 
 
 if __name__ == "__main__":

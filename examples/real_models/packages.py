@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
+
+EXTRAS = {"PIL": "demo", "matplotlib": "report", "sklearn": "demo"}
+"""Import name → the extra of linger that brings it."""
 
 REQUIREMENTS = {
     "aeon": "aeon",
@@ -45,6 +47,18 @@ def is_installed(package: str) -> bool:
         return False
 
 
+def need(*packages: str) -> None:
+    """End the example with one sentence where a package is missing."""
+    missing = [package for package in packages if not is_installed(package)]
+    extras = sorted({EXTRAS[package] for package in missing if package in EXTRAS})
+    others = [REQUIREMENTS[package] for package in missing if package not in EXTRAS]
+    ways = ([f"pip install 'linger[{','.join(extras)}]'"] if extras else []) + (
+        [f"pip install --no-deps {' '.join(others)}"] if others else []
+    )
+    if ways:
+        raise SystemExit(f"This example needs {', '.join(missing)}: {' and '.join(ways)}.")
+
+
 def folder_of(package: str) -> Path:
     """Where a package lies; its own requirements need not be there, because it is not imported."""
     spec = importlib.util.find_spec(package) if is_installed(package) else None
@@ -55,6 +69,8 @@ def folder_of(package: str) -> Path:
 
 def photograph(name: str) -> Tensor:
     """[3, height, width], 0 to 255."""
+    from PIL import Image
+
     package, _, rest = PHOTOGRAPHS[name].partition("/")
     with Image.open(folder_of(package) / rest) as picture:
         return torch.from_numpy(np.asarray(picture.convert("RGB")).copy()).permute(2, 0, 1).float()

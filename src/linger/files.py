@@ -154,9 +154,10 @@ def _move_folder(temporary: Path, place: Path, old: Path) -> None:
 
 
 def _remove_folders(*folders: Path) -> None:
-    for left in folders:
-        if left.exists():
-            shutil.rmtree(left)
+    with _undisturbed():
+        for left in folders:
+            if left.exists():
+                shutil.rmtree(left)
 
 
 def require_free_folder(target: Path, is_own: Callable[[Path], bool] | None = None) -> None:
@@ -268,8 +269,9 @@ def _stage(target: Path, place: Path) -> Path:
 
 
 def _remove(staged: Mapping[Path, Path]) -> None:
-    for temporary in staged.values():
-        temporary.unlink(missing_ok=True)
+    with _undisturbed():
+        for temporary in staged.values():
+            temporary.unlink(missing_ok=True)
 
 
 def _fill(place: Path, temporary: Path, write: Writer) -> None:

@@ -17,6 +17,7 @@ FLAGS = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
+    "--in-process-gpu",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
@@ -112,8 +113,8 @@ class Browser:
             if is_wanted(entry):
                 return entry
 
-    def open(self, path, *, width=1280, height=800, dark=False, script=True, address=""):
-        """Open a file; what the page did before is forgotten."""
+    def open(self, path, *, width=1280, height=800, dark=False, script=True, address="", settle=True):
+        """Open a file and wait until it is drawn; what the page did before is forgotten."""
         self.send(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
@@ -121,12 +122,12 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         still = {"name": "prefers-reduced-motion", "value": "reduce"}
         self.send("Emulation.setEmulatedMedia", features=[scheme, still])
-        # from another page, for a new `#` alone does not load a page again
-        self.send("Page.navigate", url="about:blank")
-        self.events.clear()
-        self.send("Page.navigate", url=path.as_uri() + address)
-        self.wait_for("Page.loadEventFired")
-        if script:
+        # from another page, for a new `#` alone does not load a page again; its events come late, so they are waited for
+        for url in ("about:blank", path.as_uri() + address):
+            self.events.clear()
+            self.send("Page.navigate", url=url)
+            self.wait_for("Page.loadEventFired")
+        if script and settle:
             self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def run(self, code):

@@ -44,10 +44,10 @@ def weights(
         linger analyse weights model.safetensors --worst 5
         linger analyse weights model.pt --log weights.log --plots pictures
     """
+    one_of("analyse", json=as_json, csv=as_csv)
     from linger.analysis.weights import wb_analyse  # torch takes its time: not for --help
     from linger.constraint.advising import advise
 
-    one_of("analyse", json=as_json, csv=as_csv)
     found = wb_analyse(checkpoint, log)
     _show(found, advise(checkpoint), worst, as_json=as_json, as_csv=as_csv)
     if plots is not None:
@@ -77,12 +77,12 @@ def layers(
         linger analyse layers net.py:make --shape 1x3x224x224
         linger analyse layers net.py:make --inputs typical.npz --checkpoint model.pt
     """
+    one_of("analyse", json=as_json, csv=as_csv)
     from linger.analysis.batches import run_batch
     from linger.cli.arguments.model import load_inputs, load_model, random_input
     from linger.constraint.advising import advise
     from linger.quantization.diagnosis.dumper import Dumper
 
-    one_of("analyse", json=as_json, csv=as_csv)
     if (inputs is None) == (not shape):
         raise UsageError(
             "analyse layers: give --inputs with typical data, or --shape for a random tensor; one of the two."

@@ -37,9 +37,8 @@ def view(
 ) -> None:
     """Show a file as a graph in the browser, until Ctrl-C.
 
-    Netron draws it. A dialect node is one box; where the file holds its function, the sign f beside the node's type, in
-    the panel that a click on the node opens, leads to the function's body. The page is served to this machine only, at
-    127.0.0.1, and asks no other server.
+    Netron draws it. A dialect node is one box; where the file holds its function, the sign f in the box shows the
+    function's body. The page is served to this machine only, at 127.0.0.1, and asks no other server.
 
     Exit code 1: the file is no complete model
 
@@ -61,7 +60,8 @@ def view(
             say_result("view", {"model": str(model), "address": address})
         else:
             say(f"{model} is shown at {address} until you press Ctrl-C.")
-        signal.signal(signal.SIGINT, _stop)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, _stop)
         if browser:
             webbrowser.open(address)
         server.serve_forever()

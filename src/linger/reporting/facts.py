@@ -221,7 +221,16 @@ class Tuning:
 
 @dataclass(frozen=True)
 class SensitivityFacts:
-    """One row of the ranking: a layer that is quantised while everything else is float."""
+    """One row of the ranking: a layer that is quantised while everything else is float.
+
+    Attributes:
+        name: The layer.
+        op: Its type.
+        bits: Its widths.
+        sqnr_db: Signal to noise at the output of the network, in dB.
+        noise_share: Its part of the noise at the output of the network, 0 to 1.
+        what: What of it was quantised.
+    """
 
     name: str
     op: str = ""

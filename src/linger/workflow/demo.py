@@ -71,26 +71,16 @@ class DigitsNet(nn.Module):
         return scores
 
 
-@dataclass(frozen=True)
-class Digits:
-    """Pictures and labels for training and for testing; the split is always the same."""
-
-    train_x: Tensor
-    train_y: Tensor
-    test_x: Tensor
-    test_y: Tensor
-
-
-def load_digits() -> Digits:
-    """The 1797 handwritten digits that scikit-learn holds."""
-    from sklearn import datasets
+def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Pictures and labels for training, then for testing, of scikit-learn's handwritten digits; always the same split."""
+    from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    data = datasets.load_digits()
+    data = load_digits()
     pictures = (data.images / 16.0).astype(np.float32)[:, None]
     split = train_test_split(pictures, data.target, test_size=TEST_IMAGES, random_state=0, stratify=data.target)
     train_x, test_x, train_y, test_y = (torch.from_numpy(np.ascontiguousarray(part)) for part in split)
-    return Digits(train_x, train_y.long(), test_x, test_y.long())
+    return train_x, train_y.long(), test_x, test_y.long()
 
 
 def _batches(x: Tensor, y: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
@@ -103,15 +93,15 @@ def _batches(x: Tensor, y: Tensor, generator: torch.Generator) -> Iterator[tuple
         yield moved, y[chosen]
 
 
-def train(model: nn.Module, data: Digits, *, epochs: int, rate: float, seed: int) -> None:
+def train(model: nn.Module, x: Tensor, y: Tensor, *, epochs: int, rate: float, seed: int) -> None:
     """Train a model on the digits, in float or as integers."""
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-2)
-    steps = epochs * -(-len(data.train_x) // BATCH)
+    steps = epochs * -(-len(x) // BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
     model.train()
     for _ in progress(range(epochs), "train"):
-        for pictures, labels in _batches(data.train_x, data.train_y, generator):
+        for pictures, labels in _batches(x, y, generator):
             optimizer.zero_grad()
             functional.cross_entropy(model(pictures), labels).backward()
             optimizer.step()
@@ -123,49 +113,41 @@ def accuracy(scores: Tensor | np.ndarray, labels: Tensor) -> float:
     return 100.0 * float((torch.as_tensor(scores).argmax(1) == labels).float().mean())
 
 
-def evaluate(model: nn.Module, data: Digits) -> float:
-    """The accuracy of a model on the test pictures, in percent."""
+def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """The accuracy of a model, in percent."""
     model.eval()
     with torch.no_grad():
-        return accuracy(model(data.test_x).detach(), data.test_y)
+        return accuracy(model(x).detach(), y)
 
 
-def trained(data: Digits, *, epochs: int, seed: int) -> DigitsNet:
-    """A trained float network; the same seed gives the same one."""
-    torch.manual_seed(seed)
-    model = DigitsNet()
-    train(model, data, epochs=epochs, rate=4e-3, seed=seed)
-    return model
-
-
-def quantised(model: nn.Module, data: Digits) -> nn.Module:
-    """A copy of a float network as integers, with ranges from some of the training pictures."""
+def calibrated(model: nn.Module, pictures: Tensor) -> nn.Module:
+    """A copy of a float network as integers, with ranges from these pictures."""
     from linger.constraint.tracing import trace_layers
     from linger.pipeline import init
     from linger.quantization.core.calibrate import calibration
 
-    made = init(trace_layers(copy.deepcopy(model), data.test_x[:1]))
+    made = init(trace_layers(copy.deepcopy(model), pictures[:1]))
     made.eval()
     with calibration():
-        for pictures in data.train_x.split(BATCH)[:8]:
-            made(pictures)
+        for batch in pictures.split(BATCH):
+            made(batch)
     return made
 
 
-def export_digits(model: nn.Module, data: Digits, path: Path) -> None:
+def export_digits(model: nn.Module, picture: Tensor, path: Path) -> None:
     """Write a quantised network as a file that takes any number of pictures."""
     from linger.onnx.exporter.export import export
 
     axes = {INPUT: {0: "batch"}, OUTPUT: {0: "batch"}}
-    export(model, (data.test_x[:1],), path, dynamic_axes=axes, input_names=[INPUT], output_names=[OUTPUT])
+    export(model, (picture,), path, dynamic_axes=axes, input_names=[INPUT], output_names=[OUTPUT])
 
 
-def accuracy_of_file(path: Path, data: Digits) -> float:
+def accuracy_of_file(path: Path, x: Tensor, y: Tensor) -> float:
     """The accuracy of a file in stock ONNX Runtime, with nothing of linger in it, in percent."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return accuracy(session.run(None, {INPUT: data.test_x.numpy()})[0], data.test_y)
+    return accuracy(session.run(None, {INPUT: x.numpy()})[0], y)
 
 
 @dataclass(frozen=True)
@@ -195,10 +177,13 @@ def demonstrate(folder: Path, *, epochs: int, seed: int) -> Demonstration:
     from linger.checks.check import check
     from linger.proof import verify
 
-    data = load_digits()
-    model = trained(data, epochs=epochs, seed=seed)
-    integers = quantised(model, data)
+    train_x, train_y, test_x, test_y = digits()
+    torch.manual_seed(seed)
+    model = DigitsNet()
+    train(model, train_x, train_y, epochs=epochs, rate=4e-3, seed=seed)
+    integers = calibrated(model, train_x[: 8 * BATCH])
     path = folder / FILE
-    export_digits(integers, data, path)
-    proof = verify(integers, path, list(data.test_x.split(90)), certificate=folder / CERTIFICATE)
-    return Demonstration(evaluate(model, data), accuracy_of_file(path, data), proof, check(path))
+    export_digits(integers, test_x[:1], path)
+    proof = verify(integers, path, list(test_x.split(90)), certificate=folder / CERTIFICATE)
+    in_float, in_integers = evaluate(model, test_x, test_y), accuracy_of_file(path, test_x, test_y)
+    return Demonstration(in_float, in_integers, proof, check(path))

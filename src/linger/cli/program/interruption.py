@@ -10,20 +10,21 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from linger.errors import listing, printable
-
-if TYPE_CHECKING:
-    from sys import UnraisableHookArgs
 
 EXIT_CODE = 130
 """128 and the number of the signal, as shells count."""
 
 _WRITERS = "linger.files"
-_SECONDS_TO_TRY_AGAIN = 0.05
+_LOAD_SECONDS, _MOST_LOADS = 0.05, 200
+"""How long until the end of such an import is looked for again, and how often."""
+
+_DROPPED_SECONDS = 1.0
+"""After which an error that did not end the command counts as dropped; long enough to remove unfinished files."""
 
 
 class _Written(logging.Handler):
@@ -39,11 +40,18 @@ class _Written(logging.Handler):
 
 
 class Interruption:
-    """Whether Ctrl-C came, and what had been written by then."""
+    """Whether Ctrl-C came, and what had been written by then.
+
+    Python raises KeyboardInterrupt wherever the main thread happens to be. Where a C extension is just being loaded, that
+    may crash the process, so the end of it is waited for. Destructors and other people's code may drop the error; then it is
+    raised again. So `came` tells that there was a Ctrl-C, not the error that arrives.
+    """
 
     def __init__(self) -> None:
         self.came = False
         self._written = _Written()
+        self._loads_left = _MOST_LOADS
+        self._reminder: threading.Timer | None = None
 
     def sentence(self) -> str:
         """What the user is told."""
@@ -54,35 +62,57 @@ class Interruption:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Note Ctrl-C while the body runs, and raise KeyboardInterrupt there.
+        """Note Ctrl-C while the body runs, and raise KeyboardInterrupt there. After one, later ones are ignored.
 
-        Code on the way may drop that error or raise another one in its place, as imports of C extensions do. So `came`
-        decides, not the error. In any thread but the main one nothing is watched, because Python allows no more.
+        Nothing is watched in another thread than the main one, or where the signal is ignored, as shells start what shall
+        run in the background.
         """
-        if threading.current_thread() is not threading.main_thread():
+        before = signal.getsignal(signal.SIGINT)
+        if before is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
             yield
             return
         log = logging.getLogger(_WRITERS)
         level, hook = log.level, sys.unraisablehook
-        before = signal.signal(signal.SIGINT, self._note)
-        sys.unraisablehook = lambda lost: _again(lost) if isinstance(lost.exc_value, KeyboardInterrupt) else hook(lost)
+        signal.signal(signal.SIGINT, self._note)
+        sys.unraisablehook = lambda lost: None if isinstance(lost.exc_value, KeyboardInterrupt) else hook(lost)
         log.addHandler(self._written)
         log.setLevel(logging.DEBUG)
         try:
             yield
         finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN if self.came else before)
+            self._forget()
             log.setLevel(level)
             log.removeHandler(self._written)
             sys.unraisablehook = hook
-            signal.signal(signal.SIGINT, before)
 
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
+    def _note(self, _number: int, frame: FrameType | None) -> None:
         self.came = True
+        if self._loads_left and _is_loading(frame):
+            self._loads_left -= 1
+            self._remind(_LOAD_SECONDS)
+            return
+        self._remind(_DROPPED_SECONDS)
         raise KeyboardInterrupt
 
+    def _remind(self, seconds: float) -> None:
+        """Send the signal again after a while, unless the command has ended by then."""
+        self._forget()
+        self._reminder = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+        self._reminder.daemon = True
+        self._reminder.start()
 
-def _again(_lost: UnraisableHookArgs) -> None:
-    """Send the signal once more: it fell into a destructor or a callback, where Python drops errors."""
-    timer = threading.Timer(_SECONDS_TO_TRY_AGAIN, os.kill, (os.getpid(), signal.SIGINT))
-    timer.daemon = True
-    timer.start()
+    def _forget(self) -> None:
+        if self._reminder is not None:
+            self._reminder.cancel()
+            self._reminder.join()
+
+
+def _is_loading(frame: FrameType | None) -> bool:
+    """Whether the code of a C extension is being loaded, which may run Python code in turn."""
+    while frame is not None:
+        is_import = frame.f_code.co_filename.startswith("<frozen importlib")
+        if is_import and isinstance(frame.f_locals.get("self"), ExtensionFileLoader):
+            return True
+        frame = frame.f_back
+    return False

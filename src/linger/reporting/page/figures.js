@@ -40,7 +40,7 @@ function figure(value, unit = "") {
 }
 
 // A real number with as many digits as help.
-const real = (value) => (isNumber(value) ? String(Number(value.toPrecision(5))) : NONE);
+const real = (value) => (isNumber(value) ? String(Number(value.toPrecision(5))).replace(/-/g, "−") : NONE);
 
 const signed = (value, digits = 1) => (isNumber(value) && Number.isFinite(value) ? `${value > 0 ? "+" : value < 0 ? "−" : "±"}${Math.abs(value).toFixed(digits)}` : NONE);
 

@@ -27,8 +27,8 @@ function largestOf(run, key) {
 }
 const KINDS = { integer: "integers", float: "floating point", moves: "only moves numbers" };
 const COLOURINGS = {
-  error: { title: "Error, so far (signal to noise)", ...byDecibels("sqnr_db") },
-  born: { title: "Error born in the layer", ...byDecibels("born_db") },
+  error: { title: "Error so far (signal to noise)", ...byDecibels("sqnr_db") },
+  born: { title: "Error born in the layer (signal to noise)", ...byDecibels("born_db") },
   macs: { title: "Cost: multiply-accumulates", ...byCost("macs", (value) => (value ? `${big(value)} MACs` : "no MACs")) },
   memory: { title: "Cost: memory alive", ...byCost("live_bytes", bytes) },
   kind: {
@@ -69,12 +69,12 @@ function zoomGraph(factor, x, y) {
   moveGraph(scale, cx - ((cx - graph.x) * scale) / graph.scale, cy - ((cy - graph.y) * scale) / graph.scale);
 }
 
-// The whole network, or its beginning where the whole would be too small to read.
+// The whole network. At first a small one may be cut off, so that its boxes can be read; a large one is a map to choose from.
 function fitGraph(isWhole) {
   const [width, height] = graphSize();
   const { layout } = graph;
   const whole = Math.min((width - 32) / layout.width, (height - 32) / layout.height, 1.1);
-  const scale = isWhole ? whole : Math.max(whole, 0.62);
+  const scale = isWhole || layout.nodes.length > 40 ? whole : Math.max(whole, 0.62);
   const middle = (all, part) => Math.max(16, (all - part * scale) / 2);
   moveGraph(scale, middle(width, layout.width), middle(height, layout.height));
 }
@@ -232,7 +232,7 @@ addView({
     if (!offered.includes(graph.colouring)) graph.colouring = offered[0];
     Object.assign(graph, { run, layout: null, cursor: null });
     graph.world = svg("g", {});
-    const arrow = svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, svg("path", { class: "arrow", d: "M0 0.5L8 4L0 7.5z" }));
+    const arrow = svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 8, markerHeight: 8, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { class: "arrow", d: "M0 0.5L8 4L0 7.5z" }));
     const clip = svg("clipPath", { id: "box-clip" }, svg("rect", { x: -3, y: -3, width: BOX.width + 6, height: BOX.height + 6 }));
     graph.canvas = el(
       "div",

@@ -126,7 +126,7 @@ function stripStarts(crossing, rows, wanted) {
   while (rows - starts.at(-1) > wanted) {
     const start = starts.at(-1);
     let cut = null;
-    for (let next = start + Math.max(1, Math.ceil(wanted * 0.6)); next < rows && (next <= start + wanted || cut === null); next += 1) {
+    for (let next = start + Math.max(1, Math.ceil(wanted * 0.5)); next < rows && (next <= start + wanted || cut === null); next += 1) {
       if (crossing[next - 1] <= MOST_CUT && (cut === null || crossing[next - 1] <= crossing[cut - 1])) cut = next;
     }
     if (cut === null) break;
@@ -135,13 +135,14 @@ function stripStarts(crossing, rows, wanted) {
   return starts;
 }
 
-// As many strips as let the whole be shown largest in a picture of that size.
+// As many strips as let the whole be shown largest in a picture of that size; every connection that is cut counts against it.
 function chooseStrips(crossing, rows, width, view) {
   let best = { scale: 0, starts: [0] };
   for (let number = 1; number <= 60 && number <= rows; number += 1) {
     const starts = stripStarts(crossing, rows, Math.ceil(rows / number));
     const longest = Math.max(...starts.map((start, index) => (starts[index + 1] ?? rows) - start));
-    const scale = Math.min(view.width / (starts.length * (width + BOX.strip)), view.height / (longest * BOX.row), 1);
+    const extra = starts.slice(1).reduce((sum, start) => sum + crossing[start - 1] - 1, 0);
+    const scale = Math.min(view.width / (starts.length * (width + BOX.strip)), view.height / (longest * BOX.row), 1) * 0.93 ** Math.min(6, extra);
     if (scale > best.scale * 1.05) best = { scale, starts };
   }
   return best.starts;

@@ -87,7 +87,7 @@ function memoryCard(run) {
 
 function floatCard(run) {
   const floats = run.layers.filter((layer) => layer.runs_as === "float");
-  if (floats.length === 0) return card("layers", "Stayed float", run.layers.length ? "nothing" : NONE, [run.layers.length > 0 && "Every multiplication is one of integers."], run.layers.length ? "good" : "");
+  if (floats.length === 0) return card("layers", "Stayed float", run.layers.length ? "nothing" : NONE, [run.layers.length > 0 && "Every layer computes with integers."], run.layers.length ? "good" : "");
   const made = card("layers", "Stayed float", plural(floats.length, "layer"),
     [`${percent(1 - run.integer_share)} of the multiply-accumulates`, floats.slice(0, 2).map((layer) => shortened(layer.name, 26)).join(", ") + (floats.length > 2 ? ", …" : "")], "warning");
   made.addEventListener("click", () => filterLayers("float"));
