@@ -224,8 +224,9 @@ def test_relative_links_lead_to_files(page):
 
 
 def anchors(page):
-    """The names under which the headings of a page are reached."""
-    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    """The names under which the headings of a page are reached; in Chinese they are those of the English page."""
+    english = re.sub(r"\.zh(-CN)?\.md$", ".md", str(page))
+    headings = re.findall(r"^#+ (.+)$", prose(english), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 

@@ -19,7 +19,7 @@ from linger.checks.repair_rules import RULES as REPAIRS
 from linger.dialect import ops
 from linger.quantization.setup.config_file import Config, FunctionConfig, LayerConfig
 from tests.conftest import REPOSITORY
-from tests.support.twins import differences
+from tests.support.translations import differences
 from tools.site import (
     api_pages,
     command_pages,

@@ -1,73 +1,98 @@
-"""What a translated page must have in common with the English one: headings, code, links, rows of tables and lists."""
+"""The fast twins of ops on real carriers, held against the op's body on integers."""
 
-import re
+import numpy as np
+import torch
+from torch import Tensor
 
-FENCE = re.compile(r"^ *```(.*)$")
-LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-DRAWN = ("text", "")
-"""Blocks for people: drawings and what commands print, whose words may be translated."""
-
-
-def differences(english, chinese):
-    """A sentence for each kind of thing that the pages do not have in common."""
-    kinds = {
-        "headings": headings,
-        "code blocks": code_blocks,
-        "links": links,
-        "rows of tables": rows,
-        "items of lists": items,
-    }
-    return [
-        f"{name}: {theirs} in English, {ours} in Chinese"
-        for name, read in kinds.items()
-        if (theirs := read(english)) != (ours := read(chinese))
-    ]
+from linger.dialect import Op, Sample
+from linger.numeric.fixed import limits
+from linger.numeric.torch.exact import plan_product, run_product
+from linger.numeric.torch.kernel import carrier
+from linger.numeric.torch.quantize import fake_quantize
+from tests.support.samples import arrays, run_numpy
 
 
-def parts(text):
-    """Prose lines, and the fenced blocks as (language, lines)."""
-    prose, blocks, inside = [], [], None
-    for line in text.splitlines():
-        fence = FENCE.match(line)
-        if fence and inside is None:
-            inside = (fence[1].strip(), [])
-        elif fence:
-            blocks.append(inside)
-            inside = None
-        elif inside is not None:
-            inside[1].append(line)
-        else:
-            prose.append(line)
-    return prose, blocks
+def by_name(op: Op) -> dict:
+    """An op's samples for parametrize."""
+    return {"argvalues": op.samples, "ids": [sample.name for sample in op.samples]}
 
 
-def headings(text):
-    """The levels of the headings."""
-    return [len(line) - len(line.lstrip("#")) for line in parts(text)[0] if re.match(r"#{1,6} ", line)]
+def real_carrier(integers: np.ndarray, scale: float) -> Tensor:
+    """q/scale in the float type that holds it."""
+    return torch.from_numpy(np.array(integers)).to(carrier(8 * integers.itemsize)) / scale
 
 
-def code_blocks(text):
-    """The blocks without comments; of those that are drawn, only that they are there."""
-    return [
-        (info, [] if info in DRAWN else [_without_comment(line) for line in lines]) for info, lines in parts(text)[1]
-    ]
+def elementwise(twin, op: Op, inputs, attributes, *, bits, has_total=True, is_training=False) -> np.ndarray:
+    """A twin of two operands, back as integers; `is_training` asks for gradients too."""
+    full = op.complete(attributes)
+    scales = [full["scale_x"], full["scale_y"]]
+    operands = [real_carrier(q, s).requires_grad_(is_training) for q, s in zip(inputs, scales, strict=True)]
+    total = twin.real_result(operands, scales, [bits, bits]) if has_total else None
+    result = twin.evaluate(total, operands, full, can_saturate=True)
+    return (result.detach().double() * full["scale_o"]).numpy()
 
 
-def _without_comment(line):
-    return re.sub(r"(^|\s)#.*$", "", line).rstrip()
+def product(twin, inputs, attributes, *, is_transposed=False) -> np.ndarray:
+    """A twin with weights, as an exact evaluation uses it, back as integers."""
+    x, w, b = inputs
+    scale = attributes["scale_x"] * attributes["scale_w"]
+    group = attributes.get("group", 1)
+    plan = plan_product(
+        torch.from_numpy(w),
+        None if b is None else torch.from_numpy(b),
+        attributes["data_bits"],
+        transposed_groups=group if is_transposed else None,
+    )
+    accumulator = run_product(
+        lambda x, w, b: twin.accumulate(x, w, b, attributes),
+        real_carrier(x, attributes["scale_x"]),
+        real_carrier(w, attributes["scale_w"]),
+        None if b is None else real_carrier(b, scale),
+        plan,
+        group=group,
+        axis=twin.channel_axis,
+        is_transposed=is_transposed,
+    )
+    result = fake_quantize(accumulator.double(), attributes["scale_o"], attributes["o_bits"])
+    return (result * attributes["scale_o"]).numpy()
 
 
-def links(text):
-    """Where the links lead, in order, whichever language of a page they name."""
-    found = LINK.findall("\n".join(parts(text)[0]))
-    return [re.sub(r"\.zh(-CN)?\.md", ".md", target) for target in found]
+def reference(op: Op, sample: Sample) -> tuple[list, np.ndarray]:
+    """A sample's inputs and what the body makes of them."""
+    inputs = arrays(sample)
+    return inputs, run_numpy(op, inputs, sample.attributes)
 
 
-def rows(text):
-    """How many rows of tables there are."""
-    return sum(line.startswith("|") for line in parts(text)[0])
+# (scale_x, scale_y, scale_o): the output is never finer than an operand
+SUM_SCALES = {
+    "equal": (16.0, 16.0, 16.0),
+    "one finer": (64.0, 16.0, 16.0),
+    "other finer": (16.0, 64.0, 16.0),
+    "both finer": (64.0, 32.0, 16.0),
+    "both finer, equal": (64.0, 64.0, 16.0),
+    "far apart": (2.0**20, 2.0, 2.0),
+    "both finer, far apart": (2.0**20, 2.0, 1.0),
+    "both finer, far apart, mirrored": (2.0, 2.0**20, 1.0),
+    "one finer, its ties beside large steps": (2.0, 2.0**12, 2.0),
+    "one finer, mirrored": (2.0**12, 2.0, 2.0),
+    "ties of twelve bits beside large steps": (2.0, 2.0**12, 1.0),
+    "the same, mirrored": (2.0**12, 2.0, 1.0),
+    "very far apart": (2.0**30, 2.0**-10, 2.0**-10),
+    "both far finer": (2.0**22, 2.0**22, 1.0),
+}
 
 
-def items(text):
-    """How many items of lists there are."""
-    return sum(bool(re.match(r" *(?:[-*]|\d+\.) ", line)) for line in parts(text)[0])
+def all_pairs(bits, draw):
+    """Every pair of 4-bit integers; for wider ones the extremes, their neighbours and random ones, each with each."""
+    low, high = limits(bits)
+    if bits == 4:
+        chosen = np.arange(low, high + 1)
+    else:
+        edges = [low, low + 1, -2, -1, 0, 1, 2, high - 1, high]
+        # 1024 and 2048 are ties after a shift by eleven and twelve
+        ties = [odd * tie + step for tie in (1024, 2048) for odd in (-3, -1, 1, 3) for step in (-1, 0, 1)]
+        ties = ties if bits == 16 else []
+        chosen = np.concatenate([edges, ties, draw.integers(low, high + 1, 80)])
+    x, y = np.meshgrid(chosen, chosen)
+    kind = np.int16 if bits == 16 else np.int8
+    return [x.astype(kind), y.astype(kind)]
