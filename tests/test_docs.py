@@ -1,5 +1,6 @@
 """The documentation is true: its Python runs, its commands exist, its links lead somewhere."""
 
+import ast
 import importlib
 import importlib.util
 import re
@@ -94,7 +95,16 @@ def needing_torch(page):
     return pytest.param(page, marks=[pytest.mark.needs_torch] if is_needed else [])
 
 
-@pytest.mark.parametrize("page", [needing_torch(p) for p in PAGES if any(b.info == "python" for b in blocks(p))])
+def meaning(page):
+    """The Python of a page without its comments, which a translation may put into another language."""
+    return tuple(ast.dump(ast.parse(block.code)) for block in blocks(page) if block.info == "python")
+
+
+RUN_ONCE = {meaning(page): page for page in reversed(PAGES)}
+"""The first page with this Python: what a page and its translation share is run once."""
+
+
+@pytest.mark.parametrize("page", [needing_torch(page) for python, page in RUN_ONCE.items() if python])
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     if any("linger.c.build" in block.code for block in blocks(page) if block.info == "python"):
         require_compiler()
