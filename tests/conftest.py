@@ -1,11 +1,13 @@
 """Shared fixtures: the folder of other people's files, seeded random numbers."""
 
+import fcntl
 import gc
 import importlib.util
 import os
 import random
 import re
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +46,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     name = collection_path.relative_to(REPOSITORY).as_posix()
     config.stash[left_out] += [f"{name}::{test}" for test in re.findall(r"^def (test_\w+)", text, re.MULTILINE)]
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Workers collect one after the other: the first compiles what is imported, the next reads what it has written."""
+    with Path(__file__).open() as turn:
+        if hasattr(session.config, "workerinput"):
+            fcntl.flock(turn, fcntl.LOCK_EX)
+        return (yield)
 
 
 def pytest_collection_finish() -> None:
