@@ -108,15 +108,15 @@ def test_no_message_cites_a_file_that_is_not_installed():
                 assert not re.search(r"\b(docs|examples|tests|tools|benchmarks)/\w|CONTRIBUTING", node.value), file
 
 
-REQUIRED = {"onnx-ir": "onnx_ir", "protobuf": "google", "PyYAML": "yaml", "scikit-learn": "sklearn"}
+REQUIRED = {"onnx-ir": "onnx_ir", "protobuf": "google", "PyYAML": "yaml", "pillow": "PIL", "scikit-learn": "sklearn"}
 
 
 def test_every_requirement_is_imported_and_every_import_required():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    used_extras = ("torch", "report", "simplify", "view", "demo")
+    used_extras = ("torch", "report", "simplify", "view", "demo", "pictures")
     listed = [*project["dependencies"], *(line for name in used_extras for line in extras[name])]
-    required = {re.split(r"[>=<\[]", line)[0] for line in listed} - {"linger", "pillow"}  # pillow is for the examples
+    required = {re.split(r"[>=<\[]", line)[0] for line in listed} - {"linger"}
     text = "\n".join(file.read_text() for file in FILES)
     used = set(re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE)) | set(re.findall(r'module\("(\w+)', text))
     assert {REQUIRED.get(name, name) for name in required} == used - set(sys.stdlib_module_names) - {"linger"}

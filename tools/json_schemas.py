@@ -27,7 +27,7 @@ from linger.cli import __name__ as package
 from linger.cli.c import _Measured
 from linger.graph.core.finding import Finding
 from linger.graph.files import summary
-from linger.reporting.facts import Run
+from linger.reporting.facts import Quality, Run
 from linger.verification.proof.result import Flip
 from linger.workflow.installation import Package, SelfTest, Tool
 
@@ -370,6 +370,35 @@ def schemas() -> dict[str, Schema]:
             integers=(WHOLE, "How many integers were compared."),
             differing=(WHOLE, "How many differ."),
             findings=(COUNTS, "What linger check found, by severity."),
+        ),
+        command(
+            "quantize",
+            "What a run has made and found.",
+            name=(TEXT, "How the run is called."),
+            ok=OK,
+            verdict=(TEXT, "The verdict in a sentence."),
+            reasons=(listed(TEXT), "The sentences behind it."),
+            is_repeated=(TRUTH, "Whether this is a former run again, whose file is the same bit for bit."),
+            folder=(TEXT, "The folder that was written."),
+            files=(listed(TEXT), "Its files."),
+            sha256=(TEXT, "The SHA-256 of the ONNX file."),
+            quality=(listed(of(Quality)), "How good the network is, the most telling figure first."),
+            integers=(WHOLE, "How many integers were compared."),
+            differing=(WHOLE, "How many differ."),
+            findings=(COUNTS, "What linger check found, by severity."),
+            target=(maybe(TEXT), "The chip that was asked; null for none."),
+            weight_bytes=(WHOLE, "Bytes of the weights."),
+            float_weight_bytes=(WHOLE, "What the weights take in float."),
+            macs=(WHOLE, "Multiply-accumulates of one sample."),
+            arena_bytes=(maybe(WHOLE), "Memory of the program in C; null where there is none."),
+            stayed_float=(listed(TEXT), "What does not run as integers, with the reason."),
+            c=(
+                maybe(
+                    keyed(elements=(WHOLE, "How many numbers were compared."), differing=(WHOLE, "How many differ."))
+                ),
+                "The program in C against the file; null where none was asked for.",
+            ),
+            notes=(listed(TEXT), "What a reader should know."),
         ),
         command(
             "doctor",

@@ -88,7 +88,7 @@ WRONG = {
     "shape": ((*DATA, "--shape", "tall"), "--shape tall: expected sizes above 0"),
     "mean": ((*DATA, "--mean", "grey"), "--mean grey: expected one number"),
     "full-folder": ((*DATA, "--out", "full"), "its content is not ours to replace"),
-    "full-folder-by-force": ((*DATA, "--out", "full", "--force"), "its content is not ours to replace"),
+    "full-folder-by-force": ((*DATA, "--out", "full", "--overwrite"), "its content is not ours to replace"),
     "no-parent": ((*DATA, "--out", "no/such"), "does not exist"),
     "file-as-folder": ((*DATA, "--out", "x.npz"), "this is a file"),
     "c-inside": ((*DATA, "--out", "o", "--c", "o/c"), "C goes into a folder of its own"),
@@ -140,6 +140,15 @@ def test_from_model_to_verdict_and_again(folder):
     assert (folder / "again" / "net.onnx").read_bytes() == (folder / config).with_name("net.onnx").read_bytes()
 
 
+@pytest.fixture
+def own_signals():
+    """A command that was interrupted ends its process, and does not give the signal back."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("own_signals")
 @pytest.mark.parametrize("step", ["tuning.one_call.session.Session.run", "workflow.quantize.delivered"])
 def test_ctrl_c_is_one_line_and_leaves_nothing(folder, step):
     before = listed(folder)

@@ -195,7 +195,7 @@ def test_tuning_that_was_interrupted_ends_the_run(tmp_path):
 
 def test_a_folder_in_the_way_stays(made, tmp_path):
     config = copied(made, tmp_path / "run")
-    with pytest.raises(linger.UsageError, match=r"a former run wrote this folder\. Replace its files with --force"):
+    with pytest.raises(linger.UsageError, match=r"a former run wrote this folder\. Replace it with --overwrite"):
         job.repeat(make_net(), config, tmp_path / "run")
     (tmp_path / "run" / "mine.txt").write_text("mine")
     with pytest.raises(linger.UsageError, match="its content is not ours to replace"):

@@ -61,7 +61,9 @@ def layers(
     inputs: Annotated[
         Path | None, typer.Option(help="The inputs to run on: an .npz file, arguments in order, or an .npy file.")
     ] = None,
-    shape: Annotated[str, typer.Option(help="Sizes of a random input: 1x3x224x224, in place of --inputs.")] = "",
+    shape: Annotated[
+        str, typer.Option(help="Sizes of an input: a random one of 1x3x224x224, in place of --inputs.")
+    ] = "",
     checkpoint: Annotated[Path | None, typer.Option(help="Weights to load into the model.")] = None,
     match: Annotated[str, typer.Option(help="Only layers whose root.path matches this expression.")] = ".*",
     log: _Log = None,

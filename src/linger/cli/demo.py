@@ -21,7 +21,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where to write: a folder.")] = Path("linger-demo"),
     *,
     epochs: Annotated[int, typer.Option(help="How often the training pictures are seen.", min=1)] = 10,
-    seed: Annotated[int, typer.Option(help="Seed of the random inputs, and of the training.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of what is random, the training included.", min=0)] = 0,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a folder that this command wrote before.")
     ] = False,

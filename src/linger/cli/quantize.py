@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linger.cli.arguments.options import Chip, Json
+from linger.cli.arguments.options import Chip, Json, Seed
 from linger.cli.terminal import console, say, say_result
 from linger.errors import UsageError, counted, listing
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from linger.workflow.quantizing.quantized import Quantized, QuantizeSettings
 
 _SCALES = "unit (0 to 1), byte (0 to 255), signed (-1 to 1), imagenet"
-_KEPT = ("out", "c", "force", "as_json", "quiet", "config", "model")
+_KEPT = ("out", "c", "overwrite", "force", "as_json", "quiet", "config", "model")
 """Options that mean the same with --config as without it."""
 
 
@@ -44,7 +44,9 @@ def quantize(
         str | None,
         typer.Option(help="Data to judge by, in the same forms; else every fifth sample is held out.", metavar="DATA"),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder to write; else the model's name and -quantized.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write: a folder; else the model's name and -quantized.")
+    ] = None,
     bits: Annotated[str, typer.Option(help="8, 16, mixed, or weights and activations as in w4a8.")] = "8",
     target: Chip = None,
     budget: Annotated[str, typer.Option(help="What tuning may cost: CPU time, or a number of trials.")] = "2 min",
@@ -52,13 +54,13 @@ def quantize(
         str | None,
         typer.Option(help="What is enough: '99 %' of the float model's decisions, or '30 dB'; the search ends there."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
+    seed: Seed = 0,
     checkpoint: Annotated[Path | None, typer.Option(help="Weights to load into the model.")] = None,
     config: Annotated[
         Path | None, typer.Option(help="Repeat a run: the net.yaml that it wrote, with the files beside it.")
     ] = None,
     c: Annotated[
-        Path | None, typer.Option(help="Also write the network as C to this folder, and prove it here.")
+        Path | None, typer.Option(help="The network as C: also write it to this folder, and prove it here.")
     ] = None,
     form: Annotated[
         str | None, typer.Option(help="The form of the file: dialect, bare, standard or qdq; else what the chip takes.")
@@ -68,7 +70,7 @@ def quantize(
         str, typer.Option(help="An .npy file with the right class of each sample; none: no labels.", metavar="FILE")
     ] = "",
     shape: Annotated[
-        str, typer.Option(help="Sizes of the model's input, 1x3x224x224 or 1x16000, for pictures or sounds.")
+        str, typer.Option(help="Sizes of an input: of pictures, 1x3x224x224, or of sounds, 1x16000.")
     ] = "",
     size: Annotated[str, typer.Option(help="Height and width of pictures, 224 or 224x320; else as they are.")] = "",
     scale: Annotated[str, typer.Option(help=f"Numbers of a pixel: {_SCALES}.")] = "unit",
@@ -85,7 +87,10 @@ def quantize(
     limit: Annotated[int | None, typer.Option(help="Use so many samples at most, evenly from all.", min=1)] = None,
     *,
     grey: Annotated[bool, typer.Option("--grey", help="Pictures with one channel.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the files of a former run.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a folder that this command wrote before.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", hidden=True)] = False,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No lines about the steps.")] = False,
 ) -> None:
@@ -113,7 +118,7 @@ def quantize(
         opset=opset,
         batch=batch,
         c=c,
-        force=force,
+        force=overwrite or force,
     )
     tell = _silent if quiet or as_json else _told
     if config is not None:

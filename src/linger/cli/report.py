@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from linger.cli.arguments.options import Chip, Json
 from linger.cli.terminal import say, say_json
 from linger.errors import UsageError, listing, printable
-from linger.targets import TARGETS
 
 if TYPE_CHECKING:
     from linger.workflow.report import Report
@@ -24,21 +24,23 @@ def report(
         typer.Argument(help="ONNX files, or .json files of earlier reports; several are shown side by side."),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The page; report.html without --out, and none with --json alone.")
+        Path | None,
+        typer.Option(help="Where to write: the page; report.html without --out, and none with --json alone."),
     ] = None,
-    target: Annotated[str | None, typer.Option(help=f"Ask a chip too: {', '.join(TARGETS)}.")] = None,
+    target: Chip = None,
     inputs: Annotated[
-        Path | None, typer.Option(help="Typical inputs of one ONNX file, an .npz or .npy file; random ones without it.")
+        Path | None,
+        typer.Option(help="The inputs to run on: an .npz or .npy file for one ONNX file; random ones without it."),
     ] = None,
     certificate: Annotated[
-        Path | None, typer.Option(help="What linger verify wrote about one ONNX file; it is not verified again.")
+        Path | None, typer.Option(help="A certificate of the file: it is not verified again.")
     ] = None,
     data_json: Annotated[
         Path | None,
         typer.Option(help="Write the data of the page into this .json file, to show it beside others later."),
     ] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the data of the page as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Make a page that says whether networks can go to the chip: proof, quality, cost, layers, memory, findings.
 

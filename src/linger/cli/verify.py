@@ -38,7 +38,9 @@ def verify(
     write_certificate: Annotated[Path | None, typer.Option(help="Write a certificate of the result.")] = None,
     c: Annotated[
         Path | None,
-        typer.Option("--c", help="A folder that linger c has written: build it, and hold it against the file."),
+        typer.Option(
+            "--c", help="The network as C: a folder that linger c has written, built and held against the file."
+        ),
     ] = None,
     target: Machine = None,
     *,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from linger.runtime.session import Session
 
-HELP = "Sizes of a random input: name=1x3x48x64 (the name may be left out where there is one input). May be repeated."
+HELP = "Sizes of an input: a random one, name=1x3x48x64 (the name may be left out where there is one input). May be repeated."
 
 _SIZES = re.compile(r"\d+(?:[x×]\d+)*")
 

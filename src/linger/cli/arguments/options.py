@@ -36,7 +36,7 @@ def complete_commands(incomplete: str) -> list[str]:
 
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON, described by linger schema.")]
 Inputs = Annotated[Path | None, typer.Option(help=RANDOM_WITHOUT)]
-Seed = Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)]
+Seed = Annotated[int, typer.Option(help="Seed of what is random.", min=0)]
 Batches = Annotated[int, typer.Option(help="How many random batches.", min=1)]
 Chip = Annotated[
     str | None,

@@ -85,7 +85,7 @@ def require_free(out: Path, settings: QuantizeSettings) -> None:
 
     if not settings.force and is_former_run(out):
         raise UsageError(
-            f"{out}: a former run wrote this folder. Replace its files with --force, or choose another --out."
+            f"{out}: a former run wrote this folder. Replace it with --overwrite, or choose another --out."
         )
     require_free_folder(out, is_former_run if settings.force else None)
     if settings.c is not None:
