@@ -57,7 +57,7 @@ def test_what_is_not_ready_has_the_exit_code_1(folder):
         (["m.onnx", "--data-json", "data.txt"], "ends in .json"),
         (["m.onnx", "m.onnx", "--inputs", "x.npz"], "--inputs is about one ONNX file"),
         (["x.json", "--certificate", "c.json"], "--certificate is about one ONNX file"),
-        ([], "Missing argument"),
+        ([], "missing argument"),
     ],
     ids=["missing", "ending", "chip", "inputs", "data", "two files", "certificate", "nothing"],
 )
