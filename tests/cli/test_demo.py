@@ -30,7 +30,9 @@ def test_file_and_certificate_are_written_and_proven(two_batches, tmp_path):
     jsonschema.validate(content, strict(schema_of("demo", tmp_path)))
     assert content["integers"] > 10_000
     assert content["differing"] == 0
-    assert {"digits.onnx", "digits.certificate.json"} <= {path.name for path in (tmp_path / "linger-demo").iterdir()}
+    assert {"digits.onnx", "digits.certificate.json", "report.html"} == {
+        path.name for path in (tmp_path / "linger-demo").iterdir()
+    }
     held = run("verify", "--certificate", "linger-demo/digits.certificate.json", cwd=tmp_path)
     assert held.returncode == 0, held.stderr
     again = run("demo", "--epochs", "1", cwd=tmp_path)

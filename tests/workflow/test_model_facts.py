@@ -1,5 +1,6 @@
 """What models add to a report: rows at the right nodes, quality, advice; wrong models and data."""
 
+import json
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -248,3 +249,22 @@ def test_standard_nodes_are_grouped_by_their_op():
     matcher = LayerMatcher([LayerFacts(name, "a", "Conv") for name in names])
     assert [matcher.of_call("a", number, "Conv2dInt") for number in (0, 1)] == [2, 3]
     assert np.array_equal(matcher.of_name("a"), [2, 3])
+
+
+def test_layers_of_a_tuned_model_are_compared_with_their_own_float_layers(tmp_path):
+    """Equalisation rescales channels: against the user's model such a layer would seem to be full of errors."""
+    torch.manual_seed(5)
+    reference = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(32, 4)).eval()
+    with torch.no_grad():
+        reference[0].weight[:4] *= 40
+        reference[2].weight[:, :4] /= 40
+    data = list(torch.randn(8, 4, 1, 6, 6))
+    model, tuning = linger.tune(reference, data, budget="4 trials")
+    assert "equalize" in [step.name for step in tuning.kept]
+    assert "reference" not in json.loads(tuning.to_json())
+    linger.onnx.export(model, (data[0],), tmp_path / "m.onnx")
+    told = linger.report(tmp_path / "m.onnx", None, model=model, reference=reference, data=data, tuning=tuning).runs[0]
+    expected = {row.name: row.sqnr_db for row in linger.compare_layers(tuning.reference, model, data).rows}
+    found = {layer.path: layer.sqnr_db for layer in told.layers if layer.path in expected and layer.sqnr_db is not None}
+    assert found["0"] == expected["0"] > linger.compare_layers(reference, model, data).rows[0].sqnr_db + 10
+    assert [quality.name for quality in told.quality].count("signal to noise at the output") == 1

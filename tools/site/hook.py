@@ -12,7 +12,7 @@ from typing import Any
 from tools.site.api_pages import api_files
 from tools.site.command_pages import command_files
 from tools.site.op_pages import op_files
-from tools.site.pages import CHINESE, NOT_YET, REPOSITORY, hand_written
+from tools.site.pages import CHINESE, REPOSITORY, hand_written
 from tools.site.rule_pages import rule_files
 
 STAGE = REPOSITORY / "build" / "pages"
@@ -68,5 +68,5 @@ def _entries(entries: Iterable[Any], known: list[str]) -> Iterator[Any]:
             yield from sorted(
                 inside, key=lambda page: (not page.endswith("/index.md"), page.removesuffix(".md").lower())
             )
-        elif entry not in NOT_YET or entry in known:
+        else:
             yield entry

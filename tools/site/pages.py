@@ -25,18 +25,6 @@ ROOT_FILES = {
 }
 """Files of the site outside of docs/, and their places in it."""
 
-NOT_YET: tuple[str, ...] = (
-    "start.md",
-    "glossary.md",
-    "tutorial.md",
-    "two-stages.md",
-    "how-to/",
-    "quantize.md",
-    "report.md",
-    "command-line.md",
-)
-"""Pages that the navigation names and that are being written; to be emptied when they are there."""
-
 CHINESE = ".zh.md"
 _COPIED = {".md", ".svg", ".png", ".jpg", ".html", ".ipynb"}
 _LINK = re.compile(r"(?P<sign>!?)\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]\((?P<target>[^)\s]+)\)")

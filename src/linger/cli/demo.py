@@ -59,7 +59,7 @@ def _is_own(folder: Path) -> bool:
 
 
 def _show(out: Path, found: Demonstration, *, as_json: bool) -> None:
-    from linger.workflow.demo import FILE
+    from linger.workflow.demo import FILE, PAGE
 
     files = sorted(path.name for path in out.iterdir())
     if as_json:
@@ -75,7 +75,7 @@ def _show(out: Path, found: Demonstration, *, as_json: bool) -> None:
     say(found.proof.summary())
     say(_checked(found))
     say(f"written: {', '.join(str(out / name) for name in files)}")
-    say(f"next: linger inspect {out / FILE}, linger c {out / FILE} digits_c")
+    say(f"next: open {out / PAGE}; linger inspect {out / FILE}; linger c {out / FILE} digits_c")
 
 
 def _checked(found: Demonstration) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TEST_IMAGES = 540
 BATCH = 64
-FILE, CERTIFICATE = "digits.onnx", "digits.certificate.json"
+FILE, CERTIFICATE, PAGE = "digits.onnx", "digits.certificate.json", "report.html"
 INPUT, OUTPUT = "image", "scores"
 
 
@@ -173,9 +173,10 @@ class Demonstration:
 
 
 def demonstrate(folder: Path, *, epochs: int, seed: int) -> Demonstration:
-    """Train, quantise, export, verify and check the digits network; the file and its certificate go into a folder."""
+    """Train, quantise, export, verify and check the digits network; file, certificate and report go into a folder."""
     from linger.checks.check import check
     from linger.proof import verify
+    from linger.workflow.report import report
 
     train_x, train_y, test_x, test_y = digits()
     torch.manual_seed(seed)
@@ -185,5 +186,14 @@ def demonstrate(folder: Path, *, epochs: int, seed: int) -> Demonstration:
     path = folder / FILE
     export_digits(integers, test_x[:1], path)
     proof = verify(integers, path, list(test_x.split(90)), certificate=folder / CERTIFICATE)
+    report(
+        path,
+        folder / PAGE,
+        model=integers,
+        reference=model,
+        data=list(test_x.split(BATCH)),
+        labels=test_y,
+        verification=proof,
+    )
     in_float, in_integers = evaluate(model, test_x, test_y), accuracy_of_file(path, test_x, test_y)
     return Demonstration(in_float, in_integers, proof, check(path))

@@ -113,20 +113,27 @@ class ModelFacts:
     ) -> Run:
         """A file's run with what the models tell."""
         run = self._with_coverage(run)
-        compared = self._compared()
-        if compared is not None:
-            run = self._with_comparison(run, facts, compared)
-        if self.reference is not None:
-            run = _with_advice(run, self._advice(self.reference))
+        like = self._layer_reference(tuning)
+        compared = None if like is None else self._compared(like)
+        if like is not None and compared is not None:
+            run = self._with_comparison(run, facts, compared, like)
+        if like is not None:
+            run = _with_advice(run, self._advice(like))
         quality = [*self.quality, *_tuned_quality(tuning, self.quality)]
         run = with_results(run, tuning, sensitivity)
         return replace(run, quality=tuple(quality), notes=(*run.notes, *self.notes))
 
-    def _compared(self) -> LayerComparison | None:
-        if self.reference is None or not self.kept:
+    def _layer_reference(self, tuning: TuneResult | None) -> nn.Module | None:
+        """The float model whose layers are those of the quantised one: after equalisation that is not the user's."""
+        if self.reference is None or tuning is None or tuning.reference is None:
+            return self.reference
+        return tuning.reference
+
+    def _compared(self, reference: nn.Module) -> LayerComparison | None:
+        if not self.kept:
             return None
         try:
-            return compare_layers(self.reference, self.model, self.kept)
+            return compare_layers(reference, self.model, self.kept)
         except LingerError as error:
             self.notes.append(f"The layers could not be compared with the float model: {error}")
             return None
@@ -139,7 +146,7 @@ class ModelFacts:
             return run
         return _covered(run, found)
 
-    def _with_comparison(self, run: Run, facts: FileFacts, compared: LayerComparison) -> Run:
+    def _with_comparison(self, run: Run, facts: FileFacts, compared: LayerComparison, reference: nn.Module) -> Run:
         layers, matcher = list(run.layers), LayerMatcher(run.layers)
         rows: dict[int, LayerRow] = {}
         lost = []
@@ -158,11 +165,13 @@ class ModelFacts:
             )
         if lost:
             self.notes.append(f"Compared with the float model, but not found in the file: {', '.join(lost)}.")
-        seen = self._reference_tallies(facts, {row: layers[n] for n, row in rows.items()})
+        seen = self._reference_tallies(facts, {row: layers[n] for n, row in rows.items()}, reference)
         tensors = [_with_reference(tensor, rows, seen) for tensor in run.tensors]
         return replace(run, layers=tuple(layers), tensors=tuple(tensors))
 
-    def _reference_tallies(self, facts: FileFacts, wanted: Mapping[LayerRow, LayerFacts]) -> dict[str, Bins]:
+    def _reference_tallies(
+        self, facts: FileFacts, wanted: Mapping[LayerRow, LayerFacts], reference: nn.Module
+    ) -> dict[str, Bins]:
         """Histograms of what the float model computes, by the tensor of the file that stands for it, in its bins."""
         tallies: dict[tuple[str, int], tuple[str, Tally]] = {}
         for row, layer in wanted.items():
@@ -170,14 +179,13 @@ class ModelFacts:
             if own is not None:
                 grid = Grid(own.grid.scale or 1.0)
                 tallies[row.name, row.call] = (layer.outputs[0], Tally(grid, exponent=own.exponent))
-        assert self.reference is not None  # the caller has compared with it
 
         def count(call: Call, output: object) -> None:
             if call.key in tallies and isinstance(output, Tensor):
                 tally = tallies[call.key][1]
                 tally.add(unwrap(output).detach().double().cpu().numpy() * (tally.grid.scale or 1.0))
 
-        copy = working_copy(self.reference, "report")
+        copy = working_copy(reference, "report")
         watch = CallWatch(copy, count)
         with torch.random.fork_rng(), torch.no_grad():
             for batch in progress(self.kept, "float model"):
@@ -278,13 +286,13 @@ def _with_reference(tensor: TensorFacts, rows: Mapping[int, LayerRow], seen: Map
 
 
 def _tuned_quality(tuning: TuneResult | None, present: Sequence[Quality]) -> Iterable[Quality]:
-    """What tuning measured on held-out data, unless the same figure was measured on other data."""
+    """What tuning measured on held-out data, unless the same figure was measured on the data of the report."""
     if tuning is None:
         return
     if tuning.after_metric is not None:
         yield Quality("metric", tuning.after_metric, plain=tuning.plain_metric, data=_HELD_OUT)
     name = "signal to noise at the output"
-    if not any(quality.name == name and quality.data == _HELD_OUT for quality in present):
+    if not any(quality.name == name for quality in present):
         yield Quality(name, tuning.after_db, plain=tuning.plain_db, unit="dB", data=_HELD_OUT)
 
 

@@ -19,7 +19,7 @@ from linger.quantization.setup.function_bits import quant_function
 from linger.quantization.setup.marking import quant_module
 from linger.reporting.facts import Quality
 from linger.tuning.one_call.starting import start_of
-from linger.tuning.one_call.tune import INTERRUPTED, tune_with_reference
+from linger.tuning.one_call.tune import INTERRUPTED, tune
 from linger.verification.array_files import read_arrays
 from linger.version import __version__
 from linger.workflow.quantizing.delivery import Tell, Work, delivered, float_bytes, placed, require_free
@@ -92,7 +92,7 @@ def quantize(
         )
         tell(f"tune: {_shares(seen, kept, is_given=test is not None)}")
         with work.noting():
-            tuned, reference, result = _tuned(work, batches)
+            tuned, result = _tuned(work, batches)
             plain = start_of(_with_widths(model, settings), settings.target).plain(batches)[0]
         tell(f"measure: {counted(len(kept), kept.unit)}")
         figures = _judged(work, plain, tuned, kept, HELD_OUT if test is None else TEST)
@@ -100,7 +100,7 @@ def quantize(
         made = replace(made, quality=figures, is_enough=is_enough(settings.goal, figures), notes=tuple(work.notes))
         tell("report")
         with work.noting():
-            made = reported(work, made, new_run(work, made, tuned, reference, result))
+            made = reported(work, made, new_run(work, made, tuned, result))
         return placed(made, work, out)
 
 
@@ -171,10 +171,10 @@ def repeat(
         return placed(replace(made, notes=tuple(work.notes)), work, out)
 
 
-def _tuned(work: Work, batches: list[Batch]) -> tuple[nn.Module, nn.Module, TuneResult]:
-    """The tuned model, the float model that it stands for layer by layer, and what was tried."""
+def _tuned(work: Work, batches: list[Batch]) -> tuple[nn.Module, TuneResult]:
+    """The tuned model, and what was tried."""
     settings = work.settings
-    tuned, reference, result = tune_with_reference(
+    tuned, result = tune(
         _with_widths(work.model, settings),
         batches,
         budget=settings.budget,
@@ -186,7 +186,7 @@ def _tuned(work: Work, batches: list[Batch]) -> tuple[nn.Module, nn.Module, Tune
     if INTERRUPTED in result.notes:
         raise KeyboardInterrupt  # the user wants the command to end, and gets nothing half done
     work.notes += [note for note in result.notes if note not in work.notes]
-    return tuned, reference, result
+    return tuned, result
 
 
 def _with_widths(model: nn.Module, settings: QuantizeSettings) -> nn.Module:

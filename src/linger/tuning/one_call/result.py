@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from linger.analysis.result_table import Column, to_csv, to_html, to_json, to_ri
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from torch import nn
 
 Settings = Mapping[str, Any]
 """What a step was asked for: plain numbers and names."""
@@ -172,6 +173,8 @@ class TuneResult:
         seed: Of everything random.
         rounds: Of fine-tuning with labels.
         notes: Sentences that a reader should know.
+        reference: The float model that the tuned one stands for, layer by layer: fused and equalised as it is. No other form of
+            the result has it.
     """
 
     plain_db: float
@@ -188,6 +191,7 @@ class TuneResult:
     seed: int = 0
     rounds: tuple[Round, ...] = ()
     notes: tuple[str, ...] = ()
+    reference: nn.Module | None = field(default=None, repr=False, compare=False)
 
     @property
     def kept(self) -> tuple[TuneStep, ...]:
@@ -207,8 +211,8 @@ class TuneResult:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Everything as JSON text, also written to `path` if one is given."""
-        facts = asdict(self)
-        del facts["steps"]
+        facts = asdict(replace(self, reference=None))  # a model is not data
+        del facts["steps"], facts["reference"]
         return to_json(facts | {"summary": self.summary()}, self.steps, path)
 
     def to_csv(self, path: str | Path | None = None) -> str:

@@ -31,6 +31,8 @@ GIVEN = "as given"
 INTERRUPTED = "Interrupted: this is the best model until then."
 """The note of a result after Ctrl-C."""
 
+_TOO_LONG = "it would not end within the budget"
+
 
 def tune(
     model: nn.Module,
@@ -78,35 +80,6 @@ def tune(
         UsageError: No data, data that the model does not accept or that are not finite, a metric that fails or returns
             no number, a budget that leaves nothing, a model that cannot be quantised. The model is as it was.
     """
-    tuned, _, result = tune_with_reference(
-        model,
-        data,
-        metric=metric,
-        budget=budget,
-        bits=bits,
-        goal=goal,
-        target=target,
-        finetune=finetune,
-        seed=seed,
-        steps=steps,
-    )
-    return tuned, result
-
-
-def tune_with_reference(
-    model: nn.Module,
-    data: object,
-    *,
-    metric: Metric | None = None,
-    budget: str | float = "2 min",
-    bits: Literal["8", "mixed"] = "8",
-    goal: float | str | None = None,
-    target: str | None = None,
-    finetune: TrainStep | None = None,
-    seed: int = 0,
-    steps: Sequence[TuneStep] | None = None,
-) -> tuple[nn.Module, nn.Module, TuneResult]:
-    """What `tune` does, and the float model that the tuned one stands for layer by layer: fused and equalised as it is."""
     left = read_budget(budget)
     if bits not in ("8", "mixed"):
         raise UsageError(f'tune: bits={bits!r}. Use "8", or "mixed" for 16 bits where they help most.')
@@ -187,7 +160,7 @@ def _searched(session: Session, plan: Plan) -> list[str]:
             if session.budget.is_spent:
                 return [f"The budget of {session.budget.text} ended before the last step."]
             if expected_seconds(session, step) > session.budget.seconds_left:
-                session.skip(step, "it would not end within the budget")
+                session.skip(step, _TOO_LONG)
             else:
                 session.run(step)
     except KeyboardInterrupt:
@@ -197,7 +170,7 @@ def _searched(session: Session, plan: Plan) -> list[str]:
 
 def _finished(
     first: Session, session: Session, rounds: tuple[Round, ...], notes: list[str]
-) -> tuple[nn.Module, nn.Module, TuneResult]:
+) -> tuple[nn.Module, TuneResult]:
     """The best model, which after fine-tuning may still be that of plain calibration, if a metric says so."""
     plain = first.plain
     if first is not session and first.metric is not None and is_better(first.best.score, session.best.score):
@@ -206,25 +179,28 @@ def _finished(
     best = session.best
     model = best.trial.model.eval()
     weights, others = wide_shares(model)
-    return (
-        model,
-        best.trial.reference,
-        TuneResult(
-            plain_db=plain.db,
-            after_db=best.score.db,
-            steps=session.settled(),
-            branch=session.best_branch,
-            plain_metric=plain.metric,
-            after_metric=best.score.metric,
-            problems=_problems(session, notes),
-            wide_weights=weights,
-            wide_activations=others,
-            seconds=session.budget.spent,
-            budget=session.budget.text,
-            seed=session.seed,
-            rounds=rounds,
-            notes=tuple(notes),
-        ),
+    steps = session.settled()
+    left_out = list(dict.fromkeys(step.name for step in steps if step.why == _TOO_LONG))
+    if left_out:
+        notes.append(
+            f"Left out, for it would not end within {session.budget.text}: {', '.join(left_out)}. Raise the budget."
+        )
+    return model, TuneResult(
+        plain_db=plain.db,
+        after_db=best.score.db,
+        steps=steps,
+        branch=session.best_branch,
+        plain_metric=plain.metric,
+        after_metric=best.score.metric,
+        problems=_problems(session, notes),
+        wide_weights=weights,
+        wide_activations=others,
+        seconds=session.budget.spent,
+        budget=session.budget.text,
+        seed=session.seed,
+        rounds=rounds,
+        notes=tuple(notes),
+        reference=best.trial.reference,
     )
 
 

@@ -25,7 +25,6 @@ def new_run(
     work: Work,
     made: Quantized,
     quantised: nn.Module,
-    reference: nn.Module | None = None,
     tuning: TuneResult | None = None,
 ) -> Run:
     """Everything that can be told of the file in the working folder.
@@ -34,14 +33,13 @@ def new_run(
         work: The run on its way.
         made: What it has made so far; its figures of quality are those of the report.
         quantised: The model that the file was exported from.
-        reference: The float model that it stands for, layer by layer.
         tuning: What was tried.
     """
     run = report(
         work.folder / NET,
         None,
         model=quantised,
-        reference=reference,
+        reference=None if tuning is None else work.model,
         data=[piece.arguments for piece in work.proven],
         tuning=tuning,
         verification=work.folder / CERTIFICATE,
