@@ -129,7 +129,7 @@ WRONG = {
     "target": (("net.onnx", "out", "--target", "cortex-m5"), "Did you mean 'cortex-m55'?"),
     "compiler": (("net.onnx", "out", "--prove", "--cc", "no-such-cc"), "no C compiler can be found"),
     "compiler for nothing": (("net.onnx", "out", "--cc", "gcc"), "--cc names a compiler, and nothing is built"),
-    "samples for nothing": (("net.onnx", "out", "--samples", "3"), "--samples belongs to --prove"),
+    "samples for nothing": (("net.onnx", "out", "--samples", "3"), "--batches belongs to --prove"),
     "stream": (("net.onnx", "out", "--stream", "1"), "no recurrent layer and no Conv1d"),
     "long stream": (("voice.onnx", "out", "--stream", "9", "--prove"), "has 8 frames, fewer than one step"),
     "no states": (("net.onnx", "out", "--stream", "0"), "stream=0 is for a file that is one step"),

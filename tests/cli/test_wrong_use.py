@@ -138,6 +138,10 @@ WRONG = {
     "no epochs": ("demo --epochs 0", "invalid value for '--epochs'"),
     "a demo over others' files": ("demo --out dir", "not ours to replace"),
     "a demo in no folder": ("demo --out none/x", "does not exist"),
+    "a model without data": ("quantize net.py:make", "--data"),
+    "bits that nobody has": ("quantize net.py:make --data x.npz --bits 7", "7"),
+    "a report of nothing": ("report", "report: missing argument"),
+    "a report of no file": ("report none.onnx", "none.onnx"),
     "a doctor for somebody": ("doctor me", "doctor: got unexpected extra argument"),
 }
 
