@@ -103,7 +103,7 @@ def test_results_show_themselves_in_notebooks(made):
     assert "softplus" in shown(linger.coverage(model))[0]
     advice = linger.advise(reference)
     assert advice.items[0].advice in shown(advice)[0]
-    assert "stem.weight" in shown(linger.wb_analyse(reference))[0]
+    assert "stem.weight" in shown(linger.wb_analyse(reference, None))[0]
 
 
 def test_attention_and_the_float_layer_have_their_rows(made):

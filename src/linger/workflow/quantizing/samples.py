@@ -26,10 +26,12 @@ class Piece:
     Attributes:
         arguments: Of one forward pass.
         labels: The right decisions; None where nobody knows them.
+        group: What it is a part of, such as a recording; the parts of one group are held out together. None: of nothing.
     """
 
     arguments: Batch
     labels: Tensor | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True)
