@@ -254,6 +254,20 @@ def test_a_file_of_another_tool(tmp_path):
     assert verdict_of(made).level in ("attention", "unknown")
 
 
+def test_scales_of_our_qdq_files_are_those_of_their_dequantising_nodes(tmp_path):
+    """A node that quantises may shift its numbers, such as those of a ReLU, which an explicit node then reads as they are."""
+    body = """s = Constant<value = float {0.5}>() shifted = Constant<value = int8 {-128}>() z = Constant<value = int8 {0}>()
+        a = QuantizeLinear(x, s, shifted) b = Abs(a) y = DequantizeLinear(b, s, z)"""
+    model = parse(body, inputs="float[2] x", outputs="float[2] y")
+    names = ("QuantizeLinear_0", "Abs_1", "DequantizeLinear_2")
+    for made, name in zip([n for n in model.graph if n.op_type != "Constant"], names, strict=True):
+        made.name = f"c.Conv2dInt/{name}"
+    save(model, tmp_path / "qdq.onnx")
+    made = facts_of_file(tmp_path / "qdq.onnx", inputs=np.array([1.0, 2.0], np.float32))
+    assert made.form == "qdq"
+    assert [(tensor(made, name).scale, tensor(made, name).zero) for name in "ab"] == [(None, 0), (2.0, 0)]
+
+
 def test_a_name_that_is_no_utf8(net, tmp_path):
     path = tmp_path / "caf\udce9.onnx"
     path.write_bytes(net.read_bytes())
