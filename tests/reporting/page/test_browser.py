@@ -258,6 +258,7 @@ def test_a_histogram_shows_the_grid_the_ends_of_the_range_and_the_float_model(sh
     assert page.run("document.querySelectorAll('.histogram .clip').length") == 2
     labels = "[...document.querySelectorAll('.clip-label')].map((label) => label.textContent)"
     assert page.run(labels) == ["clips at −4", "clips at 3.9688"]
+    assert page.run("clipPoints({ scale: 2, bits: 8, zero: 128, dtype: 'uint8' })") == [-64, 63.5]
     assert page.run("document.querySelectorAll('.histogram .values, .histogram .reference').length") == 2
     linear = page.run("document.querySelector('.histogram .values').getAttribute('d')")
     page.click("#log")

@@ -64,7 +64,7 @@ def is_enough(goal: str | None, figures: Sequence[Quality]) -> bool:
     than 99 % of equal decisions, or less than 20 dB. Without figures nothing is known to be too little.
     """
     if goal is None:
-        return not figures or not is_low(figures[0])
+        return not figures or not is_low(figures[0], figures)
     unit = "%" if goal.strip().endswith("%") else "dB"
     least = float(goal.strip().removesuffix("%").lower().removesuffix("db"))
     return all(figure.after >= least for figure in figures if figure.unit == unit and figure.before is None)
