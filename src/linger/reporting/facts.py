@@ -410,8 +410,12 @@ def _read(kind: Any, value: Any, path: str, wrong: list[str]) -> Any:
 
 
 def _is_text(value: object) -> bool:
-    """Whether a value is a text that a file can hold: half a pair of UTF-16 is none."""
-    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    return isinstance(value, str) and value == encodable(value)
+
+
+def encodable(text: str) -> str:
+    """A text with a question mark in place of each letter that no file can hold, as half a pair of UTF-16 is."""
+    return text.encode(errors="replace").decode()
 
 
 def _read_fields(kind: Any, value: dict[str, Any], path: str, wrong: list[str]) -> Any:

@@ -27,7 +27,7 @@ from linger.graph.core.walking import required_inputs
 from linger.graph.files.model_io import load_own
 from linger.progress import progress
 from linger.proof import verify
-from linger.reporting.facts import FindingFacts, LayerFacts, Run, TensorFacts
+from linger.reporting.facts import FindingFacts, LayerFacts, Run, TensorFacts, encodable
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from linger.targets import Target
@@ -266,11 +266,6 @@ def _bounded(part: Any) -> Any:
     if is_dataclass(part) and not isinstance(part, type):
         return replace(part, **{f.name: _bounded(getattr(part, f.name)) for f in fields(part)})
     return part
-
-
-def encodable(text: str) -> str:
-    """A text with a question mark in place of each letter that UTF-8 does not have."""
-    return text.encode(errors="replace").decode()
 
 
 def _digest(name: str) -> str:

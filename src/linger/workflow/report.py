@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from linger.analysis.result_table import written
 from linger.errors import UsageError, listing, missing_extra, printable
 from linger.files import write_atomically
-from linger.reporting.facts import Run, read_run
+from linger.reporting.facts import Run, encodable, read_run
 from linger.reporting.page import LEVELS, Verdict, inline_frame, render_page, verdict_of
 from linger.targets import Target, find_target
 from linger.verification.feeds import given_feeds
-from linger.workflow.file_facts import FileFacts, complete_run, encodable, require_verification
+from linger.workflow.file_facts import FileFacts, complete_run, require_verification
 
 if TYPE_CHECKING:
     from torch import nn
