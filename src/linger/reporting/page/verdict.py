@@ -10,6 +10,7 @@ from linger.errors import listing
 from linger.reporting.facts import Quality, Run
 
 READY, ATTENTION, NOT_READY, UNKNOWN = "ready", "attention", "not ready", "unknown"
+_WORDS = {READY: "Ready", ATTENTION: "Needs attention", NOT_READY: "Not ready", UNKNOWN: "Not proven"}
 
 LOW_AGREEMENT = 99.0
 """Percent of equal decisions below which somebody should look at the network."""
@@ -27,18 +28,30 @@ class Verdict:
         level: `ready`, `attention`, `not ready`, or `unknown` where nothing was proven.
         headline: The verdict as one line.
         reasons: Sentences behind it: what holds the network back, or what was shown where nothing does.
+        is_enough: Whether the quality is: it reaches its goal, or without a goal nothing that was measured is low.
     """
 
     level: str
     headline: str
     reasons: tuple[str, ...] = ()
+    is_enough: bool = True
+
+    @property
+    def ok(self) -> bool:
+        """Whether the network is proven, nothing forbids it, and its quality is enough."""
+        return self.level in (READY, ATTENTION) and self.is_enough
+
+    @property
+    def word(self) -> str:
+        """The level as the report and the commands show it."""
+        return _WORDS[self.level]
 
 
 def verdict_of(run: Run) -> Verdict:
     """Judge a run.
 
-    It is `not ready` if an integer differs, a finding forbids the chip or the memory is too small; otherwise `unknown` without
-    a proof, `attention` if there is something to look at, and `ready`.
+    It is `not ready` if an integer differs, a finding forbids the chip, the memory is too small or the goal is not reached;
+    otherwise `unknown` without a proof, `attention` if there is something to look at, and `ready`.
     """
     forbidding, doubts = _forbidding(run), _doubts(run)
     if forbidding:
@@ -49,7 +62,7 @@ def verdict_of(run: Run) -> Verdict:
         level, reasons = ATTENTION, doubts
     else:
         level, reasons = READY, _shown(run)
-    return Verdict(level, _headline(run), reasons)
+    return Verdict(level, _headline(run), reasons, _is_enough(run))
 
 
 def memory_needed(run: Run) -> int | None:
@@ -82,6 +95,8 @@ def _forbidding(run: Run) -> tuple[str, ...]:
         reasons.append(f"{_counted(len(errors), 'finding')} forbid{'s' * (len(errors) == 1)} {_chip(run)}: {rules}.")
     if _memory_missing(run):
         reasons.append(f"The chip lacks {_memory_missing(run):,} bytes of memory.")
+    if run.goal and run.is_goal_met is False:
+        reasons.append(f"The quality is not enough: the goal of {run.goal} is not reached.")
     return tuple(reasons)
 
 
@@ -92,14 +107,20 @@ def _doubts(run: Run) -> tuple[str, ...]:
         verb = "runs" if len(floats) == 1 else "run"
         names = listing([layer.name for layer in floats], limit=3)
         reasons.append(f"{_counted(len(floats), 'layer')} {verb} in floating point: {names}.")
-    if run.quality and is_low(run.quality[0]):
+    if run.goal and run.is_goal_met is None:
+        reasons.append(f"Whether the goal of {run.goal} is reached is not known: nobody has measured it.")
+    if not run.goal and not _is_enough(run):
         reasons.append(f"The quality is low: {_quality(run.quality[0])}.")
     if warnings:
         reasons.append(f"{_counted(warnings, 'warning')} of the check.")
     return tuple(reasons)
 
 
-def is_low(quality: Quality) -> bool:
+def _is_enough(run: Run) -> bool:
+    return run.is_goal_met is True if run.goal else not (run.quality and _is_low(run.quality[0]))
+
+
+def _is_low(quality: Quality) -> bool:
     """Whether a figure is one that somebody should look at. Only for figures where more is known to be better: percentages and decibels."""
     if quality.unit == "dB":
         return quality.after < LOW_SIGNAL
