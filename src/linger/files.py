@@ -121,23 +121,58 @@ def write_folder(target: Path, fill: Callable[[Path], object], *, is_own: Callab
     Raises:
         UsageError: A folder is in the way, or the folder cannot be written.
     """
-    require_free_folder(target, is_own)
-    place = Path(os.path.realpath(target))
+    write_folders({target: (fill, is_own)})
+
+
+def write_folders(
+    folders: Mapping[Path, tuple[Callable[[Path], object], Callable[[Path], bool] | None]],
+) -> None:
+    """Write several folders that belong together; when one of them fails, all of them are as before.
+
+    Args:
+        folders: For each folder what `write_folder` takes as `fill` and `is_own`.
+
+    Raises:
+        UsageError: A folder is in the way, or one cannot be written.
+    """
+    for target, (_, is_own) in folders.items():
+        require_free_folder(target, is_own)
+    staged: dict[Path, tuple[Path, Path, Path]] = {}
     with ExitStack() as stack:
-        with _undisturbed():
-            try:
-                temporary = Path(tempfile.mkdtemp(dir=place.parent, prefix=_STAGED, suffix=".part"))
-            except OSError as error:
-                raise _no_folder(target, error) from error
-            old = temporary.with_suffix(".old")
-            stack.callback(_remove_folders, temporary, old)
-        try:
-            fill(temporary)
+        for target, (fill, _) in folders.items():
+            place = Path(os.path.realpath(target))
             with _undisturbed():
-                _move_folder(temporary, place, old)
+                try:
+                    temporary = Path(tempfile.mkdtemp(dir=place.parent, prefix=_STAGED, suffix=".part"))
+                except OSError as error:
+                    raise _no_folder(target, error) from error
+                staged[target] = temporary, place, temporary.with_suffix(".old")
+                stack.callback(_remove_folders, temporary, staged[target][2])
+            with _folder_told(target):
+                fill(temporary)
+        with _undisturbed(), ExitStack() as undo:
+            for target, (temporary, place, old) in staged.items():
+                with _folder_told(target):
+                    _move_folder(temporary, place, old)
+                undo.callback(_put_back, temporary, place, old)
+            undo.pop_all()
+            for target in staged:
                 _log.debug("%s", target)
-        except OSError as error:
-            raise UsageError(f"{_shown(target)}: the folder cannot be written ({_reason(error)}).") from error
+
+
+@contextmanager
+def _folder_told(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{_shown(target)}: the folder cannot be written ({_reason(error)}).") from error
+
+
+def _put_back(temporary: Path, place: Path, old: Path) -> None:
+    """Undo what `_move_folder` did."""
+    place.replace(temporary)
+    if old.exists():
+        old.replace(place)
 
 
 def _move_folder(temporary: Path, place: Path, old: Path) -> None:

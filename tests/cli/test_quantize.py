@@ -34,7 +34,7 @@ def pair():
 def needs(size):
     return net()
 def data():
-    return torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    return torch.randn(12, 4, generator=torch.Generator().manual_seed(1))
 def strange():
     return [(torch.zeros(2, 4), [1, 2])]
 number = 3
@@ -87,6 +87,16 @@ WRONG = {
     "size": ((*DATA, "--size", "1x2x3"), "--size 1x2x3: a picture has a height and a width"),
     "shape": ((*DATA, "--shape", "tall"), "--shape tall: expected sizes above 0"),
     "mean": ((*DATA, "--mean", "grey"), "--mean grey: expected one number"),
+    "size-of-arrays": (
+        (*DATA, "--size", "8", "--rate", "8000"),
+        "--size (for pictures), --rate (for sounds) means nothing for",
+    ),
+    "shape-of-a-callable": (
+        (*NET, "--data", "user_net.py:data", "--shape", "1x4"),
+        "--shape (for pictures, sounds) means nothing",
+    ),
+    "rate-of-pictures": ((*NET, "--data", "full", "--rate", "8000"), "--rate (for sounds) means nothing for full"),
+    "goal": ((*DATA, "--goal", "much"), "goal='much' is no goal"),
     "full-folder": ((*DATA, "--out", "full"), "its content is not ours to replace"),
     "full-folder-by-force": ((*DATA, "--out", "full", "--overwrite"), "its content is not ours to replace"),
     "no-parent": ((*DATA, "--out", "no/such"), "does not exist"),
@@ -117,6 +127,17 @@ def test_a_model_that_returns_a_dict_is_exported_by_its_keys_order(folder):
     assert content["differing"] == 0
 
 
+SAME = ("--budget", "1 trials", "--seed", "0", "--bits", "8", "--batch", "32", "--scale", "unit")
+"""What the run was told, and what options are that nobody gives."""
+
+
+def test_one_sample_is_not_called_unseen(folder):
+    np.save(folder / "one.npy", np.ones((1, 4), np.float32))
+    done = run("quantize", *NET, "--data", "one.npy", "--budget", "1 trials", "--quiet", cwd=folder)
+    assert "Quality is that on data that tuning has seen (1 sample); plain is calibration" in done.stdout
+    assert "no step has seen" not in done.stdout
+
+
 def test_from_model_to_verdict_and_again(folder):
     done = run("quantize", "user_net.py:net", "--data", "user_net.py:data", "--budget", "1 trials", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -131,7 +152,7 @@ def test_from_model_to_verdict_and_again(folder):
     taken = run("quantize", "--config", config, cwd=folder)
     assert taken.returncode == 2
     assert "a former run wrote this folder" in taken.stderr
-    again = run("quantize", "--config", config, "--out", "again", "--json", "--budget", "1 trials", cwd=folder)
+    again = run("quantize", "--config", config, "--out", "again", "--json", *SAME, cwd=folder)
     content = json.loads(again.stdout)
     assert again.returncode == 0
     assert again.stderr == ""

@@ -1,6 +1,7 @@
 """The whole job on a tiny network: files, figures, repetition, interruption."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -11,13 +12,15 @@ import torch
 from torch import nn
 
 import linger
-from linger.reporting.facts import read_run
+from linger.reporting.facts import Quality, read_run
+from linger.reporting.page import verdict_of
 from linger.workflow import quantize as job
 from linger.workflow.quantizing import delivery
-from linger.workflow.quantizing.judging import is_enough
+from linger.workflow.quantizing.judging import guessing_note, is_goal_met, judged
 from linger.workflow.quantizing.open_axes import edges_of
 from linger.workflow.quantizing.quantized import QuantizeSettings
 from linger.workflow.quantizing.run_file import RunFile, sha256
+from linger.workflow.quantizing.run_report import reported
 from linger.workflow.quantizing.samples import of_arrays, of_user
 
 pytestmark = pytest.mark.needs_torch
@@ -131,25 +134,43 @@ def damaged_weights(config):
     path.write_bytes(path.read_bytes()[:-1] + b"\1")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (edited("has_rows", "has_row"), "'has_row' is unknown (is has_rows meant?)"),
-        (edited("has_rows: true", "has_rows: 3"), "run.has_rows: 3 is no bool"),
-        (edited("complete: true", "compleat: true"), "'compleat' is unknown (is complete meant?)"),
-        (edited("  weights: net.weights.safetensors\n", ""), "run: weights is missing"),
-        (edited("weights: net.weights", "weights: ../net.weights"), "does not lie beside it"),
-        (damaged_weights, "net.weights.safetensors has changed since it was written"),
-        (lambda config: config.with_name("net.inputs.npz").unlink(), "net.inputs.npz, which it names, does not lie beside it"),
-        (edited("\nrun:", "\nfunctions: {}\n#"), "is no YAML"),
-        (lambda config: config.write_text("complete: false\n"), "it does not say which run wrote it"),
-        (edited("shape: [3, 64]", "shape: [3, 65]"), "does not fit Sequential"),
-    ],
-    ids=["key", "kind", "other-key", "missing", "elsewhere", "weights", "no-inputs", "no-yaml", "no-run", "other-network"],
-)  # fmt: skip
+CHANGES = {
+    "key": (edited("has_rows", "has_row"), "'has_row' is unknown (is has_rows meant?)"),
+    "kind": (edited("has_rows: true", "has_rows: 3"), "run.has_rows: 3 is no bool"),
+    "other-key": (edited("complete: true", "compleat: true"), "'compleat' is unknown (is complete meant?)"),
+    "missing": (edited("  weights: net.weights.safetensors\n", ""), "run: weights is missing"),
+    "no-digest": (edited("  onnx_sha256", "  # "), "run: onnx_sha256 is missing"),
+    "no-quality": (edited("  quality: ", "  quality: [] # "), "run: quality is missing"),
+    "quality-of-other-kind": (edited("{name: accuracy, ", "{nam: accuracy, "), "run.quality[0].nam is not known"),
+    "elsewhere": (
+        edited("weights: net.weights", "weights: ../run/net.weights"),
+        "../run/net.weights.safetensors, which it",
+    ),
+    "options": (edited("options: {bits: '8'}", "options: {1: 2}"), "run.options: 1: 2 is no option"),
+    "goal-of-options": (edited("options: {bits: '8'}", "options: {goal: 5}"), "run.options.goal: 5 is not the goal"),
+    "goal": (edited("\n  has_rows", "\n  goal: much\n  has_rows"), "goal='much' is no goal"),
+    "goal-of-other-kind": (edited("\n  has_rows", "\n  goal: 5\n  has_rows"), "run.goal: 5 is no str"),
+    "axes": (edited("axes: {input: {0: batch}", "axes: {input: [0]"), "run.axes: 'input': [0] are no sizes"),
+    "axes-of-nothing": (edited("axes: {input: ", "axes: {inputt: "), "run.axes: 'inputt'"),
+    "input": (edited("input_names: [input]", "input_names: [input, zz]"), "net.inputs.npz holds no input zz"),
+    "nested-input": (edited("input_names: [input]", "input_names: [[1]]"), "run: the name [1] is no text"),
+    "weights": (damaged_weights, "net.weights.safetensors has changed since it was written"),
+    "no-inputs": (
+        lambda config: config.with_name("net.inputs.npz").unlink(),
+        "net.inputs.npz, which it names, does not lie beside it",
+    ),
+    "no-yaml": (edited("\nrun:", "\nfunctions: {}\n#"), "is no YAML"),
+    "no-run": (lambda config: config.write_text("complete: false\n"), "it does not say which run wrote it"),
+    "other-network": (edited("shape: [3, 64]", "shape: [3, 65]"), "does not fit Sequential"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=CHANGES)
 def test_a_settings_file_that_does_not_fit_is_told(made, tmp_path, change, message):
     config = copied(made, tmp_path / "run")
+    before = config.read_text()
     change(config)
+    assert config.read_text() != before or "safetensors" in message or "npz" in message
     with pytest.raises(linger.UsageError) as told:
         job.repeat(make_net(), config, tmp_path / "again")
     assert message in str(told.value)
@@ -230,22 +251,210 @@ def test_findings_of_a_chip_are_in_the_report_and_make_it_not_ready(tmp_path):
     assert any(finding.severity == "error" for finding in run.findings)
 
 
-def test_enough_is_what_a_goal_says_or_what_the_report_does_not_call_low(made):
-    accuracy, agreement, noise = made.quality
-    assert agreement.after == 100.0
-    assert is_enough("99 %", made.quality)
-    assert is_enough("10 dB", made.quality)
-    assert not is_enough("90dB", made.quality)
-    assert is_enough(None, made.quality)
-    assert is_enough(None, [replace(accuracy, before=90.0, after=89.5)])
-    assert not is_enough(None, [replace(accuracy, before=90.0, after=88.5)])
-    assert not is_enough(None, [replace(agreement, after=98.0)])
-    assert is_enough("97 %", [replace(agreement, after=98.0)])
-    assert not is_enough(None, [replace(noise, after=19.0)])
-    worse = replace(made, is_enough=False)
-    assert not worse.ok
-    assert worse.verdict.startswith("Not ready: Bit-exact")
-    assert worse.verdict.endswith("the quality is not enough.")
+def test_a_goal_is_met_missed_or_not_known(made):
+    _, agreement, noise = made.quality
+    assert is_goal_met(None, made.quality) is None
+    assert is_goal_met("10 dB", made.quality)
+    assert is_goal_met("90dB", made.quality) is False
+    assert is_goal_met("97 %", [replace(agreement, after=98.0), noise])
+    assert is_goal_met("98.5 %", [replace(agreement, after=98.0), noise]) is False
+    assert is_goal_met("99.99 %", [noise]) is None
+    assert is_goal_met("99.99 %", []) is None
+
+
+@pytest.fixture(scope="module")
+def missed(tmp_path_factory):
+    """A run that does not reach its goal."""
+    out = tmp_path_factory.mktemp("missed") / "out"
+    run = RunFile("my.py:make_net", {"goal": "100 dB"})
+    return job.quantize(make_net(), make_data(), out, replace(QUICK, goal="100 dB"), run=run, name="tiny")
+
+
+def test_the_report_judges_a_goal_as_the_command_does(missed):
+    assert not missed.ok
+    assert missed.verdict.startswith("Not ready: Bit-exact")
+    assert missed.reasons[0] == "The quality is not enough: the goal of 100 dB is not reached."
+    run = read_run((missed.folder / "report.json").read_text(), "r")
+    assert (run.goal, run.is_goal_met) == ("100 dB", False)
+    assert verdict_of(run) == missed.decision
+    page = (missed.folder / "report.html").read_text()
+    assert '<p class="verdict-word">Not ready</p>' in page
+
+
+def test_a_repeated_run_is_judged_by_the_figures_of_the_run_without_its_report(missed, tmp_path):
+    config = copied(missed, tmp_path / "run")
+    (tmp_path / "run" / "report.json").unlink()
+    again = job.repeat(make_net(), config, tmp_path / "again", name="tiny")
+    assert not again.ok
+    assert again.quality == missed.quality
+    assert again.reasons[0] == missed.reasons[0]
+    assert (tmp_path / "again" / "net.yaml").read_bytes() == config.read_bytes()
+
+
+def test_figures_of_a_report_that_was_edited_do_not_count(missed, tmp_path):
+    config = copied(missed, tmp_path / "run")
+    data = tmp_path / "run" / "report.json"
+    run = read_run(data.read_text(), "r")
+    data.write_text(replace(run, goal="", is_goal_met=None, quality=()).to_json())
+    again = job.repeat(make_net(), config, tmp_path / "again", name="tiny")
+    assert not again.ok
+    assert again.quality == missed.quality
+
+
+def test_a_program_in_c_that_differs_is_in_the_verdict_of_the_report(made, tmp_path):
+    shutil.copytree(made.folder, tmp_path / "work")
+    run = read_run((made.folder / "report.json").read_text(), "r")
+    work = delivery.Work(None, tmp_path / "work", QUICK, "tiny", None, [], has_rows=True)
+    differing = mock.Mock(ok=False, differing=2, elements=9)
+    found = reported(work, replace(made, c_proof=differing), run)
+    assert not found.ok
+    assert found.verdict.startswith("Not ready: ")
+    assert "c-differs" in found.reasons[0]
+    assert reported(work, made, run).ok
+
+
+class Pixels(nn.Module):
+    """A picture for a picture: no scores."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(1, 3, 3)
+
+    def forward(self, x):
+        return self.conv(x)
+
+
+@pytest.fixture
+def no_tuning():
+    with mock.patch.object(job, "_tuned", side_effect=AssertionError("tuning has begun")):
+        yield
+
+
+@pytest.mark.usefixtures("no_tuning")
+def test_a_goal_that_cannot_be_measured_is_told_before_tuning(tmp_path):
+    x = torch.randn(6, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(linger.UsageError, match=r"goal '99.99 %': a share of equal decisions needs .* Give decibels"):
+        job.quantize(Pixels().eval(), of_arrays([x], None, "x"), tmp_path / "out", replace(QUICK, goal="99.99 %"))
+    assert names(tmp_path) == []
+
+
+@pytest.mark.usefixtures("no_tuning")
+@pytest.mark.parametrize("wrong", [3, -1], ids=["too-large", "negative"])
+@pytest.mark.parametrize("place", range(6))
+def test_labels_that_are_no_classes_of_the_model_are_told_before_tuning(tmp_path, wrong, place):
+    labels = torch.zeros(6, dtype=torch.long)
+    labels[place] = wrong
+    x = torch.randn(6, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(
+        linger.UsageError, match=rf"labels: 1 of 6 are not among the classes 0 to 2 .* such as {wrong}\."
+    ):
+        job.quantize(make_net(), of_arrays([x], labels, "x"), tmp_path / "out", QUICK)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "classes", "samples", "is_guess"),
+    [
+        (10.0, 10, 100, True),
+        (15.0, 10, 100, True),
+        (17.0, 10, 100, False),
+        (60.0, 2, 400, False),
+        (54.0, 2, 400, True),
+        (0.0, 10, 9, False),
+        (0.0, None, 100, False),
+    ],
+    ids=["chance", "near", "better", "two-better", "two-near", "few", "no-classes"],
+)
+def test_an_accuracy_like_that_of_a_guess_is_noted(before, classes, samples, is_guess):
+    figures = [Quality("accuracy", before, before, unit="%", samples=samples)]
+    assert bool(guessing_note(figures, classes)) is is_guess
+
+
+def test_labels_that_mean_nothing_do_not_decide_the_verdict():
+    accuracy = Quality("accuracy", 30.0, 10.0, unit="%", samples=100)
+    agreement = Quality("agreement with the float model", 60.0, unit="%", samples=100)
+    work = delivery.Work(make_net(), Path(), QUICK, "tiny", None, [], has_rows=True)
+    with mock.patch.object(job, "judged", return_value=(accuracy, agreement)):
+        assert job._judged(work, None, None, None, "held-out data", 10) == (agreement, accuracy)
+    assert "no better than a guess among 10 classes" in work.notes[0]
+
+
+def rows_in(batches):
+    return {tuple(row.flatten().tolist()) for (batch,) in batches for row in batch}
+
+
+def test_tuning_never_gets_a_sample_that_is_held_out(tmp_path):
+    data = make_data()
+    _, kept = data.divided()
+    with mock.patch.object(job, "tune", side_effect=KeyboardInterrupt) as tune, pytest.raises(KeyboardInterrupt):
+        job.quantize(make_net(), data, tmp_path / "out", QUICK)
+    seen, held_out = rows_in(tune.call_args.args[1]), rows_in(piece.arguments for piece in kept.pieces)
+    assert (len(seen), len(held_out)) == (16, 4)
+    assert not seen & held_out
+
+
+def scaled(factor):
+    """A network whose signal to noise beside another is known."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3, bias=False)
+    model.weight.data *= factor
+    return model.eval()
+
+
+def test_plain_and_tuned_are_not_mixed_up():
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    samples = of_arrays([x], None, "x")
+    _, noise = judged(scaled(1.0), scaled(0.9), scaled(0.99), samples, batch=4, data="d")
+    assert noise.plain == pytest.approx(20.0, abs=0.01)
+    assert noise.after == pytest.approx(40.0, abs=0.01)
+
+
+def test_the_plain_model_is_the_one_before_tuning(tmp_path):
+    generator = torch.Generator().manual_seed(1)
+    tuned, result = job.tune(make_net(), [(torch.randn(4, 1, 6, 6, generator=generator),)], budget="1 trials")
+    with (
+        mock.patch.object(job, "_tuned", return_value=(tuned, result)),
+        mock.patch.object(job, "_judged", side_effect=KeyboardInterrupt) as judge,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        job.quantize(make_net(), make_data(5), tmp_path / "out", QUICK)
+    _, plain, given, *_ = judge.call_args.args
+    assert given is tuned
+    assert plain is not tuned
+
+
+def test_float_weights_take_four_bytes_each(made):
+    assert made.float_bytes == 4 * (4 * 9 + 4 + 4 * 4 + 64 * 3 + 3)
+
+
+def test_a_single_sample_is_said_to_have_been_seen(tmp_path):
+    lines = []
+    with mock.patch.object(job, "_judged", side_effect=KeyboardInterrupt) as judge, pytest.raises(KeyboardInterrupt):
+        job.quantize(make_net(), make_data(1), tmp_path / "out", QUICK, tell=lines.append)
+    assert lines[0] == "tune: 1 sample to tune on, and to judge by"
+    assert judge.call_args.args[4] == "data that tuning has seen"
+
+
+@pytest.mark.parametrize("failing", ["out", "as_c"])
+def test_a_folder_that_cannot_be_moved_leaves_neither(made, tmp_path, failing):
+    shutil.copytree(made.folder, tmp_path / "work")
+    (tmp_path / "work" / "c").mkdir()
+    (tmp_path / "work" / "c" / "net.c").write_text("/* */")
+    settings = replace(QUICK, c=tmp_path / "as_c")
+    work = delivery.Work(None, tmp_path / "work", settings, "tiny", None, [], has_rows=True)
+    real = Path.replace
+
+    def moved(path, target):
+        if target == tmp_path / failing:
+            raise OSError("the disk is full")
+        return real(path, target)
+
+    with mock.patch.object(Path, "replace", moved), pytest.raises(linger.UsageError, match="the disk is full"):
+        delivery.placed(made, work, tmp_path / "out")
+    assert names(tmp_path) == ["work"]
+    delivery.placed(made, work, tmp_path / "out")
+    assert names(tmp_path) == ["as_c", "out", "work"]
 
 
 @pytest.mark.slow

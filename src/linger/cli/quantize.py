@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 _SCALES = "unit (0 to 1), byte (0 to 255), signed (-1 to 1), imagenet"
 _KEPT = ("out", "c", "overwrite", "force", "as_json", "quiet", "config", "model")
 """Options that mean the same with --config as without it."""
+_FOR_KINDS = {
+    **dict.fromkeys(("size", "scale", "mean", "std", "grey"), ("pictures",)),
+    **dict.fromkeys(("rate", "length"), ("sounds",)),
+    "shape": ("pictures", "sounds"),
+}
+"""Options that are about folders of some kind only."""
 
 
 def quantize(
@@ -42,7 +48,7 @@ def quantize(
     ] = None,
     test_data: Annotated[
         str | None,
-        typer.Option(help="Data to judge by, in the same forms; else every fifth sample is held out.", metavar="DATA"),
+        typer.Option(help="Data to judge by, in the same forms; else one sample in five is held out.", metavar="DATA"),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where to write: a folder; else the model's name and -quantized.")
@@ -127,7 +133,7 @@ def quantize(
     )
     tell = _silent if quiet or as_json else _told
     if config is not None:
-        made = _repeated(model, config, out, settings, given, tell)
+        made = _repeated(model, config, out, settings, given, _usual(context), tell)
     else:
         options = DataOptions(
             labels=labels,
@@ -150,6 +156,34 @@ def _given(context: typer.Context) -> dict[str, Any]:
         if source is not None and source.name == "COMMANDLINE":
             found[name] = value if isinstance(value, (bool, int)) else str(value)
     return found
+
+
+def _usual(context: typer.Context) -> dict[str, Any]:
+    """What options are that nobody gives."""
+    return {option.name: option.default for option in context.command.params if option.name is not None}
+
+
+def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
+    """Refuse options for pictures or sounds where the data are something else.
+
+    Raises:
+        UsageError: There are such options; all of them are named.
+    """
+    from linger.cli.arguments.sounds import SUFFIXES
+
+    folders = [Path(source) for source in sources if Path(source).is_dir()]
+    are_sounds = [any(f.suffix.lower() in SUFFIXES for f in folder.rglob("*")) for folder in folders]
+    fitting = {"pictures": not all(are_sounds), "sounds": any(are_sounds)}
+    other = [
+        f"--{name} (for {listing(kinds)})"
+        for name, kinds in _FOR_KINDS.items()
+        if name in given and not any(fitting[kind] for kind in kinds)
+    ]
+    if other:
+        raise UsageError(
+            f"quantize: {listing(other)} means nothing for {listing(sources)}. Leave it out, and give the data as the model "
+            "takes them."
+        )
 
 
 def _pictures(
@@ -213,6 +247,7 @@ def _made(
             f"quantize: {listing(missing)} is missing. For example: linger quantize my_net.py:make_net --data inputs.npz."
         )
     settings.check()
+    _require_fitting(given, [data] if test_data is None else [data, test_data])
     name = _name_of(model)
     folder = out or Path(f"{name}-quantized")
     require_free(folder, settings)
@@ -231,6 +266,7 @@ def _repeated(
     out: Path | None,
     settings: QuantizeSettings,
     given: dict[str, Any],
+    usual: dict[str, Any],
     tell: Tell,
 ) -> Quantized:
     """A run that is repeated."""
@@ -243,7 +279,7 @@ def _repeated(
     other = [
         f"--{name.replace('_', '-')} {value}"
         for name, value in given.items()
-        if name not in _KEPT and run.options.get(name) != value
+        if name not in _KEPT and run.options.get(name, usual[name]) != value
     ]
     if other:
         raise UsageError(
@@ -280,13 +316,15 @@ def _show(made: Quantized, *, as_json: bool) -> None:
         say_result("quantize", _content(made))
         return
     from linger.reporting.tables import table
+    from linger.workflow.quantizing.judging import SEEN
 
     rows = [*map(_quality_row, made.quality), *_cost_rows(made)]
     console().print(table(made.name, ("", "float", "plain", "tuned"), rows))
     if made.quality:
         first = made.quality[0]
         count = "" if first.samples is None else f" ({counted(first.samples, 'sample')})"
-        say(f"Quality is that on {first.data}{count}, which no step has seen; plain is calibration without tuning.")
+        unseen = "" if first.data == SEEN else ", which no step has seen"
+        say(f"Quality is that on {first.data}{count}{unseen}; plain is calibration without tuning.")
     if made.is_repeated:
         say("The file is the one of that run, bit for bit.")
     for note in made.notes:

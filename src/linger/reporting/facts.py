@@ -330,6 +330,8 @@ class Run:
         command: The line that makes the same run again; empty without one.
         config: The settings file as text; empty without one.
         notes: Sentences that a reader should know, such as what could not be measured and why.
+        goal: What the quality must reach, `99 %` or `30 dB`; empty where nobody said so.
+        is_goal_met: Whether it does; None without a goal, or where the figure for it was not measured.
     """
 
     name: str
@@ -352,6 +354,8 @@ class Run:
     command: str = ""
     config: str = ""
     notes: tuple[str, ...] = ()
+    goal: str = ""
+    is_goal_met: bool | None = None
 
     @property
     def float_layers(self) -> tuple[LayerFacts, ...]:
@@ -389,6 +393,12 @@ def read_run(text: str, where: str) -> Run:
         raise UsageError(f"{where}: report data with wrong entries: {listing(wrong, limit=8)}. Make it again.")
     assert isinstance(run, Run)
     return run
+
+
+def read_quality(content: object, path: str, wrong: list[str]) -> tuple[Quality, ...]:
+    """Figures from plain data; what does not fit is named in `wrong`."""
+    made = _read(tuple[Quality, ...], content, path, wrong)
+    return made if isinstance(made, tuple) else ()
 
 
 def _read(kind: Any, value: Any, path: str, wrong: list[str]) -> Any:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from linger.analysis.batches import Batch, as_batches, float_tensors, fresh, run_batch, tensors_of
+from linger.analysis.decisions import class_axis
 from linger.errors import UsageError
 from linger.progress import progress
 from linger.quantization.core.qtensor import unwrap
@@ -20,8 +21,6 @@ from linger.quantization.diagnosis.signal_noise import SignalNoise, mismatch
 from linger.reporting.facts import Quality
 
 DATA = "the data given"
-_NEARLY = 1e-3
-"""How far the sum of probabilities may be from 1."""
 
 
 @dataclass
@@ -34,6 +33,7 @@ class QualityPass:
         most_kept: How many batches are kept.
         kept: The first batches.
         decisions: Of both models, the largest number of each row; None where the output is not of scores.
+        classes: How many numbers a decision is the largest of.
     """
 
     model: nn.Module
@@ -41,6 +41,7 @@ class QualityPass:
     most_kept: int
     kept: list[Batch] = field(default_factory=list)
     decisions: dict[str, list[NDArray[Any]]] | None = field(default_factory=dict)
+    classes: int | None = None
     _noise: SignalNoise = field(default_factory=SignalNoise)
     _batches: int = 0
     _samples: int = 0
@@ -75,10 +76,11 @@ class QualityPass:
             self._decide("before", expected)
 
     def _decide(self, which: str, outputs: list[Tensor]) -> None:
-        axis = _class_axis(outputs)
+        axis = class_axis(outputs)
         if self.decisions is None or axis is None:
             self.decisions = None
         else:
+            self.classes = int(outputs[0].shape[axis])
             self.decisions.setdefault(which, []).append(outputs[0].argmax(axis).cpu().numpy().reshape(-1))
 
     def figures(self, labels: object = None) -> Iterator[Quality]:
@@ -109,28 +111,6 @@ class QualityPass:
 
 def _outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
     return [tensor.detach() for tensor in float_tensors(unwrap(run_batch(model, fresh(batch))))]
-
-
-def _class_axis(outputs: list[Tensor]) -> int | None:
-    """The axis along which the largest number is a decision; None where the outputs do not look like scores.
-
-    One tensor of two axes is taken for scores. With more axes it is, where the numbers along one are probabilities or their
-    logarithms: a picture or a signal has channels too, and its largest channel decides nothing.
-    """
-    if len(outputs) != 1 or outputs[0].is_complex() or outputs[0].dim() < 2 or not outputs[0].numel():
-        return None
-    scores = outputs[0].double()
-    if scores.dim() == 2:
-        return -1 if scores.shape[-1] > 1 else None
-    for axis in (-1, 1):
-        if scores.shape[axis] > 1 and (_are_shares(scores, axis) or _are_shares(scores.exp(), axis)):
-            return axis
-    return None
-
-
-def _are_shares(x: Tensor, axis: int) -> bool:
-    close = (x.sum(axis) - 1.0).abs().max() < _NEARLY * x.shape[axis]
-    return bool(close) and bool((x >= 0).all())
 
 
 def _flat(labels: object) -> NDArray[Any]:

@@ -24,7 +24,7 @@ from linger.verification.array_files import read_arrays
 from linger.version import __version__
 from linger.workflow.quantizing.delivery import Tell, Work, delivered, float_bytes, placed, require_free
 from linger.workflow.quantizing.effort import batch_size, usual_budget
-from linger.workflow.quantizing.judging import HELD_OUT, TEST, is_enough, judged, require_labels
+from linger.workflow.quantizing.judging import HELD_OUT, SEEN, TEST, guessing_note, judged, require_decisions
 from linger.workflow.quantizing.open_axes import Edges, edges_of
 from linger.workflow.quantizing.quantized import DATA, MIXED, Quantized, QuantizeSettings
 from linger.workflow.quantizing.run_file import RunFile, load_weights, read_run_file
@@ -54,7 +54,8 @@ def quantize(
 ) -> Quantized:
     """Quantise a float model, prove the file, and write everything about it into a folder.
 
-    Every fifth sample is held out from tuning, and the figures of quality are about these, unless test data are given.
+    One sample in five, chosen at random by a fixed seed, is held out from tuning, and the figures of quality are about these,
+    unless test data are given.
 
     Args:
         model: The float model; it is not changed.
@@ -75,7 +76,7 @@ def quantize(
     require_free(out, settings)
     seen, kept = data.divided() if test is None else (data, test)
     model = model.eval()
-    require_labels(model, kept)
+    classes = require_decisions(model, seen, kept, settings.goal)
     batches = [piece.arguments for piece in seen.batches(batch_size(len(seen), settings.batch))]
     every = [kept.pieces[0].arguments] if kept.are_rows else [*batches, *(p.arguments for p in kept.pieces)]
     edges = edges_of(model, every, can_open=settings.target is None)
@@ -92,16 +93,15 @@ def quantize(
             command=command_of(run),
             notes=list(dict.fromkeys((*seen.notes, *kept.notes))),
         )
-        tell(
-            f"tune: {_shares(seen, kept, is_given=test is not None)}{'' if settings.budget else f', {budget} of CPU time at most'}"
-        )
+        limit = "" if settings.budget else f", {budget} of CPU time at most"
+        tell(f"tune: {_shares(seen, kept, _kind_of(seen, kept, test))}{limit}")
         with work.noting():
             tuned, result = _tuned(work, batches, budget)
             plain = start_of(_with_widths(model, settings), settings.target).plain(batches)[0]
         tell(f"measure: {counted(len(kept), kept.unit)}")
-        figures = _judged(work, plain, tuned, kept, HELD_OUT if test is None else TEST)
-        made = delivered(work, tuned, run, tell)
-        made = replace(made, quality=figures, is_enough=is_enough(settings.goal, figures), notes=tuple(work.notes))
+        figures = _judged(work, plain, tuned, kept, _kind_of(seen, kept, test), classes)
+        run = replace(run, goal=settings.goal or "", quality=figures)
+        made = replace(delivered(work, tuned, run, tell), quality=figures, notes=tuple(work.notes))
         tell("report")
         with work.noting():
             made = reported(work, made, new_run(work, made, tuned, result))
@@ -153,15 +153,18 @@ def repeat(
         work = Work(
             model=model,
             folder=Path(folder),
-            settings=replace(settings, form=told.form, opset=told.opset, target=_target_of(quantised)),
+            settings=replace(
+                settings, form=told.form, opset=told.opset, target=_target_of(quantised), goal=told.goal or None
+            ),
             name=name,
             edges=edges,
             proven=proven,
             has_rows=told.has_rows,
             command=command_of(told),
         )
-        made = replace(delivered(work, quantised, told, tell), float_bytes=size, is_repeated=True)
-        if told.onnx_sha256 and made.sha256 != told.onnx_sha256:
+        made = delivered(work, quantised, told, tell)
+        made = replace(made, quality=told.quality, float_bytes=size, is_repeated=True)
+        if made.sha256 != told.onnx_sha256:
             raise VerificationError(
                 f"{config}: the file is not the one of that run: its SHA-256 is {made.sha256[:16]}…, not "
                 f"{told.onnx_sha256[:16]}…. The run was made by linger {told.linger}, and this is {__version__}; look for "
@@ -171,7 +174,6 @@ def repeat(
         with work.noting():
             former = former_run(work, config.parent / DATA, made)
             made = reported(work, made, former or new_run(work, made, quantised))
-        made = replace(made, is_enough=is_enough(told.options.get("goal"), made.quality))
         return placed(replace(made, notes=tuple(work.notes)), work, out)
 
 
@@ -205,9 +207,25 @@ def _with_widths(model: nn.Module, settings: QuantizeSettings) -> nn.Module:
     return made
 
 
-def _judged(work: Work, plain: nn.Module, tuned: nn.Module, kept: Samples, data: str) -> tuple[Quality, ...]:
+def _judged(
+    work: Work, plain: nn.Module, tuned: nn.Module, kept: Samples, data: str, classes: int | None
+) -> tuple[Quality, ...]:
+    """The figures, the one that the verdict is about first."""
     with work.noting():
-        return judged(work.model, plain, tuned, kept, batch=work.settings.batch, data=data)
+        figures = judged(work.model, plain, tuned, kept, batch=work.settings.batch, data=data)
+    note = guessing_note(figures, classes)
+    if not note:
+        return figures
+    work.notes.append(note)
+    accuracy, agreement, *others = figures
+    return (agreement, accuracy, *others)
+
+
+def _kind_of(seen: Samples, kept: Samples, test: Samples | None) -> str:
+    """Which data the figures are about."""
+    if test is not None:
+        return TEST
+    return SEEN if seen.pieces is kept.pieces else HELD_OUT
 
 
 def _proven(kept: Samples, edges: Edges) -> list[Piece]:
@@ -228,7 +246,7 @@ def _target_of(quantised: nn.Module) -> str | None:
     return None if runtime is None else runtime.target
 
 
-def _shares(seen: Samples, kept: Samples, *, is_given: bool) -> str:
-    what = "samples" if seen.are_rows else "batches"
-    held = "test data" if is_given else "held out"
-    return f"{len(seen)} {what} to tune on, {len(kept)} {held}"
+def _shares(seen: Samples, kept: Samples, kind: str) -> str:
+    tuned = f"{counted(len(seen), seen.unit)} to tune on"
+    held = {HELD_OUT: f"{len(kept)} held out", TEST: f"{len(kept)} test data", SEEN: "and to judge by"}[kind]
+    return f"{tuned}, {held}"

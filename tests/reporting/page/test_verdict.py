@@ -99,6 +99,17 @@ CASES = {
         "ready",
         "Bit-exact, fits venus, 0.25 loss (0.1 in float)",
     ),
+    "a goal that is reached": (
+        {"quality": agreement(98.0), "goal": "97 %", "is_goal_met": True},
+        "ready",
+        "Bit-exact, fits venus, 98.0 % agreement",
+    ),
+    "a goal that is not reached": (
+        {"quality": agreement(99.2), "goal": "99.5 %", "is_goal_met": False},
+        "not ready",
+        "Bit-exact, 99.2 % agreement",
+    ),
+    "a goal that nobody measured": ({"goal": "99 %"}, "attention", "Bit-exact, fits venus"),
     "nearly all": ({"quality": agreement(99.99)}, "ready", "Bit-exact, fits venus, 99.99 % agreement"),
     "infinite": (
         {"quality": (Quality("signal to noise", float("inf"), unit="dB"),)},
@@ -145,3 +156,20 @@ def test_reasons_of_a_ready_network_say_what_was_shown():
 )
 def test_whole_runs_are_judged(run, level):
     assert verdict_of(run).level == level
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_ok"),
+    [
+        ({}, True),
+        ({"findings": (finding("warning"),)}, True),
+        ({"quality": agreement(98.0)}, False),
+        ({"quality": agreement(98.0), "goal": "97 %", "is_goal_met": True}, True),
+        ({"quality": agreement(99.9), "goal": "30 dB"}, False),
+        ({"proof": None}, False),
+        ({"proof": DIFFERING}, False),
+    ],
+    ids=["plain", "warning", "low", "goal-reached", "goal-not-measured", "not-proven", "differs"],
+)
+def test_a_network_is_good_if_it_is_proven_and_its_quality_enough(changes, is_ok):
+    assert verdict_of(dataclasses.replace(WHOLE, **changes)).ok is is_ok

@@ -1,5 +1,7 @@
 """Samples of a job: rows and batches, labels, what is held out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -26,16 +28,40 @@ def values(samples):
     return [float(piece.arguments[0][0, 0]) for piece in samples.pieces]
 
 
-@pytest.mark.parametrize(
-    ("count", "held_out"),
-    [(2, [1]), (4, [3]), (5, [4]), (12, [4, 9])],
-    ids=["two", "four", "five", "twelve"],
-)
-def test_every_fifth_sample_is_held_out_of_fewer_the_last(count, held_out):
+@pytest.mark.parametrize(("count", "held_out"), [(2, 1), (4, 1), (5, 1), (12, 2), (100, 20)])
+def test_one_sample_in_five_is_held_out_and_one_at_least(count, held_out):
     seen, kept = rows(count).divided()
-    assert values(kept) == held_out
+    assert len(kept) == held_out
     assert sorted(values(seen) + values(kept)) == list(range(count))
-    assert [int(p.labels) for p in kept.pieces] == held_out
+    assert values(seen) == sorted(values(seen))
+    assert [int(p.labels) for p in kept.pieces] == values(kept) == sorted(values(kept))
+    assert values(rows(count).divided()[1]) == values(kept)
+
+
+def test_data_that_go_round_in_classes_keep_all_of_them():
+    _, kept = rows(200).divided()
+    assert {value % 10 for value in values(kept)} == set(range(10))
+
+
+def grouped(*sizes):
+    names = [f"{i}.wav" for i, size in enumerate(sizes) for _ in range(size)]
+    samples = rows(len(names))
+    pieces = [replace(piece, group=name) for piece, name in zip(samples.pieces, names, strict=True)]
+    return replace(samples, pieces=tuple(pieces))
+
+
+@pytest.mark.parametrize("sizes", [(4,) * 10, (90, 10), (30, 1, 1), (2, 1), (3, 3, 3), (7, 1, 9, 4, 2, 8)], ids=str)
+def test_the_parts_of_a_group_stay_on_one_side(sizes):
+    seen, kept = grouped(*sizes).divided()
+    assert not {piece.group for piece in seen.pieces} & {piece.group for piece in kept.pieces}
+    assert len(seen) + len(kept) == sum(sizes)
+    assert 1 <= len(kept) <= max(min(sizes), 2 * max(1, sum(sizes) // 5))
+
+
+def test_of_a_single_group_the_end_is_held_out():
+    seen, kept = grouped(10).divided()
+    assert values(kept) == [8, 9]
+    assert values(seen) == list(range(8))
 
 
 def test_one_sample_serves_for_both_and_a_note_says_so():

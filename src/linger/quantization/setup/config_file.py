@@ -165,7 +165,7 @@ def as_text(config: Config, model: str) -> str:
         if value == getattr(usual, entry.name):
             continue
         if entry.name == "run":
-            lines += ["", "run:", *(f"  {key}: {_shown(item)}" for key, item in value.items())]
+            lines += ["", "run:", *(f"  {key}: {_on_one_line(item)}" for key, item in value.items())]
         elif isinstance(value, Mapping) and entry.name != "switches":
             lines += ["", f"{entry.name}:"]
             lines += [line for name, settings in value.items() for line in _entry_lines(name, settings)]
@@ -186,10 +186,12 @@ def _entry_lines(name: str, settings: object) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    """A value on one line of YAML."""
-    text: str = yaml.safe_dump(
-        _plain(value), default_flow_style=True, sort_keys=False, width=math.inf, allow_unicode=True
-    )
+    """A setting on one line of YAML, scales as powers of two."""
+    return _on_one_line(_plain(value))
+
+
+def _on_one_line(value: Any) -> str:
+    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf, allow_unicode=True)
     return text.removesuffix("...\n").strip()
 
 

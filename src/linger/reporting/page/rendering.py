@@ -18,7 +18,7 @@ from importlib.resources import files
 
 from linger.errors import UsageError
 from linger.reporting.facts import Run
-from linger.reporting.page.verdict import UNKNOWN, Verdict, memory_needed, verdict_of
+from linger.reporting.page.verdict import Verdict, memory_needed, verdict_of
 
 # one script in this order: each file may use the names of those before it
 SCRIPTS = (
@@ -35,7 +35,6 @@ SCRIPTS = (
     "evidence.js",
     "start.js",
 )
-_WORDS = {"ready": "Ready", "attention": "Needs attention", "not ready": "Not ready", UNKNOWN: "Not proven"}
 _ESCAPED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
@@ -94,6 +93,6 @@ def _static_verdict(run: Run, verdict: Verdict) -> str:
     level = verdict.level.replace(" ", "-")
     return (
         f'<article class="verdict level-{level}"><p class="verdict-run name">{html.escape(run.name)}</p>'
-        f'<p class="verdict-word">{_WORDS[verdict.level]}</p>'
+        f'<p class="verdict-word">{verdict.word}</p>'
         f'<h1 class="verdict-headline">{html.escape(verdict.headline)}</h1><ul class="reasons">{reasons}</ul></article>'
     )

@@ -13,6 +13,7 @@ from linger.reporting.facts import Quality, Run
 READY, ATTENTION, UNKNOWN, NOT_READY = "ready", "attention", "unknown", "not ready"
 LEVELS = (READY, ATTENTION, UNKNOWN, NOT_READY)
 """The levels of a verdict, the best first."""
+_WORDS = {READY: "Ready", ATTENTION: "Needs attention", NOT_READY: "Not ready", UNKNOWN: "Not proven"}
 
 LOW_AGREEMENT = 99.0
 """Percent of equal decisions below which somebody should look at the network."""
@@ -32,18 +33,30 @@ class Verdict:
         level: `ready`, `attention`, `not ready`, or `unknown` where nothing was proven.
         headline: The verdict as one line.
         reasons: Sentences behind it: what holds the network back, or what was shown where nothing does.
+        is_enough: Whether the quality is: it reaches its goal, or without a goal nothing that was measured is low.
     """
 
     level: str
     headline: str
     reasons: tuple[str, ...] = ()
+    is_enough: bool = True
+
+    @property
+    def ok(self) -> bool:
+        """Whether the network is proven, nothing forbids it, and its quality is enough."""
+        return self.level in (READY, ATTENTION) and self.is_enough
+
+    @property
+    def word(self) -> str:
+        """The level as the report and the commands show it."""
+        return _WORDS[self.level]
 
 
 def verdict_of(run: Run) -> Verdict:
     """Judge a run.
 
-    It is `not ready` if an integer differs, a finding forbids the chip or the memory is too small; otherwise `unknown` without
-    a proof, `attention` if there is something to look at, and `ready`.
+    It is `not ready` if an integer differs, a finding forbids the chip, the memory is too small or the goal is not reached;
+    otherwise `unknown` without a proof, `attention` if there is something to look at, and `ready`.
     """
     forbidding, doubts = _forbidding(run), _doubts(run)
     if forbidding:
@@ -54,7 +67,7 @@ def verdict_of(run: Run) -> Verdict:
         level, reasons = ATTENTION, doubts
     else:
         level, reasons = READY, _shown(run)
-    return Verdict(level, _headline(run), reasons)
+    return Verdict(level, _headline(run), reasons, _is_enough(run))
 
 
 def memory_needed(run: Run) -> int | None:
@@ -90,6 +103,8 @@ def _forbidding(run: Run) -> tuple[str, ...]:
         reasons.append(f"{_errors(run)}: {rules}.")
     if _memory_missing(run):
         reasons.append(f"The chip lacks {_counted(_memory_missing(run), 'byte')} of memory.")
+    if run.goal and run.is_goal_met is False:
+        reasons.append(f"The quality is not enough: the goal of {run.goal} is not reached.")
     return tuple(reasons)
 
 
@@ -100,15 +115,25 @@ def _doubts(run: Run) -> tuple[str, ...]:
         verb = "runs" if len(floats) == 1 else "run"
         names = listing([layer.name for layer in floats], limit=3)
         reasons.append(f"{_counted(len(floats), 'layer')} {verb} in floating point: {names}.")
-    low = [q for q in run.quality if math.isnan(q.after) or (q is run.quality[0] and is_low(q, run.quality))]
-    if low:
-        reasons.append(f"The quality is low: {_quality(low[0])}.")
+    if run.goal and run.is_goal_met is None:
+        reasons.append(f"Whether the goal of {run.goal} is reached is not known: nobody has measured it.")
+    if not run.goal and not _is_enough(run):
+        reasons.append(f"The quality is low: {_quality(_low(run)[0])}.")
     if warnings:
         reasons.append(f"{_counted(warnings, 'warning')} of the check.")
     return tuple(reasons)
 
 
-def is_low(quality: Quality, among: Sequence[Quality] = ()) -> bool:
+def _is_enough(run: Run) -> bool:
+    return run.is_goal_met is True if run.goal else not _low(run)
+
+
+def _low(run: Run) -> list[Quality]:
+    """The figures that somebody should look at: the most telling one, and what is no number."""
+    return [q for q in run.quality if math.isnan(q.after) or (q is run.quality[0] and _is_low(q, run.quality))]
+
+
+def _is_low(quality: Quality, among: Sequence[Quality]) -> bool:
     """Whether a figure is one that somebody should look at.
 
     Only for figures where more is known to be better, percentages and decibels; what is no number is low. Agreement is not

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from linger.analysis.attributes import evaluating
 from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
+from linger.analysis.decisions import class_axis
 from linger.errors import LingerError, UsageError
 from linger.quantization.core.qtensor import unwrap
 from linger.tuning.measure import OutputError, error_db
@@ -20,7 +21,7 @@ from linger.tuning.measure import OutputError, error_db
 Metric = Callable[[nn.Module], float]
 """A user's figure of a model: the larger, the better."""
 
-_DB, _PERCENT = "dB", "%"
+DECIBELS, PERCENT = "dB", "%"
 _FORMS = 'Give decibels (30 or "30 dB"), agreement ("99 %"), or a function metric(model) -> float with at_least=.'
 _TEXT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*(dB|%)\s*", re.IGNORECASE)
 
@@ -49,7 +50,7 @@ class Goal:
     @property
     def most_noise(self) -> float | None:
         """The noise at the output, relative to the signal, that a goal in decibels allows."""
-        return 10.0 ** (-self.value / 10.0) if self.unit == _DB else None
+        return 10.0 ** (-self.value / 10.0) if self.unit == DECIBELS else None
 
 
 def read_goal(
@@ -66,21 +67,26 @@ def read_goal(
         return Goal(float(at_least), "", checked_metric(where, goal))  # type: ignore[arg-type]  # a number, checked above
     if at_least is not None:
         raise UsageError(f"{where}: at_least={at_least!r} belongs to a metric, and goal={goal!r} is none. {_FORMS}")
-    value, unit = _value_and_unit(where, goal)
-    if unit == _DB:
-        return Goal(value, _DB, lambda model: error_db(error(model)))
+    value, unit = value_and_unit(where, goal)
+    if unit == DECIBELS:
+        return Goal(value, DECIBELS, lambda model: error_db(error(model)))
     if not 0 < value <= 100:
         raise UsageError(f"{where}: goal={goal!r} is no share of decisions. Give a number above 0 and up to 100.")
-    return Goal(value, _PERCENT, Agreement(where, reference, batches))
+    return Goal(value, PERCENT, Agreement(where, reference, batches))
 
 
-def _value_and_unit(where: str, goal: object) -> tuple[float, str]:
+def value_and_unit(where: str, goal: object) -> tuple[float, str]:
+    """A goal in decibels or percent.
+
+    Raises:
+        UsageError: It is neither.
+    """
     if _is_number(goal):
-        return float(goal), _DB  # type: ignore[arg-type]  # a number, checked above
+        return float(goal), DECIBELS  # type: ignore[arg-type]  # a number, checked above
     found = _TEXT.fullmatch(goal) if isinstance(goal, str) else None
     if found is None:
         raise UsageError(f"{where}: goal={goal!r} is no goal. {_FORMS}")
-    return float(found[1]), _PERCENT if found[2] == _PERCENT else _DB
+    return float(found[1]), PERCENT if found[2] == PERCENT else DECIBELS
 
 
 def _is_number(value: object) -> bool:
@@ -115,18 +121,20 @@ def checked_metric(where: str, metric: object) -> Metric:
 class Agreement:
     """The share of decisions that are the float model's, in percent.
 
-    A decision is the largest number of the first output: along axis 1 of pictures (four axes or more), else along the last.
+    A decision is the largest number of the first output. Where this output is of scores, that is along their axis; else along
+    axis 1 of pictures (four axes or more), or along the last.
     """
 
     def __init__(self, where: str, reference: nn.Module, batches: Sequence[Batch]) -> None:
         self._batches = batches
         first = [self._output(reference, batch) for batch in batches]
-        if any(f is None or f.dim() == 0 or f.shape[_classes(f)] < 2 for f in first):
+        if any(f is None or f.dim() == 0 or f.shape[_axis(f)] < 2 for f in first):
             raise UsageError(
                 f"{where}: agreement compares the largest of several numbers, and the first output has no axis of two or "
                 "more. Give decibels, or a metric of your own."
             )
-        self._expected = [f.argmax(_classes(f)) for f in first if f is not None]
+        self._axes = [_axis(f) for f in first if f is not None]
+        self._expected = [f.argmax(axis) for f, axis in zip(first, self._axes, strict=True) if f is not None]
 
     @staticmethod
     def _output(model: nn.Module, batch: Batch) -> Tensor | None:
@@ -136,13 +144,16 @@ class Agreement:
     def __call__(self, model: nn.Module) -> float:
         """The share, from 0 to 100."""
         same = total = 0
-        for batch, expected in zip(self._batches, self._expected, strict=True):
+        for batch, axis, expected in zip(self._batches, self._axes, self._expected, strict=True):
             found = self._output(model, batch)
             assert found is not None  # the quantised model returns what the float one does
-            same += int((found.argmax(_classes(found)) == expected).sum())
+            same += int((found.argmax(axis) == expected).sum())
             total += expected.numel()
         return 100.0 * same / max(total, 1)
 
 
-def _classes(x: Tensor) -> int:
+def _axis(x: Tensor) -> int:
+    axis = class_axis([x])
+    if axis is not None:
+        return axis
     return 1 if x.dim() > 3 else -1

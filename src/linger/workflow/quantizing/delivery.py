@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from linger.analysis.batches import Batch, run_batch
 from linger.errors import LingerError, UnsupportedError, UsageError
-from linger.files import require_free_folder, write_atomically, write_folder
+from linger.files import require_free_folder, write_atomically, write_folders
 from linger.onnx.exporter.export import export
 from linger.proof import verify
 from linger.quantization.diagnosis.coverage import coverage
@@ -227,13 +227,14 @@ def placed(made: Quantized, work: Work, out: Path) -> Quantized:
     def fill(place: Path) -> None:
         for name in files:
             shutil.copy(work.folder / name, place / name)
-        if settings.c is not None:
-            write_folder(settings.c, fill_c, is_own=is_exported if settings.force else None)
 
     def fill_c(place: Path) -> None:
         shutil.copytree(work.folder / "c", place, dirs_exist_ok=True)
 
-    write_folder(out, fill, is_own=is_former_run if settings.force else None)
+    folders = {out: (fill, is_former_run if settings.force else None)}
+    if settings.c is not None:
+        folders[settings.c] = (fill_c, is_exported if settings.force else None)
+    write_folders(folders)
     return replace(made, folder=out, files=files)
 
 

@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good a quantised model is on data that no step has seen, beside plain calibration, and whether that is enough."""
+"""How good a quantised model is on data that no step has seen, beside plain calibration, and whether a goal is reached."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from linger.errors import UsageError
 from linger.reporting.facts import Quality
-from linger.reporting.page import is_low
+from linger.tuning.widths.goals import PERCENT, value_and_unit
 from linger.workflow.model_quality import QualityPass
 from linger.workflow.quantizing.samples import Samples
 
-HELD_OUT, TEST = "held-out data", "test data"
+HELD_OUT, TEST, SEEN = "held-out data", "test data", "data that tuning has seen"
+
+_ACCURACY = "accuracy"
+_MANY = 10
+"""With fewer samples an accuracy like that of a guess says nothing."""
 
 
 def judged(
@@ -39,32 +45,68 @@ def judged(
     )
 
 
-def require_labels(reference: nn.Module, samples: Samples) -> None:
-    """Refuse labels that are not about the decisions of a model, before any work.
+def require_decisions(reference: nn.Module, seen: Samples, kept: Samples, goal: str | None) -> int | None:
+    """Refuse labels and goals that are not about the decisions of a model, before any work.
+
+    Returns:
+        The number of classes that the model tells apart; None where nobody asks for it.
 
     Raises:
         UsageError: They are not, or the model does not accept the data.
     """
-    if not samples.has_labels:
-        return
-    piece = samples.batches(2)[0]
+    is_share = goal is not None and value_and_unit("quantize", goal)[1] == PERCENT
+    if not is_share and not kept.has_labels:
+        return None
+    piece = kept.batches(2)[0]
     measured = QualityPass(reference, None, most_kept=0)
     measured.run([piece.arguments])
-    try:
-        list(measured.figures([piece.labels]))
-    except UsageError as error:
-        text = str(error).removeprefix("report: ")
-        raise UsageError(f"labels: {text} Leave them out with --labels none.") from error
+    if is_share and measured.decisions is None:
+        raise UsageError(
+            f"goal {goal!r}: a share of equal decisions needs a model whose output is one tensor of scores, and this one's is "
+            "not. Give decibels, as in '30 dB'."
+        )
+    if kept.has_labels:
+        try:
+            list(measured.figures([piece.labels]))
+        except UsageError as error:
+            text = str(error).removeprefix("report: ")
+            raise UsageError(f"labels: {text} Leave them out with --labels none.") from error
+        assert measured.classes is not None  # the labels fit the decisions
+        _require_classes([seen, kept], measured.classes)
+    return measured.classes
 
 
-def is_enough(goal: str | None, figures: Sequence[Quality]) -> bool:
-    """Whether a network is good enough: by the goal in percent of equal decisions or in decibels.
+def _require_classes(given: Sequence[Samples], classes: int) -> None:
+    """Refuse labels that name no class of the model."""
+    found = [piece.labels.reshape(-1) for samples in given for piece in samples.pieces if piece.labels is not None]
+    labels = torch.cat(found)
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if len(wrong):
+        raise UsageError(
+            f"labels: {len(wrong)} of {len(labels)} are not among the classes 0 to {classes - 1} that the model tells apart, "
+            f"such as {int(wrong[0])}. Give the numbers of these classes, or leave the labels out with --labels none."
+        )
 
-    Without a goal the most telling figure decides, by what the report calls low: more than one point of accuracy lost, less
-    than 99 % of equal decisions, or less than 20 dB. Without figures nothing is known to be too little.
-    """
-    if goal is None:
-        return not figures or not is_low(figures[0], figures)
-    unit = "%" if goal.strip().endswith("%") else "dB"
-    least = float(goal.strip().removesuffix("%").lower().removesuffix("db"))
-    return all(figure.after >= least for figure in figures if figure.unit == unit and figure.before is None)
+
+def guessing_note(figures: Sequence[Quality], classes: int | None) -> str:
+    """A sentence where the float model is no better than a guess, so that its accuracy is no yardstick; else nothing."""
+    first = figures[0]
+    if first.name != _ACCURACY or first.before is None or classes is None or (first.samples or 0) < _MANY:
+        return ""
+    chance = 1.0 / classes
+    spread = math.sqrt(chance * (1.0 - chance) / (first.samples or 1))
+    if first.before > 100.0 * (chance + 2.0 * spread):
+        return ""
+    return (
+        f"The float model is right in {first.before:.1f} % of {first.samples} samples, which is no better than a guess among "
+        f"{classes} classes: the labels may be of another kind. The verdict is about the agreement with the float model."
+    )
+
+
+def is_goal_met(goal: str | None, figures: Sequence[Quality]) -> bool | None:
+    """Whether figures reach a goal in percent of equal decisions or in decibels; None without a goal or a figure for it."""
+    if not goal:
+        return None
+    least, unit = value_and_unit("quantize", goal)
+    found = [figure.after >= least for figure in figures if figure.unit == unit and figure.before is None]
+    return all(found) if found else None

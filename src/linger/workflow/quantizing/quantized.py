@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from linger.errors import UsageError
 from linger.reporting.facts import Quality
+from linger.reporting.page import Verdict
 from linger.targets import find_target
 from linger.tuning.one_call.budget import read_budget
+from linger.tuning.widths.goals import value_and_unit
 
 if TYPE_CHECKING:
     from linger.c.proof import CProof
@@ -68,7 +70,7 @@ class QuantizeSettings:
         """Refuse what cannot be done, before any work.
 
         Raises:
-            UsageError: Widths, a budget or a chip that do not exist.
+            UsageError: Widths, a budget, a goal or a chip that do not exist.
         """
         if self.bits != MIXED and self.widths is None:
             raise UsageError(
@@ -76,6 +78,8 @@ class QuantizeSettings:
             )
         if self.budget is not None:
             read_budget(self.budget)
+        if self.goal is not None:
+            value_and_unit("quantize", self.goal)
         if self.target is not None:
             find_target(self.target)
 
@@ -88,7 +92,7 @@ class Quantized:
         folder: Where its files are.
         files: Their names.
         name: How the run is called.
-        quality: Figures on data that no step has seen; empty where no data were given.
+        quality: Figures of the quantised network, the most telling first, each with the data that it is about.
         proof: The comparison of every integer.
         check: What `linger check` found.
         memory: What the network needs.
@@ -98,9 +102,7 @@ class Quantized:
         c_proof: The comparison of the program in C; None where none was asked for.
         sha256: Digest of the ONNX file.
         notes: What a reader should know.
-        is_enough: Whether the quality is enough.
-        headline: The verdict of the report in one line.
-        reasons: The sentences behind it.
+        decision: The verdict of the report; None before there is a report.
         is_repeated: Whether this is a former run again, whose file is the same bit for bit.
     """
 
@@ -117,21 +119,20 @@ class Quantized:
     c_proof: CProof | None
     sha256: str
     notes: tuple[str, ...] = ()
-    is_enough: bool = True
-    headline: str = ""
-    reasons: tuple[str, ...] = ()
+    decision: Verdict | None = None
     is_repeated: bool = False
 
     @property
     def ok(self) -> bool:
         """Whether every integer agrees, nothing was found that is wrong, and the quality is enough."""
-        is_proven = self.proof.ok and (self.c_proof is None or self.c_proof.ok)
-        return is_proven and self.check.ok and self.is_enough
+        return self.decision is not None and self.decision.ok
 
     @property
     def verdict(self) -> str:
         """The result in one sentence."""
-        lacks = [] if self.is_enough else ["the quality is not enough"]
-        if self.c_proof is not None and not self.c_proof.ok:
-            lacks.append("the program in C computes something else than the file")
-        return ", ".join([f"{'Ready' if self.ok else 'Not ready'}: {self.headline}", *lacks]) + "."
+        return "" if self.decision is None else f"{self.decision.word}: {self.decision.headline}."
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The sentences behind it."""
+        return () if self.decision is None else self.decision.reasons

@@ -15,7 +15,11 @@ from torch import Tensor, nn
 from linger.errors import UsageError, listing
 from linger.quantization.setup.config import config_of
 from linger.quantization.setup.config_file import as_text, read_config, unknown
+from linger.reporting.facts import Quality, read_quality
+from linger.tuning.widths.goals import value_and_unit
+from linger.verification.array_files import read_arrays
 
+_NEEDED = ("weights", "inputs", "input_names", "output_names", "onnx_sha256", "quality")
 _HOW = "Give the net.yaml of a folder that linger quantize wrote, with the files beside it"
 
 
@@ -34,6 +38,8 @@ class RunFile:
         form: The form of the file; None: the usual one.
         opset: The opset; None: the usual one.
         linger: The version that wrote it.
+        goal: What the quality must reach; empty: nobody said so.
+        quality: The figures of the run.
     """
 
     model: str = ""
@@ -50,6 +56,8 @@ class RunFile:
     form: str | None = None
     opset: int | None = None
     linger: str = ""
+    goal: str = ""
+    quality: tuple[Quality, ...] = ()
 
 
 def config_text(model: nn.Module, run: RunFile, name: str) -> str:
@@ -72,8 +80,9 @@ def read_run_file(path: Path) -> RunFile:
         raise UsageError(f"{path}: it does not say which run wrote it. {_HOW}.")
     known = [f.name for f in fields(RunFile)]
     wrong = [unknown("run", str(key), known) for key in said if key not in known]
-    wrong += _of_wrong_types(said)
-    wrong += [f"run: {key} is missing" for key in ("weights", "inputs", "input_names") if not said.get(key)]
+    wrong += _of_wrong_types(said) or _of_wrong_content(said)
+    wrong += [f"run: {key} is missing" for key in _NEEDED if not said.get(key)]
+    said["quality"] = read_quality(said.get("quality", []), "run.quality", wrong)
     if wrong:
         raise UsageError(f"{path}: {'; '.join(wrong)}. {_HOW}.")
     for name in ("input_names", "output_names"):
@@ -82,16 +91,19 @@ def read_run_file(path: Path) -> RunFile:
     changed = [
         problem
         for name, digest in ((run.weights, run.weights_sha256), (run.inputs, run.inputs_sha256))
-        if (problem := _problem(path.parent / name, digest))
+        if (problem := _problem(path.parent, name, digest))
     ]
     if changed:
         raise UsageError(f"{path}: {listing(changed)}. {_HOW}.")
+    absent = sorted(set(run.input_names) - set(read_arrays(path.parent / run.inputs)))
+    if absent:
+        raise UsageError(f"{path}: {run.inputs} holds no input {listing(absent)}. {_HOW}.")
     return run
 
 
 def _of_wrong_types(said: dict[str, Any]) -> list[str]:
     """Entries whose values are of another kind than those that are written."""
-    kinds: dict[str, type] = {"options": dict, "axes": dict, "input_names": list, "output_names": list}
+    kinds: dict[str, type] = {"options": dict, "axes": dict, "input_names": list, "output_names": list, "quality": list}
     kinds |= {"has_rows": bool, "opset": int}
     texts = {f.name: str for f in fields(RunFile) if f.name not in kinds}
     return [
@@ -101,9 +113,38 @@ def _of_wrong_types(said: dict[str, Any]) -> list[str]:
     ]
 
 
-def _problem(file: Path, digest: str) -> str:
-    if file.name != str(file.relative_to(file.parent)) or not file.is_file():
-        return f"{file.name}, which it names, does not lie beside it"
+def _of_wrong_content(said: dict[str, Any]) -> list[str]:
+    """Entries of the right kinds with wrong values in them."""
+    names = [name for key in ("input_names", "output_names") for name in said.get(key, [])]
+    options, goal = said.get("options", {}), said.get("goal", "")
+    wrong = [f"run: the name {name!r:.40} is no text" for name in names if not isinstance(name, str)]
+    wrong += [
+        f"run.options: {key!r:.40}: {value!r:.40} is no option"
+        for key, value in options.items()
+        if not (isinstance(key, str) and isinstance(value, (str, int)))
+    ]
+    wrong += [
+        f"run.axes: {name!r:.40}: {places!r:.40} are no sizes of an input or output"
+        for name, places in said.get("axes", {}).items()
+        if not (isinstance(name, str) and name in names and _are_axes(places))
+    ]
+    if options.get("goal", goal) != goal:
+        wrong.append(f"run.options.goal: {options['goal']!r:.40} is not the goal of the run, {goal!r}")
+    try:
+        value_and_unit("run", goal or 0)
+    except UsageError as error:
+        wrong.append(str(error).rstrip("."))
+    return wrong
+
+
+def _are_axes(places: object) -> bool:
+    return isinstance(places, dict) and all(type(k) is int and isinstance(v, str) for k, v in places.items())
+
+
+def _problem(folder: Path, name: str, digest: str) -> str:
+    file = folder / name
+    if Path(name).name != name or not file.is_file():
+        return f"{name}, which it names, does not lie beside it"
     return "" if sha256(file.read_bytes()) == digest else f"{file.name} has changed since it was written"
 
 

@@ -11,14 +11,17 @@ from torch import nn
 
 from linger.errors import UsageError
 from linger.files import write_atomically
-from linger.reporting.facts import Run, read_run
+from linger.reporting.facts import FindingFacts, Run, read_run
 from linger.reporting.page import verdict_of
 from linger.tuning.one_call.result import TuneResult
 from linger.workflow.proofs import proof_of_certificate
 from linger.workflow.quantizing.delivery import Work
+from linger.workflow.quantizing.judging import is_goal_met
 from linger.workflow.quantizing.quantized import CERTIFICATE, CONFIG, DATA, NET, PAGE, Quantized
 from linger.workflow.quantizing.run_file import RunFile
 from linger.workflow.report import Report, report
+
+_C_DIFFERS = "c-differs"
 
 
 def new_run(
@@ -31,7 +34,7 @@ def new_run(
 
     Args:
         work: The run on its way.
-        made: What it has made so far; its figures of quality are those of the report.
+        made: What it has made so far.
         quantised: The model that the file was exported from.
         tuning: What was tried.
     """
@@ -46,7 +49,7 @@ def new_run(
         target=work.settings.target,
         name=work.name,
     ).runs[0]
-    return replace(run, quality=made.quality, float_weight_bytes=made.float_bytes, notes=(*run.notes, *made.notes))
+    return replace(run, float_weight_bytes=made.float_bytes, notes=(*run.notes, *made.notes))
 
 
 def former_run(work: Work, path: Path, made: Quantized) -> Run | None:
@@ -64,12 +67,31 @@ def former_run(work: Work, path: Path, made: Quantized) -> Run | None:
 def reported(work: Work, made: Quantized, run: Run) -> Quantized:
     """Write the page and its data into the working folder; the verdict of the report becomes that of the run."""
     text = (work.folder / CONFIG).read_text(encoding="utf-8")
-    run = replace(run, name=work.name, config=text, command=work.command)
+    goal = work.settings.goal
+    run = replace(
+        run,
+        name=work.name,
+        quality=made.quality,
+        findings=(*_about_c(made), *(finding for finding in run.findings if finding.rule != _C_DIFFERS)),
+        command=work.command,
+        config=text,
+        goal=goal or "",
+        is_goal_met=is_goal_met(goal, made.quality),
+    )
     page = Report((run,))
     write_atomically(work.folder / PAGE, page.to_html().encode())
     write_atomically(work.folder / DATA, page.to_json().encode())
-    verdict = verdict_of(run)
-    return replace(made, quality=run.quality, headline=verdict.headline, reasons=verdict.reasons)
+    return replace(made, decision=verdict_of(run))
+
+
+def _about_c(made: Quantized) -> tuple[FindingFacts, ...]:
+    """What forbids a program in C that computes something else."""
+    if made.c_proof is None or made.c_proof.ok:
+        return ()
+    reason = f"{made.c_proof.differing:,} of {made.c_proof.elements:,} numbers of the program in C are not those of the file."
+    return (
+        FindingFacts("error", _C_DIFFERS, where="program in C", reason=reason, remedy="Use the file, and tell us."),
+    )
 
 
 def command_of(run: RunFile) -> str:

@@ -16,7 +16,10 @@ from linger.analysis.batches import Batch
 from linger.errors import UsageError, listing
 
 HELD_OUT = 5
-"""One sample of so many is held out, of fewer the last one."""
+"""One sample of so many is held out, and one at least."""
+
+_SEED = 18
+"""Which samples are held out is the same for every run, so that runs with other settings can be compared."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +73,34 @@ class Samples:
         return [_joined(self.pieces[i : i + size]) for i in range(0, len(self.pieces), size)]
 
     def divided(self) -> tuple[Samples, Samples]:
-        """What steps may see, and every fifth piece, which they may not; of fewer than five the last one is held out.
+        """What steps may see, and one piece in five, which they may not, chosen at random by a fixed seed.
 
-        A single piece serves for both, and a note says so.
+        Pieces of one group stay together. A single piece serves for both, and a note says so.
         """
         if len(self.pieces) < 2:
             note = f"The data are one {self.unit}, so the figures are about data that tuning has seen."
             return self, replace(self, notes=(*self.notes, note))
-        chosen = range(HELD_OUT - 1, len(self), HELD_OUT) if len(self) >= HELD_OUT else range(len(self) - 1, len(self))
+        chosen = self._chosen()
         seen = tuple(piece for i, piece in enumerate(self.pieces) if i not in chosen)
-        return replace(self, pieces=seen), replace(self, pieces=tuple(self.pieces[i] for i in chosen))
+        return replace(self, pieces=seen), replace(self, pieces=tuple(self.pieces[i] for i in sorted(chosen)))
+
+    def _chosen(self) -> set[int]:
+        """The places of the pieces that are held out."""
+        groups: dict[int | str, list[int]] = {}
+        for i, piece in enumerate(self.pieces):
+            groups.setdefault(i if piece.group is None else piece.group, []).append(i)
+        wanted = max(1, len(self) // HELD_OUT)
+        if len(groups) == 1:
+            return set(
+                range(len(self) - wanted, len(self))
+            )  # the end of the only group, with one neighbour that is seen
+        order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(_SEED)).tolist()
+        members = list(groups.values())
+        chosen: set[int] = set()
+        for place in order:
+            if len(chosen) < wanted and len(chosen) + len(members[place]) <= 2 * wanted:
+                chosen |= set(members[place])
+        return chosen or set(sorted(members, key=len)[0])
 
 
 def of_arrays(arguments: Sequence[Tensor], labels: Tensor | None, what: str) -> Samples:
